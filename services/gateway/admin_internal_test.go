@@ -50,7 +50,7 @@ func newAdmin(t *testing.T) *Service {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = j.Close() })
-	sessions, err := session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: 100}, log)
+	sessions, err := session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: 100, Ended: func(*session.Session) {}}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -158,7 +159,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.left, err = approvals.Open(ctx, s.journal); err != nil {
 		return err
 	}
-	if s.sessions, err = session.NewStore(session.Config{Idle: s.cfg.SessionIdle, MaxPerPrincipal: s.cfg.MaxSessions}, s.deps.Log); err != nil {
+	if s.sessions, err = session.NewStore(session.Config{Idle: s.cfg.SessionIdle, MaxPerPrincipal: s.cfg.MaxSessions, Ended: s.ended}, s.deps.Log); err != nil {
 		return err
 	}
 	for name, server := range s.cfg.Servers {
@@ -378,4 +379,11 @@ func (s *Service) Close() error {
 		errs = append(errs, s.dir.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// ended measures a session that has ended, where it was one of a client's.
+func (s *Service) ended(sess *session.Session) {
+	if sess.Version != mcp.Modern { // where something stands for a session that MCP does not have
+		s.meters.Open(context.Background(), sess.Version, time.Since(sess.Opened))
+	}
 }

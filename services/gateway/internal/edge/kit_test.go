@@ -143,7 +143,7 @@ func (w *world) build() {
 	})
 	must(err)
 	log := slog.New(slog.NewTextHandler((*logbook)(w), &slog.HandlerOptions{Level: slog.LevelDebug}))
-	w.sessions, err = session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: 2}, log)
+	w.sessions, err = session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: 2, Ended: func(*session.Session) {}}, log)
 	must(err)
 	w.spans = tracetest.NewSpanRecorder()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")

@@ -13,6 +13,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
@@ -59,11 +60,13 @@ type Operation struct {
 // Meters are the gateway's metrics. They are safe for concurrent use.
 type Meters struct {
 	served, worked, sent, held metric.Float64Histogram
+	toClients, toServers       metric.Float64Histogram
 	decided, differed, rested  metric.Int64Counter
 
 	// The attributes are made once: to make them costs more than to count.
 	operations map[Operation][]metric.RecordOption
 	states     map[approvalv1.ApprovalState][]metric.RecordOption
+	sessions   map[session][]metric.RecordOption
 	refusals   map[commonv1.Code][]metric.AddOption
 	allowed    []metric.AddOption
 }
@@ -73,7 +76,7 @@ func New(meter metric.Meter) (*Meters, error) {
 	if meter == nil {
 		return nil, errors.New("meters: a meter is required")
 	}
-	m := &Meters{operations: operations(), states: states(), refusals: refusals(), allowed: []metric.AddOption{set(decisionEffect.String("allow"))}}
+	m := &Meters{operations: operations(), states: states(), sessions: sessions(), refusals: refusals(), allowed: []metric.AddOption{set(decisionEffect.String("allow"))}}
 	if err := m.make(meter); err != nil {
 		return nil, err
 	}
@@ -94,6 +97,19 @@ func operations() map[Operation][]metric.RecordOption {
 				}
 				out[Operation{method, failure, by}] = []metric.RecordOption{set(of...)}
 			}
+		}
+	}
+	return out
+}
+
+// session is what is told apart of sessions.
+type session struct{ version, transport string }
+
+func sessions() map[session][]metric.RecordOption {
+	out := make(map[session][]metric.RecordOption)
+	for _, spoken := range append(mcp.Supported(), other) {
+		for _, by := range transports {
+			out[session{spoken, by}] = []metric.RecordOption{set(version.String(spoken), transport.String(by))}
 		}
 	}
 	return out
@@ -155,6 +171,27 @@ func (m *Meters) of(o Operation) []metric.RecordOption {
 		known.Transport = o.Transport
 	}
 	return m.operations[known]
+}
+
+// Open measures a client's session that has ended, in a revision of [mcp.Supported].
+func (m *Meters) Open(ctx context.Context, version string, took time.Duration) {
+	m.toClients.Record(ctx, took.Seconds(), m.session(version, "tcp")...)
+}
+
+// Opened measures a session with a server that has ended, likewise, and how the server is reached:
+// `tcp` or `pipe`.
+func (m *Meters) Opened(ctx context.Context, version, transport string, took time.Duration) {
+	m.toServers.Record(ctx, took.Seconds(), m.session(version, transport)...)
+}
+
+func (m *Meters) session(version, transport string) []metric.RecordOption {
+	if of, ok := m.sessions[session{version, transport}]; ok {
+		return of
+	}
+	if of, ok := m.sessions[session{other, transport}]; ok {
+		return of
+	}
+	return m.sessions[session{other, "tcp"}]
 }
 
 // Held measures how long a call was held, and the state of its approval after that.

@@ -72,6 +72,9 @@ func TestOnlyListedValuesAreAttributes(t *testing.T) {
 	m.Refused(ctx, commonv1.Code_CODE_UNSPECIFIED)
 	m.Refused(ctx, 4711)
 	m.Differed(ctx)
+	m.Open(ctx, "2025-11-25", time.Second)
+	m.Opened(ctx, "s3cret", "pipe", time.Second)
+	m.Opened(ctx, "2025-06-18", "s3cret", time.Second)
 	want := map[string]int64{
 		"mcp.client.operation.duration mcp.method.name=tools/call,network.transport=pipe":                             1,
 		"mcp.client.operation.duration error.type=upstream_timeout,mcp.method.name=tools/call,network.transport=pipe": 1,
@@ -83,6 +86,9 @@ func TestOnlyListedValuesAreAttributes(t *testing.T) {
 		"sluice.operation.duration mcp.method.name=ping,network.transport=tcp":                                        1,
 		"sluice.hold.duration sluice.approval.state=outcome_unknown":                                                  1,
 		"sluice.hold.duration sluice.approval.state=_OTHER":                                                           1,
+		"mcp.server.session.duration mcp.protocol.version=2025-11-25,network.transport=tcp":                           1,
+		"mcp.client.session.duration mcp.protocol.version=_OTHER,network.transport=pipe":                              1,
+		"mcp.client.session.duration mcp.protocol.version=_OTHER,network.transport=tcp":                               1,
 		"sluice.decisions.differing ":                   1,
 		"sluice.upstream.rests ":                        0,
 		"sluice.decisions sluice.decision.effect=allow": 1,

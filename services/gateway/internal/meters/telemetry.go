@@ -13,6 +13,7 @@ const (
 	methodName     = attribute.Key("mcp.method.name")
 	errorType      = attribute.Key("error.type")
 	transport      = attribute.Key("network.transport")
+	version        = attribute.Key("mcp.protocol.version")
 	decisionEffect = attribute.Key("sluice.decision.effect")
 	decisionCode   = attribute.Key("sluice.decision.code")
 	approvalState  = attribute.Key("sluice.approval.state")
@@ -24,7 +25,9 @@ func (m *Meters) make(meter metric.Meter) error {
 	operation := metric.WithExplicitBucketBoundaries(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 	// To the longest time that a call can be held.
 	hold := metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 20, 30, 45, 60, 120, 300, 600)
-	var errs [7]error
+	var errs [9]error
+	// As the conventions have it for sessions: to some hours.
+	lived := metric.WithExplicitBucketBoundaries(1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400)
 	m.served, errs[0] = meter.Float64Histogram("mcp.server.operation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from a message of a client, or a request of a server's own, to the gateway's answer, all waits included"), operation)
 	m.sent, errs[1] = meter.Float64Histogram("mcp.client.operation.duration",
@@ -35,6 +38,10 @@ func (m *Meters) make(meter metric.Meter) error {
 		metric.WithUnit("{decision}"), metric.WithDescription("Calls that were let through, and requests that were refused"))
 	m.worked, errs[4] = meter.Float64Histogram("sluice.operation.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from a client's message to the gateway's answer, without the wait for people and for what the server asks of the client; of a server's own request, without the wait for the client"), operation)
+	m.toClients, errs[7] = meter.Float64Histogram("mcp.server.session.duration",
+		metric.WithUnit("s"), metric.WithDescription("Time that a client's session was open"), lived)
+	m.toServers, errs[8] = meter.Float64Histogram("mcp.client.session.duration",
+		metric.WithUnit("s"), metric.WithDescription("Time that the gateway's session with a server was open"), lived)
 	m.rested, errs[6] = meter.Int64Counter("sluice.upstream.rests",
 		metric.WithUnit("{rest}"), metric.WithDescription("Times that nothing was sent to a server for 2 s, because it was not reached 10 times in a row"))
 	m.differed, errs[5] = meter.Int64Counter("sluice.decisions.differing",

@@ -37,12 +37,14 @@ const maxStreams = 64
 // closeTimeout bounds how long a server is given to end a session.
 const closeTimeout = 5 * time.Second
 
-// Config says how long sessions live and how many there may be.
+// Config says how long sessions live, how many there may be, and who hears of their ends.
 type Config struct {
 	// Idle is how long a session lives without a request. Positive.
 	Idle time.Duration
 	// MaxPerPrincipal is how many one principal may have. At least 1.
 	MaxPerPrincipal int
+	// Ended is told of each that has ended. Required. It is to return at once.
+	Ended func(*Session)
 }
 
 // Key is whose session it is, and on which server.
@@ -147,8 +149,8 @@ type Store struct {
 
 // NewStore returns an empty store.
 func NewStore(cfg Config, log *slog.Logger) (*Store, error) {
-	if cfg.Idle <= 0 || cfg.MaxPerPrincipal < 1 {
-		return nil, errors.New("session: idle and max_per_principal must be positive")
+	if cfg.Idle <= 0 || cfg.MaxPerPrincipal < 1 || cfg.Ended == nil {
+		return nil, errors.New("session: idle and max_per_principal must be positive, and somebody told of ends")
 	}
 	if log == nil {
 		return nil, errors.New("session: a log is required")
@@ -340,6 +342,7 @@ func (s *Store) remove(sess *Session) {
 	sess.place = nil
 	sess.hangUp()
 	sess.Asked.Close()
+	s.cfg.Ended(sess)
 	s.closing.Go(func() {
 		defer s.ended(sess.Key.Key)
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -69,7 +69,7 @@ func (c *conn) Close(ctx context.Context) error {
 
 func newStore(t testing.TB, idle time.Duration, most int) *session.Store {
 	t.Helper()
-	s, err := session.NewStore(session.Config{Idle: idle, MaxPerPrincipal: most}, slog.New(slog.DiscardHandler))
+	s, err := session.NewStore(session.Config{Idle: idle, MaxPerPrincipal: most, Ended: func(*session.Session) {}}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,10 +106,14 @@ func TestNewStoreRefusesWhatCanNotWork(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	for name, make := range map[string]func() (*session.Store, error){
 		"the zero configuration": func() (*session.Store, error) { return session.NewStore(session.Config{}, log) },
-		"no time":                func() (*session.Store, error) { return session.NewStore(session.Config{MaxPerPrincipal: 1}, log) },
-		"no room":                func() (*session.Store, error) { return session.NewStore(session.Config{Idle: time.Minute}, log) },
+		"no time": func() (*session.Store, error) {
+			return session.NewStore(session.Config{MaxPerPrincipal: 1, Ended: func(*session.Session) {}}, log)
+		},
+		"no room": func() (*session.Store, error) {
+			return session.NewStore(session.Config{Idle: time.Minute, Ended: func(*session.Session) {}}, log)
+		},
 		"no log": func() (*session.Store, error) {
-			return session.NewStore(session.Config{Idle: time.Minute, MaxPerPrincipal: 1}, nil)
+			return session.NewStore(session.Config{Idle: time.Minute, MaxPerPrincipal: 1, Ended: func(*session.Session) {}}, nil)
 		},
 	} {
 		if s, err := make(); err == nil || s != nil {
@@ -385,7 +389,7 @@ func TestTheStoreAgreesWithItsModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		const most = 3
-		s, err := session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: most}, slog.New(slog.DiscardHandler))
+		s, err := session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: most, Ended: func(*session.Session) {}}, slog.New(slog.DiscardHandler))
 		if err != nil {
 			r.Fatal(err)
 		}

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
@@ -87,7 +89,19 @@ func (s *Server) Open(ctx context.Context, who principal.Key, hello Own, has *ro
 	if err != nil {
 		return nil, answer, err
 	}
-	return &Session{server: s, who: who, conn: conn}, answer, nil
+	return &Session{server: s, who: who, conn: conn, version: versionOf(answer), since: time.Now()}, answer, nil
+}
+
+// versionOf is the revision that an answer to initialize names; empty where it names none.
+func versionOf(a Answer) string {
+	if a.Message == nil {
+		return ""
+	}
+	version, err := jsontext.AppendUnquote(nil, a.Message.ProtocolVersion.Of(a.Message.Raw))
+	if err != nil {
+		return ""
+	}
+	return string(version)
 }
 
 // Close ends every session and waits for what was started.

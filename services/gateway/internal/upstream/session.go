@@ -30,6 +30,9 @@ type Session struct {
 
 	mu   sync.Mutex
 	conn Conn // nil until it is open
+	// version is the revision that was agreed on, and since when it is open.
+	version string
+	since   time.Time
 	// err is why it never will be open; nil while it may be, and where it was from the start:
 	// then its transport knows whether it is closed.
 	err error
@@ -112,13 +115,16 @@ func (s *Session) Listen(ctx context.Context, to Listener) error {
 // Close ends the session with the server. Requests in flight end.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
-	conn := s.conn
-	if s.open != nil {
+	conn, version, since := s.conn, s.version, s.since
+	if s.since = (time.Time{}); s.open != nil {
 		s.conn, s.err = nil, ErrClosed
 	}
 	s.mu.Unlock()
 	if conn == nil {
 		return nil
+	}
+	if version != "" && !since.IsZero() {
+		s.server.meters.Opened(ctx, version, s.server.network, time.Since(since))
 	}
 	return conn.Close(ctx)
 }
@@ -149,7 +155,7 @@ func (s *Session) opened(ctx context.Context, of *room.Holding) (Conn, error) {
 	}
 	s.mu.Lock()
 	if s.err == nil {
-		s.conn = opened.conn
+		s.conn, s.version, s.since = opened.conn, opened.version, opened.since
 		s.mu.Unlock()
 		return opened.conn, nil
 	}
