@@ -132,6 +132,9 @@ type eventReader struct {
 	// other whether it is of another type than message.
 	all, seen, lines int
 	other            bool
+	// kind is the type of the event at hand, empty for the usual one, and wanted the one whose data
+	// is taken besides.
+	kind, wanted string
 	// id and retry are the fields of the event at hand, as far as they are short and, for
 	// retry, digits.
 	id, retry string
@@ -161,7 +164,7 @@ const maxRetry = 8
 // another type than message, such as pings, carry none.
 func (e *eventReader) next() ([]byte, error) {
 	e.data.Drop()
-	e.seen, e.lines, e.other, e.id, e.retry = 0, 0, false, "", ""
+	e.seen, e.lines, e.other, e.kind, e.id, e.retry = 0, 0, false, "", "", ""
 	for {
 		blank, err := e.line()
 		if err != nil {
@@ -199,7 +202,7 @@ func (e *eventReader) line() (blank bool, err error) {
 		begin, err = e.dataLine(bytes.TrimPrefix(value, []byte(" ")))
 	case string(field) == "event":
 		kind := string(bytes.TrimRight(bytes.TrimPrefix(value, []byte(" ")), "\r\n"))
-		e.other = kind != "" && kind != "message"
+		e.kind, e.other = kind, kind != "" && kind != "message" && kind != e.wanted
 	case string(field) == "id":
 		e.id = short(value)
 	case string(field) == "retry":

@@ -11,8 +11,11 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/scrub"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
@@ -45,7 +48,16 @@ type Transport struct {
 	name string
 	// post and remove are the heads of messages, and of the ends of sessions, and get of streams.
 	post, remove, get *wire.Head
-	clean             *scrub.Scrubber
+	// url and headers are those that are configured, for the places that older servers name.
+	url     *url.URL
+	headers http.Header
+	clean   *scrub.Scrubber
+	// links are the streams of older servers, and older says that the server was one.
+	links sync.WaitGroup
+	// all ends with the transport, which stop ends.
+	all   context.Context //nolint:containedctx // it is the transport's own
+	stop  context.CancelFunc
+	older atomic.Bool
 	// wire follows no redirects: an address comes from the configuration alone.
 	wire *wire.Wire
 	log  *slog.Logger
@@ -75,7 +87,8 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	for _, own := range []string{headerSession, headerVersion, headerTrace, headerLast, headerMethod, headerName} {
 		headers.Del(own)
 	}
-	s := &Transport{name: cfg.Name, clean: scrub.New(nil, cfg.Secrets), log: log, wire: wire.New(u)}
+	all, stop := context.WithCancel(context.Background())
+	s := &Transport{name: cfg.Name, all: all, stop: stop, clean: scrub.New(nil, cfg.Secrets), log: log, wire: wire.New(u)}
 	if s.remove, err = head(http.MethodDelete, u, headers); err != nil {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
 	}
@@ -85,6 +98,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	}
 	headers.Set("Content-Type", typeJSON)
 	headers.Set("Accept", typeJSON+", "+typeEvents)
+	s.url, s.headers = u, headers
 	if s.post, err = head(http.MethodPost, u, headers); err != nil {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
 	}
@@ -110,6 +124,8 @@ func (*Transport) Kind() string { return "http" }
 
 // Close implements upstream.Transport.
 func (s *Transport) Close() error {
+	s.stop()
+	s.links.Wait()
 	s.wire.CloseIdleConnections()
 	return nil
 }
@@ -123,11 +139,23 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	has := hello.Room
 	// It is kept for as long as the session, and what it lies in is not.
 	hello.Message, hello.Room = hello.Message.Clone(), nil
+	if s.older.Load() && hello.Method() == mcp.MethodInitialize {
+		if c, answer, err := s.openLegacy(ctx, hello, has); err == nil {
+			return c, answer, nil
+		}
+		s.older.Store(false) // it may have become newer
+	}
 	c := &conn{server: s, initialize: hello, turn: make(chan struct{}, 1)}
 	state, answer, err := c.handshake(ctx, has)
-	if err != nil {
-		return nil, answer, err
+	if err == nil {
+		c.state.Store(state)
+		return c, answer, nil
 	}
-	c.state.Store(state)
-	return c, answer, nil
+	if hello.Method() == mcp.MethodInitialize && answer.Refuses() { // MCP 2025-11-25, Transports, Backwards Compatibility
+		if c, answer, err := s.openLegacy(ctx, hello, has); err == nil {
+			s.older.Store(true)
+			return c, answer, nil
+		}
+	}
+	return nil, answer, err
 }

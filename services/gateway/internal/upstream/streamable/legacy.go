@@ -1,0 +1,155 @@
+package streamable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// legacy is a session with a server that speaks HTTP+SSE alone (MCP 2024-11-05): it is the stream.
+// Once that has ended the next request opens another.
+type legacy struct {
+	server     *Transport
+	initialize upstream.Request
+	// turn is held by who opens a stream. It is a channel, for nobody waits for it longer than
+	// for its answer.
+	turn   chan struct{}
+	now    atomic.Pointer[link]
+	closed atomic.Bool
+}
+
+// openLegacy opens a session over HTTP+SSE. The answer lies in has.
+func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request, has *room.Holding) (*legacy, upstream.Answer, error) {
+	c := &legacy{server: s, initialize: initialize, turn: make(chan struct{}, 1)}
+	l, answer, err := c.open(ctx, has)
+	if err != nil {
+		return nil, answer, err
+	}
+	c.now.Store(l)
+	return c, answer, nil
+}
+
+// open opens a stream, and the session on it.
+func (c *legacy) open(ctx context.Context, has *room.Holding) (*link, upstream.Answer, error) {
+	l, err := c.server.dial(ctx, has)
+	if err != nil {
+		return nil, upstream.Answer{}, err
+	}
+	initialize := c.initialize
+	initialize.Room = has
+	answer, err := l.request(ctx, initialize, nil)
+	if err != nil {
+		l.end(err)
+		return nil, answer, err
+	}
+	if version := versionOf(answer.Message); mcp.IsSupported(version) {
+		l.version = version
+	}
+	return l, answer, nil
+}
+
+// live returns a stream: the session's or, where that has ended, another.
+func (c *legacy) live(ctx context.Context, has *room.Holding) (*link, error) {
+	if l := c.now.Load(); l.all.Err() == nil {
+		return l, nil
+	}
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	old := c.now.Load()
+	switch {
+	case c.closed.Load():
+		return nil, upstream.ErrClosed
+	case old.all.Err() == nil: // somebody else has
+		return old, nil
+	}
+	beside := has.Beside()
+	defer beside.Close()
+	fresh, answer, err := c.open(ctx, beside)
+	if err != nil {
+		return nil, err
+	}
+	if answer.Message.Error.Present() || fresh.version != old.version { // the client was promised the old one
+		fresh.end(errLost)
+		return nil, fmt.Errorf("the server speaks %q now, where it spoke %q, or refuses", fresh.version, old.version)
+	}
+	if err := fresh.send(ctx, upstream.Initialized().Request("", nil)); err != nil {
+		fresh.end(err)
+		return nil, err
+	}
+	c.now.Store(fresh)
+	if c.closed.Load() { // meanwhile
+		fresh.end(upstream.ErrClosed)
+		return nil, upstream.ErrClosed
+	}
+	c.server.log.InfoContext(ctx, "server's stream had ended; opened a new one", "server", c.server.name)
+	return fresh, nil
+}
+
+// Request implements upstream.Conn.
+func (c *legacy) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	if c.closed.Load() {
+		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrClosed)
+	}
+	l, err := c.live(ctx, req.Room)
+	if err != nil { // its class is that of another message: this one was not sent
+		return upstream.Answer{}, fmt.Errorf("%w: %s has no stream: %s", upstream.ErrNeverSent, c.server.name, err) //nolint:errorlint // see above
+	}
+	return l.request(ctx, req, events)
+}
+
+// Notify implements upstream.Conn. What belonged to a stream that has ended goes nowhere.
+func (c *legacy) Notify(ctx context.Context, req upstream.Request) error {
+	l := c.now.Load()
+	if l.all.Err() != nil {
+		return fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, errLost)
+	}
+	return l.send(ctx, req)
+}
+
+// Listen implements upstream.Conn.
+func (c *legacy) Listen(ctx context.Context, to upstream.Listener) error {
+	l := c.now.Load()
+	heard := make(chan []byte, queued)
+	l.mu.Lock()
+	l.heard = heard
+	l.mu.Unlock()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.heard == heard {
+			l.heard = nil
+		}
+	}()
+	if l.all.Err() != nil {
+		return fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, errLost)
+	}
+	to.Opened()
+	for {
+		select {
+		case message := <-heard:
+			if err := to.Event(upstream.Event{Message: message}); err != nil {
+				return errors.Join(errUnheard, err)
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-l.ended:
+			return fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, errLost)
+		}
+	}
+}
+
+// Close implements upstream.Conn: the session ends with its stream.
+func (c *legacy) Close(context.Context) error {
+	c.closed.Store(true)
+	c.now.Load().end(upstream.ErrClosed)
+	return nil
+}

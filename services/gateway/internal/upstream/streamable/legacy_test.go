@@ -1,0 +1,311 @@
+package streamable_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	ability "github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// older is a server over HTTP+SSE whose every message a test writes.
+type older struct {
+	*httptest.Server
+
+	// place is where it wants messages posted.
+	place string
+	// said takes what it is told, and says what is to be said on the stream; nil says nothing.
+	said func(body string) []string
+
+	mu      sync.Mutex
+	posts   []string
+	streams []chan string
+}
+
+func newOlder(t *testing.T, said func(body string) []string) *older {
+	t.Helper()
+	s := &older{place: "/messages?id=1", said: said}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /sse", s.stream)
+	mux.HandleFunc("POST /messages", s.post)
+	s.Server = httptest.NewServer(mux)
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	return s
+}
+
+func (s *older) stream(w http.ResponseWriter, r *http.Request) {
+	says := make(chan string, 100)
+	s.mu.Lock()
+	s.streams = append(s.streams, says)
+	place := s.place
+	s.mu.Unlock()
+	w.Header().Set("Content-Type", "text/event-stream")
+	fmt.Fprintf(w, "event: endpoint\ndata: %s\n\n", place)
+	_ = http.NewResponseController(w).Flush()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case text, more := <-says:
+			if !more {
+				return
+			}
+			fmt.Fprintf(w, "event: message\ndata: %s\n\n", text)
+			_ = http.NewResponseController(w).Flush()
+		}
+	}
+}
+
+func (s *older) post(w http.ResponseWriter, r *http.Request) {
+	all, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	body := string(all)
+	w.WriteHeader(http.StatusAccepted)
+	s.mu.Lock()
+	s.posts = append(s.posts, r.URL.RequestURI()+" "+body)
+	s.mu.Unlock()
+	switch id := idOf(body); {
+	case id == "": // a notification
+	case strings.Contains(body, `"initialize"`):
+		s.say(`{"jsonrpc":"2.0","id":` + id + `,"result":{"protocolVersion":"2024-11-05","capabilities":{}}}`)
+	default:
+		for _, text := range s.said(body) {
+			s.say(strings.ReplaceAll(text, "ID", id))
+		}
+	}
+}
+
+// idOf is the raw id of a message.
+func idOf(message string) string {
+	var m struct {
+		ID json.RawMessage `json:"id"`
+	}
+	_ = json.Unmarshal([]byte(message), &m) // else it has none
+	return string(m.ID)
+}
+
+// say says something on the last stream.
+func (s *older) say(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.streams[len(s.streams)-1] <- text
+}
+
+// hangUp ends the last stream.
+func (s *older) hangUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.streams[len(s.streams)-1])
+}
+
+// told waits until it was told so much, and returns it.
+func (s *older) told(n int) []string {
+	for {
+		s.mu.Lock()
+		posts := append([]string(nil), s.posts...)
+		s.mu.Unlock()
+		if len(posts) >= n {
+			return posts
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+const result = `{"jsonrpc":"2.0","id":ID,"result":{"n":9007199254740993}}`
+
+// The official SDK's server over HTTP+SSE is reached by the address of its stream: it is called,
+// tells progress, asks its client, says that its list has changed, and loses its session with its
+// stream.
+func TestHTTPOlderServersAreReached(t *testing.T) {
+	t.Parallel()
+	server := mcp.NewServer(&mcp.Implementation{Name: "older", Version: "1"}, nil)
+	type none struct{}
+	mcp.AddTool(server, &mcp.Tool{Name: "work"}, func(ctx context.Context, r *mcp.CallToolRequest, _ none) (*mcp.CallToolResult, any, error) {
+		if err := r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: 1}); err != nil {
+			return nil, nil, err
+		}
+		roots, err := r.Session.ListRoots(ctx, nil) //nolint:staticcheck // it is what older servers ask
+		if err != nil {
+			return nil, nil, err
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: roots.Roots[0].URI}}}, nil, nil
+	})
+	web := httptest.NewServer(mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	defer web.Close()
+	over := newHTTP(t, web.URL)
+	hello := upstream.Initialize("2025-06-18", "c", "1", ability.Ability{Capability: "roots", Method: "roots/list"}).Request("", nil)
+	conn, answer, err := over.Open(within(t, soon), principal.Key{}, hello)
+	if err != nil || !strings.Contains(string(answer.Message.Raw), `"older"`) {
+		t.Fatalf("open: %v", err)
+	}
+	if err := conn.Notify(within(t, soon), upstream.Initialized().Request("", nil)); err != nil {
+		t.Fatal(err)
+	}
+	var seen []string
+	work := judged(t, `{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"_meta":{"progressToken":7},"name":"work","arguments":{}}}`)
+	got, err := conn.Request(within(t, soon), work, func(m []byte) {
+		if seen = append(seen, string(m)); strings.Contains(string(m), "roots/list") {
+			reply := `{"jsonrpc":"2.0","id":` + idOf(string(m)) + `,"result":{"roots":[{"uri":"file:///r"}]}}`
+			if err := conn.Notify(within(t, soon), judged(t, reply)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	if err != nil || !strings.Contains(string(got.Message.Raw), "file:///r") || len(seen) != 2 {
+		t.Errorf("it answered %v, %v, after %q", got.Message, err, seen)
+	}
+	heard, opened := make(chan string, 1), make(chan struct{})
+	go func() {
+		_ = conn.Listen(within(t, soon), upstream.Listener{Opened: func() { close(opened) }, Event: func(e upstream.Event) error { //nolint:testifylint // it ends with the connection
+			heard <- string(e.Message)
+			return nil
+		}})
+	}()
+	<-opened
+	mcp.AddTool(server, &mcp.Tool{Name: "more"}, func(context.Context, *mcp.CallToolRequest, none) (*mcp.CallToolResult, any, error) {
+		return nil, nil, nil
+	})
+	if got := <-heard; !strings.Contains(got, "tools/list_changed") || len(over.ToolsChanged()) == 0 {
+		t.Errorf("it said %s", got)
+	}
+	if err := conn.Close(within(t, soon)); err != nil {
+		t.Error(err)
+	}
+	if _, err := conn.Request(within(t, soon), message("ping", "9"), nil); !errors.Is(err, upstream.ErrClosed) {
+		t.Errorf("once it is closed: %v", err)
+	}
+}
+
+// What a server says on its stream goes to whom it is for: an answer to the request with its id,
+// however late and in whatever order, and to nobody else.
+func TestHTTPOlderU1AnswersGoToTheirRequests(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		says []string
+		want string // empty: no usable answer
+	}{
+		"the answer":                  {[]string{result}, strings.Replace(result, "ID", `"a"`, 1)},
+		"behind another's":            {[]string{strings.Replace(result, "ID", "99", 1), result}, strings.Replace(result, "ID", `"a"`, 1)},
+		"twice":                       {[]string{result, strings.Replace(result, "9007199254740993", "2", 1)}, strings.Replace(result, "ID", `"a"`, 1)},
+		"as only the gateway may":     {[]string{`{"jsonrpc":"2.0","id":ID,"error":{"code":-31403,"message":"x"}}`}, ""},
+		"what can't be read":          {[]string{`{"jsonrpc":"2.0"`}, ""},
+		"what could be read two ways": {[]string{`{"jsonrpc":"2.0","id":ID,"result":{},"result":{"x":1}}`}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newOlder(t, func(string) []string { return tt.says })
+			conn := openHTTP(t, s.URL+"/sse")
+			got, err := conn.Request(within(t, soon), message("tools/call", `"a"`), nil)
+			switch {
+			case tt.want == "":
+				if !errors.Is(err, upstream.ErrNoAnswer) {
+					t.Errorf("got %v, %v", got, err)
+				}
+			case err != nil || string(got.Message.Raw) != tt.want:
+				t.Errorf("got %v, %v, want %s", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// P: a server has messages posted where it is configured to be, and nowhere else.
+func TestHTTPOlderServersNameNoOtherPlace(t *testing.T) {
+	t.Parallel()
+	stranger := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a stranger was reached") }))
+	defer stranger.Close()
+	for _, place := range []string{stranger.URL + "/messages", "//evil.example/messages", "http://user@HOST/messages", "ftp://HOST/messages", ":", strings.Repeat("x", 5000)} {
+		s := newOlder(t, func(string) []string { return nil })
+		s.place = strings.ReplaceAll(place, "HOST", strings.TrimPrefix(s.URL, "http://"))
+		conn, _, err := newHTTP(t, s.URL+"/sse").Open(within(t, soon), principal.Key{}, message("initialize", "0"))
+		if err == nil || conn != nil {
+			t.Errorf("%s is taken", place)
+		}
+	}
+	s := newOlder(t, func(string) []string { return []string{result} })
+	s.place = s.URL + "/messages?session=%2Fx"
+	if _, err := openHTTP(t, s.URL+"/sse").Request(within(t, soon), message("ping", "1"), nil); err != nil || !strings.HasPrefix(s.told(2)[1], "/messages?session=%2Fx ") {
+		t.Errorf("its own place: %v, %q", err, s.told(1))
+	}
+}
+
+// A stream that ends takes what waits with it, for whether that ran is not known; what comes later
+// opens another.
+func TestHTTPOlderStreamsEnd(t *testing.T) {
+	t.Parallel()
+	var s *older
+	s = newOlder(t, func(body string) []string {
+		if strings.Contains(body, "tools/call") {
+			s.hangUp()
+			return nil
+		}
+		return []string{result}
+	})
+	conn := openHTTP(t, s.URL+"/sse")
+	if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); !errors.Is(err, upstream.ErrNoAnswer) {
+		t.Errorf("what waited: %v", err)
+	}
+	if _, err := conn.Request(within(t, soon), message("ping", "2"), nil); err != nil {
+		t.Errorf("what comes later: %v", err)
+	}
+	told := s.told(5)
+	if !strings.Contains(told[0], "initialize") || !strings.Contains(told[2], "initialize") || !strings.Contains(told[3], "notifications/initialized") {
+		t.Errorf("it was told %q", told)
+	}
+}
+
+// X1: a call ends with its time; the answer that comes later is nobody's, and the session goes on.
+func TestHTTPOlderX1CallsEndInTime(t *testing.T) {
+	t.Parallel()
+	s := newOlder(t, func(body string) []string {
+		if strings.Contains(body, "tools/call") {
+			return nil
+		}
+		return []string{strings.Replace(result, "ID", "1", 1), result}
+	})
+	conn := openHTTP(t, s.URL+"/sse")
+	if _, err := conn.Request(within(t, 50*time.Millisecond), message("tools/call", "1"), nil); !errors.Is(err, upstream.ErrTimeout) {
+		t.Errorf("it ends with %v", err)
+	}
+	if got, err := conn.Request(within(t, soon), message("ping", "2"), nil); err != nil || idOf(string(got.Message.Raw)) != "2" {
+		t.Errorf("later: %v, %v", got, err)
+	}
+}
+
+// Of two requests with one id under way nobody could tell whose an answer is.
+func TestHTTPOlderIdsAreDistinct(t *testing.T) {
+	t.Parallel()
+	s := newOlder(t, func(string) []string { return nil })
+	conn := openHTTP(t, s.URL+"/sse")
+	ctx, cancel := context.WithCancel(within(t, soon))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = conn.Request(ctx, message("tools/call", "1"), nil) // it is given up below
+	}()
+	s.told(2)
+	if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); !errors.Is(err, upstream.ErrNeverSent) {
+		t.Errorf("a second one: %v", err)
+	}
+	cancel()
+	<-done
+	if len(s.told(2)) != 2 {
+		t.Errorf("it was told %q", s.told(2))
+	}
+}
