@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/npm"
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
@@ -91,5 +94,41 @@ rules:
 	}
 	if diff := cmp.Diff(want, told); diff != "" {
 		t.Errorf("on record as the server's (-want +got):\n%s", diff)
+	}
+}
+
+// So do version 2 of the official TypeScript SDK and the same server, where it asks what is spoken:
+// without a session it lists, calls, reads and completes, and hears a refusal as such.
+func TestWithoutSessionsInTypeScript(t *testing.T) {
+	t.Parallel()
+	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  bare: {http: {url: %q}}", everythingServer(t, true)), Policy: `version: 1
+default: allow
+rules:
+  - {name: no-errors, match: {tool: test_error_handling}, action: deny}
+  - {name: resources, match: {method: "resources/*"}, action: allow}
+`})
+	c := npmtest.NewClient(t, npm.TypeScriptSDK2)
+	var session struct {
+		ProtocolVersion string `json:"protocolVersion"`
+		SessionID       string `json:"sessionId"`
+	}
+	reply := c.Negotiate(s.MCP("bare"), stack.AgentToken)
+	if reply.Into(t, &session); session.ProtocolVersion != "2026-07-28" || session.SessionID != "" || len(reply.HTTP) != 1 {
+		t.Fatalf("they speak %+v, after %d requests", session, len(reply.HTTP))
+	}
+	if names := c.ListTools().ToolNames(t); len(names) < 20 || slices.Contains(names, "test_error_handling") {
+		t.Errorf("it lists %q", names)
+	}
+	if got := c.CallTool(npmtest.ToolCall{Name: "test_simple_text"}).ToolResult(t); got.IsError || got.Text() == "" {
+		t.Errorf("a call: %+v", got)
+	}
+	if got := c.CallTool(npmtest.ToolCall{Name: "test_error_handling"}).ToolResult(t); !got.IsError || !strings.Contains(got.Text(), "Denied by policy") {
+		t.Errorf("one that is denied: %+v", got)
+	}
+	if got := c.Request("resources/read", map[string]any{"uri": "test://static-text"}); got.Error != nil {
+		t.Errorf("a resource: %v", got.Error)
+	}
+	if got := c.Request("prompts/list", nil); got.Error == nil || got.Error.Code != -31403 {
+		t.Errorf("what no rule allows: %+v", got)
 	}
 }
