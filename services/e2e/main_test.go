@@ -16,5 +16,8 @@ func TestMain(m *testing.M) {
 	if os.Getenv(slowServer) != "" {
 		os.Exit(serveSlowly())
 	}
+	if os.Getenv(echoServer) != "" {
+		os.Exit(serveEcho())
+	}
 	os.Exit(stack.Main(m))
 }
