@@ -61,6 +61,13 @@ patience: npm ## Let official clients wait 90 s for a person, beyond the time th
 
 PATIENCE ?= 90s
 
+.PHONY: soak
+soak: ## Call servers that work for SOAK in SESSIONS sessions, while one hangs and one dies every second (SOAK=10m SESSIONS=1000)
+	cd services && SLUICE_SOAK=$(SOAK) SLUICE_SESSIONS=$(SESSIONS) go test ./e2e -run TestServersThatFail -count=1 -v -timeout 2h
+
+SOAK     ?= 10m
+SESSIONS ?= 1000
+
 .PHONY: away
 away: ## Let the network to PostgreSQL fail for a minute in each of six ways (AWAY=60s)
 	cd services && SLUICE_AWAY=$(AWAY) go test ./e2e -run 'TestApprovalsOutliveTheirNetwork' -count=1 -v -timeout 30m

@@ -1,0 +1,204 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// soak is how long, and with how many sessions, servers are called of which one hangs and one dies
+// every second: SLUICE_SOAK and SLUICE_SESSIONS say it, else it is a little.
+func soak(t *testing.T) (long time.Duration, sessions int) {
+	t.Helper()
+	long, sessions = 8*time.Second, 60
+	var err error
+	if text := os.Getenv("SLUICE_SOAK"); text != "" {
+		if long, err = time.ParseDuration(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if text := os.Getenv("SLUICE_SESSIONS"); text != "" {
+		if sessions, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return long, sessions
+}
+
+const (
+	// phases are how often the servers that fail are called, and how often not, in turn.
+	phases = 4
+	// thinks is for how long a session waits between two calls.
+	thinks = 4 * time.Second
+)
+
+// Sessions of a few callers with servers that work are not troubled by one that hangs and one that
+// dies every second, which the same callers use: their calls are answered. How long that takes with
+// and without the two, in turn, and what the mesh holds meanwhile, is told (`make soak`).
+func TestServersThatFailTroubleNobody(t *testing.T) {
+	t.Parallel()
+	long, sessions := soak(t)
+	p := stack.Start(t, stack.Write(t, stack.Options{
+		Servers: failingAmong(t), Policy: "version: 1\ndefault: allow\n",
+		Extra: "session: {idle: 30m, max_per_principal: 1000}",
+	}))
+	ctx, end := context.WithCancel(t.Context())
+	defer end()
+	var mu sync.Mutex
+	fails := false // guarded by mu, as are the times
+	took := map[bool][]time.Duration{}
+	var all sync.WaitGroup
+	for i := range sessions {
+		server, works := fmt.Sprintf("light%d", i%8), true
+		switch i % 10 {
+		case 8:
+			server, works = "hangs", false
+		case 9:
+			server, works = "dies", false
+		}
+		token := []string{stack.AgentToken, stack.OtherToken}[i%2]
+		c := stack.NewClient(t, p.MCP(server), token)
+		all.Go(func() {
+			for open := false; ; {
+				select {
+				case <-ctx.Done():
+					return
+				case <-time.After(thinks * time.Duration(50+(i*37)%100) / 100):
+				}
+				mu.Lock()
+				with := fails
+				mu.Unlock()
+				if !works && !with {
+					continue
+				}
+				if !open {
+					if open = c.Open() == nil; !open && works {
+						t.Errorf("a session with %s is not opened", server)
+					}
+					continue
+				}
+				begin := time.Now()
+				resp, err := c.Try([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo"}}`))
+				if !works || ctx.Err() != nil {
+					continue
+				}
+				if err != nil || !strings.Contains(string(resp.Body), `"got"`) {
+					t.Errorf("%s: %v %s", server, err, resp.Body)
+				}
+				mu.Lock()
+				took[with] = append(took[with], time.Since(begin))
+				mu.Unlock()
+			}
+		})
+	}
+	time.Sleep(2 * thinks) // until all are open
+	mu.Lock()
+	clear(took)
+	mu.Unlock()
+	for n := range 2 * phases {
+		mu.Lock()
+		fails = n%2 == 1
+		mu.Unlock()
+		time.Sleep(long / (2 * phases))
+		t.Logf("phase %d, with those that fail: %t; %s", n, n%2 == 1, inHand(t, p.PID()))
+	}
+	end()
+	all.Wait()
+	for with, times := range took {
+		slices.Sort(times)
+		t.Logf("with those that fail: %t; %d calls, median %v, p99 %v", with, len(times), times[len(times)/2], times[len(times)*99/100])
+	}
+	if len(took[true]) == 0 || len(took[false]) == 0 {
+		t.Error("nothing was measured")
+	}
+}
+
+// failingAmong is the configuration of eight servers that work, one that hangs in calls and one
+// that is there every other half of a second.
+func failingAmong(t *testing.T) string {
+	t.Helper()
+	var out strings.Builder
+	for i := range 8 {
+		fmt.Fprintf(&out, "  light%d: {http: {url: %q}}\n", i, echoing(t, false, false))
+	}
+	hangs := served(t, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil || strings.Contains(string(body), "tools/call") {
+			<-r.Context().Done()
+			return
+		}
+		answerEcho(w, string(body))
+	})
+	fmt.Fprintf(&out, "  hangs: {http: {url: %q}, timeout: 5s}\n  dies: {http: {url: %q}, timeout: 5s}\n", hangs, dying(t))
+	return out.String()
+}
+
+func answerEcho(w http.ResponseWriter, body string) {
+	said := echo(body)
+	if len(said) == 0 {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, said[0])
+}
+
+// dying is a server that dies every second, with all its connections.
+func dying(t *testing.T) string {
+	t.Helper()
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := lis.Addr().String()
+	ctx, end := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	t.Cleanup(func() { end(); all.Wait() })
+	all.Go(func() {
+		for ; ctx.Err() == nil; lis, err = new(net.ListenConfig).Listen(ctx, "tcp", addr) {
+			if err == nil {
+				server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if body, err := io.ReadAll(r.Body); err == nil {
+						answerEcho(w, string(body))
+					}
+				})}
+				dies := time.AfterFunc(500*time.Millisecond, func() { _ = server.Close() })
+				_ = server.Serve(lis) // until it dies
+				dies.Stop()
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(500 * time.Millisecond):
+			}
+		}
+	})
+	return "http://" + addr
+}
+
+// inHand is what a process holds now.
+func inHand(t *testing.T, pid int) string {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	status, failed := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil || failed != nil || len(files) == 0 {
+		return "there is no /proc to read"
+	}
+	for line := range strings.Lines(string(status)) {
+		if memory, is := strings.CutPrefix(line, "VmRSS:"); is {
+			return fmt.Sprintf("%s resident, %d descriptors", strings.TrimSpace(memory), len(files))
+		}
+	}
+	return "the kernel does not say what is in memory"
+}
