@@ -163,7 +163,7 @@ func dying(t *testing.T) string {
 		t.Fatal(err)
 	}
 	addr := lis.Addr().String()
-	ctx, end := context.WithCancel(context.Background())
+	ctx, end := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	t.Cleanup(func() { end(); all.Wait() })
 	all.Go(func() {

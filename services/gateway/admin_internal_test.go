@@ -287,7 +287,7 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 		}}),
 		"calm": reached(t, new(oneServer)),
 		"rests": reached(t, &oneServer{open: func(context.Context) (upstream.Conn, upstream.Answer, error) {
-			return nil, upstream.Answer{}, upstream.ErrNeverSent
+			return nil, upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNeverSent, upstream.ErrUnreached)
 		}}),
 	}
 	done := make(chan error, 1)
@@ -332,7 +332,7 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 func (s *Service) add(t *testing.T, tenant string) *session.Session {
 	t.Helper()
 	id, digest := session.NewID()
-	sess := &session.Session{ID: id, Digest: digest, Key: session.Key{Key: principal.Key{Tenant: tenant, Subject: "ana"}, Server: "files"}, Upstream: reached(t, new(oneServer)).Later(principal.Key{}, nil), Opened: time.Now()}
+	sess := &session.Session{ID: id, Digest: digest, Key: session.Key{Key: principal.Key{Tenant: tenant, Subject: "ana"}, Server: "files"}, Upstream: reached(t, new(oneServer)).Later(nil), Opened: time.Now()}
 	if err := s.sessions.Add(sess); err != nil {
 		t.Fatal(err)
 	}

@@ -477,8 +477,7 @@ type ServerStatus struct {
 	// program for it.
 	Sandbox *Sandbox `protobuf:"bytes,5,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
 	// Until when nothing is sent to it, because it was not reached many times in a
-	// row; absent where it does not rest. For single callers that it has not
-	// answered in time it may rest besides.
+	// row; absent where it does not rest.
 	RestsUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=rests_until,json=restsUntil,proto3" json:"rests_until,omitempty"`
 	// The revisions of MCP that it was found to speak, newest first; empty where
 	// it has not been asked.

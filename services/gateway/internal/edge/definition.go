@@ -103,7 +103,7 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 
 // page asks the server for one page of its list, for the gateway itself.
 func (x *exchange) page(ctx context.Context, cursor string, has *room.Holding) (*gate.Answer, error) {
-	answer, err := x.sess.Upstream.Ask(ctx, upstream.ListTools(cursor, x.by()), has, func([]byte) {})
+	answer, err := x.sess.Upstream.Ask(ctx, upstream.ListTools(cursor, x.by()), has, nil)
 	if err != nil {
 		return nil, err
 	}

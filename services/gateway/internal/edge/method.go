@@ -13,6 +13,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
@@ -122,8 +123,11 @@ func (x *exchange) standing(ctx context.Context) (reach.Standing, error) {
 // errStale means that the caller's token may have been revoked meanwhile.
 var errStale = errors.New("whether the token still counts is not known")
 
-// unread is the refusal of who lets answers lie.
-func unread() *refusal.Refusal {
+// notAdmitted is the refusal of who has too much under way, or lets answers lie.
+func notAdmitted(err error) *refusal.Refusal {
+	if errors.Is(err, inflight.ErrThere) {
+		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: inflight.ErrThere.Error() + "."}
+	}
 	return &refusal.Refusal{
 		Code:    commonv1.Code_CODE_ABUSE_LIMITED,
 		Message: "answers to this caller wait for others to be read; read them first, or make fewer such calls at once.",

@@ -199,7 +199,7 @@ func (x *exchange) standIn() (done func(), err error) {
 	sess := &session.Session{ID: id, Digest: digest, Key: key, Agent: x.principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
 	sess.Client.Name, sess.Client.Version = x.msg.Client()
 	by := x.by()
-	sess.Upstream = server.Later(who, func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+	sess.Upstream = server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
 		up, _, err := server.Open(ctx, who, upstream.Discover(by), has)
 		return up, err
 	})
@@ -231,8 +231,8 @@ func (x *exchange) routeModern(ctx context.Context) {
 		x.accepted()
 		return
 	}
-	if x.has.Admit(ctx) != nil {
-		x.refuse(ctx, x.newWriter(), unread())
+	if err := x.has.Admit(ctx); err != nil {
+		x.refuse(ctx, x.newWriter(), notAdmitted(err))
 		return
 	}
 	said, err := x.standing(ctx)

@@ -36,8 +36,8 @@ func (x *exchange) open(ctx context.Context) {
 		x.refuse(ctx, out, policyAway())
 		return
 	}
-	if x.has.Admit(ctx) != nil {
-		x.refuse(ctx, out, unread())
+	if err := x.has.Admit(ctx); err != nil {
+		x.refuse(ctx, out, notAdmitted(err))
 		return
 	}
 	done, err := x.deps.Sessions.Opening(x.key(x.server))
@@ -108,7 +108,7 @@ func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Se
 		return nil, upstream.Answer{}, errVersion
 	}
 	version, server := x.agreed(found.Greeting, said), x.target.Server
-	return server.Later(who, func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+	return server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
 		up, opened, err := server.Open(ctx, who, upstream.Initialize(version, client, clientVersion), has)
 		if err != nil {
 			return nil, err

@@ -263,8 +263,8 @@ func (x *exchange) route(ctx context.Context) {
 		return
 	}
 	if x.msg.Kind == gate.Request && x.msg.Method != mcp.MethodPing {
-		if x.has.Admit(ctx) != nil {
-			x.refuse(ctx, x.newWriter(), unread())
+		if err := x.has.Admit(ctx); err != nil {
+			x.refuse(ctx, x.newWriter(), notAdmitted(err))
 			return
 		}
 	}

@@ -37,6 +37,10 @@ const (
 // have. Compare with errors.Is.
 var ErrFull = errors.New("too much is in flight")
 
+// ErrThere means that a server has as many requests of a principal as it may have. Compare with
+// errors.Is.
+var ErrThere = errors.New("too many requests to this server are in flight; wait for some of them")
+
 // Load is what all principals have in flight. Make it with [New]. It is safe for
 // concurrent use.
 type Load struct {
@@ -57,7 +61,7 @@ func New(bodies, answers *room.Room) (*Load, error) {
 // share is what a principal has in flight.
 type share struct {
 	requests, bytes int
-	// there is how many of the requests each server has.
+	// there is how many admitted requests each server has.
 	there map[string]int
 	// behind is how many requests those have that work for it, its own among them.
 	behind int
@@ -72,12 +76,8 @@ func (f *Load) Enter(who *identityv1.Principal, server string) (*Place, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p.share = f.shareOf(p.Of.Principal)
-	full := p.share.requests == maxRequests || p.share.there[server] == maxThere
+	full := p.share.requests == maxRequests
 	p.share.requests++
-	if p.share.there == nil {
-		p.share.there = make(map[string]int)
-	}
-	p.share.there[server]++
 	for _, person := range p.Of.Persons {
 		behind := f.shareOf(person)
 		full = full || behind.behind == maxBehind
@@ -104,8 +104,10 @@ func (f *Load) shareOf(who principal.Key) *share {
 // forget counts a request no more.
 func (f *Load) forget(p *Place) {
 	p.share.requests--
-	if p.share.there[p.Of.Server]--; p.share.there[p.Of.Server] == 0 {
-		delete(p.share.there, p.Of.Server)
+	if p.admitted {
+		if p.share.there[p.Of.Server]--; p.share.there[p.Of.Server] == 0 {
+			delete(p.share.there, p.Of.Server)
+		}
 	}
 	p.share.bytes -= p.bytes
 	for _, who := range p.Of.Persons {
@@ -140,6 +142,8 @@ type Place struct {
 	person [1]principal.Key
 	share  *share
 	bytes  int
+	// admitted says that it counts among those to its server.
+	admitted bool
 	// Answer is what the answer takes of what there is for all, and body the request.
 	Answer, body room.Holding
 }
@@ -174,9 +178,29 @@ func (p *Place) hold(n int) bool {
 	return true
 }
 
-// Admit waits a little until no answer to the principal, or to others that work for the
-// same person, waits for room. Errors are those of [room.Room.Admit].
-func (p *Place) Admit(ctx context.Context) error { return p.all.answers.Admit(ctx, &p.Of, roomTimeout) }
+// Admit counts a request to its server, and waits a little until no answer to the principal, or to
+// others that work for the same person, waits for room. What gives up a request, or answers one of
+// a server's, is not to be admitted. Errors: [ErrThere], or those of [room.Room.Admit].
+func (p *Place) Admit(ctx context.Context) error {
+	if !p.admit() {
+		return ErrThere
+	}
+	return p.all.answers.Admit(ctx, &p.Of, roomTimeout)
+}
+
+func (p *Place) admit() bool {
+	p.all.mu.Lock()
+	defer p.all.mu.Unlock()
+	if p.admitted || p.share.there[p.Of.Server] == maxThere {
+		return p.admitted
+	}
+	if p.share.there == nil {
+		p.share.there = make(map[string]int)
+	}
+	p.share.there[p.Of.Server]++
+	p.admitted = true
+	return true
+}
 
 // Leave gives a place back.
 func (p *Place) Leave() {

@@ -1,117 +1,98 @@
 package upstream
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"sync"
 	"time"
-
-	"github.com/sony/gobreaker/v2"
-
-	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
-	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const (
 	// maxInFlight is how many requests may wait for one server at a time.
-	maxInFlight = 1024
-	// maxFailures is how many requests in a row have to fail until a server rests.
+	maxInFlight = 4096
+	// maxFailures is how many requests in a row may not reach a server until it rests.
 	maxFailures = 10
-	// Rest is for how long nothing is sent to it then. Behind that one request is, which ends the
-	// rest or begins it anew.
+	// Rest is for how long nothing is sent to it then. Once it is over requests are sent again, of
+	// which the first that does not reach it begins the rest anew.
 	Rest = 2 * time.Second
-	// maxCallers is for how many callers of a server it is known how often it did not answer.
-	maxCallers = 10_000
 )
 
-// Reasons for which a request is not sent. Errors wrap them; compare with errors.Is.
+// Errors of requests that are not sent; compare with errors.Is.
 var (
-	// ErrRests means that the server was not reached, or has not answered this caller, many times
-	// in a row.
-	ErrRests = errors.New("the server failed many times in a row, and is tried again in a moment")
-	// ErrBusy means that too many requests wait for the server.
+	// ErrUnreached means that there was no way to the server: nobody takes connections at its
+	// address, or it has none. It is nothing that a request could bring about.
+	ErrUnreached = errors.New("the server is not reached")
+	// ErrRests means that it was not reached many times in a row.
+	ErrRests = errors.New("the server was not reached many times in a row, and is tried again in a moment")
+	// ErrBusy means that too many requests wait for it.
 	ErrBusy = errors.New("too many requests wait for the server")
 )
 
-// breaker is a circuit breaker.
-type breaker = gobreaker.CircuitBreaker[Answer]
-
-// health says whether requests are to be sent to a server. What nobody's requests can cause, that
-// the server is not reached, counts for all; that it does not answer in time for who asked alone:
-// else one caller could take the server from the others.
+// health says whether requests are to be sent to a server. Only that it is not reached counts:
+// what a caller's request makes of it, or does not get in time, must take the server from nobody
+// else. It is safe for concurrent use.
 type health struct {
-	inFlight atomic.Int32
-	reached  *breaker // nil for one that never rests for all
-	callers  *recent.Recent[principal.Key, *breaker]
-	// rests is when the rest for all that began last ends, in nanoseconds of the Unix time.
-	rests atomic.Int64
+	// tell is called when a rest begins.
+	tell func()
+
+	mu       sync.Mutex
+	inFlight int32
+	failures int
+	until    time.Time
 }
 
-// newHealth returns that of a server of which nothing is known. It tells when the server rests. One
-// whose processes are started for single callers never rests for all: whether one starts may be
-// that caller's doing, and there are pauses between tries anyhow.
-func newHealth(private bool, tell func()) *health {
-	h := &health{callers: recent.New[principal.Key](maxCallers, maxCallers, func(*breaker) int { return 1 })}
-	if private {
-		return h
+// send makes a request, unless the server rests or has too many.
+func (h *health) send(request func() (Answer, error)) (Answer, error) {
+	if err := h.begin(); err != nil {
+		return Answer{}, err
 	}
-	h.reached = newBreaker(ErrNeverSent, func(_ string, _, to gobreaker.State) {
-		h.rests.Store(0)
-		if to == gobreaker.StateOpen {
-			h.rests.Store(time.Now().Add(Rest).UnixNano())
-			tell()
-		}
-	})
-	return h
+	defer h.end()
+	answer, err := request()
+	h.learn(err)
+	return answer, err
 }
 
-// newBreaker returns a breaker for one class of errors: others of the server's are neither good
-// nor bad.
-func newBreaker(class error, moved func(name string, from, to gobreaker.State)) *breaker {
-	return gobreaker.NewCircuitBreaker[Answer](gobreaker.Settings{
-		Timeout:       Rest,
-		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= maxFailures },
-		IsExcluded:    func(err error) bool { return err != nil && (isOurs(err) || !errors.Is(ClassOf(err), class)) },
-		OnStateChange: moved,
-	})
-}
-
-// send makes a request, unless the server rests or has too many. What it panics with goes on.
-func (h *health) send(ctx context.Context, who principal.Key, request func() (Answer, error)) (Answer, error) {
-	caller, known := h.callers.Get(who)
-	if !known {
-		caller = newBreaker(ErrTimeout, nil)
-		h.callers.Put(who, caller)
-	}
-	defer h.inFlight.Add(-1)
-	if h.inFlight.Add(1) > maxInFlight {
-		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, ErrBusy)
-	}
-	asked := func() (Answer, error) {
-		answer, err := caller.Execute(func() (Answer, error) {
-			answer, err := request()
-			if err != nil && errors.Is(context.Cause(ctx), context.Canceled) {
-				err = fmt.Errorf("%w: %w", err, errGone)
-			}
-			return answer, err
-		})
-		return answer, resting(err)
-	}
-	if h.reached == nil {
-		return asked()
-	}
-	answer, err := h.reached.Execute(asked)
-	return answer, resting(err)
-}
-
-// errGone means that nobody wants a request any more.
-var errGone = errors.New("its caller has gone")
-
-// resting says in words of ours that a breaker is open.
-func resting(err error) error {
-	if errors.Is(err, gobreaker.ErrOpenState) || errors.Is(err, gobreaker.ErrTooManyRequests) {
+func (h *health) begin() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case time.Now().Before(h.until):
 		return fmt.Errorf("%w: %w", ErrNeverSent, ErrRests)
+	case h.inFlight == maxInFlight:
+		return fmt.Errorf("%w: %w", ErrNeverSent, ErrBusy)
 	}
-	return err
+	h.inFlight++
+	return nil
+}
+
+func (h *health) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.inFlight--
+}
+
+// learn notes what an error says of whether the server is reached: who has answered is, and what
+// was given up, or never left for another reason, says nothing.
+func (h *health) learn(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case errors.Is(err, ErrUnreached):
+		if h.failures = min(h.failures+1, maxFailures); h.failures == maxFailures && !time.Now().Before(h.until) {
+			h.until = time.Now().Add(Rest)
+			h.tell()
+		}
+	case err == nil, ClassOf(err) != ErrNeverSent && !isOurs(err): //nolint:errorlint // it is the very value
+		h.failures, h.until = 0, time.Time{}
+	}
+}
+
+// now is how many requests wait, and until when the server rests; zero where it does not.
+func (h *health) now() (inFlight int32, until time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !time.Now().Before(h.until) {
+		return h.inFlight, time.Time{}
+	}
+	return h.inFlight, h.until
 }

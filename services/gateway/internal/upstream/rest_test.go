@@ -9,30 +9,10 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// overHTTP is a scripted transport to one server for all.
-type overHTTP struct{ *scripted }
-
-func (overHTTP) Kind() string { return "http" }
-
-// sessions are two callers' with one server.
-func sessions(t *testing.T, over upstream.Transport) (s *upstream.Server, ours, theirs *upstream.Session) {
-	t.Helper()
-	s = newServer(t, over)
-	for _, to := range []struct {
-		who  principal.Key
-		sess **upstream.Session
-	}{{ana, &ours}, {principal.Key{Tenant: "default", Subject: "ben"}, &theirs}} {
-		sess, _, err := s.Open(t.Context(), to.who, upstream.ListTools("", nil), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		*to.sess = sess
-	}
-	return s, ours, theirs
-}
+// errUnreached is the error of a request that had no way to the server.
+var errUnreached = fmt.Errorf("%w: %w: refused", upstream.ErrNeverSent, upstream.ErrUnreached)
 
 func ask(t *testing.T, sess *upstream.Session) error {
 	t.Helper()
@@ -40,95 +20,99 @@ func ask(t *testing.T, sess *upstream.Session) error {
 	return err
 }
 
-// A server that is not reached many times in a row rests for all, and one request says when it is
-// back.
+// A server that is not reached many times in a row rests, and is tried again.
 func TestAServerRests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &scripted{answer: well}
-		s, ours, theirs := sessions(t, overHTTP{f})
-		sent := 0
+		f, sent := new(scripted), 0
+		s, sess := opened(t, f)
 		f.answer = func() (upstream.Answer, error) {
 			sent++
-			return upstream.Answer{}, fmt.Errorf("%w: refused", upstream.ErrNeverSent)
+			return upstream.Answer{}, errUnreached
 		}
 		for range 10 {
-			if err := ask(t, ours); errors.Is(err, upstream.ErrRests) || !errors.Is(err, upstream.ErrNeverSent) {
+			if err := ask(t, sess); errors.Is(err, upstream.ErrRests) || !errors.Is(err, upstream.ErrNeverSent) {
 				t.Fatalf("before it rests: %v", err)
 			}
 		}
 		if until := s.RestsUntil(); time.Until(until) != upstream.Rest || s.LastError() != upstream.ErrNeverSent.Error() {
 			t.Errorf("it rests until %v, after %q", until, s.LastError())
 		}
-		for _, sess := range []*upstream.Session{ours, theirs} {
-			if err := ask(t, sess); !errors.Is(err, upstream.ErrRests) || !errors.Is(err, upstream.ErrNeverSent) || upstream.Why(upstream.Answer{}, err) != upstream.ErrRests.Error() {
-				t.Errorf("while it rests: %v", err)
-			}
+		if err := ask(t, sess); !errors.Is(err, upstream.ErrRests) || !errors.Is(err, upstream.ErrNeverSent) || upstream.Why(upstream.Answer{}, err) != upstream.ErrRests.Error() {
+			t.Errorf("while it rests: %v", err)
 		}
 		if _, _, err := s.Open(t.Context(), ana, upstream.ListTools("", nil), nil); !errors.Is(err, upstream.ErrRests) || sent != 10 {
 			t.Errorf("opening a session: %v; it was sent %d requests", err, sent)
 		}
-		time.Sleep(upstream.Rest + time.Millisecond)
-		if err := ask(t, theirs); errors.Is(err, upstream.ErrRests) || sent != 11 {
+		time.Sleep(upstream.Rest)
+		if err := ask(t, sess); errors.Is(err, upstream.ErrRests) || sent != 11 {
 			t.Errorf("it is not tried again: %v", err)
 		}
-		if err := ask(t, ours); !errors.Is(err, upstream.ErrRests) {
+		if err := ask(t, sess); !errors.Is(err, upstream.ErrRests) {
 			t.Errorf("tried in vain it does not rest again: %v", err)
 		}
-		time.Sleep(upstream.Rest + time.Millisecond)
+		time.Sleep(upstream.Rest)
 		f.answer = well
 		for range 3 {
-			if err := ask(t, ours); err != nil || !s.RestsUntil().IsZero() {
+			if err := ask(t, sess); err != nil || !s.RestsUntil().IsZero() {
 				t.Errorf("once it is back: %v, until %v", err, s.RestsUntil())
 			}
 		}
+		f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, errUnreached }
+		for range 9 {
+			if err := ask(t, sess); errors.Is(err, upstream.ErrRests) {
+				t.Error("what was before counts")
+			}
+		}
 	})
 }
 
-// X1: who asks what a server does not answer in time takes it from nobody else; neither does who
-// has his own requests end, or gets answers that can't be used.
+// X1: nothing that a caller's request can bring about makes a server rest, and what shows that it
+// is reached ends the count, also where a request takes long: who waits for it holds up nobody.
 func TestX1ACallerTakesAServerFromNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &scripted{answer: well}
-		s, ours, theirs := sessions(t, overHTTP{f})
-		for _, class := range []error{upstream.ErrNoAnswer, upstream.ErrCancelled, upstream.ErrTimeout} {
+		f := new(scripted)
+		s, sess := opened(t, f)
+		for _, class := range []error{upstream.ErrNoAnswer, upstream.ErrCancelled, upstream.ErrTimeout, upstream.ErrNeverSent, upstream.ErrRevision} {
 			f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, class }
 			for range 20 {
-				err := ask(t, ours)
-				if rests := errors.Is(err, upstream.ErrRests); rests && class != upstream.ErrTimeout { //nolint:errorlint // it is the very value
-					t.Fatalf("%v: %v", class, err)
+				if err := ask(t, sess); errors.Is(err, upstream.ErrRests) || !s.RestsUntil().IsZero() {
+					t.Fatalf("after %v it rests: %v", class, err)
 				}
 			}
 		}
-		f.answer = well
-		if err := ask(t, ours); !errors.Is(err, upstream.ErrRests) || !s.RestsUntil().IsZero() {
-			t.Errorf("for who was not answered: %v, for all until %v", err, s.RestsUntil())
-		}
-		if err := ask(t, theirs); err != nil {
-			t.Errorf("for another: %v", err)
-		}
-		time.Sleep(upstream.Rest + time.Millisecond)
-		if err := ask(t, ours); err != nil {
-			t.Errorf("a moment later: %v", err)
-		}
-	})
-}
-
-// Processes that are started for single callers rest for nobody else.
-func TestProcessesRestForNobody(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := &scripted{answer: well}
-		_, ours, theirs := sessions(t, f)
-		f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }
-		for range 100 {
-			if err := ask(t, ours); errors.Is(err, upstream.ErrRests) {
-				t.Fatal(err)
+		for _, reached := range []error{nil, upstream.ErrNoAnswer, upstream.ErrTimeout} {
+			for range 30 {
+				for n := range 10 {
+					f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, errUnreached }
+					if n == 9 {
+						f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, reached }
+					}
+					if err := ask(t, sess); errors.Is(err, upstream.ErrRests) {
+						t.Fatalf("it rests although it is reached now and then: %v", err)
+					}
+				}
 			}
 		}
+		f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, errUnreached }
+		for range 10 {
+			_ = ask(t, sess) // until it rests
+		}
+		time.Sleep(upstream.Rest)
+		hold, done := make(chan struct{}), make(chan error, 1)
+		f.answer = func() (upstream.Answer, error) {
+			<-hold
+			return well()
+		}
+		go func() { done <- ask(t, sess) }()
+		synctest.Wait()
 		f.answer = well
-		if err := ask(t, theirs); err != nil {
+		if err := ask(t, sess); err != nil {
+			t.Errorf("while the first request behind a rest takes long: %v", err)
+		}
+		close(hold)
+		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
@@ -138,28 +122,28 @@ func TestProcessesRestForNobody(t *testing.T) {
 func TestAServerHasOnlySoManyRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &scripted{answer: well}
-		s, ours, _ := sessions(t, overHTTP{f})
+		f := new(scripted)
+		s, sess := opened(t, f)
 		hold := make(chan struct{})
 		f.answer = func() (upstream.Answer, error) {
 			<-hold
 			return well()
 		}
 		var all sync.WaitGroup
-		for range 1024 {
+		for range 4096 {
 			all.Go(func() {
-				if err := ask(t, ours); err != nil {
+				if err := ask(t, sess); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		synctest.Wait()
-		if err := ask(t, ours); !errors.Is(err, upstream.ErrBusy) || !errors.Is(err, upstream.ErrNeverSent) || s.LastError() != "" {
+		if err := ask(t, sess); !errors.Is(err, upstream.ErrBusy) || !errors.Is(err, upstream.ErrNeverSent) || s.LastError() != "" {
 			t.Errorf("one more: %v; %q", err, s.LastError())
 		}
 		close(hold)
 		all.Wait()
-		if err := ask(t, ours); err != nil || s.InFlight() != 0 {
+		if err := ask(t, sess); err != nil || s.InFlight() != 0 {
 			t.Errorf("afterwards: %v, %d in flight", err, s.InFlight())
 		}
 	})

@@ -38,7 +38,7 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 	if t == nil || m == nil {
 		return nil, errors.New("upstream: a transport and meters are required")
 	}
-	return &Server{transport: t, meters: m, network: spans.Transport(t.Kind()), health: newHealth(t.Kind() == "stdio", func() { m.Rested(context.Background()) })}, nil
+	return &Server{transport: t, meters: m, network: spans.Transport(t.Kind()), health: &health{tell: func() { m.Rested(context.Background()) }}}, nil
 }
 
 // Transport is how it is reached: `http`, `stdio` or `grpc`.
@@ -52,15 +52,16 @@ func (s *Server) CanBeModern() bool { return s.transport.Kind() == "http" }
 func (s *Server) ToolsChanged() <-chan struct{} { return s.transport.ToolsChanged() }
 
 // InFlight is how many requests wait for their answers.
-func (s *Server) InFlight() int32 { return s.health.inFlight.Load() }
+func (s *Server) InFlight() int32 {
+	n, _ := s.health.now()
+	return n
+}
 
 // RestsUntil is until when nothing is sent to it, because it was not reached many times in a row;
-// zero where it does not rest. For single callers that it has not answered it may rest besides.
+// zero where it does not rest.
 func (s *Server) RestsUntil() time.Time {
-	if until := time.Unix(0, s.health.rests.Load()); until.After(time.Now()) {
-		return until
-	}
-	return time.Time{}
+	_, until := s.health.now()
+	return until
 }
 
 // LastError says why the last request had no usable answer; empty where it had
@@ -82,14 +83,14 @@ func (s *Server) Open(ctx context.Context, who principal.Key, hello Own, has *ro
 		return nil, Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, ErrRevision)
 	}
 	var conn Conn
-	answer, err := s.watch(ctx, who, req.Method(), func() (answer Answer, err error) {
+	answer, err := s.watch(ctx, req.Method(), func() (answer Answer, err error) {
 		conn, answer, err = s.transport.Open(ctx, who, req)
 		return answer, err
 	})
 	if err != nil {
 		return nil, answer, err
 	}
-	return &Session{server: s, who: who, conn: conn, version: versionOf(answer), since: time.Now()}, answer, nil
+	return &Session{server: s, conn: conn, version: versionOf(answer), since: time.Now()}, answer, nil
 }
 
 // versionOf is the revision that an answer to initialize names; empty where it names none.

@@ -14,14 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
-	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // A Session is one session with a server: [Server.Open] and [Server.Later] make one. It
 // is safe for concurrent use.
 type Session struct {
 	server *Server
-	who    principal.Key
 	// open opens it when something is first to be sent; nil where it was open before.
 	open func(context.Context, *room.Holding) (*Session, error)
 	// turn is held by who opens it. It is a channel, for nobody waits for it longer
@@ -41,8 +39,8 @@ type Session struct {
 // Later returns a session that the server knows nothing of until the first request: then
 // open opens it, with room for the answer to that, and what can't be opened is tried again
 // by the next. A notification before that has nobody to go to, and is dropped.
-func (s *Server) Later(who principal.Key, open func(context.Context, *room.Holding) (*Session, error)) *Session {
-	return &Session{server: s, who: who, open: open, turn: make(chan struct{}, 1)}
+func (s *Server) Later(open func(context.Context, *room.Holding) (*Session, error)) *Session {
+	return &Session{server: s, open: open, turn: make(chan struct{}, 1)}
 }
 
 // Forward sends what was judged, which the pipeline alone has. It returns the answer, as
@@ -63,10 +61,13 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	if conn == nil && err == nil {
 		conn, err = s.opened(ctx, req.Room)
 	}
+	if errors.Is(err, ErrRests) {
+		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, ErrRests)
+	}
 	if err != nil { // its class is that of another message: this one was not sent
 		return Answer{}, fmt.Errorf("%w: open the session: %s", ErrNeverSent, err) //nolint:errorlint // see above
 	}
-	return s.server.watch(ctx, s.who, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
+	return s.server.watch(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
 }
 
 // Tell sends a notification of the gateway's own, or its answer to a request of the server's
@@ -164,14 +165,14 @@ func (s *Session) opened(ctx context.Context, of *room.Holding) (Conn, error) {
 }
 
 // watch notes what comes of a request.
-func (s *Server) watch(ctx context.Context, who principal.Key, method string, request func() (Answer, error)) (Answer, error) {
+func (s *Server) watch(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
 	begin := time.Now()
-	answer, err := s.health.send(ctx, who, request)
+	answer, err := s.health.send(request)
 	s.measure(ctx, method, answer, err, begin)
 	switch {
 	case err == nil:
 		s.lastError.Store(nil)
-	case isOurs(err):
+	case errors.Is(context.Cause(ctx), context.Canceled), isOurs(err):
 	default:
 		s.lastError.Store(new(Why(answer, err)))
 	}
@@ -181,7 +182,7 @@ func (s *Server) watch(ctx context.Context, who principal.Key, method string, re
 // isOurs tells whether it was our side that ended a request, which says nothing about the server,
 // or the server has answered that it speaks another revision.
 func isOurs(err error) bool {
-	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrRests, ErrBusy, room.ErrFull, errGone}, func(own error) bool { return errors.Is(err, own) })
+	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrRests, ErrBusy, room.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }
 
 func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {

@@ -33,6 +33,9 @@ const (
 // ErrNeverSent is wrapped by the error of a request of whose body no byte can have left.
 var ErrNeverSent = errors.New("nothing was sent")
 
+// ErrUnreached is wrapped beside it where there was no connection, and none came about.
+var ErrUnreached = errors.New("there is no connection")
+
 // neverSentError is why nothing was.
 type neverSentError struct{ error }
 
@@ -83,7 +86,7 @@ func (w *Wire) Send(ctx context.Context, head *Head, fields []Field, body []byte
 	}
 	c, err := w.take(ctx)
 	if err != nil {
-		return nil, neverSentError{err}
+		return nil, neverSentError{unreached(ctx, err)}
 	}
 	stop := context.AfterFunc(ctx, c.cut)
 	resp, err := c.exchange(head, fields, body)
@@ -107,9 +110,18 @@ func (w *Wire) throughRest(req *http.Request) (*http.Response, error) {
 		WroteHeaders: func() { left.Store(true) }, // before the body, which is not begun once RoundTrip has returned
 	})))
 	if err != nil && !left.Load() {
-		err = neverSentError{err}
+		err = neverSentError{unreached(req.Context(), err)}
 	}
 	return resp, err
+}
+
+// unreached says of an error of connecting that it is one, unless whoever wanted the connection
+// gave it up.
+func unreached(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) || ctx.Err() == nil {
+		return fmt.Errorf("%w: %w", ErrUnreached, err)
+	}
+	return err
 }
 
 // exchange writes a request and reads the head of its answer.

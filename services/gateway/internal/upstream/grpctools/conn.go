@@ -218,7 +218,7 @@ func (c *conn) failed(ctx context.Context, req upstream.Request, err error) (ups
 	st, fromServer := status.FromError(err)
 	switch {
 	case errors.Is(err, errAway):
-		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, name, err)
+		return upstream.Answer{}, fmt.Errorf("%w: %w: %s: %w", upstream.ErrNeverSent, upstream.ErrUnreached, name, err)
 	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return upstream.Answer{}, fmt.Errorf("%w: %s", upstream.ErrTimeout, name)
 	case ctx.Err() != nil:

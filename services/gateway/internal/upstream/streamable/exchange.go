@@ -93,12 +93,20 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*
 	case err == nil:
 		return resp, nil
 	case errors.Is(err, wire.ErrNeverSent):
-		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, err)
+		return nil, c.server.neverSent(err)
 	case errors.Is(err, context.DeadlineExceeded):
 		return nil, fmt.Errorf("%w: %s", upstream.ErrTimeout, c.server.name)
 	default:
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, err)
 	}
+}
+
+// neverSent is what is known of a message that was not sent.
+func (s *Transport) neverSent(err error) error {
+	if errors.Is(err, wire.ErrUnreached) {
+		return fmt.Errorf("%w: %w: %s: %w", upstream.ErrNeverSent, upstream.ErrUnreached, s.name, err)
+	}
+	return fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, s.name, err)
 }
 
 // answer reads the answer to req out of a response: one JSON message, or the

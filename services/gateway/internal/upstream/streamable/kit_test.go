@@ -193,7 +193,8 @@ func message(method, id string) upstream.Request {
 	}
 	m := &gate.Message{Raw: []byte(body), Kind: gate.Notification, Method: method}
 	if id != "" {
-		m.Kind, m.ID = gate.Request, spanOf(body, id)
+		start := len(`{"jsonrpc":"2.0","id":`)
+		m.Kind, m.ID = gate.Request, gate.Span{Start: start, End: start + len(id)}
 	}
 	return upstream.Request{Message: m}
 }

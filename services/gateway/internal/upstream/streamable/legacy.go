@@ -47,9 +47,11 @@ func (c *legacy) open(ctx context.Context, has *room.Holding) (*link, upstream.A
 		l.end(err)
 		return nil, answer, err
 	}
-	if version := versionOf(answer.Message); mcp.IsSupported(version) {
-		l.version = version
+	version := versionOf(answer.Message)
+	if !mcp.IsSupported(version) {
+		version = ""
 	}
+	l.serve(version)
 	return l, answer, nil
 }
 
@@ -77,11 +79,11 @@ func (c *legacy) live(ctx context.Context, has *room.Holding) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if answer.Message.Error.Present() || fresh.version != old.version { // the client was promised the old one
+	if answer.Message.Error.Present() || *fresh.version.Load() != *old.version.Load() { // the client was promised the old one
 		fresh.end(errLost)
-		return nil, fmt.Errorf("the server speaks %q now, where it spoke %q, or refuses", fresh.version, old.version)
+		return nil, fmt.Errorf("the server speaks %q now, where it spoke %q, or refuses", *fresh.version.Load(), *old.version.Load())
 	}
-	if err := fresh.send(ctx, upstream.Initialized().Request("", nil)); err != nil {
+	if err := fresh.notify(ctx, upstream.Initialized().Request("", nil)); err != nil {
 		fresh.end(err)
 		return nil, err
 	}
@@ -100,6 +102,9 @@ func (c *legacy) Request(ctx context.Context, req upstream.Request, events func(
 		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrClosed)
 	}
 	l, err := c.live(ctx, req.Room)
+	if errors.Is(err, upstream.ErrUnreached) {
+		return upstream.Answer{}, fmt.Errorf("%w: %w: %s", upstream.ErrNeverSent, upstream.ErrUnreached, c.server.name)
+	}
 	if err != nil { // its class is that of another message: this one was not sent
 		return upstream.Answer{}, fmt.Errorf("%w: %s has no stream: %s", upstream.ErrNeverSent, c.server.name, err) //nolint:errorlint // see above
 	}
@@ -112,30 +117,32 @@ func (c *legacy) Notify(ctx context.Context, req upstream.Request) error {
 	if l.all.Err() != nil {
 		return fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, errLost)
 	}
-	return l.send(ctx, req)
+	return l.notify(ctx, req)
 }
 
 // Listen implements upstream.Conn.
 func (c *legacy) Listen(ctx context.Context, to upstream.Listener) error {
-	l := c.now.Load()
-	heard := make(chan []byte, queued)
+	l, err := c.live(ctx, to.Room)
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, err)
+	}
+	heard := newQueue(to.Room)
 	l.mu.Lock()
 	l.heard = heard
 	l.mu.Unlock()
 	defer func() {
 		l.mu.Lock()
-		defer l.mu.Unlock()
 		if l.heard == heard {
 			l.heard = nil
 		}
+		l.mu.Unlock()
+		l.close(heard)
 	}()
-	if l.all.Err() != nil {
-		return fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, errLost)
-	}
 	to.Opened()
 	for {
 		select {
-		case message := <-heard:
+		case message := <-heard.messages:
+			heard.took(message)
 			if err := to.Event(upstream.Event{Message: message}); err != nil {
 				return errors.Join(errUnheard, err)
 			}

@@ -8,15 +8,20 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	ability "github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
@@ -151,7 +156,7 @@ func TestHTTPOlderServersAreReached(t *testing.T) {
 	defer web.Close()
 	over := newHTTP(t, web.URL)
 	hello := upstream.Initialize("2025-06-18", "c", "1", ability.Ability{Capability: "roots", Method: "roots/list"}).Request("", nil)
-	conn, answer, err := over.Open(within(t, soon), principal.Key{}, hello)
+	conn, answer, err := upstreamtest.Roomy{Transport: over, All: upstreamtest.Answers()}.Open(within(t, soon), principal.Key{}, hello)
 	if err != nil || !strings.Contains(string(answer.Message.Raw), `"older"`) {
 		t.Fatalf("open: %v", err)
 	}
@@ -173,7 +178,7 @@ func TestHTTPOlderServersAreReached(t *testing.T) {
 	}
 	heard, opened := make(chan string, 1), make(chan struct{})
 	go func() {
-		_ = conn.Listen(within(t, soon), upstream.Listener{Opened: func() { close(opened) }, Event: func(e upstream.Event) error { //nolint:testifylint // it ends with the connection
+		_ = conn.Listen(within(t, soon), upstream.Listener{Room: upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{})), Opened: func() { close(opened) }, Event: func(e upstream.Event) error { //nolint:testifylint // it ends with the connection
 			heard <- string(e.Message)
 			return nil
 		}})
@@ -212,10 +217,14 @@ func TestHTTPOlderU1AnswersGoToTheirRequests(t *testing.T) {
 			t.Parallel()
 			s := newOlder(t, func(string) []string { return tt.says })
 			conn := openHTTP(t, s.URL+"/sse")
-			got, err := conn.Request(within(t, soon), message("tools/call", `"a"`), nil)
+			patience := soon
+			if tt.want == "" { // what can't be read is dropped, and so is waited for
+				patience = 200 * time.Millisecond
+			}
+			got, err := conn.Request(within(t, patience), message("tools/call", `"a"`), nil)
 			switch {
 			case tt.want == "":
-				if !errors.Is(err, upstream.ErrNoAnswer) {
+				if !errors.Is(err, upstream.ErrNoAnswer) && !errors.Is(err, upstream.ErrTimeout) {
 					t.Errorf("got %v, %v", got, err)
 				}
 			case err != nil || string(got.Message.Raw) != tt.want:
@@ -288,24 +297,106 @@ func TestHTTPOlderX1CallsEndInTime(t *testing.T) {
 	}
 }
 
-// Of two requests with one id under way nobody could tell whose an answer is.
-func TestHTTPOlderIdsAreDistinct(t *testing.T) {
+// U1: what comes late for a request that was given up is not taken for the answer to another one
+// with the same id, and what is cancelled is named as the server knows it.
+func TestHTTPOlderU1ALateAnswerIsNobodys(t *testing.T) {
 	t.Parallel()
-	s := newOlder(t, func(string) []string { return nil })
+	var s *older
+	var calls []string
+	s = newOlder(t, func(body string) []string {
+		if calls = append(calls, idOf(body)); len(calls) == 1 {
+			return nil
+		}
+		return []string{strings.Replace(strings.Replace(result, "ID", calls[0], 1), "9007199254740993", `"late"`, 1), result}
+	})
 	conn := openHTTP(t, s.URL+"/sse")
 	ctx, cancel := context.WithCancel(within(t, soon))
-	done := make(chan struct{})
+	done := make(chan error, 1)
 	go func() {
-		defer close(done)
-		_, _ = conn.Request(ctx, message("tools/call", "1"), nil) // it is given up below
+		_, err := conn.Request(ctx, message("tools/call", "1"), nil)
+		done <- err
 	}()
 	s.told(2)
-	if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); !errors.Is(err, upstream.ErrNeverSent) {
-		t.Errorf("a second one: %v", err)
+	if err := conn.Notify(within(t, soon), upstream.Cancelled([]byte("1")).Request("", nil)); err != nil || !strings.Contains(s.told(3)[2], `"requestId":`+idOf(strings.SplitN(s.told(2)[1], " ", 2)[1])+`}`) {
+		t.Errorf("given up: %v, %q", err, s.told(3))
 	}
 	cancel()
-	<-done
-	if len(s.told(2)) != 2 {
-		t.Errorf("it was told %q", s.told(2))
+	if err := <-done; !errors.Is(err, upstream.ErrNoAnswer) {
+		t.Errorf("what was given up: %v", err)
+	}
+	got, err := conn.Request(within(t, soon), message("tools/call", "1"), nil)
+	if err != nil || string(got.Message.Raw) != strings.Replace(result, "ID", "1", 1) {
+		t.Errorf("the next one got %v, %v", got.Message, err)
+	}
+}
+
+// An answer counts that comes before the post has ended, also where that never ends; so does what
+// the server asks meanwhile.
+func TestHTTPOlderAnswersMayComeBeforeThePostEnds(t *testing.T) {
+	t.Parallel()
+	var s *older
+	hold := make(chan struct{})
+	defer close(hold)
+	s = newOlder(t, func(body string) []string {
+		s.say(roots)
+		s.say(strings.Replace(result, "ID", idOf(body), 1))
+		<-hold
+		return nil
+	})
+	conn := openHTTP(t, s.URL+"/sse")
+	var seen []string
+	if _, err := conn.Request(within(t, soon), message("tools/call", "1"), func(m []byte) { seen = append(seen, string(m)) }); err != nil || len(seen) != 1 {
+		t.Errorf("got %v, after %q", err, seen)
+	}
+}
+
+// X3: what waits for clients that take nothing is in their principal's room, and what finds none is
+// dropped.
+func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
+	t.Parallel()
+	const size, each, requests = 200 << 10, 40, 5
+	all, who := upstreamtest.Answers(), principal.Key{Tenant: "t", Subject: "s"}
+	var done sync.WaitGroup
+	var took atomic.Int64
+	release := make(chan struct{})
+	for range 3 { // of one server no more may come in a minute
+		var s *older
+		s = newOlder(t, func(body string) []string {
+			for range each {
+				s.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + idOf(body) + `,"progress":1,"x":"` + strings.Repeat("x", size) + `"}}`)
+			}
+			return []string{result}
+		})
+		hello := message("initialize", "0")
+		hello.Room = all.Open(upstreamtest.Holder(who))
+		defer hello.Room.Close()
+		conn, _, err := newHTTP(t, s.URL+"/sse").Open(within(t, soon), who, hello)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range requests {
+			done.Go(func() {
+				req := withProgress(message("tools/call", strconv.Itoa(i)), "1")
+				req.Room = all.Open(upstreamtest.Holder(who))
+				defer req.Room.Close()
+				if _, err := conn.Request(within(t, 4*soon), req, func([]byte) {
+					<-release
+					took.Add(size)
+				}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	probe := all.Open(upstreamtest.Holder(who))
+	defer probe.Close()
+	eventually.Within(t, soon, "so much waits that there is no room for more", func() bool {
+		defer probe.Keep(0)
+		return !probe.Add(room.Share / 2)
+	})
+	close(release)
+	done.Wait()
+	if took.Load() == 0 || !probe.Add(room.Share/2) {
+		t.Error("what has been taken is still in their room")
 	}
 }

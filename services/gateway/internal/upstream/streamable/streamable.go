@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -58,6 +59,8 @@ type Transport struct {
 	all   context.Context //nolint:containedctx // it is the transport's own
 	stop  context.CancelFunc
 	older atomic.Bool
+	// newer is when it last was none, in nanoseconds of the Unix time.
+	newer atomic.Int64
 	// wire follows no redirects: an address comes from the configuration alone.
 	wire *wire.Wire
 	log  *slog.Logger
@@ -98,7 +101,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	}
 	headers.Set("Content-Type", typeJSON)
 	headers.Set("Accept", typeJSON+", "+typeEvents)
-	s.url, s.headers = u, headers
+	s.url, s.headers = &url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path, RawPath: u.RawPath, RawQuery: u.RawQuery}, headers
 	if s.post, err = head(http.MethodPost, u, headers); err != nil {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
 	}
@@ -139,11 +142,16 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	has := hello.Room
 	// It is kept for as long as the session, and what it lies in is not.
 	hello.Message, hello.Room = hello.Message.Clone(), nil
-	if s.older.Load() && hello.Method() == mcp.MethodInitialize {
-		if c, answer, err := s.openLegacy(ctx, hello, has); err == nil {
+	initializes := hello.Method() == mcp.MethodInitialize
+	if initializes && s.older.Load() {
+		c, answer, err := s.openLegacy(ctx, hello, has)
+		switch {
+		case err == nil:
 			return c, answer, nil
+		case !errors.Is(err, errNotOlder):
+			return nil, answer, err
 		}
-		s.older.Store(false) // it may have become newer
+		s.older.Store(false) // it has become newer
 	}
 	c := &conn{server: s, initialize: hello, turn: make(chan struct{}, 1)}
 	state, answer, err := c.handshake(ctx, has)
@@ -151,11 +159,20 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		c.state.Store(state)
 		return c, answer, nil
 	}
-	if hello.Method() == mcp.MethodInitialize && answer.Refuses() { // MCP 2025-11-25, Transports, Backwards Compatibility
-		if c, answer, err := s.openLegacy(ctx, hello, has); err == nil {
-			s.older.Store(true)
-			return c, answer, nil
-		}
+	if !initializes || !answer.Refuses() || time.Since(time.Unix(0, s.newer.Load())) < newerFor {
+		return nil, answer, err
 	}
+	old, greeting, failed := s.openLegacy(ctx, hello, has) // MCP 2025-11-25, Transports, Backwards Compatibility
+	if failed == nil {
+		s.older.Store(true)
+		return old, greeting, nil
+	}
+	if errors.Is(failed, errNotOlder) {
+		s.newer.Store(time.Now().UnixNano())
+	}
+	s.log.DebugContext(ctx, "server refuses a session, and has no stream of HTTP+SSE", "server", s.name, "error", failed)
 	return nil, answer, err
 }
+
+// newerFor is for how long a server that has no stream of HTTP+SSE is not asked for one again.
+const newerFor = time.Minute
