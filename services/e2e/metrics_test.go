@@ -118,6 +118,7 @@ func TestMetricsSayWhatBecameOfEachCall(t *testing.T) {
 			// The gateway has a session of its own, in which it lists the tools.
 			"mcp.client.operation.duration{mcp.method.name=initialize,network.transport=tcp}":                2,
 			"mcp.client.operation.duration{mcp.method.name=notifications/initialized,network.transport=tcp}": 2,
+			"mcp.client.session.duration{mcp.protocol.version=2025-11-25,network.transport=tcp}":             1, // its own, which has ended
 			// They are listed again before each of the two calls that run.
 			"mcp.client.operation.duration{mcp.method.name=tools/list,network.transport=tcp}": 3,
 			"mcp.client.operation.duration{" + call + "}":                                     1,

@@ -184,7 +184,8 @@ func newStandIns() standIns {
 }
 
 // standIn brings what stands for the session that 2026-07-28 does not have: what the gateway
-// remembers of a caller on a server, as policy tells callers apart. It has no name that anybody could use, and opens nothing.
+// remembers of a caller on a server, as policy tells callers apart. It has no name that anybody
+// could use, and opens nothing.
 func (x *exchange) standIn() (done func(), err error) {
 	key, seen := x.key(x.server), string(reach.AppendKey(nil, x.principal, x.server))
 	x.standIns.mu.Lock()

@@ -101,19 +101,17 @@ func (x *exchange) forward(ctx context.Context, out *writer, wants upstream.Want
 	switch {
 	case err == nil:
 		refused = x.inputs(ctx, answer.Message)
-	case ended: // by its client, its token or the gateway
-		refused = &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "the subscription has ended."}
-	default:
+	case !ended: // by its client, its token or the gateway
 		refused = x.silent(ctx, answer, err)
 	}
 	switch {
-	case refused == nil:
+	case err == nil && refused == nil:
 		out.status = statusOf(answer.Message, answer.Status)
 		out.edited(ctx, answer.Message, answer.Message.Clean(nil))
 	case out.hasStarted():
 		out.asks.settle()
 		out.Hold() // which gives the end of the stream, that net/http writes, its time
-	case !ended:
+	case refused != nil:
 		x.refuse(ctx, out, refused)
 	}
 }

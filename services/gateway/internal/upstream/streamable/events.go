@@ -30,7 +30,7 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, 
 	begun := time.Now()
 	for n := 0; n < upstream.MaxEvents; n++ {
 		if req.Method() == mcp.MethodListen && time.Since(begun) >= time.Minute { // which is not meant to end
-			begun, n, stream.all = time.Now(), 0, stream.seen
+			begun, n, stream.all = time.Now(), 0, 0
 		}
 		data, err := stream.next()
 		if errors.Is(err, errEnded) && stream.last != "" && to.resume != nil {

@@ -45,12 +45,12 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	stream.reads(body)
 	begun, events := time.Now(), 0
 	for {
+		if now := time.Now(); now.Sub(begun) >= time.Minute {
+			begun, events, stream.all = now, 0, 0
+		}
 		data, err := stream.next()
 		if err != nil {
 			return fmt.Errorf("listen to %s: %w", c.server.name, err)
-		}
-		if now := time.Now(); now.Sub(begun) >= time.Minute {
-			begun, events, stream.all = now, 0, stream.seen
 		}
 		if events++; events > upstream.MaxEvents {
 			return fmt.Errorf("%s sent more than %d events in a minute", c.server.name, upstream.MaxEvents)
