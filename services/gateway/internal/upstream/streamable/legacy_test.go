@@ -400,3 +400,33 @@ func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
 		t.Error("what has been taken is still in their room")
 	}
 }
+
+// What a server over HTTP+SSE can't do for now it can do later: it is asked again at once.
+func TestHTTPOlderServersMayBeAwayForNow(t *testing.T) {
+	t.Parallel()
+	s := newOlder(t, func(string) []string { return []string{result} })
+	away := true
+	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if away && r.Method == http.MethodGet {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		s.Config.Handler.ServeHTTP(w, r)
+	}))
+	defer door.Close()
+	over := newHTTP(t, door.URL+"/sse")
+	if conn, _, err := over.Open(within(t, soon), principal.Key{}, message("initialize", "0")); err == nil || conn != nil {
+		t.Fatal("a server that is away opens a session")
+	}
+	away = false
+	conn, _, err := over.Open(within(t, soon), principal.Key{}, message("initialize", "0"))
+	if err != nil {
+		t.Fatalf("once it is back: %v", err)
+	}
+	if err := conn.Close(within(t, soon)); err != nil {
+		t.Error(err)
+	}
+	if err := over.Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -117,11 +117,15 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 	resp, err := s.wire.Send(l.all, s.get, nil, nil)
 	if err != nil {
 		l.end(err)
-		return nil, fmt.Errorf("%w: open the stream of %s: %w", upstream.ErrNeverSent, s.name, err)
+		return nil, s.neverSent(err)
 	}
 	if resp.StatusCode != http.StatusOK || contentType(resp) != typeEvents {
 		l.end(upstream.ErrClosed)
-		return nil, errors.Join(fmt.Errorf("%w: %w: %s answered %d to who wants a stream", upstream.ErrNeverSent, errNotOlder, s.name, resp.StatusCode), resp.Body.Close())
+		why := upstream.ErrNoStream // for now
+		if resp.StatusCode == http.StatusOK || (upstream.Answer{Status: resp.StatusCode}).Refuses() {
+			why = errNotOlder
+		}
+		return nil, errors.Join(fmt.Errorf("%w: %w: %s answered %d to who wants a stream", upstream.ErrNeverSent, why, s.name, resp.StatusCode), resp.Body.Close())
 	}
 	stream := &eventReader{data: intake.New(l.all, l.has, upstream.MaxMessage)}
 	stream.reads(resp.Body)
@@ -132,7 +136,11 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 	if err != nil {
 		l.end(err)
 		l.has.Close()
-		return nil, errors.Join(fmt.Errorf("%w: %w: %s does not say where to post: %w", upstream.ErrNeverSent, errNotOlder, s.name, err), resp.Body.Close())
+		why := errNotOlder
+		if ctx.Err() != nil { // nobody waits for it any more
+			why = upstream.ErrNoStream
+		}
+		return nil, errors.Join(fmt.Errorf("%w: %w: %s does not say where to post: %w", upstream.ErrNeverSent, why, s.name, err), resp.Body.Close())
 	}
 	s.links.Go(func() {
 		defer close(l.ended)
