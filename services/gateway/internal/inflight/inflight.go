@@ -61,10 +61,39 @@ func New(bodies, answers *room.Room) (*Load, error) {
 // share is what a principal has in flight.
 type share struct {
 	requests, bytes int
-	// there is how many admitted requests each server has.
-	there map[string]int
+	// there is how many admitted requests each server has that has some, and first where the first
+	// of them lies: most callers use one.
+	there []there
+	first [1]there
 	// behind is how many requests those have that work for it, its own among them.
 	behind int
+}
+
+// there is how many requests of a principal a server has.
+type there struct {
+	server   string
+	requests int
+}
+
+// to returns what a server has, to be changed. It needs the lock, as does from.
+func (s *share) to(server string) *there {
+	i := slices.IndexFunc(s.there, func(t there) bool { return t.server == server })
+	if i < 0 {
+		if s.there == nil {
+			s.there = s.first[:0]
+		}
+		s.there, i = append(s.there, there{server: server}), len(s.there)
+	}
+	return &s.there[i]
+}
+
+// from counts a server's request no more.
+func (s *share) from(server string) {
+	if at := s.to(server); at.requests > 1 {
+		at.requests--
+		return
+	}
+	s.there = slices.DeleteFunc(s.there, func(t there) bool { return t.server == server })
 }
 
 // Enter counts a request of a principal to a server, whose place is left when it has ended.
@@ -105,9 +134,7 @@ func (f *Load) shareOf(who principal.Key) *share {
 func (f *Load) forget(p *Place) {
 	p.share.requests--
 	if p.admitted {
-		if p.share.there[p.Of.Server]--; p.share.there[p.Of.Server] == 0 {
-			delete(p.share.there, p.Of.Server)
-		}
+		p.share.from(p.Of.Server)
 	}
 	p.share.bytes -= p.bytes
 	for _, who := range p.Of.Persons {
@@ -191,13 +218,11 @@ func (p *Place) Admit(ctx context.Context) error {
 func (p *Place) admit() bool {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
-	if p.admitted || p.share.there[p.Of.Server] == maxThere {
+	at := p.share.to(p.Of.Server)
+	if p.admitted || at.requests == maxThere {
 		return p.admitted
 	}
-	if p.share.there == nil {
-		p.share.there = make(map[string]int)
-	}
-	p.share.there[p.Of.Server]++
+	at.requests++
 	p.admitted = true
 	return true
 }
