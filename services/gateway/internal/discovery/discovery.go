@@ -300,10 +300,6 @@ func end(ctx context.Context, sess *upstream.Session) {
 	_ = sess.Close(ctx)
 }
 
-// noSuchMethod is what a server answers to a method that it does not have (JSON-RPC
-// 2.0, section 5.1).
-const noSuchMethod = "-32601"
-
 // list reads all pages of a list and makes one of them.
 func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has *room.Holding) (*gate.Answer, error) {
 	whole := bytes.NewBufferString(`{"jsonrpc":"2.0","id":0,"result":{"tools":[`)
@@ -315,7 +311,7 @@ func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has 
 			return nil, err
 		}
 		page := answer.Message
-		none := cursor == "" && string(page.ErrorCode.Of(page.Raw)) == noSuchMethod // a server without tools
+		none := cursor == "" && upstream.HasCode(page, mcp.CodeMethodUnknown) // a server without tools
 		if tools += len(page.Tools); !page.ToolList.Present() && !none || tools > maxTools || whole.Len()+len(page.Raw) > upstream.MaxMessage {
 			return nil, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ErrList)
 		}

@@ -69,7 +69,7 @@ func (webConn) Listen(context.Context, upstream.Listener) error { return upstrea
 func (webConn) Close(context.Context) error                     { return nil }
 
 // viewOf is a view of a server in a revision.
-func viewOf(t *testing.T, s *web, version string) *discovery.Server {
+func viewOf(t *testing.T, s upstream.Transport, version string) *discovery.Server {
 	t.Helper()
 	counts, err := meters.New(noop.Meter{})
 	if err != nil {
@@ -87,7 +87,7 @@ func viewOf(t *testing.T, s *web, version string) *discovery.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	view, err := discovery.New(discovery.Config{Name: "web", Version: version, Timeout: timeout}, discovery.Deps{Server: up, Room: space, Catalogue: told})
+	view, err := discovery.New(discovery.Config{Name: "files", Version: version, Timeout: timeout}, discovery.Deps{Server: up, Room: space, Catalogue: told})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,21 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"go.opentelemetry.io/otel/metric/noop"
-
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -105,27 +98,7 @@ func answer(r upstream.Request, result string) (upstream.Answer, error) {
 func newView(t *testing.T, m mood) (*discovery.Server, *server) {
 	t.Helper()
 	peer := &server{mood: m, began: time.Now()}
-	counts, err := meters.New(noop.Meter{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	up, err := upstream.New(peer, counts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	told, err := catalogue.New(new(cataloguetest.Catalogue), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	space, err := room.New(room.Answers())
-	if err != nil {
-		t.Fatal(err)
-	}
-	view, err := discovery.New(discovery.Config{Name: "files", Timeout: timeout}, discovery.Deps{Server: up, Room: space, Catalogue: told})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return view, peer
+	return viewOf(t, peer, ""), peer
 }
 
 // keeping keeps views until the test's bubble ends.

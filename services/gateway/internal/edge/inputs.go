@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -29,8 +28,7 @@ import (
 func (x *exchange) inputs(ctx context.Context, answer *gate.Answer) *refusal.Refusal {
 	in := answer.InputRequests
 	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
-	elicits := string(answer.ErrorCode.Of(answer.Raw)) == strconv.Itoa(mcp.CodeElicitation)
-	if !asks && !elicits {
+	if !asks && !upstream.HasCode(answer, mcp.CodeElicitation) {
 		return nil
 	}
 	why := x.unasked(ctx, answer, asks)
@@ -103,7 +101,7 @@ func (x *exchange) readInputs(answer *gate.Answer, asks bool) (out []*gate.Messa
 				Elicitations []jsontext.Value `json:"elicitations"`
 			} `json:"data"`
 		}
-		err := json.Unmarshal(answer.Error.Of(answer.Raw), &said)
+		err := json.Unmarshal(answer.Error.Of(answer.Raw), &said, json.MatchCaseInsensitiveNames(true)) // as some readers do: two are one too many
 		for _, params := range said.Data.Elicitations {
 			requests = append(requests, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}`, inputID(), mcp.MethodElicit, params))
 		}

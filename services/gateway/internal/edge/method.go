@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -90,8 +89,7 @@ func (x *exchange) call(ctx context.Context) {
 		out.answer(ctx, result.Answer)
 		return
 	}
-	switch code := string(result.Answer.ErrorCode.Of(result.Answer.Raw)); code {
-	case strconv.Itoa(mcp.CodeHeaderMismatch), strconv.Itoa(mcp.CodeVersionUnsupported):
+	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) || upstream.HasCode(result.Answer, mcp.CodeVersionUnsupported) {
 		x.found().Renew(newsAfter) // heads may have to say other arguments by now, or nothing at all
 	}
 	out.status = statusOf(result.Answer, result.Status)

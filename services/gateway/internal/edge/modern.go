@@ -249,14 +249,8 @@ func (x *exchange) routeModern(ctx context.Context) {
 		x.discover(ctx)
 	case x.msg.Method == mcp.MethodListen:
 		x.subscribe(ctx)
-	case x.msg.Method == mcp.MethodToolsList:
-		x.list(ctx)
-	case mcp.AsksClient(x.msg.Method):
-		x.refuse(ctx, x.newWriter(), &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "servers ask this of clients."})
-	case x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait:
-		x.awaitApproval(ctx)
 	default:
-		x.call(ctx)
+		x.carry(ctx)
 	}
 }
 

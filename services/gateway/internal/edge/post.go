@@ -275,10 +275,18 @@ func (x *exchange) route(ctx context.Context) {
 		x.notify(ctx)
 	case x.msg.InputResponses.Present():
 		x.refuse(ctx, x.newWriter(), &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "what servers ask in a session is answered by itself."})
-	case x.msg.Method == mcp.MethodToolsList:
-		x.list(ctx)
 	case x.msg.Method == mcp.MethodPing:
 		x.pong(ctx)
+	default:
+		x.carry(ctx)
+	}
+}
+
+// carry carries out a request that the revisions have in common.
+func (x *exchange) carry(ctx context.Context) {
+	switch {
+	case x.msg.Method == mcp.MethodToolsList:
+		x.list(ctx)
 	case mcp.AsksClient(x.msg.Method):
 		x.refuse(ctx, x.newWriter(), &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "servers ask this of clients."})
 	case x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait:

@@ -12,6 +12,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -64,7 +65,8 @@ func (x *exchange) subscribe(ctx context.Context) {
 }
 
 // subscribed are those of these resources of whose changes policy lets the client hear. Each is
-// judged as the request that other revisions have for it.
+// judged as the request that other revisions have for it, and counts as a message that needs no
+// rule: else one message could have a hundred things judged, as often as there may be messages.
 func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string) {
 	for _, uri := range uris {
 		params, err := json.Marshal(map[string]string{"uri": uri})
@@ -72,6 +74,10 @@ func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string)
 			continue // there is no such resource
 		}
 		m, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":`+string(x.id())+`,"method":"`+mcp.MethodSubscribe+`","params":`+string(params)+`}`), x.limits)
+		counted := pipeline.Passing{Principal: x.principal, Server: x.server, Method: mcp.MethodListen, Bytes: len(uri)}
+		if x.deps.Pipeline.Pass(counted) != nil {
+			return out
+		}
 		if err == nil && x.judged(ctx, m, false) == nil {
 			out = append(out, uri)
 		}

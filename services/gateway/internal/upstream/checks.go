@@ -20,8 +20,18 @@ func Forged(a *gate.Answer) bool {
 	if !a.Error.Present() {
 		return false
 	}
-	code, err := strconv.ParseFloat(string(a.ErrorCode.Of(a.Raw)), 64)
-	return err != nil || code == mcp.CodeRefused
+	_, err := strconv.ParseFloat(string(a.ErrorCode.Of(a.Raw)), 64)
+	return err != nil || HasCode(a, mcp.CodeRefused)
+}
+
+// HasCode tells whether a server's answer is an error of this code, however that is spelled: to
+// many readers -32042.0 is -32042.
+func HasCode(a *gate.Answer, code int) bool {
+	if !a.Error.Present() {
+		return false
+	}
+	said, err := strconv.ParseFloat(string(a.ErrorCode.Of(a.Raw)), 64)
+	return err == nil && said == float64(code)
 }
 
 // Belongs tells whether a server's notification may go to the client whose request

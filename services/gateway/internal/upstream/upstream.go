@@ -10,7 +10,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strconv"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -174,8 +173,7 @@ func (a Answer) Refuses() bool {
 	if a.Message == nil {
 		return status
 	}
-	fault := string(a.Message.ErrorCode.Of(a.Message.Raw)) == strconv.Itoa(mcp.CodeInternal)
-	return a.Message.Error.Present() && !fault && (status || a.Status < http.StatusMultipleChoices)
+	return a.Message.Error.Present() && !HasCode(a.Message, mcp.CodeInternal) && (status || a.Status < http.StatusMultipleChoices)
 }
 
 // Answer is a server's answer to a request.

@@ -27,11 +27,10 @@ import (
 func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, req upstream.Request, to takers) (*gate.Answer, error) {
 	stream := eventReader{data: intake.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.reads(body)
-	begun := time.Now()
-	for n := 0; n < upstream.MaxEvents; n++ {
-		if req.Method() == mcp.MethodListen && time.Since(begun) >= time.Minute { // which is not meant to end
-			begun, n, stream.all = time.Now(), 0, 0
-		}
+	if req.Method() == mcp.MethodListen { // which is not meant to end
+		stream.begun = time.Now()
+	}
+	for {
 		data, err := stream.next()
 		if errors.Is(err, errEnded) && stream.last != "" && to.resume != nil {
 			if body, err = to.resume(stream.last, stream.wait); err == nil {
@@ -60,7 +59,6 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, 
 			to.take(message, req.ProgressToken())
 		}
 	}
-	return nil, fmt.Errorf("more than %d events came before the answer", upstream.MaxEvents)
 }
 
 // errEnded means that a stream has ended before the answer.
@@ -128,10 +126,14 @@ const eventBuffer = 8 << 10
 type eventReader struct {
 	in   *bufio.Reader
 	data *intake.Memory
-	// all is how long the stream is so far, seen the event, lines how many of its lines are data, and
-	// other whether it is of another type than message.
-	all, seen, lines int
-	other            bool
+	// all is how long the stream is so far, and events how many it has; where it has begun at a
+	// time, those are of the minute at hand.
+	all, events int
+	begun       time.Time
+	// seen is how long the event is, lines how many of its lines are data, and other whether it is
+	// of another type than message.
+	seen, lines int
+	other       bool
 	// kind is the type of the event at hand, empty for the usual one, and wanted the one whose data
 	// is taken besides.
 	kind, wanted string
@@ -163,6 +165,12 @@ const maxRetry = 8
 // next reads one event and returns its data, valid until the next call. Events of
 // another type than message, such as pings, carry none.
 func (e *eventReader) next() ([]byte, error) {
+	if !e.begun.IsZero() && time.Since(e.begun) >= time.Minute {
+		e.begun, e.all, e.events = time.Now(), 0, 0
+	}
+	if e.events++; e.events > upstream.MaxEvents {
+		return nil, fmt.Errorf("more than %d events came before the answer, or in a minute", upstream.MaxEvents)
+	}
 	e.data.Drop()
 	e.seen, e.lines, e.other, e.kind, e.id, e.retry = 0, 0, false, "", "", ""
 	for {
@@ -248,7 +256,7 @@ func (e *eventReader) part() (part []byte, more bool, err error) {
 	e.all, e.seen = e.all+len(part), e.seen+len(part)
 	switch {
 	case e.all > upstream.MaxStream:
-		return nil, false, fmt.Errorf("more than %d bytes came before the answer", upstream.MaxStream)
+		return nil, false, fmt.Errorf("more than %d bytes came before the answer, or in a minute", upstream.MaxStream)
 	case e.seen > upstream.MaxMessage:
 		return nil, false, fmt.Errorf("an event is larger than %d bytes", upstream.MaxMessage)
 	case errors.Is(err, bufio.ErrBufferFull):

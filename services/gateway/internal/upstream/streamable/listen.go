@@ -41,19 +41,12 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	defer closer(body)()
 	c.listened.Store(true)
 	to.Opened()
-	stream := eventReader{data: intake.New(ctx, to.Room, upstream.MaxMessage)}
+	stream := eventReader{data: intake.New(ctx, to.Room, upstream.MaxMessage), begun: time.Now()}
 	stream.reads(body)
-	begun, events := time.Now(), 0
 	for {
-		if now := time.Now(); now.Sub(begun) >= time.Minute {
-			begun, events, stream.all = now, 0, 0
-		}
 		data, err := stream.next()
 		if err != nil {
 			return fmt.Errorf("listen to %s: %w", c.server.name, err)
-		}
-		if events++; events > upstream.MaxEvents {
-			return fmt.Errorf("%s sent more than %d events in a minute", c.server.name, upstream.MaxEvents)
 		}
 		stream.data.Settle()
 		if err := c.hear(ctx, to, data, &stream, state); err != nil {

@@ -1,0 +1,286 @@
+package streamable
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// waiting is a request without an answer. Its id and the token of its progress are a number of the
+// gateway's on the stream: what comes late for one must not be taken for another's.
+type waiting struct {
+	number int64
+	// client and token are the client's own, raw; token is empty where there is none.
+	client, token []byte
+	room          *room.Holding
+	events        *queue // nil where nobody takes any
+	answer        chan answered
+}
+
+// id is the number as JSON.
+func (w *waiting) id() []byte { return strconv.AppendInt(nil, w.number, 10) }
+
+// queue is what waits for who takes it, in their room.
+type queue struct {
+	has      *room.Holding
+	messages chan []byte
+}
+
+func newQueue(of *room.Holding) *queue {
+	return &queue{of.Beside(), make(chan []byte, queued)}
+}
+
+// put queues a message, and tells whether there was room for it.
+func (q *queue) put(message []byte) bool {
+	if len(message) > maxQueued || !q.has.Add(len(message)) {
+		return false
+	}
+	select {
+	case q.messages <- message:
+		return true
+	default:
+		q.has.Drop(len(message))
+		return false
+	}
+}
+
+// took notes that a message was taken.
+func (q *queue) took(message []byte) { q.has.Drop(len(message)) }
+
+// answered is what came of it.
+type answered struct {
+	message *gate.Answer
+	err     error
+}
+
+// settle hands an answer over to its request, with the room that it takes, and tells whether
+// somebody waits for it.
+func (l *link) settle(m *gate.Answer) bool {
+	number, err := strconv.ParseInt(string(m.ID.Of(m.Raw)), 10, 64)
+	if err != nil {
+		return false
+	}
+	w := l.remove(func(w *waiting) bool { return w.number == number })
+	switch {
+	case w == nil:
+		return false
+	case upstream.Forged(m):
+		w.answer <- answered{err: upstream.ErrForged}
+	case !l.has.Give(w.room):
+		w.answer <- answered{err: room.ErrFull}
+	default:
+		w.answer <- answered{message: m}
+	}
+	return true
+}
+
+// remove takes a request out that nobody is to find any more; nil where there is none.
+func (l *link) remove(is func(*waiting) bool) *waiting {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, w := range l.waiting {
+		if is(w) {
+			l.waiting = append(l.waiting[:i:i], l.waiting[i+1:]...)
+			return w
+		}
+	}
+	return nil
+}
+
+// deliver queues a message for who takes it, and tells whether somebody does. Progress is for the
+// request that asked for it. Of all else it is not said what it belongs to: where one request is
+// in flight it is most likely about that, else it is for who listens, else for the first.
+func (l *link) deliver(m *gate.Answer) bool {
+	if m.Method == mcp.MethodProgress {
+		return l.progressed(m)
+	}
+	message := bytes.Clone(m.Raw)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	to := l.heard
+	var all []*queue
+	for _, w := range l.waiting {
+		if w.events != nil {
+			all = append(all, w.events)
+		}
+	}
+	if len(all) == 1 || to == nil && len(all) > 0 {
+		to = all[0]
+	}
+	return to != nil && to.put(message)
+}
+
+// progressed queues progress for its request, under the client's own token.
+func (l *link) progressed(m *gate.Answer) bool {
+	number, err := strconv.ParseInt(string(m.ProgressToken.Of(m.Raw)), 10, 64)
+	if err != nil {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.waiting {
+		if w.number == number && w.events != nil && len(w.token) > 0 {
+			message, err := gate.Splice(m.Raw, gate.Edit{Span: m.ProgressToken, With: w.token})
+			return err == nil && w.events.put(message)
+		}
+	}
+	return false
+}
+
+// close refuses what waits for who takes nothing any more. Nobody may queue anything more.
+func (l *link) close(q *queue) {
+	if q == nil {
+		return
+	}
+	defer q.has.Close()
+	for {
+		select {
+		case message := <-q.messages:
+			if m, err := gate.ReadAnswer(message, gate.AnswerLimits()); err == nil && m.Kind == gate.Request {
+				l.refuse(m)
+			}
+		default:
+			return
+		}
+	}
+}
+
+// fail ends all that waits.
+func (l *link) fail(err error) {
+	for w := l.remove(anything); w != nil; w = l.remove(anything) {
+		w.answer <- answered{err: err}
+	}
+}
+
+func anything(*waiting) bool { return true }
+
+// request posts a request, and waits for the answer on the stream, which may come before the post
+// has ended.
+func (l *link) request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	w := &waiting{client: bytes.Clone(req.ID()), token: bytes.Clone(req.ProgressToken()), room: req.Room, answer: make(chan answered, 1)}
+	if events != nil {
+		w.events = newQueue(req.Room)
+	}
+	if err := l.wait(w); err != nil {
+		return upstream.Answer{}, err
+	}
+	defer func() {
+		l.remove(func(other *waiting) bool { return other == w })
+		l.close(w.events)
+	}()
+	body, err := w.body(req)
+	if err != nil {
+		return upstream.Answer{}, err
+	}
+	posting, stop := context.WithCancel(ctx)
+	defer stop()
+	sent := make(chan error, 1)
+	l.server.links.Go(func() { sent <- l.send(posting, req, body) })
+	var messages chan []byte
+	if w.events != nil {
+		messages = w.events.messages
+	}
+	take := func(message []byte) {
+		w.events.took(message)
+		events(message)
+	}
+	for {
+		select {
+		case message := <-messages:
+			take(message)
+		case a := <-w.answer:
+			for len(messages) > 0 { // which came before
+				take(<-messages)
+			}
+			return l.answered(w, a)
+		case err := <-sent:
+			if sent = nil; err == nil {
+				continue
+			}
+			if w := l.remove(func(other *waiting) bool { return other == w }); w == nil { // the answer is there
+				continue
+			}
+			return upstream.Answer{Status: 0}, err
+		case <-ctx.Done():
+			if l.remove(func(other *waiting) bool { return other == w }) == nil { // likewise
+				return l.answered(w, <-w.answer)
+			}
+			class := upstream.ErrNoAnswer
+			if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+				class = upstream.ErrTimeout
+			}
+			return upstream.Answer{}, fmt.Errorf("%w: %s: %w", class, l.server.name, context.Cause(ctx))
+		}
+	}
+}
+
+// answered is what a request's answer is for who asked.
+func (l *link) answered(w *waiting, a answered) (upstream.Answer, error) {
+	if a.err == nil {
+		a.message, a.err = a.message.Addressed(w.client)
+	}
+	if a.err != nil {
+		return upstream.Answer{}, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, l.server.name, a.err)
+	}
+	w.room.Keep(cap(a.message.Raw))
+	return upstream.Answer{Message: a.message, Status: http.StatusOK}, nil
+}
+
+// body is a request as it is posted.
+func (w *waiting) body(req upstream.Request) ([]byte, error) {
+	edits := []gate.Edit{{Span: req.Message.ID, With: w.id()}}
+	if len(w.token) > 0 {
+		edits = append(edits, gate.Edit{Span: req.Message.Meta.ProgressToken, With: w.id()})
+	}
+	body, err := gate.Splice(req.Body(), edits...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
+	}
+	return body, nil
+}
+
+// notify posts a notification, or the answer to a request of the server's. What gives a request up
+// names it by its number; where that has ended there is nothing to give up.
+func (l *link) notify(ctx context.Context, req upstream.Request) error {
+	body := req.Body()
+	if req.Method() == mcp.MethodCancelled {
+		id := req.Message.RequestID
+		l.mu.Lock()
+		i := slices.IndexFunc(l.waiting, func(w *waiting) bool { return gate.SameID(w.client, id.Of(req.Body())) })
+		var number []byte
+		if i >= 0 {
+			number = l.waiting[i].id()
+		}
+		l.mu.Unlock()
+		if number == nil {
+			return nil
+		}
+		var err error
+		if body, err = gate.Splice(body, gate.Edit{Span: id, With: number}); err != nil {
+			return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
+		}
+	}
+	return l.send(ctx, req, body)
+}
+
+// wait notes a request that is about to be sent.
+func (l *link) wait(w *waiting) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all.Err() != nil {
+		return fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, l.server.name, errLost)
+	}
+	l.last++
+	w.number = l.last
+	l.waiting = append(l.waiting, w)
+	return nil
+}
