@@ -242,7 +242,7 @@ func (s *Service) newEdge() (err error) {
 		targets[name] = edge.Target{Server: up, Timeout: server.Timeout, Identity: server.identity()}
 	}
 	s.edge, err = edge.New(
-		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies, TrustParent: s.cfg.TrustParent},
+		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
 		edge.Deps{
 			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.kept.Leased, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers,
 			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,

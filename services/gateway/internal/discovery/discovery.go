@@ -18,6 +18,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -62,6 +63,8 @@ type Found struct {
 	// knows of the list.
 	Version string
 	Known   *catalogue.Known
+	// Aliases are what its tools are called among those of all servers.
+	Aliases joint.Aliases
 	// mirrors are which arguments of its tools heads say too, where there are no sessions.
 	mirrors map[string][]mirror.Binding
 	// At is when the server was asked.
@@ -93,6 +96,8 @@ type Deps struct {
 	// Room is where answers lie until they are read.
 	Room      *room.Room
 	Catalogue *catalogue.Reporter
+	// Changed is told when the server lists other tools than before. It is to return at once.
+	Changed func()
 }
 
 // Server asks one server. It is safe for concurrent use.
@@ -104,6 +109,8 @@ type Server struct {
 	found *Found
 	// greeted says that the server has greeted, whatever came of its list.
 	greeted bool
+	// changes is how often its list was another than before.
+	changes int
 	err     error // why it was not found at failed
 	failed  time.Time
 	asking  chan struct{} // closed when who asks now has an answer; nil where nobody does
@@ -111,8 +118,8 @@ type Server struct {
 
 // New returns a view of a server of which nothing is known yet.
 func New(cfg Config, deps Deps) (*Server, error) {
-	if deps.Server == nil || deps.Room == nil || deps.Catalogue == nil || cfg.Timeout <= 0 {
-		return nil, errors.New("discovery: a server, room, the catalogue and a positive timeout are required")
+	if deps.Server == nil || deps.Room == nil || deps.Catalogue == nil || deps.Changed == nil || cfg.Timeout <= 0 {
+		return nil, errors.New("discovery: a server, room, the catalogue, somebody told of changes and a positive timeout are required")
 	}
 	return &Server{cfg: cfg, deps: deps}, nil
 }
@@ -122,6 +129,13 @@ func (s *Server) Last() *Found {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.found
+}
+
+// Changes is how often the server was found to list other tools than before.
+func (s *Server) Changes() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changes
 }
 
 // Greeted tells whether the server speaks the revision, as far as is known.
@@ -195,6 +209,10 @@ func (s *Server) tell(found *Found, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err = err; err == nil {
+		if s.found == nil || !bytes.Equal(s.found.List.Raw, found.List.Raw) {
+			s.changes++
+			defer s.deps.Changed()
+		}
 		s.found = found
 	} else {
 		s.failed = time.Now()
@@ -219,6 +237,7 @@ func (s *Server) look(ctx context.Context, at time.Time) (*Found, error) {
 	if found.List, err = list(ctx, sess, found.by(), has); err != nil {
 		return nil, err
 	}
+	found.Aliases = joint.AliasesOf(s.cfg.Name, namesOf(found.List))
 	if found.Version == mcp.Modern {
 		found.mirrors = mirrors(found.List)
 	}
@@ -230,6 +249,13 @@ func (s *Server) greets() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.greeted = true
+}
+
+func namesOf(list *gate.Answer) (out []string) {
+	for _, t := range list.Tools {
+		out = append(out, t.Name)
+	}
+	return out
 }
 
 // mirrors returns the bindings of a list's tools that have some, by their names.

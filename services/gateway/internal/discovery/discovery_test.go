@@ -87,7 +87,7 @@ func viewOf(t *testing.T, s upstream.Transport, version string) *discovery.Serve
 	if err != nil {
 		t.Fatal(err)
 	}
-	view, err := discovery.New(discovery.Config{Name: "files", Version: version, Timeout: timeout}, discovery.Deps{Server: up, Room: space, Catalogue: told})
+	view, err := discovery.New(discovery.Config{Name: "files", Version: version, Timeout: timeout}, discovery.Deps{Server: up, Room: space, Catalogue: told, Changed: func() {}})
 	if err != nil {
 		t.Fatal(err)
 	}

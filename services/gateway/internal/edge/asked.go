@@ -158,7 +158,7 @@ func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte))
 	begin := time.Now()
 	defer func() { a.waited = time.Since(begin) }()
 	a.question.Reports(a.token)
-	if err := a.out.send(req.Body()); err != nil {
+	if err := a.send(req); err != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %w", upstream.ErrNeverSent, attempt.ErrClient, err)
 	}
 	select {
@@ -180,6 +180,23 @@ func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte))
 		class = upstream.ErrTimeout
 	}
 	return upstream.Answer{}, fmt.Errorf("%w: %w", class, attempt.ErrClient)
+}
+
+// send sends the request to the client, who knows it by the joint id where it has many servers.
+func (a *ask) send(req upstream.Request) error {
+	x := a.out.x
+	var edits []gate.Edit
+	if x.hub != nil {
+		edits = append(edits, gate.Edit{Span: req.Message.ID, With: x.shown(req.ID())})
+		if token := req.Message.Meta.ProgressToken; token.Present() {
+			edits = append(edits, gate.Edit{Span: token, With: x.shown(req.ProgressToken())})
+		}
+	}
+	body, err := gate.Plan(req.Body(), edits...)
+	if err != nil {
+		return err
+	}
+	return a.out.send(body...)
 }
 
 // came reads a client's answer, as the server is to get it.

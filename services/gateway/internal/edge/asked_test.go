@@ -61,7 +61,7 @@ func (w *world) stream(h http.Header, body string) (next func() string) {
 func (w *world) streaming(h http.Header, body string) (next func() string, hangUp func()) {
 	w.t.Helper()
 	ctx, hangUp := context.WithCancel(w.t.Context())
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/mcp/files", strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost"+w.path, strings.NewReader(body))
 	if err != nil {
 		w.t.Fatal(err)
 	}

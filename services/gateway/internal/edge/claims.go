@@ -10,21 +10,34 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 )
 
-// claims are the abilities of the client at hand, as initialize or a request of 2026-07-28 says them, of which its server is told:
-// those whose methods policy does not deny to the caller on that server. A client that does
-// not read event streams can't be asked, and a gRPC server can't ask.
-func (x *exchange) claims(said reach.Standing) (out []mcp.Ability) {
+// claims are the abilities of the client at hand of which its server is told.
+func (x *exchange) claims(said reach.Standing) []mcp.Ability {
+	return x.tellable(x.abilitiesSaid(), said)
+}
+
+// tellable are those abilities of which the server is told: those whose methods policy does not deny
+// to the caller on that server. A gRPC server can't ask.
+func (x *exchange) tellable(has []mcp.Ability, said reach.Standing) []mcp.Ability {
+	if x.target.Server.Transport() == "grpc" {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(has), func(a mcp.Ability) bool { return !slices.Contains(said.Methods, a.Method) })
+}
+
+// abilitiesSaid are the abilities of the client at hand, as initialize or a request of 2026-07-28 says them.
+// A client that does not read event streams can't be asked.
+func (x *exchange) abilitiesSaid() (out []mcp.Ability) {
 	var has map[string]jsontext.Value
 	raw, hears := x.msg.Capabilities.Of(x.msg.Raw), x.newWriter().streams
 	if x.modern != nil { // where servers ask in their answers
 		raw, hears = x.msg.Meta.Capabilities.Of(x.msg.Raw), true
 	}
-	if !hears || x.target.Server.Transport() == "grpc" || json.Unmarshal(raw, &has) != nil {
+	if !hears || json.Unmarshal(raw, &has) != nil {
 		return nil
 	}
 	for _, a := range mcp.Abilities() {
 		var options map[string]jsontext.Value
-		if has[a.Capability].Kind() != '{' || json.Unmarshal(has[a.Capability], &options) != nil || !slices.Contains(said.Methods, a.Method) {
+		if has[a.Capability].Kind() != '{' || json.Unmarshal(has[a.Capability], &options) != nil {
 			continue
 		}
 		a.Options = slices.DeleteFunc(a.Options, func(o mcp.Option) bool {

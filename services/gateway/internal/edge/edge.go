@@ -48,6 +48,8 @@ type Config struct {
 	Origins []string
 	// Proxies are trusted: what they say of where a request comes from is believed.
 	Proxies []netip.Prefix
+	// Version is that of this build, as clients read it.
+	Version string
 	// TrustParent continues a client's trace instead of linking to it.
 	TrustParent bool
 }
@@ -108,6 +110,8 @@ type Edge struct {
 	standIns standIns
 	visits   visits
 	pieces   intake.Pieces
+	// news tells of servers that list other tools than before.
+	news news
 	// asking are the turns at having policy judge lists. Nobody has one at the processor
 	// while it waits for that.
 	asking *turn.Turns[principal.Key]
@@ -133,7 +137,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	}
 	for name, target := range deps.Servers {
 		view := discovery.Config{Name: name, Timeout: target.Timeout}
-		with := discovery.Deps{Server: target.Server, Room: deps.Room, Catalogue: deps.Catalogue}
+		with := discovery.Deps{Server: target.Server, Room: deps.Room, Catalogue: deps.Catalogue, Changed: e.news.tell}
 		if target.found, err = discovery.New(view, with); err != nil {
 			return nil, fmt.Errorf("server %s: %w", name, err)
 		}
@@ -164,10 +168,12 @@ func (e *Edge) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", e.health)
 	mux.HandleFunc("GET /readyz", e.ready)
-	mux.HandleFunc("POST /mcp/{server}", e.identified(e.post))
-	mux.HandleFunc("DELETE /mcp/{server}", e.identified(e.end))
-	mux.HandleFunc("GET /mcp/{server}", e.identified(e.listen))
-	mux.HandleFunc("/mcp/{server}", e.notAllowed)
+	for _, at := range []string{"/mcp", "/mcp/{server}"} { // of all servers, and of one
+		mux.HandleFunc("POST "+at, e.identified(e.post))
+		mux.HandleFunc("DELETE "+at, e.identified(e.end))
+		mux.HandleFunc("GET "+at, e.identified(e.listen))
+		mux.HandleFunc(at, e.notAllowed)
+	}
 	return e.sameSite(mux)
 }
 

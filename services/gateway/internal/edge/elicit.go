@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"crypto/rand"
 	"strings"
 
 	"github.com/go-json-experiment/json"
@@ -30,9 +29,9 @@ func elicits(initialize *gate.Message, version string) bool {
 
 // elicitation is a request for a form (MCP 2025-06-18, "Elicitation").
 type elicitation struct {
-	Version string `json:"jsonrpc"`
-	ID      string `json:"id"`
-	Method  string `json:"method"`
+	Version string         `json:"jsonrpc"`
+	ID      jsontext.Value `json:"id"`
+	Method  string         `json:"method"`
 	Params  struct {
 		Message string         `json:"message"`
 		Schema  jsontext.Value `json:"requestedSchema"`
@@ -55,8 +54,8 @@ func question(call string) string {
 // confirm returns a way to ask whoever sits at a client that can.
 func (x *exchange) confirm(out *writer) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Word {
-		ask := elicitation{Version: "2.0", ID: "sluice-" + rand.Text(), Method: mcp.MethodElicit}
-		id := []byte(`"` + ask.ID + `"`)
+		id := inputID()
+		ask := elicitation{Version: "2.0", ID: x.shown(id), Method: mcp.MethodElicit}
 		ask.Params.Message = question(text)
 		ask.Params.Schema = jsontext.Value(confirmForm)
 		message, err := json.Marshal(ask)
@@ -111,5 +110,5 @@ func confirmed(result []byte) attempt.Word {
 
 // withdraw tells the client that a request with this raw id has become void.
 func (o *writer) withdraw(id []byte) {
-	_ = o.send([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(id) + `,"reason":"nobody waits for the answer any longer"}}`))
+	_ = o.send([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.x.shown(id)) + `,"reason":"nobody waits for the answer any longer"}}`))
 }

@@ -78,7 +78,7 @@ func (w *world) connect() http.Header {
 // connectAs opens a session with this initialize.
 func (w *world) connectAs(initialize string) http.Header {
 	w.t.Helper()
-	got := w.do("POST", "/mcp/files", initialize, nil)
+	got := w.do("POST", w.path, initialize, nil)
 	id := got.header.Get("Mcp-Session-Id")
 	if got.status != http.StatusOK || id == "" {
 		w.t.Fatalf("initialize: %d %s", got.status, got.body)

@@ -63,6 +63,11 @@ type world struct {
 
 	// kind is how the server is reached.
 	kind string
+	// path is where clients reach it, and beside is another server, whose name is notes; nil for none.
+	path   string
+	beside *world
+	// most is how many sessions a principal may have.
+	most int
 
 	// What the parts around the edge do.
 	standing *policyv1.CheckServerResponse
@@ -100,7 +105,15 @@ func newWorld(t *testing.T) *world {
 // newWorldOver is newWorld with a server that is reached so.
 func newWorldOver(t *testing.T, kind string) *world {
 	t.Helper()
-	w := &world{t: t, kind: kind, lis: newPipes(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}
+	w := unbuilt(t, kind)
+	w.build()
+	return w
+}
+
+// unbuilt is a world that is not started yet.
+func unbuilt(t *testing.T, kind string) *world {
+	t.Helper()
+	w := &world{t: t, kind: kind, path: "/mcp/files", most: 2, lis: newPipes(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}
 	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true}
 	w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 		resp := new(policyv1.FilterToolsResponse)
@@ -121,7 +134,6 @@ func newWorldOver(t *testing.T, kind string) *world {
 	w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 		return answer(r, `{"content":[]}`), nil
 	}
-	w.build()
 	return w
 }
 
@@ -143,7 +155,7 @@ func (w *world) build() {
 	})
 	must(err)
 	log := slog.New(slog.NewTextHandler((*logbook)(w), &slog.HandlerOptions{Level: slog.LevelDebug}))
-	w.sessions, err = session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: 2, Ended: func(*session.Session) {}}, log)
+	w.sessions, err = session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: w.most, Ended: func(*session.Session) {}}, log)
 	must(err)
 	w.spans = tracetest.NewSpanRecorder()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
@@ -160,11 +172,17 @@ func (w *world) build() {
 	must(err)
 	answers, err := room.New(room.Answers())
 	must(err)
-	up, err := upstream.New((*server)(w), counts)
-	must(err)
+	targets := make(map[string]edge.Target)
+	for name, of := range map[string]*world{"files": w, "notes": w.beside} {
+		if of != nil {
+			up, err := upstream.New((*server)(of), counts)
+			must(err)
+			targets[name] = edge.Target{Server: up, Timeout: time.Minute}
+		}
+	}
 	e, err := edge.New(edge.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}, edge.Deps{
 		Tokens: w.tokens, Policy: w, Revision: func() string { return "" }, Pipeline: pipe, Sessions: w.sessions, Catalogue: reporter, Room: answers,
-		Servers:   map[string]edge.Target{"files": {Server: up, Timeout: time.Minute}},
+		Servers:   targets,
 		Admission: w.admit, Ready: func() []string { return w.notReady }, Degraded: func() []string { return w.degraded },
 		Tracer: tracer, Meters: counts, Propagator: propagation.TraceContext{}, Log: log,
 	})

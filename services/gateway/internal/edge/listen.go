@@ -30,7 +30,7 @@ const (
 func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 	x := &exchange{Edge: e, caller: c, w: w, r: r, server: r.PathValue("server"), msg: new(gate.Message), received: time.Now()}
 	var known bool
-	if x.target, known = x.targets[x.server]; !known {
+	if x.target, known = x.targets[x.server]; !known && !x.many() {
 		e.reject(w, r, c, unknownServer(x.server))
 		return
 	}
@@ -62,13 +62,15 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 		e.reject(w, r, c, rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_HEADER_MISMATCH, rpc: mcp.CodeInvalidRequest, message: "Last-Event-ID is no event of this session's."})
 		return
 	}
-	switch said, err := x.standing(r.Context()); {
-	case err != nil:
-		e.reject(w, r, c, unavailable(commonv1.Code_CODE_POLICY_UNAVAILABLE))
-		return
-	case !said.Some: // nothing of the server's is for the caller
-		e.notAllowed(w, r)
-		return
+	if !x.many() { // else that is asked for each server
+		switch said, err := x.standing(r.Context()); {
+		case err != nil:
+			e.reject(w, r, c, unavailable(commonv1.Code_CODE_POLICY_UNAVAILABLE))
+			return
+		case !said.Some: // nothing of the server's is for the caller
+			e.notAllowed(w, r)
+			return
+		}
 	}
 	_, ctx, done, err := e.deps.Sessions.Listen(r.Context(), id, c.key(x.server), false)
 	if err != nil { // it has just been closed
@@ -78,6 +80,10 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 	defer done()
 	used() // who listens does not hold the session
 	x.r = r.WithContext(ctx)
+	if x.many() {
+		x.hearMany(ctx)
+		return
+	}
 	x.hear(ctx, after)
 }
 
@@ -102,7 +108,7 @@ func (x *exchange) hear(ctx context.Context, after string) {
 			alive.Go(func() { out.keepAlive(ctx, cancel) })
 		},
 		Event: func(event upstream.Event) error {
-			if said, err := x.standing(ctx); err != nil || !said.Some || x.revoked() {
+			if !x.mayHear(ctx) {
 				return errStale
 			}
 			return out.pass(event)
@@ -121,6 +127,12 @@ func (x *exchange) hear(ctx context.Context, after string) {
 		return
 	}
 	x.reject(x.w, x.r, x.caller, unavailable(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE))
+}
+
+// mayHear tells whether what the server says now is for the caller.
+func (x *exchange) mayHear(ctx context.Context) bool {
+	said, err := x.standing(ctx)
+	return err == nil && said.Some && !x.revoked()
 }
 
 // keepAlive says now and then that a stream lives, until ctx ends. It ends the stream of a client

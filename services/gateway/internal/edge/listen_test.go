@@ -44,7 +44,7 @@ func note(method string) upstream.Event {
 func (w *world) hear(h http.Header) (lines <-chan string, hangUp func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/mcp/files", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+w.path, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -205,6 +205,11 @@ func unanswered(err error) *refusal.Refusal {
 // refused is on record alone: a notification has no answer.
 func (x *exchange) notify(ctx context.Context) {
 	defer x.accepted()
+	x.noted(ctx)
+}
+
+// noted tells the server of a notification, as far as it may hear of that.
+func (x *exchange) noted(ctx context.Context) {
 	sent := false
 	if x.msg.Method == mcp.MethodCancelled { // a call that waits for a person is not to run by itself
 		sent = x.sess.Calls.GiveUp(gate.IDKey(x.msg.RequestID.Of(x.msg.Raw)))

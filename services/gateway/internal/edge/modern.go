@@ -203,7 +203,7 @@ func (x *exchange) standIn() (done func(), err error) {
 	sess.Upstream = server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
 		up, _, err := server.Open(ctx, who, upstream.Discover(by), has)
 		return up, err
-	})
+	}, nil)
 	if err := x.deps.Sessions.Add(sess); err != nil {
 		return nil, err
 	}
@@ -316,6 +316,9 @@ func private(answer *gate.Answer, edits []gate.Edit, filtered bool) []gate.Edit 
 
 // spoken are the revisions that may be spoken to the server.
 func (x *exchange) spoken() []string {
+	if x.many() {
+		return mcp.Supported()
+	}
 	under, found := x.target.under[mcp.Modern], x.target.found.Last()
 	switch {
 	case found != nil && found.Version == mcp.Modern: // it was asked for the others first

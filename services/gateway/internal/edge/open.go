@@ -113,15 +113,15 @@ func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Se
 		if err != nil {
 			return nil, err
 		}
-		return up, begin(ctx, up, opened.Message, version)
-	}), upstream.Answer{Message: found.Greeting}, nil
+		return up, begin(ctx, up, opened.Message, func(spoken string) bool { return spoken == version })
+	}, nil), upstream.Answer{Message: found.Greeting}, nil
 }
 
-// begin puts a session with a server into use whose client was promised a revision.
-// Where that can't be it is ended.
-func begin(ctx context.Context, up *upstream.Session, answer *gate.Answer, version string) error {
+// begin puts a session with a server into use, where the server's revision will do. Where that
+// can't be it is ended.
+func begin(ctx context.Context, up *upstream.Session, answer *gate.Answer, does func(version string) bool) error {
 	err := errVersion
-	if !answer.Error.Present() && unquote(answer.ProtocolVersion.Of(answer.Raw)) == version {
+	if !answer.Error.Present() && does(unquote(answer.ProtocolVersion.Of(answer.Raw))) {
 		err = up.Tell(ctx, upstream.Initialized())
 	}
 	if err != nil {

@@ -38,8 +38,10 @@ type exchange struct {
 	*Edge
 	caller
 
-	w        http.ResponseWriter
-	r        *http.Request
+	w http.ResponseWriter
+	r *http.Request
+	// server is where it goes, by its configured name, and target what is known of that; empty for
+	// all servers together.
 	server   string
 	target   Target
 	msg      *gate.Message
@@ -53,6 +55,8 @@ type exchange struct {
 	has *inflight.Place
 	// patience is the server's clock where it may ask the client; else nil.
 	patience *upstream.Patience
+	// hub is the session with many servers within which this is for one of them; nil elsewhere.
+	hub *session.Session
 	// modern is what a request without sessions has besides; nil for all others.
 	*modern
 }
@@ -80,13 +84,21 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 		x.rejectVersion(ctx, refused)
 		return
 	}
+	if x.isModern() && x.many() {
+		x.rejectVersion(ctx, x.notSpoken(mcp.Modern))
+		return
+	}
 	if x.isModern() {
 		x.modern = new(modern)
 		x.postModern(ctx)
 		return
 	}
 	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
-		if x.admitted(ctx, mcp.MethodInitialize) {
+		switch {
+		case !x.admitted(ctx, mcp.MethodInitialize):
+		case x.many():
+			x.openMany(ctx)
+		default:
 			x.open(ctx)
 		}
 		return
@@ -97,18 +109,24 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 		return
 	}
 	defer done()
+	if x.many() {
+		x.routeMany(ctx)
+		return
+	}
 	x.route(ctx)
 }
 
 // read reads the body and puts it through the gate.
 func (x *exchange) read() *rejection {
-	target, ok := x.targets[x.server]
-	if !ok {
-		unknown := unknownServer(x.server)
-		return &unknown
+	if !x.many() {
+		target, ok := x.targets[x.server]
+		if !ok {
+			unknown := unknownServer(x.server)
+			return &unknown
+		}
+		x.target = target
+		target.used.Store(time.Now().UnixNano())
 	}
-	x.target = target
-	target.used.Store(time.Now().UnixNano())
 	if !isJSON(x.r.Header) {
 		return &rejection{status: http.StatusUnsupportedMediaType, code: commonv1.Code_CODE_MEDIA_TYPE, rpc: mcp.CodeInvalidRequest}
 	}
@@ -234,12 +252,16 @@ func (x *exchange) findSession() (func(), *rejection) {
 	if err != nil {
 		return nil, x.rejection(http.StatusNotFound, codeSession)
 	}
-	x.sess = sess
-	if len(sess.Client.Asks) > 0 {
-		x.patience = new(upstream.Patience)
-	}
+	x.in(sess)
 	spans.Session(trace.SpanFromContext(x.r.Context()), x.place())
 	return done, nil
+}
+
+// in puts the message at hand into its session.
+func (x *exchange) in(sess *session.Session) {
+	if x.sess = sess; len(sess.Client.Asks) > 0 {
+		x.patience = new(upstream.Patience)
+	}
 }
 
 // rejection refuses the message at hand.

@@ -103,13 +103,19 @@ type writer struct {
 	// status is that of an answer which is no stream; 0 for 200.
 	status int
 
+	*line
+}
+
+// line is where an answer is written, one message after the other: a stream of many servers has
+// many writers. The zero value is one on which nothing was sent.
+type line struct {
 	mu      sync.Mutex
 	started bool
 }
 
 func (x *exchange) newWriter() *writer {
 	before, _, streams := strings.Cut(strings.Join(x.r.Header["Accept"], ","), "text/event-stream")
-	return &writer{x: x, gone: x.r.Context(), streams: streams, prefers: streams && !strings.Contains(before, "json")}
+	return &writer{x: x, line: new(line), gone: x.r.Context(), streams: streams, prefers: streams && !strings.Contains(before, "json")}
 }
 
 // Event passes a message on that a server sent before its answer.
@@ -149,7 +155,11 @@ func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 	if err != nil {
 		return nil, nil, nil // the upstream reader let it through, so this can't be; nothing is lost by caution
 	}
-	clean, err := gate.Plan(raw, m.Clean(nil)...)
+	edits, err := x.joined(m, m.Method, m.Clean(nil))
+	var clean [][]byte
+	if err == nil {
+		clean, err = gate.Plan(raw, edits...)
+	}
 	if err != nil {
 		x.deps.Log.ErrorContext(x.r.Context(), "event could not be cleaned", "error", err)
 		return nil, nil, nil
@@ -164,7 +174,7 @@ func (x *exchange) hears(notification string) bool {
 	case "":
 		return notification == mcp.MethodProgress || notification == mcp.MethodMessage || notification == mcp.MethodAcknowledged
 	case mcp.MethodToolsList:
-		return true
+		return x.hub == nil // whose tools are those of the gateway's own lists
 	default:
 		said, err := x.standing(x.r.Context())
 		return err == nil && slices.Contains(said.Methods, method)
@@ -176,6 +186,9 @@ func (o *writer) send(message ...[]byte) error { return o.sendEvent(upstream.Eve
 
 // sendEvent sends a message as this event. What has neither a message nor an id is none.
 func (o *writer) sendEvent(event upstream.Event, message [][]byte) error {
+	if o.x.hub != nil { // events of many servers have no order to go on from
+		event.ID, event.Retry = "", ""
+	}
 	if message == nil && event.ID == "" && event.Retry == "" {
 		return nil
 	}
@@ -286,7 +299,11 @@ func (o *writer) answer(ctx context.Context, a *gate.Answer) { o.edited(ctx, a, 
 // edited sends a server's answer with the edits made, those of [gate.Answer.Clean]
 // among them.
 func (o *writer) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit) {
-	body, err := gate.Plan(a.Raw, edits...)
+	edits, err := o.x.joined(a, o.x.msg.Method, edits)
+	var body [][]byte
+	if err == nil {
+		body, err = gate.Plan(a.Raw, edits...)
+	}
 	if err != nil {
 		o.x.deps.Log.ErrorContext(ctx, "answer could not be cleaned", "error", err)
 		o.fail()

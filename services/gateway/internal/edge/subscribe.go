@@ -95,7 +95,7 @@ func (x *exchange) forward(ctx context.Context, out *writer, wants upstream.Want
 	defer func() { end(); alive.Wait() }()
 	alive.Go(func() { out.keepAlive(ctx, end) })
 	answer, err := x.sess.Upstream.Ask(ctx, upstream.Subscribe(x.id(), x.by(), wants), &x.has.Answer, func(raw []byte) {
-		if said, err := x.standing(ctx); err != nil || !said.Some || x.revoked() || out.pass(upstream.Event{Message: raw}) != nil {
+		if !x.mayHear(ctx) || out.pass(upstream.Event{Message: raw}) != nil {
 			end()
 		}
 	})

@@ -187,14 +187,14 @@ type countedBody struct {
 // Read implements io.Reader.
 func (b *countedBody) Read(to []byte) (int, error) {
 	n, err := b.inner.Read(to)
-	if !b.place.hold(n) {
+	if !b.place.Hold(n) {
 		return 0, ErrFull
 	}
 	return n, err
 }
 
-// hold counts bytes, and tells whether there was room for them.
-func (p *Place) hold(n int) bool {
+// Hold counts bytes of the request, and tells whether there was room for them.
+func (p *Place) Hold(n int) bool {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
 	if p.share.bytes+n > maxBytes || !p.body.Add(n) {

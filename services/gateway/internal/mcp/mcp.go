@@ -192,6 +192,8 @@ const ToolApprovalWait = "sluice_approval_wait"
 const (
 	// MetaDecision is what a caller learns about the decision on its call.
 	MetaDecision = "dev.sluice/decision"
+	// MetaUnavailable is which servers are left out of a list of those of all, and why.
+	MetaUnavailable = "dev.sluice/unavailable"
 )
 
 // Keys of `_meta` that every request of 2026-07-28 has.

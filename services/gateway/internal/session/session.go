@@ -51,7 +51,7 @@ type Config struct {
 type Key struct {
 	principal.Key
 
-	// Server is the upstream's configured name.
+	// Server is the upstream's configured name; empty for a session with many.
 	Server string
 }
 
@@ -70,8 +70,9 @@ type Session struct {
 	Version string
 	// Client is what the client says of itself.
 	Client Client
-	// Upstream is the session with the server.
+	// Upstream is the session with the server, or Members are those with many; the other is nil.
 	Upstream *upstream.Session
+	Members  *Members
 	// Opened is when it was opened.
 	Opened time.Time
 	// Definitions are what it has listed.
@@ -332,7 +333,7 @@ func (s *Store) End(id string, key Key) error {
 	return nil
 }
 
-// remove takes a session out and tells its server, without waiting.
+// remove takes a session out and tells its server, without waiting; where it has many, all of them.
 func (s *Store) remove(sess *Session) {
 	delete(s.byID, sess.ID)
 	has := s.owners[sess.Key.Key]
@@ -343,8 +344,18 @@ func (s *Store) remove(sess *Session) {
 	sess.hangUp()
 	sess.Asked.Close()
 	s.cfg.Ended(sess)
+	if sess.Members != nil {
+		for _, id := range sess.Members.All() {
+			if member := s.byID[id]; member != nil {
+				s.remove(member)
+			}
+		}
+	}
 	s.closing.Go(func() {
 		defer s.ended(sess.Key.Key)
+		if sess.Upstream == nil {
+			return
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		if err := sess.Upstream.Close(ctx); err != nil {

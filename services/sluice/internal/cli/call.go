@@ -174,11 +174,11 @@ func (t *tool) connectMCP(ctx context.Context, server string) (*session, error) 
 	return openSession(ctx, client, t.edgeURL(f, server), token)
 }
 
-// edgeURL is where a server is served: below SLUICE_URL, else where the
+// edgeURL is where a server is served, or all together where it is empty: below SLUICE_URL, else where the
 // configuration says.
 func (t *tool) edgeURL(f *config.File, server string) string {
 	if base, ok := app.Env("SLUICE_URL"); ok && base != "" {
-		return strings.TrimSuffix(base, "/") + "/mcp/" + server
+		return strings.TrimSuffix(base, "/") + mcpPath(server)
 	}
 	return mcpURL(f, server)
 }

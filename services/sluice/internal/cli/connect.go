@@ -119,7 +119,10 @@ func isLoopback(target string) bool {
 	return host == "localhost" || (ip != nil && ip.IsLoopback())
 }
 
-// mcpURL is where the MCP edge serves a server.
+// mcpPath is the path at which the MCP edge serves a server; all together where it is empty.
+func mcpPath(server string) string { return strings.TrimSuffix("/mcp/"+server, "/") }
+
+// mcpURL is where the MCP edge serves a server; all together where it is empty.
 func mcpURL(f *config.File, server string) string {
 	host, port, err := net.SplitHostPort(f.Listen)
 	if err != nil {
@@ -133,7 +136,7 @@ func mcpURL(f *config.File, server string) string {
 	if ip := net.ParseIP(host); host == "" || (ip != nil && ip.IsUnspecified()) {
 		host = "127.0.0.1"
 	}
-	return f.MCPScheme() + "://" + net.JoinHostPort(host, port) + "/mcp/" + server
+	return f.MCPScheme() + "://" + net.JoinHostPort(host, port) + mcpPath(server)
 }
 
 // edgeClient is a client of the MCP edge, which trusts the edge's own certificate

@@ -24,11 +24,13 @@ var (
 
 // place is where a running mesh is, as JSON.
 type place struct {
-	Version  string            `json:"version"`
-	MCP      map[string]string `json:"mcp"`
-	GRPC     string            `json:"grpc"`
-	Policies []string          `json:"policies"`
-	Tokens   string            `json:"tokens"`
+	Version string            `json:"version"`
+	MCP     map[string]string `json:"mcp"`
+	// All is where MCP is served of all servers together.
+	All      string   `json:"all"`
+	GRPC     string   `json:"grpc"`
+	Policies []string `json:"policies"`
+	Tokens   string   `json:"tokens"`
 	// Sandboxes are what the kernel holds of servers over stdio.
 	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
 }
@@ -49,7 +51,7 @@ type welcome struct {
 func (t *tool) welcome(f *config.File, w welcome) error {
 	names, generated := slices.Sorted(maps.Keys(f.Servers)), w.generated
 	if t.json() {
-		at := place{Version: app.Version(), MCP: make(map[string]string), GRPC: f.GRPC, Tokens: filepath.Join(f.Path(f.Data), "tokens"), Sandboxes: w.sandboxes}
+		at := place{Version: app.Version(), All: mcpURL(f, ""), MCP: make(map[string]string), GRPC: f.GRPC, Tokens: filepath.Join(f.Path(f.Data), "tokens"), Sandboxes: w.sandboxes}
 		for _, name := range names {
 			at.MCP[name] = mcpURL(f, name)
 		}
@@ -62,6 +64,9 @@ func (t *tool) welcome(f *config.File, w welcome) error {
 	fmt.Fprintf(&b, "\nSluice %s is up.\n\n", app.Version())
 	for _, name := range names {
 		fmt.Fprintf(&b, "  MCP       %s\n", mcpURL(f, name))
+	}
+	if len(names) > 1 {
+		fmt.Fprintf(&b, "  MCP       %s   (all of them: tools are called <server>__<tool>)\n", mcpURL(f, ""))
 	}
 	fmt.Fprintf(&b, "  gRPC      %s\n", f.GRPC)
 	for _, name := range slices.Sorted(maps.Keys(w.sandboxes)) {

@@ -1,21 +1,15 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"io"
-	"maps"
 	"os"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
-	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/relay"
 )
 
@@ -24,11 +18,16 @@ func (t *tool) stdio() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stdio",
 		Short: "Speak MCP on standard input and output, for clients that only start programs",
-		Long: `Carry what an MCP client writes on standard input to a server behind the mesh, as
-the agent, and what comes back to standard output: messages, a line each. What goes
-wrong is said on standard error.
+		Long: `Carry what an MCP client writes on standard input to the mesh, as the agent, and
+what comes back to standard output: messages, a line each. What goes wrong is said
+on standard error.
 
-In the configuration of a client that starts its servers:
+In the configuration of a client that starts its servers, for all servers behind the
+mesh, whose tools are called <server>__<tool> then:
+
+  {"mcpServers": {"sluice": {"command": "sluice", "args": ["stdio"]}}}
+
+And for one of them, as it stands there:
 
   {"mcpServers": {"demo": {"command": "sluice", "args": ["stdio", "--server", "demo"]}}}
 
@@ -37,7 +36,7 @@ that the mesh has forgotten is opened anew.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return t.runStdio(c.Context(), server) },
 	}
-	c.Flags().StringVar(&server, "server", "", "the server behind the mesh; may be left out where one alone is configured")
+	c.Flags().StringVar(&server, "server", "", "one server behind the mesh; all of them where this is left out")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer) // the flag is there
 	return c
 }
@@ -45,9 +44,6 @@ that the mesh has forgotten is opened anew.`,
 func (t *tool) runStdio(ctx context.Context, server string) error {
 	f, err := t.load()
 	if err != nil {
-		return err
-	}
-	if server, err = t.onlyServer(ctx, f, server); err != nil {
 		return err
 	}
 	token, err := t.secret(f, agentToken)
@@ -68,20 +64,4 @@ func (t *tool) runStdio(ctx context.Context, server string) error {
 		return nil
 	}
 	return err
-}
-
-// onlyServer is the server that was named or, where none was, the only one there is: by the
-// configuration, else by the mesh.
-func (t *tool) onlyServer(ctx context.Context, f *config.File, named string) (string, error) {
-	if named != "" {
-		return named, nil
-	}
-	names := slices.Sorted(maps.Keys(f.Servers))
-	if len(names) == 0 {
-		names, _ = t.serverNames(ctx) // who can't ask is told all the same what to say
-	}
-	if len(names) == 1 {
-		return names[0], nil
-	}
-	return "", usageError{fmt.Errorf("say by --server which server: %s", cmp.Or(strings.Join(names, ", "), t.command("status")+" lists them"))}
 }

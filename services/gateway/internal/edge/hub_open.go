@@ -1,0 +1,130 @@
+package edge
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+)
+
+// maxInstructions is how much of a server's instructions goes into those of all, and maxAllInstructions
+// how much of all servers', in bytes.
+const (
+	maxInstructions    = 4 << 10
+	maxAllInstructions = 32 << 10
+)
+
+// greetingOfMany is the answer to initialize where there are many servers.
+type greetingOfMany struct {
+	Version string         `json:"jsonrpc"`
+	ID      jsontext.Value `json:"id"`
+	Result  struct {
+		ProtocolVersion string                     `json:"protocolVersion"`
+		Capabilities    map[string]map[string]bool `json:"capabilities"`
+		ServerInfo      struct {
+			Name    string `json:"name"`
+			Title   string `json:"title"`
+			Version string `json:"version"`
+		} `json:"serverInfo"`
+		Instructions string `json:"instructions"`
+	} `json:"result"`
+}
+
+// openMany opens a session with all servers. None of them hears of it before it is used.
+func (x *exchange) openMany(ctx context.Context) {
+	out := x.newWriter()
+	if err := x.has.Admit(ctx); err != nil {
+		x.refuse(ctx, out, notAdmitted(err))
+		return
+	}
+	done, err := x.deps.Sessions.Opening(x.key(x.server))
+	if err != nil {
+		x.refuse(ctx, out, notOpened(err))
+		return
+	}
+	defer done()
+	servers, refused := x.reached(ctx)
+	if refused != nil {
+		x.refuse(ctx, out, refused)
+		return
+	}
+	version := x.msg.Version
+	if !mcp.IsSupported(version) {
+		version = mcp.Supported()[0]
+	}
+	sess := x.newHub(version)
+	body, err := x.greetMany(sess, servers)
+	if err != nil {
+		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
+		return
+	}
+	if err := x.deps.Sessions.Add(sess); err != nil {
+		x.refuse(ctx, out, notOpened(err))
+		return
+	}
+	x.w.Header().Set(headerSession, sess.ID)
+	out.message(body)
+}
+
+func (x *exchange) newHub(version string) *session.Session {
+	id, digest := session.NewID()
+	sess := &session.Session{
+		ID: id, Digest: digest, Key: x.key(x.server), Agent: x.principal.GetAgent(), Version: version, Opened: time.Now(),
+		Client: session.Client{Elicits: elicits(x.msg, version)}, Members: &session.Members{Abilities: x.abilitiesSaid()},
+	}
+	sess.Client.Name, sess.Client.Version = x.msg.Client()
+	return sess
+}
+
+// greetMany is what all servers offer together, as far as policy lets the caller have it, and what
+// they say of how they are used.
+func (x *exchange) greetMany(sess *session.Session, servers []*reached) ([]byte, error) {
+	var out greetingOfMany
+	out.Version, out.ID = "2.0", x.id()
+	r := &out.Result
+	r.ProtocolVersion = sess.Version
+	r.ServerInfo.Name, r.ServerInfo.Title, r.ServerInfo.Version = "sluice", "Sluice", x.cfg.Version
+	r.Capabilities = map[string]map[string]bool{"tools": {"listChanged": true}}
+	said := "Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+."
+	for _, s := range servers {
+		if s.why != nil {
+			continue
+		}
+		var offers map[string]map[string]bool
+		if err := json.Unmarshal(serverCapabilities(s.found.Greeting, s.said), &offers); err != nil {
+			return nil, err
+		}
+		delete(offers, "logging") // one level for all is not for one server to be told
+		for name, options := range offers {
+			if r.Capabilities[name] == nil {
+				r.Capabilities[name] = make(map[string]bool)
+			}
+			maps.Copy(r.Capabilities[name], options)
+		}
+		if text := s.instructions(); text != "" && len(said)+len(text) <= maxAllInstructions {
+			said += "\n\n# " + s.server + "\n" + text
+		}
+	}
+	r.Instructions = said
+	return json.Marshal(out, json.Deterministic(true))
+}
+
+// instructions are what the server says of how it is used.
+func (s *reached) instructions() string {
+	var greeting struct {
+		Instructions string `json:"instructions"`
+	}
+	if err := json.Unmarshal(s.found.Greeting.Result.Of(s.found.Greeting.Raw), &greeting); err != nil {
+		return ""
+	}
+	text := strings.TrimSpace(greeting.Instructions)
+	return strings.ToValidUTF8(text[:min(len(text), maxInstructions)], "")
+}

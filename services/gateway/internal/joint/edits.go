@@ -1,0 +1,203 @@
+package joint
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+)
+
+// place is where names stand in a message: the keys on the way there, and "*" for each element of an
+// array.
+type place struct {
+	path []string
+	// joins makes the joint name, and cuts reads it.
+	joins func(server, name string) string
+	cuts  func(name string) (server, rest string, ok bool)
+}
+
+func names(path string) place { return place{strings.Split(path, "/"), Name, Cut} }
+
+func uris(path string) place { return place{strings.Split(path, "/"), URI, CutURI} }
+
+// inContent are the URIs in content (MCP 2025-11-25, Tools, Tool Result) that lies there.
+func inContent(path string) []place {
+	return []place{uris(path + "/uri"), uris(path + "/resource/uri")}
+}
+
+// told are the places of an answer to a method, or of a notification, where a server says names that
+// a client may use later. Those of tools are no matter of this: [gate.Answer] has them.
+func told(method string) []place {
+	switch method {
+	case "tools/call":
+		return inContent("result/content/*")
+	case "prompts/get":
+		return append(inContent("result/messages/*/content"), inContent("result/messages/*/content/*")...)
+	case "prompts/list":
+		return []place{names("result/prompts/*/name")}
+	case "resources/list":
+		return []place{uris("result/resources/*/uri")}
+	case "resources/templates/list":
+		return []place{uris("result/resourceTemplates/*/uriTemplate")}
+	case "resources/read":
+		return []place{uris("result/contents/*/uri")}
+	case "notifications/resources/updated":
+		return []place{uris("params/uri")}
+	default:
+		return nil
+	}
+}
+
+// asked are the places of a request to a method where a client names what it is for.
+func asked(method string) []place {
+	switch method {
+	case "tools/call", "prompts/get":
+		return []place{names("params/name")}
+	case "resources/read", "resources/subscribe", "resources/unsubscribe":
+		return []place{uris("params/uri")}
+	case "completion/complete":
+		return []place{names("params/ref/name"), uris("params/ref/uri")}
+	default:
+		return nil
+	}
+}
+
+// Join returns the edits by which an answer to a method, or a notification of it, says the joint
+// names in place of the server's. Such edits are of no part that others are of, but for parts that
+// are cut out.
+func Join(server, method string, raw []byte) ([]gate.Edit, error) {
+	var out []gate.Edit
+	err := walk(raw, told(method), func(at gate.Span, text string, p place) {
+		out = append(out, Say(at, p.joins(server, text)))
+	})
+	return out, err
+}
+
+// Errors of [Aim]. Compare with errors.Is.
+var (
+	// ErrNobody means that a request names no server.
+	ErrNobody = errors.New("it names no server")
+	// ErrMany means that it names more than one.
+	ErrMany = errors.New("it names more than one server")
+)
+
+// Aim is the server that a request to a method is for by what it names, and the edits by which it
+// says what the server calls it. Errors: [ErrNobody], [ErrMany], or that raw can't be read.
+func Aim(method string, raw []byte) (server string, out []gate.Edit, err error) {
+	failed := error(nil)
+	err = walk(raw, asked(method), func(at gate.Span, text string, p place) {
+		to, rest, ok := p.cuts(text)
+		switch {
+		case !ok:
+			failed = ErrNobody
+		case server != "" && server != to:
+			failed = ErrMany
+		}
+		server, out = to, append(out, Say(at, rest))
+	})
+	switch {
+	case err != nil:
+		return "", nil, err
+	case failed != nil:
+		return "", nil, failed
+	case server == "":
+		return "", nil, ErrNobody
+	}
+	return server, out, nil
+}
+
+// Say is the edit by which a message says this text in place of a value.
+func Say(at gate.Span, text string) gate.Edit { return gate.Edit{Span: at, With: quoted(text)} }
+
+// quoted is a text as JSON.
+func quoted(text string) []byte {
+	out, err := jsontext.AppendQuote(nil, text)
+	if err != nil { // it was read out of JSON, and what was added is ASCII, so this can't be
+		return []byte(strconv.QuoteToASCII(text))
+	}
+	return out
+}
+
+// walk finds the strings at these places.
+func walk(raw []byte, at []place, found func(gate.Span, string, place)) error {
+	if len(at) == 0 {
+		return nil
+	}
+	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // the gate has let none through
+	w := walker{dec: dec, found: found}
+	if err := w.value(at); err != nil {
+		return fmt.Errorf("look for names: %w", err)
+	}
+	return nil
+}
+
+type walker struct {
+	dec   *jsontext.Decoder
+	found func(gate.Span, string, place)
+}
+
+// value reads a value, on the way to these places.
+func (w *walker) value(on []place) error {
+	kind := w.dec.PeekKind()
+	switch {
+	case len(on) == 0 || kind != '{' && kind != '[' && kind != '"':
+		return w.dec.SkipValue()
+	case kind == '"':
+		return w.text(on)
+	}
+	if _, err := w.dec.ReadToken(); err != nil {
+		return err
+	}
+	for w.dec.PeekKind() != '}' && w.dec.PeekKind() != ']' {
+		step := "*"
+		if kind == '{' {
+			key, err := w.dec.ReadToken()
+			if err != nil {
+				return err
+			}
+			step = key.String()
+		}
+		if err := w.value(next(on, step, kind == '[')); err != nil {
+			return err
+		}
+	}
+	_, err := w.dec.ReadToken()
+	return err
+}
+
+// text reads a string, which is what is looked for where a way ends.
+func (w *walker) text(on []place) error {
+	raw, err := w.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	for _, p := range on {
+		if len(p.path) > 0 {
+			continue
+		}
+		text, err := jsontext.AppendUnquote(nil, raw)
+		if err != nil {
+			return err
+		}
+		end := int(w.dec.InputOffset())
+		w.found(gate.Span{Start: end - len(raw), End: end}, string(text), p)
+		break
+	}
+	return nil
+}
+
+// next are the places that lie behind a step, of which a key "*" is none of an array.
+func next(on []place, step string, array bool) (out []place) {
+	for _, p := range on {
+		if len(p.path) > 0 && p.path[0] == step && array == (p.path[0] == "*") {
+			p.path = p.path[1:]
+			out = append(out, p)
+		}
+	}
+	return out
+}

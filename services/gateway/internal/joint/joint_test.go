@@ -1,0 +1,157 @@
+package joint_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
+)
+
+func TestToolsAreCalledByTheirServers(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 70)
+	for _, tt := range []struct{ server, name, want string }{
+		{"docs", "search", "docs__search"},
+		{"docs", "a__b", "docs__a__b"},
+		{"docs", "_", "docs___"},
+		{"docs", "create.issue", "docs__create_issue_152d8b45"},
+		{"docs", "a/b", "docs__a_b_c14cddc0"},
+		{"docs", long, "docs__" + strings.Repeat("x", 49) + "_c71bd109"},
+		{strings.Repeat("s", 32), strings.Repeat("x", 30), strings.Repeat("s", 32) + "__" + strings.Repeat("x", 30)},
+	} {
+		got := joint.Tool(tt.server, tt.name)
+		if got != tt.want || len(got) > 64 {
+			t.Errorf("%s of %s: %s", tt.name, tt.server, got)
+		}
+	}
+}
+
+// T2: what would stand for two tools stands for none.
+func TestT2AnAliasStandsForOneTool(t *testing.T) {
+	t.Parallel()
+	alias := joint.Tool("docs", "a.b")
+	_, forged, _ := joint.Cut(alias)
+	fine := joint.AliasesOf("docs", []string{"a.b", "c"})
+	if name, ok := fine.Called("docs", forged); name != "a.b" || !ok {
+		t.Errorf("called is %q, %v", name, ok)
+	}
+	if name, ok := fine.Called("docs", "a.b"); name != "a.b" || !ok {
+		t.Errorf("by its own name called is %q, %v", name, ok)
+	}
+	bad := joint.AliasesOf("docs", []string{"a.b", "c", forged})
+	for _, name := range []string{"a.b", forged} {
+		if shown, ok := bad.Shown("docs", name); ok {
+			t.Errorf("%s is shown as %s", name, shown)
+		}
+	}
+	if _, ok := bad.Called("docs", forged); ok {
+		t.Error("an alias of two was called")
+	}
+	if shown, ok := bad.Shown("docs", "c"); shown != "docs__c" || !ok {
+		t.Errorf("another is shown as %q, %v", shown, ok)
+	}
+}
+
+func TestAnswersSayJointNames(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, method, raw, want string }{
+		{
+			"content", "tools/call",
+			`{"result":{"content":[{"type":"text","text":"uri","uri":5},{"type":"resource_link","uri":"a:\u0062"}, {"type":"resource","resource":{"uri":"c:d","text":"{\"uri\":\"x\"}"}}],"structuredContent":{"content":[{"uri":"kept:1"}]},"uri":"kept:2"}}`,
+			`{"result":{"content":[{"type":"text","text":"uri","uri":5},{"type":"resource_link","uri":"mcp.docs+a:b"}, {"type":"resource","resource":{"uri":"mcp.docs+c:d","text":"{\"uri\":\"x\"}"}}],"structuredContent":{"content":[{"uri":"kept:1"}]},"uri":"kept:2"}}`,
+		},
+		{
+			"messages", "prompts/get",
+			`{"result":{"messages":[{"content":{"uri":"a:1"}},{"content":[{"resource":{"uri":"a:2"}}]},{"*":{"content":{"uri":"kept"}}}]}}`,
+			`{"result":{"messages":[{"content":{"uri":"mcp.docs+a:1"}},{"content":[{"resource":{"uri":"mcp.docs+a:2"}}]},{"*":{"content":{"uri":"kept"}}}]}}`,
+		},
+		{"prompts", "prompts/list", `{"result":{"prompts":[{"name":"p","title":"p"},7,{"name":["p"]}]}}`, `{"result":{"prompts":[{"name":"docs__p","title":"p"},7,{"name":["p"]}]}}`},
+		{"templates", "resources/templates/list", `{"result":{"resourceTemplates":[{"uriTemplate":"f:///{p}"}]}}`, `{"result":{"resourceTemplates":[{"uriTemplate":"mcp.docs+f:///{p}"}]}}`},
+		{"a notification", "notifications/resources/updated", `{"params":{"uri":"a:1"}}`, `{"params":{"uri":"mcp.docs+a:1"}}`},
+		{"an error", "tools/call", `{"error":{"code":1,"message":"m","data":{"content":[{"uri":"a"}]}}}`, `{"error":{"code":1,"message":"m","data":{"content":[{"uri":"a"}]}}}`},
+		{"another method", "vendor/list", `{"result":{"prompts":[{"name":"p"}]}}`, `{"result":{"prompts":[{"name":"p"}]}}`},
+	} {
+		edits, err := joint.Join("docs", tt.method, []byte(tt.raw))
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		got, err := gate.Splice([]byte(tt.raw), edits...)
+		if diff := cmp.Diff(tt.want, string(got)); err != nil || diff != "" {
+			t.Errorf("%s (-want +got):\n%s%v", tt.name, diff, err)
+		}
+	}
+}
+
+func TestRequestsNameTheirServer(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, method, raw, server, want string
+		err                             error
+	}{
+		{"a tool", "tools/call", `{"params":{"name":"docs__a__b","arguments":{"name":"x__y"}}}`, "docs", `{"params":{"name":"a__b","arguments":{"name":"x__y"}}}`, nil},
+		{"a resource", "resources/read", `{"params":{"uri":"mcp.docs+git+ssh://h/p"}}`, "docs", `{"params":{"uri":"git+ssh://h/p"}}`, nil},
+		{"a template's completion", "completion/complete", `{"params":{"ref":{"type":"ref/resource","uri":"mcp.docs+f:///{p}"}}}`, "docs", `{"params":{"ref":{"type":"ref/resource","uri":"f:///{p}"}}}`, nil},
+		{"a prompt's completion", "completion/complete", `{"params":{"ref":{"type":"ref/prompt","name":"docs__p"}}}`, "docs", `{"params":{"ref":{"type":"ref/prompt","name":"p"}}}`, nil},
+		{"two servers", "completion/complete", `{"params":{"ref":{"name":"docs__p","uri":"mcp.files+p"}}}`, "", "", joint.ErrMany},
+		{"no server", "tools/call", `{"params":{"name":"search"}}`, "", "", joint.ErrNobody},
+		{"an empty server", "tools/call", `{"params":{"name":"__search"}}`, "", "", joint.ErrNobody},
+		{"no rest", "tools/call", `{"params":{"name":"docs__"}}`, "", "", joint.ErrNobody},
+		{"a server's own URI", "resources/read", `{"params":{"uri":"git+ssh://h/p"}}`, "", "", joint.ErrNobody},
+		{"no name", "prompts/get", `{"params":{}}`, "", "", joint.ErrNobody},
+		{"a method that names nothing", "vendor/x", `{"params":{"name":"docs__p"}}`, "", "", joint.ErrNobody},
+	} {
+		server, edits, err := joint.Aim(tt.method, []byte(tt.raw))
+		if !errors.Is(err, tt.err) || server != tt.server {
+			t.Errorf("%s: for %q, %v", tt.name, server, err)
+			continue
+		}
+		if got, _ := gate.Splice([]byte(tt.raw), edits...); err == nil && string(got) != tt.want {
+			t.Errorf("%s: %s", tt.name, got)
+		}
+	}
+}
+
+func TestIdsComeBack(t *testing.T) {
+	t.Parallel()
+	for _, raw := range []string{`7`, `"7"`, `"a:b\n\u00e9\ud83d\ude00"`, `-1.5e3`, `""`} {
+		server, back, ok := joint.CutID(joint.ID("docs", []byte(raw)))
+		if server != "docs" || string(back) != raw || !ok {
+			t.Errorf("%s came back as %s of %q, %v", raw, back, server, ok)
+		}
+	}
+	for _, raw := range []string{`7`, `"7"`, `"docs:"`, `":7"`, `"docs:7 8"`, `"docs:x"`} {
+		if server, id, ok := joint.CutID([]byte(raw)); ok {
+			t.Errorf("%s is %s of %q", raw, id, server)
+		}
+	}
+}
+
+// What one names, the other reads: whatever servers and clients write.
+func FuzzNames(f *testing.F) {
+	f.Add("search", "file:///a")
+	f.Add("a__b", "mcp.x+y:z")
+	f.Add("_", "+")
+	f.Add("ſ.ı", "{scheme}://x")
+	f.Fuzz(func(t *testing.T, name, uri string) {
+		if !utf8.ValidString(name) || !utf8.ValidString(uri) || name == "" || uri == "" {
+			t.Skip()
+		}
+		tool := joint.Tool("docs", name)
+		server, rest, ok := joint.Cut(tool)
+		if !ok || server != "docs" || len(tool) > 64 {
+			t.Errorf("%q is %q", name, tool)
+		}
+		if own, ok := joint.AliasesOf("docs", []string{name}).Called(server, rest); own != name || !ok {
+			t.Errorf("%q came back as %q", name, own)
+		}
+		if server, rest, ok := joint.CutURI(joint.URI("docs", uri)); server != "docs" || rest != uri || !ok {
+			t.Errorf("%q came back as %q", uri, rest)
+		}
+	})
+}
