@@ -1,0 +1,86 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+// symptom is what `sluice doctor` says of one thing.
+type symptom struct{ State, Of, Found, Do string }
+
+// doctor runs it, and returns what it says of each thing, by that and its state.
+func doctor(t *testing.T, env ...string) (code int, found map[string]symptom) {
+	t.Helper()
+	ran := stack.Run(t, stack.Command{Args: []string{"doctor", "-o", "json"}, Env: env, Dir: t.TempDir()})
+	var all []symptom
+	if err := json.Unmarshal([]byte(ran.Stdout), &all); err != nil {
+		t.Fatalf("%v: %s%s", err, ran.Stdout, ran.Stderr)
+	}
+	found = make(map[string]symptom)
+	for _, s := range all {
+		found[s.State+" "+s.Of] = s
+	}
+	return ran.Code, found
+}
+
+// What is wrong with a mesh is named, with the way out, and only that ends with 1.
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, tools)
+	s := stack.Write(t, stack.Options{
+		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  shut: {http: {url: %q}}\n  away: {http: {url: \"http://127.0.0.1:1/mcp\"}}", up.URL, up.URL),
+		Policy:  "version: 1\nname: first\ndefault: deny\nrules:\n  - {name: r, match: {server: [raw, away]}, action: allow}\n",
+	})
+	env := []string{"SLUICE_CONFIG=" + s.Config, "SLUICE_TOKEN=" + stack.OperatorToken, "SLUICE_AGENT_TOKEN=" + stack.AgentToken}
+	code, found := doctor(t, env...)
+	if mesh := found["problem mesh"]; code != 1 || !strings.Contains(mesh.Found, "is it up?") {
+		t.Errorf("before it is up: %d, %+v", code, found)
+	}
+	p := stack.Start(t, s)
+	env = append(env, "SLUICE_URL="+p.URL, "SLUICE_ADDR="+p.GRPC)
+	eventually.Holds(t, "the server is listed", func() bool {
+		_, found = doctor(t, env...)
+		return found["ok server raw"].Found != ""
+	})
+	code, found = doctor(t, env...)
+	want := []string{"ok mesh", "ok server raw", "problem server away", "warning server shut"}
+	if diff := cmp.Diff(want, statesOf(found, "mesh", "server")); code != 1 || diff != "" {
+		t.Errorf("%d, found (-want +got):\n%s%+v", code, diff, found)
+	}
+	if raw := found["ok server raw"]; !strings.Contains(raw.Found, "the agent sees") {
+		t.Errorf("the agent's view: %+v", raw)
+	}
+	if shut := found["warning server shut"]; !strings.Contains(shut.Do, "policy explain") {
+		t.Errorf("a server of which nothing is shown: %+v", shut)
+	}
+	if err := os.WriteFile(s.Policy, []byte("version: 1\nname: first\ndefault: perhaps\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	eventually.Holds(t, "a policy that does not load is named", func() bool {
+		code, found = doctor(t, env...)
+		return code == 1 && strings.Contains(found["problem policy"].Found, "perhaps")
+	})
+}
+
+// statesOf are the states of things of these sorts, sorted.
+func statesOf(found map[string]symptom, sorts ...string) (out []string) {
+	for key, s := range found {
+		for _, sort := range sorts {
+			if s.Of == sort || strings.HasPrefix(s.Of, sort+" ") {
+				out = append(out, key)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}

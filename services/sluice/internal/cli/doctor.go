@@ -1,0 +1,299 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/spf13/cobra"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/pki"
+)
+
+const (
+	// agentTokenEnv gives the token of an agent beside that of the operator who looks.
+	agentTokenEnv = "SLUICE_AGENT_TOKEN"
+	// waitTool is the gateway's own tool, which is no server's.
+	waitTool = "sluice_approval_wait"
+	// doctorTimeout bounds all that is asked, and maxExamined how many servers are at a time.
+	doctorTimeout = 30 * time.Second
+	maxExamined   = 8
+	// expiresSoon is how long before its end a certificate is warned of.
+	expiresSoon = 14 * 24 * time.Hour
+)
+
+// States of a symptom, the worst first.
+const (
+	stateProblem = "problem"
+	stateWarning = "warning"
+	stateOK      = "ok"
+)
+
+// symptom is what was found of one thing.
+type symptom struct {
+	State string `json:"state"`
+	// Of is what was looked at.
+	Of    string `json:"of"`
+	Found string `json:"found"`
+	// Do is the way out; empty where there is nothing to do.
+	Do string `json:"do,omitzero"`
+}
+
+func (t *tool) doctor() *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what is wrong with the mesh and its servers, and say what to do",
+		Long: `Look at the configuration, its policies and certificates, at the roles of the running
+mesh, at each server as the gateway knows it, and at what the agent would find there.
+Nothing is changed, and no tool is called. The agent is the one whose token was
+generated, or is given by SLUICE_AGENT_TOKEN.
+
+It ends with 1 where something has to be mended. Of warnings it does not.`,
+		Args: args(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error {
+			f, err := t.load()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(c.Context(), doctorTimeout)
+			defer cancel()
+			return t.printSymptoms(t.examine(ctx, f))
+		},
+	}
+}
+
+// examine looks at everything, and goes on where something is wrong.
+func (t *tool) examine(ctx context.Context, f *config.File) []symptom {
+	out := append(t.examineFile(f), examineCertificates(f, time.Now())...)
+	h := t.askAll(ctx, f)
+	out = append(out, t.examineMesh(h)...)
+	if h.silence == nil {
+		out = append(out, t.examineServers(ctx, f, h.gateway.GetServers())...)
+	}
+	return out
+}
+
+// examineFile looks at the configuration, as `config check` does.
+func (t *tool) examineFile(f *config.File) (out []symptom) {
+	of := cmp.Or(f.Name(), "configuration")
+	warnings, err := resolveAll(f)
+	if err != nil {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			out = append(out, symptom{stateProblem, of, line, "mend it, and look again with " + t.command("config check")})
+		}
+	}
+	for _, text := range append(f.Warnings(), warnings...) {
+		out = append(out, symptom{State: stateWarning, Of: of, Found: text})
+	}
+	if len(out) == 0 {
+		out = append(out, symptom{State: stateOK, Of: of, Found: "it loads, with its secrets and policies"})
+	}
+	return out
+}
+
+// examineCertificates looks at those of the roles, as far as they are on this machine.
+func examineCertificates(f *config.File, now time.Time) (out []symptom) {
+	if f.TLS.Dir == "" {
+		return nil
+	}
+	for _, role := range roles {
+		name := authn.RoleName(role)
+		file := filepath.Join(f.Path(f.TLS.Dir), name+".pem")
+		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && f.Apart() {
+			continue // it lives on another machine
+		}
+		of := "certificate of " + name
+		id, _, err := pki.Load(f.Path(f.TLS.Dir), role)
+		if err != nil {
+			out = append(out, symptom{stateProblem, of, err.Error(), "make certificates with `sluice certs`"})
+			continue
+		}
+		out = append(out, expiry(of, id.Cert.Leaf, now))
+	}
+	return out
+}
+
+// expiry says until when a certificate counts.
+func expiry(of string, leaf *x509.Certificate, now time.Time) symptom {
+	ends := leaf.NotAfter.Local().Format(time.DateTime)
+	switch left := leaf.NotAfter.Sub(now); {
+	case left <= 0:
+		return symptom{stateProblem, of, "it has ended, at " + ends, "make another with `sluice certs`; the role takes it without a restart"}
+	case left < expiresSoon:
+		return symptom{stateWarning, of, "it ends soon, at " + ends, "make another with `sluice certs`; the role takes it without a restart"}
+	default:
+		return symptom{State: stateOK, Of: of, Found: "it counts until " + ends}
+	}
+}
+
+// examineMesh looks at what the roles say of themselves.
+func (t *tool) examineMesh(h heard) (out []symptom) {
+	if h.silence != nil {
+		out = append(out, symptom{State: stateProblem, Of: "mesh", Found: h.silence.Error()}) // which says the way out
+	}
+	for _, r := range h.roles {
+		if serving := healthv1.HealthCheckResponse_SERVING.String(); r.Error != "" || r.Status != serving {
+			out = append(out, symptom{stateProblem, "role " + r.Role, strings.TrimSpace(r.Status + " " + r.Error), "its log says why"})
+		}
+	}
+	g := h.gateway
+	for _, why := range g.GetNotReady() {
+		out = append(out, symptom{stateProblem, "mesh", why, "no call passes until this is mended"})
+	}
+	for _, why := range g.GetDegraded() {
+		out = append(out, symptom{stateWarning, "mesh", why, "calls that need it are refused meanwhile"})
+	}
+	for _, why := range toCheck(g.GetJournal().GetCheck()).Broken {
+		out = append(out, symptom{stateProblem, "journal", why, "see " + t.command("journal verify")})
+	}
+	for _, why := range h.rejected {
+		out = append(out, symptom{stateProblem, "policy", why, "the revision before stays in force; mend the file"})
+	}
+	if h.silence == nil && len(out) == 0 {
+		out = append(out, symptom{State: stateOK, Of: "mesh", Found: fmt.Sprintf("%s is ready, under policy %.12s", g.GetVersion(), g.GetPolicyRevision())})
+	}
+	return out
+}
+
+// examineServers looks at each server, as the gateway knows it and as the agent finds it.
+func (t *tool) examineServers(ctx context.Context, f *config.File, servers []*gatewayv1.ServerStatus) []symptom {
+	secret := agentSecret(f)
+	var out []symptom
+	if secret == "" {
+		out = append(out, symptom{stateWarning, "agent", "what it would find is not looked at: its token is not at " + tokenFile(f, agentToken), "give it as " + agentTokenEnv})
+	}
+	found := make([]symptom, len(servers))
+	places, all := make(chan struct{}, maxExamined), sync.WaitGroup{}
+	for i, s := range servers {
+		places <- struct{}{}
+		all.Go(func() {
+			defer func() { <-places }()
+			found[i] = t.examineServer(ctx, f, s, secret)
+		})
+	}
+	all.Wait()
+	for i, s := range servers {
+		out = append(out, found[i])
+		if not := s.GetSandbox().GetNotHeld(); len(not) > 0 {
+			out = append(out, symptom{stateWarning, "sandbox of " + s.GetName(), "not held: " + strings.Join(not, ", ") + "; " + s.GetSandbox().GetWhy(), "docs/operations.md, Servers over stdio, says what it needs"})
+		}
+	}
+	return out
+}
+
+// agentSecret is the token of the agent whose view is looked at; empty where there is none.
+func agentSecret(f *config.File) string {
+	if text, ok := app.Env(agentTokenEnv); ok {
+		return strings.TrimSpace(text)
+	}
+	raw, err := os.ReadFile(tokenFile(f, agentToken))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(raw))
+}
+
+// examineServer looks at one server; with an agent's token, at what that finds there.
+func (t *tool) examineServer(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) symptom {
+	of := "server " + s.GetName()
+	if until := s.GetRestsUntil(); until != nil {
+		return symptom{stateProblem, of, "it was not reached many times in a row: " + s.GetLastError(), "is it up, and the address right? It is tried again by itself"}
+	}
+	if secret != "" {
+		n, err := t.listAs(ctx, f, s.GetName(), secret)
+		switch {
+		case err != nil:
+			return symptom{stateProblem, of, err.Error() + lastError(s), "the gateway's log says more"}
+		case n == 0:
+			return symptom{stateWarning, of, "the agent sees no tool of it", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for it"}
+		default:
+			return symptom{State: stateOK, Of: of, Found: fmt.Sprintf("the agent sees %d tools", n) + lastError(s)}
+		}
+	}
+	if s.GetLastError() != "" {
+		return symptom{State: stateWarning, Of: of, Found: "its last request had no usable answer: " + s.GetLastError()}
+	}
+	return symptom{State: stateOK, Of: of, Found: "nothing is known against it"}
+}
+
+func lastError(s *gatewayv1.ServerStatus) string {
+	if s.GetLastError() == "" {
+		return ""
+	}
+	return "; last error: " + s.GetLastError()
+}
+
+// listAs is how many tools of a server the holder of a token sees on the first page of its list.
+func (t *tool) listAs(ctx context.Context, f *config.File, server, secret string) (int, error) {
+	client, err := edgeClient(f)
+	if err != nil {
+		return 0, err
+	}
+	s, err := openSession(ctx, client, t.edgeURL(f, server), secret)
+	if err != nil {
+		return 0, err
+	}
+	defer s.close(ctx)
+	result, err := s.request(ctx, "tools/list", struct{}{})
+	if err != nil {
+		return 0, err
+	}
+	var list struct {
+		Tools []struct {
+			Name string `json:"name"`
+		} `json:"tools"`
+	}
+	if err := json.Unmarshal(result, &list); err != nil {
+		return 0, fmt.Errorf("read the list: %w", err)
+	}
+	n := 0
+	for _, tool := range list.Tools {
+		if tool.Name != waitTool {
+			n++
+		}
+	}
+	return n, nil
+}
+
+// printSymptoms prints what was found, the worst first.
+func (t *tool) printSymptoms(all []symptom) error {
+	order := []string{stateProblem, stateWarning, stateOK}
+	slices.SortStableFunc(all, func(a, b symptom) int {
+		return cmp.Compare(slices.Index(order, a.State), slices.Index(order, b.State))
+	})
+	if t.json() {
+		if err := t.printJSON(all); err != nil {
+			return err
+		}
+	} else {
+		var rows [][]string
+		for _, f := range all {
+			if f.Do != "" {
+				f.Found += " -> " + f.Do
+			}
+			rows = append(rows, []string{f.State, f.Of, f.Found})
+		}
+		if err := t.table([]string{"STATE", "OF", "FOUND"}, rows); err != nil {
+			return err
+		}
+	}
+	if all[0].State == stateProblem {
+		return errSilent
+	}
+	return nil
+}
