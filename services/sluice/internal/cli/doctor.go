@@ -27,7 +27,7 @@ import (
 
 const (
 	// agentTokenEnv gives the token of an agent beside that of the operator who looks.
-	agentTokenEnv = "SLUICE_AGENT_TOKEN"
+	agentTokenEnv = "SLUICE_AGENT_TOKEN" //nolint:gosec // a name, and no token
 	// waitTool is the gateway's own tool, which is no server's.
 	waitTool = "sluice_approval_wait"
 	// doctorTimeout bounds all that is asked, and maxExamined how many servers are at a time.
