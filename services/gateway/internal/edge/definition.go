@@ -30,7 +30,11 @@ var errList = errors.New("the server's answer is no list of tools")
 
 // known is what the catalogue knows of a page that the session got, as of at most age ago.
 func (x *exchange) known(ctx context.Context, answer *gate.Answer, age time.Duration) (*catalogue.Known, error) {
-	return x.deps.Catalogue.Of(ctx, catalogue.List{Server: x.server, Version: x.sess.Version, To: x.principal}, answer, age)
+	version := x.sess.Version
+	if x.target.sessionless() {
+		version = mcp.Modern // in which it lists, whatever its client speaks
+	}
+	return x.deps.Catalogue.Of(ctx, catalogue.List{Server: x.server, Version: version, To: x.principal}, answer, age)
 }
 
 // discovered is what the gateway has listed itself; nil where it could not. It waits for

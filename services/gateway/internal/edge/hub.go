@@ -191,7 +191,7 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 
 // newMember is a session with a server that belongs to one with many. In records both have one name.
 func (x *exchange) newMember(key session.Key, said reach.Standing) *session.Session {
-	hub, server, who := x.hub, x.target.Server, principal.Of(x.principal)
+	hub, target, who := x.hub, x.target, principal.Of(x.principal)
 	claims := x.tellable(hub.Members.Abilities, said)
 	id, _ := session.NewID()
 	sess := &session.Session{
@@ -201,8 +201,8 @@ func (x *exchange) newMember(key session.Key, said reach.Standing) *session.Sess
 	if said.Some {
 		sess.Client.Asks = methodsOf(claims)
 	}
-	sess.Upstream = server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
-		up, opened, err := server.Open(ctx, who, upstream.Initialize(hub.Version, hub.Client.Name, hub.Client.Version, claims...), has)
+	sess.Upstream = target.Server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+		up, opened, err := target.open(ctx, who, upstream.Initialize(hub.Version, hub.Client.Name, hub.Client.Version, claims...), has)
 		if err != nil {
 			return nil, err
 		}

@@ -46,6 +46,8 @@ type reached struct {
 
 	said  reach.Standing
 	found *discovery.Found
+	// greeting is what it says that it has.
+	greeting *gate.Answer
 	// why it is left out; nil where it is not.
 	why *refusal.Refusal
 	// parts are what it adds to a list.
@@ -89,16 +91,16 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 
 // find finds what the gateway knows of the server. A program that nobody uses is not started for it.
 func (s *reached) find(ctx context.Context) {
+	var err error
 	if s.found = s.target.found.Last(); s.found == nil || !s.target.program() {
 		s.target.found.Renew(discovery.Fresh) // which goes on for others where this caller waits no longer
-		var err error
 		if s.found, err = s.target.found.Found(ctx, discovery.Fresh); err != nil {
 			s.why = s.unfound(ctx, err)
 			return
 		}
 	}
-	if s.found.Version == mcp.Modern {
-		s.why = &refusal.Refusal{Code: commonv1.Code_CODE_PROTOCOL_VERSION}
+	if s.greeting, err = greetingOf(s.found); err != nil {
+		s.why = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	}
 }
 
@@ -224,7 +226,7 @@ func capabilityOf(field string) string {
 // offers tells whether the server said that it has something.
 func (s *reached) offers(capability string) bool {
 	var has map[string]jsontext.Value
-	err := json.Unmarshal(s.found.Greeting.Capabilities.Of(s.found.Greeting.Raw), &has)
+	err := json.Unmarshal(s.greeting.Capabilities.Of(s.greeting.Raw), &has)
 	return err == nil && has[capability].Kind() == '{'
 }
 

@@ -99,7 +99,7 @@ func (x *exchange) greetMany(sess *session.Session, servers []*reached) ([]byte,
 			continue
 		}
 		var offers map[string]map[string]bool
-		if err := json.Unmarshal(serverCapabilities(s.found.Greeting, s.said), &offers); err != nil {
+		if err := json.Unmarshal(serverCapabilities(s.greeting, s.said), &offers); err != nil {
 			return nil, err
 		}
 		delete(offers, "logging") // one level for all is not for one server to be told
@@ -122,7 +122,7 @@ func (s *reached) instructions() string {
 	var greeting struct {
 		Instructions string `json:"instructions"`
 	}
-	if err := json.Unmarshal(s.found.Greeting.Result.Of(s.found.Greeting.Raw), &greeting); err != nil {
+	if err := json.Unmarshal(s.greeting.Result.Of(s.greeting.Raw), &greeting); err != nil {
 		return ""
 	}
 	text := strings.TrimSpace(greeting.Instructions)

@@ -122,6 +122,9 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 // mayBeOld reports whether what is not known as accepted may be by now. It has the server
 // listed in the session's revision, where that was not done.
 func (x *exchange) mayBeOld(ctx context.Context, known *catalogue.Known) bool {
+	if x.target.sessionless() {
+		return time.Since(known.At) > newsAfter
+	}
 	if under := x.target.under[x.sess.Version]; under != nil && under.Last() == nil {
 		if found := x.found().Last(); found == nil || found.Version != x.sess.Version {
 			_, err := under.Found(ctx, discovery.Fresh)

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -63,6 +64,10 @@ func (x *exchange) call(ctx context.Context) {
 		}
 		call.Told, call.Mirrored = x.claimed(), x.mirrored
 		under.EndsWith(calling)
+	} else if x.msg.Method == mcp.MethodToolsCall {
+		if bindings := x.target.found.Mirrors(x.msg.Name); bindings != nil { // the server has no sessions
+			call.Mirrored = mirror.Say(x.msg.Arguments.Of(x.msg.Raw), bindings)
+		}
 	}
 	if x.sess.Client.Elicits && out.streams {
 		call.Confirm = x.confirm(out)

@@ -321,9 +321,7 @@ func (x *exchange) spoken() []string {
 	}
 	under, found := x.target.under[mcp.Modern], x.target.found.Last()
 	switch {
-	case found != nil && found.Version == mcp.Modern: // it was asked for the others first
-		return []string{mcp.Modern}
-	case under != nil && under.Greeted():
+	case found != nil && found.Version == mcp.Modern, under != nil && under.Greeted():
 		return append([]string{mcp.Modern}, mcp.Supported()...)
 	default:
 		return mcp.Supported()

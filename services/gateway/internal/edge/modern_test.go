@@ -267,15 +267,15 @@ func TestCachesKeepAnswersForTheirCallers(t *testing.T) {
 	})
 }
 
-// A client of an older revision learns what a server without sessions speaks.
-func TestOlderClientsLearnWhatIsSpoken(t *testing.T) {
+// A client of an older revision has a session with a server that has none.
+func TestOlderClientsHaveSessionsWithServersThatHaveNone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernWorld(t)
 		w.standing = new(policyv1.CheckServerResponse)
 		for _, reach := range []bool{false, true} {
 			w.standing.CouldAllow = reach
-			if got := w.do("POST", "/mcp/files", initialize, nil); got.status != 400 || !strings.Contains(got.body, `"supported":["2026-07-28"]`) || got.header.Get("Mcp-Session-Id") != "" {
+			if got := w.do("POST", "/mcp/files", initialize, nil); got.status != 200 || !strings.Contains(got.body, `"protocolVersion":"2025-11-25","capabilities":{"tools":{`) || got.header.Get("Mcp-Session-Id") == "" {
 				t.Errorf("reach %t: %d %s", reach, got.status, got.body)
 			}
 		}

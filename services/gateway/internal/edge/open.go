@@ -89,32 +89,61 @@ func (x *exchange) open(ctx context.Context) {
 func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Session, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
 	defer cancel()
-	if found := x.target.found.Last(); found != nil && found.Version == mcp.Modern {
-		x.target.found.Renew(newsAfter)
-		if time.Since(found.At) <= discovery.Fresh {
-			return nil, upstream.Answer{}, errVersion
-		}
-	}
 	who := principal.Of(x.principal)
 	client, clientVersion := x.msg.Client()
 	if said.Some {
-		return x.target.Server.Open(ctx, who, upstream.Initialize(x.msg.Version, client, clientVersion, x.claims(said)...), &x.has.Answer)
+		return x.target.open(ctx, who, upstream.Initialize(x.msg.Version, client, clientVersion, x.claims(said)...), &x.has.Answer)
 	}
 	found, err := x.target.found.Found(ctx, discovery.Fresh)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
-	if found.Version == mcp.Modern {
-		return nil, upstream.Answer{}, errVersion
+	greeting, err := greetingOf(found)
+	if err != nil {
+		return nil, upstream.Answer{}, err
 	}
-	version, server := x.agreed(found.Greeting, said), x.target.Server
-	return server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
-		up, opened, err := server.Open(ctx, who, upstream.Initialize(version, client, clientVersion), has)
+	version, target := x.agreed(greeting, said), x.target
+	return target.Server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+		up, opened, err := target.open(ctx, who, upstream.Initialize(version, client, clientVersion), has)
 		if err != nil {
 			return nil, err
 		}
 		return up, begin(ctx, up, opened.Message, func(spoken string) bool { return spoken == version })
-	}, nil), upstream.Answer{Message: found.Greeting}, nil
+	}, nil), upstream.Answer{Message: greeting}, nil
+}
+
+// open opens a session with the server; one of the gateway's making where the server has none.
+func (t Target) open(ctx context.Context, who principal.Key, hello upstream.Own, has *room.Holding) (*upstream.Session, upstream.Answer, error) {
+	if t.sessionless() {
+		t.found.Renew(newsAfter) // it may have got some
+		return t.Server.Bridge(ctx, who, hello, has)
+	}
+	up, answer, err := t.Server.Open(ctx, who, hello, has)
+	if t.found.Last() != nil || !t.Server.CanBeModern() || !answer.Refuses() {
+		return up, answer, err
+	}
+	if found, unknown := t.found.Found(ctx, discovery.Fresh); unknown != nil || found.Version != mcp.Modern {
+		return up, answer, err
+	}
+	if err == nil {
+		_ = up.Close(ctx) // what comes of it changes nothing
+	}
+	has.Keep(0)
+	return t.Server.Bridge(ctx, who, hello, has)
+}
+
+// sessionless tells whether the server speaks 2026-07-28 alone, as far as is known.
+func (t Target) sessionless() bool {
+	found := t.found.Last()
+	return found != nil && found.Version == mcp.Modern
+}
+
+// greetingOf is what the gateway was told of a server, as an answer to initialize.
+func greetingOf(found *discovery.Found) (*gate.Answer, error) {
+	if found.Version != mcp.Modern {
+		return found.Greeting, nil
+	}
+	return upstream.Greeting(found.Greeting, mcp.Supported()[0], []byte("0"))
 }
 
 // begin puts a session with a server into use, where the server's revision will do. Where that

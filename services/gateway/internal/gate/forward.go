@@ -3,6 +3,7 @@ package gate
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"math"
 	"slices"
 
@@ -87,6 +88,34 @@ func (m *Message) spans() [15]*Span {
 		&m.ID, &m.Params, &m.Result, &m.Error, &m.NameValue, &m.URIValue, &m.Arguments, &m.RequestID, &m.ProgressToken,
 		&m.InputResponses, &m.Capabilities, &m.clientInfo, &m.Meta.Object, &m.Meta.ProgressToken, &m.Meta.Capabilities,
 	}
+}
+
+// ErrSaid means that a message says already what was to be added to it. Compare with errors.Is.
+var ErrSaid = errors.New("the message says already what is to be added")
+
+// With is a request as a server without sessions is to get it: with these members in its _meta, which
+// say what a session else does, and these beside the others of its params (MCP 2026-07-28, Requests).
+// Both are raw members, separated by commas, and not empty is the first. All other bytes stay what they
+// are; the whole is put through the gate anew. Errors: [ErrSaid], or an [*Error].
+func (m *Message) With(meta, params []byte) (*Message, error) {
+	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.InputResponses.Present() {
+		return nil, ErrSaid
+	}
+	var edits []Edit
+	if len(params) > 0 {
+		if !m.Params.Present() {
+			return nil, ErrSplice
+		}
+		at := m.Params.Start + 1
+		edits = append(edits, Edit{Span{at, at}, append(bytes.Clone(params), ',')}) // _meta stands behind
+	}
+	raw, err := Splice(m.Raw, append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members))...)
+	if err != nil {
+		return nil, err
+	}
+	limits := AnswerLimits() // what a server said may be in it
+	limits.IDBytes = len(m.Raw)
+	return Parse(raw, limits)
 }
 
 // insertMeta returns the edit that puts members into _meta, where the given

@@ -51,16 +51,26 @@ type FeatureOption struct{ Name, Method string }
 func Features() []Feature {
 	return []Feature{
 		{"completions", "completion/complete", nil},
-		{"logging", "logging/setLevel", nil},
+		{"logging", MethodSetLevel, nil},
 		{"prompts", "prompts/list", []FeatureOption{{"listChanged", ""}}},
 		{"resources", "resources/list", []FeatureOption{{"listChanged", ""}, {"subscribe", MethodSubscribe}}},
 		{"tools", MethodToolsList, []FeatureOption{{"listChanged", ""}}},
 	}
 }
 
-// MethodSubscribe asks to be told when a resource changes (MCP 2025-11-25, Resources,
-// Subscriptions).
-const MethodSubscribe = "resources/subscribe"
+// MethodSubscribe asks to be told when a resource changes, and MethodUnsubscribe to be told no longer
+// (MCP 2025-11-25, Resources, Subscriptions). MethodSetLevel says which lines of a server's log a client
+// wants (Logging).
+const (
+	MethodSubscribe   = "resources/subscribe"
+	MethodUnsubscribe = "resources/unsubscribe"
+	MethodSetLevel    = "logging/setLevel"
+)
+
+// LogLevels returns the levels of lines of a server's log, the least first (MCP 2025-11-25, Logging).
+func LogLevels() []string {
+	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
+}
 
 // Tells returns the method that a server's notification serves: who may not call, or be asked
 // by, that one has no use for it. It is empty for one that is not known.
@@ -161,7 +171,7 @@ func IsMultiRound(method string) bool {
 // IsRemoved tells whether 2026-07-28 no longer knows a method of the revisions with sessions.
 func IsRemoved(method string) bool {
 	switch method {
-	case MethodInitialize, MethodPing, "logging/setLevel", MethodSubscribe, "resources/unsubscribe":
+	case MethodInitialize, MethodPing, MethodSetLevel, MethodSubscribe, MethodUnsubscribe:
 		return true
 	default:
 		return false
@@ -201,6 +211,8 @@ const (
 	MetaVersion      = "io.modelcontextprotocol/protocolVersion"
 	MetaCapabilities = "io.modelcontextprotocol/clientCapabilities"
 	MetaClientInfo   = "io.modelcontextprotocol/clientInfo"
+	// MetaLogLevel is the least level of lines of the log that come with the answer; may be absent.
+	MetaLogLevel = "io.modelcontextprotocol/logLevel"
 )
 
 // ResultComplete is the resultType of an answer that needs nothing more.

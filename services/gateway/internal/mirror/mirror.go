@@ -103,14 +103,9 @@ func isToken(text string) bool {
 // the head that came says of them must be the same: given returns the value of a field in it,
 // empty for none. Errors wrap [ErrMismatch].
 func Fields(arguments []byte, bindings []Binding, given func(header string) string) (out []upstream.Header, err error) {
-	if len(bindings) == 0 {
-		return nil, nil
-	}
-	found := make(map[string]jsontext.Value, len(bindings)) // by the fields' names
-	if len(arguments) > 0 {
-		if err := find(jsontext.NewDecoder(bytes.NewReader(arguments)), bindings, 0, found); err != nil {
-			return nil, fmt.Errorf("%w: the arguments can't be read", ErrMismatch)
-		}
+	found, err := said(arguments, bindings)
+	if err != nil {
+		return nil, err
 	}
 	for _, b := range bindings {
 		argument := found[b.Header]
@@ -133,6 +128,33 @@ func Fields(arguments []byte, bindings []Binding, given func(header string) stri
 		}
 	}
 	return out, nil
+}
+
+// Say are the fields of a call whose client does not know of them. What can't be said is left out:
+// the server knows what it makes of that.
+func Say(arguments []byte, bindings []Binding) (out []upstream.Header) {
+	found, err := said(arguments, bindings)
+	if err != nil {
+		return nil
+	}
+	for _, b := range bindings {
+		if value, has, err := b.value(found[b.Header]); err == nil && has {
+			out = append(out, upstream.Header{Name: b.Header, Value: value})
+		}
+	}
+	return out
+}
+
+// said are the arguments that have fields, by the names of those.
+func said(arguments []byte, bindings []Binding) (map[string]jsontext.Value, error) {
+	if len(bindings) == 0 || len(arguments) == 0 {
+		return nil, nil //nolint:nilnil // none is an answer
+	}
+	found := make(map[string]jsontext.Value, len(bindings))
+	if err := find(jsontext.NewDecoder(bytes.NewReader(arguments)), bindings, 0, found); err != nil {
+		return nil, fmt.Errorf("%w: the arguments can't be read", ErrMismatch)
+	}
+	return found, nil
 }
 
 // find reads an object once, and notes the arguments of those bindings that are in it, at this

@@ -61,6 +61,8 @@ func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Ow
 type Client struct {
 	Name, Version string
 	Claims        []mcp.Ability
+	// said is what it claims, as a raw object that the gateway has written; nil for Claims.
+	said []byte
 }
 
 // meta is `_meta` of a request, and the comma behind it; nothing where no session is done without.
@@ -68,8 +70,16 @@ func (c *Client) meta() string {
 	if c == nil {
 		return ""
 	}
-	return `"_meta":{"` + mcp.MetaVersion + `":"` + mcp.Modern + `","` + mcp.MetaCapabilities + `":` + mcp.Told(c.Claims) +
-		`,"` + mcp.MetaClientInfo + `":` + info(c.Name, c.Version) + `},`
+	return `"_meta":{` + string(c.members()) + `},`
+}
+
+// members are those of `_meta` that say who asks.
+func (c *Client) members() []byte {
+	claims := mcp.Told(c.Claims)
+	if c.said != nil {
+		claims = string(c.said)
+	}
+	return []byte(`"` + mcp.MetaVersion + `":"` + mcp.Modern + `","` + mcp.MetaCapabilities + `":` + claims + `,"` + mcp.MetaClientInfo + `":` + info(c.Name, c.Version))
 }
 
 // info is what a client calls itself, as an object.

@@ -1,0 +1,128 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// older stands before an endpoint for a client that knows the revisions with sessions alone: the
+// official SDK's knows both, and prefers the newer one.
+func older(t *testing.T, endpoint string) string {
+	t.Helper()
+	to, err := url.Parse(endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to); r.Out.URL.Path = to.Path }}
+	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return // the client has gone
+		}
+		if bytes.Contains(body, []byte("io.modelcontextprotocol/protocolVersion")) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"x","data":{"supported":["2025-11-25"],"requested":"2026-07-28"}}}`)
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(door.Close)
+	return door.URL
+}
+
+// A client of a revision with sessions has one with a server that has none: what the server asks in
+// its answers it reads as questions of a server's own, and its answers reach the server, as policy
+// allows both; what changes it hears on its stream.
+func TestSessionsWhereThereAreNone(t *testing.T) {
+	t.Parallel()
+	s := stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  bare: {http: {url: %q}}", sessionless(t, everythingServer(t, true))),
+		Policy: `version: 1
+default: allow
+rules:
+  - {name: elicit, match: {method: elicitation/create}, action: allow}
+  - {name: subscribe, match: {method: "resources/*"}, action: allow}
+  - {name: prompts, match: {method: "prompts/*"}, action: allow}
+`,
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for name, path := range map[string]string{"at its own URL": s.MCP("bare"), "at that of all": allOf(s)} {
+		t.Run(name, func(t *testing.T) {
+			prefix := ""
+			if path == allOf(s) {
+				prefix = "bare__"
+			}
+			c, heard := attending(t, listening(older(t, path)))
+			defer c.Close()
+			if v := c.InitializeResult().ProtocolVersion; v != "2025-11-25" {
+				t.Fatalf("the session is of %s", v)
+			}
+			call := func(tool string) *mcp.CallToolResult {
+				t.Helper()
+				r, err := c.CallTool(ctx, &mcp.CallToolParams{Name: prefix + tool})
+				if err != nil {
+					t.Fatalf("call %s: %v", tool, err)
+				}
+				return r
+			}
+			text := func(r *mcp.CallToolResult) string {
+				t.Helper()
+				content, _ := r.Content[0].(*mcp.TextContent)
+				return content.Text
+			}
+			if got := text(call("test_input_required_result_elicitation")); !strings.Contains(got, "ana") {
+				t.Errorf("it elicited %q", got)
+			}
+			if got := <-heard; !strings.HasPrefix(got, "asked ") {
+				t.Errorf("the client was %s", got)
+			}
+			if _, err := c.CallTool(ctx, &mcp.CallToolParams{Name: prefix + "test_input_required_result_sampling"}); err == nil {
+				t.Error("what policy denies was asked")
+			}
+			call("test_trigger_tool_change")
+			call("test_trigger_prompt_change")
+			for want := map[string]bool{"tools changed": true, "prompts changed": true}; len(want) > 0; {
+				select {
+				case got := <-heard:
+					delete(want, got)
+				case <-ctx.Done():
+					t.Fatalf("did not hear %v", want)
+				}
+			}
+		})
+	}
+	told := make(map[string]int)
+	for _, r := range listed(ctx, t, gatewayv1.NewGatewayServiceClient(s.Operator(t))) {
+		if r.GetTool() == "test_input_required_result_elicitation" || r.GetFromServer() {
+			told[fmt.Sprintf("%s %s %s", r.GetKind(), r.GetMethod(), r.GetResult())]++
+		}
+	}
+	want := map[string]int{ // one call each, however often the server asks before it answers
+		"RECORD_KIND_INTENT tools/call RESULT_CLASS_UNSPECIFIED":              2,
+		"RECORD_KIND_OUTCOME tools/call RESULT_CLASS_OK":                      2,
+		"RECORD_KIND_INTENT elicitation/create RESULT_CLASS_UNSPECIFIED":      2,
+		"RECORD_KIND_OUTCOME elicitation/create RESULT_CLASS_OK":              2,
+		"RECORD_KIND_REFUSAL sampling/createMessage RESULT_CLASS_UNSPECIFIED": 2,
+	}
+	if diff := cmp.Diff(want, told); diff != "" {
+		t.Errorf("on record (-want +got):\n%s", diff)
+	}
+}

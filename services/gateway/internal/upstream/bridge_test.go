@@ -1,0 +1,317 @@
+package upstream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// bare is a transport to a server without sessions, which answers requests one after the other.
+type bare struct {
+	upstream.ListChanged
+
+	discovered string
+	answers    func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error)
+
+	mu  sync.Mutex
+	got []string
+}
+
+func (*bare) Kind() string { return "http" }
+func (*bare) Close() error { return nil }
+
+func (s *bare) Open(_ context.Context, _ principal.Key, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
+	if r.Method() != "server/discover" {
+		return nil, upstream.Answer{}, fmt.Errorf("%w: it was asked %s", upstream.ErrNoAnswer, r.Method())
+	}
+	m, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"result":`+s.discovered+`}`), gate.AnswerLimits())
+	return bareConn{s}, upstream.Answer{Message: m, Status: 200}, err
+}
+
+type bareConn struct{ *bare }
+
+func (c bareConn) Request(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	c.mu.Lock()
+	c.got = append(c.got, string(r.Body()))
+	c.mu.Unlock()
+	text, err := c.answers(ctx, r, events)
+	if err != nil {
+		return upstream.Answer{}, err
+	}
+	m, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,`+text+`}`), gate.AnswerLimits())
+	return upstream.Answer{Message: m, Status: 200}, err
+}
+
+func (bareConn) Notify(context.Context, upstream.Request) error {
+	return errors.New("such a server takes no notifications")
+}
+func (bareConn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
+func (bareConn) Close(context.Context) error                     { return nil }
+
+func (s *bare) received() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.got)
+}
+
+const discovered = `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"logging":{},"resources":{"subscribe":true}},"instructions":"i","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`
+
+// bridged opens a session with it, for a client that elicits.
+func bridged(t *testing.T, s *bare) (*upstream.Session, *room.Holding) {
+	t.Helper()
+	counts, err := meters.New(noop.Meter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := upstream.New(s, counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{Tenant: "acme", Subject: "ana"}))
+	t.Cleanup(has.Close)
+	if s.discovered == "" {
+		s.discovered = discovered
+	}
+	abilities := slices.DeleteFunc(mcp.Abilities(), func(a mcp.Ability) bool { return a.Method != mcp.MethodElicit })
+	sess, answer, err := server.Bridge(t.Context(), principal.Key{Tenant: "acme", Subject: "ana"}, upstream.Initialize("2025-06-18", "c", "2", abilities...), has)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `"result":{"protocolVersion":"2025-06-18","capabilities":{"logging":{},"resources":{"subscribe":true},"tools":{}},"serverInfo":{"name":"s","version":"1"},"instructions":"i"}}`
+	if got := string(answer.Message.Raw); s.discovered == discovered && !strings.HasSuffix(got, want) {
+		t.Errorf("it greets as %s", got)
+	}
+	return sess, has
+}
+
+// tells is what each request tells of the session.
+const tells = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"2"}`
+
+// request is a client's, as it was judged.
+func request(t *testing.T, text string, has *room.Holding) upstream.Request {
+	t.Helper()
+	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return upstream.Request{Message: m, Room: has}
+}
+
+const inputs = `"result":{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"n":1e2}},"b":{"method":"roots/list"}},"requestState":"s\u00e9"}`
+
+// What a session says, each request does; and a server that asks gets the request again with the
+// answers and its own state, all else to the byte.
+func TestAServerWithoutSessionsIsAnswered(t *testing.T) {
+	t.Parallel()
+	s := new(bare)
+	s.answers = func(context.Context, upstream.Request, func([]byte)) (string, error) {
+		if len(s.received()) < 3 {
+			return inputs, nil
+		}
+		return `"result":{"content":[],"resultType":"complete"}`, nil
+	}
+	sess, has := bridged(t, s)
+	var asked []string
+	answer, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0", "id":"x","method":"tools/call","params":{"name":"t","arguments":{"n":12345678901234567}}}`, has), func(raw []byte) {
+		m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		id := m.ID.Of(raw)
+		asked = append(asked, strings.Replace(string(raw), string(id), "ID", 1))
+		result := `{"roots":[ ]}`
+		if m.Method == mcp.MethodElicit {
+			result = `{"action":"accept","content":{"n":9007199254740993}}`
+		}
+		reply := request(t, `{"jsonrpc":"2.0","id":`+string(id)+`,"result":`+result+`}`, nil).Message
+		if err := sess.Reply(t.Context(), reply); err != nil {
+			t.Error(err)
+		}
+		if err := sess.Reply(t.Context(), reply); err != nil { // a second one is nobody's
+			t.Error(err)
+		}
+	})
+	if err != nil || string(answer.Message.ID.Of(answer.Message.Raw)) != `"x"` || !strings.Contains(string(answer.Message.Raw), `"content":[]`) {
+		t.Fatalf("%v, %v", answer.Message, err)
+	}
+	params := `"name":"t","arguments":{"n":12345678901234567}}}`
+	first := `{"jsonrpc":"2.0", "id":"x","method":"tools/call","params":{"_meta":{` + tells + `},` + params
+	next := `{"jsonrpc":"2.0", "id":"x","method":"tools/call","params":{"inputResponses":{"a":{"action":"accept","content":{"n":9007199254740993}},"b":{"roots":[ ]}},"requestState":"s\u00e9","_meta":{` + tells + `},` + params
+	if diff := cmp.Diff([]string{first, next, next}, s.received()); diff != "" {
+		t.Errorf("the server got (-want +got):\n%s", diff)
+	}
+	slices.Sort(asked)
+	want := []string{`{"jsonrpc":"2.0","id":ID,"method":"elicitation/create","params":{"n":1e2}}`, `{"jsonrpc":"2.0","id":ID,"method":"roots/list"}`}
+	if diff := cmp.Diff([]string{want[0], want[0], want[1], want[1]}, asked); diff != "" {
+		t.Errorf("the client was asked (-want +got):\n%s", diff)
+	}
+}
+
+// U1: what such a server asks without an end, or of nobody, or in a way that can't be read, ends its
+// request with an error, and so does a client that does not answer.
+func TestU1AServerWithoutSessionsAsksInVain(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		answer  string
+		reply   string
+		nobody  bool
+		rounds  int
+		message string
+	}{
+		"again and again":         {inputs, `"result":{}`, false, 16, "again and again"},
+		"with nothing but states": {`"result":{"resultType":"input_required","requestState":"s"}`, "", false, 16, "again and again"},
+		"what may not be asked":   {inputs, `"error":{"code":-31403,"message":"m"}`, false, 1, "did not answer"},
+		"nobody":                  {inputs, "", true, 1, "nobody takes"},
+		"no object":               {`"result":{"inputRequests":[1]}`, "", false, 1, "can't be read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := &bare{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return tt.answer, nil }}
+			sess, has := bridged(t, s)
+			events := func(raw []byte) {
+				m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = sess.Reply(t.Context(), request(t, `{"jsonrpc":"2.0","id":`+string(m.ID.Of(raw))+`,`+tt.reply+`}`, nil).Message)
+			}
+			if tt.nobody {
+				events = nil
+			}
+			answer, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`, has), events)
+			if err != nil || !answer.Message.Error.Present() || !strings.Contains(string(answer.Message.Raw), tt.message) || len(s.received()) != tt.rounds {
+				t.Errorf("%v, %v after %d rounds", answer.Message, err, len(s.received()))
+			}
+		})
+	}
+}
+
+// What is told once in a session is told such a server with each request, and what it does not know
+// is refused in its place.
+func TestWhatASessionKeepsForAServerWithoutThem(t *testing.T) {
+	t.Parallel()
+	s := &bare{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return `"result":{}`, nil }}
+	sess, has := bridged(t, s)
+	do := func(method, params string) string {
+		t.Helper()
+		answer, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"`+method+`","params":`+params+`}`, has), func([]byte) {})
+		if err != nil {
+			return err.Error()
+		}
+		return string(answer.Message.Raw)
+	}
+	const done = `{"jsonrpc":"2.0","id":1,"result":{}}`
+	if got := do("logging/setLevel", `{"level":"loud"}`); !strings.Contains(got, "-32602") {
+		t.Errorf("a level that is none: %s", got)
+	}
+	if got := do("logging/setLevel", `{"level":"info"}`); got != done {
+		t.Errorf("a level: %s", got)
+	}
+	if got := do("vendor/x", `{"_meta":{"progressToken":"p"}}`); got != done {
+		t.Errorf("a method of a vendor's: %s", got)
+	}
+	want := `{"jsonrpc":"2.0","id":1,"method":"vendor/x","params":{"_meta":{` + tells + `,"io.modelcontextprotocol/logLevel":"info","progressToken":"p"}}}`
+	if diff := cmp.Diff([]string{want}, s.received()); diff != "" {
+		t.Errorf("the server got (-want +got):\n%s", diff)
+	}
+	if got := do("vendor/x", `{"_meta":{"io.modelcontextprotocol/protocolVersion":"2025-11-25"}}`); !strings.Contains(got, "says already") {
+		t.Errorf("a message that says it itself: %s", got)
+	}
+	for i := range 100 {
+		if got := do("resources/subscribe", fmt.Sprintf(`{"uri":"a:%d"}`, i)); got != done {
+			t.Fatalf("subscription %d: %s", i, got)
+		}
+	}
+	if got := do("resources/subscribe", `{"uri":"a:100"}`); !strings.Contains(got, "too many") {
+		t.Errorf("one more: %s", got)
+	}
+	if do("resources/subscribe", `{"uri":"a:1"}`) != done || do("resources/unsubscribe", `{"uri":"a:1"}`) != done || do("resources/subscribe", `{"uri":"a:100"}`) != done {
+		t.Error("one in place of another is too many")
+	}
+}
+
+// A client that gives a request up ends it at such a server, which has no other way to hear of it.
+func TestWhoGivesUpEndsARequestWithoutSessions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &bare{answers: func(ctx context.Context, _ upstream.Request, _ func([]byte)) (string, error) {
+			<-ctx.Done()
+			return "", fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
+		}}
+		sess, has := bridged(t, s)
+		ended := make(chan error)
+		go func() {
+			_, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`, has), nil)
+			ended <- err
+		}()
+		synctest.Wait()
+		for _, id := range []string{`"1"`, `1`} {
+			if err := sess.Tell(t.Context(), upstream.Cancelled([]byte(id))); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := <-ended; !errors.Is(err, upstream.ErrCancelled) {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+}
+
+// The stream of such a session is a subscription, which another takes the place of when the client
+// wants to hear of other resources.
+func TestAStreamWithoutSessionsIsASubscription(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &bare{answers: func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error) {
+			if r.Method() != mcp.MethodListen {
+				return `"result":{}`, nil
+			}
+			events([]byte(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{}}`))
+			events([]byte(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`))
+			<-ctx.Done()
+			return "", fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
+		}}
+		sess, has := bridged(t, s)
+		ctx, cancel := context.WithCancel(t.Context())
+		opened, heard, ended := 0, 0, make(chan error)
+		go func() {
+			ended <- sess.Listen(ctx, upstream.Listener{Room: has, Opened: func() { opened++ }, Event: func(upstream.Event) error { heard++; return nil }})
+		}()
+		synctest.Wait()
+		other := upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{Tenant: "acme", Subject: "ana"}))
+		defer other.Close()
+		if _, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"a:b"}}`, other), nil); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if opened != 1 || heard != 2 {
+			t.Errorf("opened %d times, heard %d", opened, heard)
+		}
+		for i, want := range []string{`"resourceSubscriptions":[]`, `"resourceSubscriptions":["a:b"]`} {
+			if got := s.received()[i]; !strings.Contains(got, want) {
+				t.Errorf("subscription %d: %s", i, got)
+			}
+		}
+		cancel()
+		if err := <-ended; err == nil {
+			t.Error("it ended by itself")
+		}
+	})
+}
