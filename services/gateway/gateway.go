@@ -383,7 +383,7 @@ func (s *Service) Close() error {
 
 // ended measures a session that has ended, where it was one of a client's.
 func (s *Service) ended(sess *session.Session) {
-	if sess.Version != mcp.Modern { // where something stands for a session that MCP does not have
+	if sess.Version != mcp.Modern && sess.Hub == nil { // else it stands for one, or is a part of one
 		s.meters.Open(context.Background(), sess.Version, time.Since(sess.Opened))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"go.opentelemetry.io/otel/trace"
 
@@ -65,6 +66,9 @@ type Found struct {
 	Known   *catalogue.Known
 	// Aliases are what its tools are called among those of all servers.
 	Aliases joint.Aliases
+	// Unsound are the names of those that lack what MCP requires of a tool: a reader that checks
+	// would refuse a list with one.
+	Unsound map[string]bool
 	// mirrors are which arguments of its tools heads say too, where there are no sessions.
 	mirrors map[string][]mirror.Binding
 	// At is when the server was asked.
@@ -237,7 +241,7 @@ func (s *Server) look(ctx context.Context, at time.Time) (*Found, error) {
 	if found.List, err = list(ctx, sess, found.by(), has); err != nil {
 		return nil, err
 	}
-	found.Aliases = joint.AliasesOf(s.cfg.Name, namesOf(found.List))
+	found.Aliases, found.Unsound = joint.AliasesOf(s.cfg.Name, namesOf(found.List)), unsound(found.List)
 	if found.Version == mcp.Modern {
 		found.mirrors = mirrors(found.List)
 	}
@@ -254,6 +258,21 @@ func (s *Server) greets() {
 func namesOf(list *gate.Answer) (out []string) {
 	for _, t := range list.Tools {
 		out = append(out, t.Name)
+	}
+	return out
+}
+
+// unsound are the names of a list's tools that have no schema for their arguments (MCP 2025-11-25,
+// Tools, Tool).
+func unsound(list *gate.Answer) map[string]bool {
+	out := make(map[string]bool)
+	for _, t := range list.Tools {
+		var tool struct {
+			Schema jsontext.Value `json:"inputSchema"`
+		}
+		if json.Unmarshal(t.Definition.Of(list.Raw), &tool) != nil || tool.Schema.Kind() != '{' {
+			out[t.Name] = true
+		}
 	}
 	return out
 }

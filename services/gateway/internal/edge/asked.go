@@ -187,9 +187,9 @@ func (a *ask) send(req upstream.Request) error {
 	x := a.out.x
 	var edits []gate.Edit
 	if x.hub != nil {
-		edits = append(edits, gate.Edit{Span: req.Message.ID, With: x.shown(req.ID())})
+		edits = append(edits, gate.Edit{Span: req.Message.ID, With: x.jointID(req.ID())})
 		if token := req.Message.Meta.ProgressToken; token.Present() {
-			edits = append(edits, gate.Edit{Span: token, With: x.shown(req.ProgressToken())})
+			edits = append(edits, gate.Edit{Span: token, With: x.jointID(req.ProgressToken())})
 		}
 	}
 	body, err := gate.Plan(req.Body(), edits...)

@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/news"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
@@ -40,7 +41,7 @@ const modernTimeout = 10 * time.Second
 // peerTimeout bounds a question to another service.
 const peerTimeout = time.Second
 
-// Config says whom the edge lets in.
+// Config says whom the edge lets in, and as what it greets.
 type Config struct {
 	// Hosts are accepted beside loopback names, without ports, in lower case.
 	Hosts []string
@@ -111,7 +112,7 @@ type Edge struct {
 	visits   visits
 	pieces   intake.Pieces
 	// news tells of servers that list other tools than before.
-	news news
+	news news.News
 	// asking are the turns at having policy judge lists. Nobody has one at the processor
 	// while it waits for that.
 	asking *turn.Turns[principal.Key]
@@ -137,7 +138,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	}
 	for name, target := range deps.Servers {
 		view := discovery.Config{Name: name, Timeout: target.Timeout}
-		with := discovery.Deps{Server: target.Server, Room: deps.Room, Catalogue: deps.Catalogue, Changed: e.news.tell}
+		with := discovery.Deps{Server: target.Server, Room: deps.Room, Catalogue: deps.Catalogue, Changed: e.news.Tell}
 		if target.found, err = discovery.New(view, with); err != nil {
 			return nil, fmt.Errorf("server %s: %w", name, err)
 		}
@@ -168,7 +169,7 @@ func (e *Edge) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", e.health)
 	mux.HandleFunc("GET /readyz", e.ready)
-	for _, at := range []string{"/mcp", "/mcp/{server}"} { // of all servers, and of one
+	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}"} { // of all servers, and of one
 		mux.HandleFunc("POST "+at, e.identified(e.post))
 		mux.HandleFunc("DELETE "+at, e.identified(e.end))
 		mux.HandleFunc("GET "+at, e.identified(e.listen))

@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -23,6 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
@@ -30,11 +30,10 @@ const (
 	// foundWithin is for how long a list waits for servers of which the gateway knows nothing yet, or
 	// nothing that counts any more.
 	foundWithin = 3 * time.Second
-	// gatherWithin bounds one server's page of a list, maxGathering how many servers are asked at a
-	// time, and maxGatheredPages how many pages one has.
-	gatherWithin     = 10 * time.Second
-	maxGathering     = 8
-	maxGatheredPages = 20
+	// gatherWithin bounds asking a server for a list, all of its pages, and maxGathering how many
+	// servers are asked at a time.
+	gatherWithin = 10 * time.Second
+	maxGathering = 8
 	// maxGathered is how large a list of all servers may be, in bytes; those with no room in it are
 	// named in it.
 	maxGathered = 16 << 20
@@ -44,15 +43,17 @@ const (
 type reached struct {
 	*exchange
 
-	said  reach.Standing
-	found *discovery.Found
-	// greeting is what it says that it has.
+	said reach.Standing
+	// found is what the gateway knows of it, however old; nil for nothing. Greeting is what it says
+	// there that it has.
+	found    *discovery.Found
 	greeting *gate.Answer
-	// why it is left out; nil where it is not.
+	// why it is named as one that is missing, or that may be out of date; nil where it is not.
 	why *refusal.Refusal
-	// parts are what it adds to a list.
+	// parts are what it adds to a list, size bytes, for which kept is the room.
 	parts [][]byte
 	size  int
+	kept  *room.Holding
 }
 
 // missing names a server that is left out of a list, and why.
@@ -64,72 +65,87 @@ type missing struct {
 // reached returns the servers on which the caller could come by something, by their names. One of
 // which nothing is known holds the others up for 3 s at the most.
 func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
+	if err := x.has.Admit(ctx); err != nil {
+		return nil, notAdmitted(err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, foundWithin)
 	defer cancel()
 	var out []*reached
 	var all sync.WaitGroup
+	defer all.Wait()
 	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
 		s := &reached{exchange: x.at(server)}
 		var err error
 		if s.said, err = s.standing(ctx); err != nil {
-			all.Wait()
 			return nil, policyAway()
 		}
 		if !s.said.Some {
 			continue
 		}
 		if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.principal, Server: server, Method: x.msg.Method}); refused != nil {
-			all.Wait()
 			return nil, refused
 		}
 		out = append(out, s)
-		all.Go(func() { s.find(ctx) })
+		x.guarded(&all, func() { s.find(ctx) })
 	}
 	all.Wait()
 	return out, nil
 }
 
-// find finds what the gateway knows of the server. A program that nobody uses is not started for it.
+// find finds what the gateway knows of the server. A program that nobody uses is not started for it,
+// and one that gives no answer now is as it was: its calls say what is wrong.
 func (s *reached) find(ctx context.Context) {
+	s.why = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // also where looking panics
+	s.target.found.Renew(discovery.Fresh)                                   // which goes on for others where this caller waits no longer
 	var err error
 	if s.found = s.target.found.Last(); s.found == nil || !s.target.program() {
-		s.target.found.Renew(discovery.Fresh) // which goes on for others where this caller waits no longer
-		if s.found, err = s.target.found.Found(ctx, discovery.Fresh); err != nil {
+		if _, err = s.target.found.Found(ctx, discovery.Fresh); err != nil {
 			s.why = s.unfound(ctx, err)
-			return
 		}
+		s.found = s.target.found.Last()
+	}
+	if s.found == nil {
+		return
 	}
 	if s.greeting, err = greetingOf(s.found); err != nil {
-		s.why = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
+		s.found = nil
+		return
+	}
+	if s.target.program() || time.Since(s.found.At) <= discovery.Fresh {
+		s.why = nil
 	}
 }
 
-// listMany answers tools/list with what the caller may see of the gateway's own list of each server:
+// listHub answers tools/list with what the caller may see of the gateway's own list of each server:
 // who only looks opens no sessions.
-func (x *exchange) listMany(ctx context.Context) {
+func (x *exchange) listHub(ctx context.Context) {
 	out := x.newWriter()
 	if x.msg.Cursor != "" {
-		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor is none that this session was given."})
+		x.refuse(ctx, out, noCursor())
 		return
 	}
-	if err := x.has.Admit(ctx); err != nil {
-		x.refuse(ctx, out, notAdmitted(err))
-		return
-	}
+	x.sess.Members.Lists(x.lists(ctx)) // of what changes from now on the client is told
 	servers, refused := x.reached(ctx)
 	if refused != nil {
 		x.refuse(ctx, out, refused)
 		return
 	}
 	for _, s := range servers {
-		if s.why == nil {
-			s.why = s.list(ctx)
+		if s.found != nil {
+			if why := s.list(ctx); why != nil {
+				s.parts, s.why = nil, why
+			}
 		}
 	}
 	if x.sess.Waits.Load() {
 		servers = append(servers, &reached{parts: [][]byte{[]byte(waitTool)}, size: len(waitTool)})
 	}
 	x.writeList(out, "tools", servers)
+}
+
+// noCursor is the refusal of a cursor: lists of all servers have one page.
+func noCursor() *refusal.Refusal {
+	return &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor is none that this session was given."}
 }
 
 // list takes what the caller may see of the server's tools.
@@ -144,7 +160,7 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 	list := s.found.List
 	hides := func(t gate.Tool) bool {
 		_, one := s.found.Aliases.Shown(s.server, t.Name)
-		return seen.hides(t) || !one
+		return seen.hides(t) || !one || s.found.Unsound[t.Name]
 	}
 	edits := append(list.Clean(hides), around(list.Raw, list.ToolList)...)
 	for _, t := range list.Tools {
@@ -186,8 +202,11 @@ func fieldOf(method string) string {
 // for the caller, and is left out where policy does not allow it there.
 func (x *exchange) gather(ctx context.Context) {
 	out := x.newWriter()
-	if err := x.has.Admit(ctx); err != nil {
-		x.refuse(ctx, out, notAdmitted(err))
+	var params struct {
+		Cursor jsontext.Value `json:"cursor"`
+	}
+	if x.msg.Params.Present() && json.Unmarshal(x.msg.Params.Of(x.msg.Raw), &params) != nil || params.Cursor != nil {
+		x.refuse(ctx, out, noCursor())
 		return
 	}
 	servers, refused := x.reached(ctx)
@@ -196,21 +215,31 @@ func (x *exchange) gather(ctx context.Context) {
 		return
 	}
 	field := fieldOf(x.msg.Method)
-	servers = slices.DeleteFunc(servers, func(s *reached) bool { return s.why == nil && !s.offers(capabilityOf(field)) })
-	var room atomic.Int64
-	room.Store(maxGathered)
+	servers = slices.DeleteFunc(servers, func(s *reached) bool { return s.found != nil && !s.offers(capabilityOf(field)) })
+	var size atomic.Int64
 	places, all := make(chan struct{}, maxGathering), sync.WaitGroup{}
 	for _, s := range servers {
-		if s.why != nil {
+		if s.found == nil {
 			continue
 		}
 		places <- struct{}{}
-		all.Go(func() {
+		x.guarded(&all, func() {
 			defer func() { <-places }()
-			s.why = s.take(ctx, field, &room)
+			s.why = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // also where asking panics
+			s.kept = x.has.Answer.Beside()
+			if s.why = s.take(ctx, field, &size); s.why != nil {
+				s.parts, s.size = nil, 0
+			}
 		})
 	}
 	all.Wait()
+	defer func() {
+		for _, s := range servers {
+			if s.kept != nil {
+				s.kept.Close()
+			}
+		}
+	}()
 	servers = slices.DeleteFunc(servers, func(s *reached) bool { return s.why != nil && isDenial(s.why.Code) })
 	x.writeList(out, field, servers)
 }
@@ -242,9 +271,10 @@ func isDenial(code commonv1.Code) bool {
 }
 
 // take asks the server for its list, page by page, each as a request of the caller's. What all say
-// together is room, in bytes.
-func (s *reached) take(ctx context.Context, field string, room *atomic.Int64) *refusal.Refusal {
-	unreadable := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
+// together has a size, in bytes.
+func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
+	ctx, cancel := context.WithTimeout(ctx, gatherWithin)
+	defer cancel()
 	s.target.Timeout = min(s.target.Timeout, gatherWithin)
 	left, refused := s.enter(ctx)
 	if refused != nil {
@@ -253,8 +283,8 @@ func (s *reached) take(ctx context.Context, field string, room *atomic.Int64) *r
 	defer left()
 	s.r = s.r.Clone(ctx)
 	s.r.Header["Accept"] = []string{"application/json"} // nobody is asked anything for a list
-	for range maxGatheredPages {
-		v := &visitor{header: make(http.Header)}
+	for ctx.Err() == nil {
+		v := &visitor{header: make(http.Header), errand: Errand{Hold: new(time.Duration)}} // nor waited for
 		s.w, s.inside = v, v
 		s.route(ctx)
 		v.take()
@@ -262,36 +292,51 @@ func (s *reached) take(ctx context.Context, field string, room *atomic.Int64) *r
 			return v.done.Refusal
 		}
 		items, next, err := elements(v.done.Answer, field)
-		if err != nil || !s.add(items, room) {
-			s.parts, s.size = nil, 0
-			return unreadable
+		if err != nil {
+			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
+		}
+		if !s.add(items, size) {
+			return &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		}
 		if next == "" {
 			return nil
 		}
-		if s.msg, err = gate.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":{"cursor":%s}}`, s.id(), s.msg.Method, next), s.limits); err != nil {
-			return unreadable
+		if s.msg, err = page(s.msg, next, s.limits); err != nil {
+			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 		}
 	}
-	return nil
+	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
+}
+
+// page is the request for the page of a list behind a raw cursor, in the run of the one before.
+func page(before *gate.Message, cursor string, limits gate.Limits) (*gate.Message, error) {
+	params := `"cursor":` + cursor
+	if meta := before.Meta.Object; meta.Present() {
+		params += `,"_meta":` + string(meta.Of(before.Raw))
+	}
+	return gate.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s}}`, before.ID.Of(before.Raw), before.Method, params), limits)
 }
 
 // add adds elements to what the server says, where there is room for them.
-func (s *reached) add(items []byte, room *atomic.Int64) bool {
-	if len(items) == 0 {
-		return true
+func (s *reached) add(items []jsontext.Value, size *atomic.Int64) bool {
+	for _, item := range items {
+		more := len(item) + 1
+		if size.Add(int64(more)) > maxGathered || !s.kept.Add(more) {
+			size.Add(-int64(s.size + more))
+			return false
+		}
+		if s.size > 0 {
+			s.parts = append(s.parts, []byte(","))
+		}
+		s.parts = append(s.parts, item)
+		s.size += more
 	}
-	if s.size > 0 {
-		s.parts = append(s.parts, []byte(","))
-	}
-	s.parts = append(s.parts, items)
-	s.size += len(items) + 1
-	return room.Add(-int64(len(items))) >= 0
+	return true
 }
 
-// elements are what stands in the list of an answer, and the raw cursor of what follows. A server
-// that does not know the method has none.
-func elements(raw []byte, field string) (items []byte, next string, err error) {
+// elements are those of the list of an answer that clients can read, and the raw cursor of what
+// follows. A server that does not know the method has none.
+func elements(raw []byte, field string) (items []jsontext.Value, next string, err error) {
 	var answer struct {
 		Result map[string]jsontext.Value `json:"result"`
 		Error  struct {
@@ -301,36 +346,53 @@ func elements(raw []byte, field string) (items []byte, next string, err error) {
 	if err := json.Unmarshal(raw, &answer); err != nil || answer.Error.Code == mcp.CodeMethodUnknown {
 		return nil, "", err
 	}
-	list := answer.Result[field]
-	if list.Kind() != '[' {
+	if answer.Result[field].Kind() != '[' {
 		return nil, "", errNoList
+	}
+	if err := json.Unmarshal(answer.Result[field], &items); err != nil {
+		return nil, "", err
 	}
 	if cursor := answer.Result["nextCursor"]; cursor.Kind() == '"' && string(cursor) != `""` {
 		next = string(cursor)
 	}
-	return bytes.TrimSpace(list[1 : len(list)-1]), next, nil
+	return slices.DeleteFunc(items, func(item jsontext.Value) bool { return !isSound(item, field) }), next, nil
+}
+
+// isSound tells whether an element of a list has what MCP requires of it: a reader that checks would
+// else refuse the whole list, and with it those of all other servers.
+func isSound(item jsontext.Value, field string) bool {
+	var has map[string]jsontext.Value
+	if item.Kind() != '{' || json.Unmarshal(item, &has) != nil {
+		return false
+	}
+	required := map[string][]string{"prompts": {"name"}, "resources": {"uri", "name"}, "resourceTemplates": {"uriTemplate", "name"}}
+	return !slices.ContainsFunc(required[field], func(key string) bool { return has[key].Kind() != '"' })
 }
 
 // errNoList means that a server's answer has not the list that was asked for.
 var errNoList = errors.New("the server's answer is no list")
 
-// writeList writes one list of those of all servers, and names in it those that are left out.
+// writeList writes one list of those of all servers, and names in it those that are missing, or as
+// they were.
 func (x *exchange) writeList(out *writer, field string, servers []*reached) {
 	body := [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"%s":[`, x.id(), field)}
-	var size int
 	var left []missing
+	size := 0
 	for _, s := range servers {
-		if size += s.size; s.why == nil && size > maxGathered {
-			s.why = &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
+		if size+s.size > maxGathered {
+			s.parts, s.size, s.why = nil, 0, &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		}
-		switch {
-		case s.why != nil:
+		if s.why != nil {
 			left = append(left, missing{Server: s.server, Code: enum.Given(s.why.Code)})
-		case s.size > 0 && len(body) > 1:
-			body = append(append(body, []byte(",")), s.parts...)
-		default:
-			body = append(body, s.parts...)
 		}
+		if s.size == 0 {
+			continue
+		}
+		if size > 0 {
+			body = append(body, []byte(","))
+		}
+		body = append(body, s.parts...)
+		size += s.size
 	}
 	end := []byte("]}}")
 	if meta, err := json.Marshal(map[string][]missing{mcp.MetaUnavailable: left}); err == nil && len(left) > 0 {

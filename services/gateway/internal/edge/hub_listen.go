@@ -1,8 +1,14 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,38 +23,9 @@ const (
 	relistenMost  = time.Minute
 )
 
-// toolsChanged is what a client reads when what it may call may have changed.
-const toolsChanged = `{"jsonrpc":"2.0","method":"` + mcp.MethodToolsChanged + `"}`
-
-// news tells all who wait that something is new. The zero value has none. It is safe for concurrent
-// use.
-type news struct {
-	mu   sync.Mutex
-	next chan struct{}
-}
-
-// wait returns what ends with the next news.
-func (n *news) wait() <-chan struct{} {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.next == nil {
-		n.next = make(chan struct{})
-	}
-	return n.next
-}
-
-func (n *news) tell() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.next != nil {
-		close(n.next)
-		n.next = nil
-	}
-}
-
-// hearMany passes on what the servers say that the session has used, and tells when one that the
-// caller may use lists other tools, until ctx ends or the client's stream does.
-func (x *exchange) hearMany(ctx context.Context) {
+// hearHub passes on what the servers say that the session has used, and tells when the lists of
+// servers are others for its client than it was told, until ctx ends or the client's stream does.
+func (x *exchange) hearHub(ctx context.Context) {
 	out := x.newWriter()
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -56,23 +33,24 @@ func (x *exchange) hearMany(ctx context.Context) {
 	defer cancel()
 	out.Hold()
 	all.Go(func() { out.keepAlive(ctx, cancel) })
-	heard, listed := make(map[string]bool), x.changes(ctx)
-	for {
-		used, changed := x.sess.Members.News(), x.news.wait()
+	x.sess.Members.Lists(cmp.Or(x.sess.Members.Lists(""), x.lists(ctx))) // who has not listed yet is told of what changes from now on
+	tick := time.NewTicker(aliveEvery)                                   // for policy may have changed
+	defer tick.Stop()
+	for heard := make(map[string]bool); ; {
+		used, changed := x.sess.Members.Opened.Wait(), x.news.Wait()
 		for server, id := range x.sess.Members.All() {
-			y := x.at(server)
-			if sess, done, err := x.deps.Sessions.Use(id, y.key(server)); err == nil {
-				open := sess.Upstream.IsOpen()
-				done()
-				if open && !heard[id] {
-					heard[id] = true
-					all.Go(func() { y.hearOne(ctx, cancel, id, out.line) })
-				}
+			if heard[id] || !x.hasOpened(server, id) {
+				continue
 			}
+			heard[id] = true
+			y := x.at(server)
+			x.guarded(&all, func() { y.hearMember(ctx, cancel, id, out.line) })
 		}
-		if now := x.changes(ctx); now != listed {
-			if listed = now; out.send([]byte(toolsChanged)) != nil {
-				return
+		if now := x.lists(ctx); now != "" {
+			for _, method := range listsChanged(x.sess.Members.Lists(now), now) {
+				if out.send([]byte(`{"jsonrpc":"2.0","method":"`+method+`"}`)) != nil {
+					return
+				}
 			}
 		}
 		select {
@@ -81,53 +59,80 @@ func (x *exchange) hearMany(ctx context.Context) {
 			return
 		case <-used:
 		case <-changed:
+		case <-tick.C:
 		}
 	}
 }
 
-// changes is how often the servers on which the caller could come by something have listed other
-// tools.
-func (x *exchange) changes(ctx context.Context) (n int) {
-	for server, target := range x.targets {
-		if said, err := x.at(server).standing(ctx); err == nil && said.Some {
-			n += target.found.Changes()
-		}
+// listsChanged are what a client reads when one state of the servers' lists takes the place of another:
+// which prompts and resources there are the gateway does not list itself, but it knows of which servers.
+func listsChanged(before, now string) []string {
+	known, _, _ := strings.Cut(now, " ")
+	switch {
+	case before == now:
+		return nil
+	case strings.HasPrefix(before, known+" "):
+		return []string{mcp.MethodToolsChanged}
+	default:
+		return []string{mcp.MethodToolsChanged, "notifications/prompts/list_changed", "notifications/resources/list_changed"}
 	}
-	return n
 }
 
-// hearOne passes on what one server says, on the stream of all. A stream of the server's that has
+// hasOpened tells whether a member's server knows of it, and so may say something.
+func (x *exchange) hasOpened(server, id string) bool {
+	sess, done, err := x.deps.Sessions.Use(id, x.key(server))
+	if err != nil {
+		return false
+	}
+	defer done()
+	return sess.Upstream.IsOpen()
+}
+
+// lists is the state of the lists of those servers on which the caller could come by something, as a
+// text that another state does not have: how many of them are known, and of each how often its list
+// has changed, and the policy. It is empty where policy can't be asked.
+func (x *exchange) lists(ctx context.Context) string {
+	var out []byte
+	known := 0
+	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
+		said, err := x.at(server).standing(ctx)
+		switch changes := x.targets[server].found.Changes(); {
+		case err != nil:
+			return ""
+		case said.Some:
+			known += min(changes, 1)
+			out = fmt.Appendf(out, " %s:%d:%s", server, changes, said.Revision)
+		}
+	}
+	return strconv.Itoa(known) + string(out)
+}
+
+// guarded has something done beside; net/http sees to the panics of its own goroutines alone.
+func (x *exchange) guarded(all *sync.WaitGroup, do func()) {
+	all.Go(func() {
+		defer func() {
+			if panicked := recover(); panicked != nil {
+				x.panicked(x.r.Context(), panicked)
+			}
+		}()
+		do()
+	})
+}
+
+// hearMember passes on what one server says, on the stream of all. A stream of the server's that has
 // ended is opened again.
-func (x *exchange) hearOne(ctx context.Context, end context.CancelFunc, id string, on *line) {
+func (x *exchange) hearMember(ctx context.Context, end context.CancelFunc, id string, on *line) {
 	sess, ctx, done, err := x.deps.Sessions.Listen(ctx, id, x.key(x.server), true)
 	if err != nil {
 		return // it has just been closed
 	}
 	defer done()
-	if x.has, err = x.inFlight.Enter(x.principal, x.server); err != nil {
-		return
-	}
-	defer x.has.Leave()
 	x.in(sess)
 	x.r = x.r.WithContext(ctx)
 	out := x.newWriter()
 	out.line = on
-	defer out.asks.settle()
 	for wait := relistenFirst; ; wait = min(2*wait, relistenMost) {
-		err := sess.Upstream.Listen(ctx, upstream.Listener{
-			Room: &x.has.Answer, Opened: func() {},
-			Event: func(event upstream.Event) error {
-				if wait = relistenFirst; !x.mayHear(ctx) {
-					return errStale
-				}
-				err := out.pass(event)
-				if err != nil { // its client has gone
-					end()
-				}
-				return err
-			},
-		})
-		if errors.Is(err, upstream.ErrNoStream) {
+		if err := x.hearOnce(ctx, out, func() { wait = relistenFirst }, end); errors.Is(err, upstream.ErrNoStream) {
 			return
 		}
 		select {
@@ -136,4 +141,31 @@ func (x *exchange) hearOne(ctx context.Context, end context.CancelFunc, id strin
 		case <-time.After(wait):
 		}
 	}
+}
+
+// hearOnce passes on one stream of the server's.
+func (x *exchange) hearOnce(ctx context.Context, out *writer, passed func(), end context.CancelFunc) (err error) {
+	if !x.mayHear(ctx) {
+		return errStale
+	}
+	if x.has, err = x.inFlight.Enter(x.principal, x.server); err != nil {
+		return err
+	}
+	defer x.has.Leave()
+	defer out.asks.settle() // what was asked on it
+	return x.sess.Upstream.Listen(ctx, upstream.Listener{
+		Room: &x.has.Answer, Opened: func() {},
+		Event: func(event upstream.Event) error {
+			if !x.mayHear(ctx) {
+				return errStale
+			}
+			err := out.pass(event)
+			if err != nil { // its client has gone
+				end()
+				return err
+			}
+			passed()
+			return nil
+		},
+	})
 }

@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,8 +23,8 @@ const (
 	maxAllInstructions = 32 << 10
 )
 
-// greetingOfMany is the answer to initialize where there are many servers.
-type greetingOfMany struct {
+// hubGreeting is the answer to initialize where there are many servers.
+type hubGreeting struct {
 	Version string         `json:"jsonrpc"`
 	ID      jsontext.Value `json:"id"`
 	Result  struct {
@@ -38,13 +39,9 @@ type greetingOfMany struct {
 	} `json:"result"`
 }
 
-// openMany opens a session with all servers. None of them hears of it before it is used.
-func (x *exchange) openMany(ctx context.Context) {
+// openHub opens a session with all servers. None of them hears of it before it is used.
+func (x *exchange) openHub(ctx context.Context) {
 	out := x.newWriter()
-	if err := x.has.Admit(ctx); err != nil {
-		x.refuse(ctx, out, notAdmitted(err))
-		return
-	}
 	done, err := x.deps.Sessions.Opening(x.key(x.server))
 	if err != nil {
 		x.refuse(ctx, out, notOpened(err))
@@ -61,7 +58,7 @@ func (x *exchange) openMany(ctx context.Context) {
 		version = mcp.Supported()[0]
 	}
 	sess := x.newHub(version)
-	body, err := x.greetMany(sess, servers)
+	body, err := x.greetHub(sess, servers)
 	if err != nil {
 		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
 		return
@@ -84,10 +81,10 @@ func (x *exchange) newHub(version string) *session.Session {
 	return sess
 }
 
-// greetMany is what all servers offer together, as far as policy lets the caller have it, and what
+// greetHub is what all servers offer together, as far as policy lets the caller have it, and what
 // they say of how they are used.
-func (x *exchange) greetMany(sess *session.Session, servers []*reached) ([]byte, error) {
-	var out greetingOfMany
+func (x *exchange) greetHub(sess *session.Session, servers []*reached) ([]byte, error) {
+	var out hubGreeting
 	out.Version, out.ID = "2.0", x.id()
 	r := &out.Result
 	r.ProtocolVersion = sess.Version
@@ -95,7 +92,12 @@ func (x *exchange) greetMany(sess *session.Session, servers []*reached) ([]byte,
 	r.Capabilities = map[string]map[string]bool{"tools": {"listChanged": true}}
 	said := "Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+."
 	for _, s := range servers {
-		if s.why != nil {
+		if s.found == nil { // it may be there later, and then clients do not ask again
+			for _, f := range mcp.Features() {
+				if s.mayUse(f.Method) && f.Capability != "logging" {
+					r.Capabilities[f.Capability] = s.options(r.Capabilities[f.Capability], f)
+				}
+			}
 			continue
 		}
 		var offers map[string]map[string]bool
@@ -110,11 +112,29 @@ func (x *exchange) greetMany(sess *session.Session, servers []*reached) ([]byte,
 			maps.Copy(r.Capabilities[name], options)
 		}
 		if text := s.instructions(); text != "" && len(said)+len(text) <= maxAllInstructions {
-			said += "\n\n# " + s.server + "\n" + text
+			said += "\n\n" + s.server + " says:\n> " + strings.ReplaceAll(text, "\n", "\n> ") // and so speaks for no other
 		}
 	}
 	r.Instructions = said
 	return json.Marshal(out, json.Deterministic(true))
+}
+
+// mayUse tells whether policy lets the caller use a method on the server.
+func (s *reached) mayUse(method string) bool {
+	return method == mcp.MethodToolsList || slices.Contains(s.said.Methods, method)
+}
+
+// options adds those of a feature that policy lets the caller have.
+func (s *reached) options(has map[string]bool, f mcp.Feature) map[string]bool {
+	if has == nil {
+		has = make(map[string]bool)
+	}
+	for _, o := range f.Options {
+		if o.Method == "" || s.mayUse(o.Method) {
+			has[o.Name] = true
+		}
+	}
+	return has
 }
 
 // instructions are what the server says of how it is used.
@@ -126,5 +146,13 @@ func (s *reached) instructions() string {
 		return ""
 	}
 	text := strings.TrimSpace(greeting.Instructions)
-	return strings.ToValidUTF8(text[:min(len(text), maxInstructions)], "")
+	if len(text) > maxInstructions {
+		text = strings.ToValidUTF8(text[:maxInstructions], "") + "…"
+	}
+	return strings.Map(func(r rune) rune { // else a line could begin where the mark is not
+		if r == '\r' || r == '\u2028' || r == '\u2029' || r == '\v' || r == '\f' || r == '\u0085' {
+			return '\n'
+		}
+		return r
+	}, text)
 }

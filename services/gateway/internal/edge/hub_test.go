@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,16 +33,24 @@ func newHub(t *testing.T) *world {
 	w.path, w.most, w.beside = "/mcp", 10, unbuilt(t, "")
 	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: everyMethod()}
 	for _, server := range []*world{w, w.beside} {
-		own := server.own
 		server.own = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "initialize" {
-				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"logging":{},"tasks":{}},"serverInfo":{"name":"x","version":"1"},"instructions":" Mind the gap. "}`), nil
+				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"logging":{},"tasks":{}},"serverInfo":{"name":"x","version":"1"},"instructions":" Mind\nthe gap. "}`), nil
 			}
-			return own(r)
+			return answer(r, sound("safe", "pay")), nil
 		}
 	}
 	w.build()
 	return w
+}
+
+// sound is a list of tools as MCP requires them.
+func sound(names ...string) string {
+	var tools []string
+	for _, name := range names {
+		tools = append(tools, `{"name":"`+name+`","inputSchema":{"type":"object"}}`)
+	}
+	return `{"tools":[` + strings.Join(tools, ",") + `]}`
 }
 
 // sentTo are the requests that a server got in the sessions of clients, without their ids.
@@ -64,26 +73,25 @@ func TestManyServersAreOne(t *testing.T) {
 		sentTo(w.beside, &notes)
 		greeting := w.do("POST", "/mcp", able, nil)
 		want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"prompts":{"listChanged":true},"resources":{"subscribe":true},"tools":{"listChanged":true}},` +
-			`"serverInfo":{"name":"sluice","title":"Sluice","version":""},"instructions":"Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+.\n\n# files\nMind the gap.\n\n# notes\nMind the gap."}}`
+			`"serverInfo":{"name":"sluice","title":"Sluice","version":""},"instructions":"Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+.\n\nfiles says:\n> Mind\n> the gap.\n\nnotes says:\n> Mind\n> the gap."}}`
 		if diff := cmp.Diff(want, greeting.body); diff != "" {
 			t.Errorf("it greets (-want +got):\n%s", diff)
 		}
 		h := http.Header{"Mcp-Session-Id": {greeting.header.Get("Mcp-Session-Id")}}
 		list := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":"l","method":"tools/list"}`, h)
-		if !strings.HasPrefix(list.body, `{"jsonrpc":"2.0","id":"l","result":{"tools":[{"name":"files__safe"},{"name":"files__pay"},`) || !strings.HasSuffix(list.body, `{"name":"notes__root"}]}}`) {
+		if want := `{"jsonrpc":"2.0","id":"l","result":` + sound("files__safe", "files__pay", "notes__safe", "notes__pay") + `}`; list.body != want {
 			t.Errorf("it lists %s", list.body)
 		}
 		if len(w.opened)+len(w.beside.opened) != 0 {
 			t.Error("a server heard of a session that nobody has used")
 		}
 		call := func(name string) string {
-			return `{"id":1e0, "params":{"name":"` + name + `","arguments":{"n":12345678901234567,"name":"files__x"},"_meta":{"progressToken":1,"x":2}},"method":"tools/call","jsonrpc":"2.0"}`
+			return `{"id":1, "params":{"name":"` + name + `","arguments":{"n":12345678901234567,"name":"files__x"},"_meta":{"progressToken":1,"x":2}},"method":"tools/call","jsonrpc":"2.0"}`
 		}
-		call1 := func(name string) string { return strings.Replace(call(name), "1e0", "1", 1) }
-		if got := w.do("POST", "/mcp", call1("notes__safe"), h); got.status != 200 || got.body != `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}` {
+		if got := w.do("POST", "/mcp", call("notes__safe"), h); got.status != 200 || got.body != `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}` {
 			t.Errorf("a call: %d %s", got.status, got.body)
 		}
-		if len(files) != 0 || !slices.Equal(notes, []string{call1("safe")}) {
+		if len(files) != 0 || !slices.Equal(notes, []string{call("safe")}) {
 			t.Errorf("files got %s, notes %s", files, notes)
 		}
 		if told := string(w.beside.opened[0].Body()); !strings.Contains(told, `"name":"c"`) || !strings.Contains(told, `"capabilities":{"elicitation":{"form":{}},"roots":{"listChanged":true},"sampling":{"tools":{}}}`) {
@@ -101,7 +109,7 @@ func TestManyServersAreOne(t *testing.T) {
 		if w.beside.closed != 1 || w.closed != 0 || w.sessions.Len() != 0 {
 			t.Errorf("notes was ended %d times, files %d, %d sessions are left", w.beside.closed, w.closed, w.sessions.Len())
 		}
-		if got := w.do("POST", "/mcp", call1("notes__safe"), h); got.status != 404 {
+		if got := w.do("POST", "/mcp", call("notes__safe"), h); got.status != 404 {
 			t.Errorf("a call after its end: %d %s", got.status, got.body)
 		}
 	})
@@ -253,18 +261,25 @@ func TestManyServersHearNotifications(t *testing.T) {
 	})
 }
 
-// T2: a server that hangs, and one that is away, take nobody with them and are named.
-func TestT2AServerThatIsAwayIsNamed(t *testing.T) {
+// A server that hangs, and one that is away, take nobody with them and are named.
+func TestAServerThatIsAwayIsNamed(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		own    func(upstream.Request) (upstream.Answer, error)
 		code   string
 		within time.Duration
 	}{
-		"it hangs":                {func(upstream.Request) (upstream.Answer, error) { time.Sleep(time.Hour); return upstream.Answer{}, upstream.ErrTimeout }, "upstream_unavailable", 3 * time.Second},
-		"it is away":              {func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }, "upstream_unavailable", 0},
-		"its list is none":        {func(r upstream.Request) (upstream.Answer, error) { return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{}}`), nil }, "upstream_unavailable", 0},
-		"it speaks something new": {func(r upstream.Request) (upstream.Answer, error) { return answer(r, `{"protocolVersion":"2031-01-01","capabilities":{}}`), nil }, "upstream_unavailable", 0},
+		"it hangs": {func(upstream.Request) (upstream.Answer, error) {
+			time.Sleep(time.Hour)
+			return upstream.Answer{}, upstream.ErrTimeout
+		}, "upstream_unavailable", 3 * time.Second},
+		"it is away": {func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }, "upstream_unavailable", 0},
+		"its list is none": {func(r upstream.Request) (upstream.Answer, error) {
+			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{}}`), nil
+		}, "upstream_unavailable", 0},
+		"it speaks something new": {func(r upstream.Request) (upstream.Answer, error) {
+			return answer(r, `{"protocolVersion":"2031-01-01","capabilities":{}}`), nil
+		}, "upstream_unavailable", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -296,7 +311,6 @@ func TestListsOfManyServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newHub(t)
-		var notes []string
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if strings.Contains(string(r.Body()), `"cursor":"2"`) {
 				return answer(r, `{"prompts":[ {"name":"q"} ]}`), nil
@@ -306,7 +320,6 @@ func TestListsOfManyServers(t *testing.T) {
 		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{"prompts":[{"name":"p"}]}`), nil
 		}
-		sentTo(w.beside, &notes)
 		h := w.connectAs(able)
 		ask := func(method string) string {
 			return w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`, h).body
@@ -341,7 +354,13 @@ func TestT4ManyServersSayOnOneStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newHub(t)
-		say := make(chan string)
+		say, changed, own := make(chan string), new(atomic.Bool), w.own
+		w.own = func(r upstream.Request) (upstream.Answer, error) {
+			if changed.Load() && r.Method() == "tools/list" {
+				return answer(r, sound("new")), nil
+			}
+			return own(r)
+		}
 		w.beside.listen = func(ctx context.Context, to upstream.Listener) error {
 			to.Opened()
 			for {
@@ -373,19 +392,14 @@ func TestT4ManyServersSayOnOneStream(t *testing.T) {
 		if diff := cmp.Diff(want, heard(lines)); diff != "" {
 			t.Errorf("heard (-want +got):\n%s", diff)
 		}
-		w.own = func(r upstream.Request) (upstream.Answer, error) {
-			if r.Method() == "initialize" {
-				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}`), nil
-			}
-			return answer(r, `{"tools":[{"name":"new"}]}`), nil
-		}
+		changed.Store(true)
 		time.Sleep(6 * time.Minute) // by then it is listed anew for who asks
 		w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
 		got := slices.DeleteFunc(heard(lines), func(line string) bool { return line == "" || strings.HasPrefix(line, ":") })
 		if diff := cmp.Diff([]string{"event: message", `data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`}, got); diff != "" {
 			t.Errorf("of a list that has changed was heard (-want +got):\n%s", diff)
 		}
-		w.standing = &policyv1.CheckServerResponse{}
+		w.stands(&policyv1.CheckServerResponse{})
 		say <- `{"jsonrpc":"2.0","method":"notifications/message","params":{"x":2}}`
 		if got := heard(lines); len(got) != 0 {
 			t.Errorf("who may come by nothing hears %q", got)
@@ -393,5 +407,187 @@ func TestT4ManyServersSayOnOneStream(t *testing.T) {
 		hangUp()
 		synctest.Wait()
 		w.do("DELETE", "/mcp", "", h)
+	})
+}
+
+// A list is one whatever of the servers adds nothing to it, and what a reader could refuse it for is
+// left out of it.
+func TestAListOfManyServersIsOne(t *testing.T) {
+	t.Parallel()
+	broken := `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"x"},{"name":"y","inputSchema":true},{"inputSchema":{}}]}`
+	for name, tt := range map[string]struct{ files, notes, want string }{
+		"the first is empty":  {sound(), sound("a"), sound("notes__a")},
+		"the last is empty":   {sound("a"), sound(), sound("files__a")},
+		"both are empty":      {sound(), sound(), sound()},
+		"the first is hidden": {sound("secret"), sound("a", "secret"), sound("notes__a")},
+		"one is broken":       {broken, sound("a"), sound("files__safe", "notes__a")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newHub(t)
+				for server, list := range map[*world]string{w: tt.files, w.beside: tt.notes} {
+					own := server.own
+					server.own = func(r upstream.Request) (upstream.Answer, error) {
+						if r.Method() == "tools/list" {
+							return answer(r, list), nil
+						}
+						return own(r)
+					}
+				}
+				w.standing.HidesNone = false
+				h := w.connectAs(able)
+				if got := w.do("POST", "/mcp/", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h); got.body != `{"jsonrpc":"2.0","id":1,"result":`+tt.want+`}` {
+					t.Errorf("it lists %s", got.body)
+				}
+			})
+		})
+	}
+}
+
+// switched has a server be away until it is there.
+func switched(w *world) *atomic.Bool {
+	there, own := new(atomic.Bool), w.own
+	w.own = func(r upstream.Request) (upstream.Answer, error) {
+		if !there.Load() {
+			return upstream.Answer{}, upstream.ErrNeverSent
+		}
+		return own(r)
+	}
+	return there
+}
+
+// A server that was away is offered from the start, listed as it was, and told of when it is known.
+func TestAServerComesBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		there := switched(w.beside)
+		w.own = func(r upstream.Request) (upstream.Answer, error) {
+			return answer(r, map[string]string{"initialize": `{"protocolVersion":"2025-11-25","capabilities":{}}`, "tools/list": sound("safe")}[r.Method()]), nil
+		}
+		greeting := w.do("POST", "/mcp", able, nil)
+		if !strings.Contains(greeting.body, `"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}`) || strings.Contains(greeting.body, "logging") {
+			t.Errorf("it greets %s", greeting.body)
+		}
+		h := http.Header{"Mcp-Session-Id": {greeting.header.Get("Mcp-Session-Id")}}
+		list := func() string {
+			return w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h).body
+		}
+		if got := list(); strings.Contains(got, "notes__") {
+			t.Errorf("it lists %s", got)
+		}
+		there.Store(true)
+		time.Sleep(time.Minute)
+		list() // by which the server is asked: between a client's list and its stream nothing is lost
+		lines, hangUp := w.hear(h)
+		defer hangUp()
+		synctest.Wait()
+		if got := list(); !strings.Contains(got, "notes__safe") || strings.Contains(got, "unavailable") {
+			t.Errorf("once it is back it lists %s", got)
+		}
+		heard(lines)
+		there.Store(false)
+		time.Sleep(10 * time.Minute)
+		if got := list(); !strings.Contains(got, "notes__safe") || !strings.Contains(got, `"dev.sluice/unavailable":[{"server":"notes"`) {
+			t.Errorf("while it is away again it lists %s", got)
+		}
+		if got := slices.DeleteFunc(heard(lines), func(line string) bool { return line == "" || strings.HasPrefix(line, ":") }); len(got) != 0 {
+			t.Errorf("of what has not changed was heard %q", got)
+		}
+	})
+}
+
+// A client that has listed is told of what has changed since then, when it listens, and of all lists
+// where a server is known that was not.
+func TestNothingIsLostBetweenAListAndAStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		there := switched(w.beside)
+		h := w.connectAs(able)
+		w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
+		there.Store(true)
+		time.Sleep(time.Minute)
+		w.connectAs(able) // another client's greeting has the server asked
+		lines, hangUp := w.hear(h)
+		defer hangUp()
+		got := slices.DeleteFunc(heard(lines), func(line string) bool { return !strings.HasPrefix(line, "data: ") })
+		want := []string{
+			`data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, `data: {"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`,
+			`data: {"jsonrpc":"2.0","method":"notifications/resources/list_changed"}`,
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("heard (-want +got):\n%s", diff)
+		}
+		w.stands(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: everyMethod(), PolicyRevision: "next"})
+		time.Sleep(time.Minute)
+		got = slices.DeleteFunc(heard(lines), func(line string) bool { return !strings.HasPrefix(line, "data: ") })
+		if diff := cmp.Diff(want[:1], got); diff != "" {
+			t.Errorf("of another policy was heard (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// A session with a server lasts as long as the one that it is a part of, which counts as one.
+func TestMembersLastAsLongAsTheirHub(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		swept := make(chan error)
+		go func() { swept <- w.sessions.Run(ctx) }()
+		h := w.connectAs(able)
+		call := strings.Replace(toolCall, "safe", "notes__safe", 1)
+		w.do("POST", "/mcp", call, h)
+		for range 4 { // it is not idle, though its member is
+			time.Sleep(40 * time.Minute)
+			w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, h)
+		}
+		w.do("POST", "/mcp", call, h)
+		if n := w.sessions.Len(); n != 1 || len(w.beside.opened) != 1 {
+			t.Errorf("%d sessions, of which notes has heard %d times", n, len(w.beside.opened))
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if n := w.sessions.Len(); n != 0 || w.beside.closed != 1 {
+			t.Errorf("%d sessions are left, notes was told %d times", n, w.beside.closed)
+		}
+		cancel()
+		<-swept
+	})
+}
+
+// What a list of all servers costs has bounds: one that gives page after page, and one whose list a
+// person has to approve, hold nobody up for long, and are named.
+func TestAListOfManyServersEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		pages := 0
+		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			pages++
+			time.Sleep(3 * time.Second)
+			return answer(r, fmt.Sprintf(`{"prompts":[{"name":"p%d"}],"nextCursor":"%d"}`, pages, pages)), nil
+		}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"prompts":[{"name":"p"},{"title":"no name"},7]}`), nil
+		}
+		h := w.connectAs(able)
+		begin := time.Now()
+		body := `{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"_meta":{"dev.sluice/run":"r-1"}}}`
+		got := w.do("POST", "/mcp", body, h)
+		want := `{"jsonrpc":"2.0","id":1,"result":{"prompts":[{"name":"files__p"}],"_meta":{"dev.sluice/unavailable":[{"server":"notes","code":"upstream_timeout"}]}}}`
+		if took := time.Since(begin); got.body != want || took > 15*time.Second {
+			t.Errorf("after %v: %s", took, got.body)
+		}
+		for _, r := range w.of(journal.KindIntent) {
+			if r.Run != "r-1" {
+				t.Errorf("a page of the run %q", r.Run)
+			}
+		}
+		if got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"cursor":"2"}}`, h); got.code() != "params_invalid" {
+			t.Errorf("a cursor: %s", got.body)
+		}
 	})
 }

@@ -30,7 +30,7 @@ const (
 func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 	x := &exchange{Edge: e, caller: c, w: w, r: r, server: r.PathValue("server"), msg: new(gate.Message), received: time.Now()}
 	var known bool
-	if x.target, known = x.targets[x.server]; !known && !x.many() {
+	if x.target, known = x.targets[x.server]; !known && !x.isHub() {
 		e.reject(w, r, c, unknownServer(x.server))
 		return
 	}
@@ -62,7 +62,7 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 		e.reject(w, r, c, rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_HEADER_MISMATCH, rpc: mcp.CodeInvalidRequest, message: "Last-Event-ID is no event of this session's."})
 		return
 	}
-	if !x.many() { // else that is asked for each server
+	if !x.isHub() { // else that is asked for each server
 		switch said, err := x.standing(r.Context()); {
 		case err != nil:
 			e.reject(w, r, c, unavailable(commonv1.Code_CODE_POLICY_UNAVAILABLE))
@@ -80,8 +80,8 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 	defer done()
 	used() // who listens does not hold the session
 	x.r = r.WithContext(ctx)
-	if x.many() {
-		x.hearMany(ctx)
+	if x.isHub() {
+		x.hearHub(ctx)
 		return
 	}
 	x.hear(ctx, after)

@@ -316,7 +316,7 @@ func private(answer *gate.Answer, edits []gate.Edit, filtered bool) []gate.Edit 
 
 // spoken are the revisions that may be spoken to the server.
 func (x *exchange) spoken() []string {
-	if x.many() {
+	if x.isHub() {
 		return mcp.Supported()
 	}
 	under, found := x.target.under[mcp.Modern], x.target.found.Last()

@@ -84,7 +84,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 		x.rejectVersion(ctx, refused)
 		return
 	}
-	if x.isModern() && x.many() {
+	if x.isModern() && x.isHub() {
 		x.rejectVersion(ctx, x.notSpoken(mcp.Modern))
 		return
 	}
@@ -96,8 +96,8 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
 		switch {
 		case !x.admitted(ctx, mcp.MethodInitialize):
-		case x.many():
-			x.openMany(ctx)
+		case x.isHub():
+			x.openHub(ctx)
 		default:
 			x.open(ctx)
 		}
@@ -109,8 +109,8 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 		return
 	}
 	defer done()
-	if x.many() {
-		x.routeMany(ctx)
+	if x.isHub() {
+		x.routeHub(ctx)
 		return
 	}
 	x.route(ctx)
@@ -118,7 +118,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 
 // read reads the body and puts it through the gate.
 func (x *exchange) read() *rejection {
-	if !x.many() {
+	if !x.isHub() {
 		target, ok := x.targets[x.server]
 		if !ok {
 			unknown := unknownServer(x.server)

@@ -68,8 +68,7 @@ func asked(method string) []place {
 }
 
 // Join returns the edits by which an answer to a method, or a notification of it, says the joint
-// names in place of the server's. Such edits are of no part that others are of, but for parts that
-// are cut out.
+// names in place of the server's. None of them overlaps what [gate.Answer.Clean] takes out.
 func Join(server, method string, raw []byte) ([]gate.Edit, error) {
 	var out []gate.Edit
 	err := walk(raw, told(method), func(at gate.Span, text string, p place) {

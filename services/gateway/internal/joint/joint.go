@@ -18,9 +18,10 @@ const (
 	// scheme begins a URI that names its server: `mcp.<server>+<uri>`. With a letter first and no
 	// other characters than those of RFC 3986, section 3.1, it makes another scheme of the URI's own.
 	scheme = "mcp."
-	// maxName is how long the name of a tool may be that the models' interfaces take, and nameRunes
-	// are the characters beside letters and digits.
-	maxName   = 64
+	// maxName is how long the name of a tool may be: models' interfaces take 64 characters, and hosts
+	// put their own name of the connection before it (`mcp__sluice__…`). The characters beside
+	// letters and digits are nameRunes.
+	maxName   = 48
 	nameRunes = "_-"
 	// digest is how many hexadecimal digits tell the aliases of a server apart.
 	digest = 8

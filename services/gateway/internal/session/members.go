@@ -5,27 +5,34 @@ import (
 	"sync"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/news"
 )
 
-// Members are the sessions that one with many servers has, with each server that its client has used.
-// They end with it. It is safe for concurrent use; its fields do not change.
+// Members are the sessions of a hub, one with each server that its client has used. It is safe for
+// concurrent use; its fields do not change.
 type Members struct {
 	// Abilities are what the client says it can do, whatever policy lets servers know of it.
 	Abilities []mcp.Ability
+	// Opened has news when a server has opened one.
+	Opened news.News
 
 	making sync.Mutex // held while one is made
 
-	mu   sync.Mutex
-	by   map[string]string
-	news chan struct{}
+	mu sync.Mutex
+	by map[string]string // handles, by server
+	// listed is what the client has been told of the servers' lists.
+	listed string
 }
 
-// Of returns the handle of the session with a server, which [Store.Use] may know no longer. Where it
-// does not, makes is to open one that takes its place; nobody makes another meanwhile.
-func (m *Members) Of(server string, use func(id string) error, makes func() (id string, err error)) error {
+// Use uses the member with a server, by its handle. Where there is none that can be used, makes makes
+// one; nobody makes another meanwhile.
+func (m *Members) Use(server string, use func(id string) error, makes func() (id string, err error)) error {
+	if id, known := m.of(server); known && use(id) == nil {
+		return nil
+	}
 	m.making.Lock()
 	defer m.making.Unlock()
-	if id, known := m.All()[server]; known && use(id) == nil {
+	if id, known := m.of(server); known && use(id) == nil { // somebody else has made it
 		return nil
 	}
 	id, err := makes()
@@ -41,6 +48,13 @@ func (m *Members) Of(server string, use func(id string) error, makes func() (id 
 	return use(id)
 }
 
+func (m *Members) of(server string) (id string, known bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	id, known = m.by[server]
+	return id, known
+}
+
 // All returns the handles, by server.
 func (m *Members) All() map[string]string {
 	m.mu.Lock()
@@ -48,22 +62,11 @@ func (m *Members) All() map[string]string {
 	return maps.Clone(m.by)
 }
 
-// News ends once [Members.Tell] is called.
-func (m *Members) News() <-chan struct{} {
+// Lists notes of which state of the servers' lists the client has been told, as a text that another
+// state does not have, and returns the one before; empty for none.
+func (m *Members) Lists(state string) (before string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.news == nil {
-		m.news = make(chan struct{})
-	}
-	return m.news
-}
-
-// Tell says that a server has opened a session.
-func (m *Members) Tell() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.news != nil {
-		close(m.news)
-		m.news = nil
-	}
+	before, m.listed = m.listed, state
+	return before
 }

@@ -12,6 +12,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"iter"
 	"log/slog"
 	"slices"
 	"sync"
@@ -70,9 +71,11 @@ type Session struct {
 	Version string
 	// Client is what the client says of itself.
 	Client Client
-	// Upstream is the session with the server, or Members are those with many; the other is nil.
+	// Upstream is the session with the server, or Members are those with many, of which this is the
+	// hub; the other is nil. Hub is the one that a member is of, with which it ends; nil elsewhere.
 	Upstream *upstream.Session
 	Members  *Members
+	Hub      *Session
 	// Opened is when it was opened.
 	Opened time.Time
 	// Definitions are what it has listed.
@@ -96,7 +99,7 @@ type Session struct {
 	lastUsed time.Time
 	inFlight int
 	learned  int                  // how many definitions it remembers
-	place    *list.Element        // in the list of its owner; nil once it is closed
+	place    *list.Element        // in the list of its owner; nil once it is closed, and for a member
 	streams  map[*stream]struct{} // its client's
 }
 
@@ -190,10 +193,18 @@ func (s *Store) Opening(key Key) (done func(), err error) {
 }
 
 // Add opens a session. Where its principal has as many as it may have, the one
-// longest unused without a request in flight is closed. Errors: [ErrTooMany].
+// longest unused without a request in flight is closed. A member counts as its hub does, which has to
+// be open. Errors: [ErrTooMany], [ErrUnknown].
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if sess.Hub != nil {
+		if !s.open(sess.Hub) {
+			return ErrUnknown
+		}
+		s.byID[sess.ID] = sess
+		return nil
+	}
 	has := s.of(sess.Key.Key)
 	defer s.forget(sess.Key.Key)
 	if s.closed {
@@ -212,6 +223,9 @@ func (s *Store) Add(sess *Session) error {
 	s.byID[sess.ID] = sess
 	return nil
 }
+
+// open tells whether a session is open. It needs the lock.
+func (s *Store) open(sess *Session) bool { return s.byID[sess.ID] == sess }
 
 // of returns what a principal has, to be changed.
 func (s *Store) of(who principal.Key) *owned {
@@ -249,13 +263,17 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	if !ok || sess.Key != key {
 		return nil, nil, ErrUnknown
 	}
+	if sess.Hub != nil && !s.open(sess.Hub) { // which was closed while this one was made
+		s.remove(sess)
+		return nil, nil, ErrUnknown
+	}
 	sess.inFlight++
 	s.touch(sess)
 	return sess, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		sess.inFlight--
-		if sess.place != nil {
+		if s.open(sess) {
 			s.touch(sess)
 		}
 	}, nil
@@ -293,7 +311,7 @@ func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (se
 		defer s.mu.Unlock()
 		own.end()
 		delete(sess.streams, own)
-		if sess.place != nil {
+		if s.open(sess) {
 			s.touch(sess)
 		}
 	}, nil
@@ -317,7 +335,9 @@ func (sess *Session) hangUp() {
 }
 
 func (s *Store) touch(sess *Session) {
-	sess.lastUsed = time.Now()
+	if sess.lastUsed = time.Now(); sess.Hub != nil {
+		return // who uses it uses its hub
+	}
 	s.owners[sess.Key.Key].byUse.MoveToFront(sess.place)
 }
 
@@ -336,20 +356,18 @@ func (s *Store) End(id string, key Key) error {
 // remove takes a session out and tells its server, without waiting; where it has many, all of them.
 func (s *Store) remove(sess *Session) {
 	delete(s.byID, sess.ID)
-	has := s.owners[sess.Key.Key]
-	has.byUse.Remove(sess.place)
+	has := s.of(sess.Key.Key)
+	if sess.place != nil {
+		has.byUse.Remove(sess.place)
+	}
 	has.learned -= sess.learned
 	has.closing++
 	sess.place = nil
 	sess.hangUp()
 	sess.Asked.Close()
 	s.cfg.Ended(sess)
-	if sess.Members != nil {
-		for _, id := range sess.Members.All() {
-			if member := s.byID[id]; member != nil {
-				s.remove(member)
-			}
-		}
+	for member := range s.membersOf(sess) {
+		s.remove(member)
 	}
 	s.closing.Go(func() {
 		defer s.ended(sess.Key.Key)
@@ -362,6 +380,20 @@ func (s *Store) remove(sess *Session) {
 			s.log.DebugContext(ctx, "server did not end the session", "server", sess.Key.Server, "error", err)
 		}
 	})
+}
+
+// membersOf are the open members of a hub. It needs the lock.
+func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
+	return func(yield func(*Session) bool) {
+		if sess.Members == nil {
+			return
+		}
+		for _, id := range sess.Members.All() {
+			if member := s.byID[id]; member != nil && !yield(member) {
+				return
+			}
+		}
+	}
 }
 
 // ended notes that a closed session's server has ended it, or was given the time.
@@ -378,17 +410,24 @@ func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	sess.Definitions.learn(page) // which may take long, and is nobody else's matter
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if sess.place == nil {
+	if !s.open(sess) {
 		return
 	}
 	has, now := s.owners[sess.Key.Key], sess.Definitions.count()
 	has.learned += now - sess.learned
 	sess.learned = now
-	for e := has.byUse.Back(); e != nil && has.learned > maxLearned; e = e.Prev() {
-		if other := e.Value.(*Session); other != sess {
+	forget := func(other *Session) {
+		if other != sess && has.learned > maxLearned {
 			other.Definitions.forget()
 			has.learned -= other.learned
 			other.learned = 0
+		}
+	}
+	for e := has.byUse.Back(); e != nil && has.learned > maxLearned; e = e.Prev() {
+		other := e.Value.(*Session)
+		forget(other)
+		for member := range s.membersOf(other) {
+			forget(member)
 		}
 	}
 }
@@ -415,11 +454,14 @@ func (s *Store) snapshot(tenant string) []State {
 	return out
 }
 
-// Len returns how many sessions are open.
-func (s *Store) Len() int {
+// Len returns how many sessions are open, a hub with its members as one.
+func (s *Store) Len() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.byID)
+	for _, has := range s.owners {
+		n += has.byUse.Len()
+	}
+	return n
 }
 
 // Run closes sessions that are idle for too long, until ctx ends; then it closes
@@ -442,7 +484,7 @@ func (s *Store) sweep(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, sess := range s.byID {
-		if sess.inFlight == 0 && len(sess.streams) == 0 && now.Sub(sess.lastUsed) >= s.cfg.Idle {
+		if sess.Hub == nil && sess.inFlight == 0 && len(sess.streams) == 0 && now.Sub(sess.lastUsed) >= s.cfg.Idle {
 			s.remove(sess)
 		}
 	}

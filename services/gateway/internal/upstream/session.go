@@ -22,8 +22,8 @@ type Session struct {
 	server *Server
 	// open opens it when something is first to be sent; nil where it was open before.
 	open func(context.Context, *room.Holding) (*Session, error)
-	// opens is called once it is open; may be nil.
-	opens func()
+	// whenOpen is called once it is open; may be nil.
+	whenOpen func()
 	// turn is held by who opens it. It is a channel, for nobody waits for it longer
 	// than for its answer.
 	turn chan struct{}
@@ -41,9 +41,9 @@ type Session struct {
 // Later returns a session that the server knows nothing of until the first request: then
 // open opens it, with room for the answer to that, and what can't be opened is tried again
 // by the next. A notification before that has nobody to go to, and is dropped. Once it is open
-// opens is called, which may be nil.
-func (s *Server) Later(open func(context.Context, *room.Holding) (*Session, error), opens func()) *Session {
-	return &Session{server: s, open: open, opens: opens, turn: make(chan struct{}, 1)}
+// whenOpen is called, which may be nil.
+func (s *Server) Later(open func(context.Context, *room.Holding) (*Session, error), whenOpen func()) *Session {
+	return &Session{server: s, open: open, whenOpen: whenOpen, turn: make(chan struct{}, 1)}
 }
 
 // Forward sends what was judged, which the pipeline alone has. It returns the answer, as
@@ -167,8 +167,8 @@ func (s *Session) opened(ctx context.Context, of *room.Holding) (Conn, error) {
 	if s.err == nil {
 		s.conn, s.version, s.since = opened.conn, opened.version, opened.since
 		s.mu.Unlock()
-		if s.opens != nil {
-			s.opens()
+		if s.whenOpen != nil {
+			s.whenOpen()
 		}
 		return opened.conn, nil
 	}

@@ -1,0 +1,100 @@
+package edge
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// enter has a request counted as one to its server, and puts it into the session with that, until
+// left is called.
+func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Refusal) {
+	x.target.used.Store(time.Now().UnixNano())
+	has, err := x.inFlight.Enter(x.principal, x.server)
+	if err != nil {
+		full := tooMuchInFlight()
+		return nil, &refusal.Refusal{Code: full.code, Message: full.message}
+	}
+	done, refused := x.member(ctx)
+	if refused != nil {
+		has.Leave()
+		return nil, refused
+	}
+	x.has = has
+	return func() { done(); has.Leave() }, nil
+}
+
+// member puts the message at hand into the session with its server that the one with many has. Where
+// there is none yet one is made, of which the server hears with the first request.
+func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Refusal) {
+	key := x.key(x.server)
+	use := func(id string) error {
+		sess, used, err := x.deps.Sessions.Use(id, key)
+		if err == nil {
+			x.in(sess)
+			done = used
+		}
+		return err
+	}
+	err := x.hub.Members.Use(x.server, use, func() (string, error) {
+		said, err := x.standing(ctx)
+		if err != nil {
+			return "", err
+		}
+		sess := x.newMember(key, said)
+		return sess.ID, x.deps.Sessions.Add(sess)
+	})
+	switch {
+	case err == nil:
+		return done, nil
+	case errors.Is(err, session.ErrUnknown): // its client has just ended it
+		return nil, &refusal.Refusal{Code: codeSession}
+	default:
+		return nil, policyAway()
+	}
+}
+
+// newMember is a member of a hub. Records name all of them by the hub's digest.
+func (x *exchange) newMember(key session.Key, said reach.Standing) *session.Session {
+	hub, target, who := x.hub, x.target, principal.Of(x.principal)
+	claims := x.tellable(hub.Members.Abilities, said)
+	id, _ := session.NewID()
+	sess := &session.Session{
+		ID: id, Digest: hub.Digest, Key: key, Hub: hub, Agent: hub.Agent, Version: hub.Version, Opened: time.Now(),
+		Client: session.Client{Name: hub.Client.Name, Version: hub.Client.Version, Elicits: hub.Client.Elicits},
+	}
+	if said.Some {
+		sess.Client.Asks = methodsOf(claims)
+	}
+	sess.Upstream = target.Server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+		up, opened, err := target.open(ctx, who, upstream.Initialize(hub.Version, hub.Client.Name, hub.Client.Version, claims...), has)
+		if err != nil {
+			return nil, err
+		}
+		return up, begin(ctx, up, opened.Message, mcp.IsSupported)
+	}, hub.Members.Opened.Tell)
+	return sess
+}
+
+// existing puts the message at hand into the session with its server that the one with many has; false
+// where there is none.
+func (x *exchange) existing() (done func(), ok bool) {
+	id, known := x.hub.Members.All()[x.server]
+	if !known {
+		return nil, false
+	}
+	sess, done, err := x.deps.Sessions.Use(id, x.key(x.server))
+	if err != nil {
+		return nil, false // it has ended
+	}
+	x.in(sess)
+	return done, true
+}
