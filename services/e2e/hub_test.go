@@ -103,7 +103,7 @@ func TestOneURLForManyServers(t *testing.T) {
 				if got := call(server+"__test_sampling", map[string]any{"prompt": "hello"}); !strings.Contains(got, "re: hello") {
 					t.Errorf("%s sampled %s", server, got)
 				}
-				if got := call(server+"__test_elicitation", map[string]any{"message": "who?"}); !strings.Contains(got, "ana") || <-heard != "asked who?" {
+				if got := call(server+"__test_elicitation", map[string]any{"message": "who?"}); !strings.Contains(got, "ana") || <-heard != "asked "+server+" asks: who?" {
 					t.Errorf("%s elicited %s", server, got)
 				}
 				if got := call(server+"__test_embedded_resource", nil); !strings.Contains(got, `"uri":"mcp.`+server+`+test://`) {

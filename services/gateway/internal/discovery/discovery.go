@@ -69,7 +69,7 @@ type Found struct {
 	// Unsound are the names of those that lack what MCP requires of a tool: a reader that checks
 	// would refuse a list with one.
 	Unsound map[string]bool
-	// mirrors are which arguments of its tools heads say too, where there are no sessions.
+	// mirrors are which arguments of its tools heads say too, of clients without sessions.
 	mirrors map[string][]mirror.Binding
 	// At is when the server was asked.
 	At time.Time
@@ -147,6 +147,14 @@ func (s *Server) Greeted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.greeted
+}
+
+// Refused tells whether the server has said in the last five minutes that it does not speak the
+// revision.
+func (s *Server) Refused() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.Is(s.err, upstream.ErrRevision) && time.Since(s.failed) <= Fresh
 }
 
 // Mirrors are which arguments of a tool a call's head says too, as the server told last.
@@ -242,9 +250,7 @@ func (s *Server) look(ctx context.Context, at time.Time) (*Found, error) {
 		return nil, err
 	}
 	found.Aliases, found.Unsound = joint.AliasesOf(s.cfg.Name, namesOf(found.List)), unsound(found.List)
-	if found.Version == mcp.Modern {
-		found.mirrors = mirrors(found.List)
-	}
+	found.mirrors = mirrors(found.List)
 	found.Known, err = s.deps.Catalogue.Of(ctx, catalogue.List{Server: s.cfg.Name, Version: found.Version, Whole: true, To: asked()}, found.List, 0)
 	return found, err
 }

@@ -123,7 +123,7 @@ func TestServersAreAskedAsTheySpeak(t *testing.T) {
 				t.Errorf("it was asked (-want +got):\n%s", diff)
 			}
 			var mirrors []mirror.Binding
-			if tt.want == "2026-07-28" {
+			if tt.want != "" { // clients without sessions may reach it, whatever it speaks
 				mirrors = []mirror.Binding{{Path: []string{"a"}, Header: "Mcp-Param-A"}}
 			}
 			if diff := cmp.Diff(mirrors, view.Mirrors("t")); diff != "" || view.Mirrors("x") != nil {

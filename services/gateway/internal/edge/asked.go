@@ -12,6 +12,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -191,6 +192,11 @@ func (a *ask) send(req upstream.Request) error {
 		if token := req.Message.Meta.ProgressToken; token.Present() {
 			edits = append(edits, gate.Edit{Span: token, With: x.jointID(req.ProgressToken())})
 		}
+		names, err := joint.Join(x.server, req.Method(), req.Body())
+		if err != nil {
+			return err
+		}
+		edits = append(edits, names...)
 	}
 	body, err := gate.Plan(req.Body(), edits...)
 	if err != nil {

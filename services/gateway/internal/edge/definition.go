@@ -31,8 +31,8 @@ var errList = errors.New("the server's answer is no list of tools")
 // known is what the catalogue knows of a page that the session got, as of at most age ago.
 func (x *exchange) known(ctx context.Context, answer *gate.Answer, age time.Duration) (*catalogue.Known, error) {
 	version := x.sess.Version
-	if x.target.sessionless() {
-		version = mcp.Modern // in which it lists, whatever its client speaks
+	if found := x.target.found.Last(); found != nil && x.crosses() {
+		version = found.Version // in which it lists, whatever its client speaks
 	}
 	return x.deps.Catalogue.Of(ctx, catalogue.List{Server: x.server, Version: version, To: x.principal}, answer, age)
 }
@@ -51,10 +51,21 @@ func discovered(ctx context.Context, of *discovery.Server) *discovery.Found {
 	return found
 }
 
+// shownDigest is the digest of the called tool's definition as this session has listed it; nil where
+// it has not.
+func (x *exchange) shownDigest() []byte {
+	if x.hub != nil {
+		if digest := x.hub.Members.Shown(x.server, x.msg.Name); digest != nil {
+			return digest
+		}
+	}
+	return x.sess.Definitions.Of(x.msg.Name)
+}
+
 // Known is the digest of the called tool's definition: as this session has listed it or,
 // where it has not, as the gateway has; nil where neither has.
 func (x *exchange) Known(ctx context.Context) []byte {
-	if digest := x.sess.Definitions.Of(x.msg.Name); digest != nil {
+	if digest := x.shownDigest(); digest != nil {
 		return digest
 	}
 	if found := discovered(ctx, x.found()); found != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"go.opentelemetry.io/otel/trace"
 
@@ -25,9 +26,15 @@ func (x *exchange) isHub() bool { return x.server == "" }
 // routeHub carries a message to where its method belongs.
 func (x *exchange) routeHub(ctx context.Context) {
 	m := x.msg
-	own := m.Kind == gate.Request && (m.Method == mcp.MethodPing || m.Method == mcp.MethodToolsList || m.Method == mcp.MethodToolsCall && m.Name == mcp.ToolApprovalWait)
-	if own && !x.admitted(ctx, m.Method) {
-		return
+	own := m.Kind == gate.Request && (m.Method == mcp.MethodPing || m.Method == mcp.MethodToolsList || fieldOf(m.Method) != "" || m.Method == mcp.MethodToolsCall && m.Name == mcp.ToolApprovalWait)
+	if own {
+		if large := x.tooLarge(); large != nil {
+			x.rejectMessage(*large)
+			return
+		}
+		if !x.admitted(ctx, m.Method) {
+			return
+		}
 	}
 	switch {
 	case m.Kind == gate.Response:
@@ -38,10 +45,10 @@ func (x *exchange) routeHub(ctx context.Context) {
 		x.pong(ctx)
 	case m.Method == mcp.MethodToolsList:
 		x.listHub(ctx)
-	case own:
-		x.awaitApproval(ctx)
 	case fieldOf(m.Method) != "":
 		x.gather(ctx)
+	case own:
+		x.awaitApproval(ctx)
 	default:
 		x.toMember(ctx)
 	}
@@ -57,6 +64,10 @@ func (x *exchange) toMember(ctx context.Context) {
 	y, refused := x.to(server, edits...)
 	if refused != nil {
 		x.rejectMessage(*refused)
+		return
+	}
+	if large := y.tooLarge(); y.passes() && large != nil {
+		x.rejectMessage(*large)
 		return
 	}
 	defer func() { x.failure, x.held = y.failure, y.held }()
@@ -85,7 +96,7 @@ func (x *exchange) aim() (server string, edits []gate.Edit, why *refusal.Refusal
 		_, rest, _ := joint.Cut(x.msg.Name)
 		name, one := found.Aliases.Called(server, rest)
 		if !one {
-			return "", nil, &refusal.Refusal{Code: commonv1.Code_CODE_TOOL_UNKNOWN, Message: "two tools of the server would have this name."}
+			return "", nil, &refusal.Refusal{Code: commonv1.Code_CODE_TOOL_UNKNOWN}
 		}
 		edits = []gate.Edit{joint.Say(x.msg.NameValue, name)}
 	}
@@ -196,14 +207,20 @@ func (x *exchange) notifyHub(ctx context.Context) {
 
 // noteAll tells every server that the session has used.
 func (x *exchange) noteAll(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
 	for server := range x.sess.Members.All() {
 		y := x.at(server)
-		if done, open := y.existing(); open {
+		x.guarded(&all, func() {
+			done, open := y.existing()
+			if !open {
+				return
+			}
+			defer done()
 			if y.notifies() {
 				y.noted(ctx)
 			}
-			done()
-		}
+		})
 	}
 }
 
@@ -221,6 +238,11 @@ func (x *exchange) joined(m *gate.Answer, method string, edits []gate.Edit) ([]g
 	if x.hub == nil {
 		return edits, nil
 	}
+	end, err := x.has.Answer.TurnFor(x.r.Context(), len(m.Raw))
+	if err != nil {
+		return nil, err // nobody waits for it any more, or too much of the caller's does
+	}
+	defer end()
 	names, err := joint.Join(x.server, method, m.Raw)
 	return append(edits, names...), err
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,13 +31,17 @@ const (
 	// foundWithin is for how long a list waits for servers of which the gateway knows nothing yet, or
 	// nothing that counts any more.
 	foundWithin = 3 * time.Second
-	// gatherWithin bounds asking a server for a list, all of its pages, and maxGathering how many
-	// servers are asked at a time.
-	gatherWithin = 10 * time.Second
-	maxGathering = 8
-	// maxGathered is how large a list of all servers may be, in bytes; those with no room in it are
-	// named in it.
-	maxGathered = 16 << 20
+	// gatherWithin bounds asking a server for a list, all of its pages, of which there are
+	// maxGatheredPages at the most, and maxGathering how many servers are asked at a time.
+	gatherWithin     = 10 * time.Second
+	maxGatheredPages = 20
+	maxGathering     = 8
+	// maxGathered is how large a list of all servers may be, in bytes, and maxGatheredEach what one
+	// of them may add that is asked for it; those with no room in it are named in it. An element
+	// takes perGathered beside its own bytes.
+	maxGathered     = 16 << 20
+	maxGatheredEach = 4 << 20
+	perGathered     = 64
 )
 
 // reached is one of the servers on which the caller could come by something.
@@ -54,6 +59,8 @@ type reached struct {
 	parts [][]byte
 	size  int
 	kept  *room.Holding
+	// unrecorded says that the outcome of asking it is not on record yet.
+	unrecorded bool
 }
 
 // missing names a server that is left out of a list, and why.
@@ -82,8 +89,10 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 		if !s.said.Some {
 			continue
 		}
-		if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.principal, Server: server, Method: x.msg.Method}); refused != nil {
-			return nil, refused
+		if fieldOf(x.msg.Method) == "" { // else it is asked, and that is counted
+			if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.principal, Server: server, Method: x.msg.Method}); refused != nil {
+				return nil, refused
+			}
 		}
 		out = append(out, s)
 		x.guarded(&all, func() { s.find(ctx) })
@@ -157,7 +166,13 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 	if seen.waits {
 		s.sess.Waits.Store(true)
 	}
-	list := s.found.List
+	list, known := s.found.List, s.found.Known.Digests
+	s.sess.Members.Show(s.server, func(tool string) []byte {
+		if !seen.visible[tool] {
+			return nil
+		}
+		return known[tool]
+	})
 	hides := func(t gate.Tool) bool {
 		_, one := s.found.Aliases.Shown(s.server, t.Name)
 		return seen.hides(t) || !one || s.found.Unsound[t.Name]
@@ -205,7 +220,7 @@ func (x *exchange) gather(ctx context.Context) {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
 	}
-	if x.msg.Params.Present() && json.Unmarshal(x.msg.Params.Of(x.msg.Raw), &params) != nil || params.Cursor != nil {
+	if x.msg.Params.Present() && json.Unmarshal(x.msg.Params.Of(x.msg.Raw), &params) != nil || params.Cursor != nil && params.Cursor.Kind() != 'n' {
 		x.refuse(ctx, out, noCursor())
 		return
 	}
@@ -229,12 +244,18 @@ func (x *exchange) gather(ctx context.Context) {
 			s.kept = x.has.Answer.Beside()
 			if s.why = s.take(ctx, field, &size); s.why != nil {
 				s.parts, s.size = nil, 0
+				s.kept.Keep(0)
 			}
+			s.w, s.inside = nil, nil // which hold what came
 		})
 	}
 	all.Wait()
+	asked := slices.Clone(servers)
+	if slices.ContainsFunc(asked, func(s *reached) bool { return s.unrecorded }) {
+		out.unrecorded()
+	}
 	defer func() {
-		for _, s := range servers {
+		for _, s := range asked {
 			if s.kept != nil {
 				s.kept.Close()
 			}
@@ -263,7 +284,7 @@ func (s *reached) offers(capability string) bool {
 // no fault of the server's.
 func isDenial(code commonv1.Code) bool {
 	switch code { //nolint:exhaustive // all others are faults
-	case commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED:
+	case commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED, commonv1.Code_CODE_TOOL_UNKNOWN:
 		return true
 	default:
 		return false
@@ -275,19 +296,24 @@ func isDenial(code commonv1.Code) bool {
 func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, gatherWithin)
 	defer cancel()
-	s.target.Timeout = min(s.target.Timeout, gatherWithin)
+	until := time.Now().Add(gatherWithin)
 	left, refused := s.enter(ctx)
 	if refused != nil {
 		return refused
 	}
 	defer left()
+	last := ""
 	s.r = s.r.Clone(ctx)
 	s.r.Header["Accept"] = []string{"application/json"} // nobody is asked anything for a list
-	for ctx.Err() == nil {
+	for range maxGatheredPages {
+		if s.target.Timeout = min(s.target.Timeout, time.Until(until)); s.target.Timeout <= 0 || ctx.Err() != nil {
+			break
+		}
 		v := &visitor{header: make(http.Header), errand: Errand{Hold: new(time.Duration)}} // nor waited for
 		s.w, s.inside = v, v
 		s.route(ctx)
 		v.take()
+		s.unrecorded = s.unrecorded || v.header.Get(headerOutcome) != ""
 		if v.done.Refusal != nil {
 			return v.done.Refusal
 		}
@@ -298,9 +324,10 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 		if !s.add(items, size) {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		}
-		if next == "" {
+		if next == "" || len(items) == 0 || next == last { // a server that goes on without an end
 			return nil
 		}
+		last = next
 		if s.msg, err = page(s.msg, next, s.limits); err != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 		}
@@ -320,8 +347,8 @@ func page(before *gate.Message, cursor string, limits gate.Limits) (*gate.Messag
 // add adds elements to what the server says, where there is room for them.
 func (s *reached) add(items []jsontext.Value, size *atomic.Int64) bool {
 	for _, item := range items {
-		more := len(item) + 1
-		if size.Add(int64(more)) > maxGathered || !s.kept.Add(more) {
+		more := len(item) + perGathered
+		if size.Add(int64(more)) > maxGathered || s.size+more > maxGatheredEach || !s.kept.Add(more) {
 			size.Add(-int64(s.size + more))
 			return false
 		}
@@ -365,8 +392,13 @@ func isSound(item jsontext.Value, field string) bool {
 	if item.Kind() != '{' || json.Unmarshal(item, &has) != nil {
 		return false
 	}
-	required := map[string][]string{"prompts": {"name"}, "resources": {"uri", "name"}, "resourceTemplates": {"uriTemplate", "name"}}
-	return !slices.ContainsFunc(required[field], func(key string) bool { return has[key].Kind() != '"' })
+	required := map[string][]string{"prompts": {"name"}, "resources": {"uri", "name"}, "resourceTemplates": {"uriTemplate", "name"}}[field]
+	for key := range has { // which a reader that ignores case could take for the other
+		if slices.ContainsFunc(required, func(name string) bool { return key != name && strings.EqualFold(key, name) }) {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(required, func(key string) bool { return has[key].Kind() != '"' })
 }
 
 // errNoList means that a server's answer has not the list that was asked for.

@@ -44,11 +44,11 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 		}
 		return err
 	}
-	err := x.hub.Members.Use(x.server, use, func() (string, error) {
-		said, err := x.standing(ctx)
-		if err != nil {
-			return "", err
-		}
+	said, err := x.standing(ctx) // which may have to ask policy, and nobody else is to wait for that
+	if err != nil {
+		return nil, policyAway()
+	}
+	err = x.hub.Members.Use(x.server, use, func() (string, error) {
 		sess := x.newMember(key, said)
 		return sess.ID, x.deps.Sessions.Add(sess)
 	})

@@ -591,3 +591,61 @@ func TestAListOfManyServersEnds(t *testing.T) {
 		}
 	})
 }
+
+// A call is held to the definition that the client was shown, whatever the server lists by then.
+func TestA4AHubHoldsToWhatItHasShown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		changed, own := new(atomic.Bool), w.beside.own
+		w.beside.own = func(r upstream.Request) (upstream.Answer, error) {
+			if changed.Load() && r.Method() == "tools/list" {
+				return answer(r, `{"tools":[{"name":"safe","description":"other","inputSchema":{"type":"object"}}]}`), nil
+			}
+			return own(r)
+		}
+		h := w.connectAs(able)
+		list := `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
+		call := strings.Replace(toolCall, "safe", "notes__safe", 1)
+		w.do("POST", "/mcp", list, h)
+		w.do("POST", "/mcp", call, h)
+		changed.Store(true)
+		time.Sleep(6 * time.Minute)
+		other := w.connectAs(able) // by which it is listed anew
+		w.do("POST", "/mcp", list, other)
+		w.do("POST", "/mcp", call, h)
+		w.do("POST", "/mcp", call, other)
+		var digests []string
+		for _, d := range w.judgedBy() {
+			digests = append(digests, fmt.Sprintf("%x", d))
+		}
+		if len(digests) != 3 || digests[0] == "" || digests[0] != digests[1] || digests[1] == digests[2] {
+			t.Errorf("the calls were judged by %q", digests)
+		}
+	})
+}
+
+// U1: a server that says names without an end takes nothing but its own answer with it, and one that
+// lists pages without an end is asked for a few.
+func TestU1AServerSaysNamesWithoutAnEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		pages := 0
+		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			if r.Method() == "tools/call" {
+				return answer(r, `{"content":[`+strings.TrimSuffix(strings.Repeat(`{"uri":"a"},`, 10_001), ",")+`]}`), nil
+			}
+			pages++
+			return answer(r, fmt.Sprintf(`{"prompts":[{"name":"p"}],"nextCursor":"%d"}`, pages)), nil
+		}
+		h := w.connectAs(able)
+		if got := w.do("POST", "/mcp", strings.Replace(toolCall, "safe", "notes__safe", 1), h); got.status != 500 {
+			t.Errorf("its answer: %d, %d bytes", got.status, len(got.body))
+		}
+		got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`, h)
+		if pages != 20 || !strings.Contains(got.body, `"dev.sluice/unavailable":[{"server":"files"`) || !strings.Contains(got.body, `{"server":"notes","code":"upstream_timeout"}`) {
+			t.Errorf("after %d pages: %s", pages, got.body)
+		}
+	})
+}

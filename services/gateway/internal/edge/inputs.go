@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -58,20 +59,56 @@ func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) 
 	}
 	for _, m := range asked {
 		if !slices.Contains(can, m.Method) {
-			return x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_METHOD_DENIED, "the server asks what it was not told that the client can do.")
+			return x.notAbled(ctx, m.Method)
 		}
 	}
 	for _, m := range asked {
-		question, err := x.sess.Asked.Ask(m.ID.Of(m.Raw))
-		if err != nil {
-			return x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of what the server asks, "+err.Error()+".")
-		}
-		question.Close() // the client answers in its next request
-		if refused := x.judged(ctx, m, true); refused != nil {
+		if refused := x.decide(ctx, m); refused != nil {
 			return refused
 		}
 	}
 	return nil
+}
+
+// notAbled is the refusal of what a client can't be asked, on record.
+func (x *exchange) notAbled(ctx context.Context, method string) *refusal.Refusal {
+	return x.refuseAsked(ctx, method, commonv1.Code_CODE_METHOD_DENIED, "the server asks what it was not told that the client can do.")
+}
+
+// decide counts one thing that a server asks in an answer, and has policy decide on it.
+func (x *exchange) decide(ctx context.Context, m *gate.Message) *refusal.Refusal {
+	question, err := x.sess.Asked.Ask(m.ID.Of(m.Raw))
+	if err != nil {
+		return x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of what the server asks, "+err.Error()+".")
+	}
+	question.Close() // the client answers in its next request
+	return x.judged(ctx, m, true)
+}
+
+// mayAsk decides on what a server with sessions asks of a client that has none: nil lets it, and else
+// it is what the server reads, which has this raw id of its own.
+func (x *exchange) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
+	code := mcp.CodeRefused
+	m, err := gate.Parse(raw, x.limits)
+	var why *refusal.Refusal
+	switch own, is := errors.AsType[*gate.Error](err); {
+	case is:
+		why = x.refuseAsked(ctx, "", own.Code, own.Detail+".")
+	case err != nil:
+		why = x.refuseAsked(ctx, "", commonv1.Code_CODE_JSON_INVALID, err.Error()+".")
+	case !slices.Contains(x.abilities(), m.Method):
+		why = x.notAbled(ctx, m.Method)
+	default:
+		why = x.decide(ctx, m)
+	}
+	if why == nil {
+		return nil
+	}
+	text := "The gateway does not carry this request: " + enum.Given(why.Code) + ", decision " + why.ID + "."
+	if why.Code == commonv1.Code_CODE_METHOD_DENIED {
+		code, text = mcp.CodeMethodUnknown, upstream.NotCarried+" Decision "+why.ID+"."
+	}
+	return new(upstream.Refused(id, code, text))
 }
 
 // abilities are the methods by which the server was told that it may ask the client.

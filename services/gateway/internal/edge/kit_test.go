@@ -89,6 +89,7 @@ type world struct {
 	records    []journal.Record
 	admissions []string
 	decided    []*identityv1.Principal
+	judged     [][]byte // by which definitions
 	opened     []upstream.Request
 	notified   []upstream.Request
 	closed     int
@@ -236,9 +237,10 @@ func (w *world) logged() string {
 	return w.log.String()
 }
 
-func (w *world) DecideCall(ctx context.Context, _ *policyv1.DecideCallRequest, _ ...grpc.CallOption) (*policyv1.DecideCallResponse, error) {
+func (w *world) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, _ ...grpc.CallOption) (*policyv1.DecideCallResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.judged = append(w.judged, r.GetCall().GetDefinitionDigest())
 	w.decided = append(w.decided, authn.BehalfOf(ctx))
 	return &policyv1.DecideCallResponse{Decision: w.decision}, nil
 }
@@ -254,6 +256,13 @@ func (w *world) CheckServer(context.Context, *policyv1.CheckServerRequest, ...gr
 		return nil, errBoom
 	}
 	return w.standing, nil
+}
+
+// judgedBy are the digests of the definitions by which calls were judged.
+func (w *world) judgedBy() [][]byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.judged)
 }
 
 // stands has policy say something else of what callers could come by.

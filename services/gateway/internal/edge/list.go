@@ -84,6 +84,13 @@ func (x *exchange) listed(ctx context.Context, out *writer) (*gate.Answer, *refu
 	if err != nil {
 		return nil, x.unfound(ctx, err)
 	}
+	if x.modern != nil && x.bridged {
+		whole, err := upstream.Complete(found.List, x.msg.Method)
+		if err != nil {
+			return nil, x.unfound(ctx, err)
+		}
+		return whole, nil
+	}
 	return found.List, nil
 }
 
@@ -122,7 +129,7 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 // mayBeOld reports whether what is not known as accepted may be by now. It has the server
 // listed in the session's revision, where that was not done.
 func (x *exchange) mayBeOld(ctx context.Context, known *catalogue.Known) bool {
-	if x.target.sessionless() {
+	if x.crosses() {
 		return time.Since(known.At) > newsAfter
 	}
 	if under := x.target.under[x.sess.Version]; under != nil && under.Last() == nil {

@@ -64,10 +64,9 @@ func (x *exchange) call(ctx context.Context) {
 		}
 		call.Told, call.Mirrored = x.claimed(), x.mirrored
 		under.EndsWith(calling)
-	} else if x.msg.Method == mcp.MethodToolsCall {
-		if bindings := x.target.found.Mirrors(x.msg.Name); bindings != nil { // the server has no sessions
-			call.Mirrored = mirror.Say(x.msg.Arguments.Of(x.msg.Raw), bindings)
-		}
+		under.Decides(x.mayAsk)
+	} else if x.msg.Method == mcp.MethodToolsCall && x.target.sessionless() {
+		call.Mirrored = mirror.Say(x.msg.Arguments.Of(x.msg.Raw), x.target.found.Mirrors(x.msg.Name))
 	}
 	if x.sess.Client.Elicits && out.streams {
 		call.Confirm = x.confirm(out)
@@ -85,9 +84,11 @@ func (x *exchange) call(ctx context.Context) {
 		out.refuse(ctx, result.Refusal)
 		return
 	}
-	if refused := x.inputs(ctx, result.Answer); refused != nil {
-		out.refuse(ctx, refused)
-		return
+	if x.modern == nil || !x.bridged || !result.Answer.InputRequests.Present() { // else that was decided before
+		if refused := x.inputs(ctx, result.Answer); refused != nil {
+			out.refuse(ctx, refused)
+			return
+		}
 	}
 	x.failure = spans.Answer(trace.SpanFromContext(ctx), result.Answer)
 	if x.modern == nil {

@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"sync"
@@ -38,6 +39,8 @@ type modern struct {
 	// the client can do.
 	scope reach.Standing
 	can   []mcp.Ability
+	// bridged says that the server has nothing but sessions, and is spoken to in one.
+	bridged bool
 	// mirrored is what the head says of the arguments.
 	mirrored []upstream.Header
 	// done lets go of what stands for a session.
@@ -59,13 +62,7 @@ func (x *exchange) postModern(ctx context.Context) {
 	if !ok {
 		return
 	}
-	if !speaks {
-		x.target.found.Renew(newsAfter) // it may be known as one that speaks nothing else
-		why := x.notSpoken(mcp.Modern)
-		why.supported = mcp.Supported()
-		x.answerVersion(ctx, why)
-		return
-	}
+	x.bridged = !speaks
 	if refused := x.checkModern(); refused != nil {
 		x.rejectMessage(*refused)
 		return
@@ -81,7 +78,7 @@ func (x *exchange) postModern(ctx context.Context) {
 	x.routeModern(ctx)
 }
 
-// speaksModern tells whether the server speaks 2026-07-28. Where that is not known it is asked,
+// speaksModern tells whether the server speaks 2026-07-28 itself. Where that is not known it is asked,
 // which counts as a question for what is spoken. Not ok is what was answered already.
 func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
 	under := x.target.under[mcp.Modern]
@@ -93,11 +90,11 @@ func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
 		x.rejectMessage(*x.notSpoken(mcp.Modern))
 		return false, false
 	}
+	if under == nil || under.Refused() {
+		return false, true
+	}
 	if !x.admitted(ctx, methodProbe) {
 		return false, false
-	}
-	if under == nil {
-		return false, true
 	}
 	_, err := under.Found(ctx, discovery.Fresh)
 	if err == nil || under.Greeted() {
@@ -188,6 +185,10 @@ func newStandIns() standIns {
 // could use, and opens nothing.
 func (x *exchange) standIn() (done func(), err error) {
 	key, seen := x.key(x.server), string(reach.AppendKey(nil, x.principal, x.server))
+	if x.bridged { // a session has one client, and tells once what that can do
+		name, version := x.msg.Client()
+		seen += fmt.Sprintf("%q %q %s", name, version, mcp.Told(x.abilitiesSaid()))
+	}
 	x.standIns.mu.Lock()
 	defer x.standIns.mu.Unlock()
 	if id, known := x.standIns.Get(seen); known {
@@ -199,9 +200,12 @@ func (x *exchange) standIn() (done func(), err error) {
 	who, server := principal.Of(x.principal), x.target.Server
 	sess := &session.Session{ID: id, Digest: digest, Key: key, Agent: x.principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
 	sess.Client.Name, sess.Client.Version = x.msg.Client()
-	by := x.by()
+	open := server.Open
+	if x.bridged {
+		open = server.Bridge
+	}
 	sess.Upstream = server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
-		up, _, err := server.Open(ctx, who, upstream.Discover(by), has)
+		up, _, err := open(ctx, who, upstream.Discover(x.by()), has) // of the request that it is opened for
 		return up, err
 	}, nil)
 	if err := x.deps.Sessions.Add(sess); err != nil {
@@ -286,11 +290,17 @@ func (x *exchange) discovered(ctx context.Context, out *writer) (*gate.Answer, *
 	if x.scope.Some {
 		return x.ask(ctx, upstream.Discover(x.by()), out)
 	}
-	found, err := x.target.under[mcp.Modern].Found(ctx, discovery.Fresh)
+	found, err := x.found().Found(ctx, discovery.Fresh)
 	if err != nil {
 		return nil, x.unfound(ctx, err)
 	}
-	return found.Greeting, x.inputs(ctx, found.Greeting)
+	greeting := found.Greeting
+	if x.bridged {
+		if greeting, err = upstream.Discovered(greeting, []byte("0")); err != nil {
+			return nil, x.unfound(ctx, err)
+		}
+	}
+	return greeting, x.inputs(ctx, greeting)
 }
 
 // without are the edits that lie outside of a span, which is replaced as a whole.
@@ -319,13 +329,7 @@ func (x *exchange) spoken() []string {
 	if x.isHub() {
 		return mcp.Supported()
 	}
-	under, found := x.target.under[mcp.Modern], x.target.found.Last()
-	switch {
-	case found != nil && found.Version == mcp.Modern, under != nil && under.Greeted():
-		return append([]string{mcp.Modern}, mcp.Supported()...)
-	default:
-		return mcp.Supported()
-	}
+	return append([]string{mcp.Modern}, mcp.Supported()...)
 }
 
 // Spoken are the revisions that a server was found to speak, the newest first; none where it has
@@ -372,7 +376,7 @@ func (x *exchange) clientName() string {
 
 // found is the gateway's own view of the server, in the revisions with sessions or without.
 func (x *exchange) found() *discovery.Server {
-	if x.modern != nil {
+	if x.modern != nil && !x.bridged {
 		return x.target.under[mcp.Modern]
 	}
 	return x.target.found

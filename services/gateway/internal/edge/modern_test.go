@@ -342,8 +342,9 @@ func TestX1WhoHangsUpEndsTheCall(t *testing.T) {
 	})
 }
 
-// A server that does not speak the revision is asked once for many, and its clients fall back.
-func TestClientsFallBackWhereTheServerIsOlder(t *testing.T) {
+// A server that does not speak the revision is asked once for many, and is spoken to in a session, one
+// for each client, whose questions are no refusals.
+func TestAServerWithSessionsIsSpokenToWithoutThem(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorldOver(t, "http")
@@ -355,20 +356,31 @@ func TestClientsFallBackWhereTheServerIsOlder(t *testing.T) {
 			}
 			return own(r)
 		}
-		for range 100 {
-			if got := w.doModern("server/discover", "", ""); got.status != 400 || !strings.Contains(got.body, `"code":-32022`) || !strings.Contains(got.body, `"supported":["2025-11-25",`) {
-				t.Fatalf("%d %s", got.status, got.body)
+		var got []string
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			got = append(got, string(r.Body()))
+			if r.Method() == "tools/list" {
+				return answer(r, `{"tools":[{"name":"safe"}]}`), nil
+			}
+			return answer(r, `{"content":[]}`), nil
+		}
+		for i := range 100 {
+			time.Sleep(time.Second)
+			if got := w.doModern("server/discover", "", ""); got.status != 200 || !strings.Contains(got.body, `"supportedVersions":["2026-07-28","2025-11-25"`) || !strings.Contains(got.body, `"cacheScope":"private"`) {
+				t.Fatalf("%d: %d %s", i, got.status, got.body)
 			}
 		}
-		if asked != 1 || len(w.of(journal.KindRefusal)) != 0 {
-			t.Errorf("the server was asked %d times, and %d refusals are on record", asked, len(w.of(journal.KindRefusal)))
+		if list := w.doModern("tools/list", "", ""); !strings.Contains(list.body, `"resultType":"complete","ttlMs":0,"cacheScope":"private","tools":[{"name":"safe"}]`) {
+			t.Errorf("a list: %s", list.body)
 		}
-		w.own = func(upstream.Request) (upstream.Answer, error) {
-			return upstream.Answer{}, fmt.Errorf("%w: it is away", upstream.ErrNeverSent)
+		if call := w.doModern("tools/call", "safe", `"name":"safe","arguments":{"n":12345678901234567}`); call.status != 200 || !strings.Contains(call.body, `"result":{"resultType":"complete","content":[]}`) {
+			t.Errorf("a call: %d %s", call.status, call.body)
 		}
-		time.Sleep(6 * time.Second)
-		if got := w.doModern("server/discover", "", ""); got.status != 200 || got.code() != "upstream_unavailable" {
-			t.Errorf("while the server is away: %d %s", got.status, got.body)
+		if asked != 1 || len(w.of(journal.KindRefusal)) != 0 || len(w.opened) != 1 || w.opened[0].Method() != "initialize" {
+			t.Errorf("the server was asked %d times, %d sessions were opened, and %d refusals are on record", asked, len(w.opened), len(w.of(journal.KindRefusal)))
+		}
+		if want := `"params":{"_meta":{},"name":"safe","arguments":{"n":12345678901234567}}`; len(got) != 2 || !strings.Contains(got[1], want) {
+			t.Errorf("the server got %q", got)
 		}
 	})
 }

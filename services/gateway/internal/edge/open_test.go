@@ -338,7 +338,7 @@ func TestAVersionThatIsNotSpokenIsToldAsItIsMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		got := w.do("POST", "/mcp/files", toolsList, http.Header{"Mcp-Protocol-Version": {"2026-07-28"}})
+		got := w.do("POST", "/mcp/files", toolsList, http.Header{"Mcp-Protocol-Version": {"2031-01-01"}})
 		synctest.Wait()
 		ended := w.spans.Ended()
 		if len(ended) != 1 || got.status != http.StatusBadRequest || !strings.Contains(got.body, `"code":-32022`) {

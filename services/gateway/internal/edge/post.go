@@ -143,7 +143,11 @@ func (x *exchange) read() *rejection {
 		return unreadable() // nobody waits for it any more
 	}
 	defer end()
-	if x.msg, err = gate.Parse(body, x.limits); err != nil {
+	limits := x.limits
+	if x.isHub() {
+		limits.IDBytes *= 2 // of servers' ids with their servers' names
+	}
+	if x.msg, err = gate.Parse(body, limits); err != nil {
 		return unparsed(err, len(body))
 	}
 	return nil

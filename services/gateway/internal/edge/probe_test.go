@@ -16,10 +16,8 @@ var newer = []struct {
 	name, body, requested string
 	header                http.Header
 }{
-	{"what is spoken", `{"jsonrpc":"2.0","id":7,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`, "2026-07-28", http.Header{"Mcp-Protocol-Version": {"2026-07-28"}}},
-	{"what is spoken, no revision named", `{"jsonrpc":"2.0","id":7,"method":"server/discover"}`, "2026-07-28", nil},
-	{"what is spoken, an older revision named", `{"jsonrpc":"2.0","id":7,"method":"server/discover"}`, "2026-07-28", http.Header{"Mcp-Protocol-Version": {"2025-11-25"}}},
-	{"a list", `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`, "2026-07-28", http.Header{"Mcp-Protocol-Version": {"2026-07-28"}}},
+	{"what is spoken", `{"jsonrpc":"2.0","id":7,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2031-01-01"}}}`, "2031-01-01", http.Header{"Mcp-Protocol-Version": {"2031-01-01"}}},
+	{"a list", `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`, "2031-01-01", http.Header{"Mcp-Protocol-Version": {"2031-01-01"}}},
 	{"a call", `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe","_meta":{"io.modelcontextprotocol/protocolVersion":"2031-01-01"}}}`, "2031-01-01", nil},
 	{"a method nobody knows", `{"jsonrpc":"2.0","id":7,"method":"x/y"}`, "2031-01-01", http.Header{"Mcp-Protocol-Version": {"2031-01-01"}}},
 }
@@ -35,7 +33,7 @@ func TestProbesAreAnswered(t *testing.T) {
 			got := w.do("POST", "/mcp/files", tt.body, tt.header)
 			if got.status != 400 || got.code() != "protocol_version" ||
 				!strings.HasPrefix(got.body, `{"jsonrpc":"2.0","id":7,"error":{"code":-32022,`) ||
-				!strings.Contains(got.body, `"supported":["2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"requested":"`+tt.requested+`"`) {
+				!strings.Contains(got.body, `"supported":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"requested":"`+tt.requested+`"`) {
 				t.Errorf("%s: %d %s", tt.name, got.status, got.body)
 			}
 		}

@@ -333,12 +333,15 @@ func (o *writer) message(parts ...[]byte) {
 	}
 }
 
+// headerOutcome marks an answer whose outcome is not on record.
+const headerOutcome = "Sluice-Outcome"
+
 // unrecorded marks the answer to a call whose outcome is not on record yet: in
 // its head, or behind a stream that has begun.
 func (o *writer) unrecorded() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	name := "Sluice-Outcome"
+	name := headerOutcome
 	if o.started {
 		name = http.TrailerPrefix + name
 	}

@@ -118,6 +118,51 @@ func (m *Message) With(meta, params []byte) (*Message, error) {
 	return Parse(raw, limits)
 }
 
+// Without is a request as a server with sessions is to get it: without what its _meta says of who asks
+// and in which revision, which a session else does, and without the answers and the state of a request
+// that is made again (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes stay what
+// they are; the whole is put through the gate anew.
+func (m *Message) Without() (*Message, error) {
+	edits := cut(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
+	edits = append(edits, cut(nil, m.Raw, m.members(m.Params, paramsAgain))...)
+	raw, err := Splice(m.Raw, edits...)
+	if err != nil {
+		return nil, err
+	}
+	limits := AnswerLimits()
+	limits.IDBytes = len(m.Raw)
+	return Parse(raw, limits)
+}
+
+// What [Message.Without] takes out.
+var (
+	metaOfRequests = foldTable(protocolPrefix+"protocolVersion", protocolPrefix+"clientCapabilities", protocolPrefix+"clientInfo", protocolPrefix+"logLevel")
+	paramsAgain    = foldTable("inputResponses", "requestState")
+)
+
+// members are those of an object of m's whose keys are among these.
+func (m *Message) members(of Span, keys map[string]string) (out []item) {
+	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
+	s := scanner{raw: m.Raw, pos: of.Start, limits: passed}
+	var f frame
+	if !of.Present() || s.enter(&f) != nil {
+		return nil
+	}
+	for {
+		more, err := s.member(&f)
+		if !more || err != nil {
+			return out
+		}
+		_, is := keys[string(fold(nil, f.key))]
+		if s.value() != nil {
+			return out
+		}
+		if is {
+			out = append(out, item{Span{f.start, s.pos}, f.prev})
+		}
+	}
+}
+
 // insertMeta returns the edit that puts members into _meta, where the given
 // number of others remain.
 func (m *Message) insertMeta(members []byte, remain int) Edit {

@@ -48,6 +48,8 @@ func told(method string) []place {
 		return []place{uris("result/contents/*/uri")}
 	case "notifications/resources/updated":
 		return []place{uris("params/uri")}
+	case "elicitation/create": // whoever reads it sees one connection, and is to know who asks
+		return []place{{strings.Split("params/message", "/"), func(server, text string) string { return server + " asks: " + text }, nil}}
 	default:
 		return nil
 	}
@@ -71,14 +73,23 @@ func asked(method string) []place {
 // names in place of the server's. None of them overlaps what [gate.Answer.Clean] takes out.
 func Join(server, method string, raw []byte) ([]gate.Edit, error) {
 	var out []gate.Edit
-	err := walk(raw, told(method), func(at gate.Span, text string, p place) {
+	err := walk(raw, told(method), func(at gate.Span, text string, p place) error {
+		if len(out) == maxNames {
+			return ErrTooMany
+		}
 		out = append(out, Say(at, p.joins(server, text)))
+		return nil
 	})
 	return out, err
 }
 
-// Errors of [Aim]. Compare with errors.Is.
+// maxNames is how many names an answer may say: each takes more memory than its bytes.
+const maxNames = 10_000
+
+// Errors of [Join] and [Aim]. Compare with errors.Is.
 var (
+	// ErrTooMany means that an answer says more than 10,000 names.
+	ErrTooMany = errors.New("it says too many names")
 	// ErrNobody means that a request names no server.
 	ErrNobody = errors.New("it names no server")
 	// ErrMany means that it names more than one.
@@ -89,7 +100,7 @@ var (
 // says what the server calls it. Errors: [ErrNobody], [ErrMany], or that raw can't be read.
 func Aim(method string, raw []byte) (server string, out []gate.Edit, err error) {
 	failed := error(nil)
-	err = walk(raw, asked(method), func(at gate.Span, text string, p place) {
+	err = walk(raw, asked(method), func(at gate.Span, text string, p place) error {
 		to, rest, ok := p.cuts(text)
 		switch {
 		case !ok:
@@ -98,6 +109,7 @@ func Aim(method string, raw []byte) (server string, out []gate.Edit, err error) 
 			failed = ErrMany
 		}
 		server, out = to, append(out, Say(at, rest))
+		return nil
 	})
 	switch {
 	case err != nil:
@@ -123,7 +135,7 @@ func quoted(text string) []byte {
 }
 
 // walk finds the strings at these places.
-func walk(raw []byte, at []place, found func(gate.Span, string, place)) error {
+func walk(raw []byte, at []place, found func(gate.Span, string, place) error) error {
 	if len(at) == 0 {
 		return nil
 	}
@@ -137,7 +149,7 @@ func walk(raw []byte, at []place, found func(gate.Span, string, place)) error {
 
 type walker struct {
 	dec   *jsontext.Decoder
-	found func(gate.Span, string, place)
+	found func(gate.Span, string, place) error
 }
 
 // value reads a value, on the way to these places.
@@ -184,8 +196,7 @@ func (w *walker) text(on []place) error {
 			return err
 		}
 		end := int(w.dec.InputOffset())
-		w.found(gate.Span{Start: end - len(raw), End: end}, string(text), p)
-		break
+		return w.found(gate.Span{Start: end - len(raw), End: end}, string(text), p)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func AliasesOf(server string, tools []string) Aliases {
 	}
 	for _, name := range tools {
 		joined := Tool(server, name)
-		if joined == Name(server, name) {
+		if joined == Name(server, name) || !isTool(name) {
 			continue
 		}
 		if of, known := out[joined]; listed[joined] || known && of != name {
@@ -78,11 +78,12 @@ func AliasesOf(server string, tools []string) Aliases {
 	return out
 }
 
-// Shown is what a server's tool is called among those of all; false where that would stand for two.
+// Shown is what a server's tool is called among those of all; false where that would stand for two, and
+// for one that can't be called.
 func (a Aliases) Shown(server, name string) (string, bool) {
 	joined := Tool(server, name)
 	of, is := a[joined]
-	return joined, !is || of == name
+	return joined, isTool(name) && (!is || of == name)
 }
 
 // Called is the server's tool that is meant by what [Cut] left of a joint name; false where that
@@ -92,6 +93,12 @@ func (a Aliases) Called(server, rest string) (string, bool) {
 		return of, of != ""
 	}
 	return rest, true
+}
+
+// isTool tells whether a tool of that name can be called: the grammar of names has more characters
+// than interfaces of models, and no others.
+func isTool(name string) bool {
+	return 0 < len(name) && len(name) <= 128 && !strings.ContainsFunc(name, func(r rune) bool { return !isPlainRune(r) && r != '.' && r != '/' })
 }
 
 func isPlain(name string) bool {

@@ -147,7 +147,10 @@ func FuzzNames(f *testing.F) {
 		if !ok || server != "docs" || len(tool) > 48 {
 			t.Errorf("%q is %q", name, tool)
 		}
-		if own, ok := joint.AliasesOf("docs", []string{name}).Called(server, rest); own != name || !ok {
+		aliases := joint.AliasesOf("docs", []string{name})
+		if shown, can := aliases.Shown("docs", name); can && shown != tool {
+			t.Errorf("%q is shown as %q", name, shown)
+		} else if own, ok := aliases.Called(server, rest); can && (own != name || !ok) {
 			t.Errorf("%q came back as %q", name, own)
 		}
 		if server, rest, ok := joint.CutURI(joint.URI("docs", uri)); server != "docs" || rest != uri || !ok {

@@ -168,6 +168,17 @@ func IsMultiRound(method string) bool {
 	return method == MethodToolsCall || method == "prompts/get" || method == "resources/read"
 }
 
+// IsCacheable tells whether results of a method say for how long a cache may keep them (MCP 2026-07-28,
+// Caching).
+func IsCacheable(method string) bool {
+	switch method {
+	case MethodDiscover, MethodToolsList, "prompts/list", "resources/list", "resources/templates/list", "resources/read":
+		return true
+	default:
+		return false
+	}
+}
+
 // IsRemoved tells whether 2026-07-28 no longer knows a method of the revisions with sessions.
 func IsRemoved(method string) bool {
 	switch method {
@@ -213,6 +224,10 @@ const (
 	MetaClientInfo   = "io.modelcontextprotocol/clientInfo"
 	// MetaLogLevel is the least level of lines of the log that come with the answer; may be absent.
 	MetaLogLevel = "io.modelcontextprotocol/logLevel"
+	// MetaServerInfo is who answers, and MetaSubscription the id of the subscription by which a
+	// notification comes.
+	MetaServerInfo   = "io.modelcontextprotocol/serverInfo"
+	MetaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
 
 // ResultComplete is the resultType of an answer that needs nothing more.

@@ -22,6 +22,8 @@ type Call struct {
 	sent    bool // guarded by Calls.mu
 	// ends ends the call at its server too; nil where a client that has gone ends nothing.
 	ends context.Context //nolint:containedctx // the client's own
+	// may decides on what the server asks; nil where it can't ask in an answer.
+	may func(ctx context.Context, id, raw []byte) *upstream.Own
 	// patience is the server's clock; nil for one that is never stopped.
 	patience *upstream.Patience
 }
@@ -44,6 +46,7 @@ func (s *Session) Begin(ctx context.Context, key string, patience *upstream.Pati
 // before that it did: nobody is told of the end of one that was not sent.
 func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
 	c.Sent()
+	req.May = c.may
 	if c.ends != nil {
 		under, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -56,6 +59,10 @@ func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(me
 // EndsWith has the call end at its server where this context does: 2026-07-28 has no other way to
 // cancel one (MCP 2026-07-28, Cancellation). It is to be called before Forward.
 func (c *Call) EndsWith(client context.Context) { c.ends = client }
+
+// Decides has what the server asks decided on, where the client is asked in an answer. It is to be
+// called before Forward.
+func (c *Call) Decides(may func(ctx context.Context, id, raw []byte) *upstream.Own) { c.may = may }
 
 // Sent notes that the call is on its way to the server, or was.
 func (c *Call) Sent() {

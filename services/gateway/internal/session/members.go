@@ -20,8 +20,10 @@ type Members struct {
 
 	mu sync.Mutex
 	by map[string]string // handles, by server
-	// listed is what the client has been told of the servers' lists.
+	// listed is what the client has been told of the servers' lists, and shown the digests of the
+	// definitions of their tools that it was shown.
 	listed string
+	shown  map[string]func(tool string) []byte
 }
 
 // Use uses the member with a server, by its handle. Where there is none that can be used, makes makes
@@ -53,6 +55,28 @@ func (m *Members) of(server string) (id string, known bool) {
 	defer m.mu.Unlock()
 	id, known = m.by[server]
 	return id, known
+}
+
+// Show notes the digests of the definitions of a server's tools that the client was shown.
+func (m *Members) Show(server string, digest func(tool string) []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.shown == nil {
+		m.shown = make(map[string]func(string) []byte)
+	}
+	m.shown[server] = digest
+}
+
+// Shown is the digest of the definition of a server's tool that the client was shown last; nil where
+// it was shown none.
+func (m *Members) Shown(server, tool string) []byte {
+	m.mu.Lock()
+	digest := m.shown[server]
+	m.mu.Unlock()
+	if digest == nil {
+		return nil
+	}
+	return digest(tool)
 }
 
 // All returns the handles, by server.

@@ -53,7 +53,12 @@ func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Ow
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
 	}
-	return ask(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+mcp.Told(claims)+`,"clientInfo":`+info(client, clientVersion)+`}`)
+	return initialize(version, client, clientVersion, mcp.Told(claims))
+}
+
+// initialize is [Initialize] with claims as a raw object that the gateway has written.
+func initialize(version, client, clientVersion, claims string) Own {
+	return ask(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+claims+`,"clientInfo":`+info(client, clientVersion)+`}`)
 }
 
 // A Client is who asks without a session, where the request says so (MCP 2026-07-28): it has the

@@ -1,0 +1,365 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+const (
+	// maxRounds is how often a server may ask before it answers one request.
+	maxRounds = 16
+	// maxSubscribed is how many resources a session may be subscribed to.
+	maxSubscribed = 100
+)
+
+// withSessions opens a session with a server that has none: what initialize says is told with each
+// request, what the server asks in its answers it asks as servers with sessions do, and its subscriptions
+// are the session's stream.
+func (s *Server) withSessions(ctx context.Context, who principal.Key, first Request) (*Session, Answer, error) {
+	client := new(Client)
+	client.Name, client.Version = first.Message.Client()
+	client.said = first.Message.Capabilities.Of(first.Message.Raw)
+	under, answer, err := s.Open(ctx, who, Discover(client), first.Room)
+	if err != nil {
+		return nil, answer, err
+	}
+	greeting, err := Greeting(answer.Message, first.Message.Version, first.ID())
+	if err != nil {
+		return nil, Answer{}, errors.Join(fmt.Errorf("%w: it greets in a way that can't be read: %w", ErrNoAnswer, err), under.Close(ctx))
+	}
+	under.conn = &sessions{Conn: under.conn, client: client, calls: make(map[string]context.CancelCauseFunc), asked: make(map[string]chan *gate.Answer)}
+	return under, Answer{Message: greeting, Status: answer.Status}, nil
+}
+
+// Greeting is what an answer to server/discover says, as an answer to initialize in this revision, with
+// this raw id.
+func Greeting(discovered *gate.Answer, version string, id []byte) (*gate.Answer, error) {
+	var said struct {
+		Capabilities map[string]jsontext.Value `json:"capabilities"`
+		Instructions jsontext.Value            `json:"instructions"`
+		Meta         struct {
+			Server jsontext.Value `json:"io.modelcontextprotocol/serverInfo"`
+		} `json:"_meta"`
+	}
+	if err := json.Unmarshal(discovered.Result.Of(discovered.Raw), &said); err != nil {
+		return nil, err
+	}
+	if said.Meta.Server.Kind() != '{' {
+		said.Meta.Server = jsontext.Value(`{"name":"unknown","version":""}`)
+	}
+	result := struct {
+		Version      string                    `json:"protocolVersion"`
+		Capabilities map[string]jsontext.Value `json:"capabilities"`
+		Server       jsontext.Value            `json:"serverInfo"`
+		Instructions jsontext.Value            `json:"instructions,omitzero"`
+	}{version, said.Capabilities, said.Meta.Server, said.Instructions}
+	raw, err := json.Marshal(result, json.Deterministic(true))
+	if err != nil {
+		return nil, err
+	}
+	return gate.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), gate.AnswerLimits())
+}
+
+// sessions is a session over a connection that has none. It is safe for concurrent use.
+type sessions struct {
+	Conn // without sessions
+
+	client *Client
+
+	mu sync.Mutex
+	// calls are the requests on their way, by a key of their ids, and asked what the server asks of
+	// the client, likewise.
+	calls map[string]context.CancelCauseFunc
+	asked map[string]chan *gate.Answer
+	// level is the raw least level of the lines of the log that the client wants; nil for none.
+	level []byte
+	// uris are the resources of whose changes it wants to hear, and renewed ends when they change.
+	uris    []string
+	renewed chan struct{}
+}
+
+// Request implements [Conn]. A server that asks before it answers gets the request again with what
+// the client has answered.
+func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
+	if mcp.IsRemoved(req.Method()) {
+		return b.keep(req)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	key := gate.IDKey(req.ID())
+	b.mu.Lock()
+	b.calls[key] = cancel
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.calls, key)
+	}()
+	var more []byte
+	for range maxRounds {
+		sent := req
+		var err error
+		if sent.Message, err = req.Message.With(b.members(), more); err != nil {
+			return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
+		}
+		answer, err := b.Conn.Request(ctx, sent, events)
+		if err != nil || !needsInput(answer.Message) {
+			return answer, err
+		}
+		if more, err = b.ask(ctx, answer.Message, events); err != nil {
+			return failed(req, mcp.CodeInternal, "The server asks for something before it answers, and got no answer: "+err.Error()+".")
+		}
+		req.Room.Keep(0) // what was asked is taken from it
+	}
+	return failed(req, mcp.CodeInternal, "The server asks again and again before it answers.")
+}
+
+// members are those of `_meta` that say what the session agreed on.
+func (b *sessions) members() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	out := b.client.members()
+	if b.level != nil {
+		out = slices.Concat(out, []byte(`,"`+mcp.MetaLogLevel+`":`), b.level)
+	}
+	return out
+}
+
+// keep answers a request for something that a server without sessions is told with each request, or
+// with each subscription, from now on.
+func (b *sessions) keep(req Request) (Answer, error) {
+	m := req.Message
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch at := slices.Index(b.uris, m.URI); m.Method {
+	case mcp.MethodSetLevel:
+		var params struct {
+			Level string `json:"level"`
+		}
+		if err := json.Unmarshal(m.Params.Of(m.Raw), &params); err != nil || !slices.Contains(mcp.LogLevels(), params.Level) {
+			return failed(req, mcp.CodeInvalidParams, "There is no such level.")
+		}
+		b.level = []byte(strconv.Quote(params.Level))
+	case mcp.MethodSubscribe:
+		if at < 0 && len(b.uris) == maxSubscribed {
+			return failed(req, mcp.CodeInvalidParams, "There are too many subscriptions in this session.")
+		}
+		if at < 0 {
+			b.uris = append(b.uris, m.URI)
+			b.renew()
+		}
+	case mcp.MethodUnsubscribe:
+		if at >= 0 {
+			b.uris = slices.Delete(b.uris, at, at+1)
+			b.renew()
+		}
+	default:
+		return failed(req, mcp.CodeMethodUnknown, "The server does not know this method.")
+	}
+	answer, err := gate.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, req.ID()), gate.AnswerLimits())
+	return Answer{Message: answer}, err
+}
+
+// renew has the stream opened anew. It needs the lock.
+func (b *sessions) renew() {
+	if b.renewed != nil {
+		close(b.renewed)
+		b.renewed = nil
+	}
+}
+
+// wants are what the stream is to be of, and what ends when that changes.
+func (b *sessions) wants() (Wanted, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.renewed == nil {
+		b.renewed = make(chan struct{})
+	}
+	return Wanted{Tools: true, Prompts: true, Resources: true, URIs: slices.Clone(b.uris)}, b.renewed
+}
+
+// failed answers a request with an error of the gateway's own, in the server's place.
+func failed(req Request, code int, text string) (Answer, error) {
+	m, err := gate.ReadAnswer(Refused(req.ID(), code, text).message.Raw, gate.AnswerLimits())
+	return Answer{Message: m}, err
+}
+
+// needsInput tells whether an answer only asks (MCP 2026-07-28, Multi Round-Trip Requests).
+func needsInput(a *gate.Answer) bool {
+	return a.Result.Present() && (a.InputRequests.Present() || string(a.ResultType.Of(a.Raw)) == `"input_required"`)
+}
+
+// Errors that end a request whose server asks.
+var (
+	errNobodyAsked = errors.New("nobody takes what servers ask here")
+	errUnanswered  = errors.New("the client did not answer, or may not be asked")
+	errUnreadable  = errors.New("what it asks can't be read")
+)
+
+// ask has the client asked what an answer asks, and returns the params by which the request is made
+// again.
+func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]byte)) ([]byte, error) {
+	var asks struct {
+		Inputs map[string]struct {
+			Method jsontext.Value `json:"method"`
+			Params jsontext.Value `json:"params"`
+		} `json:"inputRequests"`
+		State jsontext.Value `json:"requestState"`
+	}
+	if err := json.Unmarshal(answer.Result.Of(answer.Raw), &asks); err != nil {
+		return nil, errUnreadable
+	}
+	if events == nil && len(asks.Inputs) > 0 {
+		return nil, errNobodyAsked
+	}
+	answers := make(map[string]chan *gate.Answer, len(asks.Inputs))
+	for name, in := range asks.Inputs {
+		id := []byte(strconv.Quote("sluice-" + rand.Text()))
+		came, done := b.expect(id)
+		defer done()
+		answers[name] = came
+		request := slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"method":`), in.Method)
+		if in.Params != nil {
+			request = slices.Concat(request, []byte(`,"params":`), in.Params)
+		}
+		events(append(request, '}'))
+	}
+	params := []byte(`"inputResponses":{`)
+	for i, name := range slices.Sorted(maps.Keys(answers)) {
+		select {
+		case m := <-answers[name]:
+			if !m.Result.Present() {
+				return nil, errUnanswered
+			}
+			key, err := jsontext.AppendQuote(nil, name)
+			if err != nil { // it was read out of JSON, so this can't be
+				return nil, errUnreadable
+			}
+			if i > 0 {
+				params = append(params, ',')
+			}
+			params = slices.Concat(params, key, []byte(":"), m.Result.Of(m.Raw)) // as the client wrote it
+		case <-ctx.Done():
+			return nil, errUnanswered
+		}
+	}
+	params = append(params, '}')
+	if asks.State != nil {
+		params = slices.Concat(params, []byte(`,"requestState":`), asks.State)
+	}
+	return params, nil
+}
+
+// expect waits for the answer to a request with this id, until done is called.
+func (b *sessions) expect(id []byte) (came chan *gate.Answer, done func()) {
+	key := gate.IDKey(id)
+	came = make(chan *gate.Answer, 1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked[key] = came
+	return came, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.asked, key)
+	}
+}
+
+// Notify implements [Conn]: an answer goes to the request that waits for it, and a request that is
+// given up ends. Of the rest such a server hears nothing.
+func (b *sessions) Notify(_ context.Context, req Request) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	m := req.Message
+	switch {
+	case m.Kind == gate.Response:
+		came := b.asked[gate.IDKey(req.ID())]
+		if came == nil {
+			return nil // nobody waits for it
+		}
+		answer, err := gate.ReadAnswer(bytes.Clone(m.Raw), gate.AnswerLimits())
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrNeverSent, err)
+		}
+		select {
+		case came <- answer:
+		default: // it has one
+		}
+	case m.Method == mcp.MethodCancelled:
+		if cancel := b.calls[gate.IDKey(m.RequestID.Of(m.Raw))]; cancel != nil {
+			cancel(ErrCancelled)
+		}
+	}
+	return nil
+}
+
+// Listen implements [Conn]: the stream is a subscription to every list, and to those resources that
+// the session has subscribed to.
+func (b *sessions) Listen(ctx context.Context, to Listener) error {
+	opened := sync.OnceFunc(to.Opened)
+	for {
+		wants, renewed := b.wants()
+		again, err := b.subscribe(ctx, to, opened, wants, renewed)
+		if err != nil || !again {
+			return err
+		}
+	}
+}
+
+// subscribe brings what comes on one subscription. Again says that another is to take its place.
+func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wants Wanted, renewed <-chan struct{}) (again bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer cancel(nil)
+	all.Go(func() {
+		select {
+		case <-renewed:
+			cancel(errRenewed)
+		case <-ctx.Done():
+		}
+	})
+	var heard error
+	id := []byte(strconv.Quote("sluice-" + rand.Text()))
+	own := Subscribe(id, b.client, wants)
+	answer, err := b.Conn.Request(ctx, own.in(ctx, to.Room), func(message []byte) {
+		if m, err := gate.ReadAnswer(message, gate.AnswerLimits()); err == nil && m.Method == mcp.MethodAcknowledged {
+			opened()
+			return
+		}
+		if heard == nil {
+			heard = to.Event(Event{Message: message})
+		}
+		if heard != nil {
+			cancel(heard)
+		}
+	})
+	switch {
+	case heard != nil:
+		return false, heard
+	case errors.Is(context.Cause(ctx), errRenewed):
+		to.Room.Keep(0)
+		return true, nil
+	case err == nil && answer.Message.Error.Present():
+		return false, fmt.Errorf("%w: it takes no subscription", ErrNoStream)
+	default:
+		return false, err
+	}
+}
+
+// errRenewed means that a subscription ends because another takes its place.
+var errRenewed = errors.New("what is subscribed to has changed")

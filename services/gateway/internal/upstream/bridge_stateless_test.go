@@ -1,0 +1,395 @@
+package upstream_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// kept is a transport to a server that has nothing but sessions.
+type kept struct {
+	upstream.ListChanged
+
+	answers func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error)
+	says    chan string // on its stream
+
+	mu  sync.Mutex
+	got []string
+}
+
+func (*kept) Kind() string { return "stdio" }
+func (*kept) Close() error { return nil }
+
+func (s *kept) Open(_ context.Context, _ principal.Key, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
+	if r.Method() != "initialize" {
+		return nil, upstream.Answer{}, fmt.Errorf("%w: it was asked %s", upstream.ErrNoAnswer, r.Method())
+	}
+	s.note(r)
+	m, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s"},"instructions":"i"}}`), gate.AnswerLimits())
+	return keptConn{s}, upstream.Answer{Message: m}, err
+}
+
+func (s *kept) note(r upstream.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.got = append(s.got, string(r.Body()))
+}
+
+func (s *kept) received() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.got)
+}
+
+type keptConn struct{ *kept }
+
+func (c keptConn) Request(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	c.note(r)
+	text, err := c.answers(ctx, r, events)
+	if err != nil {
+		return upstream.Answer{}, err
+	}
+	m, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(r.ID())+`,`+text+`}`), gate.AnswerLimits())
+	return upstream.Answer{Message: m}, err
+}
+
+func (c keptConn) Notify(_ context.Context, r upstream.Request) error {
+	c.note(r)
+	return nil
+}
+
+func (c keptConn) Listen(ctx context.Context, to upstream.Listener) error {
+	if c.says == nil {
+		return upstream.ErrNoStream
+	}
+	to.Opened()
+	for {
+		select {
+		case text := <-c.says:
+			if err := to.Event(upstream.Event{Message: []byte(text)}); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+func (keptConn) Close(context.Context) error { return nil }
+
+// flattened opens a session with it for requests without one.
+func flattened(t *testing.T, s *kept) *upstream.Session {
+	t.Helper()
+	counts, err := meters.New(noop.Meter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := upstream.New(s, counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	has := holding(t)
+	client := &upstream.Client{Name: "c", Version: "2", Claims: slices.DeleteFunc(mcp.Abilities(), func(a mcp.Ability) bool { return a.Method != mcp.MethodElicit })}
+	sess, answer, err := server.Bridge(t.Context(), principal.Key{Tenant: "acme", Subject: "ana"}, upstream.Discover(client), has)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `"result":{"resultType":"complete","ttlMs":0,"cacheScope":"private","supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"capabilities":{"tools":{}},"instructions":"i","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s"}}}}`
+	if got := string(answer.Message.Raw); !strings.HasSuffix(got, want) {
+		t.Errorf("it greets as %s", got)
+	}
+	if got := s.received(); len(got) != 2 || !strings.Contains(got[0], `"capabilities":{"elicitation":{"form":{},"url":{}}}`) || !strings.Contains(got[1], "notifications/initialized") {
+		t.Errorf("the server got %q", got)
+	}
+	return sess
+}
+
+func holding(t *testing.T) *room.Holding {
+	t.Helper()
+	has := upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{Tenant: "acme", Subject: "ana"}))
+	t.Cleanup(has.Close)
+	return has
+}
+
+// leg is a request of 2026-07-28 with these params.
+func leg(t *testing.T, id int, params string) upstream.Request {
+	t.Helper()
+	r := request(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t","arguments":{"n":1e2},"_meta":{%s,"x":1}%s}}`, id, tells, params), holding(t))
+	r.May = func(context.Context, []byte, []byte) *upstream.Own { return nil }
+	return r
+}
+
+// stateOf is the state of an answer that asks.
+func stateOf(t *testing.T, a upstream.Answer) string {
+	t.Helper()
+	var said struct {
+		Result struct{ RequestState string }
+	}
+	if err := json.Unmarshal(a.Message.Raw, &said); err != nil || said.Result.RequestState == "" {
+		t.Fatalf("no state in %s: %v", a.Message.Raw, err)
+	}
+	return said.Result.RequestState
+}
+
+// asker asks twice, one after the other, before it answers, and tells of its progress.
+func asker(s *kept) {
+	s.answers = func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
+		for i := range 2 {
+			n := len(s.received())
+			events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`))
+			events([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`))
+			events(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"q%d","method":"elicitation/create","params":{"i":%d}}`, i, i))
+			for len(s.received()) == n {
+				select {
+				case <-ctx.Done():
+					return "", fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
+				case <-time.After(time.Millisecond):
+				}
+			}
+		}
+		return `"result":{"content":[]}`, nil
+	}
+}
+
+// A server that asks in the midst of a request is answered by the request, made again, which goes on
+// where it was: the server sees one.
+func TestARequestGoesOnWhereItWas(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := new(kept)
+		asker(s)
+		sess := flattened(t, s)
+		before := len(s.received())
+		var heard []string
+		params := ""
+		for i := range 2 {
+			a, err := sess.Forward(t.Context(), leg(t, i+1, params), func(raw []byte) { heard = append(heard, string(raw)) })
+			want := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{"resultType":"input_required","inputRequests":{"%d":{"method":"elicitation/create","params":{"i":%d}}},"requestState":"`, i+1, i+1, i)
+			if err != nil || !strings.HasPrefix(string(a.Message.Raw), want) {
+				t.Fatalf("%v, %s", err, a.Message.Raw)
+			}
+			state := stateOf(t, a)
+			wrong := leg(t, 9, fmt.Sprintf(`,"inputResponses":{"%d":{}},"requestState":"%s"`, i+1, state))
+			wrong.Message = request(t, strings.Replace(string(wrong.Body()), `"n":1e2`, `"n":1e3`, 1), nil).Message
+			if a, err := sess.Forward(t.Context(), wrong, nil); err != nil || !upstream.HasCode(a.Message, mcp.CodeInvalidParams) {
+				t.Errorf("a state of another request: %v, %v", a.Message, err)
+			}
+			params = fmt.Sprintf(`,"inputResponses":{"%d":{"n":12345678901234567,"i":%d},"x":{}},"requestState":"%s"`, i+1, i, state)
+		}
+		a, err := sess.Forward(t.Context(), leg(t, 3, params), nil)
+		if err != nil || string(a.Message.Raw) != `{"jsonrpc":"2.0","id":3,"result":{"resultType":"complete","content":[]}}` {
+			t.Errorf("%v, %v", a.Message, err)
+		}
+		if a, err := sess.Forward(t.Context(), leg(t, 4, params), nil); err != nil || !upstream.HasCode(a.Message, mcp.CodeInvalidParams) {
+			t.Errorf("a state that was used: %v, %v", a.Message, err)
+		}
+		want := []string{
+			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":{"n":1e2},"_meta":{"x":1}}}`,
+			`{"jsonrpc":"2.0","id":"q0","result":{"n":12345678901234567,"i":0}}`, `{"jsonrpc":"2.0","id":"q1","result":{"n":12345678901234567,"i":1}}`,
+		}
+		if diff := cmp.Diff(want, s.received()[before:]); diff != "" {
+			t.Errorf("the server got (-want +got):\n%s", diff)
+		}
+		if len(heard) != 2 || !strings.Contains(heard[0], "notifications/progress") {
+			t.Errorf("heard %q: of lines of the log nobody asked for", heard)
+		}
+	})
+}
+
+// U1: what a server may not ask it gets refused, and goes on; what nobody comes back for, or more than
+// may wait, ends; and so does what a client gives up.
+func TestU1WhatWaitsForAClientEnds(t *testing.T) {
+	t.Parallel()
+	t.Run("refused", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := new(kept)
+			asker(s)
+			sess := flattened(t, s)
+			r := leg(t, 1, "")
+			r.May = func(_ context.Context, id, raw []byte) *upstream.Own {
+				if !strings.Contains(string(raw), `"elicitation/create"`) {
+					t.Errorf("asked of %s", raw)
+				}
+				return new(upstream.Refused(id, -31403, "no"))
+			}
+			a, err := sess.Forward(t.Context(), r, nil)
+			if err != nil || !strings.Contains(string(a.Message.Raw), `"content":[]`) {
+				t.Errorf("%v, %v", a.Message, err)
+			}
+			if got := s.received(); !strings.Contains(got[len(got)-1], `"id":"q1","error":{"code":-31403`) {
+				t.Errorf("the server got %q", got)
+			}
+		})
+	})
+	t.Run("nobody comes back", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := new(kept)
+			asker(s)
+			sess := flattened(t, s)
+			a, err := sess.Forward(t.Context(), leg(t, 1, ""), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(11 * time.Minute)
+			synctest.Wait()
+			if got := s.received(); !strings.Contains(got[len(got)-1], `"notifications/cancelled","params":{"requestId":1}`) {
+				t.Errorf("the server got %q", got)
+			}
+			if a, err := sess.Forward(t.Context(), leg(t, 2, `,"inputResponses":{"1":{}},"requestState":"`+stateOf(t, a)+`"`), nil); err != nil || !upstream.HasCode(a.Message, mcp.CodeInvalidParams) {
+				t.Errorf("who comes too late: %v, %v", a.Message, err)
+			}
+		})
+	})
+	t.Run("too many wait", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := new(kept)
+			asker(s)
+			sess := flattened(t, s)
+			for i := range 16 {
+				a, err := sess.Forward(t.Context(), leg(t, i+1, ""), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				stateOf(t, a)
+			}
+			a, err := sess.Forward(t.Context(), leg(t, 17, ""), nil)
+			if err != nil || !upstream.HasCode(a.Message, mcp.CodeInternal) {
+				t.Errorf("%v, %v", a.Message, err)
+			}
+			if err := sess.Close(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+	t.Run("given up", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := &kept{answers: func(ctx context.Context, _ upstream.Request, _ func([]byte)) (string, error) {
+				<-ctx.Done()
+				return "", fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
+			}}
+			sess := flattened(t, s)
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, upstream.ErrCancelled)
+			defer cancel()
+			if _, err := sess.Forward(ctx, leg(t, 1, ""), nil); !errors.Is(err, upstream.ErrCancelled) {
+				t.Errorf("it ended with %v", err)
+			}
+			if got := s.received(); !strings.Contains(got[len(got)-1], `"requestId":1`) {
+				t.Errorf("the server got %q", got)
+			}
+		})
+	})
+	t.Run("it asks without sessions all the same", func(t *testing.T) {
+		t.Parallel()
+		s := &kept{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) {
+			return `"result":{"inputRequests":{"a":{"method":"elicitation/create"}}}`, nil
+		}}
+		sess := flattened(t, s)
+		if a, err := sess.Forward(t.Context(), leg(t, 1, ""), nil); !errors.Is(err, upstream.ErrNoAnswer) {
+			t.Errorf("%v, %v", a.Message, err)
+		}
+	})
+}
+
+// Subscriptions share the stream of the session: each hears what it is of, under its own id, and the
+// server of resources while one wants to hear of them.
+func TestSubscriptionsShareAStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &kept{says: make(chan string)}
+		s.answers = func(_ context.Context, r upstream.Request, _ func([]byte)) (string, error) {
+			if strings.Contains(string(r.Body()), "no:") {
+				return `"error":{"code":-32602,"message":"no"}`, nil
+			}
+			return `"result":{}`, nil
+		}
+		sess := flattened(t, s)
+		type sub struct {
+			heard []string
+			end   context.CancelFunc
+			ended chan struct{}
+		}
+		begin := func(id, wants string) *sub {
+			ctx, cancel := context.WithCancel(t.Context())
+			out := &sub{end: cancel, ended: make(chan struct{})}
+			r := request(t, `{"jsonrpc":"2.0","id":`+id+`,"method":"subscriptions/listen","params":{"_meta":{`+tells+`},"notifications":`+wants+`}}`, holding(t))
+			go func() {
+				defer close(out.ended)
+				if _, err := sess.Forward(ctx, r, func(raw []byte) { out.heard = append(out.heard, string(raw)) }); err == nil {
+					t.Error("a subscription ended by itself")
+				}
+			}()
+			synctest.Wait()
+			return out
+		}
+		one := begin(`1`, `{"toolsListChanged":true,"resourceSubscriptions":["a:b","no:x"]}`)
+		two := begin(`"2"`, `{"promptsListChanged":true,"resourceSubscriptions":["a:b"]}`)
+		for _, text := range []string{
+			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`,
+			`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed","params":{"_meta":{"x":1}}}`,
+			`{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}`,
+			`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`,
+			`{"jsonrpc":"2.0","id":5,"method":"sampling/createMessage","params":{}}`,
+		} {
+			s.says <- text
+		}
+		synctest.Wait()
+		two.end()
+		<-two.ended
+		s.says <- `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}`
+		synctest.Wait()
+		one.end()
+		<-one.ended
+		ack := func(id, of string) string {
+			return `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":` + id + `},"notifications":` + of + `}}`
+		}
+		want := [][]string{
+			{
+				ack(`1`, `{"toolsListChanged":true,"resourceSubscriptions":["a:b"]}`),
+				`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":1}}}`,
+				`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":1},"uri":"a:b"}}`,
+			},
+			{
+				ack(`"2"`, `{"promptsListChanged":true,"resourceSubscriptions":["a:b"]}`),
+				`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"2","x":1}}}`,
+			},
+		}
+		if diff := cmp.Diff(want, [][]string{one.heard, two.heard}); diff != "" {
+			t.Errorf("heard (-want +got):\n%s", diff)
+		}
+		var subscribed []string
+		for _, text := range s.received() {
+			for _, method := range []string{"resources/subscribe", "resources/unsubscribe"} {
+				if strings.Contains(text, `"`+method+`"`) {
+					subscribed = append(subscribed, method)
+				}
+			}
+		}
+		if diff := cmp.Diff([]string{"resources/subscribe", "resources/subscribe", "resources/subscribe", "resources/unsubscribe"}, subscribed); diff != "" {
+			t.Errorf("the server got (-want +got):\n%s", diff)
+		}
+		if got := strings.Join(s.received(), "\n"); !strings.Contains(got, `"id":5,"error":{"code":-32601`) {
+			t.Errorf("what it asked aside has no answer: %s", got)
+		}
+	})
+}

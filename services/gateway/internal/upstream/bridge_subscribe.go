@@ -1,0 +1,202 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+)
+
+const (
+	// rehearFirst is how long after the stream of a session has ended it is opened again for its
+	// subscriptions. Each time more it is twice as long, up to rehearMost.
+	rehearFirst = time.Second
+	rehearMost  = time.Minute
+)
+
+// listener is a subscription to what a session's stream brings.
+type listener struct {
+	id    jsontext.Value
+	wants notifications
+
+	mu     sync.Mutex // so that events come one after the other, and none once it has ended
+	events func([]byte)
+}
+
+// notifications are what a subscription is of (MCP 2026-07-28, Subscriptions).
+type notifications struct {
+	Tools     bool     `json:"toolsListChanged,omitzero"`
+	Prompts   bool     `json:"promptsListChanged,omitzero"`
+	Resources bool     `json:"resourcesListChanged,omitzero"`
+	URIs      []string `json:"resourceSubscriptions,omitempty"`
+}
+
+// wants tells whether a notification is of what the subscription is of.
+func (n notifications) wants(method string) bool {
+	switch method {
+	case mcp.MethodToolsChanged:
+		return n.Tools
+	case "notifications/prompts/list_changed":
+		return n.Prompts
+	case "notifications/resources/list_changed":
+		return n.Resources
+	case mcp.MethodResourceUpdated:
+		return len(n.URIs) > 0 // of which it is one the edge sees
+	default:
+		return false
+	}
+}
+
+// subscribe answers subscriptions/listen with what the session's stream brings, until ctx ends.
+func (b *stateless) subscribe(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
+	var params struct {
+		Notifications notifications `json:"notifications"`
+	}
+	m := req.Message
+	if err := json.Unmarshal(m.Params.Of(m.Raw), &params); err != nil || events == nil {
+		return failed(req, mcp.CodeInvalidParams, "The subscription is not of the form that MCP gives it.")
+	}
+	l := &listener{id: req.ID(), wants: params.Notifications, events: events}
+	l.wants.URIs = slices.DeleteFunc(l.wants.URIs, func(uri string) bool { return b.single(ctx, mcp.MethodSubscribe, uri, req.Room) != nil })
+	said, err := json.Marshal(l.wants)
+	if err != nil {
+		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
+	}
+	events(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, l.id, said))
+	b.hear(l, req.Room)
+	<-ctx.Done()
+	l.mu.Lock()
+	l.events = nil
+	l.mu.Unlock()
+	b.leave(l)
+	return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, context.Cause(ctx))
+}
+
+// single asks the server to tell of a resource's changes, or to tell of them no longer.
+func (b *stateless) single(ctx context.Context, method, uri string, has *room.Holding) error {
+	params, err := json.Marshal(map[string]string{"uri": uri})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, singleTimeout)
+	defer cancel()
+	room := has.Beside()
+	defer room.Close()
+	answer, err := b.Conn.Request(ctx, ask(method, string(params)).in(ctx, room), nil)
+	if err == nil && answer.Message.Error.Present() {
+		err = errors.New("the server does not tell of it")
+	}
+	return err
+}
+
+// singleTimeout bounds asking for the changes of one resource.
+const singleTimeout = 10 * time.Second
+
+// hear adds a subscription; the first one opens the stream.
+func (b *stateless) hear(l *listener, has *room.Holding) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.heard[l] = struct{}{}
+	if b.hearing == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		b.hearing = cancel
+		go b.stream(ctx, has.Beside())
+	}
+}
+
+// leave ends a subscription; the last one ends the stream.
+func (b *stateless) leave(l *listener) {
+	b.mu.Lock()
+	delete(b.heard, l)
+	var gone []string
+	for _, uri := range l.wants.URIs {
+		used := false
+		for other := range b.heard {
+			used = used || slices.Contains(other.wants.URIs, uri)
+		}
+		if !used {
+			gone = append(gone, uri)
+		}
+	}
+	if len(b.heard) == 0 {
+		b.hearing()
+		b.hearing = nil
+	}
+	b.mu.Unlock()
+	for _, uri := range gone {
+		_ = b.single(context.Background(), mcp.MethodUnsubscribe, uri, nil) // what comes all the same nobody hears
+	}
+}
+
+// stream brings what the server says to the subscriptions, until ctx ends. One that has ended is
+// opened again.
+func (b *stateless) stream(ctx context.Context, has *room.Holding) {
+	defer has.Close()
+	for wait := rehearFirst; ; wait = min(2*wait, rehearMost) {
+		err := b.Listen(ctx, Listener{Room: has, Opened: func() {}, Event: func(e Event) error {
+			wait = rehearFirst
+			b.tell(ctx, e.Message)
+			return nil
+		}})
+		if errors.Is(err, ErrNoStream) {
+			return // there is nothing to hear, and may be once another subscription begins
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+// tell brings one message to those subscriptions that it is for.
+func (b *stateless) tell(ctx context.Context, raw []byte) {
+	m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+	if raw == nil || err != nil {
+		return
+	}
+	if m.Kind == gate.Request { // there is no request whose answer could ask it
+		_ = b.Notify(ctx, Refused(m.ID.Of(raw), mcp.CodeMethodUnknown, NotCarried).in(ctx, nil))
+		return
+	}
+	b.mu.Lock()
+	var to []*listener
+	for l := range b.heard {
+		if l.wants.wants(m.Method) {
+			to = append(to, l)
+		}
+	}
+	b.mu.Unlock()
+	for _, l := range to {
+		l.say(m)
+	}
+}
+
+// say tells of a notification, under the subscription's name.
+func (l *listener) say(m *gate.Answer) {
+	params := make(map[string]jsontext.Value)
+	meta := make(map[string]jsontext.Value)
+	if m.Params.Present() && json.Unmarshal(m.Params.Of(m.Raw), &params) != nil || params["_meta"] != nil && json.Unmarshal(params["_meta"], &meta) != nil {
+		return
+	}
+	meta[mcp.MetaSubscription] = l.id
+	raw, err := json.Marshal(meta, json.Deterministic(true))
+	if err == nil {
+		params["_meta"] = raw
+		raw, err = json.Marshal(params, json.Deterministic(true))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil && l.events != nil {
+		l.events(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":%s}`, m.Method, raw))
+	}
+}
