@@ -32,6 +32,11 @@ const (
 	ServerFilesystem Set = "server-filesystem"
 	// ServerMemory is the official MCP memory server.
 	ServerMemory Set = "server-memory"
+	// ServerEverything is the official MCP server that has something of everything.
+	ServerEverything Set = "server-everything"
+	// Clients are MCP clients that programs are built on: Vercel's AI SDK, LangChain's adapters,
+	// mcp-remote and mcporter.
+	Clients Set = "clients"
 	// ClaudeFlow is Claude Flow with the module that its WASM agents need.
 	ClaudeFlow Set = "claude-flow"
 	// AssemblyScript is the compiler of AssemblyScript.
@@ -44,13 +49,13 @@ const (
 
 // Sets returns every set.
 func Sets() []Set {
-	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ServerMemory, ClaudeFlow, AssemblyScript, Conformance, Conformance2}
+	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ServerMemory, ServerEverything, Clients, ClaudeFlow, AssemblyScript, Conformance, Conformance2}
 }
 
 //go:embed sets
 var manifests embed.FS
 
-//go:embed client.mjs typescript-sdk.mjs typescript-sdk-2.mjs
+//go:embed client.mjs typescript-sdk.mjs typescript-sdk-2.mjs clients.mjs
 var scripts embed.FS
 
 // ClientScripts returns a program for Node that drives the MCP client of a set, which is
@@ -65,6 +70,9 @@ func ClientScripts(s Set) (client, sdk []byte, err error) {
 	}
 	return client, sdk, nil
 }
+
+// ClientsScript returns a program for Node that drives a client of the set [Clients], which says how.
+func ClientsScript() ([]byte, error) { return scripts.ReadFile("clients.mjs") }
 
 // Dir is the folder of an installed set. It is shared by all tests on the machine: read it, run it,
 // write nothing into it.

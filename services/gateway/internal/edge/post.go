@@ -85,7 +85,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 		return
 	}
 	if x.isModern() && x.isHub() {
-		x.rejectVersion(ctx, x.notSpoken(mcp.Modern))
+		x.fallBack(ctx)
 		return
 	}
 	if x.isModern() {
