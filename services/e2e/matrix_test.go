@@ -179,8 +179,8 @@ rules:
 	for _, c := range clients {
 		t.Run(c.name, func(t *testing.T) {
 			for _, server := range servers {
-				for name, at := range map[string][2]string{"": {s.MCP(server.name), server.tool}, " among all": {allOf(s), server.name + "__" + server.tool}} {
-					t.Run(server.name+name, func(t *testing.T) {
+				for name, at := range map[string][2]string{"alone": {s.MCP(server.name), server.tool}, "among all": {allOf(s), server.name + "__" + server.tool}} {
+					t.Run(server.name+" "+name, func(t *testing.T) {
 						args := server.args
 						if args == nil {
 							args = map[string]any{}
