@@ -157,6 +157,13 @@ func (s *Server) Refused() bool {
 	return errors.Is(s.err, upstream.ErrRevision) && time.Since(s.failed) <= Fresh
 }
 
+// Hung tells whether the server has left the question unanswered in the last five minutes.
+func (s *Server) Hung() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.Is(s.err, upstream.ErrTimeout) && time.Since(s.failed) <= Fresh
+}
+
 // Mirrors are which arguments of a tool a call's head says too, as the server told last.
 func (s *Server) Mirrors(tool string) []mirror.Binding {
 	if found := s.Last(); found != nil {

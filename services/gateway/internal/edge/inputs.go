@@ -96,6 +96,8 @@ func (x *exchange) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
 		why = x.refuseAsked(ctx, "", own.Code, own.Detail+".")
 	case err != nil:
 		why = x.refuseAsked(ctx, "", commonv1.Code_CODE_JSON_INVALID, err.Error()+".")
+	case !mcp.IsMultiRound(x.msg.Method):
+		why = x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_METHOD_INVALID, "the server asks the client where MCP has no questions.")
 	case !slices.Contains(x.abilities(), m.Method):
 		why = x.notAbled(ctx, m.Method)
 	default:

@@ -91,6 +91,9 @@ func (x *exchange) call(ctx context.Context) {
 		}
 	}
 	x.failure = spans.Answer(trace.SpanFromContext(ctx), result.Answer)
+	if x.modern == nil && x.target.sessionless() && upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) {
+		x.target.found.Renew(newsAfter) // heads may have to say other arguments by now
+	}
 	if x.modern == nil {
 		out.answer(ctx, result.Answer)
 		return

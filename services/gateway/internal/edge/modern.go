@@ -2,6 +2,10 @@ package edge
 
 import (
 	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/http"
@@ -18,7 +22,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -67,6 +70,24 @@ func (x *exchange) postModern(ctx context.Context) {
 		x.rejectMessage(*refused)
 		return
 	}
+	if x.passes() && !x.admitted(ctx, x.msg.Method) {
+		return
+	}
+	if x.msg.Kind == gate.Notification { // who gives a request up closes its stream
+		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
+		x.accepted()
+		return
+	}
+	if err := x.has.Admit(ctx); err != nil {
+		x.refuse(ctx, x.newWriter(), notAdmitted(err))
+		return
+	}
+	said, err := x.standing(ctx)
+	if err != nil {
+		x.refuse(ctx, x.newWriter(), policyAway())
+		return
+	}
+	x.scope, x.can = said, x.claims(said)
 	done, err := x.standIn()
 	if err != nil {
 		x.refuse(ctx, x.newWriter(), notOpened(err))
@@ -90,7 +111,7 @@ func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
 		x.rejectMessage(*x.notSpoken(mcp.Modern))
 		return false, false
 	}
-	if under == nil || under.Refused() {
+	if under == nil || under.Refused() || under.Hung() && isOlder(x.target.found.Last()) {
 		return false, true
 	}
 	if !x.admitted(ctx, methodProbe) {
@@ -101,12 +122,17 @@ func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
 		return true, true
 	}
 	older := x.target.found.Last()
-	hangs := errors.Is(err, upstream.ErrTimeout) && older != nil && older.Version != mcp.Modern && time.Since(older.At) <= discovery.Fresh
+	hangs := errors.Is(err, upstream.ErrTimeout) && isOlder(older)
 	if errors.Is(err, upstream.ErrRevision) || hangs {
 		return false, true
 	}
 	x.refuse(ctx, x.newWriter(), x.unfound(ctx, err))
 	return false, false
+}
+
+// isOlder tells whether a server was found to speak a revision with sessions.
+func isOlder(found *discovery.Found) bool {
+	return found != nil && found.Version != mcp.Modern && time.Since(found.At) <= discovery.Fresh
 }
 
 // checkModern rejects what lacks something that every request of 2026-07-28 has, and a head that
@@ -168,50 +194,53 @@ func (x *exchange) mirrors(ctx context.Context, of tools) *rejection {
 	return out
 }
 
-// standIns are what stands for the sessions of callers that have none. It is safe for concurrent
-// use.
+// standIns are what stands for the sessions of callers that have none. Each is found by a handle that
+// is made of who and what it is for, with a secret of this gateway's: there is nothing to remember, and
+// nobody's takes the place of another's. It is safe for concurrent use.
 type standIns struct {
-	mu sync.Mutex // held while one is made
-	*recent.Recent[string, string]
+	mu     sync.Mutex // held while one is made
+	secret []byte
 }
 
-// newStandIns returns none. They are found by [reach.AppendKey].
-func newStandIns() standIns {
-	return standIns{Recent: recent.New[string](maxInsiders, maxInsiders, func(string) int { return 1 })}
+func newStandIns() standIns { return standIns{secret: []byte(rand.Text())} }
+
+// handle is that of what stands for one.
+func (s *standIns) handle(of []byte) string {
+	mac := hmac.New(sha256.New, s.secret)
+	mac.Write(of)
+	return hex.EncodeToString(mac.Sum(nil))
 }
 
 // standIn brings what stands for the session that 2026-07-28 does not have: what the gateway
 // remembers of a caller on a server, as policy tells callers apart. It has no name that anybody
 // could use, and opens nothing.
 func (x *exchange) standIn() (done func(), err error) {
-	key, seen := x.key(x.server), string(reach.AppendKey(nil, x.principal, x.server))
+	key, of := x.key(x.server), reach.AppendKey(nil, x.principal, x.server)
+	of = append(reach.AppendPart(of, key.Tenant), 0)
+	of = append(reach.AppendPart(of, key.Subject), 0)
 	if x.bridged { // a session has one client, and tells once what that can do
 		name, version := x.msg.Client()
-		seen += fmt.Sprintf("%q %q %s", name, version, mcp.Told(x.abilitiesSaid()))
+		of = fmt.Appendf(of, "%q %q %s", name, version, mcp.Told(x.can))
 	}
+	id := x.standIns.handle(of)
 	x.standIns.mu.Lock()
 	defer x.standIns.mu.Unlock()
-	if id, known := x.standIns.Get(seen); known {
-		if x.sess, done, err = x.deps.Sessions.Use(id, key); err == nil {
-			return done, nil
-		}
+	if x.sess, done, err = x.deps.Sessions.Use(id, key); err == nil {
+		return done, nil
 	}
-	id, digest := session.NewID()
-	who, server := principal.Of(x.principal), x.target.Server
-	sess := &session.Session{ID: id, Digest: digest, Key: key, Agent: x.principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
-	sess.Client.Name, sess.Client.Version = x.msg.Client()
-	open := server.Open
+	who, open, by := principal.Of(x.principal), x.target.Server.Open, x.by()
 	if x.bridged {
-		open = server.Bridge
+		open = x.target.Server.Bridge
 	}
-	sess.Upstream = server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
-		up, _, err := open(ctx, who, upstream.Discover(x.by()), has) // of the request that it is opened for
+	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Agent: x.principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
+	sess.Client.Name, sess.Client.Version = by.Name, by.Version
+	sess.Upstream = x.target.Server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+		up, _, err := open(ctx, who, upstream.Discover(by), has)
 		return up, err
 	}, nil)
 	if err := x.deps.Sessions.Add(sess); err != nil {
 		return nil, err
 	}
-	x.standIns.Put(seen, id)
 	x.sess, done, err = x.deps.Sessions.Use(id, key)
 	return done, err
 }
@@ -228,24 +257,6 @@ func (x *exchange) by() *upstream.Client {
 
 // routeModern carries a message of 2026-07-28 to where its method belongs.
 func (x *exchange) routeModern(ctx context.Context) {
-	if x.passes() && !x.admitted(ctx, x.msg.Method) {
-		return
-	}
-	if x.msg.Kind == gate.Notification { // who gives a request up closes its stream
-		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
-		x.accepted()
-		return
-	}
-	if err := x.has.Admit(ctx); err != nil {
-		x.refuse(ctx, x.newWriter(), notAdmitted(err))
-		return
-	}
-	said, err := x.standing(ctx)
-	if err != nil {
-		x.refuse(ctx, x.newWriter(), policyAway())
-		return
-	}
-	x.scope, x.can = said, x.claims(said)
 	switch {
 	case x.msg.InputResponses.Present() && len(x.can) == 0:
 		x.refuse(ctx, x.newWriter(), &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "the server may ask nothing of this client, so there is nothing to answer."})

@@ -98,7 +98,7 @@ var ErrSaid = errors.New("the message says already what is to be added")
 // Both are raw members, separated by commas, and not empty is the first. All other bytes stay what they
 // are; the whole is put through the gate anew. Errors: [ErrSaid], or an [*Error].
 func (m *Message) With(meta, params []byte) (*Message, error) {
-	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.InputResponses.Present() {
+	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.members(m.Params, paramsAgain) != nil {
 		return nil, ErrSaid
 	}
 	var edits []Edit

@@ -28,6 +28,8 @@ const (
 	// tool may have: a client's head holds no more.
 	maxDepth    = 16
 	maxBindings = 64
+	// maxSaid is how long a value may be that is said for a client, in bytes: a head has bounds.
+	maxSaid = 4 << 10
 	// maxSafe is the largest integer of a field, as it is the smallest below zero.
 	maxSafe = 1<<53 - 1
 )
@@ -138,7 +140,7 @@ func Say(arguments []byte, bindings []Binding) (out []upstream.Header) {
 		return nil
 	}
 	for _, b := range bindings {
-		if value, has, err := b.value(found[b.Header]); err == nil && has {
+		if value, has, err := b.value(found[b.Header]); err == nil && has && len(value) <= maxSaid {
 			out = append(out, upstream.Header{Name: b.Header, Value: value})
 		}
 	}

@@ -168,8 +168,13 @@ func NewStore(cfg Config, log *slog.Logger) (*Store, error) {
 // NewID returns a random handle and its digest.
 func NewID() (id, digest string) {
 	id = rand.Text()
+	return id, DigestOf(id)
+}
+
+// DigestOf is the digest of a handle.
+func DigestOf(id string) string {
 	sum := sha256.Sum256([]byte(id))
-	return id, hex.EncodeToString(sum[:8])
+	return hex.EncodeToString(sum[:8])
 }
 
 // Opening notes that a session is about to be opened, until done is called: a

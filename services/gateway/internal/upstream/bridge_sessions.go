@@ -22,6 +22,10 @@ import (
 const (
 	// maxRounds is how often a server may ask before it answers one request.
 	maxRounds = 16
+	// maxState is how large the state may be that a server wants back, and maxAgain the answers of
+	// the client together; in bytes.
+	maxState = 64 << 10
+	maxAgain = 4 << 20
 	// maxSubscribed is how many resources a session may be subscribed to.
 	maxSubscribed = 100
 )
@@ -41,7 +45,7 @@ func (s *Server) withSessions(ctx context.Context, who principal.Key, first Requ
 	if err != nil {
 		return nil, Answer{}, errors.Join(fmt.Errorf("%w: it greets in a way that can't be read: %w", ErrNoAnswer, err), under.Close(ctx))
 	}
-	under.conn = &sessions{Conn: under.conn, client: client, calls: make(map[string]context.CancelCauseFunc), asked: make(map[string]chan *gate.Answer)}
+	under.conn = &sessions{Conn: under.conn, client: client, calls: make(map[*sent]struct{}), asked: make(map[string]chan *gate.Answer)}
 	return under, Answer{Message: greeting, Status: answer.Status}, nil
 }
 
@@ -81,15 +85,21 @@ type sessions struct {
 	client *Client
 
 	mu sync.Mutex
-	// calls are the requests on their way, by a key of their ids, and asked what the server asks of
-	// the client, likewise.
-	calls map[string]context.CancelCauseFunc
+	// calls are the requests on their way, and asked what the server asks of the client, by a key of
+	// its id.
+	calls map[*sent]struct{}
 	asked map[string]chan *gate.Answer
 	// level is the raw least level of the lines of the log that the client wants; nil for none.
 	level []byte
 	// uris are the resources of whose changes it wants to hear, and renewed ends when they change.
 	uris    []string
 	renewed chan struct{}
+}
+
+// sent is a request on its way, by a key of its id.
+type sent struct {
+	key    string
+	cancel context.CancelCauseFunc
 }
 
 // Request implements [Conn]. A server that asks before it answers gets the request again with what
@@ -100,23 +110,32 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	key := gate.IDKey(req.ID())
+	call := &sent{key: gate.IDKey(req.ID()), cancel: cancel}
 	b.mu.Lock()
-	b.calls[key] = cancel
+	b.calls[call] = struct{}{}
 	b.mu.Unlock()
 	defer func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		delete(b.calls, key)
+		delete(b.calls, call)
 	}()
 	var more []byte
-	for range maxRounds {
-		sent := req
+	for round := range maxRounds {
+		leg := req
+		var answer Answer
 		var err error
-		if sent.Message, err = req.Message.With(b.members(), more); err != nil {
-			return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
+		if leg.Message, err = req.Message.With(b.members(), more); err != nil {
+			err = fmt.Errorf("%w: %w", ErrNeverSent, err)
+		} else {
+			answer, err = b.Conn.Request(ctx, leg, events)
 		}
-		answer, err := b.Conn.Request(ctx, sent, events)
+		if err != nil && round > 0 { // its class is that of one sending, and the server has got another
+			class := ErrNoAnswer
+			if errors.Is(err, ErrTimeout) {
+				class = ErrTimeout
+			}
+			return answer, fmt.Errorf("%w: %s", class, err) //nolint:errorlint // see above
+		}
 		if err != nil || !needsInput(answer.Message) {
 			return answer, err
 		}
@@ -220,14 +239,18 @@ func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]b
 		} `json:"inputRequests"`
 		State jsontext.Value `json:"requestState"`
 	}
-	if err := json.Unmarshal(answer.Result.Of(answer.Raw), &asks); err != nil {
+	if err := json.Unmarshal(answer.Result.Of(answer.Raw), &asks); err != nil || len(asks.State) > maxState {
 		return nil, errUnreadable
 	}
+	asks.State = asks.State.Clone() // what it came in is the next answer's
 	if events == nil && len(asks.Inputs) > 0 {
 		return nil, errNobodyAsked
 	}
 	answers := make(map[string]chan *gate.Answer, len(asks.Inputs))
 	for name, in := range asks.Inputs {
+		if in.Method.Kind() != '"' {
+			return nil, errUnreadable
+		}
 		id := []byte(strconv.Quote("sluice-" + rand.Text()))
 		came, done := b.expect(id)
 		defer done()
@@ -251,6 +274,9 @@ func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]b
 			}
 			if i > 0 {
 				params = append(params, ',')
+			}
+			if len(params)+len(m.Raw) > maxAgain {
+				return nil, errUnanswered
 			}
 			params = slices.Concat(params, key, []byte(":"), m.Result.Of(m.Raw)) // as the client wrote it
 		case <-ctx.Done():
@@ -299,8 +325,11 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 		default: // it has one
 		}
 	case m.Method == mcp.MethodCancelled:
-		if cancel := b.calls[gate.IDKey(m.RequestID.Of(m.Raw))]; cancel != nil {
-			cancel(ErrCancelled)
+		key := gate.IDKey(m.RequestID.Of(m.Raw))
+		for call := range b.calls {
+			if call.key == key {
+				call.cancel(ErrCancelled)
+			}
 		}
 	}
 	return nil
@@ -341,6 +370,7 @@ func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wa
 			opened()
 			return
 		}
+		opened() // whatever it says first
 		if heard == nil {
 			heard = to.Event(Event{Message: message})
 		}

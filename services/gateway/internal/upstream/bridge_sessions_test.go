@@ -315,3 +315,25 @@ func TestAStreamWithoutSessionsIsASubscription(t *testing.T) {
 		}
 	})
 }
+
+// A request of which the server has got one leg was sent, whatever becomes of the next; one that says
+// itself what its answers would is not sent at all.
+func TestALegThatFailsWasSent(t *testing.T) {
+	t.Parallel()
+	s := new(bare)
+	s.answers = func(context.Context, upstream.Request, func([]byte)) (string, error) {
+		if len(s.received()) == 1 {
+			return `"result":{"resultType":"input_required","requestState":"s"}`, nil
+		}
+		return "", fmt.Errorf("%w: it is away", upstream.ErrNeverSent)
+	}
+	sess, has := bridged(t, s)
+	_, err := sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}`, has), nil)
+	if !errors.Is(err, upstream.ErrNoAnswer) || errors.Is(err, upstream.ErrNeverSent) {
+		t.Errorf("it ended with %v", err)
+	}
+	_, err = sess.Forward(t.Context(), request(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","requestState":"x"}}`, has), nil)
+	if !errors.Is(err, upstream.ErrNeverSent) || len(s.received()) != 2 {
+		t.Errorf("it ended with %v, the server got %q", err, s.received())
+	}
+}

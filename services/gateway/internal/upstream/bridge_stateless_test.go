@@ -1,10 +1,12 @@
 package upstream_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -12,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -30,13 +32,15 @@ type kept struct {
 
 	answers func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error)
 	says    chan string // on its stream
+	kind    string      // http where it is empty
+	notify  func(text string) error
 
 	mu  sync.Mutex
 	got []string
 }
 
-func (*kept) Kind() string { return "stdio" }
-func (*kept) Close() error { return nil }
+func (s *kept) Kind() string { return cmp.Or(s.kind, "http") }
+func (*kept) Close() error   { return nil }
 
 func (s *kept) Open(_ context.Context, _ principal.Key, r upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if r.Method() != "initialize" {
@@ -72,6 +76,11 @@ func (c keptConn) Request(ctx context.Context, r upstream.Request, events func([
 }
 
 func (c keptConn) Notify(_ context.Context, r upstream.Request) error {
+	if c.notify != nil {
+		if err := c.notify(string(r.Body())); err != nil {
+			return err
+		}
+	}
 	c.note(r)
 	return nil
 }
@@ -131,7 +140,7 @@ func holding(t *testing.T) *room.Holding {
 // leg is a request of 2026-07-28 with these params.
 func leg(t *testing.T, id int, params string) upstream.Request {
 	t.Helper()
-	r := request(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t","arguments":{"n":1e2},"_meta":{%s,"x":1}%s}}`, id, tells, params), holding(t))
+	r := request(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t","arguments":{"n":1e2},"_meta":{%s,"progressToken":"mine"}%s}}`, id, tells, params), holding(t))
 	r.May = func(context.Context, []byte, []byte) *upstream.Own { return nil }
 	return r
 }
@@ -150,10 +159,11 @@ func stateOf(t *testing.T, a upstream.Answer) string {
 
 // asker asks twice, one after the other, before it answers, and tells of its progress.
 func asker(s *kept) {
-	s.answers = func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
+	s.answers = func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error) {
 		for i := range 2 {
 			n := len(s.received())
-			events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`))
+			events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"mine","progress":9}}`))
+			events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + string(r.ProgressToken()) + `,"progress":1}}`))
 			events([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`))
 			events(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"q%d","method":"elicitation/create","params":{"i":%d}}`, i, i))
 			for len(s.received()) == n {
@@ -200,15 +210,18 @@ func TestARequestGoesOnWhereItWas(t *testing.T) {
 		if a, err := sess.Forward(t.Context(), leg(t, 4, params), nil); err != nil || !upstream.HasCode(a.Message, mcp.CodeInvalidParams) {
 			t.Errorf("a state that was used: %v, %v", a.Message, err)
 		}
+		own := regexp.MustCompile(`"sluice-[A-Z0-9]+"`)
+		got := s.received()[before:]
+		got[0] = own.ReplaceAllString(got[0], "OWN")
 		want := []string{
-			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","arguments":{"n":1e2},"_meta":{"x":1}}}`,
+			`{"jsonrpc":"2.0","id":OWN,"method":"tools/call","params":{"name":"t","arguments":{"n":1e2},"_meta":{"progressToken":OWN}}}`,
 			`{"jsonrpc":"2.0","id":"q0","result":{"n":12345678901234567,"i":0}}`, `{"jsonrpc":"2.0","id":"q1","result":{"n":12345678901234567,"i":1}}`,
 		}
-		if diff := cmp.Diff(want, s.received()[before:]); diff != "" {
+		if diff := gocmp.Diff(want, got); diff != "" {
 			t.Errorf("the server got (-want +got):\n%s", diff)
 		}
-		if len(heard) != 2 || !strings.Contains(heard[0], "notifications/progress") {
-			t.Errorf("heard %q: of lines of the log nobody asked for", heard)
+		if told := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`; !slices.Equal(heard, []string{told, told}) {
+			t.Errorf("heard %q", heard)
 		}
 	})
 }
@@ -251,7 +264,7 @@ func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 			}
 			time.Sleep(11 * time.Minute)
 			synctest.Wait()
-			if got := s.received(); !strings.Contains(got[len(got)-1], `"notifications/cancelled","params":{"requestId":1}`) {
+			if got := s.received(); !strings.Contains(got[len(got)-1], `"notifications/cancelled","params":{"requestId":"sluice-`) {
 				t.Errorf("the server got %q", got)
 			}
 			if a, err := sess.Forward(t.Context(), leg(t, 2, `,"inputResponses":{"1":{}},"requestState":"`+stateOf(t, a)+`"`), nil); err != nil || !upstream.HasCode(a.Message, mcp.CodeInvalidParams) {
@@ -263,8 +276,12 @@ func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			s := new(kept)
-			asker(s)
 			sess := flattened(t, s)
+			s.answers = func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
+				events([]byte(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`))
+				<-ctx.Done()
+				return "", fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
+			}
 			for i := range 16 {
 				a, err := sess.Forward(t.Context(), leg(t, i+1, ""), nil)
 				if err != nil {
@@ -294,7 +311,7 @@ func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 			if _, err := sess.Forward(ctx, leg(t, 1, ""), nil); !errors.Is(err, upstream.ErrCancelled) {
 				t.Errorf("it ended with %v", err)
 			}
-			if got := s.received(); !strings.Contains(got[len(got)-1], `"requestId":1`) {
+			if got := s.received(); !strings.Contains(got[len(got)-1], `"requestId":"sluice-`) {
 				t.Errorf("the server got %q", got)
 			}
 		})
@@ -360,6 +377,7 @@ func TestSubscriptionsShareAStream(t *testing.T) {
 		synctest.Wait()
 		one.end()
 		<-one.ended
+		synctest.Wait()
 		ack := func(id, of string) string {
 			return `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":` + id + `},"notifications":` + of + `}}`
 		}
@@ -374,7 +392,7 @@ func TestSubscriptionsShareAStream(t *testing.T) {
 				`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"2","x":1}}}`,
 			},
 		}
-		if diff := cmp.Diff(want, [][]string{one.heard, two.heard}); diff != "" {
+		if diff := gocmp.Diff(want, [][]string{one.heard, two.heard}); diff != "" {
 			t.Errorf("heard (-want +got):\n%s", diff)
 		}
 		var subscribed []string
@@ -385,11 +403,120 @@ func TestSubscriptionsShareAStream(t *testing.T) {
 				}
 			}
 		}
-		if diff := cmp.Diff([]string{"resources/subscribe", "resources/subscribe", "resources/subscribe", "resources/unsubscribe"}, subscribed); diff != "" {
+		if diff := gocmp.Diff([]string{"resources/subscribe", "resources/subscribe", "resources/subscribe", "resources/unsubscribe"}, subscribed); diff != "" {
 			t.Errorf("the server got (-want +got):\n%s", diff)
 		}
 		if got := strings.Join(s.received(), "\n"); !strings.Contains(got, `"id":5,"error":{"code":-32601`) {
 			t.Errorf("what it asked aside has no answer: %s", got)
+		}
+	})
+}
+
+// U1: what comes while another question is decided on is decided on itself, and nobody answers what
+// was not asked.
+func TestU1WhatCameMeanwhileIsDecidedOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &kept{answers: func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
+			events([]byte(`{"jsonrpc":"2.0","id":"good","method":"elicitation/create","params":{}}`))
+			time.Sleep(105 * time.Millisecond) // by then the first one is decided on
+			events([]byte(`{"jsonrpc":"2.0","id":"evil","method":"sampling/createMessage","params":{}}`))
+			time.Sleep(time.Second)
+			events([]byte(`{"jsonrpc":"2.0","id":"late","method":"elicitation/create","params":{}}`))
+			<-ctx.Done()
+			return "", fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
+		}}
+		sess := flattened(t, s)
+		var decided []string
+		may := func(_ context.Context, id, raw []byte) *upstream.Own {
+			decided = append(decided, string(id))
+			time.Sleep(10 * time.Millisecond)
+			if strings.Contains(string(raw), "sampling") {
+				return new(upstream.Refused(id, -32601, "no"))
+			}
+			return nil
+		}
+		r := leg(t, 1, "")
+		r.May = may
+		a, err := sess.Forward(t.Context(), r, nil)
+		if err != nil || strings.Contains(string(a.Message.Raw), "sampling") || strings.Join(decided, " ") != `"good" "evil"` {
+			t.Fatalf("%v, %s, decided on %q", err, a.Message.Raw, decided)
+		}
+		time.Sleep(2 * time.Second) // by then it asks another, which nobody has been asked
+		r = leg(t, 2, `,"inputResponses":{"3":{"leak":1}},"requestState":"`+stateOf(t, a)+`"`)
+		r.May = may
+		if a, err = sess.Forward(t.Context(), r, nil); err != nil || !strings.Contains(string(a.Message.Raw), `"inputRequests":{"1":{`) || !strings.Contains(string(a.Message.Raw), `"3":{`) {
+			t.Errorf("%v, %s", err, a.Message.Raw)
+		}
+		if got := strings.Join(s.received(), "\n"); strings.Contains(got, "leak") || !strings.Contains(got, `"id":"evil","error"`) {
+			t.Errorf("the server got %s", got)
+		}
+		if len(decided) != 4 { // the first one again: policy may have changed
+			t.Errorf("decided on %q", decided)
+		}
+		if err := sess.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A server that takes no answers leaves nothing behind, and its call was sent.
+func TestAReplyThatDoesNotArriveEndsTheRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &kept{notify: func(text string) error {
+			if strings.Contains(text, `"result"`) {
+				return fmt.Errorf("%w: it is away", upstream.ErrNeverSent)
+			}
+			return nil
+		}}
+		asker(s)
+		sess := flattened(t, s)
+		a, err := sess.Forward(t.Context(), leg(t, 1, ""), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = sess.Forward(t.Context(), leg(t, 2, `,"inputResponses":{"1":{}},"requestState":"`+stateOf(t, a)+`"`), nil)
+		if !errors.Is(err, upstream.ErrNoAnswer) || errors.Is(err, upstream.ErrNeverSent) {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+}
+
+// A process over stdio that works on two requests does not say of which its questions are: nobody is
+// asked.
+func TestNobodyIsAskedByGuess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &kept{kind: "stdio"}
+		started := make(chan struct{}, 2)
+		s.answers = func(_ context.Context, _ upstream.Request, events func([]byte)) (string, error) {
+			started <- struct{}{}
+			time.Sleep(time.Second)
+			events([]byte(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`))
+			time.Sleep(time.Second)
+			return `"result":{"content":[]}`, nil
+		}
+		sess := flattened(t, s)
+		ended := make(chan string, 2)
+		for i := range 2 {
+			r := leg(t, i+1, "")
+			go func() {
+				a, err := sess.Forward(t.Context(), r, nil)
+				if err != nil {
+					ended <- err.Error()
+					return
+				}
+				ended <- string(a.Message.Raw)
+			}()
+		}
+		for range 2 {
+			if got := <-ended; !strings.Contains(got, `"content":[]`) {
+				t.Errorf("it ended with %s", got)
+			}
+		}
+		if got := strings.Join(s.received(), "\n"); strings.Count(got, `"id":"q","error"`) != 2 {
+			t.Errorf("the server got %s", got)
 		}
 	})
 }

@@ -27,6 +27,8 @@ const (
 type listener struct {
 	id    jsontext.Value
 	wants notifications
+	// granted are the resources that the server tells of, under the bridge's lock.
+	granted []string
 
 	mu     sync.Mutex // so that events come one after the other, and none once it has ended
 	events func([]byte)
@@ -65,19 +67,28 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 	if err := json.Unmarshal(m.Params.Of(m.Raw), &params); err != nil || events == nil {
 		return failed(req, mcp.CodeInvalidParams, "The subscription is not of the form that MCP gives it.")
 	}
-	l := &listener{id: req.ID(), wants: params.Notifications, events: events}
-	l.wants.URIs = slices.DeleteFunc(l.wants.URIs, func(uri string) bool { return b.single(ctx, mcp.MethodSubscribe, uri, req.Room) != nil })
-	said, err := json.Marshal(l.wants)
+	l := &listener{id: req.ID(), wants: params.Notifications}
+	b.hear(l, req.Room) // before the server is asked: who leaves sees that a resource is still wanted
+	defer b.leave(l)
+	within, cancel := context.WithTimeout(ctx, singlesTimeout)
+	defer cancel()
+	granted := l.wants
+	granted.URIs = slices.DeleteFunc(slices.Clone(granted.URIs), func(uri string) bool { return b.single(within, mcp.MethodSubscribe, uri, req.Room) != nil })
+	b.mu.Lock()
+	l.granted = granted.URIs
+	b.mu.Unlock()
+	said, err := json.Marshal(granted)
 	if err != nil {
 		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	}
+	l.mu.Lock()
+	l.events = events
 	events(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, l.id, said))
-	b.hear(l, req.Room)
+	l.mu.Unlock()
 	<-ctx.Done()
 	l.mu.Lock()
 	l.events = nil
 	l.mu.Unlock()
-	b.leave(l)
 	return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, context.Cause(ctx))
 }
 
@@ -87,8 +98,6 @@ func (b *stateless) single(ctx context.Context, method, uri string, has *room.Ho
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, singleTimeout)
-	defer cancel()
 	room := has.Beside()
 	defer room.Close()
 	answer, err := b.Conn.Request(ctx, ask(method, string(params)).in(ctx, room), nil)
@@ -98,8 +107,12 @@ func (b *stateless) single(ctx context.Context, method, uri string, has *room.Ho
 	return err
 }
 
-// singleTimeout bounds asking for the changes of one resource.
-const singleTimeout = 10 * time.Second
+// singlesTimeout bounds asking for the changes of all resources of a subscription, and goneTimeout
+// asking for them no longer.
+const (
+	singlesTimeout = 30 * time.Second
+	goneTimeout    = 5 * time.Second
+)
 
 // hear adds a subscription; the first one opens the stream.
 func (b *stateless) hear(l *listener, has *room.Holding) {
@@ -118,7 +131,7 @@ func (b *stateless) leave(l *listener) {
 	b.mu.Lock()
 	delete(b.heard, l)
 	var gone []string
-	for _, uri := range l.wants.URIs {
+	for _, uri := range l.granted {
 		used := false
 		for other := range b.heard {
 			used = used || slices.Contains(other.wants.URIs, uri)
@@ -127,20 +140,33 @@ func (b *stateless) leave(l *listener) {
 			gone = append(gone, uri)
 		}
 	}
-	if len(b.heard) == 0 {
+	if len(b.heard) == 0 && b.hearing != nil {
 		b.hearing()
 		b.hearing = nil
 	}
 	b.mu.Unlock()
-	for _, uri := range gone {
-		_ = b.single(context.Background(), mcp.MethodUnsubscribe, uri, nil) // what comes all the same nobody hears
-	}
+	go func() { // nobody waits for it
+		defer func() { _ = recover() }()
+		ctx, cancel := context.WithTimeout(context.Background(), goneTimeout)
+		defer cancel()
+		for _, uri := range gone {
+			_ = b.single(ctx, mcp.MethodUnsubscribe, uri, nil) // what comes all the same nobody hears
+		}
+	}()
 }
 
 // stream brings what the server says to the subscriptions, until ctx ends. One that has ended is
 // opened again.
 func (b *stateless) stream(ctx context.Context, has *room.Holding) {
 	defer has.Close()
+	defer func() {
+		_ = recover() // it is nobody's request that net/http sees to
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if ctx.Err() == nil { // there was nothing to hear, and may be once another subscription begins
+			b.hearing = nil
+		}
+	}()
 	for wait := rehearFirst; ; wait = min(2*wait, rehearMost) {
 		err := b.Listen(ctx, Listener{Room: has, Opened: func() {}, Event: func(e Event) error {
 			wait = rehearFirst
@@ -148,7 +174,7 @@ func (b *stateless) stream(ctx context.Context, has *room.Holding) {
 			return nil
 		}})
 		if errors.Is(err, ErrNoStream) {
-			return // there is nothing to hear, and may be once another subscription begins
+			return
 		}
 		select {
 		case <-ctx.Done():
