@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -109,6 +110,9 @@ type Server struct {
 	cfg  Config
 	deps Deps
 
+	// last is found, for each call that asks for it.
+	last atomic.Pointer[Found]
+
 	mu    sync.Mutex
 	found *Found
 	// greeted says that the server has greeted, whatever came of its list.
@@ -129,11 +133,7 @@ func New(cfg Config, deps Deps) (*Server, error) {
 }
 
 // Last returns what the server told last, however long ago; nil where it has told nothing.
-func (s *Server) Last() *Found {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.found
-}
+func (s *Server) Last() *Found { return s.last.Load() }
 
 // Changes is how often the server was found to list other tools than before.
 func (s *Server) Changes() int {
@@ -239,6 +239,7 @@ func (s *Server) tell(found *Found, err error) {
 	if errors.Is(err, upstream.ErrRevision) {
 		s.greeted, s.found = false, nil // it may have been put back
 	}
+	s.last.Store(s.found)
 	close(s.asking)
 	s.asking = nil
 }

@@ -104,6 +104,7 @@ type writer struct {
 	status int
 
 	*line
+	own line // where no other writer writes on it
 }
 
 // line is where an answer is written, one message after the other: a stream of many servers has
@@ -115,7 +116,9 @@ type line struct {
 
 func (x *exchange) newWriter() *writer {
 	before, _, streams := strings.Cut(strings.Join(x.r.Header["Accept"], ","), "text/event-stream")
-	return &writer{x: x, line: new(line), gone: x.r.Context(), streams: streams, prefers: streams && !strings.Contains(before, "json")}
+	o := &writer{x: x, gone: x.r.Context(), streams: streams, prefers: streams && !strings.Contains(before, "json")}
+	o.line = &o.own
+	return o
 }
 
 // Event passes a message on that a server sent before its answer.
