@@ -260,12 +260,12 @@ func TestNewerRevisionsAreToldWhatIsSupported(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	c := stack.NewClient(t, f.MCP("raw"), stack.AgentToken)
-	resp := c.Post(`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`)
+	resp := c.Post(`{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2031-01-01","io.modelcontextprotocol/clientCapabilities":{}}}}`)
 	if resp.Status != http.StatusBadRequest || resp.ErrorCode(t) != -32022 ||
-		!strings.Contains(string(resp.Body), `"supported":["2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"requested":"2026-07-28"`) {
+		!strings.Contains(string(resp.Body), `"supported":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"requested":"2031-01-01"`) {
 		t.Errorf("%d %s", resp.Status, resp.Body)
 	}
-	c.Version = "2026-07-28"
+	c.Version = "2031-01-01"
 	if resp := c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"}}`); resp.ErrorCode(t) != -32022 {
 		t.Errorf("%d %s", resp.Status, resp.Body)
 	}

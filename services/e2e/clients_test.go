@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
@@ -312,7 +313,8 @@ func TestTypeScriptSDK2Connects(t *testing.T) {
 		t.Errorf("a call then: %+v", result)
 	}
 	for _, r := range f.records(t) {
-		if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_REFUSAL {
+		late := r.GetCode() == commonv1.Code_CODE_SESSION_UNKNOWN // the stream of the session that was closed may come behind its end
+		if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_REFUSAL && !late {
 			t.Errorf("a refusal is on record of a client that asked and went on: %v", r)
 		}
 	}

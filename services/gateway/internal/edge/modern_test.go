@@ -411,3 +411,41 @@ func TestS1WithoutASessionCallersShareNothing(t *testing.T) {
 		}
 	})
 }
+
+// S1: what stands for the session of one caller is nobody else's to end, however many clients another
+// one is, and tells what its client can do, also where its first request was refused.
+func TestS1NobodyEndsWhatStandsForAnother(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorldOver(t, "http")
+		own := w.own
+		w.own = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() == "server/discover" {
+				return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, upstream.ErrRevision)
+			}
+			return own(r)
+		}
+		discover := func(token, client string) reply {
+			body, head := modern("server/discover", "", "")
+			head["Authorization"] = []string{"Bearer " + token}
+			return w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"`+client+`"`, 1), head)
+		}
+		w.stands(nil)
+		if got := discover(benToken, "c"); got.code() != "policy_unavailable" {
+			t.Errorf("without policy: %d %s", got.status, got.body)
+		}
+		w.stands(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: []string{"sampling/createMessage"}})
+		if got := discover(benToken, "c"); got.status != 200 || len(w.opened) != 1 || !strings.Contains(string(w.opened[0].Body()), `"capabilities":{"sampling":{}}`) {
+			t.Fatalf("%d %s, opened %d", got.status, got.body, len(w.opened))
+		}
+		for i := range 50 {
+			if got := discover(anaToken, fmt.Sprint("c", i)); got.status != 200 {
+				t.Fatalf("%d %s", got.status, got.body)
+			}
+		}
+		before := len(w.opened)
+		if got := discover(benToken, "c"); got.status != 200 || len(w.opened) != before || w.sessions.Len() != 3 {
+			t.Errorf("%d %s, opened %d more, %d sessions", got.status, got.body, len(w.opened)-before, w.sessions.Len())
+		}
+	})
+}
