@@ -105,9 +105,9 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 // and one that gives no answer now is as it was: its calls say what is wrong.
 func (s *reached) find(ctx context.Context) {
 	s.why = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // also where looking panics
-	s.target.found.Renew(discovery.Fresh)                                   // which goes on for others where this caller waits no longer
 	var err error
 	if s.found = s.target.found.Last(); s.found == nil || !s.target.program() {
+		s.target.found.Renew(discovery.Fresh) // which goes on for others where this caller waits no longer
 		if _, err = s.target.found.Found(ctx, discovery.Fresh); err != nil {
 			s.why = s.unfound(ctx, err)
 		}

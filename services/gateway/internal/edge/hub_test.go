@@ -653,3 +653,33 @@ func TestU1AServerSaysNamesWithoutAnEnd(t *testing.T) {
 		}
 	})
 }
+
+// A program that nobody uses is not started for a list.
+func TestAListStartsNoProgram(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := unbuilt(t, "")
+		w.path, w.most, w.beside = "/mcp", 10, unbuilt(t, "stdio")
+		var asked atomic.Int32
+		w.beside.own = func(r upstream.Request) (upstream.Answer, error) {
+			asked.Add(1)
+			if r.Method() == "initialize" {
+				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}}}`), nil
+			}
+			return answer(r, sound("safe")), nil
+		}
+		w.build()
+		h := w.connectAs(able)
+		before := asked.Load()
+		for range 3 {
+			time.Sleep(10 * time.Minute)
+			if got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h); !strings.Contains(got.body, "notes__safe") || strings.Contains(got.body, "unavailable") {
+				t.Errorf("it lists %s", got.body)
+			}
+			synctest.Wait()
+		}
+		if asked.Load() != before {
+			t.Errorf("it was asked %d times more", asked.Load()-before)
+		}
+	})
+}
