@@ -103,7 +103,7 @@ func TestOneURLForManyServers(t *testing.T) {
 				if got := call(server+"__test_sampling", map[string]any{"prompt": "hello"}); !strings.Contains(got, "re: hello") {
 					t.Errorf("%s sampled %s", server, got)
 				}
-				if got := call(server+"__test_elicitation", map[string]any{"message": "who?"}); !strings.Contains(got, "ana") || <-heard != "asked "+server+" asks: who?" {
+				if got := call(server+"__test_elicitation", map[string]any{"message": "who?"}); !strings.Contains(got, "ana") || !hears(ctx, heard, "asked "+server+" asks: who?") {
 					t.Errorf("%s elicited %s", server, got)
 				}
 				if got := call(server+"__test_embedded_resource", nil); !strings.Contains(got, `"uri":"mcp.`+server+`+test://`) {
@@ -178,6 +178,21 @@ func TestOneURLForManyServers(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// hears waits until a client has heard something; what else it hears meanwhile does not count, for
+// servers may be found while it listens.
+func hears(ctx context.Context, heard <-chan string, want string) bool {
+	for {
+		select {
+		case got := <-heard:
+			if got == want {
+				return true
+			}
+		case <-ctx.Done():
+			return false
+		}
 	}
 }
 

@@ -129,7 +129,7 @@ func TestClientsMeetServers(t *testing.T) {
 		{"program", stdioEntry(t, "program", npmtest.ServerEverything(t, "stdio")), "echo", "hello", map[string]any{"message": "hello"}},
 		{"files", stdioEntry(t, "files", npmtest.ServerFilesystem(t, folder)), "read_text_file", "hello", map[string]any{"path": filepath.Join(folder, "a.txt")}},
 		{"memory", stdioEntry(t, "memory", npmtest.ServerMemory(t)), "read_graph", "entities", map[string]any{}},
-		{"claude-flow", claudeFlowEntry(t), "wasm_agent_list", "", map[string]any{}},
+		{"claude-flow", claudeFlowEntry(t), "wasm_agent_list", "agents", map[string]any{}},
 	}
 	clients := []struct {
 		name string

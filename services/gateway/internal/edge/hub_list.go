@@ -75,11 +75,11 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 	if err := x.has.Admit(ctx); err != nil {
 		return nil, notAdmitted(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, foundWithin)
-	defer cancel()
 	var out []*reached
 	var all sync.WaitGroup
-	defer all.Wait()
+	defer all.Wait() // behind cancel
+	ctx, cancel := context.WithTimeout(ctx, foundWithin)
+	defer cancel()
 	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
 		s := &reached{exchange: x.at(server)}
 		var err error
@@ -243,6 +243,7 @@ func (x *exchange) gather(ctx context.Context) {
 			s.why = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // also where asking panics
 			s.kept = x.has.Answer.Beside()
 			if s.why = s.take(ctx, field, &size); s.why != nil {
+				size.Add(-int64(s.size))
 				s.parts, s.size = nil, 0
 				s.kept.Keep(0)
 			}
@@ -307,7 +308,7 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 	s.r.Header["Accept"] = []string{"application/json"} // nobody is asked anything for a list
 	for range maxGatheredPages {
 		if s.target.Timeout = min(s.target.Timeout, time.Until(until)); s.target.Timeout <= 0 || ctx.Err() != nil {
-			break
+			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
 		}
 		v := &visitor{header: make(http.Header), errand: Errand{Hold: new(time.Duration)}} // nor waited for
 		s.w, s.inside = v, v
@@ -324,15 +325,18 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 		if !s.add(items, size) {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		}
-		if next == "" || len(items) == 0 || next == last { // a server that goes on without an end
+		if next == "" {
 			return nil
+		}
+		if next == last { // a server that goes on without an end
+			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 		}
 		last = next
 		if s.msg, err = page(s.msg, next, s.limits); err != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 		}
 	}
-	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
+	return &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 }
 
 // page is the request for the page of a list behind a raw cursor, in the run of the one before.
@@ -349,7 +353,7 @@ func (s *reached) add(items []jsontext.Value, size *atomic.Int64) bool {
 	for _, item := range items {
 		more := len(item) + perGathered
 		if size.Add(int64(more)) > maxGathered || s.size+more > maxGatheredEach || !s.kept.Add(more) {
-			size.Add(-int64(s.size + more))
+			size.Add(-int64(more))
 			return false
 		}
 		if s.size > 0 {

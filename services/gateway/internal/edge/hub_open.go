@@ -114,8 +114,11 @@ func (x *exchange) greetHub(sess *session.Session, servers []*reached) ([]byte, 
 			}
 			maps.Copy(r.Capabilities[name], options)
 		}
-		if text := s.instructions(); text != "" && len(said)+len(text) <= maxAllInstructions {
-			said += "\n\n" + s.server + " says:\n> " + strings.ReplaceAll(text, "\n", "\n> ") // and so speaks for no other
+		if text := s.instructions(); text != "" {
+			text = "\n\n" + s.server + " says:\n> " + strings.ReplaceAll(text, "\n", "\n> ") // and so speaks for no other
+			if len(said)+len(text) <= maxAllInstructions {
+				said += text
+			}
 		}
 	}
 	r.Instructions = said

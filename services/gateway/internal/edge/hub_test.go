@@ -319,6 +319,9 @@ func TestListsOfManyServers(t *testing.T) {
 			if strings.Contains(string(r.Body()), `"cursor":"2"`) {
 				return answer(r, `{"prompts":[ {"name":"q"} ]}`), nil
 			}
+			if !strings.Contains(string(r.Body()), `"cursor":"1"`) {
+				return answer(r, `{"prompts":[],"nextCursor":"1"}`), nil
+			}
 			return answer(r, `{"prompts":[{"name":"p","_meta":{"dev.sluice/x":1,"y":2}}],"nextCursor":"2"}`), nil
 		}
 		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
@@ -332,8 +335,8 @@ func TestListsOfManyServers(t *testing.T) {
 		if got := ask("prompts/list"); got != want {
 			t.Errorf("prompts are %s", got)
 		}
-		if n := len(w.of(journal.KindIntent)); n != 3 {
-			t.Errorf("%d intents of 3 pages", n)
+		if n := len(w.of(journal.KindIntent)); n != 4 {
+			t.Errorf("%d intents of 4 pages", n)
 		}
 		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
@@ -648,7 +651,7 @@ func TestU1AServerSaysNamesWithoutAnEnd(t *testing.T) {
 			t.Errorf("its answer: %d, %d bytes", got.status, len(got.body))
 		}
 		got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`, h)
-		if pages != 20 || !strings.Contains(got.body, `"dev.sluice/unavailable":[{"server":"files"`) || !strings.Contains(got.body, `{"server":"notes","code":"upstream_timeout"}`) {
+		if pages != 20 || !strings.Contains(got.body, `"dev.sluice/unavailable":[{"server":"files"`) || !strings.Contains(got.body, `{"server":"notes","code":"body_too_large"}`) {
 			t.Errorf("after %d pages: %s", pages, got.body)
 		}
 	})

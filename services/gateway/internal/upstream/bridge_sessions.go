@@ -16,12 +16,13 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const (
-	// maxRounds is how often a server may ask before it answers one request.
-	maxRounds = 16
+	// maxAsks is how often a server may ask before it answers one request.
+	maxAsks = 16
 	// maxState is how large the state may be that a server wants back, and maxAgain the answers of
 	// the client together; in bytes.
 	maxState = 64 << 10
@@ -120,7 +121,7 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 		delete(b.calls, call)
 	}()
 	var more []byte
-	for round := range maxRounds {
+	for asked := 0; ; asked++ {
 		leg := req
 		var answer Answer
 		var err error
@@ -129,22 +130,39 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 		} else {
 			answer, err = b.Conn.Request(ctx, leg, events)
 		}
-		if err != nil && round > 0 { // its class is that of one sending, and the server has got another
-			class := ErrNoAnswer
-			if errors.Is(err, ErrTimeout) {
-				class = ErrTimeout
-			}
-			return answer, fmt.Errorf("%w: %s", class, err) //nolint:errorlint // see above
+		if err != nil && asked > 0 { // its class is that of one sending, and the server has got another
+			return answer, sentBefore(err)
 		}
 		if err != nil || !needsInput(answer.Message) {
 			return answer, err
 		}
-		if more, err = b.ask(ctx, answer.Message, events); err != nil {
+		if asked == maxAsks {
+			return failed(req, mcp.CodeInternal, "The server asks again and again before it answers.")
+		}
+		more, err = b.ask(ctx, answer.Message, events)
+		if ctx.Err() != nil { // nobody waits for it, and what the server has done is not known
+			return Answer{}, sentBefore(context.Cause(ctx))
+		}
+		if err != nil {
 			return failed(req, mcp.CodeInternal, "The server asks for something before it answers, and got no answer: "+err.Error()+".")
 		}
 		req.Room.Keep(0) // what was asked is taken from it
 	}
-	return failed(req, mcp.CodeInternal, "The server asks again and again before it answers.")
+}
+
+// sentBefore is what came of a request of which the server has got something before: whatever the
+// error says of the last sending, that it was never sent is not among it.
+func sentBefore(err error) error {
+	what := []error{ErrNoAnswer}
+	if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
+		what[0] = ErrTimeout
+	}
+	for _, reason := range []error{ErrCancelled, ErrClosed, ErrShutdown, room.ErrFull} {
+		if errors.Is(err, reason) {
+			what = append(what, reason)
+		}
+	}
+	return fmt.Errorf("%w: %s", errors.Join(what...), err) //nolint:errorlint // see above
 }
 
 // members are those of `_meta` that say what the session agreed on.

@@ -175,8 +175,8 @@ func TestU1AServerWithoutSessionsAsksInVain(t *testing.T) {
 		rounds  int
 		message string
 	}{
-		"again and again":         {inputs, `"result":{}`, false, 16, "again and again"},
-		"with nothing but states": {`"result":{"resultType":"input_required","requestState":"s"}`, "", false, 16, "again and again"},
+		"again and again":         {inputs, `"result":{}`, false, 17, "again and again"},
+		"with nothing but states": {`"result":{"resultType":"input_required","requestState":"s"}`, "", false, 17, "again and again"},
 		"what may not be asked":   {inputs, `"error":{"code":-31403,"message":"m"}`, false, 1, "did not answer"},
 		"nobody":                  {inputs, "", true, 1, "nobody takes"},
 		"no object":               {`"result":{"inputRequests":[1]}`, "", false, 1, "can't be read"},

@@ -32,6 +32,8 @@ const (
 	maxParked = 16
 	// askedTogether is for how long more questions are waited for after the first.
 	askedTogether = 100 * time.Millisecond
+	// maxQuestions is how many of one request may wait for an answer at a time.
+	maxQuestions = 16
 	// maxQuestion is how large one may be, and maxGreeting what the server says of itself, which is
 	// kept; in bytes.
 	maxQuestion = 1 << 20
@@ -68,7 +70,7 @@ func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first R
 	}
 	under.conn = &stateless{
 		Conn: under.conn, greeting: &greeting, guesses: s.transport.Kind() == "stdio",
-		parked: make(map[string]*parked), heard: make(map[*listener]struct{}),
+		parked: make(map[string]*parked), heard: make(map[*listener]struct{}), singles: make(chan struct{}, 1),
 	}
 	return under, Answer{Message: discovered, Status: http.StatusOK}, nil
 }
@@ -135,7 +137,13 @@ type stateless struct {
 	// guesses says that the server does not tell to which request its questions belong.
 	guesses bool
 
-	mu sync.Mutex
+	// singles is the turn at asking for the changes of a resource, or for none, which have an order.
+	singles chan struct{}
+	// all are the goroutines that it has started.
+	all sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool
 	// running is how many requests are on their way.
 	running int
 	// parked are the requests whose server asks, by the state that the client gives back.
@@ -218,7 +226,7 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	defer p.attend(nil, false)
 	if err := p.reply(ctx, said.Responses); err != nil {
 		p.end(err)
-		return Answer{}, fmt.Errorf("%w: %s", ErrNoAnswer, err) //nolint:errorlint // its class is that of another message: the request was sent
+		return Answer{}, sentBefore(err)
 	}
 	return p.await(ctx, req)
 }
@@ -246,11 +254,15 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *gate.Message, 
 		return nil, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	}
 	under.Room, under.Mirrored = p.has, nil
-	ctx, p.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
 	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		p.has.Close()
+		return nil, fmt.Errorf("%w: %w", ErrNeverSent, ErrClosed)
+	}
 	b.running++
-	b.mu.Unlock()
-	go func() {
+	ctx, p.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	b.all.Go(func() {
 		defer close(p.done)
 		defer func() {
 			if panicked := recover(); panicked != nil { // it is nobody's request that net/http sees to
@@ -261,7 +273,7 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *gate.Message, 
 			b.mu.Unlock()
 		}()
 		p.answer, p.err = b.Conn.Request(ctx, under, p.event)
-	}()
+	})
 	return p, nil
 }
 
@@ -329,7 +341,7 @@ func (p *parked) takes(m *gate.Answer) bool {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.questions) == maxParked {
+	if len(p.questions) == maxQuestions {
 		return false
 	}
 	p.count++
@@ -392,11 +404,12 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 		default:
 		}
 		open, ready := p.decide(ctx, req)
-		if ready && open != nil {
-			return p.park(req, open)
-		}
-		if !ready {
+		switch {
+		case ctx.Err() != nil: // nobody would get the state
+		case !ready:
 			continue // more has come meanwhile
+		case open != nil:
+			return p.park(req, open)
 		}
 		select {
 		case <-p.done:
@@ -408,17 +421,9 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 			}
 		case <-ctx.Done():
 			p.end(context.Cause(ctx))
-			return Answer{}, fmt.Errorf("%w: %w", classOf(p.err), context.Cause(ctx))
+			return Answer{}, sentBefore(context.Cause(ctx))
 		}
 	}
-}
-
-// classOf is the class of what a request that was given up came to.
-func classOf(err error) error {
-	if class := ClassOf(err); err != nil && class != nil {
-		return class
-	}
-	return ErrNoAnswer
 }
 
 // decide has it decided which questions the client may be asked, and returns them, as an object; nil
@@ -471,7 +476,7 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 }
 
 // giveUp tells the server that nobody waits for a request any more.
-func (b *stateless) giveUp(id []byte) {
+func (b *stateless) giveUp(id []byte) { // in its own time: who gives up has gone
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
 	_ = b.Notify(ctx, Cancelled(id).in(ctx, nil)) // a server that does not hear it works in vain
@@ -509,7 +514,7 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 	}
 	b := p.of
 	b.mu.Lock()
-	full := len(b.parked) >= maxParked
+	full := len(b.parked) >= maxParked || b.closed
 	if !full {
 		b.parked[state] = p
 		p.expiry = time.AfterFunc(parkedFor, func() {
@@ -563,15 +568,39 @@ func (p *parked) whole(ctx context.Context, req Request) (Answer, error) {
 // fewBytes is how large an answer may be that is written anew without a turn.
 const fewBytes = 64 << 10
 
-// Close implements [Conn]. What waits for a client ends.
+// Close implements [Conn]. What waits for a client ends, and all that was started, or ctx does.
 func (b *stateless) Close(ctx context.Context) error {
 	b.mu.Lock()
 	waiting := b.parked
-	b.parked = make(map[string]*parked)
-	b.mu.Unlock()
-	for _, p := range waiting {
-		p.expiry.Stop()
-		p.end(ErrClosed)
+	b.parked, b.closed = make(map[string]*parked), true
+	if b.hearing != nil {
+		b.hearing()
+		b.hearing = nil
 	}
-	return b.Conn.Close(ctx)
+	b.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		var all sync.WaitGroup
+		for _, p := range waiting {
+			p.expiry.Stop()
+			all.Go(func() { p.end(ErrClosed) })
+		}
+		all.Wait()
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+	}
+	err := b.Conn.Close(ctx) // by which what is on its way ends, too
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		b.all.Wait()
+	}()
+	select {
+	case <-gone:
+	case <-ctx.Done():
+	}
+	return err
 }

@@ -520,3 +520,71 @@ func TestNobodyIsAskedByGuess(t *testing.T) {
 		}
 	})
 }
+
+// A client that reads its subscription slowly holds up no other, and loses it; a resource that one
+// leaves while another takes it stays subscribed to.
+func TestSubscriptionsHoldEachOtherUpInNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &kept{says: make(chan string)}
+		s.answers = func(_ context.Context, r upstream.Request, _ func([]byte)) (string, error) {
+			time.Sleep(time.Second)
+			return `"result":{}`, nil
+		}
+		sess := flattened(t, s)
+		begin := func(ctx context.Context, id, wants string, events func([]byte)) (ended chan error) {
+			ended = make(chan error, 1)
+			r := request(t, `{"jsonrpc":"2.0","id":`+id+`,"method":"subscriptions/listen","params":{"_meta":{`+tells+`},"notifications":`+wants+`}}`, holding(t))
+			go func() {
+				_, err := sess.Forward(ctx, r, events)
+				ended <- err
+			}()
+			return ended
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		read, heard := make(chan struct{}), 0
+		slow := begin(ctx, `1`, `{"toolsListChanged":true}`, func(raw []byte) {
+			if strings.Contains(string(raw), "list_changed\"") {
+				<-read
+			}
+		})
+		fine := begin(ctx, `2`, `{"toolsListChanged":true}`, func([]byte) { heard++ })
+		synctest.Wait()
+		for range 100 {
+			s.says <- `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+			synctest.Wait()
+		}
+		if heard != 101 { // and that it is subscribed
+			t.Errorf("the other heard %d", heard)
+		}
+		close(read)
+		if err := <-slow; err == nil || !strings.Contains(err.Error(), "too slowly") {
+			t.Errorf("the slow one ended with %v", err)
+		}
+		gone, leave := context.WithCancel(t.Context())
+		first := begin(gone, `3`, `{"resourceSubscriptions":["a:b"]}`, func([]byte) {})
+		time.Sleep(2 * time.Second)
+		leave()
+		<-first
+		second := begin(ctx, `4`, `{"resourceSubscriptions":["a:b"]}`, func([]byte) {})
+		time.Sleep(5 * time.Second)
+		var last string
+		for _, text := range s.received() {
+			for _, method := range []string{"resources/subscribe", "resources/unsubscribe"} {
+				if strings.Contains(text, `"`+method+`"`) {
+					last = method
+				}
+			}
+		}
+		if last != "resources/subscribe" {
+			t.Errorf("the server was told %s last", last)
+		}
+		cancel()
+		<-fine
+		<-second
+		if err := sess.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}

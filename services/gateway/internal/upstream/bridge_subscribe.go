@@ -21,6 +21,10 @@ const (
 	// subscriptions. Each time more it is twice as long, up to rehearMost.
 	rehearFirst = time.Second
 	rehearMost  = time.Minute
+	// maxQueued is how many notifications may wait for one client, and maxNotice how large one is
+	// that is passed on, in bytes.
+	maxQueued = 64
+	maxNotice = 64 << 10
 )
 
 // listener is a subscription to what a session's stream brings.
@@ -30,8 +34,11 @@ type listener struct {
 	// granted are the resources that the server tells of, under the bridge's lock.
 	granted []string
 
-	mu     sync.Mutex // so that events come one after the other, and none once it has ended
-	events func([]byte)
+	// queue are the notifications for it, which its own goroutine sends: one that is slow holds up
+	// no other. It is full once too many wait.
+	queue chan []byte
+	full  chan struct{}
+	once  sync.Once
 }
 
 // notifications are what a subscription is of (MCP 2026-07-28, Subscriptions).
@@ -67,7 +74,7 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 	if err := json.Unmarshal(m.Params.Of(m.Raw), &params); err != nil || events == nil {
 		return failed(req, mcp.CodeInvalidParams, "The subscription is not of the form that MCP gives it.")
 	}
-	l := &listener{id: req.ID(), wants: params.Notifications}
+	l := &listener{id: req.ID(), wants: params.Notifications, queue: make(chan []byte, maxQueued), full: make(chan struct{})}
 	b.hear(l, req.Room) // before the server is asked: who leaves sees that a resource is still wanted
 	defer b.leave(l)
 	within, cancel := context.WithTimeout(ctx, singlesTimeout)
@@ -81,22 +88,36 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 	if err != nil {
 		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	}
-	l.mu.Lock()
-	l.events = events
 	events(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, l.id, said))
-	l.mu.Unlock()
-	<-ctx.Done()
-	l.mu.Lock()
-	l.events = nil
-	l.mu.Unlock()
-	return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, context.Cause(ctx))
+	for {
+		select {
+		case raw := <-l.queue:
+			events(raw)
+		case <-l.full:
+			return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, errSlow)
+		case <-ctx.Done():
+			return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, context.Cause(ctx))
+		}
+	}
 }
+
+// errSlow means that a client reads its subscription too slowly.
+var errSlow = errors.New("the client reads too slowly")
 
 // single asks the server to tell of a resource's changes, or to tell of them no longer.
 func (b *stateless) single(ctx context.Context, method, uri string, has *room.Holding) error {
 	params, err := json.Marshal(map[string]string{"uri": uri})
 	if err != nil {
 		return err
+	}
+	select {
+	case b.singles <- struct{}{}:
+		defer func() { <-b.singles }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if method == mcp.MethodUnsubscribe && b.wanted(uri) { // by somebody who has come meanwhile
+		return nil
 	}
 	room := has.Beside()
 	defer room.Close()
@@ -105,6 +126,18 @@ func (b *stateless) single(ctx context.Context, method, uri string, has *room.Ho
 		err = errors.New("the server does not tell of it")
 	}
 	return err
+}
+
+// wanted tells whether a subscription is of a resource.
+func (b *stateless) wanted(uri string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for l := range b.heard {
+		if slices.Contains(l.wants.URIs, uri) {
+			return true
+		}
+	}
+	return false
 }
 
 // singlesTimeout bounds asking for the changes of all resources of a subscription, and goneTimeout
@@ -119,10 +152,11 @@ func (b *stateless) hear(l *listener, has *room.Holding) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.heard[l] = struct{}{}
-	if b.hearing == nil {
+	if b.hearing == nil && !b.closed {
 		ctx, cancel := context.WithCancel(context.Background())
 		b.hearing = cancel
-		go b.stream(ctx, has.Beside())
+		room := has.Beside()
+		b.all.Go(func() { b.stream(ctx, room) })
 	}
 }
 
@@ -130,29 +164,22 @@ func (b *stateless) hear(l *listener, has *room.Holding) {
 func (b *stateless) leave(l *listener) {
 	b.mu.Lock()
 	delete(b.heard, l)
-	var gone []string
-	for _, uri := range l.granted {
-		used := false
-		for other := range b.heard {
-			used = used || slices.Contains(other.wants.URIs, uri)
-		}
-		if !used {
-			gone = append(gone, uri)
-		}
-	}
 	if len(b.heard) == 0 && b.hearing != nil {
 		b.hearing()
 		b.hearing = nil
 	}
+	gone := l.granted
+	if len(gone) > 0 && !b.closed {
+		b.all.Go(func() { // nobody waits for it
+			defer func() { _ = recover() }() // it is nobody's request that net/http sees to
+			ctx, cancel := context.WithTimeout(context.Background(), goneTimeout)
+			defer cancel()
+			for _, uri := range gone {
+				_ = b.single(ctx, mcp.MethodUnsubscribe, uri, nil) // what comes all the same nobody hears
+			}
+		})
+	}
 	b.mu.Unlock()
-	go func() { // nobody waits for it
-		defer func() { _ = recover() }()
-		ctx, cancel := context.WithTimeout(context.Background(), goneTimeout)
-		defer cancel()
-		for _, uri := range gone {
-			_ = b.single(ctx, mcp.MethodUnsubscribe, uri, nil) // what comes all the same nobody hears
-		}
-	}()
 }
 
 // stream brings what the server says to the subscriptions, until ctx ends. One that has ended is
@@ -220,9 +247,12 @@ func (l *listener) say(m *gate.Answer) {
 		params["_meta"] = raw
 		raw, err = json.Marshal(params, json.Deterministic(true))
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err == nil && l.events != nil {
-		l.events(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":%s}`, m.Method, raw))
+	if err != nil || len(raw) > maxNotice {
+		return
+	}
+	select {
+	case l.queue <- fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":%s}`, m.Method, raw):
+	default:
+		l.once.Do(func() { close(l.full) })
 	}
 }

@@ -30,8 +30,10 @@ const (
 	agentTokenEnv = "SLUICE_AGENT_TOKEN" //nolint:gosec // a name, and no token
 	// waitTool is the gateway's own tool, which is no server's.
 	waitTool = "sluice_approval_wait"
-	// doctorTimeout bounds all that is asked, and maxExamined how many servers are at a time.
-	doctorTimeout = 30 * time.Second
+	// doctorTimeout bounds all that is asked, and serverTimeout one server, of which maxExamined are
+	// asked at a time.
+	doctorTimeout = 5 * time.Minute
+	serverTimeout = 10 * time.Second
 	maxExamined   = 8
 	// expiresSoon is how long before its end a certificate is warned of.
 	expiresSoon = 14 * 24 * time.Hour
@@ -215,14 +217,18 @@ func (t *tool) examineServer(ctx context.Context, f *config.File, s *gatewayv1.S
 		return symptom{stateProblem, of, "it was not reached many times in a row: " + s.GetLastError(), "is it up, and the address right? It is tried again by itself"}
 	}
 	if secret != "" {
-		n, err := t.listAs(ctx, f, s.GetName(), secret)
+		ctx, cancel := context.WithTimeout(ctx, serverTimeout)
+		defer cancel()
+		n, more, err := t.listAs(ctx, f, s.GetName(), secret)
 		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			return symptom{stateProblem, of, fmt.Sprintf("it gave no answer within %v", serverTimeout) + lastError(s), "the gateway's log says more"}
 		case err != nil:
 			return symptom{stateProblem, of, err.Error() + lastError(s), "the gateway's log says more"}
-		case n == 0:
+		case n == 0 && more == "":
 			return symptom{stateWarning, of, "the agent sees no tool of it", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for it"}
 		default:
-			return symptom{State: stateOK, Of: of, Found: fmt.Sprintf("the agent sees %d tools", n) + lastError(s)}
+			return symptom{State: stateOK, Of: of, Found: fmt.Sprintf("the agent sees %d tools", n) + more + lastError(s)}
 		}
 	}
 	if s.GetLastError() != "" {
@@ -238,36 +244,40 @@ func lastError(s *gatewayv1.ServerStatus) string {
 	return "; last error: " + s.GetLastError()
 }
 
-// listAs is how many tools of a server the holder of a token sees on the first page of its list.
-func (t *tool) listAs(ctx context.Context, f *config.File, server, secret string) (int, error) {
+// listAs is how many tools of a server the holder of a token sees on the first page of its list, and
+// that there is more, in words.
+func (t *tool) listAs(ctx context.Context, f *config.File, server, secret string) (n int, more string, err error) {
 	client, err := edgeClient(f)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	s, err := openSession(ctx, client, t.edgeURL(f, server), secret)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	defer s.close(ctx)
 	result, err := s.request(ctx, "tools/list", struct{}{})
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	var list struct {
 		Tools []struct {
 			Name string `json:"name"`
 		} `json:"tools"`
+		Next string `json:"nextCursor"`
 	}
 	if err := json.Unmarshal(result, &list); err != nil {
-		return 0, fmt.Errorf("read the list: %w", err)
+		return 0, "", fmt.Errorf("read the list: %w", err)
 	}
-	n := 0
+	if list.Next != "" {
+		more = ", and there are more"
+	}
 	for _, tool := range list.Tools {
 		if tool.Name != waitTool {
 			n++
 		}
 	}
-	return n, nil
+	return n, more, nil
 }
 
 // printSymptoms prints what was found, the worst first.
