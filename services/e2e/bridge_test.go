@@ -20,9 +20,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// older stands before an endpoint for a client that knows the revisions with sessions alone: the
-// official SDK's knows both, and prefers the newer one.
+// older stands before an endpoint for those that know the revisions with sessions alone: the official
+// SDK's client knows both, and prefers the newer one, and so does its server.
 func older(t *testing.T, endpoint string) string {
+	t.Helper()
+	return ofOneEra(t, endpoint, true, "2025-11-25")
+}
+
+// sessionless stands before an endpoint for those that know 2026-07-28 alone.
+func sessionless(t *testing.T, endpoint string) string {
+	t.Helper()
+	return ofOneEra(t, endpoint, false, "2026-07-28")
+}
+
+// ofOneEra lets messages of one era pass: it refuses those that say that they are without sessions, or
+// those that do not, and names this revision as the one that is spoken.
+func ofOneEra(t *testing.T, endpoint string, refuses bool, spoken string) string {
 	t.Helper()
 	to, err := url.Parse(endpoint)
 	if err != nil {
@@ -34,10 +47,10 @@ func older(t *testing.T, endpoint string) string {
 		if err != nil {
 			return // the client has gone
 		}
-		if bytes.Contains(body, []byte("io.modelcontextprotocol/protocolVersion")) {
+		if bytes.Contains(body, []byte("io.modelcontextprotocol/protocolVersion")) == refuses {
 			w.Header().Set("Content-Type", "application/json")
 			w.WriteHeader(http.StatusBadRequest)
-			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"x","data":{"supported":["2025-11-25"],"requested":"2026-07-28"}}}`)
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"x","data":{"supported":["%s"],"requested":"x"}}}`, spoken)
 			return
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))

@@ -257,16 +257,20 @@ func (a *ask) record(ctx context.Context, code commonv1.Code, why string) *refus
 // the error. What policy says is not for it: the decision's identifier is, by which whoever runs
 // the gateway finds the rest.
 func (a *ask) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
+	code, text := toldServer(why)
+	a.reject(ctx, code, text)
+	return code
+}
+
+// toldServer is what a server reads of its request that was refused: a code of JSON-RPC and a text.
+func toldServer(why *refusal.Refusal) (code int, text string) {
 	switch why.Code { //nolint:exhaustive // all others are the gateway's
 	case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, commonv1.Code_CODE_OUTCOME_UNKNOWN:
-		a.reject(ctx, mcp.CodeInternal, "The client gave no answer.")
-		return mcp.CodeInternal
+		return mcp.CodeInternal, "The client gave no answer."
 	case commonv1.Code_CODE_METHOD_DENIED:
-		a.reject(ctx, mcp.CodeMethodUnknown, upstream.NotCarried+" Decision "+why.ID+".")
-		return mcp.CodeMethodUnknown
+		return mcp.CodeMethodUnknown, upstream.NotCarried + " Decision " + why.ID + "."
 	default:
-		a.reject(ctx, mcp.CodeRefused, "The gateway does not carry this request: "+enum.Given(why.Code)+", decision "+why.ID+".")
-		return mcp.CodeRefused
+		return mcp.CodeRefused, "The gateway does not carry this request: " + enum.Given(why.Code) + ", decision " + why.ID + "."
 	}
 }
 

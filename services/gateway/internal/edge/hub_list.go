@@ -31,6 +31,8 @@ const (
 	// foundWithin is for how long a list waits for servers of which the gateway knows nothing yet, or
 	// nothing that counts any more.
 	foundWithin = 3 * time.Second
+	// maxGreeting is how large a server's greeting may be that is read for all, in bytes.
+	maxGreeting = 256 << 10
 	// gatherWithin bounds asking a server for a list, all of its pages, of which there are
 	// maxGatheredPages at the most, and maxGathering how many servers are asked at a time.
 	gatherWithin     = 10 * time.Second
@@ -116,6 +118,10 @@ func (s *reached) find(ctx context.Context) {
 	if s.found == nil {
 		return
 	}
+	if len(s.found.Greeting.Raw) > maxGreeting { // which every client's initialize would have to read
+		s.found, s.why = nil, &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
+		return
+	}
 	if s.greeting, err = greetingOf(s.found); err != nil {
 		s.found = nil
 		return
@@ -167,6 +173,11 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 		s.sess.Waits.Store(true)
 	}
 	list, known := s.found.List, s.found.Known.Digests
+	end, err := s.has.Answer.TurnFor(ctx, len(list.Raw)) // each of its tools is written anew
+	if err != nil {
+		return tooManyLists()
+	}
+	defer end()
 	s.sess.Members.Show(s.server, func(tool string) []byte {
 		if !seen.visible[tool] {
 			return nil

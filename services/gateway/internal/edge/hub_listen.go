@@ -74,7 +74,7 @@ func listsChanged(before, now string) []string {
 	case strings.HasPrefix(before, known+" "):
 		return []string{mcp.MethodToolsChanged}
 	default:
-		return []string{mcp.MethodToolsChanged, "notifications/prompts/list_changed", "notifications/resources/list_changed"}
+		return []string{mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged}
 	}
 }
 

@@ -88,7 +88,6 @@ func (x *exchange) decide(ctx context.Context, m *gate.Message) *refusal.Refusal
 // mayAsk decides on what a server with sessions asks of a client that has none: nil lets it, and else
 // it is what the server reads, which has this raw id of its own.
 func (x *exchange) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
-	code := mcp.CodeRefused
 	m, err := gate.Parse(raw, x.limits)
 	var why *refusal.Refusal
 	switch own, is := errors.AsType[*gate.Error](err); {
@@ -106,10 +105,7 @@ func (x *exchange) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
 	if why == nil {
 		return nil
 	}
-	text := "The gateway does not carry this request: " + enum.Given(why.Code) + ", decision " + why.ID + "."
-	if why.Code == commonv1.Code_CODE_METHOD_DENIED {
-		code, text = mcp.CodeMethodUnknown, upstream.NotCarried+" Decision "+why.ID+"."
-	}
+	code, text := toldServer(why)
 	return new(upstream.Refused(id, code, text))
 }
 

@@ -16,23 +16,25 @@ const Modern = "2026-07-28"
 
 // Methods that always pass the gateway, and that it acts on itself.
 const (
-	MethodInitialize      = "initialize"
-	MethodDiscover        = "server/discover" // of 2026-07-28
-	MethodPing            = "ping"
-	MethodToolsList       = "tools/list"
-	MethodToolsCall       = "tools/call"
-	MethodInitialized     = "notifications/initialized"
-	MethodCancelled       = "notifications/cancelled"
-	MethodProgress        = "notifications/progress"
-	MethodMessage         = "notifications/message" // a line of the server's log
-	MethodToolsChanged    = "notifications/tools/list_changed"
-	MethodRootsChanged    = "notifications/roots/list_changed"
-	MethodResourceUpdated = "notifications/resources/updated"
-	MethodElicit          = "elicitation/create"
-	MethodSample          = "sampling/createMessage"
-	MethodRoots           = "roots/list"
-	MethodListen          = "subscriptions/listen"                     // of 2026-07-28, for what comes on a stream
-	MethodAcknowledged    = "notifications/subscriptions/acknowledged" // the first that does
+	MethodInitialize       = "initialize"
+	MethodDiscover         = "server/discover" // of 2026-07-28
+	MethodPing             = "ping"
+	MethodToolsList        = "tools/list"
+	MethodToolsCall        = "tools/call"
+	MethodInitialized      = "notifications/initialized"
+	MethodCancelled        = "notifications/cancelled"
+	MethodProgress         = "notifications/progress"
+	MethodMessage          = "notifications/message" // a line of the server's log
+	MethodToolsChanged     = "notifications/tools/list_changed"
+	MethodPromptsChanged   = "notifications/prompts/list_changed"
+	MethodResourcesChanged = "notifications/resources/list_changed"
+	MethodRootsChanged     = "notifications/roots/list_changed"
+	MethodResourceUpdated  = "notifications/resources/updated"
+	MethodElicit           = "elicitation/create"
+	MethodSample           = "sampling/createMessage"
+	MethodRoots            = "roots/list"
+	MethodListen           = "subscriptions/listen"                     // of 2026-07-28, for what comes on a stream
+	MethodAcknowledged     = "notifications/subscriptions/acknowledged" // the first that does
 )
 
 // A Feature is what a server may offer, by its name among the capabilities (MCP 2025-11-25,
@@ -78,9 +80,9 @@ func Tells(notification string) string {
 	switch notification {
 	case MethodToolsChanged:
 		return MethodToolsList
-	case "notifications/prompts/list_changed":
+	case MethodPromptsChanged:
 		return "prompts/list"
-	case "notifications/resources/list_changed":
+	case MethodResourcesChanged:
 		return "resources/list"
 	case MethodResourceUpdated:
 		return MethodSubscribe

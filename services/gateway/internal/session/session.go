@@ -409,34 +409,6 @@ func (s *Store) ended(who principal.Key) {
 	s.forget(who)
 }
 
-// Learn notes what a page of a list says that a session got. Where its principal's
-// sessions remember too much together, those longest unused forget what they have listed.
-func (s *Store) Learn(sess *Session, page map[string][]byte) {
-	sess.Definitions.learn(page) // which may take long, and is nobody else's matter
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.open(sess) {
-		return
-	}
-	has, now := s.owners[sess.Key.Key], sess.Definitions.count()
-	has.learned += now - sess.learned
-	sess.learned = now
-	forget := func(other *Session) {
-		if other != sess && has.learned > maxLearned {
-			other.Definitions.forget()
-			has.learned -= other.learned
-			other.learned = 0
-		}
-	}
-	for e := has.byUse.Back(); e != nil && has.learned > maxLearned; e = e.Prev() {
-		other := e.Value.(*Session)
-		forget(other)
-		for member := range s.membersOf(other) {
-			forget(member)
-		}
-	}
-}
-
 // List returns a tenant's sessions, the last used first; of those used at the
 // same time the one with the lower digest.
 func (s *Store) List(tenant string) []State {

@@ -3,7 +3,6 @@ package upstream
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -48,35 +47,6 @@ func (s *Server) withSessions(ctx context.Context, who principal.Key, first Requ
 	}
 	under.conn = &sessions{Conn: under.conn, client: client, calls: make(map[*sent]struct{}), asked: make(map[string]chan *gate.Answer)}
 	return under, Answer{Message: greeting, Status: answer.Status}, nil
-}
-
-// Greeting is what an answer to server/discover says, as an answer to initialize in this revision, with
-// this raw id.
-func Greeting(discovered *gate.Answer, version string, id []byte) (*gate.Answer, error) {
-	var said struct {
-		Capabilities map[string]jsontext.Value `json:"capabilities"`
-		Instructions jsontext.Value            `json:"instructions"`
-		Meta         struct {
-			Server jsontext.Value `json:"io.modelcontextprotocol/serverInfo"`
-		} `json:"_meta"`
-	}
-	if err := json.Unmarshal(discovered.Result.Of(discovered.Raw), &said); err != nil {
-		return nil, err
-	}
-	if said.Meta.Server.Kind() != '{' {
-		said.Meta.Server = jsontext.Value(`{"name":"unknown","version":""}`)
-	}
-	result := struct {
-		Version      string                    `json:"protocolVersion"`
-		Capabilities map[string]jsontext.Value `json:"capabilities"`
-		Server       jsontext.Value            `json:"serverInfo"`
-		Instructions jsontext.Value            `json:"instructions,omitzero"`
-	}{version, said.Capabilities, said.Meta.Server, said.Instructions}
-	raw, err := json.Marshal(result, json.Deterministic(true))
-	if err != nil {
-		return nil, err
-	}
-	return gate.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), gate.AnswerLimits())
 }
 
 // sessions is a session over a connection that has none. It is safe for concurrent use.
@@ -269,7 +239,7 @@ func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]b
 		if in.Method.Kind() != '"' {
 			return nil, errUnreadable
 		}
-		id := []byte(strconv.Quote("sluice-" + rand.Text()))
+		id := ownID()
 		came, done := b.expect(id)
 		defer done()
 		answers[name] = came
@@ -381,7 +351,7 @@ func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wa
 		}
 	})
 	var heard error
-	id := []byte(strconv.Quote("sluice-" + rand.Text()))
+	id := ownID()
 	own := Subscribe(id, b.client, wants)
 	answer, err := b.Conn.Request(ctx, own.in(ctx, to.Room), func(message []byte) {
 		if m, err := gate.ReadAnswer(message, gate.AnswerLimits()); err == nil && m.Method == mcp.MethodAcknowledged {

@@ -72,17 +72,24 @@ func (s *bare) received() []string {
 
 const discovered = `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"logging":{},"resources":{"subscribe":true}},"instructions":"i","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`
 
-// bridged opens a session with it, for a client that elicits.
-func bridged(t *testing.T, s *bare) (*upstream.Session, *room.Holding) {
+// serverOf is the server that a transport reaches.
+func serverOf(t *testing.T, over upstream.Transport) *upstream.Server {
 	t.Helper()
 	counts, err := meters.New(noop.Meter{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := upstream.New(s, counts)
+	server, err := upstream.New(over, counts)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return server
+}
+
+// bridged opens a session with it, for a client that elicits.
+func bridged(t *testing.T, s *bare) (*upstream.Session, *room.Holding) {
+	t.Helper()
+	server := serverOf(t, s)
 	has := upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{Tenant: "acme", Subject: "ana"}))
 	t.Cleanup(has.Close)
 	if s.discovered == "" {

@@ -54,9 +54,9 @@ func (n notifications) wants(method string) bool {
 	switch method {
 	case mcp.MethodToolsChanged:
 		return n.Tools
-	case "notifications/prompts/list_changed":
+	case mcp.MethodPromptsChanged:
 		return n.Prompts
-	case "notifications/resources/list_changed":
+	case mcp.MethodResourcesChanged:
 		return n.Resources
 	case mcp.MethodResourceUpdated:
 		return len(n.URIs) > 0 // of which it is one the edge sees

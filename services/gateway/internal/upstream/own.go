@@ -157,9 +157,11 @@ func Refused(id []byte, code int, text string) Own {
 // ask makes a request with an id that nobody can guess: it must not be one of the
 // client's own in the same session.
 func ask(method, params string) Own {
-	id := strconv.Quote("sluice-" + rand.Text())
-	return written(`{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `","params":` + params + `}`)
+	return written(`{"jsonrpc":"2.0","id":` + string(ownID()) + `,"method":"` + method + `","params":` + params + `}`)
 }
+
+// ownID is an id of the gateway's own that nobody can guess, as raw JSON.
+func ownID() []byte { return []byte(strconv.Quote("sluice-" + rand.Text())) }
 
 func tell(method, rest string) Own {
 	return written(`{"jsonrpc":"2.0","method":"` + method + `"` + rest + `}`)

@@ -31,6 +31,7 @@ type Server struct {
 	network   string
 	health    *health
 	lastError atomic.Pointer[string]
+	waiting   waiting
 }
 
 // New returns the server that a transport reaches.

@@ -1,0 +1,94 @@
+package upstream
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+)
+
+// Greeting is what an answer to server/discover says, as an answer to initialize in this revision, with
+// this raw id.
+func Greeting(discovered *gate.Answer, version string, id []byte) (*gate.Answer, error) {
+	var said struct {
+		Capabilities map[string]jsontext.Value `json:"capabilities"`
+		Instructions jsontext.Value            `json:"instructions"`
+		Meta         struct {
+			Server jsontext.Value `json:"io.modelcontextprotocol/serverInfo"`
+		} `json:"_meta"`
+	}
+	if err := json.Unmarshal(discovered.Result.Of(discovered.Raw), &said); err != nil {
+		return nil, err
+	}
+	if said.Meta.Server.Kind() != '{' {
+		said.Meta.Server = jsontext.Value(`{"name":"unknown","version":""}`)
+	}
+	result := struct {
+		Version      string                    `json:"protocolVersion"`
+		Capabilities map[string]jsontext.Value `json:"capabilities"`
+		Server       jsontext.Value            `json:"serverInfo"`
+		Instructions jsontext.Value            `json:"instructions,omitzero"`
+	}{version, said.Capabilities, said.Meta.Server, said.Instructions}
+	raw, err := json.Marshal(result, json.Deterministic(true))
+	if err != nil {
+		return nil, err
+	}
+	return gate.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), gate.AnswerLimits())
+}
+
+// Discovered is what an answer to initialize says, as an answer to server/discover with this raw id.
+func Discovered(greeting *gate.Answer, id []byte) (*gate.Answer, error) {
+	var said struct {
+		Capabilities jsontext.Value `json:"capabilities"`
+		Server       jsontext.Value `json:"serverInfo"`
+		Instructions jsontext.Value `json:"instructions"`
+	}
+	if err := json.Unmarshal(greeting.Result.Of(greeting.Raw), &said); err != nil {
+		return nil, err
+	}
+	result := struct {
+		Type         string                    `json:"resultType"`
+		TTL          int                       `json:"ttlMs"`
+		Scope        string                    `json:"cacheScope"`
+		Versions     []string                  `json:"supportedVersions"`
+		Capabilities jsontext.Value            `json:"capabilities,omitzero"`
+		Instructions jsontext.Value            `json:"instructions,omitzero"`
+		Meta         map[string]jsontext.Value `json:"_meta,omitzero"`
+	}{mcp.ResultComplete, 0, "private", append([]string{mcp.Modern}, mcp.Supported()...), said.Capabilities, said.Instructions, nil}
+	if said.Server.Kind() == '{' {
+		result.Meta = map[string]jsontext.Value{mcp.MetaServerInfo: said.Server}
+	}
+	raw, err := json.Marshal(result)
+	if err != nil {
+		return nil, err
+	}
+	return gate.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), gate.AnswerLimits())
+}
+
+// Complete is an answer of a server with sessions to a method, as clients without one read it: its
+// result says that it is complete, and for how long a cache may keep it, which is not at all.
+func Complete(a *gate.Answer, method string) (*gate.Answer, error) {
+	if !a.Result.Present() || a.ResultType.Present() {
+		return a, nil
+	}
+	members := `"resultType":"complete"`
+	if mcp.IsCacheable(method) && !a.TTL.Present() { // some say it in every revision
+		members += `,"ttlMs":0`
+	}
+	if mcp.IsCacheable(method) && !a.CacheScope.Present() {
+		members += `,"cacheScope":"private"`
+	}
+	if rest := bytes.TrimSpace(a.Raw[a.Result.Start+1 : a.Result.End-1]); len(rest) > 0 {
+		members += ","
+	}
+	at := a.Result.Start + 1
+	raw, err := gate.Splice(a.Raw, gate.Edit{Span: gate.Span{Start: at, End: at}, With: []byte(members)})
+	if err != nil {
+		return nil, err
+	}
+	return gate.ReadAnswer(raw, gate.AnswerLimits())
+}

@@ -1,0 +1,165 @@
+package upstream_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// Subscriptions share the stream of the session: each hears what it is of, under its own id, and the
+// server of resources while one wants to hear of them.
+func TestSubscriptionsShareAStream(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &kept{says: make(chan string)}
+		s.answers = func(_ context.Context, r upstream.Request, _ func([]byte)) (string, error) {
+			if strings.Contains(string(r.Body()), "no:") {
+				return `"error":{"code":-32602,"message":"no"}`, nil
+			}
+			return `"result":{}`, nil
+		}
+		sess := flattened(t, s)
+		type sub struct {
+			heard []string
+			end   context.CancelFunc
+			ended chan struct{}
+		}
+		begin := func(id, wants string) *sub {
+			ctx, cancel := context.WithCancel(t.Context())
+			out := &sub{end: cancel, ended: make(chan struct{})}
+			r := request(t, `{"jsonrpc":"2.0","id":`+id+`,"method":"subscriptions/listen","params":{"_meta":{`+tells+`},"notifications":`+wants+`}}`, holding(t))
+			go func() {
+				defer close(out.ended)
+				if _, err := sess.Forward(ctx, r, func(raw []byte) { out.heard = append(out.heard, string(raw)) }); err == nil {
+					t.Error("a subscription ended by itself")
+				}
+			}()
+			synctest.Wait()
+			return out
+		}
+		one := begin(`1`, `{"toolsListChanged":true,"resourceSubscriptions":["a:b","no:x"]}`)
+		two := begin(`"2"`, `{"promptsListChanged":true,"resourceSubscriptions":["a:b"]}`)
+		for _, text := range []string{
+			`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`,
+			`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed","params":{"_meta":{"x":1}}}`,
+			`{"jsonrpc":"2.0","method":"notifications/resources/list_changed"}`,
+			`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`,
+			`{"jsonrpc":"2.0","id":5,"method":"sampling/createMessage","params":{}}`,
+		} {
+			s.says <- text
+		}
+		synctest.Wait()
+		two.end()
+		<-two.ended
+		s.says <- `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}`
+		synctest.Wait()
+		one.end()
+		<-one.ended
+		synctest.Wait()
+		ack := func(id, of string) string {
+			return `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":` + id + `},"notifications":` + of + `}}`
+		}
+		want := [][]string{
+			{
+				ack(`1`, `{"toolsListChanged":true,"resourceSubscriptions":["a:b"]}`),
+				`{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":1}}}`,
+				`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":1},"uri":"a:b"}}`,
+			},
+			{
+				ack(`"2"`, `{"promptsListChanged":true,"resourceSubscriptions":["a:b"]}`),
+				`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"2","x":1}}}`,
+			},
+		}
+		if diff := gocmp.Diff(want, [][]string{one.heard, two.heard}); diff != "" {
+			t.Errorf("heard (-want +got):\n%s", diff)
+		}
+		var subscribed []string
+		for _, text := range s.received() {
+			for _, method := range []string{"resources/subscribe", "resources/unsubscribe"} {
+				if strings.Contains(text, `"`+method+`"`) {
+					subscribed = append(subscribed, method)
+				}
+			}
+		}
+		if diff := gocmp.Diff([]string{"resources/subscribe", "resources/subscribe", "resources/subscribe", "resources/unsubscribe"}, subscribed); diff != "" {
+			t.Errorf("the server got (-want +got):\n%s", diff)
+		}
+		if got := strings.Join(s.received(), "\n"); !strings.Contains(got, `"id":5,"error":{"code":-32601`) {
+			t.Errorf("what it asked aside has no answer: %s", got)
+		}
+	})
+}
+
+// A client that reads its subscription slowly holds up no other, and loses it; a resource that one
+// leaves while another takes it stays subscribed to.
+func TestSubscriptionsHoldEachOtherUpInNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &kept{says: make(chan string)}
+		s.answers = func(_ context.Context, r upstream.Request, _ func([]byte)) (string, error) {
+			time.Sleep(time.Second)
+			return `"result":{}`, nil
+		}
+		sess := flattened(t, s)
+		begin := func(ctx context.Context, id, wants string, events func([]byte)) (ended chan error) {
+			ended = make(chan error, 1)
+			r := request(t, `{"jsonrpc":"2.0","id":`+id+`,"method":"subscriptions/listen","params":{"_meta":{`+tells+`},"notifications":`+wants+`}}`, holding(t))
+			go func() {
+				_, err := sess.Forward(ctx, r, events)
+				ended <- err
+			}()
+			return ended
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		read, heard := make(chan struct{}), 0
+		slow := begin(ctx, `1`, `{"toolsListChanged":true}`, func(raw []byte) {
+			if strings.Contains(string(raw), "list_changed\"") {
+				<-read
+			}
+		})
+		fine := begin(ctx, `2`, `{"toolsListChanged":true}`, func([]byte) { heard++ })
+		synctest.Wait()
+		for range 100 {
+			s.says <- `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
+			synctest.Wait()
+		}
+		if heard != 101 { // and that it is subscribed
+			t.Errorf("the other heard %d", heard)
+		}
+		close(read)
+		if err := <-slow; err == nil || !strings.Contains(err.Error(), "too slowly") {
+			t.Errorf("the slow one ended with %v", err)
+		}
+		gone, leave := context.WithCancel(t.Context())
+		first := begin(gone, `3`, `{"resourceSubscriptions":["a:b"]}`, func([]byte) {})
+		time.Sleep(2 * time.Second)
+		leave()
+		<-first
+		second := begin(ctx, `4`, `{"resourceSubscriptions":["a:b"]}`, func([]byte) {})
+		time.Sleep(5 * time.Second)
+		var last string
+		for _, text := range s.received() {
+			for _, method := range []string{"resources/subscribe", "resources/unsubscribe"} {
+				if strings.Contains(text, `"`+method+`"`) {
+					last = method
+				}
+			}
+		}
+		if last != "resources/subscribe" {
+			t.Errorf("the server was told %s last", last)
+		}
+		cancel()
+		<-fine
+		<-second
+		if err := sess.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
