@@ -354,11 +354,13 @@ func TestHTTPOlderAnswersMayComeBeforeThePostEnds(t *testing.T) {
 // dropped.
 func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
 	t.Parallel()
-	const size, each, requests = 200 << 10, 40, 5
+	const size, each, requests, patience = 200 << 10, 24, 5, time.Minute // which is 72 MB
 	all, who := upstreamtest.Answers(), principal.Key{Tenant: "t", Subject: "s"}
 	var done sync.WaitGroup
 	var took atomic.Int64
 	release := make(chan struct{})
+	free := sync.OnceFunc(func() { close(release) })
+	defer free()  // a server waits for its requests
 	for range 3 { // of one server no more may come in a minute
 		var s *older
 		s = newOlder(t, func(body string) []string {
@@ -370,7 +372,7 @@ func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
 		hello := message("initialize", "0")
 		hello.Room = all.Open(upstreamtest.Holder(who))
 		defer hello.Room.Close()
-		conn, _, err := newHTTP(t, s.URL+"/sse").Open(within(t, soon), who, hello)
+		conn, _, err := newHTTP(t, s.URL+"/sse").Open(within(t, patience), who, hello)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -379,7 +381,7 @@ func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
 				req := withProgress(message("tools/call", strconv.Itoa(i)), "1")
 				req.Room = all.Open(upstreamtest.Holder(who))
 				defer req.Room.Close()
-				if _, err := conn.Request(within(t, 4*soon), req, func([]byte) {
+				if _, err := conn.Request(within(t, patience), req, func([]byte) {
 					<-release
 					took.Add(size)
 				}); err != nil {
@@ -390,11 +392,11 @@ func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
 	}
 	probe := all.Open(upstreamtest.Holder(who))
 	defer probe.Close()
-	eventually.Within(t, soon, "so much waits that there is no room for more", func() bool {
+	eventually.Within(t, patience, "so much waits that there is no room for more", func() bool {
 		defer probe.Keep(0)
 		return !probe.Add(room.Share / 2)
 	})
-	close(release)
+	free()
 	done.Wait()
 	if took.Load() == 0 || !probe.Add(room.Share/2) {
 		t.Error("what has been taken is still in their room")
