@@ -1,6 +1,7 @@
 package approvals
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -55,10 +56,10 @@ func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 	return a, Unavailable()
 }
 
-// Report refuses a call that names an approval which has run its course: whoever lost its
-// answer is told its end, also where policy asks nobody any more.
+// Report refuses a call that names an approval which has run its course, or goes on waiting for
+// one: whoever lost its answer is told its end, also where policy asks nobody any more.
 func (k *Clerk) Report(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
-	if id := a.Sent.Meta.Approval; id != "" {
+	if id := cmp.Or(a.Resumes, a.Sent.Meta.Approval); id != "" {
 		return k.waiter.Report(ctx, a.Principal, id)
 	}
 	return nil

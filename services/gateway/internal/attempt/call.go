@@ -59,6 +59,8 @@ type Call struct {
 	// Hold is for how long the call is held open for people at the most; nil: as the
 	// configuration says.
 	Hold *time.Duration
+	// Resumes is the approval that the call has waited for in an earlier request; empty for none.
+	Resumes string
 	// Confirm asks whoever sits at the agent; nil where the client can't.
 	Confirm Confirm
 	// Identity is what stands behind the server's name, as approvals are bound to it.

@@ -62,7 +62,7 @@ func (x *exchange) call(ctx context.Context) {
 				return
 			}
 		}
-		call.Told, call.Mirrored = x.claimed(), x.mirrored
+		call.Told, call.Mirrored, call.Resumes = x.claimed(), x.mirrored, x.leg.approval
 		under.EndsWith(calling)
 		under.Decides(x.mayAsk)
 	} else if x.msg.Method == mcp.MethodToolsCall && x.target.sessionless() {
@@ -80,6 +80,10 @@ func (x *exchange) call(ctx context.Context) {
 	if result.Refusal != nil {
 		if result.Refusal.Code == commonv1.Code_CODE_TOOL_CHANGED || result.Refusal.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
 			x.found().Renew(newsAfter) // the server may have been mended, or the catalogue have lost what it knew
+		}
+		if state := x.nextLeg(result); state != "" {
+			out.leg(ctx, result.Refusal, state)
+			return
 		}
 		out.refuse(ctx, result.Refusal)
 		return
@@ -161,8 +165,19 @@ func (o *writer) refuse(ctx context.Context, refused *refusal.Refusal) {
 		x.failure = spans.Error(span, mcp.CodeRefused)
 		body, err = refused.Error(x.id(), mcp.CodeRefused)
 	}
+	o.ours(ctx, body, err)
+}
+
+// leg answers a call that waits for people so that its client makes it again, and waits on.
+func (o *writer) leg(ctx context.Context, refused *refusal.Refusal, state string) {
+	body, err := refused.Leg(o.x.id(), state)
+	o.ours(ctx, body, err)
+}
+
+// ours answers with a body of the gateway's own.
+func (o *writer) ours(ctx context.Context, body []byte, err error) {
 	if err != nil {
-		x.deps.Log.ErrorContext(ctx, "refusal could not be written", "error", err)
+		o.x.deps.Log.ErrorContext(ctx, "answer could not be written", "error", err)
 		o.fail()
 		return
 	}

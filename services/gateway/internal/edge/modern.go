@@ -46,6 +46,8 @@ type modern struct {
 	bridged bool
 	// mirrored is what the head says of the arguments.
 	mirrored []upstream.Header
+	// leg is which request it is of a call that waits for people.
+	leg leg
 	// done lets go of what stands for a session.
 	done func()
 }
@@ -67,6 +69,10 @@ func (x *exchange) postModern(ctx context.Context) {
 	}
 	x.bridged = !speaks
 	if refused := x.checkModern(); refused != nil {
+		x.rejectMessage(*refused)
+		return
+	}
+	if refused := x.resume(); refused != nil {
 		x.rejectMessage(*refused)
 		return
 	}

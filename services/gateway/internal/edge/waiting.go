@@ -77,12 +77,7 @@ func (x *exchange) awaitApproval(ctx context.Context) {
 		return
 	}
 	body, err := standingOf(x.id(), a, x.resultType())
-	if err != nil {
-		x.deps.Log.ErrorContext(ctx, "answer could not be written", "error", err)
-		out.fail()
-		return
-	}
-	out.message(body)
+	out.ours(ctx, body, err)
 }
 
 func standingOf(id []byte, a *approvalv1.Approval, resultType string) ([]byte, error) {

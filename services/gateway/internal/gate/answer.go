@@ -36,7 +36,7 @@ type Answer struct {
 	// The raw values of further members of the result.
 	NextCursor, ResultType, TTL, CacheScope   Span
 	ProtocolVersion, Capabilities, ServerInfo Span
-	SupportedVersions                         Span
+	SupportedVersions, TaskID                 Span
 	// InputRequests is the raw value of result.inputRequests, and Inputs are its members in order
 	// (MCP 2026-07-28, Multi Round-Trip Requests).
 	InputRequests Span
@@ -149,7 +149,7 @@ func (a *Answer) Addressed(id []byte) (*Answer, error) {
 	for _, span := range []*Span{
 		&out.ID, &out.Params, &out.Result, &out.Error, &out.ErrorCode, &out.ToolList, &out.NextCursor, &out.ResultType, &out.TTL, &out.CacheScope,
 		&out.ProtocolVersion, &out.Capabilities, &out.ServerInfo, &out.RequestID, &out.ProgressToken, &out.Progress,
-		&out.SupportedVersions, &out.InputRequests,
+		&out.SupportedVersions, &out.TaskID, &out.InputRequests,
 	} {
 		*span = to.span(*span)
 	}

@@ -83,10 +83,10 @@ func (m *Message) carried(field int, text string, most int) string {
 }
 
 // spans are all of m's, to be changed.
-func (m *Message) spans() [15]*Span {
+func (m *Message) spans() [17]*Span {
 	return [...]*Span{
 		&m.ID, &m.Params, &m.Result, &m.Error, &m.NameValue, &m.URIValue, &m.Arguments, &m.RequestID, &m.ProgressToken,
-		&m.InputResponses, &m.Capabilities, &m.clientInfo, &m.Meta.Object, &m.Meta.ProgressToken, &m.Meta.Capabilities,
+		&m.InputResponses, &m.RequestState, &m.TaskIDValue, &m.Capabilities, &m.clientInfo, &m.Meta.Object, &m.Meta.ProgressToken, &m.Meta.Capabilities,
 	}
 }
 
@@ -109,13 +109,7 @@ func (m *Message) With(meta, params []byte) (*Message, error) {
 		at := m.Params.Start + 1
 		edits = append(edits, Edit{Span{at, at}, append(bytes.Clone(params), ',')}) // _meta stands behind
 	}
-	raw, err := Splice(m.Raw, append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members))...)
-	if err != nil {
-		return nil, err
-	}
-	limits := AnswerLimits() // what a server said may be in it
-	limits.IDBytes = len(m.Raw)
-	return Parse(raw, limits)
+	return m.again(append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members)))
 }
 
 // Without is a request as a server with sessions is to get it: without what its _meta says of who asks
@@ -124,20 +118,31 @@ func (m *Message) With(meta, params []byte) (*Message, error) {
 // they are; the whole is put through the gate anew.
 func (m *Message) Without() (*Message, error) {
 	edits := cut(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
-	edits = append(edits, cut(nil, m.Raw, m.members(m.Params, paramsAgain))...)
+	return m.again(append(edits, cut(nil, m.Raw, m.members(m.Params, paramsAgain))...))
+}
+
+// WithoutState is a request without its requestState, where that is between the client and the gateway.
+// All other bytes stay what they are; the whole is put through the gate anew.
+func (m *Message) WithoutState() (*Message, error) {
+	return m.again(cut(nil, m.Raw, m.members(m.Params, paramsState)))
+}
+
+// again is m with edits made that were not in it when it was judged.
+func (m *Message) again(edits []Edit) (*Message, error) {
 	raw, err := Splice(m.Raw, edits...)
 	if err != nil {
 		return nil, err
 	}
-	limits := AnswerLimits()
+	limits := AnswerLimits() // what a server said may be in it
 	limits.IDBytes = len(m.Raw)
 	return Parse(raw, limits)
 }
 
-// What [Message.Without] takes out.
+// What [Message.Without] and [Message.WithoutState] take out.
 var (
 	metaOfRequests = foldTable(protocolPrefix+"protocolVersion", protocolPrefix+"clientCapabilities", protocolPrefix+"clientInfo", protocolPrefix+"logLevel")
 	paramsAgain    = foldTable("inputResponses", "requestState")
+	paramsState    = foldTable("requestState")
 )
 
 // members are those of an object of m's whose keys are among these.

@@ -10,7 +10,7 @@ import (
 const (
 	maxName        = 128  // of methods and tools
 	maxHandle      = 128  // of dev.sluice/run and dev.sluice/approval
-	maxText        = 4096 // of prompts' names and resources' URIs, as policy takes them
+	maxText        = 4096 // of prompts' names, resources' URIs and tasks' ids, as policy takes them
 	maxVersion     = 64
 	maxTraceParent = 128
 	maxTraceState  = 512 // W3C Trace Context, section 3.3.1.5
@@ -115,7 +115,7 @@ func (p *parser) judgeMeta() error {
 // judgeParams checks the params that the method has.
 func (p *parser) judgeParams() (err error) {
 	m, in := p.m, &p.in
-	m.InputResponses = in.inputResponses
+	m.InputResponses, m.RequestState = in.inputResponses, in.requestState
 	if !p.isNull(in.arguments) {
 		if m.Arguments, err = p.objectOrAbsent(in.arguments); err != nil {
 			return err
@@ -141,8 +141,12 @@ func (p *parser) judgeParams() (err error) {
 	case "notifications/progress":
 		m.ProgressToken, err = p.handle(in.progressToken)
 	default:
-		if strings.HasPrefix(m.Method, "resources/") {
+		switch {
+		case strings.HasPrefix(m.Method, "resources/"):
 			return p.judgeURI()
+		case strings.HasPrefix(m.Method, "tasks/"):
+			m.TaskIDValue = in.taskID
+			m.TaskID, err = p.text(in.taskID, maxText, "the task's id is not a string of at most 4096 bytes")
 		}
 	}
 	return err

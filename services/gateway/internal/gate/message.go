@@ -45,6 +45,14 @@ type Message struct {
 	// InputResponses is the raw params.inputResponses, by which a client answers what a server has
 	// asked in its last answer (MCP 2026-07-28, Multi Round-Trip Requests).
 	InputResponses Span
+	// RequestState is the raw params.requestState, which a client sends back as it was given it (same
+	// section).
+	RequestState Span
+
+	// TaskID is params.taskId of the methods under tasks/. Empty for other methods.
+	TaskID string
+	// TaskIDValue is the raw value of params.taskId.
+	TaskIDValue Span
 
 	// Cursor is params.cursor of tools/list. Empty for other methods.
 	Cursor string
@@ -119,7 +127,8 @@ const (
 //   - params, arguments and _meta are objects where present; arguments may be
 //     null;
 //   - tools/call has a tool's name, prompts/get a name, resources/read,
-//     resources/subscribe and resources/unsubscribe a URI, these two where they are known.
+//     resources/subscribe and resources/unsubscribe a URI, these two where they are known, and the id
+//     of a task is a text.
 //
 // The Message keeps raw; Parse neither copies nor changes it.
 func Parse(raw []byte, limits Limits) (*Message, error) {

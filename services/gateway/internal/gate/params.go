@@ -12,7 +12,7 @@ type paramSpans struct {
 	name, uri, arguments, requestID, progressToken Span
 	cursor                                         Span
 	version, capabilities, clientInfo              Span
-	inputResponses                                 Span
+	inputResponses, requestState, taskID           Span
 
 	// Of _meta.
 	run, approval, traceParent, traceState Span
@@ -62,6 +62,10 @@ func (p *parser) param(f *frame) (err error) {
 		in.progressToken, err = p.read()
 	case "inputResponses":
 		in.inputResponses, err = p.read()
+	case "requestState":
+		in.requestState, err = p.read()
+	case "taskId":
+		in.taskID, err = p.read()
 	case "protocolVersion":
 		in.version, err = p.read()
 	case "capabilities":

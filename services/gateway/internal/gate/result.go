@@ -143,6 +143,8 @@ func (r *reader) resultField(f *frame) (err error) {
 		a.ServerInfo, err = r.read()
 	case "supportedVersions":
 		a.SupportedVersions, err = r.read()
+	case "taskId":
+		a.TaskID, err = r.read()
 	case "inputRequests":
 		return r.inputs()
 	default:

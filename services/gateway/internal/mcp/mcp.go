@@ -232,8 +232,12 @@ const (
 	MetaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
 
-// ResultComplete is the resultType of an answer that needs nothing more.
-const ResultComplete = "complete"
+// The resultType of an answer that needs nothing more, and of one that asks the client and has the
+// request made again.
+const (
+	ResultComplete      = "complete"
+	ResultInputRequired = "input_required"
+)
 
 // Supported returns the revisions with sessions that the gateway speaks, newest first.
 func Supported() []string {

@@ -44,6 +44,13 @@ type toolResult struct {
 	Meta    map[string]decision `json:"_meta"`
 }
 
+type legResult struct {
+	Type     string              `json:"resultType"`
+	Requests struct{}            `json:"inputRequests"`
+	State    string              `json:"requestState"`
+	Meta     map[string]decision `json:"_meta"`
+}
+
 type rpcError struct {
 	Code    int    `json:"code"`
 	Message string `json:"message"`
@@ -70,6 +77,15 @@ func (r *Refusal) ToolResult(id []byte, resultType string) ([]byte, error) {
 		Content: []textContent{{Type: "text", Text: r.Text()}},
 		IsError: true,
 		Meta:    map[string]decision{mcp.MetaDecision: r.decision()},
+	}})
+}
+
+// Leg returns the answer to a call of 2026-07-28 by which its client makes it again, with this
+// requestState, and is asked nothing (MCP 2026-07-28, Multi Round-Trip Requests). Its inputRequests are
+// empty and not absent: some clients take it for an end else.
+func (r *Refusal) Leg(id []byte, state string) ([]byte, error) {
+	return json.Marshal(response{Version: "2.0", ID: id, Result: legResult{
+		Type: mcp.ResultInputRequired, Requests: struct{}{}, State: state, Meta: map[string]decision{mcp.MetaDecision: r.decision()},
 	}})
 }
 

@@ -269,7 +269,7 @@ func (p *parked) close() {
 // park keeps a request until its client makes it again, and answers with what the server asks.
 func (p *parked) park(req Request, open []byte) (Answer, error) {
 	state := rand.Text()
-	m, err := gate.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"input_required","inputRequests":%s,"requestState":"%s"}}`, req.ID(), open, state), gate.AnswerLimits())
+	m, err := gate.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s","inputRequests":%s,"requestState":"%s"}}`, req.ID(), mcp.ResultInputRequired, open, state), gate.AnswerLimits())
 	if err != nil {
 		p.end(ErrCancelled)
 		return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, err)

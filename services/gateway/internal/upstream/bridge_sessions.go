@@ -207,7 +207,7 @@ func failed(req Request, code int, text string) (Answer, error) {
 
 // needsInput tells whether an answer only asks (MCP 2026-07-28, Multi Round-Trip Requests).
 func needsInput(a *gate.Answer) bool {
-	return a.Result.Present() && (a.InputRequests.Present() || string(a.ResultType.Of(a.Raw)) == `"input_required"`)
+	return a.Result.Present() && (a.InputRequests.Present() || string(a.ResultType.Of(a.Raw)) == `"`+mcp.ResultInputRequired+`"`)
 }
 
 // Errors that end a request whose server asks.

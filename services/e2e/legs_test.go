@@ -1,0 +1,95 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npm"
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// withoutSessions are the official clients of 2026-07-28, by name: each pays, and returns what it was
+// answered.
+var withoutSessions = map[string]func(t *testing.T, url string) func() (text string, isError bool){
+	"Go SDK": func(t *testing.T, url string) func() (string, bool) {
+		c, _ := attending(t, listening(url))
+		t.Cleanup(func() { _ = c.Close() }) // a call may be under way where the test has failed
+		if v := c.InitializeResult().ProtocolVersion; v != "2026-07-28" {
+			t.Fatalf("they speak %s", v)
+		}
+		return func() (string, bool) {
+			r, err := c.CallTool(context.WithoutCancel(t.Context()), &mcp.CallToolParams{Name: "pay", Arguments: map[string]any{"sum": 12.5}})
+			if err != nil || len(r.Content) != 1 {
+				return fmt.Sprint(r, err), true
+			}
+			text, _ := r.Content[0].(*mcp.TextContent)
+			return text.Text, r.IsError
+		}
+	},
+	"TypeScript SDK 2": func(t *testing.T, url string) func() (string, bool) {
+		c := npmtest.NewClient(t, npm.TypeScriptSDK2)
+		if reply := c.Negotiate(url, stack.AgentToken); reply.Error != nil {
+			t.Fatal(reply.Error)
+		}
+		return func() (string, bool) {
+			reply := c.CallTool(payment())
+			if reply.Error != nil {
+				return reply.Error.Message, true
+			}
+			result := reply.ToolResult(t)
+			return result.Text(), result.IsError
+		}
+	},
+}
+
+// Who has no session waits for a person beyond the time that a call is held, and gets the answer of
+// the call; nobody has to call again. Where nobody decides the ticket comes before the client gives up.
+func TestClientsWithoutSessionsGoOnWaiting(t *testing.T) {
+	t.Parallel()
+	for name, connect := range withoutSessions {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFixtureWith(t, payPolicy, "approvals: {hold: 5s}")
+			pays := connect(t, f.MCP("raw"))
+			type answer struct {
+				text    string
+				isError bool
+			}
+			answered := make(chan answer, 1)
+			begin := func() time.Time {
+				go func() {
+					text, isError := pays()
+					answered <- answer{text, isError}
+				}()
+				return time.Now()
+			}
+			w := &waitingCaller{fixture: f}
+			asked := begin()
+			id := w.pendingOne(t)
+			<-time.After(time.Until(asked.Add(6 * time.Second))) // in the second leg
+			w.ran(t, 0)
+			w.decide(t, "approve", id)
+			if got := <-answered; got.isError || got.text != "ran" {
+				t.Errorf("approved, and answered %+v", got)
+			}
+			w.ran(t, 1)
+			asked = begin()
+			got := <-answered
+			if took := time.Since(asked); !got.isError || !strings.Contains(got.text, "a person must approve this call") || took < 15*time.Second {
+				t.Errorf("nobody decided, and after %v it was answered %+v", took, got)
+			}
+			w.decide(t, "deny", w.pendingOne(t), "-m", "too much")
+			begin()
+			if got := <-answered; !got.isError || !strings.Contains(got.text, "too much") {
+				t.Errorf("denied, and answered %+v", got)
+			}
+			w.ran(t, 1)
+		})
+	}
+}

@@ -1,0 +1,66 @@
+package edge
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+)
+
+// leg is one of the requests by which a client without a session waits for people: each is held for
+// as long as a call is, and the next one goes on waiting (MCP 2026-07-28, Multi Round-Trip Requests).
+// The zero value is the first.
+type leg struct {
+	// before is how many there were.
+	before int
+	// approval is what they have waited for.
+	approval string
+}
+
+const (
+	// legPrefix begins a requestState of the gateway's own. What follows is how many legs there were,
+	// a dot, and the approval's identifier.
+	legPrefix = "sluice-leg."
+	// maxLegs is how many there may be before a call gets its ticket: clients count them. That of the
+	// official Go SDK takes the third answer that asks nothing for an error.
+	maxLegs = 2
+	// maxApproval is how long an approval's identifier may be, in bytes.
+	maxApproval = 128
+)
+
+// resume takes the gateway's own requestState out of the request at hand: its server has not given
+// it. It counts for nothing but its approval, and that is known to who asked for it alone.
+func (x *exchange) resume() *rejection {
+	var state string
+	if at := x.msg.RequestState; !at.Present() || json.Unmarshal(at.Of(x.msg.Raw), &state) != nil || !strings.HasPrefix(state, legPrefix) {
+		return nil
+	}
+	refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PARAMS_INVALID)
+	refused.rpc, refused.message = mcp.CodeInvalidParams, "the requestState is not one that this gateway gives."
+	count, approval, _ := strings.Cut(strings.TrimPrefix(state, legPrefix), ".")
+	before, err := strconv.Atoi(count)
+	if err != nil || before < 1 || before > maxLegs || approval == "" || len(approval) > maxApproval {
+		return refused
+	}
+	if x.msg, err = x.msg.WithoutState(); err != nil {
+		return refused
+	}
+	x.leg = leg{before, approval}
+	return nil
+}
+
+// nextLeg is the requestState by which a call goes on waiting for people that has waited for as long
+// as one request may; empty where it is to get its ticket.
+func (x *exchange) nextLeg(result pipeline.Result) string {
+	waits := result.Refusal.Approval
+	if x.modern == nil || x.inside != nil || result.Held == 0 || x.leg.before == maxLegs ||
+		result.Refusal.Code != commonv1.Code_CODE_APPROVAL_PENDING || waits == nil {
+		return ""
+	}
+	return legPrefix + strconv.Itoa(x.leg.before+1) + "." + waits.ID
+}
