@@ -244,11 +244,15 @@ func (s *Service) newEdge() (err error) {
 	s.edge, err = edge.New(
 		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
 		edge.Deps{
-			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.kept.Leased, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers,
+			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.kept.Leased, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers, Secret: []byte(s.journal.HMAC([]byte(tasksOfEdge))),
 			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,
 		})
 	return err
 }
+
+// tasksOfEdge is of what the edge's secret is made: a text that can't be the arguments of a call,
+// whose digests under the same key are on record.
+const tasksOfEdge = "what is not JSON: ids of tasks"
 
 // holder is this gateway's name in claims. It is made once and kept beside the
 // journal, so that a replay after a restart speaks of the same claims.

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
 // Waiting is a wish to wait for people who decide on a call.
@@ -22,6 +23,19 @@ type Waiting struct {
 	Client string
 	// Reply hears that the principal is held; nil where nobody does.
 	Reply attempt.Reply
+}
+
+// Standing is how an approval of the principal's stands.
+func (k *Clerk) Standing(ctx context.Context, p *identityv1.Principal, approval string) (*approvalv1.Approval, *refusal.Refusal) {
+	return k.waiter.get(authn.OnBehalfOf(ctx, p), approval)
+}
+
+// Withdraw ends an approval of the principal's that nobody has decided on, or that was not used.
+func (k *Clerk) Withdraw(ctx context.Context, p *identityv1.Principal, approval, reason string) error {
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), askTimeout)
+	defer cancel()
+	_, err := k.waiter.client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: approval, Reason: reason})
+	return err
 }
 
 // WaitFor waits until people have decided, or for as long as a call of that client

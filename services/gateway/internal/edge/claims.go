@@ -25,14 +25,14 @@ func (x *exchange) tellable(has []mcp.Ability, said reach.Standing) []mcp.Abilit
 }
 
 // abilitiesSaid are the abilities of the client at hand, as initialize or a request of 2026-07-28 says them.
-// A client that does not read event streams can't be asked.
+// A client that does not read event streams can't be asked, and nobody within the mesh.
 func (x *exchange) abilitiesSaid() (out []mcp.Ability) {
 	var has map[string]jsontext.Value
 	raw, hears := x.msg.Capabilities.Of(x.msg.Raw), x.newWriter().streams
 	if x.modern != nil { // where servers ask in their answers
 		raw, hears = x.msg.Meta.Capabilities.Of(x.msg.Raw), true
 	}
-	if !hears || json.Unmarshal(raw, &has) != nil {
+	if !hears || x.inside != nil || json.Unmarshal(raw, &has) != nil {
 		return nil
 	}
 	for _, a := range mcp.Abilities() {

@@ -85,6 +85,8 @@ type Deps struct {
 	Catalogue *catalogue.Reporter
 	// Room is where answers lie until they are read.
 	Room *room.Room
+	// Secret is this gateway's own, the same after a restart.
+	Secret []byte
 	// Admission counts a request that was refused before anybody was identified.
 	Admission func(code, peer string)
 	// Ready returns why the gateway is not ready; empty where it is. Degraded returns
@@ -109,6 +111,7 @@ type Edge struct {
 	// insiders are the sessions of callers inside the mesh, and visits their requests.
 	insiders *recent.Recent[session.Key, string]
 	standIns standIns
+	ownTasks tasks
 	visits   visits
 	pieces   intake.Pieces
 	// news tells of servers that list other tools than before.
@@ -120,7 +123,7 @@ type Edge struct {
 
 // New returns an edge.
 func New(cfg Config, deps Deps) (*Edge, error) {
-	if deps.Tokens == nil || deps.Policy == nil || deps.Revision == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Catalogue == nil || deps.Room == nil ||
+	if deps.Tokens == nil || deps.Policy == nil || deps.Revision == nil || deps.Pipeline == nil || deps.Sessions == nil || deps.Servers == nil || deps.Catalogue == nil || deps.Room == nil || len(deps.Secret) == 0 ||
 		deps.Admission == nil || deps.Ready == nil || deps.Degraded == nil || deps.Tracer == nil || deps.Meters == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("edge: every dependency is required")
 	}
@@ -134,7 +137,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	}
 	e := &Edge{
 		cfg: cfg, deps: deps, targets: make(map[string]Target, len(deps.Servers)),
-		limits: gate.DefaultLimits(), inFlight: load, views: newViews(), insiders: newInsiders(), standIns: newStandIns(),
+		limits: gate.DefaultLimits(), inFlight: load, views: newViews(), insiders: newInsiders(), standIns: newStandIns(), ownTasks: newTasks(),
 	}
 	for name, target := range deps.Servers {
 		view := discovery.Config{Name: name, Timeout: target.Timeout}

@@ -43,7 +43,7 @@ func (x *exchange) inputs(ctx context.Context, answer *gate.Answer) *refusal.Ref
 func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) *refusal.Refusal {
 	may, can := x.sess != nil, x.abilities()
 	if asks {
-		may = x.modern != nil && mcp.IsMultiRound(x.msg.Method)
+		may = x.modern != nil && (mcp.IsMultiRound(x.msg.Method) || x.msg.Method == mcp.MethodTasksGet)
 	}
 	if !may {
 		return x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client where MCP has no questions.")

@@ -129,9 +129,11 @@ func (e *Edge) visit(ctx context.Context, errand Errand, handle string, message 
 type visitor struct {
 	errand Errand
 	header http.Header
-	text   []byte
-	large  bool
-	done   Done
+	// resumes is the approval that the call has waited for; empty for none.
+	resumes string
+	text    []byte
+	large   bool
+	done    Done
 }
 
 // Header implements http.ResponseWriter.
@@ -193,6 +195,14 @@ func (v *visitor) hold() *time.Duration {
 		return nil
 	}
 	return v.errand.Hold
+}
+
+// waitedFor is the approval that the call has waited for; empty for none.
+func (v *visitor) waitedFor() string {
+	if v == nil {
+		return ""
+	}
+	return v.resumes
 }
 
 func newInsiders() *recent.Recent[session.Key, string] {

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -55,6 +56,10 @@ func (x *exchange) call(ctx context.Context) {
 		Hides:     tools.hides,
 		Hold:      x.inside.hold(),
 	}
+	asTask := x.mayBeTask()
+	if asTask { // and nobody waits
+		call.Hold = new(time.Duration)
+	}
 	if x.modern != nil {
 		if x.msg.Method == mcp.MethodToolsCall && err == nil {
 			if refused := x.mirrors(ctx, tools); refused != nil {
@@ -62,7 +67,7 @@ func (x *exchange) call(ctx context.Context) {
 				return
 			}
 		}
-		call.Told, call.Mirrored, call.Resumes = x.claimed(), x.mirrored, x.leg.approval
+		call.Told, call.Mirrored, call.Resumes = x.claimed(), x.mirrored, cmp.Or(x.leg.approval, x.inside.waitedFor())
 		under.EndsWith(calling)
 		under.Decides(x.mayAsk)
 	} else if x.msg.Method == mcp.MethodToolsCall && x.target.sessionless() {
@@ -83,6 +88,9 @@ func (x *exchange) call(ctx context.Context) {
 		}
 		if state := x.nextLeg(result); state != "" {
 			out.leg(ctx, result.Refusal, state)
+			return
+		}
+		if asTask && x.becomesTask(ctx, out, result.Refusal) {
 			return
 		}
 		out.refuse(ctx, result.Refusal)
@@ -106,7 +114,7 @@ func (x *exchange) call(ctx context.Context) {
 		x.found().Renew(newsAfter) // heads may have to say other arguments by now, or nothing at all
 	}
 	out.status = statusOf(result.Answer, result.Status)
-	out.edited(ctx, result.Answer, private(result.Answer, result.Answer.Clean(nil), false))
+	out.edited(ctx, result.Answer, x.bind(result.Answer, private(result.Answer, result.Answer.Clean(nil), false)))
 }
 
 // refuse refuses a request that has not gone through the pipeline, on record.

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -46,6 +47,8 @@ type modern struct {
 	bridged bool
 	// mirrored is what the head says of the arguments.
 	mirrored []upstream.Header
+	// tasks says that the client takes a task for an answer, and toldTasks that the server knows.
+	tasks, toldTasks bool
 	// leg is which request it is of a call that waits for people.
 	leg leg
 	// done lets go of what stands for a session.
@@ -72,7 +75,7 @@ func (x *exchange) postModern(ctx context.Context) {
 		x.rejectMessage(*refused)
 		return
 	}
-	if refused := x.resume(); refused != nil {
+	if refused := cmp.Or(x.resume(), x.unbind()); refused != nil {
 		x.rejectMessage(*refused)
 		return
 	}
@@ -94,6 +97,8 @@ func (x *exchange) postModern(ctx context.Context) {
 		return
 	}
 	x.scope, x.can = said, x.claims(said)
+	x.tasks = x.takesTasks()
+	x.toldTasks = x.tasks && !x.bridged && slices.Contains(said.Methods, mcp.MethodTasksGet)
 	done, err := x.standIn()
 	if err != nil {
 		x.refuse(ctx, x.newWriter(), notOpened(err))
@@ -147,7 +152,7 @@ func (x *exchange) checkModern() *rejection {
 	m := x.msg
 	version, _ := single(x.r.Header, headerVersion)
 	method, _ := single(x.r.Header, headerMethod)
-	name, named := mcp.Named(m.Method, m.Name, m.URI)
+	name, named := mcp.Named(m.Method, m.Name, m.URI, m.TaskID)
 	said, readable := mcp.DecodeHeader(x.r.Header.Get(headerName))
 	reject := func(rpc int, code commonv1.Code, why string) *rejection {
 		out := x.rejection(http.StatusBadRequest, code)
@@ -270,6 +275,8 @@ func (x *exchange) routeModern(ctx context.Context) {
 		x.discover(ctx)
 	case x.msg.Method == mcp.MethodListen:
 		x.subscribe(ctx)
+	case x.isOwnTask():
+		x.ownTask(ctx)
 	default:
 		x.carry(ctx)
 	}
@@ -297,7 +304,7 @@ func (x *exchange) discover(ctx context.Context) {
 		edits = append(edits, gate.Edit{Span: at, With: both})
 	}
 	if at := answer.Capabilities; at.Present() {
-		edits = append(without(edits, at), gate.Edit{Span: at, With: serverCapabilities(answer, x.scope)})
+		edits = append(without(edits, at), gate.Edit{Span: at, With: serverCapabilities(answer, x.scope, mcp.ExtensionTasks)})
 	}
 	out.edited(ctx, answer, x.addressed(answer, private(answer, edits, true)))
 }
@@ -404,6 +411,9 @@ func (x *exchange) found() *discovery.Server {
 func (x *exchange) claimed() []byte {
 	if x.modern == nil {
 		return nil
+	}
+	if x.toldTasks {
+		return []byte(mcp.Told(x.can, mcp.ExtensionTasks))
 	}
 	return []byte(mcp.Told(x.can))
 }

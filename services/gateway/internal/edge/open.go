@@ -233,8 +233,9 @@ func (x *exchange) abandon(up *upstream.Session) {
 }
 
 // serverCapabilities is what the gateway offers of what the server has: those features, and of
-// these what a client may know besides, whose methods policy does not deny to the caller.
-func serverCapabilities(answer *gate.Answer, said reach.Standing) []byte {
+// these what a client may know besides, whose methods policy does not deny to the caller. The
+// extensions are the gateway's own.
+func serverCapabilities(answer *gate.Answer, said reach.Standing, extensions ...string) []byte {
 	dec := jsontext.NewDecoder(bytes.NewReader(answer.Capabilities.Of(answer.Raw)))
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
 		return []byte("{}")
@@ -258,6 +259,9 @@ func serverCapabilities(answer *gate.Answer, said reach.Standing) []byte {
 				offered = append(offered, `"`+name+`":{`+strings.Join(optionsOf(f, value, open), ",")+`}`)
 			}
 		}
+	}
+	if len(extensions) > 0 {
+		offered = append(offered, `"extensions":{"`+strings.Join(extensions, `":{},"`)+`":{}}`)
 	}
 	return []byte("{" + strings.Join(offered, ",") + "}")
 }

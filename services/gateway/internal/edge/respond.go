@@ -38,6 +38,8 @@ type rejection struct {
 	// that are.
 	requested string
 	supported []string
+	// requires is the extension that the client has to have; empty elsewhere.
+	requires string
 	// size, method and name are what the record says of the request.
 	size         int
 	method, name string
@@ -54,6 +56,11 @@ func (e *Edge) reject(w http.ResponseWriter, r *http.Request, c caller, why reje
 	c.inside.refused(refused, true)
 	if why.requested != "" {
 		body, err := refused.VersionError(why.id, why.requested, why.supported)
+		e.writeJSON(w, r, why.status, body, err)
+		return
+	}
+	if why.requires != "" {
+		body, err := refused.CapabilityError(why.id, why.requires)
 		e.writeJSON(w, r, why.status, body, err)
 		return
 	}

@@ -16,7 +16,9 @@ func TestWithoutState(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			call := func(params string) string { return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}` }
+			call := func(params string) string {
+				return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`
+			}
 			m, err := accepted(t, call(tt.params)).WithoutState()
 			if err != nil || string(m.Raw) != call(tt.left) || m.RequestState.Present() || m.Name != "pay" {
 				t.Errorf("got %s, %v", m.Raw, err)

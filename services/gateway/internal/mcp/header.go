@@ -31,14 +31,16 @@ func isEncoded(value string) bool {
 	return len(value) >= len(encodedBegin)+len(encodedEnd) && strings.HasPrefix(value, encodedBegin) && strings.HasSuffix(value, encodedEnd)
 }
 
-// Named is what the field `Mcp-Name` of a request says: the name or the URI in its params; false
-// for a method whose requests have no such field.
-func Named(method, name, uri string) (string, bool) {
+// Named is what the field `Mcp-Name` of a request says: the name, the URI or the task in its params;
+// false for a method whose requests have no such field.
+func Named(method, name, uri, task string) (string, bool) {
 	switch method {
 	case MethodToolsCall, "prompts/get":
 		return name, true
 	case "resources/read":
 		return uri, true
+	case MethodTasksGet, MethodTasksUpdate, MethodTasksCancel:
+		return task, true
 	default:
 		return "", false
 	}

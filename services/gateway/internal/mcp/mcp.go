@@ -69,6 +69,15 @@ const (
 	MethodSetLevel    = "logging/setLevel"
 )
 
+// ExtensionTasks is the extension by which a call is answered with a task that its client asks about
+// (its specification of 2026-07-28), and these are its methods.
+const (
+	ExtensionTasks    = "io.modelcontextprotocol/tasks"
+	MethodTasksGet    = "tasks/get"
+	MethodTasksUpdate = "tasks/update"
+	MethodTasksCancel = "tasks/cancel"
+)
+
 // LogLevels returns the levels of lines of a server's log, the least first (MCP 2025-11-25, Logging).
 func LogLevels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
@@ -111,8 +120,9 @@ type Ability struct {
 // in JSON where the client has it.
 type Option struct{ Name, Value string }
 
-// Told returns abilities as an object that says them, as a client's capabilities do.
-func Told(abilities []Ability) string {
+// Told returns abilities, and these extensions, as an object that says them, as a client's
+// capabilities do.
+func Told(abilities []Ability, extensions ...string) string {
 	var has []string
 	for _, a := range abilities {
 		var options []string
@@ -120,6 +130,9 @@ func Told(abilities []Ability) string {
 			options = append(options, `"`+o.Name+`":`+o.Value)
 		}
 		has = append(has, `"`+a.Capability+`":{`+strings.Join(options, ",")+`}`)
+	}
+	if len(extensions) > 0 {
+		has = append(has, `"extensions":{"`+strings.Join(extensions, `":{},"`)+`":{}}`)
 	}
 	return "{" + strings.Join(has, ",") + "}"
 }
@@ -142,7 +155,7 @@ func OfferedMethods() []string {
 			out = append(out, f.Method)
 		}
 	}
-	out = append(out, MethodSubscribe)
+	out = append(out, MethodSubscribe, MethodTasksGet)
 	for _, a := range Abilities() {
 		out = append(out, a.Method)
 	}
@@ -200,6 +213,7 @@ const (
 	CodeInvalidParams      = -32602
 	CodeInternal           = -32603
 	CodeHeaderMismatch     = -32020
+	CodeCapabilityMissing  = -32021
 	CodeVersionUnsupported = -32022
 	// CodeElicitation is that of a request for which an address has to be opened first (MCP
 	// 2025-11-25, Elicitation, URL Mode).
@@ -232,11 +246,12 @@ const (
 	MetaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
 
-// The resultType of an answer that needs nothing more, and of one that asks the client and has the
-// request made again.
+// The resultType of an answer that needs nothing more, of one that asks the client and has the request
+// made again, and of one that stands for the answer that comes later.
 const (
 	ResultComplete      = "complete"
 	ResultInputRequired = "input_required"
+	ResultTask          = "task"
 )
 
 // Supported returns the revisions with sessions that the gateway speaks, newest first.

@@ -13,6 +13,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
@@ -88,6 +89,16 @@ func (p *Pipeline) Wait(ctx context.Context) { p.approvals.Wait(ctx) }
 // is held. It runs nothing.
 func (p *Pipeline) WaitFor(ctx context.Context, w approvals.Waiting) (*approvalv1.Approval, *refusal.Refusal) {
 	return p.approvals.WaitFor(ctx, w)
+}
+
+// Standing is how an approval of the principal's stands.
+func (p *Pipeline) Standing(ctx context.Context, who *identityv1.Principal, approval string) (*approvalv1.Approval, *refusal.Refusal) {
+	return p.approvals.Standing(ctx, who, approval)
+}
+
+// Withdraw ends an approval of the principal's that nobody has decided on, or that was not used.
+func (p *Pipeline) Withdraw(ctx context.Context, who *identityv1.Principal, approval, reason string) error {
+	return p.approvals.Withdraw(ctx, who, approval, reason)
 }
 
 // Replay tells the approval service what came of the calls that were left open. It

@@ -106,6 +106,21 @@ func (r *Refusal) VersionError(id []byte, requested string, supported []string) 
 	}{supported, requested, r.decision()})
 }
 
+// CapabilityError returns the answer to a request whose client has not said that it has this extension
+// (MCP 2026-07-28, error -32021).
+func (r *Refusal) CapabilityError(id []byte, extension string) ([]byte, error) {
+	type capabilities struct {
+		Extensions map[string]struct{} `json:"extensions"`
+	}
+	return r.errorWith(id, mcp.CodeCapabilityMissing, struct {
+		Required capabilities `json:"requiredCapabilities"`
+		decision `json:",inline"`
+	}{capabilities{map[string]struct{}{extension: {}}}, r.decision()})
+}
+
+// Meta is `_meta` of a result that says the decision.
+func (r *Refusal) Meta() map[string]any { return map[string]any{mcp.MetaDecision: r.decision()} }
+
 func (r *Refusal) errorWith(id []byte, code int, data any) ([]byte, error) {
 	if id == nil {
 		id = null

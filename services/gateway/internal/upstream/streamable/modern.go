@@ -61,7 +61,7 @@ func speaks(a *gate.Answer) bool {
 // said are the fields that say what a request's body does.
 func said(req upstream.Request) []wire.Field {
 	out := []wire.Field{{Name: headerMethod, Value: req.Method()}}
-	if name, is := mcp.Named(req.Method(), req.Message.Name, req.Message.URI); is {
+	if name, is := mcp.Named(req.Method(), req.Message.Name, req.Message.URI, req.Message.TaskID); is {
 		out = append(out, wire.Field{Name: headerName, Value: mcp.EncodeHeader(name)})
 	}
 	for _, f := range req.Mirrored {

@@ -1,0 +1,125 @@
+package e2e_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+// taskSeen is a task as its client sees it.
+type taskSeen struct {
+	ResultType string
+	ID         string `json:"taskId"`
+	Status     string
+	Message    string             `json:"statusMessage"`
+	Result     npmtest.ToolResult `json:"result"`
+}
+
+// asks sends a request of a client of 2026-07-28 that takes tasks.
+func asks(t *testing.T, url, token, method, name, params string) (status int, task taskSeen, body string) {
+	t.Helper()
+	message := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
+		`"io.modelcontextprotocol/clientCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}},"io.modelcontextprotocol/clientInfo":{"name":"tasks","version":"1"}}}}`, method, params)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(message))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{
+		"Authorization": {"Bearer " + token}, "Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
+		"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {method}, "Mcp-Name": {name},
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var said struct{ Result taskSeen }
+	at := bytes.IndexByte(got, '{') // an answer may be an event
+	if err := json.Unmarshal(bytes.TrimSpace(got[max(at, 0):]), &said, json.MatchCaseInsensitiveNames(true)); err != nil {
+		t.Fatalf("%s: %v", got, err)
+	}
+	return resp.StatusCode, said.Result, string(got)
+}
+
+// A call that waits for a person is a task to a client that takes tasks: it runs once, after it is
+// approved, when its client asks; what its client cancels nobody can approve any more.
+func TestCallsWaitAsTasks(t *testing.T) {
+	t.Parallel()
+	f := newFixtureWith(t, payPolicy, "")
+	w := &waitingCaller{fixture: f}
+	url := f.MCP("raw")
+	begin := func() taskSeen {
+		t.Helper()
+		_, task, body := asks(t, url, stack.AgentToken, "tools/call", "pay", `"name":"pay","arguments":{"sum":12.5}`)
+		if task.ResultType != "task" || task.Status != "working" || !strings.HasPrefix(task.ID, "sluice-task.") {
+			t.Fatalf("answered %s", body)
+		}
+		return task
+	}
+	get := func(id string) taskSeen {
+		t.Helper()
+		status, task, body := asks(t, url, stack.AgentToken, "tasks/get", id, `"taskId":"`+id+`"`)
+		if status != http.StatusOK || task.ResultType != "complete" || task.ID != id {
+			t.Fatalf("asked, and answered %d %s", status, body)
+		}
+		return task
+	}
+	ends := func(id string) (task taskSeen) {
+		t.Helper()
+		eventually.Within(t, time.Minute, "the task ends", func() bool {
+			task = get(id)
+			return task.Status != "working"
+		})
+		return task
+	}
+	paid := begin()
+	approval := w.pendingOne(t)
+	if task := get(paid.ID); task.Status != "working" || !strings.Contains(task.Message, "A person must approve") {
+		t.Errorf("while it waits it is %+v", task)
+	}
+	w.decide(t, "approve", approval)
+	w.ran(t, 0) // nobody has asked
+	for range 3 {
+		if task := ends(paid.ID); task.Status != "completed" || task.Result.IsError || task.Result.Text() != "ran" {
+			t.Errorf("approved, it is %+v", task)
+		}
+	}
+	w.ran(t, 1)
+	w.settles(t, "done")
+	if status, _, body := asks(t, url, stack.OtherToken, "tasks/get", paid.ID, `"taskId":"`+paid.ID+`"`); status != http.StatusBadRequest || !strings.Contains(body, "-32602") {
+		t.Errorf("to somebody else it is %d %s", status, body)
+	}
+
+	cancelled := begin()
+	approval = w.pendingOne(t)
+	if status, _, body := asks(t, url, stack.AgentToken, "tasks/cancel", cancelled.ID, `"taskId":"`+cancelled.ID+`"`); status != http.StatusOK {
+		t.Errorf("cancelled, and answered %d %s", status, body)
+	}
+	if ran := f.approvals(t, "approve", approval, "--yes"); ran.Code == 0 {
+		t.Error("what was cancelled was approved")
+	}
+	if task := ends(cancelled.ID); task.Status != "cancelled" {
+		t.Errorf("cancelled, it is %+v", task)
+	}
+
+	denied := begin()
+	w.decide(t, "deny", w.pendingOne(t), "-m", "too much")
+	if task := ends(denied.ID); task.Status != "completed" || !task.Result.IsError || !strings.Contains(task.Result.Text(), "too much") {
+		t.Errorf("denied, it is %+v", task)
+	}
+	w.ran(t, 1)
+}

@@ -1,0 +1,214 @@
+package edge_test
+
+import (
+	"context"
+	"encoding/base64"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// tasked sends a request of a client that takes tasks.
+func (w *world) tasked(method, name, params string, header ...http.Header) reply {
+	w.t.Helper()
+	body, head := modern(method, name, params)
+	for _, more := range header {
+		for key, values := range more {
+			head[key] = values
+		}
+	}
+	return w.do("POST", "/mcp/files", strings.Replace(body, `"tasks":{}`, `"extensions":{"io.modelcontextprotocol/tasks":{}}`, 1), head)
+}
+
+// aboutTask asks about a task.
+func (w *world) aboutTask(method, id string, header ...http.Header) reply {
+	w.t.Helper()
+	return w.tasked(method, id, `"taskId":"`+id+`"`, header...)
+}
+
+var ofTask = regexp.MustCompile(`"taskId":"([^"]+)"`)
+
+func taskOf(t *testing.T, got reply) string {
+	t.Helper()
+	id := ofTask.FindStringSubmatch(got.body)
+	if id == nil {
+		t.Fatalf("no task: %d %s", got.status, got.body)
+	}
+	return id[1]
+}
+
+var asBen = http.Header{"Authorization": {"Bearer " + benToken}}
+
+// A call that waits for people is a task to who takes tasks: at once, with nothing sent; what people
+// decide is its end.
+func TestACallThatWaitsIsATask(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w.people.approval.DecideBefore.Seconds = time.Now().Add(time.Minute).Unix()
+		w.people.approval.ExecuteBefore = nil
+		begin := time.Now()
+		got := w.tasked("tools/call", "safe", `"name":"safe"`)
+		if want := `"result":{"resultType":"task","taskId":"sluice-task.`; got.status != http.StatusOK || !strings.Contains(got.body, want) || !time.Now().Equal(begin) {
+			t.Fatalf("answered %d %s", got.status, got.body)
+		}
+		id := taskOf(t, got)
+		for _, want := range []string{`"status":"working"`, `"ttlMs":3660000`, `"pollIntervalMs":2000`, `"code":"approval_pending"`, `"createdAt":"2000-01-01T00:00:00Z"`} {
+			if !strings.Contains(got.body, want) {
+				t.Errorf("the task lacks %s: %s", want, got.body)
+			}
+		}
+		if got := w.aboutTask("tasks/get", id); !strings.Contains(got.body, `{"resultType":"complete","taskId":"`+id+`","status":"working","statusMessage":"A person must`) {
+			t.Errorf("while it waits: %s", got.body)
+		}
+		w.people.approval = standing(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
+		w.people.approval.Code = commonv1.Code_CODE_APPROVAL_DENIED
+		w.aboutTask("tasks/get", id)
+		synctest.Wait()
+		if got := w.aboutTask("tasks/get", id); !strings.Contains(got.body, `"status":"completed"`) || !strings.Contains(got.body, `"result":{"resultType":"complete","content":[{"type":"text","text":"Not executed: denied by ben`) {
+			t.Errorf("denied: %s", got.body)
+		}
+		time.Sleep(time.Hour + time.Minute + time.Second)
+		if got := w.aboutTask("tasks/get", id); got.status != http.StatusBadRequest || !strings.Contains(got.body, `"code":-32602`) {
+			t.Errorf("beyond its time: %d %s", got.status, got.body)
+		}
+	})
+}
+
+// Who does not say that it takes tasks, in each request, gets none; nor does who answers a question or
+// waits in legs already.
+func TestWhoTakesNoTaskGetsNone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w.standing.Methods = []string{"sampling/createMessage"}
+		id := taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`))
+		for what, got := range map[string]reply{
+			"not said":   w.doModern("tools/call", "safe", `"name":"safe"`),
+			"an answer":  w.tasked("tools/call", "safe", `"name":"safe","inputResponses":{}`),
+			"in its leg": w.tasked("tools/call", "safe", `"name":"safe","requestState":"sluice-leg.1.a-1"`),
+		} {
+			if strings.Contains(got.body, `"taskId"`) || !strings.Contains(got.body, `"code":"approval_pending"`) {
+				t.Errorf("%s: %s", what, got.body)
+			}
+		}
+		if got := w.doModern("tasks/get", id, `"taskId":"`+id+`"`); got.status != http.StatusBadRequest ||
+			!strings.Contains(got.body, `"code":-32021`) || !strings.Contains(got.body, `"requiredCapabilities":{"extensions":{"io.modelcontextprotocol/tasks":{}}}`) {
+			t.Errorf("asked without: %d %s", got.status, got.body)
+		}
+	})
+}
+
+// I4, A3: a task is its caller's alone, and nothing else is one.
+func TestI4TasksAreTheirCallersAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		id := taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`))
+		for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
+			for what, got := range map[string]reply{
+				"another's":   w.aboutTask(method, id, asBen),
+				"of nobody":   w.aboutTask(method, "sluice-task.ABC"),
+				"of a server": w.aboutTask(method, "t-1"),
+			} {
+				if got.status != http.StatusBadRequest || !strings.Contains(got.body, `"code":-32602`) || !strings.Contains(got.body, "no such task of yours") {
+					t.Errorf("%s of %s: %d %s", method, what, got.status, got.body)
+				}
+			}
+		}
+		if got := w.aboutTask("tasks/update", id); !strings.Contains(got.body, `"result":{"resultType":"complete"}`) {
+			t.Errorf("an answer to nothing: %s", got.body)
+		}
+		if got := w.aboutTask("tasks/list", id); got.status != http.StatusNotFound {
+			t.Errorf("a method that tasks do not have: %d %s", got.status, got.body)
+		}
+		if got := w.aboutTask("tasks/get", id); !strings.Contains(got.body, `"status":"working"`) {
+			t.Errorf("it did not outlive that: %s", got.body)
+		}
+	})
+}
+
+// N2: of one caller no more tasks are kept than it has a share of; then its calls get tickets.
+func TestN2TasksHaveAShare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		for range 32 {
+			taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`))
+		}
+		if got := w.tasked("tools/call", "safe", `"name":"safe"`); strings.Contains(got.body, `"taskId"`) || !strings.Contains(got.body, `"isError":true`) {
+			t.Errorf("one more: %s", got.body)
+		}
+	})
+}
+
+// I4: a server's task has an id for who got it: the server reads its own, from nobody else, and policy
+// and the record have that too.
+func TestI4ServersTasksAreBoundToTheirCallers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t, "tasks/get")
+		var got []upstream.Request
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			got = append(got, r)
+			if r.Method() == "tools/call" {
+				return answer(r, `{"resultType":"task","taskId":"ä.1","status":"working","ttlMs":null}`), nil
+			}
+			return answer(r, `{"resultType":"complete","taskId":"ä.1","status":"completed","result":{"taskId":"ä.1"}}`), nil
+		}
+		first := w.tasked("tools/call", "safe", `"name":"safe"`)
+		id := taskOf(t, first)
+		if !strings.HasSuffix(id, ".ä.1") || strings.Count(first.body, "ä.1") != 1 {
+			t.Fatalf("the client got %s", first.body)
+		}
+		if told := string(got[0].Body()); !strings.Contains(told, `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
+			t.Errorf("the server was told %s", told)
+		}
+		head := http.Header{"Mcp-Name": {"=?base64?" + base64.StdEncoding.EncodeToString([]byte(id)) + "?="}}
+		later := w.aboutTask("tasks/get", id, head)
+		if want := `{"resultType":"complete","taskId":"` + id + `","status":"completed","result":{"taskId":"ä.1"}}`; !strings.Contains(later.body, want) {
+			t.Errorf("later the client got %s", later.body)
+		}
+		if last := got[len(got)-1]; last.Message.TaskID != "ä.1" || strings.Contains(string(last.Body()), id) {
+			t.Errorf("the server got %s", last.Body())
+		}
+		before := len(got)
+		for what, answered := range map[string]reply{
+			"another's":    w.aboutTask("tasks/get", id, head, asBen),
+			"the server's": w.aboutTask("tasks/get", "ä.1", http.Header{"Mcp-Name": {"=?base64?" + base64.StdEncoding.EncodeToString([]byte("ä.1")) + "?="}}),
+		} {
+			if answered.status != http.StatusBadRequest || !strings.Contains(answered.body, `"code":-32602`) || len(got) != before {
+				t.Errorf("%s: %d %s", what, answered.status, answered.body)
+			}
+		}
+	})
+}
+
+// Where policy does not let a caller ask how tasks stand its servers are not told that it takes any.
+func TestServersHearOfTasksWherePolicyAllows(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		var told string
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			if r.Method() == "server/discover" {
+				return w.open(r)
+			}
+			told = string(r.Body())
+			return answer(r, `{"content":[],"resultType":"complete","taskId":"a tool's own"}`), nil
+		}
+		if got := w.tasked("tools/call", "safe", `"name":"safe"`); strings.Contains(told, "tasks") || !strings.Contains(got.body, `"taskId":"a tool's own"`) {
+			t.Errorf("the server was told %s, and the client got %s", told, got.body)
+		}
+		if got := w.tasked("server/discover", "", ""); !strings.Contains(got.body, `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
+			t.Errorf("what is offered: %s", got.body)
+		}
+	})
+}
