@@ -172,7 +172,7 @@ func TestDiscovery(t *testing.T) {
 			}
 			return answer(r, `{"tools":[{"name":"secret"},{"name":"safe"}],"resultType":"complete","ttlMs":60000,"cacheScope":"public"}`), nil
 		}
-		want := `{"jsonrpc":"2.0","id":7,"result":{"supportedVersions":["2026-07-28"],"capabilities":{%s},"instructions":"i","resultType":"complete","ttlMs":0,"cacheScope":"private"}}`
+		want := `{"jsonrpc":"2.0","id":7,"result":{"supportedVersions":["2026-07-28"],"capabilities":{%s,"extensions":{"io.modelcontextprotocol/tasks":{}}},"instructions":"i","resultType":"complete","ttlMs":0,"cacheScope":"private"}}`
 		if got := w.doModern("server/discover", "", ""); got.status != 200 || got.body != fmt.Sprintf(want, `"tools":{"listChanged":true},"prompts":{}`) {
 			t.Errorf("%d %s", got.status, got.body)
 		}
