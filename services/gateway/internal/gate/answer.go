@@ -45,6 +45,9 @@ type Answer struct {
 	// The raw values of members of params: of notifications/cancelled the
 	// requestId, of notifications/progress the progressToken and the progress.
 	RequestID, ProgressToken, Progress Span
+	// Subscription is the raw id of the subscription by which a notification comes, in params._meta (MCP
+	// 2026-07-28, Subscriptions).
+	Subscription Span
 
 	foreign []item
 }
@@ -149,7 +152,7 @@ func (a *Answer) Addressed(id []byte) (*Answer, error) {
 	for _, span := range []*Span{
 		&out.ID, &out.Params, &out.Result, &out.Error, &out.ErrorCode, &out.ToolList, &out.NextCursor, &out.ResultType, &out.TTL, &out.CacheScope,
 		&out.ProtocolVersion, &out.Capabilities, &out.ServerInfo, &out.RequestID, &out.ProgressToken, &out.Progress,
-		&out.SupportedVersions, &out.TaskID, &out.InputRequests,
+		&out.SupportedVersions, &out.TaskID, &out.Subscription, &out.InputRequests,
 	} {
 		*span = to.span(*span)
 	}

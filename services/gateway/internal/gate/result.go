@@ -100,10 +100,37 @@ func (r *reader) paramField(f *frame) (err error) {
 		a.ProgressToken, err = r.read()
 	case "progress":
 		a.Progress, err = r.read()
+	case "_meta":
+		start := r.pos
+		if err = r.memberValue(f); err == nil {
+			a.Subscription = r.subscription(Span{start, r.pos})
+		}
 	default:
 		err = r.memberValue(f)
 	}
 	return err
+}
+
+// subscription is the value of the subscription's id in _meta, which has been read.
+func (r *reader) subscription(meta Span) (id Span) {
+	s := scanner{raw: r.raw, pos: meta.Start, limits: r.limits}
+	var f frame
+	if s.peek() != '{' || s.enter(&f) != nil {
+		return Span{}
+	}
+	for {
+		more, err := s.member(&f)
+		if !more || err != nil {
+			return id
+		}
+		start := s.pos
+		if s.value() != nil {
+			return id
+		}
+		if string(f.key) == protocolPrefix+"subscriptionId" {
+			id = Span{start, s.pos}
+		}
+	}
 }
 
 func (r *reader) errorField(f *frame) (err error) {

@@ -46,7 +46,7 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 func (s *Server) Transport() string { return s.transport.Kind() }
 
 // CanBeModern tells whether it is reached in a way by which it may speak 2026-07-28.
-func (s *Server) CanBeModern() bool { return s.transport.Kind() == "http" }
+func (s *Server) CanBeModern() bool { return s.transport.Kind() != "grpc" }
 
 // ToolsChanged has something once the server has said that its list of tools has changed. One
 // alone is to receive from it.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -39,6 +40,8 @@ type pendingCall struct {
 	// reader of the process alone.
 	events      chan []byte
 	seen, bytes int
+	// begun is when the minute at hand of a request began that is not meant to end.
+	begun time.Time
 	// room is what the answer takes, and queued what waits in events; nil for a request
 	// of the gateway's own.
 	room, queued *room.Holding
@@ -73,6 +76,8 @@ type callTable struct {
 	// asked are the keys of the ids of the process's own requests that a client was to answer,
 	// the last at the end.
 	asked []string
+	// greetings is how many of the requests were greetings.
+	greetings int64
 	// tools counts the calls of tools, and retired says that there were enough: no
 	// more requests come in.
 	tools   int
@@ -151,11 +156,18 @@ func (t *callTable) asks() bool {
 	return len(t.asked) > 0
 }
 
-// begun tells whether the process was sent a request beside initialize.
+// begun tells whether the process was sent a request beside greetings.
 func (t *callTable) begun() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.last > 1
+	return t.last > t.greetings
+}
+
+// greets notes that the next request is a greeting.
+func (t *callTable) greets() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.greetings++
 }
 
 // retire lets no more requests in once there were so many calls of tools, unless

@@ -50,6 +50,7 @@ type fake struct {
 	out  sync.Mutex
 
 	inits, ready int
+	discovered   int
 	capabilities string
 	cancelled    []string
 	held         map[string]jsontext.Value // ids by key
@@ -108,6 +109,10 @@ func (f *fake) serve(line []byte) {
 	switch m.Method {
 	case "initialize":
 		f.initialize(m)
+	case "server/discover":
+		f.discover(m)
+	case "subscriptions/listen":
+		f.listen(m)
 	case "notifications/initialized":
 		f.ready++
 	case "notifications/cancelled":
@@ -124,6 +129,8 @@ func (f *fake) initialize(m incoming) {
 	f.capabilities = string(m.Params.Capabilities)
 	switch f.role {
 	case "mute", "babbles":
+	case "modern":
+		f.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"there are no sessions"}}`, m.ID)
 	case "verbose":
 		f.answer(m.ID, map[string]string{"protocolVersion": "2024-11-05", "instructions": strings.Repeat("x", 64<<10)})
 	case "refuses":
@@ -131,6 +138,24 @@ func (f *fake) initialize(m incoming) {
 	default:
 		f.say(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2024-11-05","serverInfo":{"name":"fake","version":"1"},"capabilities":{}}}`, m.ID)
 	}
+}
+
+// discover answers what the server speaks.
+func (f *fake) discover(m incoming) {
+	f.discovered++
+	if f.role != "modern" {
+		f.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no"}}`, m.ID)
+		return
+	}
+	f.say(`{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}}`, m.ID)
+}
+
+// listen opens a subscription, on which two lists change at once.
+func (f *fake) listen(m incoming) {
+	for _, method := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed"} {
+		f.say(`{"jsonrpc":"2.0","method":"notifications/%s","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":%s}}}`, method, m.ID)
+	}
+	f.say(`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":999}}}`)
 }
 
 // say writes one line.
@@ -240,7 +265,7 @@ func (f *fake) info() map[string]string {
 	return map[string]string{
 		"pid": strconv.Itoa(os.Getpid()), "dir": dir, "note": string(note),
 		"env": strings.Join(os.Environ(), "\n"), "args": strings.Join(os.Args, " "),
-		"inits": strconv.Itoa(f.inits), "ready": strconv.Itoa(f.ready),
+		"inits": strconv.Itoa(f.inits), "ready": strconv.Itoa(f.ready), "discovered": strconv.Itoa(f.discovered),
 		"held":         strings.Join(slices.Sorted(maps.Keys(f.held)), " "),
 		"first":        string(f.held["first"]),
 		"capabilities": f.capabilities, "cancelled": strings.Join(f.cancelled, " "),

@@ -42,9 +42,9 @@ type host struct {
 	proc *process
 	// start is the start that is under way.
 	start *startup
-	// initialize is what the server accepted: a process that takes the place of
+	// greeting is what the server accepted: a process that takes the place of
 	// another has to look the same to the sessions that are open.
-	initialize *gate.Message
+	greeting *gate.Message
 	// startedAt is when the last start was, and quick how many in a row were soon
 	// after the one before.
 	startedAt time.Time
@@ -147,9 +147,9 @@ func (s *transport) expire(h *host) {
 }
 
 // acquire returns the host's process, which is started if there is none. The
-// initialize is that of a session that is being opened, nil for one that is open.
+// greeting is that of a session that is being opened, nil for one that is open.
 // Errors: those of Server.Open.
-func (s *transport) acquire(ctx context.Context, h *host, initialize *gate.Message) (*process, error) {
+func (s *transport) acquire(ctx context.Context, h *host, greeting *gate.Message) (*process, error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -160,7 +160,7 @@ func (s *transport) acquire(ctx context.Context, h *host, initialize *gate.Messa
 			defer s.mu.Unlock()
 			return h.proc, nil
 		}
-		if err := s.begin(h, initialize); err != nil {
+		if err := s.begin(h, greeting); err != nil {
 			s.mu.Unlock()
 			return nil, err
 		}
@@ -176,7 +176,7 @@ func (s *transport) acquire(ctx context.Context, h *host, initialize *gate.Messa
 }
 
 // begin begins a start, unless there were too many lately.
-func (s *transport) begin(h *host, initialize *gate.Message) error {
+func (s *transport) begin(h *host, greeting *gate.Message) error {
 	now := time.Now()
 	since := now.Sub(h.startedAt)
 	if h.failure == nil && h.proc != nil && h.proc.calls.isRetired() {
@@ -192,8 +192,8 @@ func (s *transport) begin(h *host, initialize *gate.Message) error {
 		h.quick = 0
 	}
 	h.startedAt = now
-	if h.initialize != nil && (initialize == nil || h.conns > 1) {
-		initialize = h.initialize
+	if h.greeting != nil && (greeting == nil || h.conns > 1) {
+		greeting = h.greeting
 	}
 	start, old := &startup{done: make(chan struct{})}, h.proc
 	h.start = start
@@ -201,7 +201,7 @@ func (s *transport) begin(h *host, initialize *gate.Message) error {
 		if old != nil {
 			<-old.done // two processes must not meet in one folder
 		}
-		s.finish(h, initialize, s.bringUp(h, initialize))
+		s.finish(h, s.bringUp(h, greeting))
 	})
 	return nil
 }
@@ -226,8 +226,8 @@ func (h *host) lastEnd() string {
 	}
 }
 
-// bringUp starts a process and initializes it.
-func (s *transport) bringUp(h *host, initialize *gate.Message) error {
+// bringUp starts a process and greets it.
+func (s *transport) bringUp(h *host, greeting *gate.Message) error {
 	p, err := s.launch(h)
 	if err != nil {
 		s.log.WarnContext(context.Background(), "server not started", "error", err)
@@ -239,17 +239,17 @@ func (s *transport) bringUp(h *host, initialize *gate.Message) error {
 		p.end(upstream.ErrShutdown)
 	}
 	s.mu.Unlock()
-	return p.handshake(initialize)
+	return p.handshake(greeting)
 }
 
 // finish ends a start.
-func (s *transport) finish(h *host, initialize *gate.Message, err error) {
+func (s *transport) finish(h *host, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	start := h.start
 	h.start, h.failure = nil, err
 	if err == nil {
-		h.initialize = initialize
+		h.greeting = h.proc.greeting
 		start.proc = h.proc
 	}
 	start.err = err

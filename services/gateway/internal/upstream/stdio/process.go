@@ -64,8 +64,11 @@ type process struct {
 	calls   callTable
 	// drops counts what was dropped, by reason. It belongs to the reader.
 	drops map[string]int
-	// hello is the answer to initialize; set before the process serves.
-	hello *gate.Answer
+	// greeting is what the process was greeted with, hello its answer, and modern whether that was of
+	// 2026-07-28; set before the process serves.
+	greeting *gate.Message
+	hello    *gate.Answer
+	modern   bool
 }
 
 // ending asks for the end of a process.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
@@ -88,7 +89,7 @@ func (p *process) requested(a *gate.Answer) string {
 	if len(id) > maxServerID {
 		return dropOverflow
 	}
-	if a.Method != mcp.MethodPing && len(a.Raw) <= maxEvent && p.host.hasOne(p.server) && p.calls.ask(id) {
+	if !p.modern && a.Method != mcp.MethodPing && len(a.Raw) <= maxEvent && p.host.hasOne(p.server) && p.calls.ask(id) {
 		if p.aside(a, a.Raw) {
 			return ""
 		}
@@ -159,6 +160,11 @@ func (p *process) notified(a *gate.Answer) string {
 			return dropUnasked
 		}
 		edits = append(edits, gate.Edit{Span: a.ProgressToken, With: c.token})
+	case a.Subscription.Present():
+		if c = p.calls.find(a.Subscription.Of(a.Raw)); c == nil || c.m.Method != mcp.MethodListen {
+			return dropUnasked
+		}
+		edits = append(edits, gate.Edit{Span: a.Subscription, With: c.client})
 	case a.Method == mcp.MethodMessage && !p.server.cfg.Shared: // where what a process says aside may be about any of its sessions
 		c = p.calls.only()
 	}
@@ -177,6 +183,9 @@ func (p *process) notified(a *gate.Answer) string {
 
 // deliver queues a message for the reader of a request.
 func (p *process) deliver(c *pendingCall, message []byte) string {
+	if c.m.Method == mcp.MethodListen && time.Since(c.begun) >= time.Minute {
+		c.begun, c.seen, c.bytes = time.Now(), 0, 0
+	}
 	c.seen, c.bytes = c.seen+1, c.bytes+len(message)
 	if c.seen > upstream.MaxEvents || c.bytes > upstream.MaxStream {
 		p.calls.remove(c)

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -102,6 +103,8 @@ type Deps struct {
 // started it, but without client capabilities: a process can't know which of
 // its sessions to ask, so the gateway answers its requests itself (ping with a
 // result, all else with -32601). All sessions get that one answer to initialize.
+// One that refuses it is asked for 2026-07-28 (server/discover), which has no
+// sessions; where it speaks that, the server is one without from then on.
 //
 // Ids and progress tokens are replaced by numbers of the gateway's own, so that
 // sessions of one process can't meet. Progress goes to the request whose token
@@ -188,6 +191,8 @@ type transport struct {
 	room    *room.Room
 	running sync.WaitGroup
 	upstream.ListChanged
+	// era is what the server was found to speak; nil while that is not known.
+	era atomic.Pointer[era]
 
 	mu     sync.Mutex // guards all below and the fields of all hosts
 	hosts  map[principal.Key]*host
@@ -198,19 +203,32 @@ type transport struct {
 func (*transport) Kind() string { return "stdio" }
 
 // Open implements upstream.Transport.
-func (s *transport) Open(ctx context.Context, who principal.Key, initialize upstream.Request) (upstream.Conn, upstream.Answer, error) {
-	if initialize.Kind() != gate.Request || initialize.Method() != mcp.MethodInitialize {
-		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with initialize", upstream.ErrNeverSent)
+func (s *transport) Open(ctx context.Context, who principal.Key, hello upstream.Request) (upstream.Conn, upstream.Answer, error) {
+	if hello.Kind() != gate.Request || hello.Method() != mcp.MethodInitialize && hello.Method() != mcp.MethodDiscover {
+		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with initialize, or server/discover", upstream.ErrNeverSent)
 	}
-	m := initialize.Message.Clone()
-	h, err := s.join(who, initialize.Room)
+	modern := hello.Method() == mcp.MethodDiscover
+	m := hello.Message.Clone()
+	greeting := m
+	switch known := s.era.Load(); {
+	case known != nil && known.isModern() != modern:
+		return s.otherEra(known, m)
+	case known == nil && modern: // most servers have sessions, so that is asked first
+		name, version := m.Client()
+		greeting = upstream.Initialize("", name, version).Request("", nil).Message
+	}
+	h, err := s.join(who, hello.Room)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
-	p, err := s.acquire(ctx, h, m)
+	p, err := s.acquire(ctx, h, greeting)
 	if err != nil {
 		s.leave(h)
 		return nil, upstream.Answer{}, err
+	}
+	if p.modern != modern {
+		s.leave(h)
+		return s.otherEra(s.era.Load(), m)
 	}
 	answer, err := p.greet(m)
 	if err != nil {
@@ -218,6 +236,19 @@ func (s *transport) Open(ctx context.Context, who principal.Key, initialize upst
 		return nil, upstream.Answer{}, err
 	}
 	return newConn(s, h), upstream.Answer{Message: answer}, nil
+}
+
+// otherEra is what a greeting comes to of a server that is of the other era.
+func (s *transport) otherEra(known *era, hello *gate.Message) (upstream.Conn, upstream.Answer, error) {
+	err := fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, s.cfg.Name, upstream.ErrRevision)
+	if !known.isModern() {
+		return nil, upstream.Answer{}, err
+	}
+	answer, failed := known.refusal.Addressed(hello.ID.Of(hello.Raw))
+	if failed != nil {
+		return nil, upstream.Answer{}, err
+	}
+	return nil, upstream.Answer{Message: answer}, err
 }
 
 // Close implements upstream.Transport.

@@ -1,0 +1,143 @@
+//go:build unix
+
+package stdio_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// who asks without a session.
+var client = &upstream.Client{Name: "c", Version: "2"}
+
+// discover greets a server as one without sessions.
+func (r *rig) discover(t *testing.T, who principal.Key) (upstream.Conn, upstream.Answer, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	return r.Open(ctx, who, upstream.Discover(client).Request("", nil))
+}
+
+// A server that speaks 2026-07-28 alone refuses a session, and is one without from then on: its
+// processes are greeted with server/discover, once each.
+func TestStdioServersWithoutSessions(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]bool{"a session first": true, "without one first": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "modern", nil)
+			refused := func() {
+				t.Helper()
+				conn, answer, err := r.Open(t.Context(), ana, hello(7))
+				if conn != nil || err == nil || !answer.Refuses() || string(answer.Message.ID.Of(answer.Message.Raw)) != "7" {
+					t.Fatalf("a session is %v, %v, %v", conn, answer, err)
+				}
+			}
+			if first {
+				refused()
+			}
+			conn, answer, err := r.discover(t, ana)
+			if err != nil || !strings.Contains(string(answer.Message.Raw), `"supportedVersions":["2026-07-28"]`) {
+				t.Fatalf("greeted: %v, %v", answer, err)
+			}
+			refused()
+			s := session{t, conn}
+			info := s.call(1, "info", nil)
+			if info["inits"] != "1" || info["discovered"] != "1" || info["ready"] != "0" {
+				t.Errorf("it was greeted %s and %s times, and told that it is ready %s times", info["inits"], info["discovered"], info["ready"])
+			}
+			if got := s.call(2, "ask", nil); got["ok"] != "yes" {
+				t.Errorf("asks: %v", got)
+			}
+			eventually.Holds(t, "what it asks of a client is refused", func() bool {
+				return strings.Contains(s.call(3, "replies", nil)["replies"], `"id":41,"error"`)
+			})
+			if _, err := s.try(4, "die", nil); !errors.Is(err, upstream.ErrNoAnswer) {
+				t.Fatalf("died: %v", err)
+			}
+			if info := s.call(5, "info", nil); info["inits"] != "0" || info["discovered"] != "1" {
+				t.Errorf("the next process was greeted %s and %s times", info["inits"], info["discovered"])
+			}
+			ben, _, err := r.discover(t, ben)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if other := (session{t, ben}).call(1, "info", nil); other["inits"] != "0" || other["discovered"] != "1" || other["pid"] == info["pid"] {
+				t.Errorf("another's process is %s, and was greeted %s and %s times", other["pid"], other["inits"], other["discovered"])
+			}
+		})
+	}
+}
+
+// A server with sessions is known for one from the first process on: who asks for none starts nothing
+// more.
+func TestStdioServersWithSessionsAreOlder(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]bool{"known": true, "not known": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, "good", func(c *stdio.Config) { c.MaxProcesses = 1 })
+			if first {
+				r.open(t, ana)
+			}
+			for range 3 {
+				if conn, answer, err := r.discover(t, ana); conn != nil || answer.Message != nil || !errors.Is(err, upstream.ErrRevision) {
+					t.Errorf("without a session it is %v, %v, %v", conn, answer, err)
+				}
+			}
+			if got := r.open(t, ana).call(1, "info", nil); got["inits"] != "1" || got["discovered"] != "0" {
+				t.Errorf("it was greeted %s and %s times", got["inits"], got["discovered"])
+			}
+		})
+	}
+}
+
+// What comes on a subscription names it as its client does, and goes to it alone.
+func TestStdioSubscriptions(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "modern", nil)
+	conn, _, err := r.discover(t, ana)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	heard := make(chan string, 9)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := conn.Request(ctx, upstream.Subscribe([]byte(`"mine"`), client, upstream.Wanted{Tools: true, Prompts: true}).Request("", nil), func(m []byte) { heard <- string(m) })
+		ended <- err
+	}()
+	var got []string
+	for range 3 {
+		got = append(got, <-heard)
+	}
+	want := []string{}
+	for _, method := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed"} {
+		want = append(want, `{"jsonrpc":"2.0","method":"notifications/`+method+`","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"mine"}}}`)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	<-r.ToolsChanged()
+	cancel()
+	if err := <-ended; !errors.Is(err, upstream.ErrNoAnswer) {
+		t.Errorf("ended with %v", err)
+	}
+	s := session{t, conn}
+	if got := s.call(1, "info", nil)["cancelled"]; got == "" {
+		t.Error("the server was not told that nobody hears it any more")
+	}
+	if len(heard) != 0 {
+		t.Errorf("it heard %q too", <-heard)
+	}
+}
