@@ -16,6 +16,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(slowServer) != "" {
 		os.Exit(serveSlowly())
 	}
+	if os.Getenv(sessionlessServer) != "" {
+		os.Exit(serveSessionless())
+	}
 	if os.Getenv(echoServer) != "" {
 		os.Exit(serveEcho())
 	}

@@ -1,0 +1,105 @@
+package e2e_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// sessionlessServer makes this test program stand before a program that is an MCP server, whose path it
+// is: as one that knows 2026-07-28 alone.
+const sessionlessServer = "SLUICE_E2E_SESSIONLESS_SERVER"
+
+func serveSessionless() int {
+	cmd := exec.CommandContext(context.Background(), os.Getenv(sessionlessServer)) //nolint:gosec // a test's own
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return 1
+	}
+	if err := cmd.Start(); err != nil {
+		return 1
+	}
+	lines := bufio.NewScanner(os.Stdin)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		if bytes.Contains(lines.Bytes(), []byte(`"method":"initialize"`)) {
+			fmt.Println(`{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"x","data":{"supported":["2026-07-28"],"requested":"x"}}}`)
+			continue
+		}
+		if _, err := io.WriteString(in, lines.Text()+"\n"); err != nil {
+			return 1
+		}
+	}
+	_ = in.Close()
+	_ = cmd.Wait() // how it ends is nobody's matter
+	return 0
+}
+
+// A program that speaks 2026-07-28 alone is reached by clients of both eras: they list, call, are asked,
+// and hear of lists that change.
+func TestProgramsWithoutSessions(t *testing.T) {
+	t.Parallel()
+	s := stack.Up(t, stack.Options{
+		Servers: fmt.Sprintf("  bare: {stdio: {command: [%q], env: {%s: %q}}}", os.Args[0], sessionlessServer, everythingProgram(t)),
+		Policy: `version: 1
+default: allow
+rules:
+  - {name: elicit, match: {method: elicitation/create}, action: allow}
+  - {name: prompts, match: {method: "prompts/*"}, action: allow}
+`,
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for name, over := range map[string]struct {
+		mcp.Transport
+		version string
+	}{
+		"without a session": {listening(s.MCP("bare")), "2026-07-28"},
+		"in a session":      {listening(older(t, s.MCP("bare"))), "2025-11-25"},
+		"by sluice stdio":   {started(t, s, "bare"), "2025-11-25"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, heard := attending(t, over.Transport)
+			defer c.Close()
+			if v := c.InitializeResult().ProtocolVersion; v != over.version {
+				t.Errorf("they speak %s", v)
+			}
+			if list, err := c.ListTools(ctx, nil); err != nil || len(list.Tools) < 20 {
+				t.Fatalf("it lists %v, %v", list, err)
+			}
+			r, err := c.CallTool(ctx, &mcp.CallToolParams{Name: "test_input_required_result_elicitation"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text, _ := r.Content[0].(*mcp.TextContent); !strings.Contains(text.Text, "ana") {
+				t.Errorf("it elicited %q", text.Text)
+			}
+			if got := <-heard; !strings.HasPrefix(got, "asked ") {
+				t.Errorf("the client heard %q", got)
+			}
+			if _, err := c.CallTool(ctx, &mcp.CallToolParams{Name: "test_trigger_prompt_change"}); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case got := <-heard:
+				if got != "prompts changed" {
+					t.Errorf("the client heard %q", got)
+				}
+			case <-ctx.Done():
+				t.Error("the client did not hear that the prompts have changed")
+			}
+		})
+	}
+}
