@@ -47,6 +47,8 @@ func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 			return a, refused
 		case asked.Approval == nil:
 			return k.Unasked(ctx, a)
+		case gone.Err() != nil: // its approval stays, and nothing runs by itself
+			return a, refusalBy(asked.Approval)
 		}
 		again := false
 		if a, refused, again = k.use(ctx, a, asked.Approval); !again {

@@ -25,8 +25,8 @@ type Waiting struct {
 	Reply attempt.Reply
 }
 
-// Standing is how an approval of the principal's stands.
-func (k *Clerk) Standing(ctx context.Context, p *identityv1.Principal, approval string) (*approvalv1.Approval, *refusal.Refusal) {
+// Approval is an approval of the principal's, as it stands.
+func (k *Clerk) Approval(ctx context.Context, p *identityv1.Principal, approval string) (*approvalv1.Approval, *refusal.Refusal) {
 	return k.waiter.get(authn.OnBehalfOf(ctx, p), approval)
 }
 

@@ -3,6 +3,7 @@
 package edge
 
 import (
+	"crypto/cipher"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -111,7 +112,8 @@ type Edge struct {
 	// insiders are the sessions of callers inside the mesh, and visits their requests.
 	insiders *recent.Recent[session.Key, string]
 	standIns standIns
-	ownTasks tasks
+	tasks    *taskStore
+	seal     cipher.AEAD
 	visits   visits
 	pieces   intake.Pieces
 	// news tells of servers that list other tools than before.
@@ -137,7 +139,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	}
 	e := &Edge{
 		cfg: cfg, deps: deps, targets: make(map[string]Target, len(deps.Servers)),
-		limits: gate.DefaultLimits(), inFlight: load, views: newViews(), insiders: newInsiders(), standIns: newStandIns(), ownTasks: newTasks(),
+		limits: gate.DefaultLimits(), inFlight: load, views: newViews(), insiders: newInsiders(), standIns: newStandIns(),
 	}
 	for name, target := range deps.Servers {
 		view := discovery.Config{Name: name, Timeout: target.Timeout}
@@ -161,6 +163,12 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 		e.targets[name] = target
 	}
 	if e.asking, err = turn.New[principal.Key](maxAsking, maxAskingEach); err != nil {
+		return nil, err
+	}
+	if e.tasks, err = newTaskStore(); err != nil {
+		return nil, err
+	}
+	if e.seal, err = newSeal(deps.Secret); err != nil {
 		return nil, err
 	}
 	e.reach, err = reach.New(deps.Policy, deps.Revision)

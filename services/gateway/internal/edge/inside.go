@@ -110,26 +110,33 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 // visit sends one message in a session, as if it had come over HTTP.
 func (e *Edge) visit(ctx context.Context, errand Errand, handle string, message []byte) *visitor {
 	in := &visitor{errand: errand, header: make(http.Header)}
-	r := (&http.Request{
-		Method: http.MethodPost, URL: &url.URL{Path: "/mcp/" + errand.Server}, Body: io.NopCloser(bytes.NewReader(message)), ContentLength: int64(len(message)),
-		Header: http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}},
-	}).WithContext(ctx)
-	r.SetPathValue("server", errand.Server)
+	head := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
 	if handle != "" {
-		r.Header[headerSession] = []string{handle}
+		head[headerSession] = []string{handle}
 	}
-	e.post(in, r, caller{principal: errand.Principal, revoked: func() bool { return false }, inside: in})
-	in.take()
+	e.enter(ctx, caller{principal: errand.Principal, revoked: func() bool { return false }, inside: in}, errand.Server, head, message)
 	return in
 }
 
-// visitor is a caller inside the mesh while its message is worked on. It takes the answer in
+// enter sends a message of a caller inside the mesh to a server, as if it had come over HTTP.
+func (e *Edge) enter(ctx context.Context, by caller, server string, head http.Header, message []byte) {
+	r := (&http.Request{
+		Method: http.MethodPost, URL: &url.URL{Path: "/mcp/" + server}, Header: head,
+		Body: io.NopCloser(bytes.NewReader(message)), ContentLength: int64(len(message)),
+	}).WithContext(ctx)
+	r.SetPathValue("server", server)
+	e.post(by.inside, r, by)
+	by.inside.take()
+}
+
+// visitor is a caller inside the mesh while its message is worked on: an agent of the mesh's own, or who
+// asks about a task, whose call is made. It takes the answer in
 // place of a connection: as one text, or as an event stream, of which each event ends with
 // a flush.
 type visitor struct {
 	errand Errand
 	header http.Header
-	// resumes is the approval that the call has waited for; empty for none.
+	// resumes is the approval that a task has waited for; empty for none.
 	resumes string
 	text    []byte
 	large   bool
@@ -197,8 +204,8 @@ func (v *visitor) hold() *time.Duration {
 	return v.errand.Hold
 }
 
-// waitedFor is the approval that the call has waited for; empty for none.
-func (v *visitor) waitedFor() string {
+// resumed is the approval that a task has waited for; empty for none.
+func (v *visitor) resumed() string {
 	if v == nil {
 		return ""
 	}

@@ -67,6 +67,8 @@ type people struct {
 	approval *approvalv1.Approval
 	// moves are what a watch sends.
 	moves chan *approvalv1.Approval
+	// cancelled are the approvals that were taken back.
+	cancelled []string
 	// words are those of whoever sits at the agent.
 	words chan *approvalv1.RequestApprovalRequest
 }
@@ -83,6 +85,24 @@ func (p *people) RequestApproval(_ context.Context, req *approvalv1.RequestAppro
 		p.words <- req
 	}
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: p.approval, Confirm: req.GetCanConfirm()}}}, nil
+}
+
+// What comes of a claim it does not say: a call that policy allows goes on.
+func (*people) ClaimApproval(context.Context, *approvalv1.ClaimApprovalRequest, ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
+	return nil, grpcstatus.Error(codes.Internal, "x")
+}
+
+func (*people) CompleteClaim(context.Context, *approvalv1.CompleteClaimRequest, ...grpc.CallOption) (*approvalv1.CompleteClaimResponse, error) {
+	return nil, grpcstatus.Error(codes.Internal, "x")
+}
+
+func (*people) ReleaseClaim(context.Context, *approvalv1.ReleaseClaimRequest, ...grpc.CallOption) (*approvalv1.ReleaseClaimResponse, error) {
+	return nil, grpcstatus.Error(codes.Internal, "x")
+}
+
+func (p *people) CancelApproval(_ context.Context, req *approvalv1.CancelApprovalRequest, _ ...grpc.CallOption) (*approvalv1.CancelApprovalResponse, error) {
+	p.cancelled = append(p.cancelled, req.GetApprovalId())
+	return new(approvalv1.CancelApprovalResponse), nil
 }
 
 func (p *people) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprovalsRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[approvalv1.WatchApprovalsResponse], error) {

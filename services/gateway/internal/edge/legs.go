@@ -43,22 +43,28 @@ func (x *exchange) resume() *rejection {
 	refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PARAMS_INVALID)
 	refused.rpc, refused.message = mcp.CodeInvalidParams, "the requestState is not one that this gateway gives."
 	count, approval, _ := strings.Cut(strings.TrimPrefix(state, legPrefix), ".")
-	before, err := strconv.Atoi(count)
-	if err != nil || before < 1 || before > maxLegs || approval == "" || len(approval) > maxApproval {
+	before, _ := strconv.Atoi(count)
+	if before < 1 || before > maxLegs || strconv.Itoa(before) != count || approval == "" || len(approval) > maxApproval {
 		return refused
 	}
-	if x.msg, err = x.msg.WithoutState(); err != nil {
+	if at := x.msg.InputResponses; at.Present() && string(at.Of(x.msg.Raw)) != "{}" {
+		refused.message = "nothing was asked, so there is nothing to answer."
 		return refused
 	}
-	x.leg = leg{before, approval}
+	m, err := x.msg.First()
+	if err != nil {
+		return refused
+	}
+	x.msg, x.leg = m, leg{before, approval}
 	return nil
 }
 
 // nextLeg is the requestState by which a call goes on waiting for people that has waited for as long
-// as one request may; empty where it is to get its ticket.
+// as one request may; empty where it is to get its ticket. So is one that answers its server: clients
+// would send the next without that.
 func (x *exchange) nextLeg(result pipeline.Result) string {
 	waits := result.Refusal.Approval
-	if x.modern == nil || x.inside != nil || result.Held == 0 || x.leg.before == maxLegs ||
+	if x.modern == nil || x.inside != nil || x.msg.InputResponses.Present() || x.msg.RequestState.Present() || result.Held == 0 || x.leg.before == maxLegs ||
 		result.Refusal.Code != commonv1.Code_CODE_APPROVAL_PENDING || waits == nil {
 		return ""
 	}

@@ -97,6 +97,7 @@ func TestA3AStateOpensNothing(t *testing.T) {
 		"too many":             {"sluice-leg.3.a-1", waits, `"code":-32602`},
 		"no approval":          {"sluice-leg.1.", waits, `"code":-32602`},
 		"a long one":           {"sluice-leg.1." + strings.Repeat("a", 129), waits, `"code":-32602`},
+		"with another sign":    {"sluice-leg.+1.a-1", waits, `"code":-32602`},
 		"somebody else's":      {"sluice-leg.1.a-2", waits, "there is no such approval of yours"},
 		"written in escapes":   {`\u0073luice-leg.1.a-2`, waits, "there is no such approval of yours"},
 		"it has run meanwhile": {"sluice-leg.1.a-1", done, `"code":"approval_used"`},
@@ -135,4 +136,26 @@ func TestStatesOfServersPass(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What answers its server gets its ticket: the next leg would be without those answers.
+func TestNoLegLosesAnAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		w.standing.Methods = []string{"sampling/createMessage"}
+		for _, more := range []string{`"inputResponses":{"a":{}},`, `"requestState":"of the server",`} {
+			body, head := modern("tools/call", "safe", more+`"name":"safe"`)
+			got := w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), head)
+			if !strings.Contains(got.body, `"isError":true`) || strings.Contains(got.body, "sluice-leg") {
+				t.Errorf("%s: %s", more, got.body)
+			}
+		}
+		for more, want := range map[string]string{`"inputResponses":{},`: "sluice-leg.2.a-1", `"inputResponses":{"a":{}},`: "nothing was asked"} {
+			body, head := modern("tools/call", "safe", more+`"requestState":"sluice-leg.1.a-1","name":"safe"`)
+			if got := w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), head); !strings.Contains(got.body, want) {
+				t.Errorf("an answer to nothing, %s: %s", more, got.body)
+			}
+		}
+	})
 }

@@ -56,8 +56,8 @@ func (x *exchange) call(ctx context.Context) {
 		Hides:     tools.hides,
 		Hold:      x.inside.hold(),
 	}
-	asTask := x.mayBeTask()
-	if asTask { // and nobody waits
+	waits := x.reserveTask()
+	if waits != nil { // and nobody is held
 		call.Hold = new(time.Duration)
 	}
 	if x.modern != nil {
@@ -67,7 +67,7 @@ func (x *exchange) call(ctx context.Context) {
 				return
 			}
 		}
-		call.Told, call.Mirrored, call.Resumes = x.claimed(), x.mirrored, cmp.Or(x.leg.approval, x.inside.waitedFor())
+		call.Told, call.Mirrored, call.Resumes = x.claimed(), x.mirrored, cmp.Or(x.leg.approval, x.inside.resumed())
 		under.EndsWith(calling)
 		under.Decides(x.mayAsk)
 	} else if x.msg.Method == mcp.MethodToolsCall && x.target.sessionless() {
@@ -82,6 +82,9 @@ func (x *exchange) call(ctx context.Context) {
 	if result.Unrecorded {
 		out.unrecorded()
 	}
+	if waits != nil && result.Refusal == nil {
+		x.tasks.drop(waits)
+	}
 	if result.Refusal != nil {
 		if result.Refusal.Code == commonv1.Code_CODE_TOOL_CHANGED || result.Refusal.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
 			x.found().Renew(newsAfter) // the server may have been mended, or the catalogue have lost what it knew
@@ -90,7 +93,7 @@ func (x *exchange) call(ctx context.Context) {
 			out.leg(ctx, result.Refusal, state)
 			return
 		}
-		if asTask && x.becomesTask(ctx, out, result.Refusal) {
+		if waits != nil && x.becomesTask(ctx, out, waits, result.Refusal) {
 			return
 		}
 		out.refuse(ctx, result.Refusal)
@@ -114,7 +117,12 @@ func (x *exchange) call(ctx context.Context) {
 		x.found().Renew(newsAfter) // heads may have to say other arguments by now, or nothing at all
 	}
 	out.status = statusOf(result.Answer, result.Status)
-	out.edited(ctx, result.Answer, x.bind(result.Answer, private(result.Answer, result.Answer.Clean(nil), false)))
+	edits, refused := x.bind(ctx, result.Answer, private(result.Answer, result.Answer.Clean(nil), false))
+	if refused != nil {
+		out.refuse(ctx, refused)
+		return
+	}
+	out.edited(ctx, result.Answer, edits)
 }
 
 // refuse refuses a request that has not gone through the pipeline, on record.

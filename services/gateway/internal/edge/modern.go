@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -47,8 +46,8 @@ type modern struct {
 	bridged bool
 	// mirrored is what the head says of the arguments.
 	mirrored []upstream.Header
-	// tasks says that the client takes a task for an answer, and toldTasks that the server knows.
-	tasks, toldTasks bool
+	// takesTasks says that the client takes a task for an answer, and toldTasks that the server was told.
+	takesTasks, toldTasks bool
 	// leg is which request it is of a call that waits for people.
 	leg leg
 	// done lets go of what stands for a session.
@@ -75,12 +74,18 @@ func (x *exchange) postModern(ctx context.Context) {
 		x.rejectMessage(*refused)
 		return
 	}
-	if refused := cmp.Or(x.resume(), x.unbind()); refused != nil {
+	if refused := x.restored(ctx); refused != nil {
 		x.rejectMessage(*refused)
 		return
 	}
-	if x.passes() && !x.admitted(ctx, x.msg.Method) {
-		return
+	if x.passes() {
+		if large := x.tooLarge(); large != nil {
+			x.rejectMessage(*large)
+			return
+		}
+		if !x.admitted(ctx, x.msg.Method) {
+			return
+		}
 	}
 	if x.msg.Kind == gate.Notification { // who gives a request up closes its stream
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
@@ -97,8 +102,8 @@ func (x *exchange) postModern(ctx context.Context) {
 		return
 	}
 	x.scope, x.can = said, x.claims(said)
-	x.tasks = x.takesTasks()
-	x.toldTasks = x.tasks && !x.bridged && slices.Contains(said.Methods, mcp.MethodTasksGet)
+	x.takesTasks = x.saysTasks()
+	x.toldTasks = x.takesTasks && !x.bridged && slices.Contains(said.Methods, mcp.MethodTasksGet)
 	done, err := x.standIn()
 	if err != nil {
 		x.refuse(ctx, x.newWriter(), notOpened(err))

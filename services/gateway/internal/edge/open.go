@@ -260,10 +260,7 @@ func serverCapabilities(answer *gate.Answer, said reach.Standing, extensions ...
 			}
 		}
 	}
-	if len(extensions) > 0 {
-		offered = append(offered, `"extensions":{"`+strings.Join(extensions, `":{},"`)+`":{}}`)
-	}
-	return []byte("{" + strings.Join(offered, ",") + "}")
+	return []byte("{" + strings.Join(append(offered, mcp.Extended(extensions)...), ",") + "}")
 }
 
 // optionsOf are those of a feature that the server has by what it says, as members of an object.

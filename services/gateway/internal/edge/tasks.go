@@ -1,59 +1,36 @@
 package edge
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
-	"io"
 	"net/http"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
-	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 const (
 	// taskPrefix begins the ids of the gateway's own tasks.
 	taskPrefix = "sluice-task."
-	// maxTasks is how many there may be, and maxTasksEach how many of one caller on one server.
-	maxTasks     = 10_000
-	maxTasksEach = 32
-	// taskKept is for how long a task is kept beyond the time in which people may decide on its call.
-	taskKept = time.Hour
-	// taskPoll is how often clients are told to ask.
+	// maxTasks is how many of them there may be for one principal, and for one person behind
+	// principals. Where there are as many those that have ended make way.
+	maxTasks = 64
+	// maxTask is how large a call may be to become one, in bytes.
+	maxTask = 1 << 20
+	// taskKept is for how long a task is kept once nobody can decide on its call any more, or it has
+	// ended, and taskPoll how often clients are told to ask.
+	taskKept = 15 * time.Minute
 	taskPoll = 2 * time.Second
 )
 
-// task is a call that waits for people while its client asks how it stands. The gateway makes it once,
-// when its client asks and finds that they have approved it: one that nobody asks about does not run.
-// It lives in this gateway alone; its approval outlives it. It is safe for concurrent use.
-type task struct {
-	id     string
-	owner  string
-	server string
-	// head and message are the call as it came, which is held in room.
-	head    http.Header
-	message []byte
-	room    *room.Holding
-	created time.Time
-	ttl     time.Duration
-
-	mu sync.Mutex
-	// approval is what it waits for, while it waits.
-	approval string
-	updated  time.Time
-	status   string
-	cancel   context.CancelFunc // of the call while it is made
-	// result or fault is what came of it, raw: one of them, once it is completed or failed.
-	result, fault jsontext.Value
+// ofTasks is the room of tasks: that of one caller leaves room for others, and none is taken from answers.
+func ofTasks() room.Limits {
+	return room.Limits{Principal: 16 << 20, Person: 16 << 20, Server: 128 << 20, All: 128 << 20}
 }
 
 // The states of a task (MCP Tasks extension, Task Status).
@@ -64,41 +41,215 @@ const (
 	taskCancelled = "cancelled"
 )
 
-// tasks are those that are kept, by their ids. It is safe for concurrent use.
-type tasks struct {
-	mu sync.Mutex
-	by map[string]*task
-	of map[string]int // how many by their owners
+// task is a call that waits for people while its client asks how it stands. The gateway makes it once,
+// when its client asks and finds that they have approved it: one that nobody asks about does not run.
+// It lives in this gateway alone; its approval outlives it. It is safe for concurrent use.
+type task struct {
+	id, owner, server string
+	// head and message are the call as it came.
+	head    http.Header
+	message []byte
+	// holder is whose room the task takes, and has what it takes.
+	holder  room.Holder
+	has     *room.Holding
+	created time.Time
+	// timer drops it.
+	timer *time.Timer
+
+	mu     sync.Mutex
+	status string
+	// approval is what the call waits for, or is made by.
+	approval string
+	// making ends the call while it is made; nil while it waits.
+	making context.CancelFunc
+	// cancelled says that its client wants it no longer.
+	cancelled bool
+	updated   time.Time
+	until     time.Time
+	end       taskEnd
 }
 
-func newTasks() tasks { return tasks{by: make(map[string]*task), of: make(map[string]int)} }
+// taskEnd is what came of a task: a result or an error, raw. Both are nil where it was cancelled.
+type taskEnd struct {
+	result, fault jsontext.Value
+	// unrecorded says that its outcome is not on record yet.
+	unrecorded bool
+}
 
-// keep keeps a task for its time, and tells whether there is room for it.
-func (s *tasks) keep(t *task) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.by) >= maxTasks || s.of[t.owner] >= maxTasksEach {
+// begin has the call made for an approval, by who is to be ended with cancel; false where somebody makes
+// it already, or it has ended.
+func (t *task) begin(cancel context.CancelFunc) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.status != taskWorking || t.making != nil || t.cancelled {
 		return false
 	}
-	s.by[t.id] = t
-	s.of[t.owner]++
-	time.AfterFunc(t.ttl, func() { s.drop(t) })
+	t.making, t.updated = cancel, time.Now()
 	return true
 }
 
-func (s *tasks) drop(t *task) {
-	s.mu.Lock()
-	delete(s.by, t.id)
-	if s.of[t.owner]--; s.of[t.owner] == 0 {
-		delete(s.of, t.owner)
+// waits is what a task waits for; false where it does not wait.
+func (t *task) waits() (approval string, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.approval, t.status == taskWorking && t.making == nil && !t.cancelled
+}
+
+// waitOn has a task whose call was not made wait for an approval again; false where its client wants it
+// no longer: then it has ended.
+func (t *task) waitOn(approval string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.making, t.approval, t.updated = nil, approval, time.Now()
+	if t.cancelled {
+		t.finish(taskCancelled, taskEnd{})
 	}
-	s.mu.Unlock()
-	t.finish(taskCancelled, nil, nil)
-	t.room.Close()
+	return !t.cancelled
+}
+
+// ended notes what came of a call that was made.
+func (t *task) ended(status string, end taskEnd) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.finish(status, end)
+}
+
+// cancel has the client want a task no longer. One that waits has ended with it, which is true; the call
+// of one that is made is cancelled, and what came of that is its end.
+func (t *task) cancel() (waited bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.status != taskWorking || t.cancelled:
+		return false
+	case t.making != nil:
+		t.cancelled = true
+		t.making()
+		return false
+	}
+	t.cancelled = true
+	t.finish(taskCancelled, taskEnd{})
+	return true
+}
+
+// finish needs the lock.
+func (t *task) finish(status string, end taskEnd) {
+	t.status, t.end, t.making = status, end, nil
+	t.updated = time.Now()
+	t.until = t.updated.Add(taskKept)
+	t.timer.Reset(taskKept)
+}
+
+// taskStore keeps tasks. It is safe for concurrent use.
+type taskStore struct {
+	room *room.Room
+
+	mu sync.Mutex
+	by map[string]*task
+	// of is how many there are of principals and of persons.
+	of map[principal.Key]int
+}
+
+func newTaskStore() (*taskStore, error) {
+	own, err := room.New(ofTasks())
+	return &taskStore{room: own, by: make(map[string]*task), of: make(map[principal.Key]int)}, err
+}
+
+// keys are those for whom a task counts.
+func (t *task) keys() []principal.Key {
+	return slices.Compact(append([]principal.Key{t.holder.Principal}, t.holder.Persons...))
+}
+
+// reserve keeps a task that has no approval yet; nil where there is no room for it.
+func (s *taskStore) reserve(t *task) *task {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	full := func(who principal.Key) bool { return s.of[who] >= maxTasks }
+	if slices.ContainsFunc(t.keys(), full) {
+		s.makeWay(t.owner)
+	}
+	t.has = s.room.Open(&t.holder)
+	size := room.Free + len(t.message) + headSize(t.head)
+	if slices.ContainsFunc(t.keys(), full) || !t.has.Add(size) {
+		t.has.Close()
+		return nil
+	}
+	t.has.Keep(size)
+	t.id, t.status, t.created, t.updated = taskPrefix+rand.Text(), taskWorking, time.Now(), time.Now()
+	t.until = t.created.Add(taskKept)
+	t.timer = time.AfterFunc(taskKept, func() { s.drop(t) })
+	s.by[t.id] = t
+	for _, who := range t.keys() {
+		s.of[who]++
+	}
+	return t
+}
+
+func headSize(h http.Header) (n int) {
+	for name, lines := range h {
+		for _, line := range lines {
+			n += len(name) + len(line)
+		}
+	}
+	return n
+}
+
+// makeWay drops the task of an owner that has ended first. It needs the lock.
+func (s *taskStore) makeWay(owner string) {
+	var first *task
+	var at time.Time
+	for _, t := range s.by {
+		t.mu.Lock()
+		is, updated := t.owner == owner && t.status != taskWorking, t.updated
+		t.mu.Unlock()
+		if is && (first == nil || updated.Before(at)) {
+			first, at = t, updated
+		}
+	}
+	if first != nil {
+		s.forget(first)
+	}
+}
+
+// waitsFor has a task wait for an approval, which nobody can use any more after this time.
+func (t *task) waitsFor(approval string, until time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.approval = approval
+	kept := max(0, time.Until(until)) + taskKept
+	t.until = time.Now().Add(kept)
+	t.timer.Reset(kept)
+}
+
+// drop forgets a task, and ends its call where that is being made.
+func (s *taskStore) drop(t *task) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.forget(t)
+}
+
+// forget needs the lock.
+func (s *taskStore) forget(t *task) {
+	if s.by[t.id] != t {
+		return
+	}
+	delete(s.by, t.id)
+	for _, who := range t.keys() {
+		if s.of[who]--; s.of[who] == 0 {
+			delete(s.of, who)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.timer.Stop()
+	if t.making != nil {
+		t.making()
+	}
+	t.has.Close()
 }
 
 // find returns a task of this owner's; nil where there is none.
-func (s *tasks) find(id, owner string) *task {
+func (s *taskStore) find(id, owner string) *task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.by[id]; t != nil && t.owner == owner {
@@ -107,115 +258,14 @@ func (s *tasks) find(id, owner string) *task {
 	return nil
 }
 
-// mayBeTask tells whether the request at hand is a call that may be answered with a task. One that
-// answers what its server has asked, or that waits already, goes on as it has begun.
-func (x *exchange) mayBeTask() bool {
-	return x.modern != nil && x.tasks && x.msg.Method == mcp.MethodToolsCall && !x.msg.InputResponses.Present() && x.leg == leg{}
+// waitsForIt tells whether another task waits for an approval.
+func (s *taskStore) waitsForIt(but *task, approval string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range s.by {
+		if waits, ok := t.waits(); ok && t != but && waits == approval {
+			return true
+		}
+	}
+	return false
 }
-
-// becomesTask answers a call that waits for people with a task, and tells whether it has.
-func (x *exchange) becomesTask(ctx context.Context, out *writer, why *refusal.Refusal) bool {
-	waits := why.Approval
-	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || waits == nil {
-		return false
-	}
-	t := &task{
-		id: taskPrefix + rand.Text(), owner: string(x.owner()), server: x.server, head: x.r.Header.Clone(), message: x.msg.Raw,
-		created: time.Now(), updated: time.Now(), status: taskWorking, approval: waits.ID, room: x.has.Answer.Beside(),
-	}
-	t.head.Del("Authorization") // who asks how it stands makes it
-	t.ttl = max(0, time.Until(waits.Expires)) + taskKept
-	if !t.room.Add(len(t.message)) || !x.ownTasks.keep(t) {
-		t.room.Close()
-		return false
-	}
-	t.room.Keep(len(t.message))
-	said := t.says()
-	said.Type = mcp.ResultTask
-	said.Meta = why.Meta()
-	x.answerTask(ctx, out, said)
-	return true
-}
-
-// stands brings a task up to date: where people have decided, its call is made.
-func (x *exchange) stands(ctx context.Context, t *task) {
-	t.mu.Lock()
-	approval, waits := t.approval, t.status == taskWorking && t.cancel == nil
-	t.mu.Unlock()
-	if !waits {
-		return
-	}
-	a, refused := x.deps.Pipeline.Standing(ctx, x.acting(), approval)
-	if refused != nil && refused.Code == commonv1.Code_CODE_APPROVAL_UNAVAILABLE || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.visits.enter() {
-		return // the gateway that stops lets it wait
-	}
-	making, cancel := context.WithCancel(context.Background())
-	t.mu.Lock()
-	begins := t.status == taskWorking && t.cancel == nil
-	if begins {
-		t.cancel, t.updated = cancel, time.Now()
-	}
-	t.mu.Unlock()
-	if !begins { // somebody else has made it
-		cancel()
-		x.visits.leave()
-		return
-	}
-	by := x.caller
-	go func() {
-		defer x.visits.leave()
-		defer cancel()
-		x.makes(making, by, t, approval)
-	}()
-}
-
-// makes makes the call of a task for this caller of its owner's, who has waited for this approval.
-func (e *Edge) makes(ctx context.Context, by caller, t *task, approval string) {
-	in := &visitor{errand: Errand{Principal: by.principal, Server: t.server, Message: t.message, Hold: new(time.Duration)}, header: make(http.Header), resumes: approval}
-	r := (&http.Request{
-		Method: http.MethodPost, Header: t.head, Body: io.NopCloser(bytes.NewReader(t.message)), ContentLength: int64(len(t.message)),
-	}).WithContext(ctx)
-	r.SetPathValue("server", t.server)
-	by.inside, by.stale = in, by.stale || by.revoked()
-	e.post(in, r, by)
-	in.take()
-	if why := in.done.Refusal; why != nil && why.Code == commonv1.Code_CODE_APPROVAL_PENDING && why.Approval != nil { // people begin anew
-		t.waits(why.Approval.ID)
-		return
-	}
-	answer, err := gate.ReadAnswer(in.done.Answer, gate.AnswerLimits())
-	switch {
-	case err != nil || answer.Kind != gate.Response:
-		t.finish(taskFailed, nil, jsontext.Value(`{"code":-32603,"message":"The call was made, and its answer was too large or could not be kept."}`))
-	case !t.room.Add(len(in.done.Answer)):
-		t.finish(taskFailed, nil, jsontext.Value(`{"code":-32603,"message":"The call was made, and there was no room for its answer."}`))
-	case answer.Error.Present():
-		t.finish(taskFailed, nil, answer.Error.Of(answer.Raw))
-	default:
-		t.finish(taskCompleted, answer.Result.Of(answer.Raw), nil)
-	}
-}
-
-// waits has a task wait for people again.
-func (t *task) waits(approval string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.approval, t.cancel, t.updated = approval, nil, time.Now()
-}
-
-// finish ends a task that has not ended, and its call where that is being made.
-func (t *task) finish(status string, result, fault jsontext.Value) (ended bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.status != taskWorking {
-		return false
-	}
-	if t.cancel != nil {
-		t.cancel()
-	}
-	t.status, t.result, t.fault, t.updated = status, result, fault, time.Now()
-	return true
-}
-
-// isOwnTask tells whether the request at hand is about a task of the gateway's own.
-func (x *exchange) isOwnTask() bool { return x.modern != nil && strings.HasPrefix(x.msg.TaskID, taskPrefix) }

@@ -37,6 +37,7 @@ type Answer struct {
 	NextCursor, ResultType, TTL, CacheScope   Span
 	ProtocolVersion, Capabilities, ServerInfo Span
 	SupportedVersions, TaskID                 Span
+	TaskResult, TaskError                     Span // of a task that has ended
 	// InputRequests is the raw value of result.inputRequests, and Inputs are its members in order
 	// (MCP 2026-07-28, Multi Round-Trip Requests).
 	InputRequests Span
@@ -152,7 +153,7 @@ func (a *Answer) Addressed(id []byte) (*Answer, error) {
 	for _, span := range []*Span{
 		&out.ID, &out.Params, &out.Result, &out.Error, &out.ErrorCode, &out.ToolList, &out.NextCursor, &out.ResultType, &out.TTL, &out.CacheScope,
 		&out.ProtocolVersion, &out.Capabilities, &out.ServerInfo, &out.RequestID, &out.ProgressToken, &out.Progress,
-		&out.SupportedVersions, &out.TaskID, &out.Subscription, &out.InputRequests,
+		&out.SupportedVersions, &out.TaskID, &out.TaskResult, &out.TaskError, &out.Subscription, &out.InputRequests,
 	} {
 		*span = to.span(*span)
 	}

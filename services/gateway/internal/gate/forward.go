@@ -121,10 +121,11 @@ func (m *Message) Without() (*Message, error) {
 	return m.again(append(edits, cut(nil, m.Raw, m.members(m.Params, paramsAgain))...))
 }
 
-// WithoutState is a request without its requestState, where that is between the client and the gateway.
-// All other bytes stay what they are; the whole is put through the gate anew.
-func (m *Message) WithoutState() (*Message, error) {
-	return m.again(cut(nil, m.Raw, m.members(m.Params, paramsState)))
+// First is a request that is made again as it was made first: without what belongs to that (MCP
+// 2026-07-28, Multi Round-Trip Requests). All other bytes stay what they are; the whole is put through
+// the gate anew.
+func (m *Message) First() (*Message, error) {
+	return m.again(cut(nil, m.Raw, m.members(m.Params, paramsAgain)))
 }
 
 // again is m with edits made that were not in it when it was judged.
@@ -138,11 +139,10 @@ func (m *Message) again(edits []Edit) (*Message, error) {
 	return Parse(raw, limits)
 }
 
-// What [Message.Without] and [Message.WithoutState] take out.
+// What [Message.Without] and [Message.First] take out.
 var (
 	metaOfRequests = foldTable(protocolPrefix+"protocolVersion", protocolPrefix+"clientCapabilities", protocolPrefix+"clientInfo", protocolPrefix+"logLevel")
 	paramsAgain    = foldTable("inputResponses", "requestState")
-	paramsState    = foldTable("requestState")
 )
 
 // members are those of an object of m's whose keys are among these.

@@ -8,11 +8,11 @@ import (
 // maxRecorded is how much of a name of a caller's making is recorded, in bytes.
 const maxRecorded = 256
 
-// Recorded is what records say that a request names: the name of a tool or prompt, or
+// Recorded is what records say that a request names: the name of a tool or prompt, a task, or
 // a URI, cut, and without what may hold a secret: a query, a fragment and who signs in.
 // Policy judges the whole.
 func Recorded(m *Message) string {
-	text := publicURI(cmp.Or(m.URI, m.Name)) // a name may be a URI as well
+	text := publicURI(cmp.Or(m.URI, m.Name, m.TaskID)) // a name may be a URI as well
 	if len(text) <= maxRecorded {
 		return text
 	}

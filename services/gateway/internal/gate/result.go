@@ -172,6 +172,14 @@ func (r *reader) resultField(f *frame) (err error) {
 		a.SupportedVersions, err = r.read()
 	case "taskId":
 		a.TaskID, err = r.read()
+	case "result", "error":
+		start := r.pos
+		err = r.memberValue(f)
+		if end := (Span{start, r.pos}); string(f.key) == "result" {
+			a.TaskResult = end
+		} else {
+			a.TaskError = end
+		}
 	case "inputRequests":
 		return r.inputs()
 	default:

@@ -2,14 +2,15 @@ package gate_test
 
 import "testing"
 
-// A state goes out of a request wherever it stands, and nothing else changes.
-func TestWithoutState(t *testing.T) {
+// A state, and answers, go out of a request wherever they stand, and nothing else changes.
+func TestARequestAsItWasMadeFirst(t *testing.T) {
 	t.Parallel()
 	const state = `"requestState":"s"`
 	for name, tt := range map[string]struct{ params, left string }{
 		"first":   {`{` + state + `, "name":"pay","arguments":{"sum":1.50}}`, `{"name":"pay","arguments":{"sum":1.50}}`},
 		"between": {`{"name":"pay", ` + state + ` ,"arguments":{"requestState":"x"}}`, `{"name":"pay", "arguments":{"requestState":"x"}}`},
 		"last":    {`{"name":"pay","x":[1e2],` + state + `}`, `{"name":"pay","x":[1e2]}`},
+		"answers": {`{"inputResponses":{},` + state + `,"name":"pay"}`, `{"name":"pay"}`},
 		"none":    {`{"name":"pay","_meta":{}}`, `{"name":"pay","_meta":{}}`},
 		"no text": {`{"requestState":{"a":1},"name":"pay"}`, `{"name":"pay"}`},
 		"escaped": {`{"request\u0053tate":"s","name":"pay"}`, `{"name":"pay"}`},
@@ -19,7 +20,7 @@ func TestWithoutState(t *testing.T) {
 			call := func(params string) string {
 				return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`
 			}
-			m, err := accepted(t, call(tt.params)).WithoutState()
+			m, err := accepted(t, call(tt.params)).First()
 			if err != nil || string(m.Raw) != call(tt.left) || m.RequestState.Present() || m.Name != "pay" {
 				t.Errorf("got %s, %v", m.Raw, err)
 			}

@@ -131,10 +131,15 @@ func Told(abilities []Ability, extensions ...string) string {
 		}
 		has = append(has, `"`+a.Capability+`":{`+strings.Join(options, ",")+`}`)
 	}
-	if len(extensions) > 0 {
-		has = append(has, `"extensions":{"`+strings.Join(extensions, `":{},"`)+`":{}}`)
+	return "{" + strings.Join(append(has, Extended(extensions)...), ",") + "}"
+}
+
+// Extended are the members of capabilities that say extensions: one, or none where there are none.
+func Extended(extensions []string) []string {
+	if len(extensions) == 0 {
+		return nil
 	}
-	return "{" + strings.Join(has, ",") + "}"
+	return []string{`"extensions":{"` + strings.Join(extensions, `":{},"`) + `":{}}`}
 }
 
 // Abilities returns those that the gateway tells a server of where the client has them and
@@ -147,7 +152,7 @@ func Abilities() []Ability {
 	}
 }
 
-// OfferedMethods returns the methods of [Features] and [Abilities] that policy is asked about.
+// OfferedMethods returns the methods of [Features], [Abilities] and extensions that policy is asked about.
 func OfferedMethods() []string {
 	var out []string
 	for _, f := range Features() {
@@ -197,7 +202,7 @@ func IsCacheable(method string) bool {
 // IsRemoved tells whether 2026-07-28 no longer knows a method of the revisions with sessions.
 func IsRemoved(method string) bool {
 	switch method {
-	case MethodInitialize, MethodPing, MethodSetLevel, MethodSubscribe, MethodUnsubscribe:
+	case MethodInitialize, MethodPing, MethodSetLevel, MethodSubscribe, MethodUnsubscribe, "tasks/list", "tasks/result":
 		return true
 	default:
 		return false

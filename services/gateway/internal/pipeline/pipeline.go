@@ -91,9 +91,9 @@ func (p *Pipeline) WaitFor(ctx context.Context, w approvals.Waiting) (*approvalv
 	return p.approvals.WaitFor(ctx, w)
 }
 
-// Standing is how an approval of the principal's stands.
-func (p *Pipeline) Standing(ctx context.Context, who *identityv1.Principal, approval string) (*approvalv1.Approval, *refusal.Refusal) {
-	return p.approvals.Standing(ctx, who, approval)
+// Approval is an approval of the principal's, as it stands.
+func (p *Pipeline) Approval(ctx context.Context, who *identityv1.Principal, approval string) (*approvalv1.Approval, *refusal.Refusal) {
+	return p.approvals.Approval(ctx, who, approval)
 }
 
 // Withdraw ends an approval of the principal's that nobody has decided on, or that was not used.

@@ -6,6 +6,7 @@ package reach
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -104,6 +105,15 @@ func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
 	dst = appendJudged(AppendPart(dst, server), p)
 	for _, behind := range p.GetChain() {
 		dst = appendJudged(dst, behind)
+	}
+	return dst
+}
+
+// AppendCaller appends what is the same for one caller on a server, whatever groups it is in by now.
+func AppendCaller(dst []byte, p *identityv1.Principal, server string) []byte {
+	dst = AppendPart(dst, server)
+	for _, who := range slices.Concat([]*identityv1.Principal{p}, p.GetChain()) {
+		dst = AppendPart(AppendPart(AppendPart(dst, who.GetTenant()), who.GetSubject()), who.GetAgent())
 	}
 	return dst
 }

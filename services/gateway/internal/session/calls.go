@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"fmt"
 	"sync"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -45,6 +46,9 @@ func (s *Session) Begin(ctx context.Context, key string, patience *upstream.Pati
 // Forward sends the call to the server, as [upstream.Session] does, and notes
 // before that it did: nobody is told of the end of one that was not sent.
 func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
+	if c.ends != nil && c.ends.Err() != nil {
+		return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNeverSent, upstream.ErrCancelled)
+	}
 	c.Sent()
 	req.May = c.may
 	if c.ends != nil {

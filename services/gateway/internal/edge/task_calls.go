@@ -1,0 +1,123 @@
+package edge
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+)
+
+// reserveTask keeps room for a task, where the request at hand is a call that may become one: it is nil
+// where it may not, and else to be dropped again where the call does not wait for people. What its
+// server asks a task could not pass on, so in a session that can ask there is none.
+func (x *exchange) reserveTask() *task {
+	if x.modern == nil || !x.takesTasks || x.msg.Method != mcp.MethodToolsCall || len(x.msg.Raw) > maxTask ||
+		x.msg.InputResponses.Present() || x.msg.RequestState.Present() || x.leg != (leg{}) || x.bridged && len(x.can) > 0 {
+		return nil
+	}
+	head := make(http.Header)
+	for name, lines := range x.r.Header { // who asks how it stands makes it, so it has no credential
+		if name == "Content-Type" || name == "Accept" || name == "Traceparent" || strings.HasPrefix(name, "Mcp-") {
+			head[name] = slices.Clone(lines)
+		}
+	}
+	return x.tasks.reserve(&task{
+		owner: string(x.owner()), server: x.server, head: head, message: x.msg.Raw,
+		holder: room.Holder{Principal: x.has.Of.Principal, Persons: slices.Clone(x.has.Of.Persons), Server: x.server},
+	})
+}
+
+// becomesTask answers a call that waits for people with a task, and tells whether it has.
+func (x *exchange) becomesTask(ctx context.Context, out *writer, t *task, why *refusal.Refusal) bool {
+	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || why.Approval == nil {
+		x.tasks.drop(t)
+		return false
+	}
+	t.waitsFor(why.Approval.ID, why.Approval.Expires)
+	said, _ := t.says()
+	said.Type, said.Meta = mcp.ResultTask, why.Meta()
+	x.answerTask(ctx, out, said, taskEnd{})
+	return true
+}
+
+// advance brings a task up to date: where people have decided, its call is made.
+func (x *exchange) advance(ctx context.Context, t *task) {
+	approval, waits := t.waits()
+	if !waits {
+		return
+	}
+	a, refused := x.deps.Pipeline.Approval(ctx, x.acting(), approval)
+	if refused != nil && refused.Retryable() || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.visits.enter() {
+		return // a gateway that stops lets it wait, too
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	if !t.begin(cancel) { // somebody else makes it
+		cancel()
+		x.visits.leave()
+		return
+	}
+	e, by := x.Edge, x.caller
+	go func() {
+		defer e.visits.leave()
+		defer cancel()
+		defer func() {
+			if panicked := recover(); panicked != nil { // net/http sees to the goroutines of requests alone
+				e.panicked(ctx, panicked)
+				t.ended(taskFailed, taskEnd{fault: noTaskAnswer})
+			}
+		}()
+		e.makeTask(ctx, by, t, approval)
+	}()
+}
+
+// noTaskAnswer is what is told of a call that may have been made and whose answer is not there.
+var noTaskAnswer = jsontext.Value(`{"code":-32603,"message":"There is no answer that could be kept. Whether the call was made is on record."}`)
+
+// makeTask makes the call of a task for this caller of its owner's, who has waited for this approval.
+func (e *Edge) makeTask(ctx context.Context, by caller, t *task, approval string) {
+	in := &visitor{errand: Errand{Hold: new(time.Duration)}, header: make(http.Header), resumes: approval}
+	by.inside, by.stale = in, by.stale || by.revoked()
+	e.enter(ctx, by, t.server, t.head, t.message)
+	end := taskEnd{unrecorded: in.header.Get(headerOutcome)+in.header.Get(http.TrailerPrefix+headerOutcome) != ""}
+	if why := in.done.Refusal; why != nil && why.Retryable() { // nothing was sent, and the approval stands
+		if why.Code == commonv1.Code_CODE_APPROVAL_PENDING && why.Approval != nil { // or people begin anew
+			approval = why.Approval.ID
+		}
+		if !t.waitOn(approval) {
+			e.withdraw(ctx, by, t, approval)
+		}
+		return
+	}
+	answer, err := gate.ReadAnswer(in.done.Answer, gate.AnswerLimits())
+	switch {
+	case err != nil || answer.Kind != gate.Response || !t.has.Add(len(in.done.Answer)):
+		end.fault = noTaskAnswer
+		t.ended(taskFailed, end)
+	case answer.Error.Present():
+		end.fault = answer.Error.Of(answer.Raw)
+		t.ended(taskFailed, end)
+	default:
+		end.result = answer.Result.Of(answer.Raw)
+		t.ended(taskCompleted, end)
+	}
+}
+
+// withdraw ends the approval of a task that nobody wants any more, unless another waits for it.
+func (e *Edge) withdraw(ctx context.Context, by caller, t *task, approval string) {
+	if e.tasks.waitsForIt(t, approval) {
+		return
+	}
+	if err := e.deps.Pipeline.Withdraw(ctx, by.principal, approval, "its task was cancelled"); err != nil { // it runs nothing by itself
+		e.deps.Log.WarnContext(ctx, "approval of a cancelled task was not ended", "approval_id", approval, "error", err)
+	}
+}
