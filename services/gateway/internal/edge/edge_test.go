@@ -322,8 +322,8 @@ func TestEventsGoToThoseWhoReadThem(t *testing.T) {
 			return answer(r, `{}`), nil
 		}
 		got := w.do("POST", "/mcp/files", toolCall, h)
-		want := "event: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"_meta\":{}}}\n\n" +
-			"event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n"
+		want := "id: sluice-1-0\nretry: 1000\ndata: \n\nid: sluice-1-1\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"_meta\":{}}}\n\n" +
+			"id: sluice-1-2\nevent: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n"
 		if got.header.Get("Content-Type") != "text/event-stream" || got.header.Get("X-Accel-Buffering") != "no" || got.body != want {
 			t.Errorf("%v %q", got.header, got.body)
 		}

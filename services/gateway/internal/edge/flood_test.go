@@ -281,7 +281,7 @@ func TestALongCallIsNotCutOff(t *testing.T) {
 		}
 		for range 2 {
 			got := w.do("POST", "/mcp/files", toolCall, h)
-			if got.status != 200 || strings.Count(got.body, "data: ") != 6 {
+			if got.status != 200 || strings.Count(got.body, "data: {") != 6 {
 				t.Fatalf("%d %s", got.status, got.body)
 			}
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -58,6 +59,10 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 		return
 	}
 	after, resumes := single(r.Header, headerLast)
+	if resumes && session.IsAnswers(after) {
+		x.resumeAnswer(r.Context(), after)
+		return
+	}
 	if len(r.Header[headerLast]) > 0 && (!resumes || !sess.Events.Given(after)) {
 		e.reject(w, r, c, rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_HEADER_MISMATCH, rpc: mcp.CodeInvalidRequest, message: "Last-Event-ID is no event of this session's."})
 		return
@@ -85,6 +90,35 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 		return
 	}
 	x.hear(ctx, after)
+}
+
+// resumeAnswer goes on with the stream of an answer behind the event with this id, until the answer. What
+// was judged and said once is said again to the same session.
+func (x *exchange) resumeAnswer(ctx context.Context, after string) {
+	stream, next, ok := x.sess.Answers.After(after)
+	if !ok || x.stale {
+		x.reject(x.w, x.r, x.caller, rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_HEADER_MISMATCH, rpc: mcp.CodeInvalidRequest, message: "Last-Event-ID is no event of this session's that is remembered."})
+		return
+	}
+	out := x.newWriter()
+	ctx, cancel := context.WithCancel(ctx)
+	var alive sync.WaitGroup
+	defer func() { cancel(); alive.Wait() }()
+	out.Hold()
+	alive.Go(func() { out.keepAlive(ctx, cancel) })
+	for ; ; next++ {
+		id, message, err := stream.Next(ctx, next)
+		if err != nil || message == nil || x.revoked() || out.event(id, message) != nil {
+			return
+		}
+	}
+}
+
+// event writes an event as it is.
+func (o *writer) event(id string, message []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.write(upstream.Event{ID: id}, message)
 }
 
 // unavailable rejects what may work later.

@@ -85,6 +85,9 @@ func (x *exchange) call(ctx context.Context) {
 	if waits != nil && result.Refusal == nil {
 		x.tasks.drop(waits)
 	}
+	if result.Left {
+		out.leaves()
+	}
 	if result.Refusal != nil {
 		if result.Refusal.Code == commonv1.Code_CODE_TOOL_CHANGED || result.Refusal.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
 			x.found().Renew(newsAfter) // the server may have been mended, or the catalogue have lost what it knew

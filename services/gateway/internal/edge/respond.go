@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -109,6 +110,11 @@ type writer struct {
 	wants *upstream.Wanted
 	// status is that of an answer which is no stream; 0 for 200.
 	status int
+
+	// kept is the stream as its client may go on with it; nil where it may not.
+	kept *session.Answering
+	// last says that what is written is the answer, and away that the client is to come for it.
+	last, away bool
 
 	*line
 	own line // where no other writer writes on it
@@ -259,12 +265,44 @@ func (o *writer) start() {
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
 	o.x.w.WriteHeader(http.StatusOK)
+	if of := o.x.resumable(); of != nil {
+		o.kept = of.Answers.Begin(o.x.has.Answer.Beside())
+		_, _ = io.WriteString(o.x.w, "id: "+o.kept.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n") // a client that has gone comes back, or needs none
+	}
+}
+
+// leaves ends the stream before the answer, as the server has done that wants its client to come back;
+// where the client can't, it gets its answer at once.
+func (o *writer) leaves() {
+	o.Hold()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.away = o.kept != nil
+}
+
+// resumeRetry is how soon a client that has lost a stream is to come back, in ms.
+const resumeRetry = "1000"
+
+// resumable is the session whose client can go on with the stream of its answer; nil where there is none.
+// Clients of older revisions take the event by which such a stream begins for a broken one.
+func (x *exchange) resumable() *session.Session {
+	if x.r.Method != http.MethodPost || x.sess == nil || x.modern != nil || x.inside != nil || x.sess.Version != mcp.Supported()[0] {
+		return nil
+	}
+	return cmp.Or(x.hub, x.sess)
 }
 
 // write sends one event, in which every line break of the message is a space: it can
 // only stand between tokens, where that means the same, and so no message can break
 // out of its event. The message is not kept a second time.
 func (o *writer) write(event upstream.Event, parts ...[]byte) error {
+	if o.kept != nil {
+		id, taken := o.kept.Add(o.last, parts...)
+		if taken || o.away {
+			return nil
+		}
+		event.ID = id
+	}
 	to := o.x.w
 	head := "data: "
 	if len(parts) > 0 {
@@ -331,7 +369,8 @@ func (o *writer) message(parts ...[]byte) {
 		o.start()
 	}
 	if o.started {
-		_ = o.write(upstream.Event{}, parts...) // a client that has gone needs no answer
+		o.last = true
+		_ = o.write(upstream.Event{}, parts...) // a client that has gone comes back, or needs no answer
 		return
 	}
 	o.x.w.Header().Set("Content-Type", "application/json")

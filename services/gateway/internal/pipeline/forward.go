@@ -25,6 +25,7 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	class, unrecorded := p.desk.Outcome(ctx, a, answer, err)
 	result := Result{Answer: answer.Message, Status: answer.Status, ID: a.ID, Decision: a.Decision, Held: a.HeldFor}
 	if err != nil {
+		result.Left = errors.Is(err, upstream.ErrLeft)
 		p.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", a.ID, "server", a.Server, "code", enum.Given(attempt.Code(err)))
 		p.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", a.ID, "error", err) // it may quote what a server wrote
 		result.Answer = nil

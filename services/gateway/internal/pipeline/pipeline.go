@@ -119,6 +119,9 @@ type Result struct {
 	Decision *policyv1.Decision
 	// Held is for how long the call was held open for people.
 	Held time.Duration
+	// Left says that the server has ended the stream of its answer for the client to come back, and
+	// gave no way to.
+	Left bool
 	// Unrecorded says that the call ran and that its outcome could not be recorded
 	// yet.
 	Unrecorded bool

@@ -92,6 +92,8 @@ type Session struct {
 	// Cursors are those of lists that its client was given, and Events the ids of events on
 	// its stream.
 	Cursors, Events Handed
+	// Answers are the streams of its answers.
+	Answers Answers
 	// Ready tells whether the server knows that the session is in use, or will be told.
 	Ready atomic.Bool
 

@@ -53,6 +53,10 @@ var (
 // ErrNoStream means that a server says nothing aside of requests. Compare with errors.Is.
 var ErrNoStream = errors.New("the server has no stream")
 
+// ErrLeft means that a server has ended the stream of its answer and wants its client to come back, with no
+// event to come back behind. Compare with errors.Is.
+var ErrLeft = errors.New("the server ended the stream of its answer and gave no way back to it")
+
 // ErrRevision means that a server does not speak the revision that it was greeted in. Compare with
 // errors.Is.
 var ErrRevision = errors.New("the server does not speak this revision of MCP")

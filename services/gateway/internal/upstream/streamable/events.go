@@ -39,6 +39,9 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, 
 				continue
 			}
 		}
+		if errors.Is(err, errEnded) && stream.wait > 0 && stream.last == "" {
+			return nil, fmt.Errorf("%w: %w", upstream.ErrLeft, err)
+		}
 		if err != nil {
 			return nil, err
 		}

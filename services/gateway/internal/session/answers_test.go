@@ -1,0 +1,121 @@
+package session_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+)
+
+func holding(t *testing.T) *room.Holding {
+	t.Helper()
+	all, err := room.New(room.Answers())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all.Open(new(room.Holder))
+}
+
+// said is what of a stream comes behind an event, until its answer or until nothing more is there.
+func said(t *testing.T, a *session.Answers, after string) (out []string, ok bool) {
+	t.Helper()
+	s, next, ok := a.After(after)
+	if !ok {
+		return nil, false
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	for ; ; next++ {
+		id, message, err := s.Next(ctx, next)
+		if err != nil || id == "" {
+			return out, true
+		}
+		out = append(out, id+" "+string(message))
+	}
+}
+
+// A client goes on behind the last event that it got, also with what came meanwhile, and with no other
+// stream's.
+func TestAnswersAreGoneOnWith(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var a session.Answers
+		first, second := a.Begin(holding(t)), a.Begin(holding(t))
+		first.Add(false, []byte("o"), []byte("ne"))
+		if id, taken := second.Add(false, []byte("other")); id != "sluice-2-1" || taken {
+			t.Errorf("the second stream's first is %s, %v", id, taken)
+		}
+		if got, ok := said(t, &a, first.ID()); !ok || strings.Join(got, ",") != "sluice-1-1 one" {
+			t.Errorf("from the beginning: %q, %v", got, ok)
+		}
+		time.AfterFunc(time.Second/2, func() {
+			if _, taken := first.Add(true, []byte("two")); !taken {
+				t.Error("it is not known that its client is elsewhere")
+			}
+		})
+		if got, ok := said(t, &a, "sluice-1-1"); !ok || strings.Join(got, ",") != "sluice-1-2 two" {
+			t.Errorf("behind the first: %q, %v", got, ok)
+		}
+		for _, id := range []string{"sluice-1-3", "sluice-1--1", "sluice-1-01", "sluice-1-1 ", "sluice-3-0", "sluice-", "sluice-x-1", "1-1"} {
+			if got, ok := said(t, &a, id); ok {
+				t.Errorf("%s is an event, behind which is %q", id, got)
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if _, ok := said(t, &a, "sluice-1-1"); ok {
+			t.Error("a stream that ended a minute ago is remembered")
+		}
+		if got, ok := said(t, &a, "sluice-2-0"); !ok || len(got) != 1 {
+			t.Errorf("one that has not ended is forgotten: %q", got)
+		}
+	})
+}
+
+// X3: of a session so many streams, messages and bytes are remembered; nobody goes on behind what is not.
+func TestX3AnswersThatAreKeptAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var a session.Answers
+		s := a.Begin(holding(t))
+		for range 300 {
+			s.Add(false, []byte("x"))
+		}
+		if _, ok := said(t, &a, "sluice-1-43"); ok {
+			t.Error("a message is remembered behind 256 others")
+		}
+		if got, ok := said(t, &a, "sluice-1-44"); !ok || len(got) != 256 {
+			t.Errorf("of 256 messages %d are there", len(got))
+		}
+		s.Add(false, make([]byte, 1<<20))
+		if got, ok := said(t, &a, "sluice-1-300"); !ok || len(got) != 1 {
+			t.Errorf("a large one drops the others, and is there: %d", len(got))
+		}
+		s.Add(true, make([]byte, 1<<20+1))
+		if _, ok := said(t, &a, "sluice-1-300"); ok {
+			t.Error("one that is too large is there")
+		}
+		waiting, next, ok := a.After("sluice-1-302")
+		if !ok {
+			t.Fatal("its end is not known")
+		}
+		if id, _, err := waiting.Next(t.Context(), next); id != "" || err != nil {
+			t.Errorf("behind the end is %q, %v", id, err)
+		}
+		if _, _, err := waiting.Next(t.Context(), 1); err == nil || errors.Is(err, context.Canceled) {
+			t.Errorf("what is forgotten: %v", err)
+		}
+		for range 16 {
+			a.Begin(holding(t))
+		}
+		if _, ok := said(t, &a, "sluice-1-302"); ok {
+			t.Error("17 streams are remembered")
+		}
+		synctest.Wait()
+	})
+}
