@@ -96,7 +96,7 @@ rules:
 			ended[r.GetServer()]++
 		}
 	}
-	for server, calls := range got.givenUp { // some go on at the server until their session has ended there
+	for server, calls := range got.givenUp { // not each of them was found on record, so that one is asked for
 		if ended[server] == 0 {
 			t.Errorf("none of the %d calls of %s that clients gave up is on record as one without an answer", calls, server)
 		}
