@@ -29,10 +29,16 @@ import (
 // everythingProgram builds the server of the official Go SDK that is made for the suite.
 func everythingProgram(t *testing.T) string {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "everything")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server")
+	return conformanceProgram(t, "everything-server")
+}
+
+// conformanceProgram builds a program of the official Go SDK that is made for the suite.
+func conformanceProgram(t *testing.T, name string) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), name)
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/modelcontextprotocol/go-sdk/conformance/"+name)
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the server: %v\n%s", err, out)
+		t.Fatalf("build %s: %v\n%s", name, err, out)
 	}
 	return program
 }

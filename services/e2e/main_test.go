@@ -8,7 +8,7 @@ import (
 )
 
 // TestMain runs the tests, or is one of the servers over stdio that some of them
-// start.
+// start, or the client that the suite for clients starts.
 func TestMain(m *testing.M) {
 	if os.Getenv(recordingServer) != "" {
 		os.Exit(serveRecording())
@@ -21,6 +21,9 @@ func TestMain(m *testing.M) {
 	}
 	if os.Getenv(echoServer) != "" {
 		os.Exit(serveEcho())
+	}
+	if os.Getenv(clientsTest) != "" {
+		os.Exit(serveSuite())
 	}
 	os.Exit(stack.Main(m))
 }

@@ -1,197 +1,202 @@
 package e2e_test
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
-	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-mesh/sluice/services/e2e/npm"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// pairing is what a client does with a server: it lists the tools, and calls one of them.
-type pairing func(t *testing.T, url, tool string, args map[string]any) (tools []string, text string)
+// The features of MCP that the matrix is of, in the order in which it shows them.
+const (
+	mcpTools         = "tools"
+	mcpResources     = "resources"
+	mcpPrompts       = "prompts"
+	mcpCompletion    = "completion"
+	mcpSampling      = "sampling"
+	mcpElicitation   = "elicitation"
+	mcpSubscriptions = "subscriptions"
+	mcpProgress      = "progress"
+	mcpCancellation  = "cancellation"
+)
 
-// bySDK does it with the official Go SDK over a transport to a URL.
-func bySDK(over func(t *testing.T, url string) mcp.Transport) pairing {
-	return func(t *testing.T, url, tool string, args map[string]any) (tools []string, text string) {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		c, err := mcp.NewClient(&mcp.Implementation{Name: "matrix", Version: "1"}, nil).Connect(ctx, over(t, url), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		for listed, err := range c.Tools(ctx, nil) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			tools = append(tools, listed.Name)
-		}
-		got, err := c.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: args})
-		if err != nil {
-			t.Fatal(err)
-		}
-		raw, err := json.Marshal(got)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return tools, string(raw)
-	}
+func features() []string {
+	return []string{mcpTools, mcpResources, mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpProgress, mcpCancellation}
 }
 
-// byTypeScript does it with a version of the official TypeScript SDK.
-func byTypeScript(set npm.Set, negotiates bool) pairing {
-	return func(t *testing.T, url, tool string, args map[string]any) ([]string, string) {
-		t.Helper()
-		c := npmtest.NewClient(t, set)
-		connect := c.Connect
-		if negotiates {
-			connect = c.Negotiate
-		}
-		if reply := connect(url, stack.AgentToken); reply.Error != nil {
-			t.Fatal(reply.Error)
-		}
-		defer c.Close()
-		return c.ListTools().ToolNames(t), c.CallTool(npmtest.ToolCall{Name: tool, Arguments: args}).ToolResult(t).Text()
+// filled is how many pairs of a client and a server use each feature, at the URL of the server and at that
+// of all: a cell that is empty by mistake shows here.
+func filled() map[string][2]int {
+	return map[string][2]int{
+		mcpTools:         {88, 88},
+		mcpResources:     {66, 54},
+		mcpPrompts:       {45, 40},
+		mcpCompletion:    {40, 40},
+		mcpSampling:      {34, 14},
+		mcpElicitation:   {39, 16},
+		mcpSubscriptions: {40, 24},
+		mcpProgress:      {40, 40},
+		mcpCancellation:  {27, 24},
 	}
-}
-
-// programs reaches an endpoint by a program that speaks over stdio.
-func programs(command func(t *testing.T, url string) []string) func(t *testing.T, url string) mcp.Transport {
-	return func(t *testing.T, url string) mcp.Transport {
-		t.Helper()
-		args := command(t, url)
-		c := exec.CommandContext(t.Context(), args[0], args[1:]...)
-		base, _, _ := strings.Cut(url, "/mcp")
-		c.Dir, c.Env = t.TempDir(), []string{"HOME=" + t.TempDir(), "PATH=" + filepath.Dir(npmtest.Node(t)) + ":" + os.Getenv("PATH"), "SLUICE_URL=" + base, "SLUICE_TOKEN=" + stack.AgentToken}
-		return &mcp.CommandTransport{Command: c}
-	}
-}
-
-// webServer starts a program that serves HTTP on the port in PORT, and returns its address.
-func webServer(t *testing.T, command []string) string {
-	t.Helper()
-	addr := stack.FreeAddr(t)
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := exec.Command(command[0], command[1:]...)
-	server.Dir, server.Env = t.TempDir(), []string{"PORT=" + port, "HOME=" + t.TempDir(), "PATH=" + filepath.Dir(command[0])}
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = server.Process.Kill() // it has nothing to keep
-		_ = server.Wait()
-	})
-	for range 1200 {
-		if conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr); err == nil {
-			_ = conn.Close()
-			return "http://" + addr
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
-	t.Fatal("the server does not listen")
-	return ""
 }
 
 // Real clients meet real servers, each of them through the gateway: those that know one era of MCP and
 // those that know both, over HTTP and by programs that speak over stdio, at the URL of one server and
-// at that of all.
+// at that of all. Each pair uses what both of the two have.
 func TestClientsMeetServers(t *testing.T) {
 	t.Parallel()
-	folder := t.TempDir()
-	if err := os.WriteFile(filepath.Join(folder, "a.txt"), []byte("hello"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	servers := []struct {
-		name, entry, tool, want string
-		args                    map[string]any
-	}{
-		{"sessions", fmt.Sprintf("  sessions: {http: {url: %q}}", older(t, everythingServer(t, false))), "test_simple_text", "simple text", nil},
-		{"stateless", fmt.Sprintf("  stateless: {http: {url: %q}}", sessionless(t, everythingServer(t, true))), "test_simple_text", "simple text", nil},
-		{"web", fmt.Sprintf("  web: {http: {url: %q}}", webServer(t, npmtest.ServerEverything(t, "streamableHttp"))+"/mcp"), "echo", "hello", map[string]any{"message": "hello"}},
-		{"sse", fmt.Sprintf("  sse: {http: {url: %q}}", webServer(t, npmtest.ServerEverything(t, "sse"))+"/sse"), "echo", "hello", map[string]any{"message": "hello"}},
-		{"program", stdioEntry(t, "program", npmtest.ServerEverything(t, "stdio")), "echo", "hello", map[string]any{"message": "hello"}},
-		{"files", stdioEntry(t, "files", npmtest.ServerFilesystem(t, folder)), "read_text_file", "hello", map[string]any{"path": filepath.Join(folder, "a.txt")}},
-		{"memory", stdioEntry(t, "memory", npmtest.ServerMemory(t)), "read_graph", "entities", map[string]any{}},
-		{"claude-flow", claudeFlowEntry(t), "wasm_agent_list", "agents", map[string]any{}},
-	}
-	clients := []struct {
-		name string
-		does pairing
-	}{
-		{"go-sdk", bySDK(func(_ *testing.T, url string) mcp.Transport { return listening(url) })},
-		{"go-sdk, with sessions", bySDK(func(t *testing.T, url string) mcp.Transport { t.Helper(); return listening(older(t, url)) })},
-		{"typescript-sdk", byTypeScript(npm.TypeScriptSDK, false)},
-		{"typescript-sdk-2", byTypeScript(npm.TypeScriptSDK2, false)},
-		{"typescript-sdk-2, without sessions", byTypeScript(npm.TypeScriptSDK2, true)},
-		{"inspector", func(t *testing.T, url, tool string, args map[string]any) ([]string, string) {
-			t.Helper()
-			i := npmtest.NewInspector(t, url, stack.AgentToken)
-			return i.ListTools(), i.CallTool(npmtest.ToolCall{Name: tool, Arguments: args}).ToolResult(t).Text()
-		}},
-		{"ai-sdk", func(t *testing.T, url, tool string, args map[string]any) ([]string, string) {
-			t.Helper()
-			return npmtest.Library(t, "ai-sdk", url, stack.AgentToken, tool, args)
-		}},
-		{"langchain", func(t *testing.T, url, tool string, args map[string]any) ([]string, string) {
-			t.Helper()
-			return npmtest.Library(t, "langchain", url, stack.AgentToken, tool, args)
-		}},
-		{"mcporter", func(t *testing.T, url, tool string, args map[string]any) ([]string, string) {
-			t.Helper()
-			return npmtest.Mcporter(t, url, stack.AgentToken, tool, args)
-		}},
-		{"mcp-remote", bySDK(programs(func(t *testing.T, url string) []string { t.Helper(); return npmtest.Remote(t, url, stack.AgentToken) }))},
-		{"sluice stdio", bySDK(programs(func(t *testing.T, url string) []string {
-			t.Helper()
-			args := []string{stack.Program(t, "sluice"), "stdio"}
-			if _, server, one := strings.Cut(url, "/mcp/"); one {
-				args = append(args, "--server", server)
-			}
-			return args
-		}))},
-	}
-	var entries []string
+	servers, clients := matrixServers(t), matrixClients()
+	entries, tokens := make([]string, 0, len(servers)), make([]string, 0, 2*len(clients))
 	for _, s := range servers {
 		entries = append(entries, strings.TrimRight(s.entry, "\n"))
 	}
-	s := stack.Up(t, stack.Options{Servers: strings.Join(entries, "\n"), Policy: `version: 1
+	for i := range 2 * len(clients) {
+		tokens = append(tokens, fmt.Sprintf("    - {name: client%d, token: %q, agent: dev, role: agent}", i, matrixToken(i)))
+	}
+	s := stack.Up(t, stack.Options{Servers: strings.Join(entries, "\n"), Tokens: strings.Join(tokens, "\n"), Policy: `version: 1
 default: allow
 rules:
   - {name: every-method, match: {method: "*"}, action: allow}
 `})
-	for _, c := range clients {
-		t.Run(c.name, func(t *testing.T) {
-			for _, server := range servers {
-				for name, at := range map[string][2]string{"alone": {s.MCP(server.name), server.tool}, "among all": {allOf(s), server.name + "__" + server.tool}} {
-					t.Run(server.name+" "+name, func(t *testing.T) {
-						args := server.args
-						if args == nil {
-							args = map[string]any{}
-						}
-						tools, text := c.does(t, at[0], at[1], args)
-						if !slices.Contains(tools, at[1]) || !strings.Contains(text, server.want) {
-							t.Errorf("%d tools are listed, and %s gives %.200s", len(tools), at[1], text)
-						}
+	got := &matrixCounts{cells: make(map[string][2]int), givenUp: make(map[string]int)}
+	t.Run("pairs", func(t *testing.T) { // which are all done when it returns
+		for i, c := range clients {
+			t.Run(c.name, func(t *testing.T) {
+				t.Parallel() // clients are callers of their own, and know nothing of each other
+				for _, server := range servers {
+					t.Run(server.name+" alone", func(t *testing.T) {
+						got.pair(t, c, server, 0, func(t *testing.T, tries map[string]npmtest.Try) map[string]npmtest.Did {
+							t.Helper()
+							return c.does(t, s.MCP(server.name), matrixToken(2*i), tries)
+						})
+					})
+					t.Run(server.name+" among all", func(t *testing.T) {
+						got.pair(t, c, server, 1, func(t *testing.T, tries map[string]npmtest.Try) map[string]npmtest.Did {
+							t.Helper()
+							return c.does(t, allOf(s), matrixToken(2*i+1), tries)
+						})
 					})
 				}
-			}
-		})
+			})
+		}
+	})
+	if diff := cmp.Diff(filled(), got.cells); diff != "" {
+		t.Errorf("the pairs that use each feature, alone and among all (-want +got):\n%s", diff)
+	}
+	ended := make(map[string]int)
+	for _, r := range listed(stack.Soon(t), t, gatewayv1.NewGatewayServiceClient(s.Operator(t))) {
+		if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_OUTCOME && r.GetResult() == gatewayv1.ResultClass_RESULT_CLASS_UNKNOWN {
+			ended[r.GetServer()]++
+		}
+	}
+	for server, calls := range got.givenUp { // not each of them was found on record, so that one is asked for
+		if ended[server] == 0 {
+			t.Errorf("none of the %d calls of %s that clients gave up is on record as one without an answer", calls, server)
+		}
+	}
+}
+
+// matrixCounts are how many pairs use each feature, and how many calls of each server are given up.
+type matrixCounts struct {
+	mu      sync.Mutex
+	cells   map[string][2]int
+	givenUp map[string]int
+}
+
+// pair has a client use what both have, alone (0) or among all (1), and tells what they do and what not.
+func (m *matrixCounts) pair(t *testing.T, c matrixClient, s matrixServer, at int, does func(t *testing.T, tries map[string]npmtest.Try) map[string]npmtest.Did) {
+	t.Helper()
+	has, lacks := s.tries, slices.Concat(c.lacks, c.lacksAt[s.name])
+	if at == 1 {
+		has, lacks = amongAll(s), c.lacksAmongAll
+	}
+	both, asked, cells := make(map[string]matrixTry), make(map[string]npmtest.Try), make([]string, 0, len(features()))
+	for _, feature := range features() {
+		try, ok := has[feature]
+		switch can := !slices.Contains(lacks, feature); {
+		case ok && can:
+			both[feature], asked[feature] = try, try.Try
+			cells = append(cells, feature)
+		case ok:
+			cells = append(cells, "("+feature+": the client does not)")
+		case can:
+			cells = append(cells, "("+feature+": the server does not)")
+		default:
+			cells = append(cells, "("+feature+": neither does)")
+		}
+	}
+	t.Log(c.name, "and", s.name, []string{"alone:", "among all:"}[at], strings.Join(cells, ", "))
+	did := does(t, asked)
+	for feature, try := range both {
+		try.check(t, feature, did[feature])
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for feature := range both {
+		count := m.cells[feature]
+		count[at]++
+		m.cells[feature] = count
+	}
+	if _, gives := both[mcpCancellation]; gives {
+		m.givenUp[s.name]++
+	}
+}
+
+// matrixToken is the token of a client at one of the two URLs. Each is a caller of its own: a process
+// over stdio asks its client only where it has no other.
+func matrixToken(i int) string { return fmt.Sprintf("matrix-token-of-the-client-number-%04d", i) }
+
+// amongAll is what is used of a server by the names that it has among all. What belongs to a tool that it
+// lists to some clients alone is left out: there the gateway's own list counts.
+func amongAll(s matrixServer) map[string]matrixTry {
+	all := make(map[string]matrixTry)
+	for feature, try := range s.tries {
+		if try.Name != "" {
+			try.Name = s.name + "__" + try.Name
+		}
+		if try.URI != "" {
+			try.URI = "mcp." + s.name + "+" + try.URI
+		}
+		if !slices.Contains(s.alone, feature) {
+			all[feature] = try
+		}
+	}
+	return all
+}
+
+// matrixTry is what a feature is used by, and what is to come of it.
+type matrixTry struct {
+	npmtest.Try
+
+	want string
+}
+
+// check holds what a client did to what was to come of it.
+func (m matrixTry) check(t *testing.T, feature string, did npmtest.Did) {
+	t.Helper()
+	want := m.want
+	switch feature {
+	case mcpTools, mcpPrompts:
+		if !slices.Contains(did.Listed, m.Name) {
+			t.Errorf("%s: %s is not among those listed: %v", feature, m.Name, did.Listed)
+		}
+	case mcpResources:
+		if !slices.Contains(did.Listed, m.URI) {
+			t.Errorf("%s: %s is not among those listed: %v", feature, m.URI, did.Listed)
+		}
+	case mcpSubscriptions:
+		want = "changed " + m.URI
+	case mcpCancellation:
+		want = "given up"
+	}
+	if did.Error != "" || want == "" || !strings.Contains(did.Text, want) {
+		t.Errorf("%s: want %q, got %.600s %.900s", feature, want, did.Text, did.Error)
 	}
 }

@@ -37,6 +37,8 @@ const (
 	// Clients are MCP clients that programs are built on: Vercel's AI SDK, LangChain's adapters,
 	// mcp-remote and mcporter.
 	Clients Set = "clients"
+	// ClaudeCode is Claude Code for the platform that runs.
+	ClaudeCode Set = "claude-code"
 	// ClaudeFlow is Claude Flow with the module that its WASM agents need.
 	ClaudeFlow Set = "claude-flow"
 	// AssemblyScript is the compiler of AssemblyScript.
@@ -49,7 +51,7 @@ const (
 
 // Sets returns every set.
 func Sets() []Set {
-	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ServerMemory, ServerEverything, Clients, ClaudeFlow, AssemblyScript, Conformance, Conformance2}
+	return []Set{Node, TypeScriptSDK, TypeScriptSDK2, Inspector, ServerFilesystem, ServerMemory, ServerEverything, Clients, ClaudeCode, ClaudeFlow, AssemblyScript, Conformance, Conformance2}
 }
 
 //go:embed sets
@@ -71,7 +73,8 @@ func ClientScripts(s Set) (client, sdk []byte, err error) {
 	return client, sdk, nil
 }
 
-// ClientsScript returns a program for Node that drives a client of the set [Clients], which says how.
+// ClientsScript returns a program for Node that drives a client of the sets [Clients], [TypeScriptSDK] or
+// [TypeScriptSDK2] through what it can do. How, is said in it.
 func ClientsScript() ([]byte, error) { return scripts.ReadFile("clients.mjs") }
 
 // Dir is the folder of an installed set. It is shared by all tests on the machine: read it, run it,
@@ -102,11 +105,11 @@ func (s Set) files() (files fs.FS, digest string, err error) {
 	return files, hex.EncodeToString(sum.Sum(nil))[:16], nil
 }
 
-// install returns npm's arguments. Only the set that is nothing but optional packages, one for each
-// platform, wants them.
+// install returns npm's arguments. Only the sets that are nothing but optional packages, one for each
+// platform, want them.
 func (s Set) install() []string {
 	optional := "--omit=optional"
-	if s == Node {
+	if s == Node || s == ClaudeCode {
 		optional = "--include=optional"
 	}
 	return []string{

@@ -27,9 +27,32 @@ func Remote(t testing.TB, url, token string) []string {
 	return []string{Node(t), Install(t, npm.Clients).Module("mcp-remote/dist/proxy.js"), url, "--header", "Authorization: Bearer " + token, "--allow-http", "--transport", "http-only"}
 }
 
-// Library is a library that speaks MCP, of the set [npm.Clients]: `ai-sdk` or `langchain`. It lists the
-// tools at an endpoint, and calls one of them.
-func Library(t testing.TB, name, url, token, tool string, args any) (tools []string, text string) {
+// Try is what a client uses of a feature of MCP: a tool or a prompt, or a resource, or both.
+type Try struct {
+	Name      string         `json:"name,omitzero"`
+	URI       string         `json:"uri,omitzero"`
+	Arguments map[string]any `json:"arguments,omitzero"`
+}
+
+// Did is what came of it.
+type Did struct {
+	// Listed are the names, or the URIs, that the client listed before.
+	Listed []string `json:"listed"`
+	// Text is what came in the end, and Error why nothing did.
+	Text  string `json:"text"`
+	Error string `json:"error"`
+}
+
+// Libraries are the clients that [Library] drives, and the sets that hold them.
+func Libraries() map[string]npm.Set {
+	return map[string]npm.Set{
+		"typescript-sdk": npm.TypeScriptSDK, "typescript-sdk-2": npm.TypeScriptSDK2, "typescript-sdk-2, without sessions": npm.TypeScriptSDK2,
+		"ai-sdk": npm.Clients, "langchain": npm.Clients,
+	}
+}
+
+// Library has one of [Libraries] use features at an endpoint, which it all can, in one session.
+func Library(t testing.TB, name, url, token string, tries map[string]Try) map[string]Did {
 	t.Helper()
 	script, err := npm.ClientsScript()
 	if err != nil {
@@ -39,71 +62,110 @@ func Library(t testing.TB, name, url, token, tool string, args any) (tools []str
 	if err := os.WriteFile(file, script, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	raw, err := json.Marshal(args)
+	raw, err := json.Marshal(tries)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out struct {
-		Tools []string `json:"tools"`
-		Text  string   `json:"text"`
-	}
-	said := output(t, file, string(Install(t, npm.Clients)), name, url, token, tool, string(raw))
+	var out map[string]Did
+	said := output(t, file, string(Install(t, Libraries()[name])), name, url, token, string(raw))
 	if err := json.Unmarshal(said, &out); err != nil {
 		t.Fatalf("%s printed %s", name, said)
 	}
-	return out.Tools, out.Text
+	return out
 }
 
-// Mcporter lists the tools at an endpoint, and calls one of them, by mcporter's command line.
-func Mcporter(t testing.TB, url, token, tool string, args any) (tools []string, text string) {
+// Mcporter is mcporter's command line, pointed at one endpoint. Each use is a process of its own.
+type Mcporter struct {
+	t             testing.TB
+	program, file string
+}
+
+// NewMcporter returns an mcporter of the Streamable HTTP endpoint at url, with a bearer token.
+func NewMcporter(t testing.TB, url, token string) *Mcporter {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "mcporter.json")
+	m := &Mcporter{t: t, program: Install(t, npm.Clients).Module("mcporter/dist/cli.js"), file: filepath.Join(t.TempDir(), "mcporter.json")}
 	config, err := json.Marshal(map[string]any{"mcpServers": map[string]any{"s": map[string]any{"baseUrl": url, "headers": map[string]string{"Authorization": "Bearer " + token}}}})
 	if err == nil {
-		err = os.WriteFile(file, config, 0o600)
+		err = os.WriteFile(m.file, config, 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := Install(t, npm.Clients).Module("mcporter/dist/cli.js")
-	var list struct {
-		Tools []struct {
-			Name string `json:"name"`
-		} `json:"tools"`
-	}
-	said := output(t, program, "--config", file, "list", "s", "--json")
-	if err := json.Unmarshal(said, &list); err != nil {
-		t.Fatalf("mcporter printed %s", said)
-	}
-	for _, tool := range list.Tools {
-		tools = append(tools, tool.Name)
-	}
-	raw, err := json.Marshal(args)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tools, string(output(t, program, "--config", file, "call", "s."+tool, "--args", string(raw)))
+	return m
 }
 
-// ListTools sends `tools/list`, as the inspector's command line does, and returns the names.
-func (i *Inspector) ListTools() []string {
-	i.t.Helper()
-	said := output(i.t, i.cli, "--cli", "--server-url", i.url, "--transport", "http", "--header", "Authorization: Bearer "+i.token, "--method", "tools/list", "--format", "json", "--stored-auth-only")
-	var answer struct {
-		Result struct {
-			Tools []struct {
-				Name string `json:"name"`
-			} `json:"tools"`
-		} `json:"result"`
+// Tools lists the tools and calls one of them.
+func (m *Mcporter) Tools(try Try) Did {
+	m.t.Helper()
+	args, err := json.Marshal(try.Arguments)
+	if err != nil || try.Arguments == nil {
+		args = []byte("{}")
 	}
-	if err := json.Unmarshal(said, &answer); err != nil {
-		i.t.Fatalf("the inspector printed %s", said)
+	return Did{
+		Listed: members(m.t, m.output("list", "s", "--json"), "tools", "name"),
+		Text:   string(m.output("call", "s."+try.Name, "--args", string(args))),
 	}
-	var names []string
-	for _, tool := range answer.Result.Tools {
-		names = append(names, tool.Name)
+}
+
+// Resources lists the resources and reads one of them.
+func (m *Mcporter) Resources(try Try) Did {
+	m.t.Helper()
+	return Did{
+		Listed: members(m.t, m.output("resource", "s", "--json"), "resources", "uri"),
+		Text:   string(m.output("resource", "s", try.URI, "--json")),
 	}
-	return names
+}
+
+func (m *Mcporter) output(args ...string) jsontext.Value {
+	m.t.Helper()
+	return output(m.t, append([]string{m.program, "--config", m.file}, args...)...)
+}
+
+// ClaudeCode has Claude Code add an endpoint to its servers, and returns what it says of them all: whether
+// it is connected. It needs no login for that, and reaches nothing but the endpoint.
+func ClaudeCode(t testing.TB, url, token string) string {
+	t.Helper()
+	found, err := filepath.Glob(Install(t, npm.ClaudeCode).Module("@anthropic-ai/*/claude"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("no Claude Code for this platform: %v, %v", found, err)
+	}
+	home := t.TempDir()
+	run := func(args ...string) string {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, found[0], args...)
+		cmd.Dir, cmd.Env = home, []string{"HOME=" + home, "PATH=/usr/bin:/bin", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1", "DISABLE_AUTOUPDATER=1"}
+		said, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("claude %v: %v: %s", args[:2], err, said)
+		}
+		return string(said)
+	}
+	run("mcp", "add", "--transport", "http", "--scope", "user", "mesh", url, "--header", "Authorization: Bearer "+token)
+	return run("mcp", "list")
+}
+
+// members are a member of each object in a list that is a member of an object.
+func members(t testing.TB, raw jsontext.Value, list, member string) (all []string) {
+	t.Helper()
+	var whole map[string]jsontext.Value
+	var listed []map[string]jsontext.Value
+	err := json.Unmarshal(raw, &whole)
+	if err == nil {
+		err = json.Unmarshal(whole[list], &listed)
+	}
+	for _, object := range listed {
+		var text string
+		if err == nil {
+			err = json.Unmarshal(object[member], &text)
+		}
+		all = append(all, text)
+	}
+	if err != nil {
+		t.Fatalf("no list of %s is %s: %v", list, raw, err)
+	}
+	return all
 }
 
 // output is what a program for Node prints. The test fails where it fails.

@@ -63,3 +63,40 @@ func (i *Inspector) CallTool(call ToolCall) Reply {
 	}
 	return Reply{Result: answer.Result}
 }
+
+// Tools lists the tools and calls one of them.
+func (i *Inspector) Tools(try Try) Did {
+	i.t.Helper()
+	listed := members(i.t, i.output("tools/list"), "tools", "name")
+	return Did{Listed: listed, Text: i.CallTool(ToolCall{Name: try.Name, Arguments: try.Arguments}).ToolResult(i.t).Text()}
+}
+
+// Resources lists the resources and reads one of them.
+func (i *Inspector) Resources(try Try) Did {
+	i.t.Helper()
+	listed := members(i.t, i.output("resources/list"), "resources", "uri")
+	return Did{Listed: listed, Text: string(i.output("resources/read", "--uri", try.URI))}
+}
+
+// Prompts lists the prompts and gets one of them.
+func (i *Inspector) Prompts(try Try) Did {
+	i.t.Helper()
+	listed := members(i.t, i.output("prompts/list"), "prompts", "name")
+	return Did{Listed: listed, Text: string(i.output("prompts/get", "--prompt-name", try.Name))}
+}
+
+// output sends a request, as the inspector's command line does, and returns the result.
+func (i *Inspector) output(method string, args ...string) jsontext.Value {
+	i.t.Helper()
+	said := output(i.t, append([]string{
+		i.cli, "--cli", "--server-url", i.url, "--transport", "http", "--header", "Authorization: Bearer " + i.token,
+		"--method", method, "--format", "json", "--stored-auth-only",
+	}, args...)...)
+	var answer struct {
+		Result jsontext.Value `json:"result"`
+	}
+	if err := json.Unmarshal(said, &answer); err != nil {
+		i.t.Fatalf("the inspector printed %s", said)
+	}
+	return answer.Result
+}

@@ -44,6 +44,13 @@ func Conformance(t testing.TB, set npm.Set) []string {
 	return []string{Node(t), Install(t, set).Module("@modelcontextprotocol/conformance/dist/index.js"), "server"}
 }
 
+// ConformanceOfClients is the command that runs a scenario of the suite for clients, which follows as
+// `--scenario`, against the client whose command follows as `--command`.
+func ConformanceOfClients(t testing.TB, set npm.Set) []string {
+	t.Helper()
+	return append(Conformance(t, set)[:2], "client")
+}
+
 // ServerMemory is the command that starts the official memory server.
 func ServerMemory(t testing.TB) []string {
 	t.Helper()

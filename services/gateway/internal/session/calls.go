@@ -4,9 +4,14 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
+
+// cancelGrace is how long an answer of a server may still come once its client has given the call up, as
+// a server may not send one (MCP, Cancellation). Where a transport waits itself it is for less.
+const cancelGrace = 3 * time.Second
 
 // Calls are a session's calls on their way, so that their client can give one up
 // by its id. The zero value has none. It is safe for concurrent use.
@@ -21,6 +26,8 @@ type Call struct {
 	key     string
 	giveUp  context.CancelFunc
 	sent    bool // guarded by Calls.mu
+	// leave ends the wait for the server's answer; nil where nobody waits for it. It is guarded by Calls.mu.
+	leave context.CancelCauseFunc
 	// ends ends the call at its server too; nil where a client that has gone ends nothing.
 	ends context.Context //nolint:containedctx // the client's own
 	// may decides on what the server asks; nil where it can't ask in an answer.
@@ -49,14 +56,13 @@ func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(me
 	if c.ends != nil && c.ends.Err() != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNeverSent, upstream.ErrCancelled)
 	}
-	c.Sent()
 	req.May = c.may
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
 	if c.ends != nil {
-		under, cancel := context.WithCancelCause(ctx)
-		defer cancel(nil)
-		defer context.AfterFunc(c.ends, func() { cancel(upstream.ErrCancelled) })()
-		ctx = under
+		defer context.AfterFunc(c.ends, func() { leave(upstream.ErrCancelled) })()
 	}
+	c.Sent(leave)
 	return c.session.Upstream.Forward(ctx, req, events)
 }
 
@@ -68,11 +74,11 @@ func (c *Call) EndsWith(client context.Context) { c.ends = client }
 // called before Forward.
 func (c *Call) Decides(may func(ctx context.Context, id, raw []byte) *upstream.Own) { c.may = may }
 
-// Sent notes that the call is on its way to the server, or was.
-func (c *Call) Sent() {
+// Sent notes that the call is on its way to the server, or was, and what ends the wait for its answer.
+func (c *Call) Sent(leave context.CancelCauseFunc) {
 	c.session.Calls.mu.Lock()
 	defer c.session.Calls.mu.Unlock()
-	c.sent = true
+	c.sent, c.leave = true, leave
 }
 
 // End forgets the call.
@@ -108,6 +114,9 @@ func (c *Calls) GiveUp(key string) (sent bool) {
 		if open.key == key {
 			open.giveUp()
 			sent = sent || open.sent
+			if leave := open.leave; leave != nil {
+				time.AfterFunc(cancelGrace, func() { leave(upstream.ErrCancelled) })
+			}
 		}
 	}
 	return sent

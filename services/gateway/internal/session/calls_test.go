@@ -2,11 +2,15 @@ package session_test
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
 func TestCallsAreGivenUpByTheirKey(t *testing.T) {
@@ -34,8 +38,28 @@ func TestCallsAreGivenUpByTheirKey(t *testing.T) {
 	if diff := cmp.Diff(map[string]bool{"first": true, "the same id again": true, "another id": false}, got); diff != "" {
 		t.Errorf("given up (-want +got):\n%s", diff)
 	}
-	begin("1", "sent").Sent()
+	begin("1", "sent").Sent(func(error) {})
 	if !sess.Calls.GiveUp("1") || sess.Calls.GiveUp("2") {
 		t.Error("what was sent is not told from what was not")
 	}
+}
+
+// A server may leave a call without an answer that was given up: it is waited for 3 s more.
+func TestACallThatWasGivenUpEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var sess session.Session
+		_, call := sess.Begin(t.Context(), "1", nil)
+		under, leave := context.WithCancelCause(t.Context())
+		call.Sent(leave)
+		sess.Calls.GiveUp("1")
+		time.Sleep(3*time.Second - 1)
+		if synctest.Wait(); under.Err() != nil {
+			t.Error("an answer that comes late is not waited for")
+		}
+		time.Sleep(time.Nanosecond)
+		if synctest.Wait(); !errors.Is(context.Cause(under), upstream.ErrCancelled) {
+			t.Errorf("it ends with %v", context.Cause(under))
+		}
+	})
 }

@@ -78,6 +78,10 @@ func (p *parked) event(raw []byte) {
 		p.takeBack(m.RequestID.Of(raw))
 		return
 	}
+	if isChange(m.Method) { // which a request's own answer does not tell
+		p.of.tell(context.Background(), raw)
+		return
+	}
 	if at := m.ProgressToken; m.Method == mcp.MethodProgress {
 		if p.token == nil || !bytes.Equal(at.Of(raw), p.token) {
 			return // of nothing that the client asked for
@@ -222,9 +226,9 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 		if !q.may {
 			return nil, false
 		}
-		asks[name] = map[string]jsontext.Value{"method": q.method}
-		if q.params != nil {
-			asks[name]["params"] = q.params
+		asks[name] = map[string]jsontext.Value{"method": q.method, "params": q.params}
+		if q.params == nil { // then clients may fail that read what is optional (the Go SDK 1.8.0, roots/list)
+			asks[name]["params"] = jsontext.Value("{}")
 		}
 	}
 	if len(asks) == 0 {

@@ -476,3 +476,22 @@ func TestNobodyIsAskedByGuess(t *testing.T) {
 		}
 	})
 }
+
+// A question without params is asked with empty ones: there are clients that read those of each.
+func TestAQuestionHasParams(t *testing.T) {
+	t.Parallel()
+	s := new(kept)
+	s.answers = func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
+		events([]byte(`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`))
+		<-ctx.Done()
+		return "", fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
+	}
+	sess := flattened(t, s)
+	answer, err := sess.Forward(t.Context(), leg(t, 1, ""), nil)
+	if err != nil || !strings.Contains(string(answer.Message.Raw), `"inputRequests":{"1":{"method":"roots/list","params":{}}}`) {
+		t.Errorf("it is asked %s, %v", answer.Message.Raw, err)
+	}
+	if err := sess.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

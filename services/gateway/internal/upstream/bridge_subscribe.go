@@ -65,6 +65,11 @@ func (n notifications) wants(method string) bool {
 	}
 }
 
+// isChange tells whether a notification is of something that one subscribes to.
+func isChange(method string) bool {
+	return notifications{Tools: true, Prompts: true, Resources: true, URIs: []string{""}}.wants(method)
+}
+
 // subscribe answers subscriptions/listen with what the session's stream brings, until ctx ends.
 func (b *stateless) subscribe(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
 	var params struct {

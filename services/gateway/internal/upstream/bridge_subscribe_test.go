@@ -163,3 +163,38 @@ func TestSubscriptionsHoldEachOtherUpInNothing(t *testing.T) {
 		}
 	})
 }
+
+// What a process over stdio says of a change while it works on a request is for those who have
+// subscribed, and for nobody else: it does not tell to what it belongs.
+func TestAChangeIsNoneOfARequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const change = `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}`
+		s := &kept{kind: "stdio", says: make(chan string)}
+		s.answers = func(_ context.Context, r upstream.Request, events func([]byte)) (string, error) {
+			if events != nil {
+				events([]byte(change))
+			}
+			return `"result":{"content":[]}`, nil
+		}
+		sess := flattened(t, s)
+		ctx, cancel := context.WithCancel(t.Context())
+		heard, ended := []string(nil), make(chan struct{})
+		listens := request(t, `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"_meta":{`+tells+`},"notifications":{"resourceSubscriptions":["a:b"]}}}`, holding(t))
+		go func() {
+			defer close(ended)
+			_, _ = sess.Forward(ctx, listens, func(raw []byte) { heard = append(heard, string(raw)) }) // until it is left
+		}()
+		synctest.Wait()
+		if _, err := sess.Forward(t.Context(), leg(t, 2, ""), func(raw []byte) { t.Errorf("the request hears %s", raw) }); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		cancel()
+		<-ended
+		if len(heard) != 2 || !strings.Contains(heard[1], `"io.modelcontextprotocol/subscriptionId":1},"uri":"a:b"`) {
+			t.Errorf("the subscription hears %v", heard)
+		}
+		synctest.Wait()
+	})
+}

@@ -1,0 +1,159 @@
+package e2e_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npm"
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// Together they make this program the command that the suite for clients starts: the address of the test
+// that knows where the client goes, and the client itself.
+const (
+	clientsTest = "SLUICE_TEST_CLIENTS_TEST"
+	testsClient = "SLUICE_TEST_CLIENT"
+)
+
+// serveSuite tells the test the URL of a scenario's server, and runs the client on the one that it
+// answers.
+func serveSuite() int {
+	err := func() error {
+		test, err := new(net.Dialer).DialContext(context.Background(), "tcp", os.Getenv(clientsTest))
+		if err != nil {
+			return err
+		}
+		defer test.Close()
+		fmt.Fprintln(test, os.Args[len(os.Args)-1])
+		url, err := bufio.NewReader(test).ReadString('\n')
+		if err != nil {
+			return err
+		}
+		client := exec.CommandContext(context.Background(), os.Getenv(testsClient), strings.TrimSpace(url))
+		client.Stdout, client.Stderr = os.Stdout, os.Stderr
+		return client.Run()
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// tally is the suite's summary of one scenario.
+var tally = regexp.MustCompile(`(?m)^Passed: (\d+)/(\d+), (\d+) failed, (\d+) warnings$`)
+
+// clientConforms runs a scenario of the official suite for clients: the suite starts a server, and the
+// client goes to where that is to be reached. It returns how many checks pass, and all that the suite
+// said if any does not.
+func clientConforms(t *testing.T, name, client string, reached func(url string) string) (passed int, wrong string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	lis, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := append(npmtest.ConformanceOfClients(t, npm.Conformance2), "--scenario", name, "--command", self)
+	suite := exec.CommandContext(ctx, command[0], command[1:]...)
+	suite.Dir = t.TempDir()
+	suite.Env = []string{"HOME=" + t.TempDir(), "PATH=" + filepath.Dir(command[0]), clientsTest + "=" + lis.Addr().String(), testsClient + "=" + client}
+	var said bytes.Buffer
+	suite.Stdout, suite.Stderr = &said, &said
+	if err := suite.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if suite.ProcessState == nil { // the test is over before the scenario is
+			_ = suite.Process.Kill()
+			_ = suite.Wait()
+		}
+	}()
+	_ = lis.SetDeadline(time.Now().Add(30 * time.Second)) // what the suite gives a client
+	asks, err := lis.Accept()
+	if err != nil {
+		t.Fatalf("the suite starts no client: %v", err)
+	}
+	defer asks.Close()
+	url, err := bufio.NewReader(asks).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(asks, reached(strings.TrimSpace(url)))
+	err = suite.Wait() // it fails where a check does
+	found := tally.FindStringSubmatch(said.String())
+	if found == nil {
+		t.Fatalf("the suite has no summary: %v\n%s", err, &said)
+	}
+	passed, _ = strconv.Atoi(found[1]) // they are digits
+	if err != nil || found[1] != found[2] || found[3] != "0" || found[4] != "0" {
+		return passed, said.String()
+	}
+	return passed, ""
+}
+
+// TestConformanceOfClients runs the official suite for clients on the official SDK's client: where it
+// reaches the suite's servers by itself, and where there is a mesh between the two, whose requests are
+// what the servers then check. The scenarios of OAuth are left out: the mesh has an authentication of its
+// own towards either side, and no client's login passes it.
+func TestConformanceOfClients(t *testing.T) {
+	t.Parallel()
+	client := conformanceProgram(t, "everything-client")
+	for _, scenario := range []struct {
+		name            string
+		direct, through int
+		// sessions says that the client has a session with the mesh, as it has with the suite's server.
+		sessions bool
+	}{
+		{"initialize", 1, 2, false}, // what the mesh asks first is one more message that is held to the schema
+		{"tools_call", 2, 2, false},
+		// Its server asks on its session's stream, and not in its answer: without sessions nobody takes that.
+		{"elicitation-sep1034-client-defaults", 5, 5, true},
+		{"sse-retry", 3, 3, false},
+		{"sep-2322-client-request-state", 5, 5, false},
+		{"http-standard-headers", 9, 9, false},
+		{"http-custom-headers", 18, 18, false},
+		{"http-invalid-tool-headers", 12, 12, false},
+		{"json-schema-ref-no-deref", 1, 1, false},
+		{"json-schema-2020-12-preservation", 9, 9, false},
+		// request-metadata is left out: its server refuses the first request with the very revision that
+		// it was asked in, so that it is of none to the mesh, which asks for what is spoken once.
+	} {
+		t.Run(scenario.name, func(t *testing.T) {
+			if direct, wrong := clientConforms(t, scenario.name, client, func(url string) string { return url }); direct != scenario.direct || wrong != "" {
+				t.Errorf("the client by itself passes %d checks, want %d\n%s", direct, scenario.direct, wrong)
+			}
+			through, wrong := clientConforms(t, scenario.name, client, func(url string) string {
+				s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  suite: {http: {url: %q}}", url), Policy: `version: 1
+default: allow
+rules:
+  - {name: every-method, match: {method: "*"}, action: allow}
+`})
+				if scenario.sessions {
+					return identified(t, older(t, s.MCP("suite")))
+				}
+				return identified(t, s.MCP("suite"))
+			})
+			if through != scenario.through || wrong != "" {
+				t.Errorf("through the gateway %d checks pass, want %d\n%s", through, scenario.through, wrong)
+			}
+		})
+	}
+}

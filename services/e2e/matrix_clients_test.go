@@ -1,0 +1,123 @@
+package e2e_test
+
+import (
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// matrixClient is a client of the matrix.
+type matrixClient struct {
+	name string
+	// lacks are the features that it has no way to use, and lacksAmongAll those at the URL of all.
+	lacks, lacksAmongAll []string
+	// lacksAt are those that it lacks beside them at the URL of a server.
+	lacksAt map[string][]string
+	// does uses features at an endpoint, and tells what came of them.
+	does func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did
+}
+
+func matrixClients() []matrixClient {
+	// Command lines that begin anew for each request use tools alone where that was tried at the
+	// server's own URL.
+	noTools := slices.DeleteFunc(features(), func(f string) bool { return f == mcpTools })
+	inspector := []string{mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpProgress, mcpCancellation}
+	mcporter := append([]string{mcpPrompts}, inspector...)
+	aiSDK := []string{mcpSampling, mcpSubscriptions, mcpProgress}
+	langchain := []string{mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions}
+	return []matrixClient{
+		{"go-sdk", nil, nil, nil, bySDK(bearing)},
+		{"go-sdk, with sessions", nil, nil, nil, bySDK(func(t *testing.T, url, token string) mcp.Transport {
+			t.Helper()
+			return bearing(t, older(t, url), token)
+		})},
+		{"typescript-sdk", nil, nil, nil, byLibrary("typescript-sdk")},
+		{"typescript-sdk-2", nil, nil, nil, byLibrary("typescript-sdk-2")},
+		{"typescript-sdk-2, without sessions", nil, nil, nil, byLibrary("typescript-sdk-2, without sessions")},
+		{"inspector", inspector, noTools, nil, func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
+			t.Helper()
+			i := npmtest.NewInspector(t, url, token)
+			return each(tries, map[string]func(npmtest.Try) npmtest.Did{mcpTools: i.Tools, mcpResources: i.Resources, mcpPrompts: i.Prompts})
+		}},
+		// In a session it gives a call up without a word to the server.
+		{"ai-sdk", aiSDK, append([]string{mcpCancellation}, aiSDK...), nil, byLibrary("ai-sdk")},
+		{"langchain", langchain, langchain, nil, byLibrary("langchain")},
+		{"mcporter", mcporter, noTools, nil, func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
+			t.Helper()
+			m := npmtest.NewMcporter(t, url, token)
+			return each(tries, map[string]func(npmtest.Try) npmtest.Did{mcpTools: m.Tools, mcpResources: m.Resources})
+		}},
+		// It opens a session of its own beside its client's and ends none, and a process with two of them
+		// asks neither, and tells neither of changes.
+		{"mcp-remote", nil, []string{mcpSubscriptions}, map[string][]string{"program": {mcpSampling, mcpElicitation, mcpSubscriptions}, "memory": {mcpSubscriptions}}, bySDK(programs(func(t *testing.T, url, token string) []string { t.Helper(); return npmtest.Remote(t, url, token) }))},
+		{"sluice stdio", nil, nil, nil, bySDK(programs(sluiceStdio))},
+	}
+}
+
+// each uses features one after the other.
+func each(tries map[string]npmtest.Try, can map[string]func(npmtest.Try) npmtest.Did) map[string]npmtest.Did {
+	did := make(map[string]npmtest.Did, len(tries))
+	for feature, try := range tries {
+		did[feature] = can[feature](try)
+	}
+	return did
+}
+
+// byLibrary does it with one of [npmtest.Libraries].
+func byLibrary(name string) func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
+	return func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
+		t.Helper()
+		return npmtest.Library(t, name, url, token, tries)
+	}
+}
+
+// bearing reaches an endpoint over HTTP with a token.
+func bearing(_ *testing.T, url, token string) mcp.Transport {
+	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: bearer{token}}}
+}
+
+// programs reaches an endpoint by a program that speaks over stdio.
+func programs(command func(t *testing.T, url, token string) []string) func(t *testing.T, url, token string) mcp.Transport {
+	return func(t *testing.T, url, token string) mcp.Transport {
+		t.Helper()
+		args := command(t, url, token)
+		c := exec.CommandContext(t.Context(), args[0], args[1:]...)
+		base, _, _ := strings.Cut(url, "/mcp")
+		c.Dir, c.Env = t.TempDir(), []string{"HOME=" + t.TempDir(), "PATH=" + filepath.Dir(npmtest.Node(t)) + ":" + os.Getenv("PATH"), "SLUICE_URL=" + base, "SLUICE_TOKEN=" + token}
+		return &mcp.CommandTransport{Command: c}
+	}
+}
+
+// sluiceStdio is the command of `sluice stdio` for an endpoint.
+func sluiceStdio(t *testing.T, url, _ string) []string {
+	t.Helper()
+	args := []string{stack.Program(t, "sluice"), "stdio"}
+	if _, server, one := strings.Cut(url, "/mcp/"); one {
+		args = append(args, "--server", server)
+	}
+	return args
+}
+
+// Claude Code connects to the mesh, and without a token is told so. What it does in a session needs a
+// login, and so is no part of the matrix.
+func TestClaudeCodeConnects(t *testing.T) {
+	t.Parallel()
+	s := stack.Up(t, stack.Options{Servers: stdioEntry(t, "memory", npmtest.ServerMemory(t)), Policy: openPolicy})
+	for _, url := range []string{s.MCP("memory"), allOf(s)} {
+		if said := npmtest.ClaudeCode(t, url, stack.AgentToken); !strings.Contains(said, "Connected") {
+			t.Errorf("%s: it says %s", url, said)
+		}
+	}
+	if said := npmtest.ClaudeCode(t, s.MCP("memory"), "nobody's"); strings.Contains(said, "Connected") || !strings.Contains(said, "401") {
+		t.Errorf("without a token it says %s", said)
+	}
+}

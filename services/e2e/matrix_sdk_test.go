@@ -1,0 +1,205 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+)
+
+// matrixSDK is the official Go SDK's client in a session of the matrix.
+type matrixSDK struct {
+	*mcp.ClientSession
+
+	// changed are the URIs of resources that have changed, and steps those of progress.
+	changed chan string
+	steps   chan float64
+}
+
+// bySDK uses features with the official Go SDK over a transport to a URL. What is subscribed to is
+// subscribed to first and waited for last.
+func bySDK(over func(t *testing.T, url, token string) mcp.Transport) func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
+	return func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
+		t.Helper()
+		c := &matrixSDK{changed: make(chan string, 100), steps: make(chan float64, 100)}
+		client := mcp.NewClient(&mcp.Implementation{Name: "matrix", Version: "1"}, &mcp.ClientOptions{
+			CreateMessageHandler: sampled, //nolint:staticcheck // see attending
+			ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"username": "ana", "name": "ana"}}, nil
+			},
+			ResourceUpdatedHandler:      func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) { c.changed <- r.Params.URI },
+			ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { c.steps <- r.Params.Progress },
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		var err error
+		if c.ClientSession, err = client.Connect(ctx, over(t, url, token), nil); err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		did := make(map[string]npmtest.Did, len(tries))
+		watched, watches := tries[mcpSubscriptions]
+		if watches {
+			if err := c.Subscribe(ctx, &mcp.SubscribeParams{URI: watched.URI}); err != nil {
+				t.Errorf("subscribe: %v", err)
+			}
+		}
+		for _, feature := range features() {
+			try, ok := tries[feature]
+			if !ok || feature == mcpSubscriptions {
+				continue
+			}
+			within, cancel := context.WithTimeout(ctx, 15*time.Second)
+			did[feature] = c.use(within, feature, try)
+			cancel()
+		}
+		if watches {
+			did[mcpSubscriptions] = c.hear(ctx, watched)
+		}
+		return did
+	}
+}
+
+// use uses one feature.
+func (c *matrixSDK) use(ctx context.Context, feature string, try npmtest.Try) (did npmtest.Did) {
+	var err error
+	switch feature {
+	case mcpTools:
+		for listed, failed := range c.Tools(ctx, nil) {
+			if failed != nil {
+				return npmtest.Did{Error: failed.Error()}
+			}
+			did.Listed = append(did.Listed, listed.Name)
+		}
+		did.Text, err = c.call(ctx, try)
+	case mcpResources:
+		did, err = c.read(ctx, try)
+	case mcpPrompts:
+		for listed, failed := range c.Prompts(ctx, nil) {
+			if failed != nil {
+				return npmtest.Did{Error: failed.Error()}
+			}
+			did.Listed = append(did.Listed, listed.Name)
+		}
+		did.Text, err = text(c.GetPrompt(ctx, &mcp.GetPromptParams{Name: try.Name}))
+	case mcpCompletion:
+		params := &mcp.CompleteParams{Ref: &mcp.CompleteReference{Type: "ref/prompt", Name: try.Name}}
+		for name, value := range try.Arguments {
+			params.Argument = mcp.CompleteParamsArgument{Name: name, Value: fmt.Sprint(value)}
+		}
+		did.Text, err = text(c.Complete(ctx, params))
+	case mcpProgress:
+		did.Text, err = c.watch(ctx, try)
+	case mcpCancellation:
+		did.Text, err = c.giveUp(ctx, try)
+	default:
+		did.Text, err = c.call(ctx, try)
+	}
+	if err != nil {
+		did.Error = err.Error()
+	}
+	return did
+}
+
+// text is a result as JSON.
+func text[R any](result R, err error) (string, error) {
+	if err != nil {
+		return "", err
+	}
+	raw, err := json.Marshal(result)
+	return string(raw), err
+}
+
+func (c *matrixSDK) call(ctx context.Context, try npmtest.Try) (string, error) {
+	args := try.Arguments
+	if args == nil {
+		args = map[string]any{}
+	}
+	params := &mcp.CallToolParams{Name: try.Name, Arguments: args}
+	params.SetProgressToken("steps")
+	return text(c.CallTool(ctx, params))
+}
+
+// read lists resources, and templates of them, and reads one.
+func (c *matrixSDK) read(ctx context.Context, try npmtest.Try) (did npmtest.Did, err error) {
+	for listed, err := range c.Resources(ctx, nil) {
+		if err != nil {
+			return did, err
+		}
+		did.Listed = append(did.Listed, listed.URI)
+	}
+	if _, err := c.ListResourceTemplates(ctx, nil); err != nil {
+		return did, err
+	}
+	did.Text, err = text(c.ReadResource(ctx, &mcp.ReadResourceParams{URI: try.URI}))
+	return did, err
+}
+
+// watch counts the steps of a call's progress, each of which is to be above the one before.
+func (c *matrixSDK) watch(ctx context.Context, try npmtest.Try) (string, error) {
+	for len(c.steps) > 0 { // of calls before
+		<-c.steps
+	}
+	if _, err := c.call(ctx, try); err != nil {
+		return "", err
+	}
+	rising, last := "rising", -1.0
+	for n := 0; ; n++ {
+		select {
+		case step := <-c.steps:
+			if step <= last {
+				rising = "not rising"
+			}
+			last = step
+		case <-time.After(200 * time.Millisecond): // the last may come behind the answer
+			return fmt.Sprintf("%d steps, %s", n, rising), nil
+		}
+	}
+}
+
+// giveUp begins a call that takes long, and gives it up.
+func (c *matrixSDK) giveUp(ctx context.Context, try npmtest.Try) (string, error) {
+	hasty, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	if answer, err := c.call(hasty, try); !errors.Is(err, context.DeadlineExceeded) {
+		return answer, err
+	}
+	return "given up", nil
+}
+
+// hear waits until the change of a resource was told, which a tool brings about where there is one. A
+// tool that switches changes on and off is left switched off.
+func (c *matrixSDK) hear(ctx context.Context, try npmtest.Try) (did npmtest.Did) {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	change := func() (said string) {
+		if try.Name != "" {
+			said, _ = c.call(ctx, try) // then nothing is heard
+		}
+		return said
+	}
+	said := change()
+	if strings.Contains(said, "Stopped") {
+		said = change()
+	}
+	select {
+	case uri := <-c.changed:
+		did.Text = "changed " + uri
+	case <-ctx.Done():
+		did.Error = "it heard of no change: " + said
+	}
+	if strings.Contains(said, "Started") {
+		change()
+	}
+	if err := c.Unsubscribe(ctx, &mcp.UnsubscribeParams{URI: try.URI}); err != nil {
+		did.Error += err.Error()
+	}
+	return did
+}

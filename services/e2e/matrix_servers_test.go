@@ -1,0 +1,113 @@
+package e2e_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// matrixServer is a server of the matrix: its entry of the configuration, and what it has.
+type matrixServer struct {
+	name, entry string
+	// tries are what is used of the features that it has.
+	tries map[string]matrixTry
+	// alone are those of them that it has, or that are tried, at its own URL alone.
+	alone []string
+}
+
+func matrixServers(t *testing.T) []matrixServer {
+	t.Helper()
+	folder := t.TempDir()
+	file := filepath.Join(folder, "a.txt")
+	if err := os.WriteFile(file, []byte("hello"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Tools that depend on what the client can do are new each time that one can do more.
+	unpinned := func(entry string) string { return strings.Replace(entry, "{", `{pin: "off", `, 1) }
+	slow := []string{mcpSubscriptions} // it changes every 3 s, and so is waited for once
+	conditional := []string{mcpSampling, mcpElicitation}
+	return []matrixServer{
+		{"sessions", fmt.Sprintf("  sessions: {http: {url: %q}}", older(t, everythingServer(t, false))), officialTries("test_sampling", "test_elicitation"), slow},
+		{"stateless", fmt.Sprintf("  stateless: {http: {url: %q}}", sessionless(t, everythingServer(t, true))), officialTries("test_input_required_result_sampling", "test_input_required_result_elicitation"), slow},
+		{"web", unpinned(fmt.Sprintf("  web: {http: {url: %q}}", webServer(t, npmtest.ServerEverything(t, "streamableHttp"))+"/mcp")), everythingTries(), conditional},
+		{"sse", unpinned(fmt.Sprintf("  sse: {http: {url: %q}}", webServer(t, npmtest.ServerEverything(t, "sse"))+"/sse")), everythingTries(), conditional},
+		{"program", unpinned(stdioEntry(t, "program", npmtest.ServerEverything(t, "stdio"))), everythingTries(), conditional},
+		{"files", stdioEntry(t, "files", npmtest.ServerFilesystem(t, folder)), map[string]matrixTry{
+			mcpTools: {npmtest.Try{Name: "read_text_file", Arguments: map[string]any{"path": file}}, "hello"},
+		}, nil},
+		{"memory", stdioEntry(t, "memory", npmtest.ServerMemory(t)), map[string]matrixTry{
+			mcpTools:         {npmtest.Try{Name: "read_graph"}, "entities"},
+			mcpResources:     {npmtest.Try{URI: "memory://knowledge-graph"}, "entities"},
+			mcpSubscriptions: {npmtest.Try{URI: "memory://knowledge-graph", Name: "create_entities", Arguments: map[string]any{"entities": []any{map[string]any{"name": "ana", "entityType": "person", "observations": []any{"likes tea"}}}}}, ""},
+		}, nil},
+		// It says that it has resources, and does not know the method that lists them.
+		{"claude-flow", claudeFlowEntry(t), map[string]matrixTry{mcpTools: {npmtest.Try{Name: "wasm_agent_list"}, "agents"}}, nil},
+	}
+}
+
+// officialTries are what is used of the official Go SDK's server: it asks in one way in sessions, and in
+// another without them. It has no tool that takes long enough to be given up.
+func officialTries(samples, elicits string) map[string]matrixTry {
+	return map[string]matrixTry{
+		mcpTools:         {npmtest.Try{Name: "test_simple_text"}, "simple text"},
+		mcpResources:     {npmtest.Try{URI: "test://static-text"}, "content of the static text resource"},
+		mcpPrompts:       {npmtest.Try{Name: "test_simple_prompt"}, "This is a simple prompt"},
+		mcpCompletion:    {npmtest.Try{Name: "test_prompt_with_arguments", Arguments: map[string]any{"arg1": "x"}}, `"values":[]`},
+		mcpSampling:      {npmtest.Try{Name: samples, Arguments: map[string]any{"prompt": "hello"}}, "re: "},
+		mcpElicitation:   {npmtest.Try{Name: elicits, Arguments: map[string]any{"message": "who?"}}, "ana"},
+		mcpSubscriptions: {npmtest.Try{URI: "test://watched-resource"}, ""}, // it changes by itself
+		mcpProgress:      {npmtest.Try{Name: "test_tool_with_progress"}, "3 steps, rising"},
+	}
+}
+
+// everythingTries are what is used of the official server that has something of everything.
+func everythingTries() map[string]matrixTry {
+	const slow = "trigger-long-running-operation"
+	return map[string]matrixTry{
+		mcpTools:         {npmtest.Try{Name: "echo", Arguments: map[string]any{"message": "hello"}}, "hello"},
+		mcpResources:     {npmtest.Try{URI: "demo://resource/static/document/features.md"}, "Everything Server"},
+		mcpPrompts:       {npmtest.Try{Name: "simple-prompt"}, "This is a simple prompt"},
+		mcpCompletion:    {npmtest.Try{Name: "completable-prompt", Arguments: map[string]any{"department": "S"}}, `"Sales","Support"`},
+		mcpSampling:      {npmtest.Try{Name: "trigger-sampling-request", Arguments: map[string]any{"prompt": "hello"}}, "re: "},
+		mcpElicitation:   {npmtest.Try{Name: "trigger-elicitation-request"}, "ana"},
+		mcpSubscriptions: {npmtest.Try{URI: "demo://resource/dynamic/text/1", Name: "toggle-subscriber-updates"}, ""},
+		mcpProgress:      {npmtest.Try{Name: slow, Arguments: map[string]any{"duration": 0.3, "steps": 3}}, "3 steps, rising"},
+		mcpCancellation:  {npmtest.Try{Name: slow, Arguments: map[string]any{"duration": 50, "steps": 2}}, ""},
+	}
+}
+
+// webServer starts a program that serves HTTP on the port in PORT, and returns its address.
+func webServer(t *testing.T, command []string) string {
+	t.Helper()
+	addr := stack.FreeAddr(t)
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := exec.Command(command[0], command[1:]...)
+	server.Dir, server.Env = t.TempDir(), []string{"PORT=" + port, "HOME=" + t.TempDir(), "PATH=" + filepath.Dir(command[0])}
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Kill() // it has nothing to keep
+		_ = server.Wait()
+	})
+	for range 1200 {
+		if conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr); err == nil {
+			_ = conn.Close()
+			return "http://" + addr
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Fatal("the server does not listen")
+	return ""
+}
