@@ -257,9 +257,13 @@ func TestCommandLineLooks(t *testing.T) {
 			t.Errorf("of one that is it says %q", ran.Stderr)
 		}
 		missing := d.sluice(t, "policy", "explain", "--server", "demo")
-		holds(t, missing, 2, missing.Stderr, "at least one of the flags in the group [tool method] is required")
+		holds(t, missing, 2, missing.Stderr, "at least one of the flags in the group [tool prompt uri method] is required")
 		ran = d.sluice(t, "policy", "explain", "--server", "demo", "--method", "prompts/list")
 		holds(t, ran, 0, ran.Stdout, "deny  method_denied\n", `No rule with an action is about the method "prompts/list"`)
+		ran = d.sluice(t, "policy", "explain", "--server", "demo", "--uri", "file:///a")
+		holds(t, ran, 0, ran.Stdout, "deny  method_denied\n", `No rule with an action is about the method "resources/read"`)
+		ran = d.sluice(t, "policy", "explain", "--server", "demo", "--prompt", "p", "--method", "completion/complete")
+		holds(t, ran, 0, ran.Stdout, `No rule with an action is about the method "completion/complete"`)
 	})
 	t.Run("completion", func(t *testing.T) {
 		for _, shell := range []string{"bash", "zsh", "fish"} {

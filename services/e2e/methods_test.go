@@ -118,8 +118,8 @@ rules:
 		}
 	}
 	want := []string{
-		"prompts/list prompts", "prompts/get prompts praise a book", "completion/complete completion",
-		"completion/complete completion", "resources/read  library://shelf",
+		"prompts/list prompts", "prompts/get prompts praise a book", "completion/complete completion praise a book",
+		"completion/complete completion praise a book", "resources/read  library://shelf",
 	}
 	if diff := cmp.Diff(want, told); diff != "" {
 		t.Errorf("on record (-want +got):\n%s", diff)

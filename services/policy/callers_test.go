@@ -28,6 +28,7 @@ func TestCallersAreEnforcedAndTheRestIsUnimplemented(t *testing.T) {
 		"sluice.policy.v1.PolicyService.DecideCall",
 		"sluice.policy.v1.PolicyService.ExplainCall",
 		"sluice.policy.v1.PolicyService.FilterTools",
+		"sluice.policy.v1.PolicyService.FilterNames",
 		"sluice.policy.v1.PolicyService.GetRevision",
 		"sluice.policy.v1.PolicyService.LeaseRevision",
 		"sluice.policy.v1.PolicyService.LintDocuments",

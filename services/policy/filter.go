@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"fmt"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
@@ -38,6 +39,42 @@ func (s *Service) filter(ctx context.Context, set *activeSet, who engine.Subject
 			return nil, ctx.Err()
 		}
 		resp.Tools[i] = packVisibility(tool.GetName(), set.Visible(who, req.GetServer(), tool.GetName(), s.facts(set, req.GetServer(), tool.GetName(), tool.GetDefinitionDigest())))
+	}
+	return resp, nil
+}
+
+// told are what lists and notifications tell of, by their methods.
+var told = map[string]engine.Listed{
+	"prompts/list":                    engine.ListedPrompt,
+	"resources/list":                  engine.ListedResource,
+	"resources/templates/list":        engine.ListedTemplate,
+	"notifications/resources/updated": engine.ListedUpdate,
+}
+
+// FilterNames implements policyv1.PolicyServiceServer. It takes turns with [Service.FilterTools].
+func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequest) (*policyv1.FilterNamesResponse, error) {
+	set, who, err := s.judge(ctx, "", req.GetSubject())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	what, known := told[req.GetMethod()]
+	if !known { // the contract lets no other one through
+		return nil, fmt.Errorf("nothing is told by %q", req.GetMethod())
+	}
+	if len(req.GetNames()) > 1 { // one takes as long as a call
+		done, err := s.lists.Take(ctx, ownerOf(who))
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
+	resp := &policyv1.FilterNamesResponse{PolicyRevision: set.Revision(), Visible: make([]bool, len(req.GetNames()))}
+	facts := set.known.servers[req.GetServer()].OfServer()
+	for i, name := range req.GetNames() {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		resp.Visible[i] = set.Shows(who, req.GetServer(), what, name, facts)
 	}
 	return resp, nil
 }

@@ -20,7 +20,7 @@ import (
 // unpackCall reads a call. Of a tool that an operator names without a definition the newest
 // counts.
 func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, who engine.Subject) engine.Call {
-	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Params: c.GetParamsJson(), Subject: who}
+	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: who}
 	if !call.OfTool() {
 		call.Facts = set.known.servers[c.GetServer()].OfServer()
 		return call

@@ -253,10 +253,12 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 		return nil, toStatus(err)
 	}
 	reach := set.Reach(who, req.GetServer())
-	resp := &policyv1.CheckServerResponse{CouldAllow: reach.Some, HidesNone: reach.HidesNone, PolicyRevision: set.Revision()}
+	resp := &policyv1.CheckServerResponse{
+		CouldAllow: reach.Some, HidesNone: reach.HidesNone, PolicyRevision: set.Revision(),
+		PromptsAlike: reach.PromptsAlike, ResourcesAlike: reach.ResourcesAlike,
+	}
 	for _, method := range req.GetMethods() {
-		call := engine.Call{Method: method, Server: req.GetServer(), Subject: who, Facts: set.known.servers[req.GetServer()].OfServer()}
-		if set.Decide(call).Effect != engine.Deny {
+		if set.Could(who, req.GetServer(), method, set.known.servers[req.GetServer()].OfServer()) {
 			resp.Methods = append(resp.Methods, method)
 		}
 	}

@@ -55,8 +55,9 @@ func makeEverySpan(t *testing.T, collector string) {
 	up := rawmcp.Start(t, `[{"name":"limited","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
 	s := stack.Start(t, stack.Write(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL),
-		Policy:  "version: 1\nname: p\ndefault: deny\ntools:\n  limited: {rate_limit: {max: 2, window: 60}}\n  pay: {action: require_approval}\n  wasm_agent_create: {action: allow}\n  wasm_agent_prompt: {action: allow}\n  wasm_model_ask: {action: allow}\n",
-		Extra:   fmt.Sprintf("telemetry: {otlp: %q, sample: 1}\napprovals: {hold: 1s}", collector),
+		Policy: "version: 1\nname: p\ndefault: deny\ntools:\n  limited: {rate_limit: {max: 2, window: 60}}\n  pay: {action: require_approval}\n  wasm_agent_create: {action: allow}\n  wasm_agent_prompt: {action: allow}\n  wasm_model_ask: {action: allow}\n" +
+			"rules:\n  - {name: lists, match: {method: prompts/list}, action: allow}\n  - {name: prompts, match: {prompt: p}, action: allow}\n",
+		Extra: fmt.Sprintf("telemetry: {otlp: %q, sample: 1}\napprovals: {hold: 1s}", collector),
 	}))
 	agents := stack.Connect(t, s.MCP("agents"), stack.AgentToken)
 	for create, prompt := range map[string]string{
@@ -70,6 +71,8 @@ func makeEverySpan(t *testing.T, collector string) {
 	}
 	c := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
 	c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	up.On("", rawmcp.Result(`{"prompts":[{"name":"p"}]}`))
+	c.Post(`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`)
 	c.Post(`{"jsonrpc":"2.0","id":"x","result":{}}`) // an answer that nobody asked for
 	c.Call("limited", "{}")
 	c.Call("pay", "{}") // it is held, and gets its ticket

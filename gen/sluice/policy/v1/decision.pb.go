@@ -254,8 +254,9 @@ type Call struct {
 	// Server that the call goes to, by its configured name.
 	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
 	// What is called: the tool's name for `tools/call`; for other methods the
-	// prompt's name or the resource's URI, else empty. At most 4,096 bytes. The
-	// judge itself refuses a tool name outside `^[A-Za-z0-9_./-]{1,128}$`.
+	// prompt's name, the resource's URI or, of a completion, that or the template,
+	// else empty. At most 4,096 bytes. The judge itself refuses a tool name outside
+	// `^[A-Za-z0-9_./-]{1,128}$`.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// `params` as the judged JSON text, at most 4 MiB; empty means none. It is
 	// never re-encoded: a reader that parses it again must be as strict as the
@@ -265,8 +266,12 @@ type Call struct {
 	// SHA-256 of the tool's canonical definition as the caller's session listed
 	// it, from CatalogService.ReportTools: 32 bytes, or empty where none is known.
 	DefinitionDigest []byte `protobuf:"bytes,5,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What `name` is of `completion/complete`, as its params say: `ref/prompt` or
+	// `ref/resource`. Empty for other methods; a completion without it is denied by
+	// every rule that denies by name, and allowed by none.
+	Ref           string `protobuf:"bytes,6,opt,name=ref,proto3" json:"ref,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Call) Reset() {
@@ -332,6 +337,13 @@ func (x *Call) GetDefinitionDigest() []byte {
 		return x.DefinitionDigest
 	}
 	return nil
+}
+
+func (x *Call) GetRef() string {
+	if x != nil {
+		return x.Ref
+	}
+	return ""
 }
 
 // Decision is the verdict on one call and the terms that go with it.
@@ -1003,7 +1015,7 @@ var File_sluice_policy_v1_decision_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\n" +
-	"\x1fsluice/policy/v1/decision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/policy/v1/tool_class.proto\x1a\x1fsluice/ratelimit/v1/limit.proto\"\xf6\x01\n" +
+	"\x1fsluice/policy/v1/decision.proto\x12\x10sluice.policy.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1bsluice/common/v1/code.proto\x1a!sluice/policy/v1/tool_class.proto\x1a\x1fsluice/ratelimit/v1/limit.proto\"\xad\x02\n" +
 	"\x04Call\x12;\n" +
 	"\x06method\x18\x01 \x01(\tB#\xbaH r\x1e2\x1c^([A-Za-z0-9_./$-]{1,128})?$R\x06method\x120\n" +
 	"\x06server\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12\x1c\n" +
@@ -1011,7 +1023,8 @@ const file_sluice_policy_v1_decision_proto_rawDesc = "" +
 	"\vparams_json\x18\x04 \x01(\tB\n" +
 	"\xbaH\ar\x05(\x80\x80\x80\x02R\n" +
 	"paramsJson\x124\n" +
-	"\x11definition_digest\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\"\xec\x05\n" +
+	"\x11definition_digest\x18\x05 \x01(\fB\a\xbaH\x04z\x02\x18 R\x10definitionDigest\x125\n" +
+	"\x03ref\x18\x06 \x01(\tB#\xbaH r\x1e2\x1c^(ref/prompt|ref/resource)?$R\x03ref\"\xec\x05\n" +
 	"\bDecision\x120\n" +
 	"\x06effect\x18\x01 \x01(\x0e2\x18.sluice.policy.v1.EffectR\x06effect\x12*\n" +
 	"\x04code\x18\x02 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12\x18\n" +

@@ -168,7 +168,7 @@ func (x *DecideCallResponse) GetKeeping() *Keeping {
 }
 
 // Keeping is for which calls a decision holds beside the one that was judged: those of the
-// same method, server, name and definition whose principals are alike in tenant, subject,
+// same method, server, name, ref and definition whose principals are alike in tenant, subject,
 // agent, groups and chain. It is made from neither arguments nor the time. Decisions that
 // ask for approval, or say that a tool is unknown, are never kept.
 type Keeping struct {
@@ -773,6 +773,141 @@ func (x *ToolVisibility) GetRule() *RuleRef {
 	return nil
 }
 
+// FilterNamesRequest is what a list of one server, or a notification, tells of.
+type FilterNamesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Server that told it, by its configured name.
+	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
+	// What tells of it, by its method: `prompts/list`, whose prompts are judged as
+	// `prompts/get`; `resources/list`, whose resources as `resources/read`;
+	// `resources/templates/list`; or `notifications/resources/updated`, whose resource
+	// is judged as `resources/subscribe`.
+	Method string `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
+	// Names of prompts, URIs or templates of URIs, at most 512, each of at most 4,096
+	// bytes: longer lists are asked about in parts. A longer name can't be called: it is
+	// not asked about.
+	Names []string `protobuf:"bytes,3,rep,name=names,proto3" json:"names,omitempty"`
+	// On whose behalf, when an operator asks, as in DecideCallRequest. Refused from a
+	// role.
+	Subject       *v1.Principal `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FilterNamesRequest) Reset() {
+	*x = FilterNamesRequest{}
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FilterNamesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FilterNamesRequest) ProtoMessage() {}
+
+func (x *FilterNamesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FilterNamesRequest.ProtoReflect.Descriptor instead.
+func (*FilterNamesRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *FilterNamesRequest) GetServer() string {
+	if x != nil {
+		return x.Server
+	}
+	return ""
+}
+
+func (x *FilterNamesRequest) GetMethod() string {
+	if x != nil {
+		return x.Method
+	}
+	return ""
+}
+
+func (x *FilterNamesRequest) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *FilterNamesRequest) GetSubject() *v1.Principal {
+	if x != nil {
+		return x.Subject
+	}
+	return nil
+}
+
+// FilterNamesResponse says what may be seen.
+type FilterNamesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether it is shown, one answer for each name asked about, in the same order. A
+	// list of another length shows nothing.
+	Visible []bool `protobuf:"varint,1,rep,packed,name=visible,proto3" json:"visible,omitempty"`
+	// Revision that judged: hex SHA-256, 64 characters.
+	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *FilterNamesResponse) Reset() {
+	*x = FilterNamesResponse{}
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FilterNamesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FilterNamesResponse) ProtoMessage() {}
+
+func (x *FilterNamesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FilterNamesResponse.ProtoReflect.Descriptor instead.
+func (*FilterNamesResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *FilterNamesResponse) GetVisible() []bool {
+	if x != nil {
+		return x.Visible
+	}
+	return nil
+}
+
+func (x *FilterNamesResponse) GetPolicyRevision() string {
+	if x != nil {
+		return x.PolicyRevision
+	}
+	return ""
+}
+
 // CheckServerRequest names a server.
 type CheckServerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -790,7 +925,7 @@ type CheckServerRequest struct {
 
 func (x *CheckServerRequest) Reset() {
 	*x = CheckServerRequest{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[11]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -802,7 +937,7 @@ func (x *CheckServerRequest) String() string {
 func (*CheckServerRequest) ProtoMessage() {}
 
 func (x *CheckServerRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[11]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -815,7 +950,7 @@ func (x *CheckServerRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckServerRequest.ProtoReflect.Descriptor instead.
 func (*CheckServerRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{11}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CheckServerRequest) GetServer() string {
@@ -854,14 +989,19 @@ type CheckServerResponse struct {
 	PolicyRevision string `protobuf:"bytes,3,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	// Those of the methods that were asked about that are not denied to the caller,
 	// whatever their params, in the order of the request.
-	Methods       []string `protobuf:"bytes,4,rep,name=methods,proto3" json:"methods,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Methods []string `protobuf:"bytes,4,rep,name=methods,proto3" json:"methods,omitempty"`
+	// Whether no rule tells prompts of the server apart by their names for the caller, or
+	// for a principal of its chain. False: lists of them go through FilterNames.
+	PromptsAlike bool `protobuf:"varint,5,opt,name=prompts_alike,json=promptsAlike,proto3" json:"prompts_alike,omitempty"`
+	// Whether no rule tells resources of the server apart by their URIs for any of them.
+	ResourcesAlike bool `protobuf:"varint,6,opt,name=resources_alike,json=resourcesAlike,proto3" json:"resources_alike,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CheckServerResponse) Reset() {
 	*x = CheckServerResponse{}
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[12]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -873,7 +1013,7 @@ func (x *CheckServerResponse) String() string {
 func (*CheckServerResponse) ProtoMessage() {}
 
 func (x *CheckServerResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[12]
+	mi := &file_sluice_policy_v1_judgement_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -886,7 +1026,7 @@ func (x *CheckServerResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckServerResponse.ProtoReflect.Descriptor instead.
 func (*CheckServerResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{12}
+	return file_sluice_policy_v1_judgement_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CheckServerResponse) GetCouldAllow() bool {
@@ -915,6 +1055,20 @@ func (x *CheckServerResponse) GetMethods() []string {
 		return x.Methods
 	}
 	return nil
+}
+
+func (x *CheckServerResponse) GetPromptsAlike() bool {
+	if x != nil {
+		return x.PromptsAlike
+	}
+	return false
+}
+
+func (x *CheckServerResponse) GetResourcesAlike() bool {
+	if x != nil {
+		return x.ResourcesAlike
+	}
+	return false
 }
 
 var File_sluice_policy_v1_judgement_proto protoreflect.FileDescriptor
@@ -971,18 +1125,29 @@ const file_sluice_policy_v1_judgement_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\avisible\x18\x02 \x01(\bR\avisible\x12*\n" +
 	"\x04code\x18\x03 \x01(\x0e2\x16.sluice.common.v1.CodeR\x04code\x12-\n" +
-	"\x04rule\x18\x04 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\"\xc4\x01\n" +
+	"\x04rule\x18\x04 \x01(\v2\x19.sluice.policy.v1.RuleRefR\x04rule\"\x9f\x02\n" +
+	"\x12FilterNamesRequest\x120\n" +
+	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12v\n" +
+	"\x06method\x18\x02 \x01(\tB^\xbaH[rYR\fprompts/listR\x0eresources/listR\x18resources/templates/listR\x1fnotifications/resources/updatedR\x06method\x12&\n" +
+	"\x05names\x18\x03 \x03(\tB\x10\xbaH\r\x92\x01\n" +
+	"\x10\x80\x04\"\x05r\x03(\x80 R\x05names\x127\n" +
+	"\asubject\x18\x04 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\asubject\"X\n" +
+	"\x13FilterNamesResponse\x12\x18\n" +
+	"\avisible\x18\x01 \x03(\bR\avisible\x12'\n" +
+	"\x0fpolicy_revision\x18\x02 \x01(\tR\x0epolicyRevision\"\xc4\x01\n" +
 	"\x12CheckServerRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x127\n" +
 	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\asubject\x12C\n" +
-	"\amethods\x18\x03 \x03(\tB)\xbaH&\x92\x01#\x10\x10\x18\x01\"\x1dr\x1b2\x19^[A-Za-z0-9_./$-]{1,128}$R\amethods\"\x98\x01\n" +
+	"\amethods\x18\x03 \x03(\tB)\xbaH&\x92\x01#\x10\x10\x18\x01\"\x1dr\x1b2\x19^[A-Za-z0-9_./$-]{1,128}$R\amethods\"\xe6\x01\n" +
 	"\x13CheckServerResponse\x12\x1f\n" +
 	"\vcould_allow\x18\x01 \x01(\bR\n" +
 	"couldAllow\x12\x1d\n" +
 	"\n" +
 	"hides_none\x18\x02 \x01(\bR\thidesNone\x12'\n" +
 	"\x0fpolicy_revision\x18\x03 \x01(\tR\x0epolicyRevision\x12\x18\n" +
-	"\amethods\x18\x04 \x03(\tR\amethodsB\xc5\x01\n" +
+	"\amethods\x18\x04 \x03(\tR\amethods\x12#\n" +
+	"\rprompts_alike\x18\x05 \x01(\bR\fpromptsAlike\x12'\n" +
+	"\x0fresources_alike\x18\x06 \x01(\bR\x0eresourcesAlikeB\xc5\x01\n" +
 	"\x14com.sluice.policy.v1B\x0eJudgementProtoP\x01Z;github.com/sluice-mesh/sluice/gen/sluice/policy/v1;policyv1\xa2\x02\x03SPX\xaa\x02\x10Sluice.Policy.V1\xca\x02\x10Sluice\\Policy\\V1\xe2\x02\x1cSluice\\Policy\\V1\\GPBMetadata\xea\x02\x12Sluice::Policy::V1b\x06proto3"
 
 var (
@@ -997,7 +1162,7 @@ func file_sluice_policy_v1_judgement_proto_rawDescGZIP() []byte {
 	return file_sluice_policy_v1_judgement_proto_rawDescData
 }
 
-var file_sluice_policy_v1_judgement_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_sluice_policy_v1_judgement_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_sluice_policy_v1_judgement_proto_goTypes = []any{
 	(*DecideCallRequest)(nil),   // 0: sluice.policy.v1.DecideCallRequest
 	(*DecideCallResponse)(nil),  // 1: sluice.policy.v1.DecideCallResponse
@@ -1010,42 +1175,45 @@ var file_sluice_policy_v1_judgement_proto_goTypes = []any{
 	(*ToolRef)(nil),             // 8: sluice.policy.v1.ToolRef
 	(*FilterToolsResponse)(nil), // 9: sluice.policy.v1.FilterToolsResponse
 	(*ToolVisibility)(nil),      // 10: sluice.policy.v1.ToolVisibility
-	(*CheckServerRequest)(nil),  // 11: sluice.policy.v1.CheckServerRequest
-	(*CheckServerResponse)(nil), // 12: sluice.policy.v1.CheckServerResponse
-	(*Call)(nil),                // 13: sluice.policy.v1.Call
-	(*v1.Principal)(nil),        // 14: sluice.identity.v1.Principal
-	(*Attest)(nil),              // 15: sluice.policy.v1.Attest
-	(*Decision)(nil),            // 16: sluice.policy.v1.Decision
-	(*SignedDecision)(nil),      // 17: sluice.policy.v1.SignedDecision
-	(*RuleRef)(nil),             // 18: sluice.policy.v1.RuleRef
-	(Effect)(0),                 // 19: sluice.policy.v1.Effect
-	(v11.Code)(0),               // 20: sluice.common.v1.Code
+	(*FilterNamesRequest)(nil),  // 11: sluice.policy.v1.FilterNamesRequest
+	(*FilterNamesResponse)(nil), // 12: sluice.policy.v1.FilterNamesResponse
+	(*CheckServerRequest)(nil),  // 13: sluice.policy.v1.CheckServerRequest
+	(*CheckServerResponse)(nil), // 14: sluice.policy.v1.CheckServerResponse
+	(*Call)(nil),                // 15: sluice.policy.v1.Call
+	(*v1.Principal)(nil),        // 16: sluice.identity.v1.Principal
+	(*Attest)(nil),              // 17: sluice.policy.v1.Attest
+	(*Decision)(nil),            // 18: sluice.policy.v1.Decision
+	(*SignedDecision)(nil),      // 19: sluice.policy.v1.SignedDecision
+	(*RuleRef)(nil),             // 20: sluice.policy.v1.RuleRef
+	(Effect)(0),                 // 21: sluice.policy.v1.Effect
+	(v11.Code)(0),               // 22: sluice.common.v1.Code
 }
 var file_sluice_policy_v1_judgement_proto_depIdxs = []int32{
-	13, // 0: sluice.policy.v1.DecideCallRequest.call:type_name -> sluice.policy.v1.Call
-	14, // 1: sluice.policy.v1.DecideCallRequest.subject:type_name -> sluice.identity.v1.Principal
-	15, // 2: sluice.policy.v1.DecideCallRequest.attest:type_name -> sluice.policy.v1.Attest
-	16, // 3: sluice.policy.v1.DecideCallResponse.decision:type_name -> sluice.policy.v1.Decision
-	17, // 4: sluice.policy.v1.DecideCallResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
+	15, // 0: sluice.policy.v1.DecideCallRequest.call:type_name -> sluice.policy.v1.Call
+	16, // 1: sluice.policy.v1.DecideCallRequest.subject:type_name -> sluice.identity.v1.Principal
+	17, // 2: sluice.policy.v1.DecideCallRequest.attest:type_name -> sluice.policy.v1.Attest
+	18, // 3: sluice.policy.v1.DecideCallResponse.decision:type_name -> sluice.policy.v1.Decision
+	19, // 4: sluice.policy.v1.DecideCallResponse.signed_decision:type_name -> sluice.policy.v1.SignedDecision
 	2,  // 5: sluice.policy.v1.DecideCallResponse.keeping:type_name -> sluice.policy.v1.Keeping
-	13, // 6: sluice.policy.v1.ExplainCallRequest.call:type_name -> sluice.policy.v1.Call
-	14, // 7: sluice.policy.v1.ExplainCallRequest.subject:type_name -> sluice.identity.v1.Principal
-	16, // 8: sluice.policy.v1.ExplainCallResponse.decision:type_name -> sluice.policy.v1.Decision
+	15, // 6: sluice.policy.v1.ExplainCallRequest.call:type_name -> sluice.policy.v1.Call
+	16, // 7: sluice.policy.v1.ExplainCallRequest.subject:type_name -> sluice.identity.v1.Principal
+	18, // 8: sluice.policy.v1.ExplainCallResponse.decision:type_name -> sluice.policy.v1.Decision
 	5,  // 9: sluice.policy.v1.ExplainCallResponse.rules:type_name -> sluice.policy.v1.ConsideredRule
-	18, // 10: sluice.policy.v1.ConsideredRule.rule:type_name -> sluice.policy.v1.RuleRef
+	20, // 10: sluice.policy.v1.ConsideredRule.rule:type_name -> sluice.policy.v1.RuleRef
 	6,  // 11: sluice.policy.v1.ConsideredRule.checks:type_name -> sluice.policy.v1.Check
-	19, // 12: sluice.policy.v1.ConsideredRule.effect:type_name -> sluice.policy.v1.Effect
+	21, // 12: sluice.policy.v1.ConsideredRule.effect:type_name -> sluice.policy.v1.Effect
 	8,  // 13: sluice.policy.v1.FilterToolsRequest.tools:type_name -> sluice.policy.v1.ToolRef
-	14, // 14: sluice.policy.v1.FilterToolsRequest.subject:type_name -> sluice.identity.v1.Principal
+	16, // 14: sluice.policy.v1.FilterToolsRequest.subject:type_name -> sluice.identity.v1.Principal
 	10, // 15: sluice.policy.v1.FilterToolsResponse.tools:type_name -> sluice.policy.v1.ToolVisibility
-	20, // 16: sluice.policy.v1.ToolVisibility.code:type_name -> sluice.common.v1.Code
-	18, // 17: sluice.policy.v1.ToolVisibility.rule:type_name -> sluice.policy.v1.RuleRef
-	14, // 18: sluice.policy.v1.CheckServerRequest.subject:type_name -> sluice.identity.v1.Principal
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	22, // 16: sluice.policy.v1.ToolVisibility.code:type_name -> sluice.common.v1.Code
+	20, // 17: sluice.policy.v1.ToolVisibility.rule:type_name -> sluice.policy.v1.RuleRef
+	16, // 18: sluice.policy.v1.FilterNamesRequest.subject:type_name -> sluice.identity.v1.Principal
+	16, // 19: sluice.policy.v1.CheckServerRequest.subject:type_name -> sluice.identity.v1.Principal
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_sluice_policy_v1_judgement_proto_init() }
@@ -1061,7 +1229,7 @@ func file_sluice_policy_v1_judgement_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_policy_v1_judgement_proto_rawDesc), len(file_sluice_policy_v1_judgement_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

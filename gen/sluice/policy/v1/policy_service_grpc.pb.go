@@ -22,6 +22,7 @@ const (
 	PolicyService_DecideCall_FullMethodName      = "/sluice.policy.v1.PolicyService/DecideCall"
 	PolicyService_ExplainCall_FullMethodName     = "/sluice.policy.v1.PolicyService/ExplainCall"
 	PolicyService_FilterTools_FullMethodName     = "/sluice.policy.v1.PolicyService/FilterTools"
+	PolicyService_FilterNames_FullMethodName     = "/sluice.policy.v1.PolicyService/FilterNames"
 	PolicyService_CheckServer_FullMethodName     = "/sluice.policy.v1.PolicyService/CheckServer"
 	PolicyService_LintDocuments_FullMethodName   = "/sluice.policy.v1.PolicyService/LintDocuments"
 	PolicyService_TestDocuments_FullMethodName   = "/sluice.policy.v1.PolicyService/TestDocuments"
@@ -70,6 +71,12 @@ type PolicyServiceClient interface {
 	// Quarantine hides it, and so does a pinned definition that is not accepted. It
 	// changes nothing and is safe to repeat. Errors: those of DecideCall.
 	FilterTools(ctx context.Context, in *FilterToolsRequest, opts ...grpc.CallOption) (*FilterToolsResponse, error)
+	// FilterNames says which prompts, resources or templates of a list the caller may see,
+	// and of which resource's changes it may hear: those for which a call is not denied. A
+	// template is shown unless rules tell by its start, before its first expression, that
+	// every URI which it stands for is denied. It changes nothing and is safe to repeat.
+	// Errors: those of DecideCall about a subject and the active revision.
+	FilterNames(ctx context.Context, in *FilterNamesRequest, opts ...grpc.CallOption) (*FilterNamesResponse, error)
 	// CheckServer says whether some rule could allow the caller something on a server,
 	// whatever the tool and its arguments, and whether one hides a tool of it. It errs
 	// towards "could": where it says that nothing could be allowed, DecideCall denies
@@ -160,6 +167,16 @@ func (c *policyServiceClient) FilterTools(ctx context.Context, in *FilterToolsRe
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(FilterToolsResponse)
 	err := c.cc.Invoke(ctx, PolicyService_FilterTools_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *policyServiceClient) FilterNames(ctx context.Context, in *FilterNamesRequest, opts ...grpc.CallOption) (*FilterNamesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FilterNamesResponse)
+	err := c.cc.Invoke(ctx, PolicyService_FilterNames_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -350,6 +367,12 @@ type PolicyServiceServer interface {
 	// Quarantine hides it, and so does a pinned definition that is not accepted. It
 	// changes nothing and is safe to repeat. Errors: those of DecideCall.
 	FilterTools(context.Context, *FilterToolsRequest) (*FilterToolsResponse, error)
+	// FilterNames says which prompts, resources or templates of a list the caller may see,
+	// and of which resource's changes it may hear: those for which a call is not denied. A
+	// template is shown unless rules tell by its start, before its first expression, that
+	// every URI which it stands for is denied. It changes nothing and is safe to repeat.
+	// Errors: those of DecideCall about a subject and the active revision.
+	FilterNames(context.Context, *FilterNamesRequest) (*FilterNamesResponse, error)
 	// CheckServer says whether some rule could allow the caller something on a server,
 	// whatever the tool and its arguments, and whether one hides a tool of it. It errs
 	// towards "could": where it says that nothing could be allowed, DecideCall denies
@@ -424,6 +447,9 @@ func (UnimplementedPolicyServiceServer) ExplainCall(context.Context, *ExplainCal
 }
 func (UnimplementedPolicyServiceServer) FilterTools(context.Context, *FilterToolsRequest) (*FilterToolsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FilterTools not implemented")
+}
+func (UnimplementedPolicyServiceServer) FilterNames(context.Context, *FilterNamesRequest) (*FilterNamesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FilterNames not implemented")
 }
 func (UnimplementedPolicyServiceServer) CheckServer(context.Context, *CheckServerRequest) (*CheckServerResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CheckServer not implemented")
@@ -535,6 +561,24 @@ func _PolicyService_FilterTools_Handler(srv interface{}, ctx context.Context, de
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(PolicyServiceServer).FilterTools(ctx, req.(*FilterToolsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PolicyService_FilterNames_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FilterNamesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PolicyServiceServer).FilterNames(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PolicyService_FilterNames_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PolicyServiceServer).FilterNames(ctx, req.(*FilterNamesRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -766,6 +810,10 @@ var PolicyService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "FilterTools",
 			Handler:    _PolicyService_FilterTools_Handler,
+		},
+		{
+			MethodName: "FilterNames",
+			Handler:    _PolicyService_FilterNames_Handler,
 		},
 		{
 			MethodName: "CheckServer",

@@ -71,7 +71,7 @@ func (a Attempt) Anew() Attempt {
 // Bound is the call as policy and people judge it.
 func (a Attempt) Bound(definition []byte) *policyv1.Call {
 	return &policyv1.Call{
-		Method: a.Sent.Method, Server: a.Server, Name: a.Name(),
+		Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref,
 		ParamsJson: string(a.Sent.Params.Of(a.Sent.Raw)), DefinitionDigest: definition,
 	}
 }

@@ -14,7 +14,7 @@ import (
 // Judge has a call decided: as policy has decided on such a call before, where that may be
 // used again, else by policy.
 func (d *Desk) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
-	question := kept.Question{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Definition: a.Definition}
+	question := kept.Question{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref, Definition: a.Definition}
 	if decision := d.deps.Kept.Find(ctx, question); decision != nil {
 		a.Decision = decision
 		return a, nil

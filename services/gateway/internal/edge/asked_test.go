@@ -25,7 +25,7 @@ const able = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolV
 func asking(t *testing.T, open []string, ask func(ctx context.Context, say func(message string))) *world {
 	t.Helper()
 	w := newWorld(t)
-	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: open}
+	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
 	w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 		ask(ctx, func(message string) { events([]byte(message)) })
 		if ctx.Err() != nil {

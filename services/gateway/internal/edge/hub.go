@@ -1,9 +1,11 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
 
@@ -244,5 +246,15 @@ func (x *exchange) joined(m *gate.Answer, method string, edits []gate.Edit) ([]g
 	}
 	defer end()
 	names, err := joint.Join(x.server, method, m.Raw)
-	return append(edits, names...), err
+	return append(edits, remaining(names, edits)...), err
+}
+
+// remaining are the edits of names that lie in nothing which other edits take out.
+func remaining(names, edits []gate.Edit) []gate.Edit {
+	holes := slices.Clone(edits)
+	slices.SortFunc(holes, func(a, b gate.Edit) int { return cmp.Compare(a.Span.Start, b.Span.Start) })
+	return slices.DeleteFunc(names, func(e gate.Edit) bool {
+		i := sort.Search(len(holes), func(i int) bool { return holes[i].Span.Start > e.Span.Start })
+		return i > 0 && e.Span.End <= holes[i-1].Span.End
+	})
 }

@@ -139,7 +139,8 @@ func (x *exchange) listHub(ctx context.Context) {
 		x.refuse(ctx, out, noCursor())
 		return
 	}
-	x.sess.Members.Lists(x.lists(ctx)) // of what changes from now on the client is told
+	now := x.lists(ctx)
+	x.sess.Members.Relists(func(before string) string { return toolsListed(before, now) }) // of what changes from now on the client is told
 	servers, refused := x.reached(ctx)
 	if refused != nil {
 		x.refuse(ctx, out, refused)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -64,18 +63,25 @@ func (x *exchange) hearHub(ctx context.Context) {
 	}
 }
 
-// listsChanged are what a client reads when one state of the servers' lists takes the place of another:
-// which prompts and resources there are the gateway does not list itself, but it knows of which servers.
-func listsChanged(before, now string) []string {
-	known, _, _ := strings.Cut(now, " ")
-	switch {
-	case before == now:
-		return nil
-	case strings.HasPrefix(before, known+" "):
-		return []string{mcp.MethodToolsChanged}
-	default:
-		return []string{mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged}
+// listsChanged are what a client reads when one state of the servers' lists takes the place of another.
+func listsChanged(before, now string) (changed []string) {
+	was := strings.Split(before, "\n")
+	for i, state := range strings.Split(now, "\n") {
+		if i >= len(was) || was[i] != state {
+			changed = append(changed, [...]string{mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged}[i])
+		}
 	}
+	return changed
+}
+
+// toolsListed is the state that a client has been told of which reads the list of tools now: of other
+// lists it knows what it did before.
+func toolsListed(before, now string) string {
+	tools, _, _ := strings.Cut(now, "\n")
+	if _, others, known := strings.Cut(before, "\n"); known && now != "" {
+		return tools + "\n" + others
+	}
+	return now
 }
 
 // hasOpened tells whether a member's server knows of it, and so may say something.
@@ -89,22 +95,32 @@ func (x *exchange) hasOpened(server, id string) bool {
 }
 
 // lists is the state of the lists of those servers on which the caller could come by something, as a
-// text that another state does not have: how many of them are known, and of each how often its list
-// has changed, and the policy. It is empty where policy can't be asked.
+// text that another state does not have. It has a line for tools, one for prompts and one for resources.
+// Each says how many servers are known; that for tools also how often the list of each has changed, and
+// the policy. Which prompts and resources there are the gateway does not list itself, so the others name
+// the policy where it tells them apart. It is empty where policy can't be asked.
 func (x *exchange) lists(ctx context.Context) string {
-	var out []byte
+	var tools, prompts, resources []byte
 	known := 0
 	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
 		said, err := x.at(server).standing(ctx)
-		switch changes := x.targets[server].found.Changes(); {
+		changes := x.targets[server].found.Changes()
+		switch {
 		case err != nil:
 			return ""
-		case said.Some:
-			known += min(changes, 1)
-			out = fmt.Appendf(out, " %s:%d:%s", server, changes, said.Revision)
+		case !said.Some:
+			continue
+		}
+		known += min(changes, 1)
+		tools = fmt.Appendf(tools, " %s:%d:%s", server, changes, said.Revision)
+		if !said.PromptsAlike {
+			prompts = fmt.Appendf(prompts, " %s:%s", server, said.Revision)
+		}
+		if !said.ResourcesAlike {
+			resources = fmt.Appendf(resources, " %s:%s", server, said.Revision)
 		}
 	}
-	return strconv.Itoa(known) + string(out)
+	return fmt.Sprintf("%d%s\n%d%s\n%d%s", known, tools, known, prompts, known, resources)
 }
 
 // guarded has something done beside; net/http sees to the panics of its own goroutines alone.

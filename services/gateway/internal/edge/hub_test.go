@@ -31,7 +31,7 @@ func newHub(t *testing.T) *world {
 	t.Helper()
 	w := unbuilt(t, "")
 	w.path, w.most, w.beside = "/mcp", 10, unbuilt(t, "")
-	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: everyMethod()}
+	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod()}
 	for _, server := range []*world{w, w.beside} {
 		server.own = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "initialize" {
@@ -349,7 +349,7 @@ func TestNothingIsLostBetweenAListAndAStream(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("heard (-want +got):\n%s", diff)
 		}
-		w.stands(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: everyMethod(), PolicyRevision: "next"})
+		w.stands(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: everyMethod(), PolicyRevision: "next"})
 		time.Sleep(time.Minute)
 		got = slices.DeleteFunc(heard(lines), func(line string) bool { return !strings.HasPrefix(line, "data: ") })
 		if diff := cmp.Diff(want[:1], got); diff != "" {

@@ -72,7 +72,9 @@ type world struct {
 	// What the parts around the edge do.
 	standing *policyv1.CheckServerResponse
 	filter   func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
-	open     func(upstream.Request) (upstream.Answer, error)
+	// hides tells which names of prompts and resources are hidden; nil where policy does not say.
+	hides func(name string) bool
+	open  func(upstream.Request) (upstream.Answer, error)
 	// own answers the gateway's own sessions; where it is nil they are as all others.
 	own      func(upstream.Request) (upstream.Answer, error)
 	request  func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
@@ -89,6 +91,7 @@ type world struct {
 	records    []journal.Record
 	admissions []string
 	decided    []*identityv1.Principal
+	named      []*policyv1.FilterNamesRequest
 	judged     [][]byte // by which definitions
 	opened     []upstream.Request
 	notified   []upstream.Request
@@ -115,7 +118,7 @@ func newWorldOver(t *testing.T, kind string) *world {
 func unbuilt(t *testing.T, kind string) *world {
 	t.Helper()
 	w := &world{t: t, kind: kind, path: "/mcp/files", most: 2, lis: newPipes(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}
-	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true}
+	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true}
 	w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 		resp := new(policyv1.FilterToolsResponse)
 		for _, tool := range r.GetTools() {
@@ -247,6 +250,20 @@ func (w *world) DecideCall(ctx context.Context, r *policyv1.DecideCallRequest, _
 
 func (w *world) FilterTools(_ context.Context, r *policyv1.FilterToolsRequest, _ ...grpc.CallOption) (*policyv1.FilterToolsResponse, error) {
 	return w.filter(r)
+}
+
+func (w *world) FilterNames(_ context.Context, r *policyv1.FilterNamesRequest, _ ...grpc.CallOption) (*policyv1.FilterNamesResponse, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.named = append(w.named, r)
+	if w.hides == nil {
+		return nil, errBoom
+	}
+	resp := new(policyv1.FilterNamesResponse)
+	for _, name := range r.GetNames() {
+		resp.Visible = append(resp.Visible, !w.hides(name))
+	}
+	return resp, nil
 }
 
 func (w *world) CheckServer(context.Context, *policyv1.CheckServerRequest, ...grpc.CallOption) (*policyv1.CheckServerResponse, error) {

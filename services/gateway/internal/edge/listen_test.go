@@ -21,7 +21,7 @@ import (
 func saying(t *testing.T, open []string, events ...upstream.Event) *world {
 	t.Helper()
 	w := newWorld(t)
-	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: open}
+	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
 	w.listen = func(ctx context.Context, to upstream.Listener) error {
 		to.Opened()
 		for _, event := range events {

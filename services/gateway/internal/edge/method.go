@@ -112,16 +112,20 @@ func (x *exchange) call(ctx context.Context) {
 	if x.modern == nil && x.target.sessionless() && upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) {
 		x.target.found.Renew(newsAfter) // heads may have to say other arguments by now
 	}
+	edits, filtered, refused := x.narrowed(ctx, result.Answer)
+	if refused != nil {
+		x.refuse(ctx, out, refused)
+		return
+	}
 	if x.modern == nil {
-		out.answer(ctx, result.Answer)
+		out.edited(ctx, result.Answer, edits)
 		return
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) || upstream.HasCode(result.Answer, mcp.CodeVersionUnsupported) {
 		x.found().Renew(newsAfter) // heads may have to say other arguments by now, or nothing at all
 	}
 	out.status = statusOf(result.Answer, result.Status)
-	edits, refused := x.bind(ctx, result.Answer, private(result.Answer, result.Answer.Clean(nil), false))
-	if refused != nil {
+	if edits, refused = x.bind(ctx, result.Answer, private(result.Answer, edits, filtered)); refused != nil {
 		out.refuse(ctx, refused)
 		return
 	}

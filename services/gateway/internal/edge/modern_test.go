@@ -23,7 +23,7 @@ var everything = []string{"prompts/list", "resources/list", "resources/subscribe
 func newModernWorld(t *testing.T, open ...string) *world {
 	t.Helper()
 	w := newWorldOver(t, "http")
-	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: open}
+	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: open}
 	w.open = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() != "server/discover" {
 			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
@@ -434,7 +434,7 @@ func TestS1NobodyEndsWhatStandsForAnother(t *testing.T) {
 		if got := discover(benToken, "c"); got.code() != "policy_unavailable" {
 			t.Errorf("without policy: %d %s", got.status, got.body)
 		}
-		w.stands(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: []string{"sampling/createMessage"}})
+		w.stands(&policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: []string{"sampling/createMessage"}})
 		if got := discover(benToken, "c"); got.status != 200 || len(w.opened) != 1 || !strings.Contains(string(w.opened[0].Body()), `"capabilities":{"sampling":{}}`) {
 			t.Fatalf("%d %s, opened %d", got.status, got.body, len(w.opened))
 		}

@@ -63,7 +63,7 @@ func TestFeaturesAreToldToThoseWhoMayUseThem(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
-			w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: tt.methods}
+			w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true, Methods: tt.methods}
 			w.open = func(r upstream.Request) (upstream.Answer, error) {
 				return answer(r, `{"protocolVersion":"2025-11-25","capabilities":`+tt.has+`}`), nil
 			}

@@ -150,7 +150,7 @@ func (o *writer) pass(event upstream.Event) error {
 		o.asked(m)
 	case m.Method == mcp.MethodCancelled:
 		x.sess.Asked.TakeBack(m.RequestID.Of(m.Raw)) // the client hears of it from who asked it
-	case x.hears(m.Method) && concerns(m, o.wants):
+	case x.hears(m.Method) && concerns(m, o.wants) && x.hearsOf(m):
 		return o.sendEvent(event, clean)
 	}
 	return o.sendEvent(event, nil)
@@ -340,9 +340,6 @@ func writeOnLine(to io.Writer, part []byte) error {
 	}
 	return nil
 }
-
-// answer sends a server's answer without what only the gateway may say.
-func (o *writer) answer(ctx context.Context, a *gate.Answer) { o.edited(ctx, a, a.Clean(nil)) }
 
 // edited sends a server's answer with the edits made, those of [gate.Answer.Clean]
 // among them.

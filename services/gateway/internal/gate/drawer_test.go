@@ -104,9 +104,11 @@ func (d drawer) params() string {
 	}
 	members := []string{d.member("name", d.name()), d.member("arguments", d.arguments())}
 	for d.rarely(3) {
-		switch d.IntN(5) {
+		switch d.IntN(6) {
 		case 0:
 			members = append(members, d.member("uri", d.text()))
+		case 5:
+			members = append(members, d.member("ref", d.ref()))
 		case 1:
 			members = append(members, d.member("_meta", d.meta()))
 		case 2:
@@ -121,6 +123,16 @@ func (d drawer) params() string {
 	}
 	d.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
 	return "{" + strings.Join(members, d.comma()) + d.pick("", 200, ",") + "}"
+}
+
+// ref draws of what a completion is.
+func (d drawer) ref() string {
+	members := []string{d.member("type", d.pick(one(d, `"ref/prompt"`, `"ref/resource"`), 12, `"ref\/prompt"`, `"Ref/prompt"`, `null`, `"ref/tool"`))}
+	for range d.IntN(3) {
+		members = append(members, d.member(one(d, "name", "uri"), d.pick(d.name(), 8, d.text())))
+	}
+	d.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })
+	return d.pick("{"+strings.Join(members, d.comma())+"}", 20, "null", "[]", `"ref/prompt"`)
 }
 
 func (d drawer) meta() string {

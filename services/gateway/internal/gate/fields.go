@@ -38,6 +38,9 @@ var (
 		protocolPrefix+"related-task", protocolPrefix+"subscriptionId", protocolPrefix+"serverInfo",
 		ourPrefix+"run", ourPrefix+"approval")
 
+	// refFields are those of what a completion is of (MCP 2025-11-25, Completion).
+	refFields = foldTable("type", "name", "uri")
+
 	inputFields = foldTable("method", "params")
 
 	resultFields = foldTable("_meta", "content", "structuredContent", "isError",

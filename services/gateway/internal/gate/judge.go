@@ -126,6 +126,8 @@ func (p *parser) judgeParams() (err error) {
 		return p.judgeTool()
 	case "prompts/get":
 		return p.judgePrompt()
+	case "completion/complete":
+		return p.judgeRef()
 	case "resources/read", "resources/subscribe", "resources/unsubscribe":
 		removed := m.Method != "resources/read" && m.Meta.ProtocolVersion == withoutSessions
 		if !in.uri.Present() && !removed {
@@ -174,6 +176,33 @@ func (p *parser) judgeURI() (err error) {
 	p.m.URIValue = p.in.uri
 	p.m.URI, err = p.text(p.in.uri, maxText, "the resource's URI is not a string of at most 4096 bytes")
 	return err
+}
+
+// judgeRef reads of what a completion is. What it does not say in one way alone, or longer than
+// policy takes it, is not known: that is for rules to refuse.
+func (p *parser) judgeRef() error {
+	m, in := p.m, &p.in
+	if in.refVariant.Present() {
+		return p.fail(commonv1.Code_CODE_FIELD_CASE_VARIANT, in.refVariant.Start, "a key differs from a protocol field in case only")
+	}
+	kind, _ := p.decode(in.refType)
+	ofPrompt := string(kind) == RefPrompt
+	if !ofPrompt && string(kind) != RefResource || in.refName.Present() == in.refURI.Present() || in.refName.Present() != ofPrompt {
+		return nil
+	}
+	at := in.refURI
+	if ofPrompt {
+		at = in.refName
+	}
+	text, ok := p.decode(at)
+	switch {
+	case !ok || len(text) > maxText:
+	case ofPrompt:
+		m.Ref, m.Name = RefPrompt, string(text)
+	default:
+		m.Ref, m.URI = RefResource, string(text)
+	}
+	return nil
 }
 
 // judgeList checks the cursor, which some clients send as null where they have none.

@@ -6,6 +6,12 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
+// What a completion may be of (MCP 2025-11-25, Completion, Reference Types).
+const (
+	RefPrompt   = "ref/prompt"
+	RefResource = "ref/resource"
+)
+
 // A Message is one message of a client that passed the gate. It is read-only.
 // Its spans point into Raw, which must not change while the Message is in use;
 // its strings are copies, escapes resolved.
@@ -24,12 +30,17 @@ type Message struct {
 	Result, Error Span
 
 	// Name is params.name of tools/call, which satisfies the grammar of tool
-	// names, and of prompts/get, which may be any text. Empty for other methods.
+	// names, and of prompts/get, which may be any text, and params.ref.name of a
+	// completion of a prompt. Empty for other methods.
 	Name string
 	// NameValue is the raw value of params.name, for a splice that renames.
 	NameValue Span
-	// URI is params.uri of the methods under resources/. Empty for other methods.
+	// URI is params.uri of the methods under resources/, and params.ref.uri of a completion
+	// of a resource, which may be a template. Empty for other methods.
 	URI string
+	// Ref is of what a completion is: [RefPrompt] or [RefResource], and empty where that is
+	// not known, or of another method.
+	Ref string
 	// URIValue is the raw value of params.uri.
 	URIValue Span
 	// Arguments is the params.arguments object; null counts as absent.

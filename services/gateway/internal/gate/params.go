@@ -14,6 +14,9 @@ type paramSpans struct {
 	version, capabilities, clientInfo              Span
 	inputResponses, requestState, taskID           Span
 
+	// Of ref; refVariant is a key of it that a reader could take for another one.
+	refType, refName, refURI, refVariant Span
+
 	// Of _meta.
 	run, approval, traceParent, traceState Span
 	metaVersion, metaToken                 Span
@@ -54,6 +57,8 @@ func (p *parser) param(f *frame) (err error) {
 		p.m.Meta.Object, err = p.meta()
 	case "uri":
 		in.uri, err = p.read()
+	case "ref":
+		err = p.ref()
 	case "cursor":
 		in.cursor, err = p.read()
 	case "requestId":
@@ -79,6 +84,40 @@ func (p *parser) param(f *frame) (err error) {
 		return p.value()
 	}
 	return err
+}
+
+// ref reads the value of params.ref.
+func (p *parser) ref() error {
+	if p.peek() != '{' {
+		return p.value()
+	}
+	in := &p.in
+	var f frame
+	if err := p.enter(&f); err != nil {
+		return err
+	}
+	for {
+		more, err := p.member(&f)
+		if !more {
+			return err
+		}
+		value, err := p.read()
+		if err != nil {
+			return err
+		}
+		switch string(f.key) {
+		case "type":
+			in.refType = value
+		case "name":
+			in.refName = value
+		case "uri":
+			in.refURI = value
+		default:
+			if isVariant(refFields, f.key) {
+				in.refVariant = Span{f.start, p.pos}
+			}
+		}
+	}
 }
 
 // meta reads the value of params._meta.

@@ -172,6 +172,15 @@ type located struct {
 	URI string `json:"uri"`
 }
 
+// completing are those of a completion that is judged by what it is of.
+type completing struct {
+	Ref struct {
+		Type string `json:"type"`
+		Name string `json:"name"`
+		URI  string `json:"uri"`
+	} `json:"ref"`
+}
+
 // differs says how a server in Go would read what is sent otherwise than it was judged; empty where
 // it would not.
 func differs(judged, sent *gate.Message) string {
@@ -188,6 +197,15 @@ func differs(judged, sent *gate.Message) string {
 	var name named
 	var at located
 	switch {
+	case judged.Ref != "":
+		var of completing
+		if err := json.Unmarshal(got.Params, &of); err != nil {
+			return err.Error()
+		}
+		if of.Ref.Type != judged.Ref {
+			return "it completes a " + of.Ref.Type
+		}
+		name.Name, at.URI = of.Ref.Name, of.Ref.URI
 	case judged.Method == "tools/call", judged.Method == "prompts/get":
 		if err := json.Unmarshal(got.Params, &name); err != nil {
 			return err.Error()

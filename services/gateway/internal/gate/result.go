@@ -196,7 +196,11 @@ const maxForeign = 1_000
 const maxTools = 10_000
 
 // tools reads the value of result.tools.
-func (r *reader) tools() error {
+func (r *reader) tools() error { return r.list("name", toolFields) }
+
+// list reads the value of a list whose elements have their names in this member, and what its
+// keys must not look like.
+func (r *reader) list(name string, fields map[string]string) error {
 	if r.peek() != '[' {
 		return r.value()
 	}
@@ -214,7 +218,7 @@ func (r *reader) tools() error {
 		if f.count > maxTools {
 			return r.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, f.start, "the list has too many tools")
 		}
-		t, err := r.tool()
+		t, err := r.tool(name, fields)
 		if err != nil {
 			return err
 		}
@@ -223,8 +227,8 @@ func (r *reader) tools() error {
 	}
 }
 
-// tool reads one element of result.tools.
-func (r *reader) tool() (Tool, error) {
+// tool reads one element of a list.
+func (r *reader) tool(field string, fields map[string]string) (Tool, error) {
 	var t Tool
 	if r.peek() != '{' {
 		return t, r.value()
@@ -242,8 +246,8 @@ func (r *reader) tool() (Tool, error) {
 			}
 			return t, err
 		}
-		if string(f.key) != "name" {
-			doubtful = doubtful || isVariant(toolFields, f.key)
+		if string(f.key) != field {
+			doubtful = doubtful || isVariant(fields, f.key)
 			if err := r.memberValue(&f); err != nil {
 				return t, err
 			}

@@ -84,8 +84,8 @@ func New(deps Deps, off bool) (*Decisions, error) {
 type Question struct {
 	// Principal is on whose behalf.
 	Principal *identityv1.Principal
-	// Method, Server and Name are what is called.
-	Method, Server, Name string
+	// Method, Server and Name are what is called, and Ref is what the name is of.
+	Method, Server, Name, Ref string
 	// Definition is the digest of the tool's definition; nil where none is known.
 	Definition []byte
 }
@@ -104,7 +104,7 @@ func (q *Question) appendKey(dst []byte) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(q.Principal.GetChain())), 10), ':')
 	dst = reach.AppendKey(dst, q.Principal, q.Server)
 	dst = reach.AppendPart(reach.AppendPart(dst, q.Method), q.Name)
-	return reach.AppendPart(dst, q.Definition)
+	return reach.AppendPart(reach.AppendPart(dst, q.Ref), q.Definition)
 }
 
 // appendSessions appends what a decision depends on beside that.

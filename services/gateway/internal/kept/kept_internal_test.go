@@ -167,7 +167,7 @@ func TestQuestionsAreToldApart(t *testing.T) {
 		}
 	}
 	draw := func(t *rapid.T) Question {
-		q := Question{Principal: person(t), Method: text.Draw(t, "method"), Server: text.Draw(t, "server"), Name: text.Draw(t, "name"), Definition: []byte(text.Draw(t, "definition"))}
+		q := Question{Principal: person(t), Method: text.Draw(t, "method"), Server: text.Draw(t, "server"), Name: text.Draw(t, "name"), Ref: text.Draw(t, "ref"), Definition: []byte(text.Draw(t, "definition"))}
 		for range rapid.IntRange(0, 2).Draw(t, "behind") {
 			q.Principal.Chain = append(q.Principal.Chain, person(t))
 		}
@@ -184,14 +184,14 @@ func TestQuestionsAreToldApart(t *testing.T) {
 			}
 			return out
 		}
-		return a.Method == b.Method && a.Server == b.Server && a.Name == b.Name && bytes.Equal(a.Definition, b.Definition) && cmp.Equal(principals(a), principals(b))
+		return a.Method == b.Method && a.Server == b.Server && a.Name == b.Name && a.Ref == b.Ref && bytes.Equal(a.Definition, b.Definition) && cmp.Equal(principals(a), principals(b))
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		d := newDecisions(outer)
 		d.lease("e")
 		a, b := draw(t), draw(t)
 		if rapid.Bool().Draw(t, "alike") { // else two are rarely the same
-			b = Question{Principal: a.Principal, Method: a.Method, Server: a.Server, Name: a.Name, Definition: a.Definition}
+			b = Question{Principal: a.Principal, Method: a.Method, Server: a.Server, Name: a.Name, Ref: a.Ref, Definition: a.Definition}
 			if rapid.Bool().Draw(t, "elsewhere") {
 				p := person(t)
 				p.Tenant, p.Subject, p.Agent, p.Groups, p.Chain = a.Principal.GetTenant(), a.Principal.GetSubject(), a.Principal.GetAgent(), a.Principal.GetGroups(), a.Principal.GetChain()

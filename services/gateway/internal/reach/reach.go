@@ -35,6 +35,9 @@ type Standing struct {
 	Some bool
 	// HidesNone says that no tool is hidden from the caller.
 	HidesNone bool
+	// PromptsAlike and ResourcesAlike say that no rule tells prompts, or resources, apart by
+	// what they are called: lists of them go out as they are.
+	PromptsAlike, ResourcesAlike bool
 	// Methods are those of [mcp.OfferedMethods] that are not denied to the caller.
 	Methods []string
 	// Revision is the one that judged, in hex.
@@ -74,7 +77,10 @@ func (r *Reach) Of(ctx context.Context, p *identityv1.Principal, server string) 
 	if err != nil {
 		return Standing{}, err
 	}
-	said := Standing{Some: resp.GetCouldAllow(), HidesNone: resp.GetHidesNone(), Methods: resp.GetMethods(), Revision: resp.GetPolicyRevision()}
+	said := Standing{
+		Some: resp.GetCouldAllow(), HidesNone: resp.GetHidesNone(), Methods: resp.GetMethods(), Revision: resp.GetPolicyRevision(),
+		PromptsAlike: resp.GetPromptsAlike(), ResourcesAlike: resp.GetResourcesAlike(),
+	}
 	r.keep(who, key, said)
 	return said, nil
 }

@@ -86,6 +86,13 @@ func (m *Members) All() map[string]string {
 	return maps.Clone(m.by)
 }
 
+// Relists changes the state of the servers' lists of which the client has been told.
+func (m *Members) Relists(change func(state string) string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.listed = change(m.listed)
+}
+
 // Lists notes of which state of the servers' lists the client has been told, as a text that another
 // state does not have, and returns the one before; empty for none.
 func (m *Members) Lists(state string) (before string) {

@@ -22,11 +22,12 @@
 //	    grant: {calls: 10, within: 1h, critical: true, where: args.format == "csv"}
 //	    idempotent: true
 //
-// `match` knows tool, server, agent, principal, groups and tenant, each a pattern
-// or a list of them; [engine.Match] has the language of patterns. It also knows what
+// `match` knows method, tool, prompt, uri, server, agent, principal, groups and tenant, each
+// a pattern or a list of them; [engine.Match] has the language of patterns. It also knows what
 // the catalogue holds a tool to be: category, risk and tags, each a name or a list of
 // them, and annotations by name. A key that is absent matches everything, save method:
-// without it a rule is about tools/call alone, and `default` always is.
+// without it a rule is about tools/call alone, or the methods that name a prompt or a URI
+// where it has such a key; `default` is always about tools/call.
 //
 // Under `tools` an entry with a limit alone means allowed, limited. Under `rules` a rule
 // without an action decides nothing; its limits hold where something else allows.

@@ -35,6 +35,8 @@ type namedRule struct {
 type match struct {
 	Method    strictyaml.OneOrMany[string] `yaml:"method"`
 	Tool      strictyaml.OneOrMany[string] `yaml:"tool"`
+	Prompt    strictyaml.OneOrMany[string] `yaml:"prompt"`
+	URI       strictyaml.OneOrMany[string] `yaml:"uri"`
 	Server    strictyaml.OneOrMany[string] `yaml:"server"`
 	Agent     strictyaml.OneOrMany[string] `yaml:"agent"`
 	Principal strictyaml.OneOrMany[string] `yaml:"principal"`

@@ -56,6 +56,8 @@ func (r *reader) match(at string, m *match) engine.Match {
 
 		Method:    list("method", m.Method),
 		Tool:      list("tool", m.Tool),
+		Prompt:    list("prompt", m.Prompt),
+		URI:       list("uri", m.URI),
 		Server:    list("server", m.Server),
 		Agent:     list("agent", m.Agent),
 		Principal: list("principal", m.Principal),

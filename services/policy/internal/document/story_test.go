@@ -27,6 +27,7 @@ type storyCall struct {
 		Method string `json:"method"`
 		Server string `json:"server"`
 		Name   string `json:"name"`
+		Ref    string `json:"ref"`
 		Params string `json:"paramsJson"`
 	} `json:"call"`
 	Subject storyPrincipal `json:"subject"`
@@ -167,7 +168,7 @@ func parseCall(t *testing.T, text []byte) engine.Call {
 	var c storyCall
 	decodeJSON(t, text, &c)
 	call := engine.Call{
-		Method: c.Call.Method, Server: c.Call.Server, Tool: c.Call.Name, Params: c.Call.Params,
+		Method: c.Call.Method, Server: c.Call.Server, Tool: c.Call.Name, Ref: c.Call.Ref, Params: c.Call.Params,
 		Subject: engine.Subject{Caller: c.Subject.principal()}, Facts: engine.Facts{Standing: engine.Callable},
 	}
 	if f := c.Tool; f != nil {

@@ -1,6 +1,9 @@
 package engine
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // A Call is one MCP request, before it is made.
 type Call struct {
@@ -8,9 +11,12 @@ type Call struct {
 	Method string
 	// Server is the configured name of the server that it goes to.
 	Server string
-	// Tool is the name of the tool or, of another method, what its params name: nothing
-	// looks at that.
+	// Tool is the name of the tool or, of another method, what its params name: a prompt by
+	// its name, a resource by its URI, or by a template of that.
 	Tool string
+	// Ref is of what a completion is, [RefPrompt] or [RefResource]. A completion that does
+	// not say it is judged as of what rules refuse.
+	Ref string
 	// Params is the `params` of the request, a JSON object; empty means none.
 	Params string
 	// Subject is who calls.
@@ -19,6 +25,9 @@ type Call struct {
 	// caller's session has listed. Of another method than [MethodToolsCall] only their
 	// Standing is known, which is the server's.
 	Facts Facts
+
+	// read are the readings of its URI, once they are made.
+	read *readings
 }
 
 // OfTool reports whether a tool is called.
@@ -217,6 +226,9 @@ func toolByte(c byte) bool {
 }
 
 func methodByte(c byte) bool { return toolByte(c) || c == '$' }
+
+// uriByte reports whether a byte may stand in a URI that is written plainly, or in a template.
+func uriByte(c byte) bool { return c > ' ' && c < 0x7f && !strings.ContainsRune("\"<>\\^`|#", rune(c)) }
 
 // validServer reports whether name is in the grammar of server names.
 func validServer(name string) bool {

@@ -24,6 +24,7 @@ type Options struct {
 // concurrent use. Its methods keep nothing of what they are given.
 type Set struct {
 	rules      []*rule // by document and name
+	others     []*rule // those about other methods than tools/call
 	tools      index   // of the rules about tools, by their names
 	methods    index   // of those about other methods, by the methods
 	fallbacks  fallbacks
@@ -48,10 +49,14 @@ type rule struct {
 	servers  patterns
 	methods  patterns // never empty
 	tools    patterns
-	agents   patterns
-	names    patterns
-	groups   patterns
-	tenants  patterns
+	prompts  patterns
+	uris     patterns
+	// foldedURIs are uris in lower case.
+	foldedURIs patterns
+	agents     patterns
+	names      patterns
+	groups     patterns
+	tenants    patterns
 	// anyone says that the rule matches every principal.
 	anyone bool
 	// classed says that the rule is about what tools are, beside their names.
@@ -87,6 +92,7 @@ func Compile(documents []Document, options Options) (*Set, error) {
 		}
 		if r.ofMethods {
 			s.methods.add(r, r.methods)
+			s.others = append(s.others, r)
 		}
 	}
 	s.tools.finish()
@@ -154,6 +160,8 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 		servers: compilePatterns(source.Match.Server),
 		methods: compilePatterns(source.Match.methods()),
 		tools:   compilePatterns(source.Match.Tool),
+		prompts: compilePatterns(source.Match.Prompt),
+		uris:    compilePatterns(source.Match.URI),
 		agents:  compilePatterns(source.Match.Agent),
 		names:   compilePatterns(source.Match.Principal),
 		groups:  compilePatterns(source.Match.Groups),
@@ -162,6 +170,7 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 	if source.Tool != "" {
 		r.tools = patterns{{prefix: source.Tool, exact: true}}
 	}
+	r.foldedURIs = foldPatterns(r.uris)
 	r.anyone = len(r.agents)+len(r.names)+len(r.groups)+len(r.tenants) == 0
 	r.classed = source.Match.classed()
 	r.ofTools, r.ofMethods = source.Match.about()
@@ -170,6 +179,7 @@ func compileRule(d *Document, source *Rule, home patterns) *rule {
 	}
 	r.Match = Match{ // the caller's lists may change
 		Method: slices.Clone(source.Match.Method), Tool: slices.Clone(source.Match.Tool), Server: slices.Clone(source.Match.Server),
+		Prompt: slices.Clone(source.Match.Prompt), URI: slices.Clone(source.Match.URI),
 		Agent: slices.Clone(source.Match.Agent), Principal: slices.Clone(source.Match.Principal),
 		Groups: slices.Clone(source.Match.Groups), Tenant: slices.Clone(source.Match.Tenant),
 		Category: slices.Clone(source.Match.Category), Risk: slices.Clone(source.Match.Risk),
@@ -216,7 +226,7 @@ func (r *rule) about(call *Call) bool {
 	if call.OfTool() {
 		return r.tools.match(call.Tool) && r.fits(&call.Facts)
 	}
-	return r.methods.match(call.Method)
+	return r.methods.match(call.Method) && r.aboutName(call)
 }
 
 // concerns reports whether the rule is about a principal.

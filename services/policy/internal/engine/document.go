@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -138,6 +139,16 @@ type Match struct {
 	Method []string
 	// Tool are patterns for the tool's name.
 	Tool []string
+	// Prompt are patterns for the name of a prompt, and URI for the URI of a resource, or for
+	// the template of which a completion is. A rule with one of them is about the methods that
+	// name such a thing, and of those about the ones that Method names, where it does: for a
+	// prompt prompts/get and completion/complete, for a URI resources/read,
+	// resources/subscribe, resources/unsubscribe and completion/complete.
+	//
+	// A rule that allows is about URIs that have one spelling alone; see package locator. Any
+	// other is also about URIs that a reader could take for one that it names, and letters of
+	// any case, and about every URI of which that can't be told.
+	Prompt, URI []string
 	// Server are patterns for the server's name, beside the document's.
 	Server []string
 	// Agent are patterns for the name of the agent that calls; people have none.
@@ -161,14 +172,26 @@ type Match struct {
 
 // methods are the patterns for the method, as they count.
 func (m *Match) methods() []string {
-	if len(m.Method) == 0 {
-		return []string{MethodToolsCall}
+	switch {
+	case len(m.Method) > 0:
+		return m.Method
+	case len(m.Prompt) > 0:
+		return promptMethods
+	case len(m.URI) > 0:
+		return uriMethods
 	}
-	return m.Method
+	return []string{MethodToolsCall}
 }
 
 // about reports whether the match is about calls of tools, and whether about other methods.
 func (m *Match) about() (tools, methods bool) {
+	if m.named() {
+		named := promptMethods
+		if len(m.URI) > 0 {
+			named = uriMethods
+		}
+		return false, len(m.Tool) == 0 && !m.classed() && slices.ContainsFunc(named, compilePatterns(m.methods()).match)
+	}
 	for _, g := range compilePatterns(m.methods()) {
 		tools = tools || g.match(MethodToolsCall)
 		methods = methods || !g.exact || g.prefix != MethodToolsCall

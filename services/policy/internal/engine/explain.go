@@ -91,6 +91,7 @@ func (r *rule) consider(call *Call, chain int) Considered {
 		check("method", r.Match.methods(), method, r.methods.match(method))
 	}
 	check("tool", tool, call.Tool, call.OfTool() && r.tools.match(call.Tool))
+	r.considerNames(call, check)
 	check("server", r.Match.Server, call.Server, r.servers.match(call.Server))
 	check("agent", r.Match.Agent, p.Agent, r.agents.match(p.Agent))
 	check("principal", r.Match.Principal, p.Name, r.names.match(p.Name))
@@ -100,6 +101,25 @@ func (r *rule) consider(call *Call, chain int) Considered {
 		r.considerClass(call, check)
 	}
 	return c
+}
+
+// considerNames checks the prompt or the resource that the call names.
+func (r *rule) considerNames(call *Call, check func(name string, want []string, got string, held bool)) {
+	has := ""
+	switch call.naming() {
+	case namesPrompt:
+		has = call.Tool
+	case namesResource:
+		has = call.Tool
+		if err := call.uri().plain; err != nil && len(r.uris) > 0 {
+			has += " (which " + err.Error() + ")"
+		}
+	case namesUnknown:
+		has = "unknown"
+	case namesNone:
+	}
+	check("prompt", r.Match.Prompt, has, r.aboutName(call))
+	check("uri", r.Match.URI, has, r.aboutName(call))
 }
 
 // considerClass checks what the tool is. What is not known of it holds in every rule but

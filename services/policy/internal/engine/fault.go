@@ -103,7 +103,7 @@ func (c *checker) open(d *Document) {
 // refusesAll reports whether a rule refuses whatever is called to those that it is about.
 func (r *Rule) refusesAll() bool {
 	every := len(r.Match.Tool) == 0 || slices.ContainsFunc(compilePatterns(r.Match.Tool), func(g glob) bool { return g.open() && g.prefix == "" })
-	return r.Tool == "" && every && !r.Match.classed() && (r.Action == ActionDeny || r.Action == ActionHide)
+	return r.Tool == "" && every && !r.Match.classed() && !r.Match.named() && (r.Action == ActionDeny || r.Action == ActionHide)
 }
 
 // sameButMethod reports whether two rules are about the same servers and callers.
@@ -147,6 +147,7 @@ func (c *checker) check(r *Rule) {
 		c.add("match", "an entry under tools matches its tool alone", "use rules")
 	}
 	c.match(&r.Match)
+	c.naming(r)
 	c.classes(&r.Match)
 	if r.Action > ActionHide {
 		c.add("action", r.Action.String()+" is none", "")
@@ -186,7 +187,7 @@ func (c *checker) name(field, name string) {
 }
 
 func (c *checker) match(m *Match) {
-	for _, key := range append(m.keys(), matchKey{"method", m.Method, methodGrammar}) {
+	for _, key := range append(m.keys(), matchKey{"method", m.Method, methodGrammar}, matchKey{"prompt", m.Prompt, grammar{}}, matchKey{"uri", m.URI, uriGrammar}) {
 		seen := make(map[string]bool)
 		for i, pattern := range key.patterns {
 			field := fmt.Sprintf("match.%s[%d]", key.name, i)
@@ -198,7 +199,12 @@ func (c *checker) match(m *Match) {
 		}
 	}
 	tools, methods := m.about()
-	if !tools && !methods {
+	both := m.named() && (len(m.Prompt) > 0 && len(m.URI) > 0 || len(m.Tool) > 0 || m.classed()) // of which more is said
+	switch {
+	case tools || methods || both:
+	case m.named():
+		c.add("match.method", "can never match: it is of none of the methods that name such a thing", "take method out, or use "+strings.Join((&Match{Prompt: m.Prompt, URI: m.URI}).methods(), ", "))
+	default:
 		c.add("match.method", "can never match: what the rule wants of a tool only tools/call has", "take method out, or what is wanted of the tool")
 	}
 	for i, pattern := range m.Method {
@@ -281,6 +287,7 @@ type grammar struct {
 var (
 	toolGrammar   = grammar{toolByte, "tool's name", "tools have names of letters, digits and _ . / -"}
 	methodGrammar = grammar{methodByte, "method's name", "methods have names of letters, digits and _ . / $ -"}
+	uriGrammar    = grammar{uriByte, "URI that is written plainly", "URIs are of ASCII; percent-encode what stands in none, and leave away what stands behind #"}
 	serverGrammar = grammar{serverByte, "server's name", "servers have names of lower-case letters, digits and -"}
 	tenantGrammar = grammar{serverByte, "tenant's name", "tenants have names of lower-case letters, digits and -"}
 )
@@ -304,5 +311,5 @@ func (m *Match) keys() []matchKey {
 }
 
 func (m *Match) empty() bool {
-	return len(m.Method) == 0 && !m.classed() && !slices.ContainsFunc(m.keys(), func(k matchKey) bool { return len(k.patterns) > 0 })
+	return len(m.Method) == 0 && !m.classed() && !m.named() && !slices.ContainsFunc(m.keys(), func(k matchKey) bool { return len(k.patterns) > 0 })
 }

@@ -45,6 +45,9 @@ func modelApplies(d engine.Document, server string) bool {
 
 // modelAbout tells whether a match is about calls of tools, and whether about other methods.
 func modelAbout(m engine.Match) (tools, methods bool) {
+	if m.Prompt != nil || m.URI != nil {
+		return false, true
+	}
 	if m.Method == nil {
 		return true, false
 	}
@@ -52,9 +55,41 @@ func modelAbout(m engine.Match) (tools, methods bool) {
 	return modelMatches(m.Method, "tools/call"), !wants && !slices.Equal(m.Method, []string{"tools/call"})
 }
 
+// modelNames tells whether a call names what a rule is about.
+func modelNames(r engine.Rule, call engine.Call) bool {
+	prompt, uri := call.Method == "prompts/get", strings.HasPrefix(call.Method, "resources/")
+	if call.Method == "completion/complete" {
+		prompt, uri = call.Ref == engine.RefPrompt, call.Ref == engine.RefResource
+		if call.Ref == "" {
+			return r.Action != engine.ActionAllow
+		}
+	}
+	if r.Match.Prompt != nil {
+		return prompt && modelMatches(r.Match.Prompt, call.Tool)
+	}
+	read := someURIs[call.Tool]
+	switch {
+	case !uri:
+		return false
+	case r.Action == engine.ActionAllow:
+		return read != nil && modelMatches(r.Match.URI, call.Tool)
+	case read == nil:
+		return true
+	}
+	var lower []string
+	for _, pattern := range r.Match.URI {
+		lower = append(lower, strings.ToLower(pattern))
+	}
+	return modelMatches(lower, read...)
+}
+
 func modelConcerns(d engine.Document, r engine.Rule, call engine.Call, p engine.Principal) bool {
 	methods := r.Match.Method
-	if methods == nil {
+	if named := r.Match.Prompt != nil || r.Match.URI != nil; named && !modelNames(r, call) {
+		return false
+	} else if methods == nil && named {
+		methods = []string{"prompts/get", "resources/*", "completion/complete"}
+	} else if methods == nil {
 		methods = []string{"tools/call"}
 	}
 	method := cmp.Or(call.Method, "tools/call")
@@ -389,7 +424,7 @@ func TestPooledTermsAgreeWithTheModel(t *testing.T) {
 			d.Rules = append(d.Rules, r)
 		}
 		documents, call := []engine.Document{d}, drawCall(t)
-		call.Method = "" // the rules are about tools
+		call.Method, call.Ref, call.Tool = "", "", "t" // the rules are about tools
 		got := decide(t, documents, call)
 		want, _ := modelTerms(documents, call)
 		if diff := gocmp.Diff(&want, got.Approval); diff != "" {

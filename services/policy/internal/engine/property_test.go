@@ -22,8 +22,23 @@ var (
 	someNames   = []string{"ana", "ben", "bot"}
 	someGroups  = []string{"ops", "dev"}
 	someTags    = []string{"hidden-text", "mine"}
-	someMethods = []string{"tools/call", "prompts/get", "resources/read", "x"}
+	someMethods = []string{"tools/call", "prompts/get", "resources/read", "completion/complete", "x"}
+	somePrompts = []string{"p", "pq", "q"}
 )
+
+// someURIs are URIs with what readers could take them for, in lower case; nil where they are not
+// plain.
+var someURIs = map[string][]string{
+	"a:x/y":   {"a:x/y", "a:x/y/"},
+	"a:x/y/":  {"a:x/y", "a:x/y/"},
+	"a:x/y?q": {"a:x/y?q", "a:x/y", "a:x/y/"},
+	"a:X/y":   {"a:x/y", "a:x/y/"},
+	"b:z":     {"b:z", "b:z/"},
+	"A:x/y":   nil,
+	"a:x/./y": nil,
+	"a:%78/y": nil,
+	"":        nil,
+}
 
 func drawRule(t *rapid.T, name string) engine.Rule {
 	r := engine.Rule{
@@ -46,8 +61,9 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 			Tags:      drawSome(t, "match tags", someTags, 1),
 		}
 		r.Match.Method = drawMethods(t, &r.Match)
+		named := drawNaming(t, &r.Match)
 		for _, name := range drawSome(t, "match annotations", []string{"readOnlyHint", "openWorldHint"}, 1) {
-			if r.Match.Method != nil && !modelMatches(r.Match.Method, "tools/call") {
+			if named || r.Match.Method != nil && !modelMatches(r.Match.Method, "tools/call") {
 				break
 			}
 			r.Match.Annotations = map[string]bool{name: rapid.Bool().Draw(t, name)}
@@ -60,7 +76,7 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 		})
 	}
 	if _, methods := modelAbout(r.Match); methods && r.Action == engine.ActionRequireApproval {
-		r.Match.Method = nil
+		r.Match.Method, r.Match.Prompt, r.Match.URI = nil, nil, nil
 	}
 	if r.Action == engine.ActionRequireApproval {
 		r.Approvers = drawSome(t, "approvers", []string{"x", "y", "z"}, 3)
@@ -84,6 +100,36 @@ func drawMethods(t *rapid.T, m *engine.Match) []string {
 		return nil
 	}
 	return methods
+}
+
+// drawNaming makes one match of four one that tells prompts or resources apart, and tells whether it is.
+func drawNaming(t *rapid.T, m *engine.Match) bool {
+	switch rapid.IntRange(0, 7).Draw(t, "names") {
+	case 0:
+		m.Prompt = append(drawSome(t, "match prompt", []string{"p*", "q"}, 1), "p")
+		m.Method = drawSome(t, "match method of prompts", []string{"prompts/*", "completion/complete"}, 1)
+	case 1:
+		m.URI = append(drawSome(t, "match uri", []string{"a:x/*", "b:?", "*", "a:X*"}, 1), "a:x/y")
+		m.Method = drawSome(t, "match method of resources", []string{"resources/*", "completion/complete", "*"}, 1)
+	default:
+		return false
+	}
+	m.Tool, m.Category, m.Risk, m.Tags = nil, nil, nil, nil
+	return true
+}
+
+// drawNamed draws what a call of another method names.
+func drawNamed(t *rapid.T, call *engine.Call) {
+	call.Ref = ""
+	if call.Method == "completion/complete" {
+		call.Ref = rapid.SampledFrom([]string{engine.RefPrompt, engine.RefResource, ""}).Draw(t, "ref")
+	}
+	switch {
+	case call.Method == "prompts/get", call.Ref == engine.RefPrompt:
+		call.Tool = rapid.SampledFrom(somePrompts).Draw(t, "prompt")
+	case call.Method == "resources/read", call.Ref == engine.RefResource:
+		call.Tool = rapid.SampledFrom(slices.Sorted(maps.Keys(someURIs))).Draw(t, "uri")
+	}
 }
 
 // drawTerms draws the times, and a confirmation or a grant.
@@ -165,6 +211,7 @@ func drawCall(t *rapid.T) engine.Call {
 	for range rapid.IntRange(0, 2).Draw(t, "chain") {
 		call.Subject.Chain = append(call.Subject.Chain, drawPrincipal(t))
 	}
+	drawNamed(t, &call)
 	return call
 }
 
@@ -360,7 +407,7 @@ func TestListsAgreeWithCalls(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
-		call.Method = "" // tools alone are listed so
+		call.Method, call.Ref = "", "" // tools alone are listed so
 		set, err := engine.Compile(documents, options)
 		if err != nil {
 			t.Fatal(err)

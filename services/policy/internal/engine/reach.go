@@ -13,6 +13,9 @@ type Reach struct {
 	// HidesNone says that no rule hides a tool of the server from the subject, or from
 	// anybody behind it.
 	HidesNone bool
+	// PromptsAlike says that no rule tells prompts of the server apart by their names for the
+	// subject or anybody behind it, and ResourcesAlike that none tells resources by their URIs.
+	PromptsAlike, ResourcesAlike bool
 }
 
 // Reach says what a subject could come by on a server. It errs on the side of
@@ -26,6 +29,7 @@ func (s *Set) Reach(subject Subject, server string) Reach {
 	tools, methods := s.wallsOf(&subject, server, (*rule).toolPatterns), s.wallsOf(&subject, server, (*rule).methodPatterns)
 	tools.judged = true
 	out := Reach{HidesNone: !tools.hides}
+	out.PromptsAlike, out.ResourcesAlike = s.alike(&subject, server)
 	out.Some = s.opensTool(tools, &call) || s.opensPattern(tools, &call) || methods.opensToAll(&subject)
 	return out
 }
@@ -72,7 +76,7 @@ func (s *Set) wallsOf(subject *Subject, server string, names func(*rule) pattern
 			continue
 		}
 		w.hides = w.hides || r.Action == ActionHide
-		if r.classed { // which tools that denies is not told by their names
+		if r.classed || r.Match.named() { // which tools, or calls, that denies is not told by these names
 			continue
 		}
 		for _, g := range names(r) {

@@ -48,7 +48,7 @@ func TestX4ReachIsExactWhereToolsAreNamed(t *testing.T) {
 			for j := range documents[i].Rules {
 				if r := &documents[i].Rules[j]; r.Tool == "" {
 					r.Match.Category, r.Match.Risk, r.Match.Tags, r.Match.Annotations = nil, nil, nil, nil
-					r.Match.Method = nil
+					r.Match.Method, r.Match.Prompt, r.Match.URI = nil, nil, nil
 					r.Match.Tool = []string{rapid.SampledFrom(someTools).Draw(t, "named")}
 				}
 			}
@@ -131,7 +131,7 @@ func TestX4WhatIsOutOfReach(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			want := engine.Reach{Some: tt.some, HidesNone: tt.hidesNone}
+			want := engine.Reach{Some: tt.some, HidesNone: tt.hidesNone, PromptsAlike: true, ResourcesAlike: true}
 			if got := set.Reach(engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}}, "s"); got != want {
 				t.Errorf("%+v, want %+v", got, want)
 			}

@@ -63,7 +63,7 @@ func (c *canon) classes(m *Match) {
 	for _, key := range []struct {
 		name   string
 		values []string
-	}{{"match.method", m.Method}, {"match.category", m.Category}, {"match.risk", m.Risk}, {"match.tags", m.Tags}, {"match.annotations", m.hints()}} {
+	}{{"match.method", m.Method}, {"match.prompt", m.Prompt}, {"match.uri", m.URI}, {"match.category", m.Category}, {"match.risk", m.Risk}, {"match.tags", m.Tags}, {"match.annotations", m.hints()}} {
 		if len(key.values) > 0 {
 			c.text(key.name)
 			c.list(key.values)

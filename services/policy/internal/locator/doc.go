@@ -1,4 +1,4 @@
-// Package locator reads what arguments name: paths, URLs, addresses of hosts and of
+// Package locator reads what requests name: paths, URLs, URIs, addresses of hosts and of
 // people. Rules compare what it returns, while the server that is called reads the text
 // by itself, with whatever reader it has. So a text of which two readers could make
 // two things is an error here, never a guess.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -175,12 +176,30 @@ func (t *tool) registered(ctx context.Context, server string) ([]policy.Classifi
 // explainFlags name a call and on whose behalf it would be made.
 type explainFlags struct {
 	server, tool, method   string
+	prompt, uri            string
 	tenant, subject, agent string
 	groups                 []string
 	session, run           string
 	paramsJSON             string
 	arg                    []string
 	args                   string
+}
+
+// call is what the flags describe, but for its params.
+func (f *explainFlags) call() *policyv1.Call {
+	out := &policyv1.Call{Method: f.method, Server: f.server, Name: f.tool}
+	usual, ref := "", ""
+	switch {
+	case f.prompt != "":
+		out.Name, usual, ref = f.prompt, "prompts/get", "ref/prompt"
+	case f.uri != "":
+		out.Name, usual, ref = f.uri, "resources/read", "ref/resource"
+	}
+	out.Method = cmp.Or(out.Method, usual)
+	if out.GetMethod() == "completion/complete" {
+		out.Ref = ref
+	}
+	return out
 }
 
 // params are those of the call that the flags describe; empty where they say nothing.
@@ -201,17 +220,20 @@ func (f *explainFlags) params() (string, error) {
 func (t *tool) policyExplain() *cobra.Command {
 	var f explainFlags
 	c := &cobra.Command{
-		Use:   "explain --server SERVER --tool TOOL",
+		Use:   "explain --server SERVER {--tool TOOL | --prompt PROMPT | --uri URI | --method METHOD}",
 		Short: "Show what the active policy says of a call, and why; nothing is called or spent",
 		Example: "  " + t.self + " policy explain --server demo --tool delete_note --groups developers\n" +
-			"  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --arg currency=EUR",
+			"  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --arg currency=EUR\n" +
+			"  " + t.self + " policy explain --server files --uri file:///srv/notes/today.md",
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error { return t.runExplain(c.Context(), f) },
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "the server's name")
 	flags.StringVar(&f.tool, "tool", "", "the tool's name, or what another method names")
-	flags.StringVar(&f.method, "method", "", "the MCP method (default tools/call)")
+	flags.StringVar(&f.prompt, "prompt", "", "the prompt's name, of prompts/get or completion/complete")
+	flags.StringVar(&f.uri, "uri", "", "the resource's URI, of resources/read or another method; of completion/complete also a template")
+	flags.StringVar(&f.method, "method", "", "the MCP method (default tools/call, prompts/get with --prompt, resources/read with --uri)")
 	flags.StringVar(&f.tenant, "tenant", "default", "the caller's tenant")
 	flags.StringVar(&f.subject, "subject", "local-agent", "the caller's subject")
 	flags.StringVar(&f.agent, "agent", "local", "the caller's agent")
@@ -222,7 +244,8 @@ func (t *tool) policyExplain() *cobra.Command {
 	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads it from standard input")
 	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object with the arguments inside")
 	_ = c.MarkFlagRequired("server")
-	c.MarkFlagsOneRequired("tool", "method")
+	c.MarkFlagsOneRequired("tool", "prompt", "uri", "method")
+	c.MarkFlagsMutuallyExclusive("tool", "prompt", "uri")
 	return c
 }
 
@@ -242,8 +265,10 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	defer conn.Close() //nolint:errcheck // the answer is all that matters
 	ctx, cancel := ask(ctx)
 	defer cancel()
+	call := flags.call()
+	call.ParamsJson = params
 	resp, err := policyv1.NewPolicyServiceClient(conn).ExplainCall(ctx, &policyv1.ExplainCallRequest{
-		Call: &policyv1.Call{Method: flags.method, Server: flags.server, Name: flags.tool, ParamsJson: params},
+		Call: call,
 		Subject: &identityv1.Principal{
 			Tenant: flags.tenant, Subject: flags.subject, Agent: flags.agent, Groups: flags.groups,
 			Session: flags.session, Run: flags.run, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,

@@ -1,0 +1,240 @@
+package engine
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
+)
+
+// The methods whose params name a prompt or a resource, and what a completion may be of (MCP
+// 2025-11-25, Completion, Reference Types).
+const (
+	methodGetPrompt   = "prompts/get"
+	methodRead        = "resources/read"
+	methodSubscribe   = "resources/subscribe"
+	methodUnsubscribe = "resources/unsubscribe"
+	methodComplete    = "completion/complete"
+
+	// RefPrompt and RefResource are those of a completion.
+	RefPrompt   = "ref/prompt"
+	RefResource = "ref/resource"
+)
+
+// promptMethods and uriMethods are the methods that a rule with a prompt, or with a uri, can be about.
+var (
+	promptMethods = []string{methodGetPrompt, methodComplete}
+	uriMethods    = []string{methodRead, methodSubscribe, methodUnsubscribe, methodComplete}
+)
+
+// naming is what a call names.
+type naming uint8
+
+const (
+	// namesNone is that of a call which names neither a prompt nor a resource.
+	namesNone naming = iota
+	namesPrompt
+	namesResource
+	// namesUnknown is that of a completion which does not say of what it is.
+	namesUnknown
+)
+
+func (c *Call) naming() naming {
+	switch c.Method {
+	case methodGetPrompt:
+		return namesPrompt
+	case methodRead, methodSubscribe, methodUnsubscribe:
+		return namesResource
+	case methodComplete:
+		switch c.Ref {
+		case RefPrompt:
+			return namesPrompt
+		case RefResource:
+			return namesResource
+		}
+		return namesUnknown
+	}
+	return namesNone
+}
+
+// readings are what readers could take the URI of a call for.
+type readings struct {
+	// plain is why it is not plain; nil where it is.
+	plain error
+	// folded are the readings of a plain one, in lower case.
+	folded []string
+}
+
+// uri returns the readings of the call's URI, which are made once.
+func (c *Call) uri() *readings {
+	if c.read != nil {
+		return c.read
+	}
+	c.read = new(readings)
+	check, texts := locator.CheckResource, []string{c.Tool}
+	if start, _, template := strings.Cut(c.Tool, "{"); template && c.Method == methodComplete {
+		check, texts = locator.CheckTemplate, []string{c.Tool, start}
+	}
+	if c.read.plain = check(c.Tool); c.read.plain != nil {
+		return c.read
+	}
+	for _, text := range texts {
+		for _, reading := range locator.Readings(text) {
+			c.read.folded = append(c.read.folded, strings.ToLower(reading))
+		}
+	}
+	return c.read
+}
+
+// named reports whether the rule tells prompts or resources apart.
+func (m *Match) named() bool { return len(m.Prompt)+len(m.URI) > 0 }
+
+// aboutName reports whether a call of another method than [MethodToolsCall] names what the rule
+// wants. A server has a reader of URIs of its own, so a rule that allows is about a URI that is
+// plain, exactly as it is written; any other is also about what readers could take for one that it
+// names, and about every URI that is not plain.
+func (r *rule) aboutName(call *Call) bool {
+	if len(r.prompts)+len(r.uris) == 0 {
+		return true
+	}
+	switch call.naming() {
+	case namesPrompt:
+		return len(r.prompts) > 0 && r.prompts.match(call.Tool)
+	case namesResource:
+		return len(r.uris) > 0 && r.matchesURI(call)
+	case namesUnknown:
+		return r.Action != ActionAllow
+	case namesNone:
+	}
+	return false
+}
+
+func (r *rule) matchesURI(call *Call) bool {
+	read := call.uri()
+	if r.Action == ActionAllow {
+		return read.plain == nil && r.uris.match(call.Tool)
+	}
+	return read.plain != nil || slices.ContainsFunc(read.folded, r.foldedURIs.match)
+}
+
+// foldPatterns are patterns for what is in lower case.
+func foldPatterns(ps patterns) patterns {
+	out := slices.Clone(ps)
+	for i := range out {
+		out[i].prefix = strings.ToLower(out[i].prefix)
+		out[i].rest = slices.Clone(out[i].rest)
+		for j, c := range out[i].rest {
+			if 'A' <= c && c <= 'Z' {
+				out[i].rest[j] = c + 'a' - 'A'
+			}
+		}
+	}
+	return out
+}
+
+// A Listed is what a list, or a notification, tells of.
+type Listed uint8
+
+// The kinds of what is told of.
+const (
+	// ListedPrompt is a prompt by its name, judged as prompts/get.
+	ListedPrompt Listed = iota
+	// ListedResource is a resource by its URI, judged as resources/read.
+	ListedResource
+	// ListedTemplate is a template of URIs.
+	ListedTemplate
+	// ListedUpdate is a resource that has changed, judged as resources/subscribe.
+	ListedUpdate
+)
+
+// Shows says whether a subject may see what a list of a server's tells of, or hear of it: where a
+// call that names it is not denied. A template is shown unless rules tell by its start, before its
+// first expression, that every URI which it may stand for is denied.
+func (s *Set) Shows(subject Subject, server string, what Listed, name string, facts Facts) bool {
+	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts}
+	switch what {
+	case ListedPrompt:
+		call.Method = methodGetPrompt
+	case ListedUpdate:
+		call.Method = methodSubscribe
+	case ListedResource:
+		call.Method = methodRead
+	case ListedTemplate:
+		call.Method = methodRead
+		if start, _, template := strings.Cut(name, "{"); template {
+			return s.could(&call, start)
+		}
+	}
+	if code, _ := facts.Standing.refusal(); code != "" || refusal(&call) != "" {
+		return false
+	}
+	var space [16]*rule
+	return s.judge(s.find(space[:0], &call), &call).action == ActionAllow
+}
+
+// Could reports whether some call of a method could be allowed, whatever it names. It errs on the
+// side of "could". It is not about [MethodToolsCall].
+func (s *Set) Could(subject Subject, server, method string, facts Facts) bool {
+	return s.could(&Call{Method: method, Server: server, Subject: subject, Facts: facts}, "")
+}
+
+// could reports whether a call that names something which begins so could be allowed.
+func (s *Set) could(call *Call, start string) bool {
+	if code, _ := call.Facts.Standing.refusal(); code != "" || refusal(call) != "" {
+		return false
+	}
+	for i := range call.Subject.size() {
+		p, opened := call.Subject.at(i), false
+		for _, r := range s.others {
+			if !r.home.match(call.Server) || !r.servers.match(call.Server) || !r.methods.match(call.Method) || !r.concerns(p) {
+				continue
+			}
+			switch r.Action {
+			case ActionAllow:
+				opened = opened || r.opens(start)
+			case ActionDeny, ActionHide:
+				if r.closes(call.Method, start) {
+					return false
+				}
+			case ActionNone, ActionRequireApproval:
+			}
+		}
+		if !opened {
+			return false
+		}
+	}
+	return true
+}
+
+// opens reports whether a rule that allows may be about something that begins so.
+func (r *rule) opens(start string) bool {
+	return len(r.uris) == 0 || slices.ContainsFunc(r.uris, func(g glob) bool {
+		return strings.HasPrefix(g.prefix, start) || !g.exact && strings.HasPrefix(start, g.prefix)
+	})
+}
+
+// closes reports whether a rule that denies is about all that begins so and that a call of the
+// method may name.
+func (r *rule) closes(method, start string) bool {
+	switch {
+	case len(r.prompts)+len(r.uris) == 0:
+		return true
+	case method == methodComplete: // which is of both
+		return false
+	}
+	all := func(g glob) bool { return g.open() && strings.HasPrefix(strings.ToLower(start), g.prefix) }
+	return slices.ContainsFunc(r.prompts, all) || slices.ContainsFunc(r.foldedURIs, all)
+}
+
+// alike reports whether no rule tells prompts, and whether none tells resources, of a server
+// apart for a subject.
+func (s *Set) alike(subject *Subject, server string) (prompts, resources bool) {
+	prompts, resources = true, true
+	for _, r := range s.others {
+		if r.Action == ActionNone || !r.Match.named() || !r.home.match(server) || !r.servers.match(server) || !concernsAny(r, subject) {
+			continue
+		}
+		prompts, resources = prompts && len(r.prompts) == 0, resources && len(r.uris) == 0
+	}
+	return prompts, resources
+}

@@ -1,0 +1,46 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
+)
+
+// naming checks what a match says of prompts and resources.
+func (c *checker) naming(r *Rule) {
+	m := &r.Match
+	for i, text := range m.URI {
+		field := fmt.Sprintf("match.uri[%d]", i)
+		g, message, _ := compileGlob(text)
+		if message != "" { // which is said of it already
+			continue
+		}
+		scheme, _, has := strings.Cut(g.prefix, ":")
+		switch err := locator.CheckTemplate(g.prefix); {
+		case has && scheme != strings.ToLower(scheme):
+			c.add(field, "names a scheme in upper case, which no URI has that is written plainly", "write "+strings.ToLower(scheme)+":")
+		case g.exact && err != nil:
+			c.add(field, "is no URI that is written plainly: it "+err.Error(), "a rule that allows is never about such a URI, and any other is about all of them")
+		case r.Action == ActionAllow && !g.exact && endsInHost(g.prefix):
+			c.faults = append(c.faults, Fault{
+				Rule: c.rule, Field: field, Warning: true,
+				Message: "also allows what is at other hosts whose names begin so", Suggestion: "put a / before the first * or ?",
+			})
+		}
+	}
+	switch {
+	case !m.named():
+	case len(m.Prompt) > 0 && len(m.URI) > 0:
+		c.add("match.uri", "can never match: no request names both a prompt and a URI", "make it two rules")
+	case len(m.Tool) > 0 || m.classed():
+		c.add("match", "can never match: what is wanted of a tool only tools/call has, which names neither prompt nor URI", "make it two rules")
+	}
+}
+
+// endsInHost reports whether a text that begins URLs ends within a host, or at its end.
+func endsInHost(start string) bool {
+	scheme, rest, has := strings.Cut(start, "://")
+	return has && rest != "" && !strings.Contains(rest, "/") && slices.Contains([]string{"http", "https", "ws", "wss", "ftp"}, scheme)
+}

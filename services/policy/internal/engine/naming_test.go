@@ -1,0 +1,182 @@
+package engine_test
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// T4: a rule that allows is about what is plain alone, and one that denies about every spelling.
+func TestT4WhichURIsARuleIsAbout(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		pattern, uri    string
+		allows, refuses bool
+	}{
+		{"file:///srv/*", "file:///srv/a.md", true, true},
+		{"file:///srv/*", "file:///srv/a%20b.md", true, true},
+		{"file:///srv/?.md", "file:///srv/a.md", true, true},
+		{"file:///srv/?.md", "file:///srv/ab.md", false, false},
+		{"file:///srv/*", "file:///etc/passwd", false, false},
+		{"file:///srv/*", "file:///srvx/a", false, false},
+		{"srv/*", "file:///srv/a.md", false, false}, // anchored
+		{"file:///srv/*", "file:///srv/../etc/passwd", false, true},
+		{"file:///etc/*", "file:///srv/../etc/passwd", false, true},
+		{"file:///etc/*", "FILE:///etc/passwd", false, true},
+		{"file:///etc/*", "file:///ETC/passwd", false, true},
+		{"file:///etc/*", "file:///%65tc/passwd", false, true},
+		{"file:///etc/*", "file://localhost/etc/passwd", false, true},
+		{"file:///etc/*", "file:/etc/passwd", false, true},
+		{"file:///etc/*", "file:////etc/passwd", false, true},
+		{"file:///etc/*", "file:///etc", false, true},
+		{"file:///etc/passwd", "file:///etc/passwd/", false, true},
+		{"file:///etc/passwd", "file:///etc/passwd?x", false, true},
+		{"file:///etc/passwd", "file:///etc/passwd#x", false, true},
+		{"file:///etc/passwd", "file:///etc/passwd;x", false, true},
+		{"file:///c:/secret.txt", "file:///C:/Secret.txt::$DATA", false, true},
+		{"pg://db/*", "pg://me@db:5432/orders", false, true},
+		{"Note://*", "", false, true},
+		{"repo://Owner/*", "repo://owner/x", false, true},
+		{"repo://Owner/*", "repo://Owner/x", true, true},
+		{"*", "no URI at all", false, true},
+		{"x:y", "", false, true},
+	} {
+		of := func(action engine.Action) engine.Decision {
+			rules := []engine.Rule{{Name: "named", Match: engine.Match{URI: []string{strings.Replace(tt.pattern, "Note", "note", 1)}}, Action: action}}
+			if action != engine.ActionAllow {
+				rules = append(rules, engine.Rule{Name: "all", Match: engine.Match{Method: []string{"resources/*"}}, Action: engine.ActionAllow})
+			}
+			return compile(t, engine.Document{Name: "d", Rules: rules}).Decide(engine.Call{Method: "resources/read", Server: "s", Tool: tt.uri, Subject: person("x"), Facts: known})
+		}
+		if got := of(engine.ActionAllow); (got.Effect == engine.Allow) != tt.allows {
+			t.Errorf("allow %s: %q is judged %s", tt.pattern, tt.uri, got.Effect)
+		}
+		for _, action := range []engine.Action{engine.ActionDeny, engine.ActionHide} {
+			if got := of(action); (got.Effect == engine.Deny) != tt.refuses {
+				t.Errorf("%s %s: %q is judged %s", action, tt.pattern, tt.uri, got.Effect)
+			}
+		}
+	}
+}
+
+// What was compared is explained, and why a URI is not plain.
+func TestNamesAreExplained(t *testing.T) {
+	t.Parallel()
+	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{
+		{Name: "a", Match: engine.Match{Prompt: []string{"p*", "q"}}, Action: engine.ActionAllow},
+		{Name: "b", Match: engine.Match{URI: []string{"x:*"}}, Action: engine.ActionAllow},
+	}})
+	for _, tt := range []struct {
+		call engine.Call
+		want []engine.Check
+	}{
+		{engine.Call{Method: "prompts/get", Tool: "pp"}, []engine.Check{{Name: "prompt", Want: "p*, q", Got: "pp", Held: true}, {Name: "uri", Want: "x:*", Got: "pp"}}},
+		{engine.Call{Method: "resources/read", Tool: "X:y"}, []engine.Check{{Name: "prompt", Want: "p*, q", Got: "X:y"}, {Name: "uri", Want: "x:*", Got: "X:y (which begins with no scheme in lower case and a colon)"}}},
+		{engine.Call{Method: "completion/complete", Tool: "x:{y}", Ref: engine.RefResource}, []engine.Check{{Name: "prompt", Want: "p*, q", Got: "x:{y}"}, {Name: "uri", Want: "x:*", Got: "x:{y}", Held: true}}},
+		{engine.Call{Method: "completion/complete"}, []engine.Check{{Name: "prompt", Want: "p*, q", Got: "unknown"}, {Name: "uri", Want: "x:*", Got: "unknown"}}},
+	} {
+		tt.call.Server, tt.call.Subject, tt.call.Facts = "s", person("x"), known
+		var got []engine.Check
+		for _, r := range set.Explain(tt.call).Rules {
+			for _, c := range r.Checks {
+				if c.Name != "method" {
+					got = append(got, c)
+				}
+			}
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s of %q: %+v", tt.call.Method, tt.call.Tool, got)
+		}
+	}
+}
+
+// A template is shown unless its start tells that all which it stands for is denied.
+func TestWhichTemplatesAreShown(t *testing.T) {
+	t.Parallel()
+	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{
+		{Name: "pub", Match: engine.Match{URI: []string{"file:///pub/*", "note://a/b"}}, Action: engine.ActionAllow},
+		{Name: "not-these", Match: engine.Match{URI: []string{"file:///pub/secret/*", "file:///pub/x"}}, Action: engine.ActionDeny},
+		{Name: "lists", Match: engine.Match{Method: []string{"resources/list"}}, Action: engine.ActionAllow},
+	}})
+	for template, want := range map[string]bool{
+		"file:///{path}":              true,
+		"file:///pub/{path}":          true,
+		"file:///pub/a/{path}":        true,
+		"file:///pub/secret/{path}":   false,
+		"file:///PUB/secret/{path}":   false,
+		"file:///pub/secret/{a}/{b}":  false,
+		"file:///pub/x{?q}":           true, // of one that is denied by its whole text some may not be
+		"file:///etc/{path}":          false,
+		"note://{a}":                  true,
+		"note://a/b{c}":               true,
+		"note://a/c{d}":               false,
+		"{+any}":                      true,
+		"file:///pub/plain":           true, // without an expression it is a URI
+		"file:///pub/x":               false,
+		"file:///pub/../etc/{passwd}": true, // nothing that it stands for is read, so nothing is lost
+	} {
+		if got := set.Shows(person("x"), "s", engine.ListedTemplate, template, known); got != want {
+			t.Errorf("%s is shown: %t", template, got)
+		}
+		if set.Shows(person("x"), "s", engine.ListedTemplate, template, engine.Facts{Standing: engine.Quarantined}) {
+			t.Errorf("%s of a server that is stopped is shown", template)
+		}
+	}
+}
+
+// What is shown of a list is what may be called, and where no rule tells names apart they are alike.
+func TestNamesThatAreShownMayBeCalled(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		set, err := engine.Compile(drawDocuments(t, "d"), options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		call := drawCall(t)
+		call.Ref, call.Facts = "", known
+		alike := set.Reach(call.Subject, call.Server)
+		for _, kind := range []struct {
+			method string
+			listed engine.Listed
+			names  []string
+			alike  bool
+		}{
+			{"prompts/get", engine.ListedPrompt, append(somePrompts, "other"), alike.PromptsAlike},
+			{"resources/read", engine.ListedResource, append(slices.Sorted(maps.Keys(someURIs)), "c:d"), alike.ResourcesAlike},
+			{"resources/subscribe", engine.ListedUpdate, append(slices.Sorted(maps.Keys(someURIs)), "c:d"), alike.ResourcesAlike},
+		} {
+			call.Method = kind.method
+			could := set.Could(call.Subject, call.Server, kind.method, known)
+			seen := make(map[bool]bool)
+			for _, name := range kind.names {
+				call.Tool = name
+				allowed := set.Decide(call).Effect == engine.Allow
+				if shown := set.Shows(call.Subject, call.Server, kind.listed, name, known); shown != allowed {
+					t.Fatalf("%s of %q is allowed: %t, and shown: %t", kind.method, name, allowed, shown)
+				}
+				if allowed && !could {
+					t.Fatalf("%s of %q is allowed, and none is said to be", kind.method, name)
+				}
+				seen[allowed] = true
+			}
+			if kind.alike && len(seen) != 1 {
+				t.Fatalf("%s: what is said to be alike is not", kind.method)
+			}
+		}
+		call.Method = "resources/read"
+		for uri := range someURIs {
+			call.Tool = uri
+			for _, start := range []string{"", "a:", "a:x/", "a:x/y"} {
+				shown := set.Shows(call.Subject, call.Server, engine.ListedTemplate, start+"{x}", known)
+				if strings.HasPrefix(uri, start) && set.Decide(call).Effect == engine.Allow && !shown {
+					t.Fatalf("%s may be read, and the template %s{x} is not shown", uri, start)
+				}
+			}
+		}
+	})
+}
