@@ -2,6 +2,8 @@
 // directions, for those who have to tell a method from another spelling of it.
 package mcpmethod
 
+import "strings"
+
 // All returns every method, each once.
 func All() []string {
 	return []string{
@@ -14,6 +16,26 @@ func All() []string {
 		"notifications/initialized", "notifications/cancelled", "notifications/progress", "notifications/message",
 		"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
 		"notifications/resources/updated", "notifications/roots/list_changed", "notifications/elicitation/complete",
-		"notifications/tasks/status", "notifications/subscriptions/acknowledged",
+		"notifications/tasks/status", "notifications/tasks", "notifications/subscriptions/acknowledged",
+	}
+}
+
+// IsNotification tells whether a method is one of a notification.
+func IsNotification(method string) bool { return strings.HasPrefix(method, "notifications/") }
+
+// Notifications returns those of the protocol that pass unless a rule denies them, and as far as what they
+// are about does. Of the others some need no rule, which is [Unasked], and tasks' are not carried.
+func Notifications() []string {
+	return []string{
+		"notifications/message", "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
+		"notifications/resources/updated", "notifications/roots/list_changed", "notifications/elicitation/complete",
+	}
+}
+
+// Unasked returns the methods about which policy is not asked, for they need no rule.
+func Unasked() []string {
+	return []string{
+		"initialize", "ping", "tools/list", "server/discover", "subscriptions/listen",
+		"notifications/initialized", "notifications/cancelled", "notifications/progress", "notifications/subscriptions/acknowledged",
 	}
 }

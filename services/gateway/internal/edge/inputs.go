@@ -184,7 +184,7 @@ func (x *exchange) judged(ctx context.Context, m *gate.Message, fromServer bool)
 type within struct{}
 
 // Forward implements [attempt.Forwarder].
-func (within) Forward(_ context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
-	answer, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":`+string(req.ID())+`,"result":{}}`), gate.AnswerLimits())
+func (within) Forward(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error) {
+	answer, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":0,"result":{}}`), gate.AnswerLimits())
 	return upstream.Answer{Message: answer}, err
 }

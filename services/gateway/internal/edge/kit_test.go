@@ -18,6 +18,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -35,6 +36,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
 const (
@@ -72,6 +74,8 @@ type world struct {
 	// What the parts around the edge do.
 	standing *policyv1.CheckServerResponse
 	filter   func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
+	// silent are notifications of the protocol that policy denies, and lets other methods that it lets pass.
+	silent, lets []string
 	// hides tells which names of prompts and resources are hidden; nil where policy does not say.
 	hides func(name string) bool
 	open  func(upstream.Request) (upstream.Answer, error)
@@ -266,13 +270,19 @@ func (w *world) FilterNames(_ context.Context, r *policyv1.FilterNamesRequest, _
 	return resp, nil
 }
 
-func (w *world) CheckServer(context.Context, *policyv1.CheckServerRequest, ...grpc.CallOption) (*policyv1.CheckServerResponse, error) {
+func (w *world) CheckServer(_ context.Context, req *policyv1.CheckServerRequest, _ ...grpc.CallOption) (*policyv1.CheckServerResponse, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.standing == nil {
 		return nil, errBoom
 	}
-	return w.standing, nil
+	said := proto.CloneOf(w.standing)
+	for _, method := range req.GetMethods() {
+		if slices.Contains(mcpmethod.Notifications(), method) && !slices.Contains(w.silent, method) || slices.Contains(w.lets, method) {
+			said.Methods = append(said.Methods, method)
+		}
+	}
+	return said, nil
 }
 
 // judgedBy are the digests of the definitions by which calls were judged.

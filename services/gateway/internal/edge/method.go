@@ -261,6 +261,10 @@ func (x *exchange) noted(ctx context.Context) {
 	if x.msg.Method == mcp.MethodCancelled { // a call that waits for a person is not to run by itself
 		sent = x.sess.Calls.GiveUp(gate.IDKey(x.msg.RequestID.Of(x.msg.Raw)))
 	}
+	if mcp.IsOwnNotification(x.msg.Method) && x.target.Server != nil && x.reach.May(ctx, x.principal, x.server, x.msg.Method) {
+		x.carriesTo(ctx)
+		return
+	}
 	if !x.notifies() {
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return
@@ -276,7 +280,7 @@ func (x *exchange) noted(ctx context.Context) {
 		x.tell(ctx, upstream.Initialized())
 	case x.msg.Method == mcp.MethodProgress:
 		x.progressed(ctx)
-	case x.msg.Method == mcp.MethodRootsChanged && slices.Contains(said.Methods, mcp.MethodRoots):
+	case x.msg.Method == mcp.MethodRootsChanged && slices.Contains(said.Methods, mcp.MethodRoots) && slices.Contains(said.Methods, mcp.MethodRootsChanged):
 		x.tell(ctx, upstream.RootsChanged())
 	}
 }

@@ -150,7 +150,7 @@ func (o *writer) pass(event upstream.Event) error {
 		o.asked(m)
 	case m.Method == mcp.MethodCancelled:
 		x.sess.Asked.TakeBack(m.RequestID.Of(m.Raw)) // the client hears of it from who asked it
-	case x.hears(m.Method) && concerns(m, o.wants) && x.hearsOf(m):
+	case x.hears(m.Method) && concerns(m, o.wants) && x.hearsOf(m), x.carriesFrom(m):
 		return o.sendEvent(event, clean)
 	}
 	return o.sendEvent(event, nil)
@@ -183,17 +183,23 @@ func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 	return m, clean, nil
 }
 
-// hears tells whether a server's notification is for the client: progress, lines of the log and
-// what begins a subscription are, and of what is known else that which serves a method that policy does not deny.
+// hears tells whether a server's notification of the protocol's is for the client: progress and what begins
+// a subscription are, and of the others those that policy does not deny, nor the method that they serve.
 func (x *exchange) hears(notification string) bool {
+	if notification == mcp.MethodProgress || notification == mcp.MethodAcknowledged {
+		return true
+	}
+	said, err := x.standing(x.r.Context())
+	if err != nil || !slices.Contains(said.Methods, notification) {
+		return false
+	}
 	switch method := mcp.Tells(notification); method {
 	case "":
-		return notification == mcp.MethodProgress || notification == mcp.MethodMessage || notification == mcp.MethodAcknowledged
+		return notification == mcp.MethodMessage
 	case mcp.MethodToolsList:
 		return x.hub == nil // whose tools are those of the gateway's own lists
 	default:
-		said, err := x.standing(x.r.Context())
-		return err == nil && slices.Contains(said.Methods, method)
+		return slices.Contains(said.Methods, method)
 	}
 }
 

@@ -45,21 +45,21 @@ func sseEvents(stream string) (events []string, other bool) {
 // and reads as what it was.
 func FuzzAMessageStaysInItsEvent(f *testing.F) {
 	for _, seed := range []string{
-		`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"x"}}`,
-		"{\"jsonrpc\":\"2.0\",\n\n\"method\":\"notifications/message\",\r\r\"params\":{}}",
-		"{\"jsonrpc\":\"2.0\",\r\n\r\n\t\"method\":\"notifications/message\"}\n\n",
-		"\n\n{\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"a\":\"\u2028\u2029\u0085\"}}",
-		"{\"jsonrpc\":\"2.0\",\n: \n\"method\":\"notifications/message\"}",
-		`{"jsonrpc":"2.0","method":"notifications/message","params":{"a":"\n\ndata: {}\r\revent: x"}}`,
+		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"data":"x"}}`,
+		"{\"jsonrpc\":\"2.0\",\n\n\"method\":\"notifications/progress\",\r\r\"params\":{}}",
+		"{\"jsonrpc\":\"2.0\",\r\n\r\n\t\"method\":\"notifications/progress\"}\n\n",
+		"\n\n{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"a\":\"\u2028\u2029\u0085\"}}",
+		"{\"jsonrpc\":\"2.0\",\n: \n\"method\":\"notifications/progress\"}",
+		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"a":"\n\ndata: {}\r\revent: x"}}`,
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, message []byte) {
-		if m, err := gate.ReadAnswer(message, gate.AnswerLimits()); err != nil || m.Kind != gate.Notification || m.Method != mcp.MethodMessage && m.Method != mcp.MethodProgress {
+		if m, err := gate.ReadAnswer(message, gate.AnswerLimits()); err != nil || m.Kind != gate.Notification || m.Method != mcp.MethodProgress {
 			t.Skip("no such message goes through")
 		}
 		rec, out := answering(t.Context(), t)
-		const before, after = `{"jsonrpc":"2.0","method":"notifications/message","params":{"n":1}}`, `{"jsonrpc":"2.0","method":"notifications/message","params":{"n":2}}`
+		const before, after = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"n":1}}`, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"n":2}}`
 		for _, m := range []string{before, string(message), after} {
 			out.Event([]byte(m))
 		}
@@ -88,7 +88,7 @@ func TestX1LargeEventsAreReadInTurns(t *testing.T) {
 	cancel()
 	for size, want := range map[int]bool{100: true, room.Free + 1: false} {
 		rec, out := answering(gone, t)
-		out.Event([]byte(`{"jsonrpc":"2.0","method":"notifications/message"}` + strings.Repeat(" ", size)))
+		out.Event([]byte(`{"jsonrpc":"2.0","method":"notifications/progress"}` + strings.Repeat(" ", size)))
 		if got := rec.Body.Len() > 0; got != want {
 			t.Errorf("a message of %d bytes was read without a turn: %t, want %t", size, got, want)
 		}

@@ -102,6 +102,11 @@ func Tells(notification string) string {
 	}
 }
 
+// IsOwnNotification tells whether a method is a notification that the protocol does not know.
+func IsOwnNotification(method string) bool {
+	return mcpmethod.IsNotification(method) && !slices.Contains(mcpmethod.All(), method)
+}
+
 // AboutServer tells whether a notification is about the server itself, whatever session it
 // is of.
 func AboutServer(notification string) bool {
@@ -152,9 +157,10 @@ func Abilities() []Ability {
 	}
 }
 
-// OfferedMethods returns the methods of [Features], [Abilities] and extensions that policy is asked about.
+// OfferedMethods returns the methods of [Features], [Abilities] and extensions that policy is asked about,
+// and the notifications of the protocol.
 func OfferedMethods() []string {
-	var out []string
+	out := mcpmethod.Notifications()
 	for _, f := range Features() {
 		if f.Method != MethodToolsList { // which needs no rule
 			out = append(out, f.Method)

@@ -42,7 +42,19 @@ type Standing struct {
 	Methods []string
 	// Revision is the one that judged, in hex.
 	Revision string
+
+	others *others
 }
+
+// others are methods beside the offered ones, and whether they could be allowed. It is safe for concurrent
+// use.
+type others struct {
+	mu sync.Mutex
+	by map[string]bool
+}
+
+// maxOthers is how many are known for one caller on one server: a server may make them up.
+const maxOthers = 256
 
 // Reach asks policy and keeps what it says. It is safe for concurrent use.
 type Reach struct {
@@ -81,8 +93,33 @@ func (r *Reach) Of(ctx context.Context, p *identityv1.Principal, server string) 
 		Some: resp.GetCouldAllow(), HidesNone: resp.GetHidesNone(), Methods: resp.GetMethods(), Revision: resp.GetPolicyRevision(),
 		PromptsAlike: resp.GetPromptsAlike(), ResourcesAlike: resp.GetResourcesAlike(),
 	}
+	said.others = &others{by: make(map[string]bool)}
 	r.keep(who, key, said)
 	return said, nil
+}
+
+// May tells whether a method beside the offered ones could be allowed to a principal on a server. Where it
+// can't be known it may not, nor where policy was asked about too many.
+func (r *Reach) May(ctx context.Context, p *identityv1.Principal, server, method string) bool {
+	said, err := r.Of(ctx, p, server)
+	if err != nil || !said.Some || said.others == nil {
+		return false
+	}
+	said.others.mu.Lock()
+	defer said.others.mu.Unlock()
+	may, known := said.others.by[method]
+	if known || len(said.others.by) >= maxOthers {
+		return may
+	}
+	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), peerTimeout)
+	defer cancel()
+	resp, err := r.policy.CheckServer(ctx, &policyv1.CheckServerRequest{Server: server, Methods: []string{method}})
+	if err != nil {
+		return false
+	}
+	may = resp.GetCouldAllow() && slices.Contains(resp.GetMethods(), method)
+	said.others.by[method] = may
+	return may
 }
 
 func (r *Reach) kept(who principal.Key, key []byte) (Standing, bool) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -20,6 +21,7 @@ type policy struct {
 
 	revision string
 	asked    int
+	methods  []string
 }
 
 var errAway = errors.New("away")
@@ -29,7 +31,7 @@ func (p *policy) CheckServer(context.Context, *policyv1.CheckServerRequest, ...g
 	if p.revision == "" {
 		return nil, errAway
 	}
-	return &policyv1.CheckServerResponse{CouldAllow: true, PolicyRevision: p.revision}, nil
+	return &policyv1.CheckServerResponse{CouldAllow: true, Methods: p.methods, PolicyRevision: p.revision}, nil
 }
 
 func ana() *identityv1.Principal {
@@ -115,5 +117,31 @@ func BenchmarkOf(b *testing.B) {
 		if _, err := r.Of(b.Context(), who, "files"); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// N2: what a server or a client calls its own methods is asked about once each, and not without end.
+func TestN2OtherMethodsAreAskedAboutOnce(t *testing.T) {
+	t.Parallel()
+	p := &policy{revision: "r", methods: []string{"notifications/x"}}
+	r, err := reach.New(p, func() string { return "r" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if !r.May(t.Context(), ana(), "s", "notifications/x") || r.May(t.Context(), ana(), "s", "notifications/y") {
+			t.Error("it is not what policy says")
+		}
+	}
+	if n := p.asked; n != 3 { // once for what could be come by
+		t.Errorf("policy was asked %d times", n)
+	}
+	for n := range 1000 {
+		if r.May(t.Context(), ana(), "s", "notifications/z"+strconv.Itoa(n)) {
+			t.Errorf("%d may", n)
+		}
+	}
+	if n := p.asked; n != 1+256 {
+		t.Errorf("policy was asked %d times", n)
 	}
 }

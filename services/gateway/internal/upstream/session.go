@@ -86,6 +86,14 @@ func (s *Session) Reply(ctx context.Context, m *gate.Message) error {
 	return s.tell(ctx, Request{Message: m})
 }
 
+// Notify sends a notification that was judged. Errors are those of [Session.Ask].
+func (s *Session) Notify(ctx context.Context, req Request) error {
+	if req.Kind() != gate.Notification {
+		return fmt.Errorf("%w: the message is no notification", ErrNeverSent)
+	}
+	return s.tell(ctx, req)
+}
+
 func (s *Session) tell(ctx context.Context, req Request) error {
 	conn, err := s.now()
 	switch {

@@ -1,6 +1,10 @@
 package engine
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
+)
 
 // Decide judges a call. Its time grows with the number of rules that name the
 // call's tool, or its method, or whose patterns fit the start of its name; not with the
@@ -76,7 +80,8 @@ type verdict struct {
 }
 
 // judge pools the rules, which are about the call. Where none has an action the default
-// counts, of which there is one for tools alone.
+// counts, of which there is one for tools alone; notifications of the protocol pass then, as
+// far as what they are about does.
 func (s *Set) judge(rules []*rule, call *Call) verdict {
 	var best verdict
 	for i := range call.Subject.size() {
@@ -84,8 +89,11 @@ func (s *Set) judge(rules []*rule, call *Call) verdict {
 		own.chain = i
 		if own.action == ActionNone {
 			own.action = ActionDeny
-			if call.OfTool() {
+			switch {
+			case call.OfTool():
 				own.action = s.fallbacks.find(call.Server).action()
+			case slices.Contains(mcpmethod.Notifications(), call.Method):
+				own.action = ActionAllow
 			}
 		}
 		if i == 0 || own.beats(&best) {

@@ -184,6 +184,9 @@ func (s *Set) why(d Decision, v verdict, call *Call) string {
 		return fmt.Sprintf("Rule %s matches %s with %s, and no rule that matches is stricter.", v.rule.ref, whose, v.action)
 	}
 	f := s.fallbacks.find(server)
+	if d.Effect == Allow && !call.OfTool() {
+		return fmt.Sprintf("No rule with an action is about the notification %s and matches %s; those of the protocol pass where no rule denies them, as far as what they are about does.", strconv.Quote(call.Method), whose)
+	}
 	if !call.OfTool() {
 		return fmt.Sprintf("No rule with an action is about the method %s and matches %s, and defaults are about tools/call alone.", strconv.Quote(call.Method), whose)
 	}

@@ -54,9 +54,6 @@ func (d *Document) Faults() []Fault {
 	return c.faults
 }
 
-// unasked are the requests about which policy is not asked, for they need no rule.
-var unasked = []string{"initialize", "ping", "tools/list", "server/discover", "subscriptions/listen"}
-
 // misspelt returns how the protocol spells what a pattern begins with, where it differs by case
 // alone: a method, or what stands before its last slash. Such a request is never judged.
 func misspelt(prefix string) string {
@@ -214,7 +211,7 @@ func (c *checker) match(m *Match) {
 		case message != "": // which is said of it already
 		case known != "":
 			c.add(field, "is no spelling of a method", "write "+known)
-		case g.exact && slices.Contains(unasked, g.prefix), strings.HasPrefix(g.prefix, "notifications/"):
+		case g.exact && slices.Contains(mcpmethod.Unasked(), g.prefix):
 			c.add(field, "is about what passes, or is refused, without a rule", "take it out")
 		}
 	}

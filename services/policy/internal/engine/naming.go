@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
@@ -184,7 +185,7 @@ func (s *Set) could(call *Call, start string) bool {
 		return false
 	}
 	for i := range call.Subject.size() {
-		p, opened := call.Subject.at(i), false
+		p, opened := call.Subject.at(i), slices.Contains(mcpmethod.Notifications(), call.Method)
 		for _, r := range s.others {
 			if !r.home.match(call.Server) || !r.servers.match(call.Server) || !r.methods.match(call.Method) || !r.concerns(p) {
 				continue

@@ -1,0 +1,45 @@
+package edge
+
+import (
+	"context"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// carriesFrom has policy decide on a server's notification that the protocol does not know, on record; no
+// rule lets none pass. One that no rule could let pass is not asked about: servers may say many.
+func (x *exchange) carriesFrom(m *gate.Answer) bool {
+	ctx := x.r.Context()
+	if m.Kind != gate.Notification || !mcp.IsOwnNotification(m.Method) || x.sess == nil || !x.reach.May(ctx, x.principal, x.server, m.Method) {
+		return false
+	}
+	read, err := gate.Parse(m.Raw, x.limits)
+	return err == nil && x.judged(ctx, read, true) == nil
+}
+
+// carriesTo has policy decide on a client's notification that the protocol does not know, on record, and
+// sends it to the server where that may hear it.
+func (x *exchange) carriesTo(ctx context.Context) {
+	has := x.has.Answer.Beside()
+	defer has.Close()
+	x.deps.Pipeline.Do(ctx, attempt.Call{
+		Principal: x.acting(), Stale: x.stale || x.revoked(), Revoked: x.revoked, Server: x.server, Message: x.msg, Received: time.Now(), Timeout: notifyTimeout,
+		Transport: x.target.Server.Transport(), Version: x.sess.Version, Client: x.clientName(), Upstream: notifier{x.sess.Upstream}, Room: has, Identity: x.target.Identity,
+	})
+}
+
+// notifier sends notifications, which have no answers.
+type notifier struct{ to *upstream.Session }
+
+// Forward implements [attempt.Forwarder].
+func (n notifier) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+	if err := n.to.Notify(ctx, req); err != nil {
+		return upstream.Answer{}, err
+	}
+	answer, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":0,"result":{}}`), gate.AnswerLimits())
+	return upstream.Answer{Message: answer}, err
+}
