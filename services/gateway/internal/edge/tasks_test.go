@@ -3,6 +3,7 @@ package edge_test
 import (
 	"context"
 	"encoding/base64"
+	"maps"
 	"net/http"
 	"regexp"
 	"strings"
@@ -21,9 +22,7 @@ func (w *world) tasked(method, name, params string, header ...http.Header) reply
 	w.t.Helper()
 	body, head := modern(method, name, params)
 	for _, more := range header {
-		for key, values := range more {
-			head[key] = values
-		}
+		maps.Copy(head, more)
 	}
 	return w.do("POST", "/mcp/files", strings.Replace(body, `"tasks":{}`, `"extensions":{"io.modelcontextprotocol/tasks":{}}`, 1), head)
 }
