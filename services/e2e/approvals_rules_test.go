@@ -308,6 +308,7 @@ func (f *fixture) elicited(t *testing.T, tool, result string) (question, answer 
 	lines := bufio.NewScanner(post(call(`{"name":"` + tool + `","arguments":{"text":"a\u202eb"}}`)).Body)
 	for lines.Scan() {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		ok = ok && data != "" // else it is the event by which a stream begins
 		if !ok {
 			continue
 		}

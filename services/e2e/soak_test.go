@@ -50,10 +50,13 @@ const (
 func TestServersThatFailTroubleNobody(t *testing.T) {
 	t.Parallel()
 	long, sessions := soak(t)
-	p := stack.Start(t, stack.Write(t, stack.Options{
+	collector := stack.NewCollector(t)
+	s := stack.Write(t, stack.Options{
 		Servers: failingAmong(t), Policy: "version: 1\ndefault: allow\n",
-		Extra: "session: {idle: 30m, max_per_principal: 1000}",
-	}))
+		Extra: fmt.Sprintf("session: {idle: 30m, max_per_principal: 1000}\ntelemetry: {otlp: %q}", collector.URL),
+	})
+	s.Env = append(s.Env, often)
+	p := stack.Start(t, s)
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	var mu sync.Mutex
@@ -112,7 +115,7 @@ func TestServersThatFailTroubleNobody(t *testing.T) {
 		fails = n%2 == 1
 		mu.Unlock()
 		time.Sleep(long / (2 * phases))
-		t.Logf("phase %d, with those that fail: %t; %s", n, n%2 == 1, inHand(t, p.PID()))
+		t.Logf("phase %d, with those that fail: %t; %s, %d goroutines", n, n%2 == 1, inHand(t, p.PID()), collector.Counts("go.goroutine")["go.goroutine.count{}"])
 	}
 	end()
 	all.Wait()

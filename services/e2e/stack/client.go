@@ -142,7 +142,7 @@ func (c *Client) do(req *http.Request) (Response, error) {
 		for event := range strings.SplitSeq(string(raw), "\n\n") {
 			var data []string
 			for line := range strings.SplitSeq(event, "\n") {
-				if text, ok := strings.CutPrefix(line, "data: "); ok {
+				if text, ok := strings.CutPrefix(line, "data: "); ok && strings.TrimSpace(text) != "" { // else it is the event by which a stream begins
 					data = append(data, text)
 				}
 			}

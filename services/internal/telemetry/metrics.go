@@ -39,7 +39,7 @@ func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, process *resou
 		sdkmetric.WithReader(sdkmetric.NewPeriodicReader(&wanted{Exporter: exporter})),
 	)
 	t.Meters, t.flush = provider, append(t.flush, provider.Shutdown)
-	return nil
+	return countGoroutines(provider)
 }
 
 // wanted exports to a collector that may take spans alone, as Jaeger does: that is

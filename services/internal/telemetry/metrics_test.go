@@ -72,6 +72,10 @@ func TestCloseExportsTheLastCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	of, counts := c.metrics.last()
+	if counts["go.goroutine.count"] == 0 {
+		t.Error("goroutines are not counted")
+	}
+	delete(counts, "go.goroutine.count")
 	if of["service.name"] != "sluice-test" || of["service.version"] != "v1" || !maps.Equal(counts, map[string]int64{"work": 3}) {
 		t.Errorf("%v counted %v", of, counts)
 	}

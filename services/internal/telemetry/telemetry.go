@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/google/uuid"
@@ -145,4 +146,15 @@ func (t *Telemetry) Close() error {
 	default:
 		return nil
 	}
+}
+
+// countGoroutines has the goroutines of the process counted (OpenTelemetry semantic conventions, Go runtime).
+func countGoroutines(of metric.MeterProvider) error {
+	_, err := of.Meter("runtime").Int64ObservableUpDownCounter("go.goroutine.count",
+		metric.WithUnit("{goroutine}"), metric.WithDescription("Goroutines of the process"),
+		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
+			o.Observe(int64(runtime.NumGoroutine()))
+			return nil
+		}))
+	return err
 }

@@ -916,7 +916,7 @@ type CheckServerRequest struct {
 	// On whose behalf, when an operator asks, as in DecideCallRequest. Refused from a
 	// role.
 	Subject *v1.Principal `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Methods other than `tools/call` that are asked about, each once: at most 16, each
+	// Methods other than `tools/call` that are asked about, each once: at most 64, each
 	// of 1 to 128 bytes.
 	Methods       []string `protobuf:"bytes,3,rep,name=methods,proto3" json:"methods,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1138,7 +1138,7 @@ const file_sluice_policy_v1_judgement_proto_rawDesc = "" +
 	"\x12CheckServerRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x127\n" +
 	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\asubject\x12C\n" +
-	"\amethods\x18\x03 \x03(\tB)\xbaH&\x92\x01#\x10\x10\x18\x01\"\x1dr\x1b2\x19^[A-Za-z0-9_./$-]{1,128}$R\amethods\"\xe6\x01\n" +
+	"\amethods\x18\x03 \x03(\tB)\xbaH&\x92\x01#\x10@\x18\x01\"\x1dr\x1b2\x19^[A-Za-z0-9_./$-]{1,128}$R\amethods\"\xe6\x01\n" +
 	"\x13CheckServerResponse\x12\x1f\n" +
 	"\vcould_allow\x18\x01 \x01(\bR\n" +
 	"couldAllow\x12\x1d\n" +

@@ -114,8 +114,10 @@ type Edge struct {
 	standIns standIns
 	tasks    *taskStore
 	seal     cipher.AEAD
-	visits   visits
-	pieces   intake.Pieces
+	// remembered is the room of what clients may come back for.
+	remembered *room.Room
+	visits     visits
+	pieces     intake.Pieces
 	// news tells of servers that list other tools than before.
 	news news.News
 	// asking are the turns at having policy judge lists. Nobody has one at the processor
@@ -169,6 +171,9 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 		return nil, err
 	}
 	if e.seal, err = newSeal(deps.Secret); err != nil {
+		return nil, err
+	}
+	if e.remembered, err = session.AnswersRoom(); err != nil {
 		return nil, err
 	}
 	e.reach, err = reach.New(deps.Policy, deps.Revision)

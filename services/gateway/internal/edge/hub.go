@@ -240,7 +240,7 @@ func (x *exchange) joined(m *gate.Answer, method string, edits []gate.Edit) ([]g
 	if x.hub == nil {
 		return edits, nil
 	}
-	end, err := x.has.Answer.TurnFor(x.r.Context(), len(m.Raw))
+	end, err := x.has.Answer.TurnFor(x.whole(x.r.Context()), len(m.Raw))
 	if err != nil {
 		return nil, err // nobody waits for it any more, or too much of the caller's does
 	}

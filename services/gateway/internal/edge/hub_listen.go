@@ -98,10 +98,11 @@ func (x *exchange) hasOpened(server, id string) bool {
 // text that another state does not have. It has a line for tools, one for prompts and one for resources.
 // Each says how many servers are known; that for tools also how often the list of each has changed, and
 // the policy. Which prompts and resources there are the gateway does not list itself, so the others name
-// the policy where it tells them apart. It is empty where policy can't be asked.
+// the policy where it tells them apart. Of a server of whose list policy lets the caller hear nothing
+// that line says nothing. It is empty where policy can't be asked.
 func (x *exchange) lists(ctx context.Context) string {
 	var tools, prompts, resources []byte
-	known := 0
+	var known [3]int // in the order of the lines
 	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
 		said, err := x.at(server).standing(ctx)
 		changes := x.targets[server].found.Changes()
@@ -111,16 +112,24 @@ func (x *exchange) lists(ctx context.Context) string {
 		case !said.Some:
 			continue
 		}
-		known += min(changes, 1)
-		tools = fmt.Appendf(tools, " %s:%d:%s", server, changes, said.Revision)
-		if !said.PromptsAlike {
+		hears := func(line int, method string) bool {
+			may := slices.Contains(said.Methods, method)
+			if may {
+				known[line] += min(changes, 1)
+			}
+			return may
+		}
+		if hears(0, mcp.MethodToolsChanged) {
+			tools = fmt.Appendf(tools, " %s:%d:%s", server, changes, said.Revision)
+		}
+		if hears(1, mcp.MethodPromptsChanged) && !said.PromptsAlike {
 			prompts = fmt.Appendf(prompts, " %s:%s", server, said.Revision)
 		}
-		if !said.ResourcesAlike {
+		if hears(2, mcp.MethodResourcesChanged) && !said.ResourcesAlike {
 			resources = fmt.Appendf(resources, " %s:%s", server, said.Revision)
 		}
 	}
-	return fmt.Sprintf("%d%s\n%d%s\n%d%s", known, tools, known, prompts, known, resources)
+	return fmt.Sprintf("%d%s\n%d%s\n%d%s", known[0], tools, known[1], prompts, known[2], resources)
 }
 
 // guarded has something done beside; net/http sees to the panics of its own goroutines alone.

@@ -129,8 +129,8 @@ func (e *Edge) enter(ctx context.Context, by caller, server string, head http.He
 	by.inside.take()
 }
 
-// visitor is a caller inside the mesh while its message is worked on: an agent of the mesh's own, or who
-// asks about a task, whose call is made. It takes the answer in
+// visitor is a caller inside the mesh while its message is worked on: a service of the mesh that speaks
+// for somebody, or who asks about a task, whose call is made. It takes the answer in
 // place of a connection: as one text, or as an event stream, of which each event ends with
 // a flush.
 type visitor struct {

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -60,7 +61,7 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 	}
 	after, resumes := single(r.Header, headerLast)
 	if resumes && session.IsAnswers(after) {
-		x.resumeAnswer(r.Context(), after)
+		x.resumeAnswer(after, used)
 		return
 	}
 	if len(r.Header[headerLast]) > 0 && (!resumes || !sess.Events.Given(after)) {
@@ -94,12 +95,23 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 
 // resumeAnswer goes on with the stream of an answer behind the event with this id, until the answer. What
 // was judged and said once is said again to the same session.
-func (x *exchange) resumeAnswer(ctx context.Context, after string) {
-	stream, next, ok := x.sess.Answers.After(after)
-	if !ok || x.stale {
+func (x *exchange) resumeAnswer(after string, used func()) {
+	if x.stale {
+		x.reject(x.w, x.r, x.caller, unavailable(commonv1.Code_CODE_POLICY_UNAVAILABLE))
+		return
+	}
+	stream, next, ok := x.sess.Answers.After(after, string(reach.AppendCaller(nil, x.principal, "")))
+	if !ok {
 		x.reject(x.w, x.r, x.caller, rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_HEADER_MISMATCH, rpc: mcp.CodeInvalidRequest, message: "Last-Event-ID is no event of this session's that is remembered."})
 		return
 	}
+	_, ctx, done, err := x.deps.Sessions.Listen(x.r.Context(), x.sess.ID, x.key(x.server), true)
+	if err != nil { // it has just been closed, or has too many streams
+		x.reject(x.w, x.r, x.caller, rejection{status: http.StatusNotFound, code: codeSession, rpc: mcp.CodeInvalidRequest})
+		return
+	}
+	defer done()
+	used() // who listens does not hold the session
 	out := x.newWriter()
 	ctx, cancel := context.WithCancel(ctx)
 	var alive sync.WaitGroup
@@ -108,9 +120,12 @@ func (x *exchange) resumeAnswer(ctx context.Context, after string) {
 	alive.Go(func() { out.keepAlive(ctx, cancel) })
 	for ; ; next++ {
 		id, message, err := stream.Next(ctx, next)
-		if err != nil || message == nil || x.revoked() || out.event(id, message) != nil {
-			return
+		if err != nil || message == nil || !x.at(stream.Server).mayHear(ctx) || out.event(id, message) != nil {
+			break
 		}
+	}
+	if stream.IsUnrecorded() {
+		out.unrecorded()
 	}
 }
 

@@ -56,10 +56,6 @@ func (x *exchange) call(ctx context.Context) {
 		Hides:     tools.hides,
 		Hold:      x.inside.hold(),
 	}
-	waits := x.reserveTask()
-	if waits != nil { // and nobody is held
-		call.Hold = new(time.Duration)
-	}
 	if x.modern != nil {
 		if x.msg.Method == mcp.MethodToolsCall && err == nil {
 			if refused := x.mirrors(ctx, tools); refused != nil {
@@ -76,14 +72,17 @@ func (x *exchange) call(ctx context.Context) {
 	if x.sess.Client.Elicits && out.streams {
 		call.Confirm = x.confirm(out)
 	}
+	waits := x.reserveTask()
+	if waits != nil { // and nobody is held
+		call.Hold = new(time.Duration)
+		defer x.tasks.release(waits)
+	}
 	result := x.deps.Pipeline.Do(calling, call)
+	ctx = x.whole(ctx)
 	x.held = result.Held + x.patience.Paused()
 	x.inside.decided(result)
 	if result.Unrecorded {
 		out.unrecorded()
-	}
-	if waits != nil && result.Refusal == nil {
-		x.tasks.drop(waits)
 	}
 	if result.Left {
 		out.leaves()
@@ -248,7 +247,7 @@ func unanswered(err error) *refusal.Refusal {
 	return refused
 }
 
-// notify takes a notification. Any that does not always pass is refused, and what is
+// notify takes a notification. Any that neither passes by itself nor by a rule is refused, and what is
 // refused is on record alone: a notification has no answer.
 func (x *exchange) notify(ctx context.Context) {
 	defer x.accepted()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -18,12 +19,25 @@ func (x *exchange) carriesFrom(m *gate.Answer) bool {
 		return false
 	}
 	read, err := gate.Parse(m.Raw, x.limits)
-	return err == nil && x.judged(ctx, read, true) == nil
+	if err != nil {
+		return false
+	}
+	counted, err := x.sess.Asked.Ask(inputID()) // with what else the server asks, in a minute
+	if err != nil {
+		x.deps.Log.DebugContext(ctx, "notification of a server dropped", "server", x.server, "why", err)
+		return false
+	}
+	counted.Close()
+	return x.judged(ctx, read, true) == nil
 }
 
 // carriesTo has policy decide on a client's notification that the protocol does not know, on record, and
-// sends it to the server where that may hear it.
+// sends it to the server where that may hear it. Over gRPC, and without sessions, a server hears none.
 func (x *exchange) carriesTo(ctx context.Context) {
+	if x.target.Server.Transport() == "grpc" || x.target.sessionless() {
+		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
+		return
+	}
 	has := x.has.Answer.Beside()
 	defer has.Close()
 	x.deps.Pipeline.Do(ctx, attempt.Call{

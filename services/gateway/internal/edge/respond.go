@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
@@ -113,8 +114,9 @@ type writer struct {
 
 	// kept is the stream as its client may go on with it; nil where it may not.
 	kept *session.Answering
-	// last says that what is written is the answer, and away that the client is to come for it.
-	last, away bool
+	// last says that what is written is the answer, away that the client is to come for it, and
+	// isUnrecorded that its outcome is not on record.
+	last, away, isUnrecorded bool
 
 	*line
 	own line // where no other writer writes on it
@@ -162,7 +164,7 @@ func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
 	}
-	end, err := x.has.Answer.TurnFor(x.r.Context(), len(raw))
+	end, err := x.has.Answer.TurnFor(x.whole(x.r.Context()), len(raw))
 	if err != nil {
 		return nil, nil, err // nobody waits for it any more, or too much of the caller's does
 	}
@@ -189,7 +191,7 @@ func (x *exchange) hears(notification string) bool {
 	if notification == mcp.MethodProgress || notification == mcp.MethodAcknowledged {
 		return true
 	}
-	said, err := x.standing(x.r.Context())
+	said, err := x.standing(x.whole(x.r.Context()))
 	if err != nil || !slices.Contains(said.Methods, notification) {
 		return false
 	}
@@ -210,6 +212,9 @@ func (o *writer) send(message ...[]byte) error { return o.sendEvent(upstream.Eve
 func (o *writer) sendEvent(event upstream.Event, message [][]byte) error {
 	if o.x.hub != nil { // events of many servers have no order to go on from
 		event.ID, event.Retry = "", ""
+	}
+	if session.IsAnswers(event.ID) { // which would be taken for one of the gateway's own
+		event.ID = ""
 	}
 	if message == nil && event.ID == "" && event.Retry == "" {
 		return nil
@@ -272,13 +277,23 @@ func (o *writer) start() {
 	h.Set("X-Accel-Buffering", "no")
 	o.x.w.WriteHeader(http.StatusOK)
 	if of := o.x.resumable(); of != nil {
-		o.kept = of.Answers.Begin(o.x.has.Answer.Beside())
+		o.kept = of.Answers.Begin(o.x.server, string(reach.AppendCaller(nil, o.x.principal, "")), o.x.remembered.Open(&o.x.has.Of))
+	}
+	if o.kept != nil {
 		_, _ = io.WriteString(o.x.w, "id: "+o.kept.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n") // a client that has gone comes back, or needs none
 	}
 }
 
-// leaves ends the stream before the answer, as the server has done that wants its client to come back;
-// where the client can't, it gets its answer at once.
+// whole is a context that does not end with the client, where that can come back for what is made in it.
+func (x *exchange) whole(ctx context.Context) context.Context {
+	if x.resumable() == nil {
+		return ctx
+	}
+	return context.WithoutCancel(ctx)
+}
+
+// leaves ends the stream before the answer, as the server has done that wants its client to come back:
+// clients of this revision do, and get the answer then. Where one can't, it gets its answer at once.
 func (o *writer) leaves() {
 	o.Hold()
 	o.mu.Lock()
@@ -300,10 +315,19 @@ func (x *exchange) resumable() *session.Session {
 
 // write sends one event, in which every line break of the message is a space: it can
 // only stand between tokens, where that means the same, and so no message can break
-// out of its event. The message is not kept a second time.
+// out of its event. Where a client can come back for it, it is remembered.
 func (o *writer) write(event upstream.Event, parts ...[]byte) error {
 	if o.kept != nil {
-		id, taken := o.kept.Add(o.last, parts...)
+		id, taken, kept := o.kept.Add(parts...)
+		if o.last && taken && !kept { // its client waits elsewhere, and is to have an end
+			lost, err := (&refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the answer is too large to be kept for a client that has lost its stream."}).Error(o.x.id(), mcp.CodeInternal)
+			if err == nil {
+				o.kept.Add(lost)
+			}
+		}
+		if o.last {
+			o.kept.End(o.isUnrecorded)
+		}
 		if taken || o.away {
 			return nil
 		}
@@ -393,6 +417,7 @@ const headerOutcome = "Sluice-Outcome"
 func (o *writer) unrecorded() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.isUnrecorded = true
 	name := headerOutcome
 	if o.started {
 		name = http.TrailerPrefix + name
@@ -407,5 +432,8 @@ func (o *writer) fail() {
 	defer o.mu.Unlock()
 	if !o.started {
 		o.x.w.WriteHeader(http.StatusInternalServerError)
+	}
+	if o.kept != nil {
+		o.kept.End(false)
 	}
 }

@@ -18,8 +18,8 @@ import (
 )
 
 // reserveTask keeps room for a task, where the request at hand is a call that may become one: it is nil
-// where it may not, and else to be dropped again where the call does not wait for people. What its
-// server asks a task could not pass on, so in a session that can ask there is none.
+// where it may not, and else to be released: where the call did not wait for people it is forgotten. What
+// its server asks a task could not pass on, so in a session that can ask there is none.
 func (x *exchange) reserveTask() *task {
 	if x.modern == nil || !x.takesTasks || x.msg.Method != mcp.MethodToolsCall || len(x.msg.Raw) > maxTask ||
 		x.msg.InputResponses.Present() || x.msg.RequestState.Present() || x.leg != (leg{}) || x.bridged && len(x.can) > 0 {
@@ -40,7 +40,6 @@ func (x *exchange) reserveTask() *task {
 // becomesTask answers a call that waits for people with a task, and tells whether it has.
 func (x *exchange) becomesTask(ctx context.Context, out *writer, t *task, why *refusal.Refusal) bool {
 	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || why.Approval == nil {
-		x.tasks.drop(t)
 		return false
 	}
 	t.waitsFor(why.Approval.ID, why.Approval.Expires)
@@ -92,6 +91,7 @@ func (e *Edge) makeTask(ctx context.Context, by caller, t *task, approval string
 	if why := in.done.Refusal; why != nil && why.Retryable() { // nothing was sent, and the approval stands
 		if why.Code == commonv1.Code_CODE_APPROVAL_PENDING && why.Approval != nil { // or people begin anew
 			approval = why.Approval.ID
+			t.waitsFor(approval, why.Approval.Expires)
 		}
 		if !t.waitOn(approval) {
 			e.withdraw(ctx, by, t, approval)

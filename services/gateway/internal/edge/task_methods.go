@@ -42,6 +42,7 @@ func (t *task) says() (taskSaid, taskEnd) {
 	case t.status == taskWorking:
 		said.Message = "The call is being made."
 	}
+	t.told = t.status != taskWorking
 	return said, t.end
 }
 

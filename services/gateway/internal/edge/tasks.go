@@ -67,6 +67,8 @@ type task struct {
 	updated   time.Time
 	until     time.Time
 	end       taskEnd
+	// told says that its client has been told the end.
+	told bool
 }
 
 // taskEnd is what came of a task: a result or an error, raw. Both are nil where it was cancelled.
@@ -194,13 +196,13 @@ func headSize(h http.Header) (n int) {
 	return n
 }
 
-// makeWay drops the task of an owner that has ended first. It needs the lock.
+// makeWay drops the task of an owner that has ended first, and whose end was told. It needs the lock.
 func (s *taskStore) makeWay(owner string) {
 	var first *task
 	var at time.Time
 	for _, t := range s.by {
 		t.mu.Lock()
-		is, updated := t.owner == owner && t.status != taskWorking, t.updated
+		is, updated := t.owner == owner && t.told, t.updated
 		t.mu.Unlock()
 		if is && (first == nil || updated.Before(at)) {
 			first, at = t, updated
@@ -219,6 +221,13 @@ func (t *task) waitsFor(approval string, until time.Time) {
 	kept := max(0, time.Until(until)) + taskKept
 	t.until = time.Now().Add(kept)
 	t.timer.Reset(kept)
+}
+
+// release forgets a task that has come to wait for nothing.
+func (s *taskStore) release(t *task) {
+	if approval, ok := t.waits(); ok && approval == "" {
+		s.drop(t)
+	}
 }
 
 // drop forgets a task, and ends its call where that is being made.

@@ -105,22 +105,37 @@ func (r *Reach) May(ctx context.Context, p *identityv1.Principal, server, method
 	if err != nil || !said.Some || said.others == nil {
 		return false
 	}
-	said.others.mu.Lock()
-	defer said.others.mu.Unlock()
-	may, known := said.others.by[method]
-	if known || len(said.others.by) >= maxOthers {
+	o := said.others
+	o.mu.Lock()
+	may, known := o.by[method]
+	known = known || len(o.by) >= maxOthers
+	if !known {
+		o.by[method] = false // while policy is asked, which nobody waits for twice
+	}
+	o.mu.Unlock()
+	if known {
 		return may
 	}
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), peerTimeout)
 	defer cancel()
 	resp, err := r.policy.CheckServer(ctx, &policyv1.CheckServerRequest{Server: server, Methods: []string{method}})
 	if err != nil {
+		time.AfterFunc(askAgain, func() {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			delete(o.by, method)
+		})
 		return false
 	}
 	may = resp.GetCouldAllow() && slices.Contains(resp.GetMethods(), method)
-	said.others.by[method] = may
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.by[method] = may
 	return may
 }
+
+// askAgain is for how long a method may not that policy was asked about in vain.
+const askAgain = 5 * time.Second
 
 func (r *Reach) kept(who principal.Key, key []byte) (Standing, bool) {
 	r.mu.Lock()

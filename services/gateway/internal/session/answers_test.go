@@ -24,7 +24,7 @@ func holding(t *testing.T) *room.Holding {
 // said is what of a stream comes behind an event, until its answer or until nothing more is there.
 func said(t *testing.T, a *session.Answers, after string) (out []string, ok bool) {
 	t.Helper()
-	s, next, ok := a.After(after)
+	s, next, ok := a.After(after, "ana")
 	if !ok {
 		return nil, false
 	}
@@ -45,21 +45,28 @@ func TestAnswersAreGoneOnWith(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var a session.Answers
-		first, second := a.Begin(holding(t)), a.Begin(holding(t))
-		first.Add(false, []byte("o"), []byte("ne"))
-		if id, taken := second.Add(false, []byte("other")); id != "sluice-2-1" || taken {
-			t.Errorf("the second stream's first is %s, %v", id, taken)
+		first, second := a.Begin("s", "ana", holding(t)), a.Begin("s", "ana", holding(t))
+		first.Add([]byte("o"), []byte("ne"))
+		if id, taken, kept := second.Add([]byte("other")); id != "sluice-2-1" || taken || !kept {
+			t.Errorf("the second stream's first is %s, %v, %v", id, taken, kept)
 		}
 		if got, ok := said(t, &a, first.ID()); !ok || strings.Join(got, ",") != "sluice-1-1 one" {
 			t.Errorf("from the beginning: %q, %v", got, ok)
 		}
 		time.AfterFunc(time.Second/2, func() {
-			if _, taken := first.Add(true, []byte("two")); !taken {
+			if _, taken, _ := first.Add([]byte("two")); !taken {
 				t.Error("it is not known that its client is elsewhere")
 			}
+			first.End(true)
 		})
 		if got, ok := said(t, &a, "sluice-1-1"); !ok || strings.Join(got, ",") != "sluice-1-2 two" {
 			t.Errorf("behind the first: %q, %v", got, ok)
+		}
+		if !first.IsUnrecorded() || second.IsUnrecorded() {
+			t.Error("it is not known whose outcome is not on record")
+		}
+		if _, _, ok := a.After("sluice-1-1", "ben"); ok {
+			t.Error("somebody else goes on with it")
 		}
 		for _, id := range []string{"sluice-1-3", "sluice-1--1", "sluice-1-01", "sluice-1-1 ", "sluice-3-0", "sluice-", "sluice-x-1", "1-1"} {
 			if got, ok := said(t, &a, id); ok {
@@ -82,9 +89,9 @@ func TestX3AnswersThatAreKeptAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var a session.Answers
-		s := a.Begin(holding(t))
+		s := a.Begin("s", "ana", holding(t))
 		for range 300 {
-			s.Add(false, []byte("x"))
+			s.Add([]byte("x"))
 		}
 		if _, ok := said(t, &a, "sluice-1-43"); ok {
 			t.Error("a message is remembered behind 256 others")
@@ -92,15 +99,18 @@ func TestX3AnswersThatAreKeptAreBounded(t *testing.T) {
 		if got, ok := said(t, &a, "sluice-1-44"); !ok || len(got) != 256 {
 			t.Errorf("of 256 messages %d are there", len(got))
 		}
-		s.Add(false, make([]byte, 1<<20))
+		s.Add(make([]byte, 1<<20))
 		if got, ok := said(t, &a, "sluice-1-300"); !ok || len(got) != 1 {
 			t.Errorf("a large one drops the others, and is there: %d", len(got))
 		}
-		s.Add(true, make([]byte, 1<<20+1))
+		if _, _, kept := s.Add(make([]byte, 1<<20+1)); kept {
+			t.Error("one that is too large is kept")
+		}
+		s.End(false)
 		if _, ok := said(t, &a, "sluice-1-300"); ok {
 			t.Error("one that is too large is there")
 		}
-		waiting, next, ok := a.After("sluice-1-302")
+		waiting, next, ok := a.After("sluice-1-302", "ana")
 		if !ok {
 			t.Fatal("its end is not known")
 		}
@@ -110,11 +120,24 @@ func TestX3AnswersThatAreKeptAreBounded(t *testing.T) {
 		if _, _, err := waiting.Next(t.Context(), 1); err == nil || errors.Is(err, context.Canceled) {
 			t.Errorf("what is forgotten: %v", err)
 		}
-		for range 16 {
-			a.Begin(holding(t))
+		for range 15 {
+			a.Begin("s", "ana", holding(t))
+		}
+		if _, ok := said(t, &a, "sluice-1-302"); !ok {
+			t.Error("of 16 streams the first is forgotten")
+		}
+		if a.Begin("s", "ana", holding(t)) == nil {
+			t.Error("one that has ended does not make way")
 		}
 		if _, ok := said(t, &a, "sluice-1-302"); ok {
 			t.Error("17 streams are remembered")
+		}
+		if a.Begin("s", "ana", holding(t)) != nil {
+			t.Error("one that has not ended makes way")
+		}
+		a.Close()
+		if _, ok := said(t, &a, "sluice-2-0"); ok || a.Begin("s", "ana", holding(t)) != nil {
+			t.Error("a session that is closed remembers a stream")
 		}
 		synctest.Wait()
 	})

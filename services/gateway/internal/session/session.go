@@ -372,6 +372,7 @@ func (s *Store) remove(sess *Session) {
 	sess.place = nil
 	sess.hangUp()
 	sess.Asked.Close()
+	sess.Answers.Close()
 	s.cfg.Ended(sess)
 	for member := range s.membersOf(sess) {
 		s.remove(member)

@@ -91,6 +91,9 @@ func (s *Session) Notify(ctx context.Context, req Request) error {
 	if req.Kind() != gate.Notification {
 		return fmt.Errorf("%w: the message is no notification", ErrNeverSent)
 	}
+	if conn, err := s.now(); err == nil && conn == nil {
+		return fmt.Errorf("%w: the session is not open yet", ErrNeverSent)
+	}
 	return s.tell(ctx, req)
 }
 

@@ -222,6 +222,8 @@ func (r *rule) closes(method, start string) bool {
 		return true
 	case method == methodComplete: // which is of both
 		return false
+	case !slices.Contains((&Match{Prompt: r.Match.Prompt, URI: r.Match.URI}).methods(), method): // which names no such thing
+		return false
 	}
 	all := func(g glob) bool { return g.open() && strings.HasPrefix(strings.ToLower(start), g.prefix) }
 	return slices.ContainsFunc(r.prompts, all) || slices.ContainsFunc(r.foldedURIs, all)

@@ -7,8 +7,8 @@ import "slices"
 // something may be hidden.
 type Reach struct {
 	// Some says that some call could be allowed, or held for people. Where it is
-	// false, [Set.Decide] denies every call of the subject on the server; where it is
-	// true, it may still.
+	// false, [Set.Decide] denies every call of the subject on the server, but the protocol's
+	// notifications, which are not to reach who could come by nothing; where it is true, it may still.
 	Some bool
 	// HidesNone says that no rule hides a tool of the server from the subject, or from
 	// anybody behind it.

@@ -21,6 +21,8 @@ const cancelGrace = 2 * time.Second
 type conn struct {
 	server *transport
 	host   *host
+	// modern says that it was opened without a session.
+	modern bool
 
 	mu      sync.Mutex
 	closed  bool
@@ -36,8 +38,8 @@ type flight struct {
 	call   *pendingCall // nil until there is a process
 }
 
-func newConn(s *transport, h *host) *conn {
-	return &conn{server: s, host: h, flights: make(map[*flight]struct{}), ended: make(chan struct{})}
+func newConn(s *transport, h *host, modern bool) *conn {
+	return &conn{server: s, host: h, modern: modern, flights: make(map[*flight]struct{}), ended: make(chan struct{})}
 }
 
 // Request implements upstream.Conn.
@@ -156,8 +158,10 @@ func (c *conn) process(ctx context.Context) (*process, error) {
 	if closed {
 		return nil, c.closedError()
 	}
-	p, err := c.server.acquire(ctx, c.host, nil)
+	p, err := c.server.acquire(ctx, c.host, greeting{})
 	switch {
+	case err == nil && p.modern.Load() != c.modern: // which knows nothing of it
+		return nil, c.closedError()
 	case err == nil:
 		return p, nil
 	case errors.Is(err, upstream.ErrNeverSent):

@@ -19,20 +19,40 @@ const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "
 // refusalKept is how much of a server's refusal an error quotes, in bytes.
 const refusalKept = 512
 
-// handshake greets a process that was just started: with initialize or, where the server is known to
-// have no sessions, with server/discover (MCP 2026-07-28). One that refuses initialize is asked the
-// other. If it fails, the process has ended when handshake returns. The answer is kept for as long as
-// the process lives, so there is no room for a large one.
-func (p *process) handshake(hello *gate.Message) error {
+// greeting is how a process is greeted: with the first and, where it refuses that, with the other. One is
+// initialize, the other server/discover (MCP 2026-07-28), for a program that has no sessions.
+type greeting struct{ first, other *gate.Message }
+
+// greetingOf is that of a session that is being opened with hello, of a server that is known to be of an
+// era, as far as it is known. Most servers have sessions, so that is asked first.
+func greetingOf(hello *gate.Message, known *era) greeting {
+	if hello.Method == mcp.MethodInitialize && known.isModern() {
+		return greeting{discover(hello), hello}
+	}
+	if hello.Method == mcp.MethodInitialize {
+		return greeting{hello, discover(hello)}
+	}
+	name, version := hello.Client()
+	initialize := upstream.Initialize("", name, version).Request("", nil).Message
+	if known.isModern() {
+		return greeting{hello, initialize}
+	}
+	return greeting{initialize, hello}
+}
+
+// handshake greets a process that was just started. If it fails, the process has ended when handshake
+// returns. The answer is kept for as long as the process lives, so there is no room for a large one.
+func (p *process) handshake(with greeting) error {
 	limit := p.server.cfg.HandshakeTimeout
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	hello := with.first
 	answer, err := p.hail(ctx, hello)
-	if err == nil && hello.Method == mcp.MethodInitialize && (upstream.Answer{Message: answer}).Refuses() {
-		instead := discover(hello)
-		if second, failed := p.hail(ctx, instead); failed == nil && speaksModern(second) {
-			p.server.era.Store(&era{refusal: answer})
-			answer, hello = second, instead
+	refusals := make(map[string]*gate.Answer)
+	if err == nil && refuses(hello, answer) {
+		refusals[hello.Method] = answer
+		if second, failed := p.hail(ctx, with.other); failed == nil && !refuses(with.other, second) {
+			hello, answer, with = with.other, second, greeting{with.other, with.first}
 		}
 	}
 	switch {
@@ -40,16 +60,20 @@ func (p *process) handshake(hello *gate.Message) error {
 		p.end(fmt.Errorf("it did not answer %s within %s", hello.Method, limit))
 	case err != nil:
 		p.end(fmt.Errorf("it gave no usable answer to %s: %w", hello.Method, err))
-	case answer.Error.Present(), hello.Method == mcp.MethodDiscover && !speaksModern(answer):
-		p.server.era.Store(nil) // it may have become older
+	case answer.Error.Present(), refuses(hello, answer):
+		p.server.era.Store(nil)
 		err = upstream.ErrNoAnswer
 		refusal := p.server.clean.Log(string(answer.Error.Of(answer.Raw)))
 		p.end(fmt.Errorf("it refused %s: %s", hello.Method, printable(refusal, refusalKept)))
-	default:
-		p.greeting, p.hello, p.modern = hello, answer, hello.Method == mcp.MethodDiscover
-		if p.modern {
-			return nil
+	case hello.Method == mcp.MethodDiscover:
+		p.greeting, p.hello = with, answer
+		p.modern.Store(true)
+		if refusal := refusals[mcp.MethodInitialize]; refusal != nil {
+			p.server.era.Store(&era{refusal: refusal})
 		}
+		return nil
+	default:
+		p.greeting, p.hello = with, answer
 		p.server.era.Store(new(era))
 		if err = p.send(ctx, []byte(initialized)); err == nil {
 			return nil
@@ -58,6 +82,14 @@ func (p *process) handshake(hello *gate.Message) error {
 	}
 	<-p.done
 	return fmt.Errorf("%w: %w", upstream.ClassOf(err), p.cause)
+}
+
+// refuses tells whether an answer to a greeting says that the server is of the other era.
+func refuses(hello *gate.Message, answer *gate.Answer) bool {
+	if hello.Method == mcp.MethodDiscover {
+		return !speaksModern(answer)
+	}
+	return upstream.Answer{Message: answer}.Refuses()
 }
 
 // hail sends a greeting.
@@ -75,7 +107,7 @@ func (p *process) greet(hello *gate.Message) (*gate.Answer, error) {
 	return answer, nil
 }
 
-// era is what the server's processes were found to speak.
+// era is what the server's processes were found to speak: what the next is asked first.
 type era struct {
 	// refusal is the answer to initialize of a server that speaks 2026-07-28 alone; nil for one that has
 	// sessions.

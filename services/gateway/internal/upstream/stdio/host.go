@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -44,7 +43,7 @@ type host struct {
 	start *startup
 	// greeting is what the server accepted: a process that takes the place of
 	// another has to look the same to the sessions that are open.
-	greeting *gate.Message
+	greeting greeting
 	// startedAt is when the last start was, and quick how many in a row were soon
 	// after the one before.
 	startedAt time.Time
@@ -147,9 +146,9 @@ func (s *transport) expire(h *host) {
 }
 
 // acquire returns the host's process, which is started if there is none. The
-// greeting is that of a session that is being opened, nil for one that is open.
+// greeting is that of a session that is being opened, none for one that is open.
 // Errors: those of Server.Open.
-func (s *transport) acquire(ctx context.Context, h *host, greeting *gate.Message) (*process, error) {
+func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*process, error) {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -160,7 +159,7 @@ func (s *transport) acquire(ctx context.Context, h *host, greeting *gate.Message
 			defer s.mu.Unlock()
 			return h.proc, nil
 		}
-		if err := s.begin(h, greeting); err != nil {
+		if err := s.begin(h, with); err != nil {
 			s.mu.Unlock()
 			return nil, err
 		}
@@ -176,7 +175,7 @@ func (s *transport) acquire(ctx context.Context, h *host, greeting *gate.Message
 }
 
 // begin begins a start, unless there were too many lately.
-func (s *transport) begin(h *host, greeting *gate.Message) error {
+func (s *transport) begin(h *host, with greeting) error {
 	now := time.Now()
 	since := now.Sub(h.startedAt)
 	if h.failure == nil && h.proc != nil && h.proc.calls.isRetired() {
@@ -192,8 +191,8 @@ func (s *transport) begin(h *host, greeting *gate.Message) error {
 		h.quick = 0
 	}
 	h.startedAt = now
-	if h.greeting != nil && (greeting == nil || h.conns > 1) {
-		greeting = h.greeting
+	if h.greeting.first != nil && (with.first == nil || h.conns > 1) {
+		with = h.greeting
 	}
 	start, old := &startup{done: make(chan struct{})}, h.proc
 	h.start = start
@@ -201,7 +200,7 @@ func (s *transport) begin(h *host, greeting *gate.Message) error {
 		if old != nil {
 			<-old.done // two processes must not meet in one folder
 		}
-		s.finish(h, s.bringUp(h, greeting))
+		s.finish(h, s.bringUp(h, with))
 	})
 	return nil
 }
@@ -227,7 +226,7 @@ func (h *host) lastEnd() string {
 }
 
 // bringUp starts a process and greets it.
-func (s *transport) bringUp(h *host, greeting *gate.Message) error {
+func (s *transport) bringUp(h *host, with greeting) error {
 	p, err := s.launch(h)
 	if err != nil {
 		s.log.WarnContext(context.Background(), "server not started", "error", err)
@@ -239,7 +238,7 @@ func (s *transport) bringUp(h *host, greeting *gate.Message) error {
 		p.end(upstream.ErrShutdown)
 	}
 	s.mu.Unlock()
-	return p.handshake(greeting)
+	return p.handshake(with)
 }
 
 // finish ends a start.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -66,9 +67,9 @@ type process struct {
 	drops map[string]int
 	// greeting is what the process was greeted with, hello its answer, and modern whether that was of
 	// 2026-07-28; set before the process serves.
-	greeting *gate.Message
+	greeting greeting
 	hello    *gate.Answer
-	modern   bool
+	modern   atomic.Bool
 }
 
 // ending asks for the end of a process.

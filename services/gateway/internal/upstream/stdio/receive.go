@@ -89,7 +89,7 @@ func (p *process) requested(a *gate.Answer) string {
 	if len(id) > maxServerID {
 		return dropOverflow
 	}
-	if !p.modern && a.Method != mcp.MethodPing && len(a.Raw) <= maxEvent && p.host.hasOne(p.server) && p.calls.ask(id) {
+	if !p.modern.Load() && a.Method != mcp.MethodPing && len(a.Raw) <= maxEvent && p.host.hasOne(p.server) && p.calls.ask(id) {
 		if p.aside(a, a.Raw) {
 			return ""
 		}

@@ -100,17 +100,17 @@ type Deps struct {
 // SIGTERM, and 2 s later SIGKILL. What has left the group is out of reach.
 //
 // A process is initialized once, with the initialize of the session that
-// started it, but without client capabilities: a process can't know which of
-// its sessions to ask, so the gateway answers its requests itself (ping with a
+// started it, of a shared server without client capabilities: such a process can't know
+// which of its sessions to ask, so the gateway answers its requests itself (ping with a
 // result, all else with -32601). All sessions get that one answer to initialize.
 // One that refuses it is asked for 2026-07-28 (server/discover), which has no
-// sessions; where it speaks that, the server is one without from then on.
+// sessions; where it speaks that, the next ones are asked for that first.
 //
 // Ids and progress tokens are replaced by numbers of the gateway's own, so that
 // sessions of one process can't meet. Progress goes to the request whose token
 // it has. A log message goes to the one request in flight, unless the server is
-// shared or there are more. All other notifications are dropped, as are
-// messages that are malformed or answer nothing.
+// shared or there are more. What else it says goes to who listens, or subscribes.
+// Messages that are malformed or answer nothing are dropped.
 //
 // Errors of sessions quote the process's standard error, which may hold data of
 // other sessions: they are for the operator, not for clients.
@@ -209,24 +209,20 @@ func (s *transport) Open(ctx context.Context, who principal.Key, hello upstream.
 	}
 	modern := hello.Method() == mcp.MethodDiscover
 	m := hello.Message.Clone()
-	greeting := m
-	switch known := s.era.Load(); {
-	case known != nil && known.isModern() != modern:
+	known := s.era.Load()
+	if modern && known != nil && !known.isModern() { // to ask it would start a program
 		return s.otherEra(known, m)
-	case known == nil && modern: // most servers have sessions, so that is asked first
-		name, version := m.Client()
-		greeting = upstream.Initialize("", name, version).Request("", nil).Message
 	}
 	h, err := s.join(who, hello.Room)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
-	p, err := s.acquire(ctx, h, greeting)
+	p, err := s.acquire(ctx, h, greetingOf(m, known))
 	if err != nil {
 		s.leave(h)
 		return nil, upstream.Answer{}, err
 	}
-	if p.modern != modern {
+	if p.modern.Load() != modern {
 		s.leave(h)
 		return s.otherEra(s.era.Load(), m)
 	}
@@ -235,7 +231,7 @@ func (s *transport) Open(ctx context.Context, who principal.Key, hello upstream.
 		s.leave(h)
 		return nil, upstream.Answer{}, err
 	}
-	return newConn(s, h), upstream.Answer{Message: answer}, nil
+	return newConn(s, h, modern), upstream.Answer{Message: answer}, nil
 }
 
 // otherEra is what a greeting comes to of a server that is of the other era.

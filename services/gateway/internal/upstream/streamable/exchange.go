@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
@@ -74,8 +75,11 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed
 // fields are what a session's requests say besides. No client has a say in them.
 func (state *agreed) fields(req upstream.Request) []wire.Field {
 	fields := []wire.Field{{Name: headerSession, Value: state.session}, {Name: headerVersion, Value: state.version}, {Name: headerTrace, Value: req.TraceParent}}
-	if state.modern() {
+	switch {
+	case state.modern():
 		fields = append(fields, said(req)...)
+	case req.Message != nil && (req.Method() == mcp.MethodInitialize || req.Method() == mcp.MethodInitialized): // a server without sessions may read them
+		fields = append(fields, wire.Field{Name: headerMethod, Value: req.Method()})
 	}
 	return fields
 }

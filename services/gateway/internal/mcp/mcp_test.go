@@ -1,0 +1,23 @@
+package mcp_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
+)
+
+// What passes without a rule no rule can name, but what a subscription begins with is of requests alone.
+func TestWhatNeedsNoRuleIsAskedAboutByNobody(t *testing.T) {
+	t.Parallel()
+	for _, method := range mcpmethod.All() {
+		unasked := slices.Contains(mcpmethod.Unasked(), method)
+		if always := mcp.AlwaysPasses(method); always && !unasked || unasked && !always && method != mcp.MethodListen && method != mcp.MethodAcknowledged {
+			t.Errorf("%s: passes %t, needs no rule %t", method, always, unasked)
+		}
+	}
+	if n := len(mcp.OfferedMethods()); n > 64 {
+		t.Errorf("policy is asked about %d methods at once, and answers about 64", n)
+	}
+}
