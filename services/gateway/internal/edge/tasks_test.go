@@ -387,3 +387,22 @@ func TestCancelledTasks(t *testing.T) {
 		}
 	})
 }
+
+// What ends before anybody is asked keeps no place of a task.
+func TestPlacesOfTasksAreGivenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
+		for range 100 {
+			if got := w.tasked("tools/call", "region", `"name":"region","arguments":{"r":"eu"}`, http.Header{"Mcp-Param-Region": {"us"}}); !strings.Contains(got.body, "-32020") {
+				t.Fatalf("another region: %s", got.body)
+			}
+		}
+		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY}
+		for range 100 {
+			w.tasked("tools/call", "safe", `"name":"safe"`)
+		}
+		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL, Approval: &policyv1.ApprovalTerms{Quorum: 1}}
+		taskOf(t, w.tasked("tools/call", "safe", `"name":"safe"`))
+	})
+}

@@ -5,6 +5,8 @@ package stdio_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -139,5 +141,51 @@ func TestStdioSubscriptions(t *testing.T) {
 	}
 	if len(heard) != 0 {
 		t.Errorf("it heard %q too", <-heard)
+	}
+}
+
+// A program may become one without sessions, and one with sessions again: what was opened before ends, what
+// is opened then is of the new era, and what another caller's process speaks is nobody else's matter.
+func TestStdioServersMayChange(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "changes", nil)
+	before := r.open(t, ana)
+	file := filepath.Join(before.call(1, "info", nil)["dir"], "modern")
+	dies := func(s session) {
+		t.Helper()
+		if _, err := s.try(2, "die", nil); !errors.Is(err, upstream.ErrNoAnswer) {
+			t.Fatalf("died: %v", err)
+		}
+	}
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dies(before)
+	if _, err := before.try(3, "info", nil); !errors.Is(err, upstream.ErrClosed) {
+		t.Errorf("a session with a program that has none any more: %v", err)
+	}
+	if conn, answer, err := r.Open(t.Context(), ana, hello(4)); conn != nil || err == nil || !answer.Refuses() {
+		t.Errorf("another session is %v, %v, %v", conn, answer, err)
+	}
+	conn, _, err := r.discover(t, ana)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := session{t, conn}
+	if got := now.call(5, "info", nil); got["discovered"] != "1" {
+		t.Errorf("it was discovered %s times", got["discovered"])
+	}
+	if got := r.open(t, ben).call(1, "info", nil); got["inits"] != "1" || got["ready"] != "1" {
+		t.Errorf("another's program was initialized %s times", got["inits"])
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	dies(now)
+	if _, err := now.try(6, "info", nil); !errors.Is(err, upstream.ErrClosed) {
+		t.Errorf("without a session, with a program that wants one: %v", err)
+	}
+	if got := r.open(t, ana).call(7, "info", nil); got["ready"] != "1" {
+		t.Errorf("a session again: %v", got)
 	}
 }
