@@ -12,7 +12,26 @@ import (
 
 // claims are the abilities of the client at hand of which its server is told.
 func (x *exchange) claims(said reach.Standing) []mcp.Ability {
-	return x.tellable(x.abilitiesSaid(), said)
+	return x.tellable(x.abilitiesSaid(x.saysItCan()), said)
+}
+
+// saysItCan is what the client at hand says that it can do: in initialize, or in each request of 2026-07-28.
+// Nobody within the mesh can do anything.
+func (x *exchange) saysItCan() (has map[string]jsontext.Value) {
+	raw := x.msg.Capabilities.Of(x.msg.Raw)
+	if x.modern != nil {
+		raw = x.msg.Meta.Capabilities.Of(x.msg.Raw)
+	}
+	if x.inside != nil || json.Unmarshal(raw, &has) != nil {
+		return nil
+	}
+	return has
+}
+
+// saysTasks tells whether a client that says this takes a task for an answer.
+func saysTasks(has map[string]jsontext.Value) bool {
+	var extensions map[string]jsontext.Value
+	return has["extensions"].Kind() == '{' && json.Unmarshal(has["extensions"], &extensions) == nil && extensions[mcp.ExtensionTasks].Kind() == '{'
 }
 
 // tellable are those abilities of which the server is told: those whose methods policy does not deny
@@ -24,15 +43,10 @@ func (x *exchange) tellable(has []mcp.Ability, said reach.Standing) []mcp.Abilit
 	return slices.DeleteFunc(slices.Clone(has), func(a mcp.Ability) bool { return !slices.Contains(said.Methods, a.Method) })
 }
 
-// abilitiesSaid are the abilities of the client at hand, as initialize or a request of 2026-07-28 says them.
-// A client that does not read event streams can't be asked, and nobody within the mesh.
-func (x *exchange) abilitiesSaid() (out []mcp.Ability) {
-	var has map[string]jsontext.Value
-	raw, hears := x.msg.Capabilities.Of(x.msg.Raw), x.newWriter().streams
-	if x.modern != nil { // where servers ask in their answers
-		raw, hears = x.msg.Meta.Capabilities.Of(x.msg.Raw), true
-	}
-	if !hears || x.inside != nil || json.Unmarshal(raw, &has) != nil {
+// abilitiesSaid are the abilities of a client that says this. In sessions one that does not read event streams
+// can't be asked.
+func (x *exchange) abilitiesSaid(has map[string]jsontext.Value) (out []mcp.Ability) {
+	if x.modern == nil && !x.newWriter().streams {
 		return nil
 	}
 	for _, a := range mcp.Abilities() {

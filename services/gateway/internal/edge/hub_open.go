@@ -75,7 +75,7 @@ func (x *exchange) newHub(version string) *session.Session {
 	id, digest := session.NewID()
 	sess := &session.Session{
 		ID: id, Digest: digest, Key: x.key(x.server), Agent: x.principal.GetAgent(), Version: version, Opened: time.Now(),
-		Client: session.Client{Elicits: elicits(x.msg, version)}, Members: &session.Members{Abilities: x.abilitiesSaid()},
+		Client: session.Client{Elicits: elicits(x.msg, version)}, Members: &session.Members{Abilities: x.abilitiesSaid(x.saysItCan())},
 	}
 	for i, a := range sess.Members.Abilities { // by whose context a model would see that of other servers
 		sess.Members.Abilities[i].Options = slices.DeleteFunc(a.Options, func(o mcp.Option) bool { return o.Name == "context" })

@@ -72,10 +72,9 @@ func (x *exchange) call(ctx context.Context) {
 	if x.sess.Client.Elicits && out.streams {
 		call.Confirm = x.confirm(out)
 	}
-	waits := x.reserveTask()
-	if waits != nil { // and nobody is held
+	asTask := x.mayBeTask()
+	if asTask { // nobody is held
 		call.Hold = new(time.Duration)
-		defer x.tasks.release(waits)
 	}
 	result := x.deps.Pipeline.Do(calling, call)
 	ctx = x.whole(ctx)
@@ -95,7 +94,7 @@ func (x *exchange) call(ctx context.Context) {
 			out.leg(ctx, result.Refusal, state)
 			return
 		}
-		if waits != nil && x.becomesTask(ctx, out, waits, result.Refusal) {
+		if asTask && x.becomesTask(ctx, out, result.Refusal) {
 			return
 		}
 		out.refuse(ctx, result.Refusal)

@@ -101,8 +101,8 @@ func (x *exchange) postModern(ctx context.Context) {
 		x.refuse(ctx, x.newWriter(), policyAway())
 		return
 	}
-	x.scope, x.can = said, x.claims(said)
-	x.takesTasks = x.saysTasks()
+	can := x.saysItCan()
+	x.scope, x.can, x.takesTasks = said, x.tellable(x.abilitiesSaid(can), said), saysTasks(can)
 	x.toldTasks = x.takesTasks && !x.bridged && slices.Contains(said.Methods, mcp.MethodTasksGet)
 	done, err := x.standIn()
 	if err != nil {

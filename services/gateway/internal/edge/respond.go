@@ -328,7 +328,7 @@ func (o *writer) write(event upstream.Event, parts ...[]byte) error {
 		if o.last {
 			o.kept.End(o.isUnrecorded)
 		}
-		if taken || o.away {
+		if taken || o.away && kept {
 			return nil
 		}
 		event.ID = id

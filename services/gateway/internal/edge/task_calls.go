@@ -17,32 +17,31 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
-// reserveTask keeps room for a task, where the request at hand is a call that may become one: it is nil
-// where it may not, and else to be released: where the call did not wait for people it is forgotten. What
-// its server asks a task could not pass on, so in a session that can ask there is none.
-func (x *exchange) reserveTask() *task {
-	if x.modern == nil || !x.takesTasks || x.msg.Method != mcp.MethodToolsCall || len(x.msg.Raw) > maxTask ||
-		x.msg.InputResponses.Present() || x.msg.RequestState.Present() || x.leg != (leg{}) || x.bridged && len(x.can) > 0 {
-		return nil
-	}
-	head := make(http.Header)
-	for name, lines := range x.r.Header { // who asks how it stands makes it, so it has no credential
-		if name == "Content-Type" || name == "Accept" || name == "Traceparent" || strings.HasPrefix(name, "Mcp-") {
-			head[name] = slices.Clone(lines)
-		}
-	}
-	return x.tasks.reserve(&task{
-		owner: string(x.owner()), server: x.server, head: head, message: x.msg.Raw,
-		holder: room.Holder{Principal: x.has.Of.Principal, Persons: slices.Clone(x.has.Of.Persons), Server: x.server},
-	})
+// mayBeTask tells whether the request at hand is a call that is answered with a task where it waits for
+// people. What its server asks a task could not pass on, so in a session that can ask there is none.
+func (x *exchange) mayBeTask() bool {
+	return x.modern != nil && x.takesTasks && x.msg.Method == mcp.MethodToolsCall && len(x.msg.Raw) <= maxTask &&
+		!x.msg.InputResponses.Present() && !x.msg.RequestState.Present() && x.leg == (leg{}) && !(x.bridged && len(x.can) > 0) &&
+		x.tasks.hasPlace(&x.has.Of, string(x.owner()))
 }
 
 // becomesTask answers a call that waits for people with a task, and tells whether it has.
-func (x *exchange) becomesTask(ctx context.Context, out *writer, t *task, why *refusal.Refusal) bool {
+func (x *exchange) becomesTask(ctx context.Context, out *writer, why *refusal.Refusal) bool {
 	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || why.Approval == nil {
 		return false
 	}
-	t.waitsFor(why.Approval.ID, why.Approval.Expires)
+	t := &task{
+		owner: string(x.owner()), server: x.server, head: make(http.Header), message: x.msg.Raw, approval: why.Approval.ID,
+		holder: room.Holder{Principal: x.has.Of.Principal, Persons: slices.Clone(x.has.Of.Persons), Server: x.server},
+	}
+	for name, lines := range x.r.Header { // who asks how it stands makes it, so it has no credential
+		if name == "Content-Type" || name == "Accept" || name == "Traceparent" || strings.HasPrefix(name, "Mcp-") {
+			t.head[name] = slices.Clone(lines)
+		}
+	}
+	if !x.tasks.keep(t, why.Approval.Expires) {
+		return false
+	}
 	said, _ := t.says()
 	said.Type, said.Meta = mcp.ResultTask, why.Meta()
 	x.answerTask(ctx, out, said, taskEnd{})
@@ -89,11 +88,11 @@ func (e *Edge) makeTask(ctx context.Context, by caller, t *task, approval string
 	e.enter(ctx, by, t.server, t.head, t.message)
 	end := taskEnd{unrecorded: in.header.Get(headerOutcome)+in.header.Get(http.TrailerPrefix+headerOutcome) != ""}
 	if why := in.done.Refusal; why != nil && why.Retryable() { // nothing was sent, and the approval stands
+		var expires time.Time
 		if why.Code == commonv1.Code_CODE_APPROVAL_PENDING && why.Approval != nil { // or people begin anew
-			approval = why.Approval.ID
-			t.waitsFor(approval, why.Approval.Expires)
+			approval, expires = why.Approval.ID, why.Approval.Expires
 		}
-		if !t.waitOn(approval) {
+		if !t.waitOn(approval, expires) {
 			e.withdraw(ctx, by, t, approval)
 		}
 		return

@@ -10,9 +10,9 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -25,15 +25,6 @@ import (
 // A server's task is known by its id alone, so the id that a client gets is sealed for who got it, and
 // always the same: nobody else can use it, and nobody learns the server's own (MCP Tasks extension,
 // Security Considerations).
-
-// saysTasks tells whether the client at hand takes a task for an answer.
-func (x *exchange) saysTasks() bool {
-	var has struct {
-		Extensions map[string]jsontext.Value `json:"extensions"`
-	}
-	raw := x.msg.Meta.Capabilities.Of(x.msg.Raw)
-	return x.inside == nil && json.Unmarshal(raw, &has) == nil && has.Extensions[mcp.ExtensionTasks].Kind() == '{'
-}
 
 // owner is whose tasks are the caller's on the server: who an approval is bound to, too.
 func (x *exchange) owner() []byte { return reach.AppendCaller(nil, x.principal, x.server) }
@@ -71,7 +62,7 @@ func (x *exchange) unsealed(id string) (string, bool) {
 func (x *exchange) bind(ctx context.Context, answer *gate.Answer, edits []gate.Edit) ([]gate.Edit, *refusal.Refusal) {
 	var id, kind string
 	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // what is no text is no type
-	asked := x.msg.Method == mcp.MethodTasksGet
+	asked := strings.HasPrefix(x.msg.Method, "tasks/")
 	switch {
 	case kind == mcp.ResultTask && (!x.toldTasks || x.msg.Method != mcp.MethodToolsCall):
 		return nil, x.unusable(ctx, "the server answers with a task, which the client was not said to take.")

@@ -97,12 +97,17 @@ func (t *task) waits() (approval string, ok bool) {
 	return t.approval, t.status == taskWorking && t.making == nil && !t.cancelled
 }
 
-// waitOn has a task whose call was not made wait for an approval again; false where its client wants it
-// no longer: then it has ended.
-func (t *task) waitOn(approval string) bool {
+// waitOn has a task whose call was not made wait on for its approval, or for another that nobody can use
+// any more after this time; false where its client wants it no longer: then it has ended.
+func (t *task) waitOn(approval string, expires time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.making, t.approval, t.updated = nil, approval, time.Now()
+	t.making, t.updated = nil, time.Now()
+	if t.approval != approval {
+		kept := keptUntil(expires)
+		t.approval, t.until = approval, t.updated.Add(kept)
+		t.timer.Reset(kept)
+	}
 	if t.cancelled {
 		t.finish(taskCancelled, taskEnd{})
 	}
@@ -157,48 +162,25 @@ func newTaskStore() (*taskStore, error) {
 	return &taskStore{room: own, by: make(map[string]*task), of: make(map[principal.Key]int)}, err
 }
 
-// keys are those for whom a task counts.
-func (t *task) keys() []principal.Key {
-	return slices.Compact(append([]principal.Key{t.holder.Principal}, t.holder.Persons...))
+// counted are those for whom a task of this holder's counts.
+func counted(of *room.Holder) []principal.Key {
+	return slices.Compact(append([]principal.Key{of.Principal}, of.Persons...))
 }
 
-// reserve keeps a task that has no approval yet; nil where there is no room for it.
-func (s *taskStore) reserve(t *task) *task {
+// hasPlace tells whether one more task may be kept for a holder; an ended one of the owner's may make way.
+func (s *taskStore) hasPlace(of *room.Holder, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	full := func(who principal.Key) bool { return s.of[who] >= maxTasks }
-	if slices.ContainsFunc(t.keys(), full) {
-		s.makeWay(t.owner)
-	}
-	t.has = s.room.Open(&t.holder)
-	size := room.Free + len(t.message) + headSize(t.head)
-	if slices.ContainsFunc(t.keys(), full) || !t.has.Add(size) {
-		t.has.Close()
-		return nil
-	}
-	t.has.Keep(size)
-	t.id, t.status, t.created, t.updated = taskPrefix+rand.Text(), taskWorking, time.Now(), time.Now()
-	t.until = t.created.Add(taskKept)
-	t.timer = time.AfterFunc(taskKept, func() { s.drop(t) })
-	s.by[t.id] = t
-	for _, who := range t.keys() {
-		s.of[who]++
-	}
-	return t
+	return !s.isFull(of) || s.oldest(owner) != nil
 }
 
-func headSize(h http.Header) (n int) {
-	for name, lines := range h {
-		for _, line := range lines {
-			n += len(name) + len(line)
-		}
-	}
-	return n
+// isFull and oldest need the lock.
+func (s *taskStore) isFull(of *room.Holder) bool {
+	return slices.ContainsFunc(counted(of), func(who principal.Key) bool { return s.of[who] >= maxTasks })
 }
 
-// makeWay drops the task of an owner that has ended first, and whose end was told. It needs the lock.
-func (s *taskStore) makeWay(owner string) {
-	var first *task
+// oldest is the task of an owner that has ended first, and whose end was told; nil for none.
+func (s *taskStore) oldest(owner string) (first *task) {
 	var at time.Time
 	for _, t := range s.by {
 		t.mu.Lock()
@@ -208,26 +190,47 @@ func (s *taskStore) makeWay(owner string) {
 			first, at = t, updated
 		}
 	}
-	if first != nil {
-		s.forget(first)
-	}
+	return first
 }
 
-// waitsFor has a task wait for an approval, which nobody can use any more after this time.
-func (t *task) waitsFor(approval string, until time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.approval = approval
-	kept := max(0, time.Until(until)) + taskKept
-	t.until = time.Now().Add(kept)
-	t.timer.Reset(kept)
+// keep keeps a task that waits for an approval, which nobody can use any more after this time; false where
+// there is no room for it.
+func (s *taskStore) keep(t *task, expires time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isFull(&t.holder) {
+		if oldest := s.oldest(t.owner); oldest != nil {
+			s.forget(oldest)
+		}
+	}
+	t.has = s.room.Open(&t.holder)
+	size := room.Free + len(t.message) + headSize(t.head) // what of a holding costs nothing is for what is in flight
+	if s.isFull(&t.holder) || !t.has.Add(size) {
+		t.has.Close()
+		return false
+	}
+	t.has.Keep(size)
+	t.id, t.status, t.created, t.updated = taskPrefix+rand.Text(), taskWorking, time.Now(), time.Now()
+	kept := keptUntil(expires)
+	t.until = t.created.Add(kept)
+	t.timer = time.AfterFunc(kept, func() { s.drop(t) })
+	s.by[t.id] = t
+	for _, who := range counted(&t.holder) {
+		s.of[who]++
+	}
+	return true
 }
 
-// release forgets a task that has come to wait for nothing.
-func (s *taskStore) release(t *task) {
-	if approval, ok := t.waits(); ok && approval == "" {
-		s.drop(t)
+// keptUntil is for how long a task is kept whose approval nobody can use any more after this time.
+func keptUntil(expires time.Time) time.Duration { return max(0, time.Until(expires)) + taskKept }
+
+func headSize(h http.Header) (n int) {
+	for name, lines := range h {
+		for _, line := range lines {
+			n += len(name) + len(line)
+		}
 	}
+	return n
 }
 
 // drop forgets a task, and ends its call where that is being made.
@@ -243,7 +246,7 @@ func (s *taskStore) forget(t *task) {
 		return
 	}
 	delete(s.by, t.id)
-	for _, who := range t.keys() {
+	for _, who := range counted(&t.holder) {
 		if s.of[who]--; s.of[who] == 0 {
 			delete(s.of, who)
 		}

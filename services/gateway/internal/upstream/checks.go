@@ -2,7 +2,10 @@ package upstream
 
 import (
 	"errors"
+	"slices"
 	"strconv"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -32,6 +35,12 @@ func HasCode(a *gate.Answer, code int) bool {
 	}
 	said, err := strconv.ParseFloat(string(a.ErrorCode.Of(a.Raw)), 64)
 	return err == nil && said == float64(code)
+}
+
+// SpeaksModern tells whether an answer to server/discover names 2026-07-28.
+func SpeaksModern(a *gate.Answer) bool {
+	var versions []string
+	return !a.Error.Present() && json.Unmarshal(a.SupportedVersions.Of(a.Raw), &versions) == nil && slices.Contains(versions, mcp.Modern)
 }
 
 // Belongs tells whether a server's notification may go to the client whose request

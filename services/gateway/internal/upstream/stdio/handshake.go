@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-
-	"github.com/go-json-experiment/json"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -87,7 +84,7 @@ func (p *process) handshake(with greeting) error {
 // refuses tells whether an answer to a greeting says that the server is of the other era.
 func refuses(hello *gate.Message, answer *gate.Answer) bool {
 	if hello.Method == mcp.MethodDiscover {
-		return !speaksModern(answer)
+		return !upstream.SpeaksModern(answer)
 	}
 	return upstream.Answer{Message: answer}.Refuses()
 }
@@ -121,10 +118,4 @@ func (e *era) isModern() bool { return e != nil && e.refusal != nil }
 func discover(hello *gate.Message) *gate.Message {
 	name, version := hello.Client()
 	return upstream.Discover(&upstream.Client{Name: name, Version: version}).Request("", nil).Message
-}
-
-// speaksModern tells whether an answer to server/discover names 2026-07-28.
-func speaksModern(a *gate.Answer) bool {
-	var versions []string
-	return !a.Error.Present() && json.Unmarshal(a.SupportedVersions.Of(a.Raw), &versions) == nil && slices.Contains(versions, mcp.Modern)
 }

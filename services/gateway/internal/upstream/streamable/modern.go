@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
-	"github.com/go-json-experiment/json"
-
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -38,7 +34,7 @@ func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstre
 	message, err := c.answer(ctx, resp, hello, state, nil)
 	answer := upstream.Answer{Message: message, Status: resp.StatusCode}
 	switch {
-	case err == nil && speaks(message):
+	case err == nil && upstream.SpeaksModern(message):
 		return state, answer, nil
 	case answer.Refuses(), err == nil && !message.Error.Present():
 		return nil, answer, fmt.Errorf("%w: %s: %w", upstream.ErrNoAnswer, c.server.name, upstream.ErrRevision)
@@ -51,12 +47,6 @@ func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstre
 
 // errNotNow means that a server did not say whether it speaks the revision.
 var errNotNow = errors.New("it does not say now what it speaks")
-
-// speaks tells whether an answer to server/discover names the revision.
-func speaks(a *gate.Answer) bool {
-	var versions []string
-	return !a.Error.Present() && json.Unmarshal(a.SupportedVersions.Of(a.Raw), &versions) == nil && slices.Contains(versions, mcp.Modern)
-}
 
 // said are the fields that say what a request's body does.
 func said(req upstream.Request) []wire.Field {
