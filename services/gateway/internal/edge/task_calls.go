@@ -21,7 +21,7 @@ import (
 // people. What its server asks a task could not pass on, so in a session that can ask there is none.
 func (x *exchange) mayBeTask() bool {
 	return x.modern != nil && x.takesTasks && x.msg.Method == mcp.MethodToolsCall && len(x.msg.Raw) <= maxTask &&
-		!x.msg.InputResponses.Present() && !x.msg.RequestState.Present() && x.leg == (leg{}) && !(x.bridged && len(x.can) > 0) &&
+		!x.msg.InputResponses.Present() && !x.msg.RequestState.Present() && x.leg == (leg{}) && (!x.bridged || len(x.can) == 0) &&
 		x.tasks.hasPlace(&x.has.Of, string(x.owner()))
 }
 
