@@ -282,6 +282,27 @@ func TestOlderClientsHaveSessionsWithServersThatHaveNone(t *testing.T) {
 	})
 }
 
+// What a server speaks may get known while it is being asked for a session: it has one all the same.
+func TestAServerGetsKnownWhileItIsAsked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newModernWorld(t)
+		refuses := w.open
+		w.open = func(r upstream.Request) (upstream.Answer, error) {
+			if r.Method() == "initialize" {
+				w.standing.CouldAllow = false // who can't come by anything is greeted with what is known
+				if got := w.do("POST", "/mcp/files", initialize, http.Header{"Authorization": {"Bearer " + benToken}}); got.status != 200 {
+					t.Errorf("%d %s", got.status, got.body)
+				}
+			}
+			return refuses(r)
+		}
+		if got := w.do("POST", "/mcp/files", initialize, nil); got.status != 200 || got.header.Get("Mcp-Session-Id") == "" {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+	})
+}
+
 // A server that answers initialize with a fault, and speaks 2026-07-28 besides, is not one that
 // speaks nothing else: its other clients are served once it has recovered.
 func TestAFaultHidesNoRevision(t *testing.T) {

@@ -114,12 +114,13 @@ func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Se
 
 // open opens a session with the server; one of the gateway's making where the server has none.
 func (t Target) open(ctx context.Context, who principal.Key, hello upstream.Own, has *room.Holding) (*upstream.Session, upstream.Answer, error) {
-	if t.sessionless() {
+	known := t.found.Last() // before it is asked: meanwhile more may get known
+	if known != nil && known.Version == mcp.Modern {
 		t.found.Renew(newsAfter) // it may have got some
 		return t.Server.Bridge(ctx, who, hello, has)
 	}
 	up, answer, err := t.Server.Open(ctx, who, hello, has)
-	if t.found.Last() != nil || !t.Server.CanBeModern() || !answer.Refuses() {
+	if known != nil || !t.Server.CanBeModern() || !answer.Refuses() {
 		return up, answer, err
 	}
 	if found, unknown := t.found.Found(ctx, discovery.Fresh); unknown != nil || found.Version != mcp.Modern {
