@@ -1,23 +1,31 @@
 package e2e_test
 
 import (
+	"crypto/rand"
 	"os"
 	"strings"
 	"testing"
 
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// judges puts another policy in force.
+// judges puts another policy in force, which ends with its rules for tools. It is in force once it denies
+// what no other rule names, for a revision changes with what is known of tools, too; and the gateway knows of
+// its revision, for until then it decides like calls as before.
 func (f *fixture) judges(t *testing.T, c *stack.Client, policy string) {
 	t.Helper()
-	revision := func() string { return c.Call("nothing", `{}`).Decision(t).PolicyRevision }
-	before := revision()
-	if err := os.WriteFile(f.Policy, []byte(policy), 0o600); err != nil {
+	mark := "mark-" + strings.ToLower(rand.Text())
+	if err := os.WriteFile(f.Policy, []byte(policy+"  "+mark+": {action: deny}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Holds(t, "the policy holds", func() bool { return revision() != before })
+	gateway := gatewayv1.NewGatewayServiceClient(f.Operator(t))
+	eventually.Holds(t, "the policy holds", func() bool {
+		d := c.Call(mark, `{}`).Decision(t)
+		status, err := gateway.GetStatus(t.Context(), new(gatewayv1.GetStatusRequest))
+		return err == nil && d.Code == "denied_by_rule" && d.PolicyRevision == status.GetPolicyRevision()
+	})
 }
 
 // A ticket that people have approved meets another policy: what is allowed by now uses
