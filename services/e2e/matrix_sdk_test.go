@@ -20,7 +20,7 @@ type matrixSDK struct {
 
 	// changed are the URIs of resources that have changed, and steps those of progress.
 	changed chan string
-	steps   chan float64
+	steps   chan *mcp.ProgressNotificationParams
 }
 
 // bySDK uses features with the official Go SDK over a transport to a URL. What is subscribed to is
@@ -28,14 +28,14 @@ type matrixSDK struct {
 func bySDK(over func(t *testing.T, url, token string) mcp.Transport) func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
 	return func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
 		t.Helper()
-		c := &matrixSDK{changed: make(chan string, 100), steps: make(chan float64, 100)}
+		c := &matrixSDK{changed: make(chan string, 100), steps: make(chan *mcp.ProgressNotificationParams, 100)}
 		client := mcp.NewClient(&mcp.Implementation{Name: "matrix", Version: "1"}, &mcp.ClientOptions{
 			CreateMessageHandler: sampled, //nolint:staticcheck // see attending
 			ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"username": "ana", "name": "ana"}}, nil
 			},
 			ResourceUpdatedHandler:      func(_ context.Context, r *mcp.ResourceUpdatedNotificationRequest) { c.changed <- r.Params.URI },
-			ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { c.steps <- r.Params.Progress },
+			ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) { c.steps <- r.Params },
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -150,15 +150,17 @@ func (c *matrixSDK) watch(ctx context.Context, try npmtest.Try) (string, error) 
 	if _, err := c.call(ctx, try); err != nil {
 		return "", err
 	}
-	rising, last := "rising", -1.0
+	rising, last, patience := "rising", -1.0, 5*time.Second // they may come behind the answer
 	for n := 0; ; n++ {
 		select {
 		case step := <-c.steps:
-			if step <= last {
+			if step.Progress <= last {
 				rising = "not rising"
 			}
-			last = step
-		case <-time.After(200 * time.Millisecond): // the last may come behind the answer
+			if last = step.Progress; last >= step.Total {
+				patience = 200 * time.Millisecond
+			}
+		case <-time.After(patience):
 			return fmt.Sprintf("%d steps, %s", n, rising), nil
 		}
 	}
