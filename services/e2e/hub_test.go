@@ -52,7 +52,8 @@ func hubStack(t *testing.T) (s *stack.Stack, dotted *rawmcp.Server) {
 func TestOneURLForManyServers(t *testing.T) {
 	t.Parallel()
 	for name, over := range map[string]func(*testing.T, *stack.Stack) mcp.Transport{
-		"over HTTP":    func(_ *testing.T, s *stack.Stack) mcp.Transport { return listening(allOf(s)) },
+		"over HTTP":    func(_ *testing.T, s *stack.Stack) mcp.Transport { return listening(allOf(s)) }, // without a session
+		"in a session": func(t *testing.T, s *stack.Stack) mcp.Transport { t.Helper(); return listening(older(t, allOf(s))) },
 		"by a program": func(t *testing.T, s *stack.Stack) mcp.Transport { t.Helper(); return started(t, s, "") },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -73,6 +73,12 @@ func (x *exchange) toMember(ctx context.Context) {
 		return
 	}
 	defer func() { x.failure, x.held = y.failure, y.held }()
+	if y.modern != nil {
+		if refused := y.restored(ctx); refused != nil {
+			x.rejectMessage(*refused)
+			return
+		}
+	}
 	spans.Message(trace.SpanFromContext(ctx), y.msg, y.place())
 	left, why := y.enter(ctx)
 	if why != nil {
@@ -80,7 +86,20 @@ func (x *exchange) toMember(ctx context.Context) {
 		return
 	}
 	defer left()
-	y.route(ctx)
+	y.onward(ctx)
+}
+
+// onward carries a message on its way to one of the servers.
+func (x *exchange) onward(ctx context.Context) {
+	if x.modern == nil {
+		x.route(ctx)
+		return
+	}
+	if err := x.has.Admit(ctx); err != nil {
+		x.refuse(ctx, x.newWriter(), notAdmitted(err))
+		return
+	}
+	x.routeModern(ctx)
 }
 
 // aim is the server that the request at hand is for, and the edits by which it says what that server
@@ -122,10 +141,14 @@ func unaimed(method string, err error) *refusal.Refusal {
 
 // at is the message at hand at one of the servers.
 func (x *exchange) at(server string) *exchange {
-	return &exchange{
+	y := &exchange{
 		Edge: x.Edge, caller: x.caller, w: x.w, r: x.r, server: server, target: x.targets[server], msg: x.msg, received: x.received,
 		sess: x.sess, has: x.has, hub: x.sess,
 	}
+	if x.modern != nil {
+		y.modern = new(modern)
+	}
+	return y
 }
 
 // to is the message at hand as one of the servers is to get it, with these edits made. It goes

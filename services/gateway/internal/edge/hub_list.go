@@ -324,7 +324,7 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 		}
 		v := &visitor{header: make(http.Header), errand: Errand{Hold: new(time.Duration)}} // nor waited for
 		s.w, s.inside = v, v
-		s.route(ctx)
+		s.onward(ctx)
 		v.take()
 		s.unrecorded = s.unrecorded || v.header.Get(headerOutcome) != ""
 		if v.done.Refusal != nil {
@@ -423,7 +423,11 @@ var errNoList = errors.New("the server's answer is no list")
 // writeList writes one list of those of all servers, and names in it those that are missing, or as
 // they were.
 func (x *exchange) writeList(out *writer, field string, servers []*reached) {
-	body := [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"%s":[`, x.id(), field)}
+	kind := ""
+	if x.modern != nil {
+		kind = `"resultType":"` + mcp.ResultComplete + `","ttlMs":0,"cacheScope":"private",`
+	}
+	body := [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{%s"%s":[`, x.id(), kind, field)}
 	var left []missing
 	size := 0
 	for _, s := range servers {

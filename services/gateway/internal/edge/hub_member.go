@@ -48,7 +48,16 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 	if err != nil {
 		return nil, policyAway()
 	}
-	err = x.hub.Members.Use(x.server, use, func() (string, error) {
+	name := x.server
+	if x.modern != nil {
+		if refused := x.meets(ctx, said); refused != nil {
+			return nil, refused
+		}
+		if x.bridged { // a server that is found to be of another era has another member
+			name += inSession
+		}
+	}
+	err = x.hub.Members.Use(name, use, func() (string, error) {
 		sess := x.newMember(key, said)
 		return sess.ID, x.deps.Sessions.Add(sess)
 	})
@@ -62,6 +71,23 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 	}
 }
 
+// inSession ends the name of a member by which requests of 2026-07-28 go to a server that has sessions.
+const inSession = "|session"
+
+// meets says how the message at hand, of 2026-07-28, goes to its server, which is asked for that where it is
+// not known. There are no tasks among those of many servers: nothing in a request for one names its server.
+func (x *exchange) meets(ctx context.Context, said reach.Standing) *refusal.Refusal {
+	speaks, known := x.knownModern()
+	if !known {
+		var err error
+		if speaks, err = x.asksModern(ctx); err != nil {
+			return x.unfound(ctx, err)
+		}
+	}
+	x.bridged, x.scope, x.can = !speaks, said, x.tellable(x.hub.Members.Abilities, said)
+	return nil
+}
+
 // newMember is a member of a hub. Records name all of them by the hub's digest.
 func (x *exchange) newMember(key session.Key, said reach.Standing) *session.Session {
 	hub, target, who := x.hub, x.target, principal.Of(x.principal)
@@ -70,6 +96,10 @@ func (x *exchange) newMember(key session.Key, said reach.Standing) *session.Sess
 	sess := &session.Session{
 		ID: id, Digest: hub.Digest, Key: key, Hub: hub, Agent: hub.Agent, Version: hub.Version, Opened: time.Now(),
 		Client: session.Client{Name: hub.Client.Name, Version: hub.Client.Version, Elicits: hub.Client.Elicits},
+	}
+	if x.modern != nil {
+		sess.Upstream = target.Server.Later(x.opensModern(), hub.Members.Opened.Tell)
+		return sess
 	}
 	if said.Some {
 		sess.Client.Asks = methodsOf(claims)

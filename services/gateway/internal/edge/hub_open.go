@@ -30,13 +30,16 @@ type hubGreeting struct {
 	Result  struct {
 		ProtocolVersion string                     `json:"protocolVersion"`
 		Capabilities    map[string]map[string]bool `json:"capabilities"`
-		ServerInfo      struct {
-			Name    string `json:"name"`
-			Title   string `json:"title"`
-			Version string `json:"version"`
-		} `json:"serverInfo"`
-		Instructions string `json:"instructions"`
+		ServerInfo      serverInfo                 `json:"serverInfo"`
+		Instructions    string                     `json:"instructions"`
 	} `json:"result"`
+}
+
+// serverInfo is who answers.
+type serverInfo struct {
+	Name    string `json:"name"`
+	Title   string `json:"title"`
+	Version string `json:"version"`
 }
 
 // openHub opens a session with all servers. None of them hears of it before it is used.
@@ -75,44 +78,63 @@ func (x *exchange) newHub(version string) *session.Session {
 	id, digest := session.NewID()
 	sess := &session.Session{
 		ID: id, Digest: digest, Key: x.key(x.server), Agent: x.principal.GetAgent(), Version: version, Opened: time.Now(),
-		Client: session.Client{Elicits: elicits(x.msg, version)}, Members: &session.Members{Abilities: x.abilitiesSaid(x.saysItCan())},
-	}
-	for i, a := range sess.Members.Abilities { // by whose context a model would see that of other servers
-		sess.Members.Abilities[i].Options = slices.DeleteFunc(a.Options, func(o mcp.Option) bool { return o.Name == "context" })
+		Client: session.Client{Elicits: elicits(x.msg, version)}, Members: &session.Members{Abilities: x.abilitiesForMany()},
 	}
 	sess.Client.Name, sess.Client.Version = x.msg.Client()
 	return sess
 }
 
-// greetHub is what all servers offer together, as far as policy lets the caller have it, and what
-// they say of how they are used.
+// abilitiesForMany are those of the client at hand that more servers than one may use: not the context by
+// which a model would see what others have said.
+func (x *exchange) abilitiesForMany() []mcp.Ability {
+	out := x.abilitiesSaid(x.saysItCan())
+	for i, a := range out {
+		out[i].Options = slices.DeleteFunc(a.Options, func(o mcp.Option) bool { return o.Name == "context" })
+	}
+	return out
+}
+
+// greetHub is the answer to initialize.
 func (x *exchange) greetHub(sess *session.Session, servers []*reached) ([]byte, error) {
-	var out hubGreeting
-	out.Version, out.ID = "2.0", x.id()
+	out := hubGreeting{Version: "2.0", ID: x.id()}
 	r := &out.Result
-	r.ProtocolVersion = sess.Version
-	r.ServerInfo.Name, r.ServerInfo.Title, r.ServerInfo.Version = "sluice", "Sluice", x.cfg.Version
-	r.Capabilities = map[string]map[string]bool{"tools": {"listChanged": true}}
-	said := "Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+."
+	r.ProtocolVersion, r.ServerInfo = sess.Version, x.hubInfo()
+	var err error
+	if r.Capabilities, r.Instructions, err = offered(servers); err != nil {
+		return nil, err
+	}
+	return json.Marshal(out, json.Deterministic(true))
+}
+
+// hubInfo is who stands for all servers.
+func (x *exchange) hubInfo() serverInfo {
+	return serverInfo{Name: "sluice", Title: "Sluice", Version: x.cfg.Version}
+}
+
+// offered is what all servers offer together, as far as policy lets the caller have it, and what
+// they say of how they are used.
+func offered(servers []*reached) (has map[string]map[string]bool, said string, err error) {
+	has = map[string]map[string]bool{"tools": {"listChanged": true}}
+	said = "Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+."
 	for _, s := range servers {
 		if s.found == nil { // it may be there later, and then clients do not ask again
 			for _, f := range mcp.Features() {
 				if s.mayUse(f.Method) && f.Capability != "logging" {
-					r.Capabilities[f.Capability] = s.options(r.Capabilities[f.Capability], f)
+					has[f.Capability] = s.options(has[f.Capability], f)
 				}
 			}
 			continue
 		}
 		var offers map[string]map[string]bool
 		if err := json.Unmarshal(serverCapabilities(s.greeting, s.said), &offers); err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		delete(offers, "logging") // one level for all is not for one server to be told
 		for name, options := range offers {
-			if r.Capabilities[name] == nil {
-				r.Capabilities[name] = make(map[string]bool)
+			if has[name] == nil {
+				has[name] = make(map[string]bool)
 			}
-			maps.Copy(r.Capabilities[name], options)
+			maps.Copy(has[name], options)
 		}
 		if text := s.instructions(); text != "" {
 			text = "\n\n" + s.server + " says:\n> " + strings.ReplaceAll(text, "\n", "\n> ") // and so speaks for no other
@@ -121,8 +143,7 @@ func (x *exchange) greetHub(sess *session.Session, servers []*reached) ([]byte, 
 			}
 		}
 	}
-	r.Instructions = said
-	return json.Marshal(out, json.Deterministic(true))
+	return has, said, nil
 }
 
 // mayUse tells whether policy lets the caller use a method on the server.

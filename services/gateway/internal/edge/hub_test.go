@@ -157,23 +157,6 @@ func TestWhatIsForNoServerGoesNowhere(t *testing.T) {
 	})
 }
 
-// A client of 2026-07-28 falls back, and its question is no refusal.
-func TestManyServersHaveSessions(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w := newHub(t)
-		got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
-			http.Header{"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {"server/discover"}})
-		if got.status != 404 || got.body != `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"There are sessions here, which initialize opens."}}` || len(w.of(journal.KindRefusal)) != 0 {
-			t.Errorf("%d %s", got.status, got.body)
-		}
-		body, head := modern("tools/list", "", "")
-		if got := w.do("POST", "/mcp", body, head); got.status != 400 || !strings.Contains(got.body, `"code":-32022`) || !strings.Contains(got.body, `"supported":["2025-11-25"`) {
-			t.Errorf("%d %s", got.status, got.body)
-		}
-	})
-}
-
 // U1: two servers ask under one id and one token, and each gets the answer to its own question.
 func TestU1ManyServersAskByTheirNames(t *testing.T) {
 	t.Parallel()

@@ -65,6 +65,10 @@ func (x *exchange) isModern() bool {
 // postModern takes a message of 2026-07-28. It is judged by its body; then its head has to say
 // the same.
 func (x *exchange) postModern(ctx context.Context) {
+	if x.isHub() {
+		x.postModernHub(ctx)
+		return
+	}
 	speaks, ok := x.speaksModern(ctx)
 	if !ok {
 		return
@@ -118,32 +122,48 @@ func (x *exchange) postModern(ctx context.Context) {
 // speaksModern tells whether the server speaks 2026-07-28 itself. Where that is not known it is asked,
 // which counts as a question for what is spoken. Not ok is what was answered already.
 func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
+	speaks, known := x.knownModern()
+	if !speaks && len(x.r.Header[headerSession]) > 0 { // who has a session has agreed on another revision
+		x.rejectMessage(*x.notSpoken(mcp.Modern))
+		return false, false
+	}
+	if known {
+		return speaks, true
+	}
+	if !x.admitted(ctx, methodProbe) {
+		return false, false
+	}
+	speaks, err := x.asksModern(ctx)
+	if err != nil {
+		x.refuse(ctx, x.newWriter(), x.unfound(ctx, err))
+		return false, false
+	}
+	return speaks, true
+}
+
+// knownModern tells whether the server speaks 2026-07-28 itself, where that is known.
+func (x *exchange) knownModern() (speaks, known bool) {
 	under := x.target.under[mcp.Modern]
 	if under != nil && under.Greeted() {
 		under.Renew(discovery.Fresh)
 		return true, true
 	}
-	if len(x.r.Header[headerSession]) > 0 { // who has a session has agreed on another revision
-		x.rejectMessage(*x.notSpoken(mcp.Modern))
-		return false, false
+	return false, under == nil || under.Refused() || under.Hung() && isOlder(x.target.found.Last())
+}
+
+// asksModern asks the server whether it speaks 2026-07-28 itself. An error means that it has not said.
+func (x *exchange) asksModern(ctx context.Context) (speaks bool, err error) {
+	under := x.target.under[mcp.Modern]
+	_, err = under.Found(ctx, discovery.Fresh)
+	hangs := errors.Is(err, upstream.ErrTimeout) && isOlder(x.target.found.Last())
+	switch {
+	case err == nil || under.Greeted():
+		return true, nil
+	case errors.Is(err, upstream.ErrRevision) || hangs:
+		return false, nil
+	default:
+		return false, err
 	}
-	if under == nil || under.Refused() || under.Hung() && isOlder(x.target.found.Last()) {
-		return false, true
-	}
-	if !x.admitted(ctx, methodProbe) {
-		return false, false
-	}
-	_, err := under.Found(ctx, discovery.Fresh)
-	if err == nil || under.Greeted() {
-		return true, true
-	}
-	older := x.target.found.Last()
-	hangs := errors.Is(err, upstream.ErrTimeout) && isOlder(older)
-	if errors.Is(err, upstream.ErrRevision) || hangs {
-		return false, true
-	}
-	x.refuse(ctx, x.newWriter(), x.unfound(ctx, err))
-	return false, false
 }
 
 // isOlder tells whether a server was found to speak a revision with sessions.
@@ -234,7 +254,7 @@ func (x *exchange) standIn() (done func(), err error) {
 	key, of := x.key(x.server), reach.AppendKey(nil, x.principal, x.server)
 	of = append(reach.AppendPart(of, key.Tenant), 0)
 	of = append(reach.AppendPart(of, key.Subject), 0)
-	if x.bridged { // a session has one client, and tells once what that can do
+	if x.bridged || x.isHub() { // a session has one client, and tells once what that can do
 		name, version := x.msg.Client()
 		of = fmt.Appendf(of, "%q %q %s", name, version, mcp.Told(x.can))
 	}
@@ -244,21 +264,30 @@ func (x *exchange) standIn() (done func(), err error) {
 	if x.sess, done, err = x.deps.Sessions.Use(id, key); err == nil {
 		return done, nil
 	}
-	who, open, by := principal.Of(x.principal), x.target.Server.Open, x.by()
-	if x.bridged {
-		open = x.target.Server.Bridge
-	}
 	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Agent: x.principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
-	sess.Client.Name, sess.Client.Version = by.Name, by.Version
-	sess.Upstream = x.target.Server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
-		up, _, err := open(ctx, who, upstream.Discover(by), has)
-		return up, err
-	}, nil)
+	sess.Client.Name, sess.Client.Version = x.msg.Client()
+	if x.isHub() {
+		sess.Members = &session.Members{Abilities: x.can}
+	} else {
+		sess.Upstream = x.target.Server.Later(x.opensModern(), nil)
+	}
 	if err := x.deps.Sessions.Add(sess); err != nil {
 		return nil, err
 	}
 	x.sess, done, err = x.deps.Sessions.Use(id, key)
 	return done, err
+}
+
+// opensModern opens what requests of 2026-07-28 go to the server through.
+func (x *exchange) opensModern() func(context.Context, *room.Holding) (*upstream.Session, error) {
+	who, open, by := principal.Of(x.principal), x.target.Server.Open, x.by()
+	if x.bridged {
+		open = x.target.Server.Bridge
+	}
+	return func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+		up, _, err := open(ctx, who, upstream.Discover(by), has)
+		return up, err
+	}
 }
 
 // by is who asks for the client where there is no session; else nil.
@@ -353,13 +382,8 @@ func private(answer *gate.Answer, edits []gate.Edit, filtered bool) []gate.Edit 
 	return edits
 }
 
-// spoken are the revisions that may be spoken to the server.
-func (x *exchange) spoken() []string {
-	if x.isHub() {
-		return mcp.Supported()
-	}
-	return append([]string{mcp.Modern}, mcp.Supported()...)
-}
+// spoken are the revisions that may be spoken here.
+func (x *exchange) spoken() []string { return append([]string{mcp.Modern}, mcp.Supported()...) }
 
 // Spoken are the revisions that a server was found to speak, the newest first; none where it has
 // not been asked.

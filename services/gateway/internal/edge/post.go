@@ -84,10 +84,6 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 		x.rejectVersion(ctx, refused)
 		return
 	}
-	if x.isModern() && x.isHub() {
-		x.fallBack(ctx)
-		return
-	}
 	if x.isModern() {
 		x.modern = new(modern)
 		x.postModern(ctx)

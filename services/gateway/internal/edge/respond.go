@@ -188,7 +188,7 @@ func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 // hears tells whether a server's notification of the protocol's is for the client: progress and what begins
 // a subscription are, and of the others those that policy does not deny, nor the method that they serve.
 func (x *exchange) hears(notification string) bool {
-	if notification == mcp.MethodProgress || notification == mcp.MethodAcknowledged {
+	if notification == mcp.MethodProgress || notification == mcp.MethodAcknowledged && x.hub == nil { // who hears of many was told once
 		return true
 	}
 	said, err := x.standing(x.whole(x.r.Context()))

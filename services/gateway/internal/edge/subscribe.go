@@ -22,12 +22,29 @@ const maxResources = 100
 
 // wanted is what a client asks to hear of.
 type wanted struct {
-	Notifications struct {
-		Tools     bool     `json:"toolsListChanged"`
-		Prompts   bool     `json:"promptsListChanged"`
-		Resources bool     `json:"resourcesListChanged"`
-		URIs      []string `json:"resourceSubscriptions"`
-	} `json:"notifications"`
+	Tools     bool     `json:"toolsListChanged,omitzero"`
+	Prompts   bool     `json:"promptsListChanged,omitzero"`
+	Resources bool     `json:"resourcesListChanged,omitzero"`
+	URIs      []string `json:"resourceSubscriptions,omitempty"`
+}
+
+// wants reads what the client at hand asks to hear of.
+func (x *exchange) wants(out *writer) (wanted, *refusal.Refusal) {
+	if !out.streams {
+		return wanted{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a subscription needs a client that accepts text/event-stream."}
+	}
+	var params struct {
+		Notifications wanted `json:"notifications"`
+	}
+	if err := json.Unmarshal(x.msg.Params.Of(x.msg.Raw), &params); err != nil || len(params.Notifications.URIs) > maxResources {
+		return wanted{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "notifications is not of the form that MCP gives it, or names more than " + strconv.Itoa(maxResources) + " resources."}
+	}
+	return params.Notifications, nil
+}
+
+// tooManySubscriptions is the refusal of one that there is no place for.
+func tooManySubscriptions() *refusal.Refusal {
+	return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "this caller has too many subscriptions here, or the gateway has just forgotten it; end some of them, or ask again."}
 }
 
 // subscribe opens a stream on which the server says what the client wants to hear of, as far as
@@ -35,28 +52,23 @@ type wanted struct {
 // client's id, and ends with its client, its token or the gateway.
 func (x *exchange) subscribe(ctx context.Context) {
 	out := x.newWriter()
-	if !out.streams {
-		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a subscription needs a client that accepts text/event-stream."})
-		return
+	asked, refused := x.wants(out)
+	if refused == nil && !x.scope.Some {
+		refused = &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED}
 	}
-	if !x.scope.Some {
-		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED})
-		return
-	}
-	var asked wanted
-	if err := json.Unmarshal(x.msg.Params.Of(x.msg.Raw), &asked); err != nil || len(asked.Notifications.URIs) > maxResources {
-		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "notifications is not of the form that MCP gives it, or names more than " + strconv.Itoa(maxResources) + " resources."})
+	if refused != nil {
+		x.refuse(ctx, out, refused)
 		return
 	}
 	wants := upstream.Wanted{
-		Tools:     asked.Notifications.Tools,
-		Prompts:   asked.Notifications.Prompts && slices.Contains(x.scope.Methods, "prompts/list"),
-		Resources: asked.Notifications.Resources && slices.Contains(x.scope.Methods, "resources/list"),
-		URIs:      x.subscribed(ctx, asked.Notifications.URIs),
+		Tools:     asked.Tools,
+		Prompts:   asked.Prompts && slices.Contains(x.scope.Methods, "prompts/list"),
+		Resources: asked.Resources && slices.Contains(x.scope.Methods, "resources/list"),
+		URIs:      x.subscribed(ctx, asked.URIs),
 	}
 	_, listening, done, err := x.deps.Sessions.Listen(ctx, x.sess.ID, x.sess.Key, true)
 	if err != nil {
-		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "this caller has too many subscriptions on this server, or the gateway has just forgotten it; end some of them, or ask again."})
+		x.refuse(ctx, out, tooManySubscriptions())
 		return
 	}
 	defer done()

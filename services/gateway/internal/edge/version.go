@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"strconv"
 
@@ -24,23 +23,6 @@ func (x *exchange) notSpoken(version string) *rejection {
 	refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PROTOCOL_VERSION)
 	refused.rpc, refused.requested, refused.supported = mcp.CodeVersionUnsupported, spans.Clip(version), x.spoken()
 	return refused
-}
-
-// fallBack answers a request of 2026-07-28 where it is not spoken. A question for what is spoken is
-// answered as by a server that does not know it, for there are clients that take -32022 for an end
-// (@ai-sdk/mcp 2.0.99), and none that does not go on to initialize from this.
-func (x *exchange) fallBack(ctx context.Context) {
-	if x.msg.Method != mcp.MethodDiscover || !x.opens() {
-		x.rejectVersion(ctx, x.notSpoken(mcp.Modern))
-		return
-	}
-	if !x.admitted(ctx, methodProbe) {
-		return
-	}
-	x.failure = strconv.Itoa(mcp.CodeMethodUnknown)
-	spans.Error(trace.SpanFromContext(ctx), mcp.CodeMethodUnknown)
-	body := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":%d,"message":"There are sessions here, which initialize opens."}}`, x.id(), mcp.CodeMethodUnknown)
-	x.writeJSON(x.w, x.r, http.StatusNotFound, body, nil)
 }
 
 // opens tells whether the message at hand is a request outside of every session.

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// place is where names stand in a message: the keys on the way there, and "*" for each element of an
-// array.
+// place is where names stand in a message: the keys on the way there, "*" for each element of an array,
+// and "{}" for each member of an object.
 type place struct {
 	path []string
 	// joins makes the joint name, and cuts reads it.
@@ -30,14 +30,22 @@ func inContent(path string) []place {
 	return []place{uris(path + "/uri"), uris(path + "/resource/uri")}
 }
 
+// question is what a person is asked there: whoever reads it sees one connection, and is to know who asks.
+func question(path string) place {
+	return place{strings.Split(path, "/"), func(server, text string) string { return server + " asks: " + text }, nil}
+}
+
+// inAnswer is a question that a server asks in its answer (MCP 2026-07-28, Multi Round-Trip Requests).
+func inAnswer() place { return question("result/inputRequests/{}/params/message") }
+
 // told are the places of an answer to a method, or of a notification, where a server says names that
 // a client may use later. Those of tools are no matter of this: [gate.Answer] has them.
 func told(method string) []place {
 	switch method {
 	case "tools/call":
-		return inContent("result/content/*")
+		return append(inContent("result/content/*"), inAnswer())
 	case "prompts/get":
-		return append(inContent("result/messages/*/content"), inContent("result/messages/*/content/*")...)
+		return append(append(inContent("result/messages/*/content"), inContent("result/messages/*/content/*")...), inAnswer())
 	case "prompts/list":
 		return []place{names("result/prompts/*/name")}
 	case "resources/list":
@@ -45,11 +53,11 @@ func told(method string) []place {
 	case "resources/templates/list":
 		return []place{uris("result/resourceTemplates/*/uriTemplate")}
 	case "resources/read":
-		return []place{uris("result/contents/*/uri")}
+		return []place{uris("result/contents/*/uri"), inAnswer()}
 	case "notifications/resources/updated":
 		return []place{uris("params/uri")}
-	case "elicitation/create": // whoever reads it sees one connection, and is to know who asks
-		return []place{{strings.Split("params/message", "/"), func(server, text string) string { return server + " asks: " + text }, nil}}
+	case "elicitation/create":
+		return []place{question("params/message")}
 	default:
 		return nil
 	}
@@ -201,10 +209,10 @@ func (w *walker) text(on []place) error {
 	return nil
 }
 
-// next are the places that lie behind a step, of which a key "*" is none of an array.
+// next are the places that lie behind a step, of which a key "*" is none of an array, and "{}" any key.
 func next(on []place, step string, array bool) (out []place) {
 	for _, p := range on {
-		if len(p.path) > 0 && p.path[0] == step && array == (p.path[0] == "*") {
+		if len(p.path) > 0 && array == (p.path[0] == "*") && (p.path[0] == step || p.path[0] == "{}") {
 			p.path = p.path[1:]
 			out = append(out, p)
 		}
