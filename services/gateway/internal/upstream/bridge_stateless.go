@@ -127,13 +127,14 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	digest := sha256.Sum256(slices.Concat([]byte(sent.Method), []byte{0}, []byte(sent.Name), []byte{0}, []byte(sent.URI), []byte{0}, sent.Arguments.Of(sent.Raw)))
 	p := (*parked)(nil)
 	if said.State == "" && said.Responses == nil {
-		if p, err = b.begin(ctx, req, sent, digest); err != nil {
+		if p, err = b.begin(ctx, req, sent, digest, events, said.Meta.Level != ""); err != nil {
 			return Answer{}, err
 		}
 	} else if p = b.resume(said.State, digest); p == nil {
 		return failed(req, mcp.CodeInvalidParams, "The requestState is of no request that waits here, or of another one: make the request anew.")
+	} else {
+		p.attend(events, said.Meta.Level != "")
 	}
-	p.attend(events, said.Meta.Level != "")
 	defer p.attend(nil, false)
 	if err := p.reply(ctx, said.Responses); err != nil {
 		p.end(err)
@@ -142,9 +143,11 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	return p.await(ctx, req)
 }
 
-// begin sends a request, which goes on whatever becomes of who waits for it first.
-func (b *stateless) begin(ctx context.Context, req Request, sent *gate.Message, digest [sha256.Size]byte) (*parked, error) {
+// begin sends a request, which goes on whatever becomes of who waits for it first, and hears of it from the
+// first event.
+func (b *stateless) begin(ctx context.Context, req Request, sent *gate.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
+		events: events, logs: logs,
 		of: b, digest: digest, id: ownID(), asks: mcp.IsMultiRound(sent.Method), has: req.Room.Beside(),
 		done: make(chan struct{}), asked: make(chan struct{}, 1), questions: make(map[string]*question),
 	}

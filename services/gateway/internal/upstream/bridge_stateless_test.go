@@ -217,6 +217,25 @@ func TestARequestGoesOnWhereItWas(t *testing.T) {
 	})
 }
 
+// What a server says at once comes, too: nothing is lost between a request and who hears of it.
+func TestWhatIsSaidAtOnceComes(t *testing.T) {
+	t.Parallel()
+	s := &kept{answers: func(_ context.Context, r upstream.Request, events func([]byte)) (string, error) {
+		events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + string(r.ProgressToken()) + `,"progress":1}}`))
+		return `"result":{"content":[]}`, nil
+	}}
+	sess := flattened(t, s)
+	heard := 0
+	for i := range 1000 {
+		if _, err := sess.Forward(t.Context(), leg(t, i, ""), func([]byte) { heard++ }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if heard != 1000 {
+		t.Errorf("%d of 1000 were heard", heard)
+	}
+}
+
 // U1: what a server may not ask it gets refused, and goes on; what nobody comes back for, or more than
 // may wait, ends; and so does what a client gives up.
 func TestU1WhatWaitsForAClientEnds(t *testing.T) {
