@@ -92,12 +92,12 @@ rules:
 	}
 	ended := make(map[string]int)
 	for _, r := range listed(stack.Soon(t), t, gatewayv1.NewGatewayServiceClient(s.Operator(t))) {
-		if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_OUTCOME && r.GetResult() == gatewayv1.ResultClass_RESULT_CLASS_UNKNOWN {
+		if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_OUTCOME && r.GetResult() == gatewayv1.ResultClass_RESULT_CLASS_UNKNOWN && r.GetMethod() == "tools/call" {
 			ended[r.GetPrincipal().GetTokenId()+" "+r.GetServer()]++
 		}
 	}
 	if diff := cmp.Diff(got.givenUp, ended); diff != "" {
-		t.Errorf("calls that clients gave up, by client and server, and those on record as without an answer (-want +got):\n%s", diff)
+		t.Errorf("calls of tools that clients gave up, by client and server, and those on record as without an answer (-want +got):\n%s", diff)
 	}
 }
 
