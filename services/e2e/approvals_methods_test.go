@@ -115,6 +115,30 @@ func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
 	}
 }
 
+// A read that people have approved meets another policy: allowed by then it uses the approval up, and
+// denied it ends it.
+func TestAnApprovedReadMeetsAnotherPolicy(t *testing.T) {
+	t.Parallel()
+	for action, want := range map[string]struct {
+		code, state string
+		got         int32
+	}{"allow": {"", "done", 1}, "deny": {"denied_by_rule", "denied", 0}} {
+		t.Run(action, func(t *testing.T) {
+			t.Parallel()
+			f, got := keptFixture(t, "approvals: {hold: 0s}")
+			c := stack.Connect(t, f.MCP("kept"), stack.AgentToken)
+			c.Post(reading(keptNote))
+			id := f.pendingOne(t)
+			holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+			f.judges(t, c, strings.Replace(keptPolicy, "action: require_approval, reason", "action: "+action+", reason", 1)+"tools:\n")
+			if resp := c.Post(reading(keptNote)); resp.Decision(t).Code != want.code || got.Load() != want.got {
+				t.Errorf("by then it is answered %s, and was read %d times", resp.Body, got.Load())
+			}
+			f.becomes(t, id, want.state)
+		})
+	}
+}
+
 // Official clients get what they have asked for once a person has approved it: in a session, at the
 // URL of all servers, and without a session, where they wait in legs.
 func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
@@ -138,6 +162,9 @@ func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
 				t.Fatalf("they speak %s", v)
 			}
 			ctx := context.WithoutCancel(t.Context())
+			if list, err := c.ListResources(ctx, nil); err != nil || len(list.Resources) != 2 {
+				t.Errorf("what people are asked about is listed as %s, %v", said(list), err)
+			}
 			for what, ask := range map[string]func() (any, error){
 				"read":    func() (any, error) { return c.ReadResource(ctx, &mcp.ReadResourceParams{URI: tt.uri + keptNote}) },
 				"written": func() (any, error) { return c.GetPrompt(ctx, &mcp.GetPromptParams{Name: tt.prompt + "letter"}) },
