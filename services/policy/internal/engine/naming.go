@@ -38,11 +38,8 @@ func (m *Match) asksWell() bool {
 	if !m.named() {
 		return !slices.ContainsFunc(patterns, func(g glob) bool { return !g.exact || !slices.Contains(askable, g.prefix) })
 	}
-	named := promptMethods
-	if len(m.URI) > 0 {
-		named = uriMethods
-	}
-	return !slices.ContainsFunc(named, func(method string) bool { return patterns.match(method) && !slices.Contains(askable, method) })
+	named := Match{Prompt: m.Prompt, URI: m.URI}
+	return !slices.ContainsFunc(named.methods(), func(method string) bool { return patterns.match(method) && !slices.Contains(askable, method) })
 }
 
 // naming is what a call names.
@@ -182,8 +179,8 @@ const (
 )
 
 // Shows says whether a subject may see what a list of a server's tells of, or hear of it: where a
-// call that names it is allowed, or people are asked about it. A template is shown unless rules tell by its start, before its
-// first expression, that every URI which it may stand for is denied.
+// call that names it is allowed, or people are asked about it. A template is shown unless rules
+// tell by its start, before its first expression, that every URI which it may stand for is denied.
 func (s *Set) Shows(subject Subject, server string, what Listed, name string, facts Facts) bool {
 	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts}
 	switch what {
@@ -206,8 +203,8 @@ func (s *Set) Shows(subject Subject, server string, what Listed, name string, fa
 	return s.judge(s.find(space[:0], &call), &call).decision(&call).Effect != Deny
 }
 
-// Could reports whether some call of a method could be allowed, or held for people, whatever it names. It errs on the
-// side of "could". It is not about [MethodToolsCall].
+// Could reports whether some call of a method could be allowed, or held for people, whatever it
+// names. It errs on the side of "could". It is not about [MethodToolsCall].
 func (s *Set) Could(subject Subject, server, method string, facts Facts) bool {
 	return s.could(&Call{Method: method, Server: server, Subject: subject, Facts: facts}, "")
 }
