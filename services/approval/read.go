@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/publicname"
 )
 
 const (
@@ -198,7 +199,7 @@ func (s *Service) picks(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *l
 // filterOf is a filter as the store takes it, for what the caller may see.
 func filterOf(caller *authn.Caller, f *approvalv1.ApprovalFilter) store.Filter {
 	out := store.Filter{
-		Tenant: caller.Tenant(), States: f.GetStates(), Server: f.GetServer(), Name: f.GetName(), Subject: f.GetSubject(), Holder: f.GetHolder(),
+		Tenant: caller.Tenant(), States: f.GetStates(), Server: f.GetServer(), Name: publicname.Of(f.GetName()), Subject: f.GetSubject(), Holder: f.GetHolder(),
 	}
 	if isAgent(caller) {
 		out.Asker = caller.Principal

@@ -172,6 +172,14 @@ func TestBare(t *testing.T) {
 	if bare("", `{"name":"a","arguments":{"x":1.51}}`) == bare("", plain) {
 		t.Error("other arguments are the same")
 	}
+	for method, same := range map[string][2]string{
+		"prompts/get":    {`{"name":"a","arguments":{"x":"y"},"zzz":1}`, `{"name":"a","arguments":{"x":"y"},"_meta":{"a":1}}`},
+		"resources/read": {`{"uri":"x:y","zzz":1}`, `{"uri":"x:y","_meta":{"a":1}}`},
+	} {
+		if bare(method, same[0]) != bare(method, same[1]) || bare(method, same[0]) == bare(method, strings.Replace(same[1], "y", "z", 1)) {
+			t.Errorf("%s: what it does not ask by counts, or what it asks by does not", method)
+		}
+	}
 	if bare("x/y", `{"a":1,"_meta":{"zzz":1}}`) != bare("x/y", `{"a":1}`) || bare("x/y", `{"a":1}`) == bare("x/y", `{"a":2}`) {
 		t.Error("of another method, what is in _meta counts, or what is not does not")
 	}

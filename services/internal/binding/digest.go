@@ -54,8 +54,8 @@ func Alike(p *identityv1.Principal, call *policyv1.Call) (Digest, error) {
 }
 
 // Bare returns the digest that a call of p has whatever it carries beside what it asks
-// for: [Bind]'s, of a tool's call with its arguments alone, of any other without its
-// `_meta`. Params are as Bind returns them.
+// for: [Bind]'s, of a tool's call and a prompt with the arguments alone, of a resource with its URI,
+// of any other without its `_meta`. Params are as Bind returns them.
 func Bare(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, error) {
 	params, err := bare(methodOf(call), call.GetCall().GetParamsJson())
 	if err != nil {

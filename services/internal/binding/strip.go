@@ -47,16 +47,19 @@ func strip(params string) (string, error) {
 	})
 }
 
+// asks is the one key of the params, beside the name, by which a method asks for something.
+var asks = map[string]string{defaultMethod: "arguments", "prompts/get": "arguments", "resources/read": "uri"}
+
 // bare takes out of the params of a method all that a caller can change at will and ask
-// for the same all the same: of a tool's call what is not `arguments`, of any other
+// for the same all the same: of one that is known what it does not ask by, of any other
 // `_meta`. They are as strip leaves them.
 func bare(method, params string) (string, error) {
 	if params == "" {
 		return "", nil
 	}
 	return edit(params, func(key, value string) (string, bool, error) {
-		if method == defaultMethod {
-			return value, key == "arguments", nil
+		if by := asks[method]; by != "" {
+			return value, key == by, nil
 		}
 		return value, key != "_meta", nil
 	})

@@ -18,16 +18,15 @@ import (
 // a fact stays on its line.
 func Facts(v *approvalv1.View) string {
 	var out lines
-	out.add("call", v.GetServer()+" "+v.GetName())
-	if v.GetMethod() != "tools/call" {
-		out.add("method", v.GetMethod())
-	}
+	out.add("call", Call(v.GetServer(), v.GetMethod(), v.GetName()))
 	out.add("server", v.GetServerIdentity())
 	out.add("asked by", who(v))
 	if len(v.GetChain()) > 0 {
 		out.add("on behalf of", strings.Join(v.GetChain(), ", for "))
 	}
-	out.add("class", class(v.GetClassification()))
+	if isTools(v.GetMethod()) {
+		out.add("class", class(v.GetClassification()))
+	}
 	out.add("rule", rule(v.GetRule()))
 	out.add("why", v.GetMessage())
 	out.add("who decides", Who(v.GetTerms()))
@@ -48,6 +47,17 @@ func Facts(v *approvalv1.View) string {
 	}
 	return out.String()
 }
+
+// Call says in one line what is called: the server's tool or, by another method, what that names.
+func Call(server, method, name string) string {
+	if !isTools(method) {
+		server += " " + method
+	}
+	return server + " " + name
+}
+
+// isTools tells whether a method, which may be absent, calls a tool.
+func isTools(method string) bool { return method == "" || method == "tools/call" }
 
 // lines are facts in two columns.
 type lines struct{ strings.Builder }

@@ -42,6 +42,20 @@ redacted       /arguments/key
 	}
 }
 
+// What is no tool is said by its method, and has no class.
+func TestFactsOfAnotherMethod(t *testing.T) {
+	t.Parallel()
+	v := &approvalv1.View{Server: "files", Name: "note://plan", Method: "resources/read", Subject: "bot"}
+	want := `call           files resources/read note://plan
+asked by       bot
+rule           the default
+who decides    an operator or approver
+`
+	if diff := cmp.Diff(want, viewtext.Facts(v)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestHowManyArgumentsDiffer(t *testing.T) {
 	t.Parallel()
 	for want, n := range map[string]int{"no argument differs": 0, "1 argument differs": 1, "2 arguments differ": 2} {

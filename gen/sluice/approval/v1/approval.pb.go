@@ -264,7 +264,9 @@ type Approval struct {
 	Server string `protobuf:"bytes,9,opt,name=server,proto3" json:"server,omitempty"`
 	// What stood behind that name, as BoundCall has it.
 	ServerIdentity string `protobuf:"bytes,10,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
-	// Tool, or what else the method names.
+	// Tool, or what else the method names, as it may be shown without the arguments: a URI
+	// without query, fragment and who signs in, and at most 256 bytes, behind which `…` stands
+	// for more.
 	Name string `protobuf:"bytes,11,opt,name=name,proto3" json:"name,omitempty"`
 	// Digest of the tool's definition: 32 bytes, or empty where it is not known.
 	DefinitionDigest []byte `protobuf:"bytes,12,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`

@@ -172,7 +172,8 @@ type ApprovalFilter struct {
 	States []ApprovalState `protobuf:"varint,1,rep,packed,name=states,proto3,enum=sluice.approval.v1.ApprovalState" json:"states,omitempty"`
 	// Server.
 	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
-	// Tool, or what else the method names, exactly; at most 4,096 bytes.
+	// Tool, or what else the method names, exactly, whole or as the approval has it; at most
+	// 4,096 bytes.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Subject of the requester, exactly; at most 256 bytes.
 	Subject string `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`

@@ -58,7 +58,8 @@ type View struct {
 	ServerIdentity string `protobuf:"bytes,9,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
 	// MCP method.
 	Method string `protobuf:"bytes,10,opt,name=method,proto3" json:"method,omitempty"`
-	// Tool, or what else the method names.
+	// Tool, or what else the method names, as the approval has it. Where that is cut a warning
+	// says so, and `params` has it whole.
 	Name string `protobuf:"bytes,11,opt,name=name,proto3" json:"name,omitempty"`
 	// Digest of the tool's definition: 32 bytes, or empty where it is not known.
 	DefinitionDigest []byte `protobuf:"bytes,12,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`

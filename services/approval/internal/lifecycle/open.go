@@ -11,6 +11,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/publicname"
 )
 
 // Question is a call that a person must decide on.
@@ -38,7 +39,7 @@ func Open(q Question, now time.Time) *Record {
 	r := &Record{
 		Approval: &approvalv1.Approval{
 			Id: q.ID, Attempt: 1, Digest: q.Digest, Requester: requester(q.Requester), DecisionId: q.DecisionID,
-			Method: q.Call.GetCall().GetMethod(), Server: q.Call.GetCall().GetServer(), Name: q.Call.GetCall().GetName(),
+			Method: q.Call.GetCall().GetMethod(), Server: q.Call.GetCall().GetServer(), Name: publicname.Of(q.Call.GetCall().GetName()),
 			ServerIdentity: q.Call.GetServerIdentity(), DefinitionDigest: q.Call.GetCall().GetDefinitionDigest(),
 			ParamsBytes: int64(len(q.Call.GetCall().GetParamsJson())), Requested: timestamppb.New(now),
 			TraceParent: q.TraceParent,

@@ -200,7 +200,7 @@ func (b *mailbox) write(m *Message) (*mail.Msg, error) {
 	if err := errors.Join(msg.From(b.From), msg.To(b.to)); err != nil {
 		return nil, err
 	}
-	what := fmt.Sprintf("%s %s, asked for by %s", m.View.GetServer(), m.View.GetName(), m.View.GetSubject())
+	what := fmt.Sprintf("%s, asked for by %s", viewtext.Call(m.View.GetServer(), m.View.GetMethod(), m.View.GetName()), m.View.GetSubject())
 	subject := "Approve? " + what
 	if m.Kind == store.Escalated {
 		subject = "Nobody has decided yet: " + what

@@ -236,6 +236,25 @@ func TestAMailTellsNoDifference(t *testing.T) {
 	}
 }
 
+// readsHidden makes a call one that reads a resource, whose URI holds what is hidden.
+func readsHidden(q *lifecycle.Question) {
+	c := q.Call.GetCall()
+	c.Method, c.Name, c.ParamsJson = "resources/read", "https://ana:"+hidden+"@host/plan?key="+hidden, `{"uri":"https://ana:`+hidden+`@host/plan?key=`+hidden+`"}`
+}
+
+// X9: a mail says what would be read, and none of the secrets by which that is called.
+func TestX9AMailHoldsNoSecretOfAURI(t *testing.T) {
+	t.Parallel()
+	s := sinkMail(t, nil)
+	cfg := s.mail(people("ops", 0, "ana@example.com"))
+	at := start(t, cfg)
+	at.ask(t, "a", readsHidden)
+	eventually.Holds(t, "it is sent", func() bool { return at.count(t, names(cfg)[0], store.Sent) == 1 })
+	if _, mails := s.all(); strings.Contains(mails[0], hidden) || !strings.Contains(mails[0], "Approve? pay resources/read https://host/plan, asked for by bot") {
+		t.Errorf("mailed %s", mails)
+	}
+}
+
 // certificate is a server's for 127.0.0.1, with the file of its authority.
 func certificate(t *testing.T) (*tls.Config, string) {
 	t.Helper()

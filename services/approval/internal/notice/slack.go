@@ -99,7 +99,7 @@ func (c *channel) Send(ctx context.Context, m *Message) (string, error) {
 
 // what is an approval in one line.
 func what(a *approvalv1.Approval) string {
-	return viewtext.Escape(fmt.Sprintf("%s %s, asked for by %s", a.GetServer(), a.GetName(), a.GetRequester().GetSubject()))
+	return viewtext.Escape(fmt.Sprintf("%s, asked for by %s", viewtext.Call(a.GetServer(), a.GetMethod(), a.GetName()), a.GetRequester().GetSubject()))
 }
 
 // standing is what an earlier message says instead of what it asked.

@@ -70,6 +70,7 @@ func TestASlackMessageWithoutButtons(t *testing.T) {
 		"many characters that are written longer": params(strings.Repeat("<", 900)),
 		"a long reason":                           func(_ *notice.Slack, q *lifecycle.Question) { q.Decision.Message = strings.Repeat("y", 3000) },
 		"nobody is known":                         func(s *notice.Slack, _ *lifecycle.Question) { s.People = nil },
+		"nobody is known, of a resource":          func(s *notice.Slack, q *lifecycle.Question) { s.People = nil; readsHidden(q) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -88,7 +89,7 @@ func TestASlackMessageWithoutButtons(t *testing.T) {
 					t.Errorf("a text of %d bytes", len(b.Text.Text))
 				}
 			}
-			if m.Button("approve")+m.Button("deny") != "" || !strings.Contains(all.String(), "sluice approvals approve a") || strings.Contains(all.String(), hidden) {
+			if m.Button("approve")+m.Button("deny") != "" || !strings.Contains(all.String(), "sluice approvals approve a") || strings.Contains(all.String()+m.Text, hidden) {
 				t.Errorf("it shows %+v", m)
 			}
 		})

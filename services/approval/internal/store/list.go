@@ -12,6 +12,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
+	"github.com/sluice-mesh/sluice/services/internal/publicname"
 )
 
 // Filter picks approvals of a tenant. Fields that are empty pick everything.
@@ -64,7 +65,7 @@ const waits = 1000
 // call of a tool whose definition or server was another one.
 func (t *Tx) Waiting(ctx context.Context, asker *identityv1.Principal, call *approvalv1.BoundCall, alike []byte) (ids []string, err error) {
 	found, err := t.List(ctx, Filter{
-		Tenant: asker.GetTenant(), Asker: asker, Server: call.GetCall().GetServer(), Name: call.GetCall().GetName(), Alike: alike,
+		Tenant: asker.GetTenant(), Asker: asker, Server: call.GetCall().GetServer(), Name: publicname.Of(call.GetCall().GetName()), Alike: alike,
 		States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED},
 	}, 0, waits)
 	for _, l := range found {

@@ -95,7 +95,7 @@ func classOf(d *policyv1.Decision) *policyv1.Classification {
 
 // compare adds what differs from the call before.
 func compare(v *approvalv1.View, r, before *lifecycle.Record, hidden []string) error {
-	if before == nil || before.Call.GetCall().GetParamsJson() == "" {
+	if before == nil || before.Approval.GetMethod() != r.Approval.GetMethod() || before.Call.GetCall().GetParamsJson() == "" {
 		return nil
 	}
 	found, total, err := changes(before.Call.GetCall().GetParamsJson(), r.Call.GetCall().GetParamsJson(), hidden)
@@ -176,10 +176,14 @@ func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []
 	if len(v.GetRedacted()) > 0 {
 		out = append(out, "Values that a rule redacts are approved unseen.")
 	}
-	if a.GetMethod() == "tools/call" && len(a.GetDefinitionDigest()) == 0 {
+	ofTool := a.GetMethod() == "tools/call"
+	if ofTool && len(a.GetDefinitionDigest()) == 0 {
 		out = append(out, "The server lists no such tool: nothing but its name is known.")
 	}
-	if v.GetClassification() == nil {
+	if a.GetName() != r.Call.GetCall().GetName() {
+		out = append(out, "The name above is cut: the arguments have it whole.")
+	}
+	if ofTool && v.GetClassification() == nil {
 		out = append(out, "What the tool does is not known to the catalogue: assume the worst.")
 	}
 	return out

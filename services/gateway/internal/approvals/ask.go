@@ -9,6 +9,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
@@ -18,7 +19,7 @@ const maxClaims = 8
 // Ask has people decide on a call, and takes the right to send it once they have
 // approved: others may want that too.
 func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
-	if a.Tools == nil {
+	if a.Tools == nil || !mcp.IsMultiRound(a.Sent.Method) { // of no other can a client wait for the answer, in every revision
 		return a, Unavailable()
 	}
 	if refused := k.Report(ctx, a); refused != nil {

@@ -71,6 +71,8 @@ type people struct {
 	cancelled []string
 	// words are those of whoever sits at the agent.
 	words chan *approvalv1.RequestApprovalRequest
+	// claimed answers a claim; nil fails, and does not say what came of it.
+	claimed func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
 }
 
 func (p *people) GetApproval(ctx context.Context, req *approvalv1.GetApprovalRequest, _ ...grpc.CallOption) (*approvalv1.GetApprovalResponse, error) {
@@ -87,8 +89,10 @@ func (p *people) RequestApproval(_ context.Context, req *approvalv1.RequestAppro
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Asked{Asked: &approvalv1.Asked{Approval: p.approval, Confirm: req.GetCanConfirm()}}}, nil
 }
 
-// What comes of a claim it does not say: a call that policy allows goes on.
-func (*people) ClaimApproval(context.Context, *approvalv1.ClaimApprovalRequest, ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
+func (p *people) ClaimApproval(_ context.Context, req *approvalv1.ClaimApprovalRequest, _ ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
+	if p.claimed != nil {
+		return p.claimed(req), nil
+	}
 	return nil, grpcstatus.Error(codes.Internal, "x")
 }
 

@@ -18,6 +18,7 @@ func (c *checker) approval(r *Rule) {
 		c.unasked(r)
 		return
 	}
+	c.askable(r)
 	if r.Quorum < 0 || r.Quorum > MaxQuorum {
 		c.add("quorum", fmt.Sprintf("%d is not between 1 and %d", r.Quorum, MaxQuorum), "")
 	}
@@ -26,6 +27,21 @@ func (c *checker) approval(r *Rule) {
 	c.time("execute_within", r.ExecuteWithin)
 	c.selfConfirm(r)
 	c.grant(r.Grant)
+}
+
+// askable checks that people can judge what a rule asks them about. What a grant covers is told by
+// a tool's definition, and no other method has one.
+func (c *checker) askable(r *Rule) {
+	if _, methods := r.Match.about(); !methods {
+		return
+	}
+	if !r.Match.asksWell() {
+		c.add("action", "people are asked about "+strings.Join(askable, ", ")+" alone",
+			"name those that are meant in match.method, without wildcards; allow or deny other methods by a rule of their own")
+	}
+	if r.Grant != (Grant{}) {
+		c.add("grant", "covers calls of a tool, as it is defined; of other methods people are asked each time", "take it out, or give tools/call a rule of its own")
+	}
 }
 
 // unasked reports what has no use in a rule that does not ask.

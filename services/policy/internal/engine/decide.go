@@ -75,6 +75,9 @@ type verdict struct {
 	terms *ApprovalTerms
 	// idempotent says that all rules that decide call the call idempotent.
 	idempotent bool
+	// unopened is a rule that asks people about what could be taken for the call's URI, where no
+	// rule allows that; nil for none.
+	unopened *rule
 	// conflict names two rules of which no approver can content both.
 	conflict [2]*rule
 }
@@ -86,6 +89,9 @@ func (s *Set) judge(rules []*rule, call *Call) verdict {
 	var best verdict
 	for i := range call.Subject.size() {
 		own := strictest(rules, call.Subject.at(i))
+		if own.action == ActionRequireApproval && !isOpened(rules, call, call.Subject.at(i)) {
+			own = verdict{unopened: own.rule}
+		}
 		own.chain = i
 		if own.action == ActionNone {
 			own.action = ActionDeny

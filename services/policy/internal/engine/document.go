@@ -88,7 +88,8 @@ type Rule struct {
 	// SelfConfirm lets the person at the agent confirm. For [ActionRequireApproval]
 	// only, without Approvers and Grant, and with a quorum of 1.
 	SelfConfirm bool
-	// Grant makes one approval cover more calls. For [ActionRequireApproval] only.
+	// Grant makes one approval cover more calls. For [ActionRequireApproval] only, and of
+	// rules about calls of tools alone.
 	Grant Grant
 	// Idempotent says that a call whose outcome is unknown may be sent again. For
 	// [ActionAllow] and [ActionRequireApproval] only.
@@ -134,8 +135,8 @@ type Match struct {
 	// Method are patterns for the MCP method of a request, unknown ones too; some always
 	// pass, and nobody asks about them. Empty is the one exception to what an empty list
 	// means: the rule is about [MethodToolsCall] alone. What a rule wants of a tool, by its
-	// name or by what it is, no other method has. Other methods are allowed or denied;
-	// people are not asked about them.
+	// name or by what it is, no other method has. Of other methods people are asked about
+	// prompts/get and resources/read alone, by rules that name them so.
 	Method []string
 	// Tool are patterns for the tool's name.
 	Tool []string
@@ -147,7 +148,8 @@ type Match struct {
 	//
 	// A rule that allows is about URIs that have one spelling alone; see package locator. Any
 	// other is also about URIs that a reader could take for one that it names, and letters of
-	// any case, and about every URI of which that can't be told.
+	// any case, and about every URI of which that can't be told. One that asks people opens
+	// what a rule that allows would be about, and of the rest what other rules allow.
 	Prompt, URI []string
 	// Server are patterns for the server's name, beside the document's.
 	Server []string

@@ -187,6 +187,9 @@ func (s *Set) why(d Decision, v verdict, call *Call) string {
 	if d.Effect == Allow && !call.OfTool() {
 		return fmt.Sprintf("No rule with an action is about the notification %s and matches %s; those of the protocol pass where no rule denies them, as far as what they are about does.", strconv.Quote(call.Method), whose)
 	}
+	if v.unopened != nil {
+		return fmt.Sprintf("Rule %s asks people about URIs as they are written, and this one could merely be taken for one of them; no rule allows it to %s.", v.unopened.ref, whose)
+	}
 	if !call.OfTool() {
 		return fmt.Sprintf("No rule with an action is about the method %s and matches %s, and defaults are about tools/call alone.", strconv.Quote(call.Method), whose)
 	}

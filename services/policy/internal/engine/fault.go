@@ -77,7 +77,7 @@ func misspelt(prefix string) string {
 func (c *checker) open(d *Document) {
 	if !slices.ContainsFunc(d.Rules, func(r Rule) bool {
 		_, methods := r.Match.about()
-		return methods && r.Action == ActionAllow
+		return methods && (r.Action == ActionAllow || r.Action == ActionRequireApproval)
 	}) {
 		return
 	}
@@ -151,9 +151,6 @@ func (c *checker) check(r *Rule) {
 	}
 	if r.Action == ActionNone && len(r.Limits) == 0 {
 		c.add("", "says nothing: it has neither an action nor a rate_limit", "give it one, or take it out")
-	}
-	if _, methods := r.Match.about(); methods && r.Action == ActionRequireApproval {
-		c.add("action", "people are asked about tools/call alone in this version", "allow or deny the other methods by a rule of their own")
 	}
 	c.reason(r.Reason)
 	c.limits(r.Limits)

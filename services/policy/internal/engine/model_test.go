@@ -189,7 +189,8 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 	var votes []vote
 	for i, p := range principals(call.Subject) {
 		fallback := engine.DefaultNone
-		acted := false
+		acted, opened := false, false
+		var own []vote
 		for _, d := range documents {
 			if modelApplies(d, call.Server) {
 				fallback = max(fallback, d.Default)
@@ -199,15 +200,21 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 					continue
 				}
 				acted = true
-				own := vote{action: r.Action, chain: i, document: d.Name, name: modelName(r)}
-				if r.Action != engine.ActionHide {
-					own.reason = r.Reason
+				if as := r; r.Action == engine.ActionRequireApproval {
+					as.Action = engine.ActionAllow
+					opened = opened || modelConcerns(d, as, call, p) || modelCallsTool(call)
 				}
-				votes = append(votes, own)
+				opened = opened || r.Action != engine.ActionRequireApproval
+				said := vote{action: r.Action, chain: i, document: d.Name, name: modelName(r)}
+				if r.Action != engine.ActionHide {
+					said.reason = r.Reason
+				}
+				own = append(own, said)
 			}
 		}
 		switch {
-		case acted:
+		case acted && opened:
+			votes = append(votes, own...)
 		case fallback == engine.DefaultAllow && modelCallsTool(call):
 			votes = append(votes, vote{action: engine.ActionAllow, chain: i})
 		default:

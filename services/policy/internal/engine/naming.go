@@ -28,6 +28,20 @@ var (
 	uriMethods    = []string{methodRead, methodSubscribe, methodUnsubscribe, methodComplete}
 )
 
+// askable are the methods that people may be asked about: requests that run once, and name what
+// they are about.
+var askable = []string{MethodToolsCall, methodGetPrompt, methodRead}
+
+// asksWell reports whether people may be asked about every method that the match is about.
+func (m *Match) asksWell() bool {
+	patterns := compilePatterns(m.methods())
+	if !m.named() {
+		return !slices.ContainsFunc(patterns, func(g glob) bool { return !g.exact || !slices.Contains(askable, g.prefix) })
+	}
+	named := Match{Prompt: m.Prompt, URI: m.URI}
+	return !slices.ContainsFunc(named.methods(), func(method string) bool { return patterns.match(method) && !slices.Contains(askable, method) })
+}
+
 // naming is what a call names.
 type naming uint8
 
@@ -111,11 +125,27 @@ func (r *rule) aboutName(call *Call) bool {
 }
 
 func (r *rule) matchesURI(call *Call) bool {
-	read := call.uri()
 	if r.Action == ActionAllow {
-		return read.plain == nil && r.uris.match(call.Tool)
+		return r.matchesWritten(call)
 	}
+	read := call.uri()
 	return read.plain != nil || slices.ContainsFunc(read.folded, r.foldedURIs.match)
+}
+
+// matchesWritten reports whether the URI of a call is plain, and one that the rule names as it is
+// written.
+func (r *rule) matchesWritten(call *Call) bool {
+	return call.uri().plain == nil && r.uris.match(call.Tool)
+}
+
+// isOpened reports whether one of the rules, which are about the call, lets a principal come by it: one
+// that allows, or one that asks people about what it names as it is written. What could merely be
+// taken for that a rule that asks does not open; it is asked about where others allow it.
+func isOpened(rules []*rule, call *Call, p *Principal) bool {
+	return slices.ContainsFunc(rules, func(r *rule) bool {
+		asks := r.Action == ActionRequireApproval && (len(r.uris) == 0 || r.matchesWritten(call))
+		return (asks || r.Action == ActionAllow) && r.concerns(p)
+	})
 }
 
 // foldPatterns are patterns for what is in lower case.
@@ -149,8 +179,8 @@ const (
 )
 
 // Shows says whether a subject may see what a list of a server's tells of, or hear of it: where a
-// call that names it is not denied. A template is shown unless rules tell by its start, before its
-// first expression, that every URI which it may stand for is denied.
+// call that names it is allowed, or people are asked about it. A template is shown unless rules
+// tell by its start, before its first expression, that every URI which it may stand for is denied.
 func (s *Set) Shows(subject Subject, server string, what Listed, name string, facts Facts) bool {
 	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts}
 	switch what {
@@ -170,16 +200,16 @@ func (s *Set) Shows(subject Subject, server string, what Listed, name string, fa
 		return false
 	}
 	var space [16]*rule
-	return s.judge(s.find(space[:0], &call), &call).action == ActionAllow
+	return s.judge(s.find(space[:0], &call), &call).decision(&call).Effect != Deny
 }
 
-// Could reports whether some call of a method could be allowed, whatever it names. It errs on the
-// side of "could". It is not about [MethodToolsCall].
+// Could reports whether some call of a method could be allowed, or held for people, whatever it
+// names. It errs on the side of "could". It is not about [MethodToolsCall].
 func (s *Set) Could(subject Subject, server, method string, facts Facts) bool {
 	return s.could(&Call{Method: method, Server: server, Subject: subject, Facts: facts}, "")
 }
 
-// could reports whether a call that names something which begins so could be allowed.
+// could reports whether a call that names something which begins so could be allowed, or held for people.
 func (s *Set) could(call *Call, start string) bool {
 	if code, _ := call.Facts.Standing.refusal(); code != "" || refusal(call) != "" {
 		return false
@@ -191,13 +221,13 @@ func (s *Set) could(call *Call, start string) bool {
 				continue
 			}
 			switch r.Action {
-			case ActionAllow:
+			case ActionAllow, ActionRequireApproval:
 				opened = opened || r.opens(start)
 			case ActionDeny, ActionHide:
 				if r.closes(call.Method, start) {
 					return false
 				}
-			case ActionNone, ActionRequireApproval:
+			case ActionNone:
 			}
 		}
 		if !opened {
@@ -207,7 +237,7 @@ func (s *Set) could(call *Call, start string) bool {
 	return true
 }
 
-// opens reports whether a rule that allows may be about something that begins so.
+// opens reports whether a rule that allows, or asks people, may open something that begins so.
 func (r *rule) opens(start string) bool {
 	return len(r.uris) == 0 || slices.ContainsFunc(r.uris, func(g glob) bool {
 		return strings.HasPrefix(g.prefix, start) || !g.exact && strings.HasPrefix(start, g.prefix)

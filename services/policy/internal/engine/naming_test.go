@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// T4: a rule that allows is about what is plain alone, and one that denies about every spelling.
+// T4: a rule that allows is about what is plain alone, and one that denies about every spelling. What
+// one that asks people opens is what it would allow.
 func TestT4WhichURIsARuleIsAbout(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -48,13 +49,18 @@ func TestT4WhichURIsARuleIsAbout(t *testing.T) {
 	} {
 		of := func(action engine.Action) engine.Decision {
 			rules := []engine.Rule{{Name: "named", Match: engine.Match{URI: []string{strings.Replace(tt.pattern, "Note", "note", 1)}}, Action: action}}
-			if action != engine.ActionAllow {
+			if action == engine.ActionRequireApproval {
+				rules[0].Match.Method = []string{"resources/read"}
+			} else if action != engine.ActionAllow {
 				rules = append(rules, engine.Rule{Name: "all", Match: engine.Match{Method: []string{"resources/*"}}, Action: engine.ActionAllow})
 			}
 			return compile(t, engine.Document{Name: "d", Rules: rules}).Decide(engine.Call{Method: "resources/read", Server: "s", Tool: tt.uri, Subject: person("x"), Facts: known})
 		}
 		if got := of(engine.ActionAllow); (got.Effect == engine.Allow) != tt.allows {
 			t.Errorf("allow %s: %q is judged %s", tt.pattern, tt.uri, got.Effect)
+		}
+		if got := of(engine.ActionRequireApproval); (got.Effect == engine.RequireApproval) != tt.allows || (got.Effect == engine.Deny) == tt.allows {
+			t.Errorf("people are asked about %s: %q is judged %s", tt.pattern, tt.uri, got.Effect)
 		}
 		for _, action := range []engine.Action{engine.ActionDeny, engine.ActionHide} {
 			if got := of(action); (got.Effect == engine.Deny) != tt.refuses {
@@ -102,6 +108,7 @@ func TestWhichTemplatesAreShown(t *testing.T) {
 		{Name: "pub", Match: engine.Match{URI: []string{"file:///pub/*", "note://a/b"}}, Action: engine.ActionAllow},
 		{Name: "not-these", Match: engine.Match{URI: []string{"file:///pub/secret/*", "file:///pub/x"}}, Action: engine.ActionDeny},
 		{Name: "lists", Match: engine.Match{Method: []string{"resources/list"}}, Action: engine.ActionAllow},
+		{Name: "asked", Match: engine.Match{URI: []string{"file:///held/*"}, Method: []string{"resources/read"}}, Action: engine.ActionRequireApproval},
 	}})
 	for template, want := range map[string]bool{
 		"file:///{path}":              true,
@@ -110,6 +117,8 @@ func TestWhichTemplatesAreShown(t *testing.T) {
 		"file:///pub/secret/{path}":   false,
 		"file:///PUB/secret/{path}":   false,
 		"file:///pub/secret/{a}/{b}":  false,
+		"file:///held/{path}":         true,
+		"file:///helm/{path}":         false,
 		"file:///pub/x{?q}":           true, // of one that is denied by its whole text some may not be
 		"file:///etc/{path}":          false,
 		"note://{a}":                  true,
@@ -155,7 +164,7 @@ func TestNamesThatAreShownMayBeCalled(t *testing.T) {
 			seen := make(map[bool]bool)
 			for _, name := range kind.names {
 				call.Tool = name
-				allowed := set.Decide(call).Effect == engine.Allow
+				allowed := set.Decide(call).Effect != engine.Deny
 				if shown := set.Shows(call.Subject, call.Server, kind.listed, name, known); shown != allowed {
 					t.Fatalf("%s of %q is allowed: %t, and shown: %t", kind.method, name, allowed, shown)
 				}
@@ -173,7 +182,7 @@ func TestNamesThatAreShownMayBeCalled(t *testing.T) {
 			call.Tool = uri
 			for _, start := range []string{"", "a:", "a:x/", "a:x/y"} {
 				shown := set.Shows(call.Subject, call.Server, engine.ListedTemplate, start+"{x}", known)
-				if strings.HasPrefix(uri, start) && set.Decide(call).Effect == engine.Allow && !shown {
+				if strings.HasPrefix(uri, start) && set.Decide(call).Effect != engine.Deny && !shown {
 					t.Fatalf("%s may be read, and the template %s{x} is not shown", uri, start)
 				}
 			}

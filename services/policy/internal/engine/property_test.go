@@ -75,13 +75,24 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 			Per: append(drawSome(t, "per", []engine.Dimension{1, 2, 3}, 2), engine.PerTool),
 		})
 	}
-	if _, methods := modelAbout(r.Match); methods && r.Action == engine.ActionRequireApproval {
-		r.Match.Method, r.Match.Prompt, r.Match.URI = nil, nil, nil
+	_, methods := modelAbout(r.Match)
+	if methods && r.Action == engine.ActionRequireApproval { // people are asked about some of them alone
+		switch {
+		case r.Match.Prompt != nil:
+			r.Match.Method = []string{"prompts/get"}
+		case r.Match.URI != nil:
+			r.Match.Method = []string{"resources/read"}
+		default:
+			r.Match.Method = append(drawSome(t, "match asked", []string{"tools/call", "resources/read"}, 2), "prompts/get")
+		}
 	}
 	if r.Action == engine.ActionRequireApproval {
 		r.Approvers = drawSome(t, "approvers", []string{"x", "y", "z"}, 3)
 		r.Quorum = rapid.IntRange(0, 3).Draw(t, "quorum")
 		drawTerms(t, &r)
+		if methods {
+			r.Grant = engine.Grant{}
+		}
 	}
 	if r.Action == engine.ActionRequireApproval || r.Action == engine.ActionAllow {
 		r.Idempotent = rapid.Bool().Draw(t, "idempotent")

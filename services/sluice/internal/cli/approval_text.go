@@ -49,7 +49,7 @@ func approvalRow(a *approvalv1.Approval) []string {
 		until = a.GetDeniedUntil()
 	}
 	return []string{
-		clock(a.GetRequested()), enum.Name(a.GetState()), orDash(a.GetRequester().GetSubject()), a.GetServer() + " " + a.GetName(),
+		clock(a.GetRequested()), enum.Name(a.GetState()), orDash(a.GetRequester().GetSubject()), viewtext.Call(a.GetServer(), a.GetMethod(), a.GetName()),
 		strconv.Itoa(int(a.GetVotesMissing())), clock(until), note(a), a.GetId(),
 	}
 }

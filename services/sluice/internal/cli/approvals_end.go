@@ -155,7 +155,7 @@ func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.Comple
 		}
 		var out []string
 		for _, a := range resp.GetApprovals() {
-			out = append(out, cobra.CompletionWithDesc(a.GetId(), viewtext.Line(a.GetServer()+" "+a.GetName()+", "+enum.Name(a.GetState()))))
+			out = append(out, cobra.CompletionWithDesc(a.GetId(), viewtext.Line(viewtext.Call(a.GetServer(), a.GetMethod(), a.GetName())+", "+enum.Name(a.GetState()))))
 		}
 		return out, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -1,0 +1,211 @@
+package e2e_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+const (
+	// keptNote is a resource that is called with a secret.
+	keptNote  = "note://team/plan?key=secret-1"
+	otherNote = "note://team/plan?key=secret-2"
+
+	keptPolicy = `version: 1
+name: kept
+server: kept
+default: deny
+rules:
+  - {name: lists, match: {method: [resources/list, prompts/list]}, action: allow}
+  - {name: letters, match: {prompt: letter, method: prompts/get}, action: require_approval}
+  - {name: notes, match: {uri: "note://team/*", method: resources/read}, action: require_approval, reason: notes are the team's}
+`
+)
+
+// keptFixture is a mesh before an official server of prompts and resources that people are asked
+// about; got is how often one of them was had.
+func keptFixture(t *testing.T, extra string) (f *fixture, got *atomic.Int32) {
+	t.Helper()
+	got = new(atomic.Int32)
+	s := mcp.NewServer(&mcp.Implementation{Name: "kept", Version: "1"}, nil)
+	s.AddPrompt(&mcp.Prompt{Name: "letter"}, func(context.Context, *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+		got.Add(1)
+		return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{{Role: "user", Content: &mcp.TextContent{Text: "written"}}}}, nil
+	})
+	for _, uri := range []string{keptNote, otherNote, "note://board/plan"} {
+		s.AddResource(&mcp.Resource{Name: "x", URI: uri}, func(_ context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+			got.Add(1)
+			return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{{URI: r.Params.URI, Text: "read"}}}, nil
+		})
+	}
+	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil))
+	t.Cleanup(web.Close)
+	return &fixture{Stack: stack.Up(t, stack.Options{Servers: fmt.Sprintf("  kept: {http: {url: %q}}", web.URL), Policy: keptPolicy, Extra: extra})}, got
+}
+
+// reading is a request that reads a resource.
+func reading(uri string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":%q}}`, uri)
+}
+
+// A1, A2: a resource is read once on an approval, whoever races for it, and no other one is. What is
+// denied stays so for a while.
+func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
+	t.Parallel()
+	f, got := keptFixture(t, "approvals: {hold: 0s}")
+	c := stack.Connect(t, f.MCP("kept"), stack.AgentToken)
+	first := c.Post(reading(keptNote))
+	if d := first.Decision(t); first.ErrorCode(t) != -31403 || d.Code != "approval_pending" || !d.Retryable || !strings.Contains(first.Text(t), "notes are the team's") || !strings.Contains(first.Text(t), "Make the same request again later") {
+		t.Fatalf("the ticket is %s", first.Body)
+	}
+	id := f.pendingOne(t)
+	if diff := cmp.Diff([]waiting{{id, "pending", "kept", "note://team/plan"}}, f.waiting(t)); diff != "" {
+		t.Errorf("what waits (-want +got):\n%s", diff)
+	}
+	if ran := f.words(t, stack.OperatorToken, "list"); !strings.Contains(ran.Stdout, "kept resources/read note://team/plan ") || strings.Contains(ran.Stdout, "secret") {
+		t.Errorf("people are listed %s", ran.Stdout)
+	}
+	if ran := f.words(t, stack.OperatorToken, "show", id); !strings.Contains(ran.Stdout, "call           kept resources/read note://team/plan\n") || !strings.Contains(ran.Stdout, `"uri": "`+keptNote+`"`) {
+		t.Errorf("people are shown %s", ran.Stdout)
+	}
+	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+	if d := c.Post(reading(otherNote)).Decision(t); d.Code != "approval_pending" || got.Load() != 0 {
+		t.Errorf("another one: %+v, and %d were read", d, got.Load())
+	}
+	if d := c.Post(reading("note://board/plan")).Decision(t); d.Code != "method_denied" {
+		t.Errorf("one that no rule opens: %+v", d)
+	}
+	var racing sync.WaitGroup
+	var had atomic.Int32
+	for range 10 {
+		racing.Go(func() {
+			if resp, err := c.Try([]byte(reading(keptNote))); err == nil && strings.Contains(string(resp.Body), `"text":"read"`) {
+				had.Add(1)
+			}
+		})
+	}
+	racing.Wait()
+	if had.Load() != 1 || got.Load() != 1 {
+		t.Errorf("%d callers have it, and it was read %d times", had.Load(), got.Load())
+	}
+	f.becomes(t, id, "done")
+	c.Post(reading(keptNote)) // unless one of those who raced has asked anew
+	for _, a := range f.waiting(t, "--state", "pending") {
+		holds(t, f.approvals(t, "deny", a.ID, "--yes", "-m", "not today"), 0, "")
+	}
+	for _, uri := range []string{keptNote, otherNote} {
+		if resp := c.Post(strings.Replace(reading(uri), `"uri"`, `"other":1,"uri"`, 1)); resp.Decision(t).Code != "approval_denied" || !strings.Contains(resp.Text(t), "denied by operator: not today") {
+			t.Errorf("denied: %s", resp.Body)
+		}
+	}
+	if got.Load() != 1 {
+		t.Errorf("%d were read", got.Load())
+	}
+}
+
+// A read that people have approved meets another policy: allowed by then it uses the approval up, and
+// denied it ends it.
+func TestAnApprovedReadMeetsAnotherPolicy(t *testing.T) {
+	t.Parallel()
+	for action, want := range map[string]struct {
+		code, state string
+		got         int32
+	}{"allow": {"", "done", 1}, "deny": {"denied_by_rule", "denied", 0}} {
+		t.Run(action, func(t *testing.T) {
+			t.Parallel()
+			f, got := keptFixture(t, "approvals: {hold: 0s}")
+			c := stack.Connect(t, f.MCP("kept"), stack.AgentToken)
+			c.Post(reading(keptNote))
+			id := f.pendingOne(t)
+			holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+			f.judges(t, c, strings.Replace(keptPolicy, "action: require_approval, reason", "action: "+action+", reason", 1)+"tools:\n")
+			if resp := c.Post(reading(keptNote)); resp.Decision(t).Code != want.code || got.Load() != want.got {
+				t.Errorf("by then it is answered %s, and was read %d times", resp.Body, got.Load())
+			}
+			f.becomes(t, id, want.state)
+		})
+	}
+}
+
+// Official clients get what they have asked for once a person has approved it: in a session, at the
+// URL of all servers, and without a session, where they wait in legs.
+func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		url  func(*stack.Stack) string
+		hold string
+		// in is how what a server has is called there.
+		prompt, uri string
+		version     string
+	}{
+		"at all servers":    {allOf, "60s", "kept__", "mcp.kept+", "2025-11-25"},
+		"without a session": {func(s *stack.Stack) string { return s.MCP("kept") }, "5s", "", "", "2026-07-28"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f, got := keptFixture(t, "approvals: {hold: "+tt.hold+"}")
+			c, _ := attending(t, listening(tt.url(f.Stack)))
+			t.Cleanup(func() { _ = c.Close() }) // a request may be under way where the test has failed
+			if v := c.InitializeResult().ProtocolVersion; v != tt.version {
+				t.Fatalf("they speak %s", v)
+			}
+			ctx := context.WithoutCancel(t.Context())
+			if list, err := c.ListResources(ctx, nil); err != nil || len(list.Resources) != 2 {
+				t.Errorf("what people are asked about is listed as %s, %v", said(list), err)
+			}
+			for what, ask := range map[string]func() (any, error){
+				"read":    func() (any, error) { return c.ReadResource(ctx, &mcp.ReadResourceParams{URI: tt.uri + keptNote}) },
+				"written": func() (any, error) { return c.GetPrompt(ctx, &mcp.GetPromptParams{Name: tt.prompt + "letter"}) },
+			} {
+				type answer struct {
+					got any
+					err error
+				}
+				answered := make(chan answer, 1)
+				begin := func() time.Time {
+					go func() {
+						got, err := ask()
+						answered <- answer{got, err}
+					}()
+					return time.Now()
+				}
+				before, asked := got.Load(), begin()
+				id := f.pendingOne(t)
+				<-time.After(time.Until(asked.Add(6 * time.Second))) // in the second leg
+				if got.Load() != before {
+					t.Errorf("%s: the server was asked before a person was", what)
+				}
+				holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+				if a := <-answered; a.err != nil || !strings.Contains(said(a.got), `"text":"`+what+`"`) || got.Load() != before+1 {
+					t.Errorf("%s: approved, and answered %v, %v", what, a.got, a.err)
+				}
+				begin()
+				holds(t, f.approvals(t, "deny", f.pendingOne(t), "--yes", "-m", "too much"), 0, "")
+				if a := <-answered; a.err == nil || !strings.Contains(a.err.Error(), "denied by operator: too much") || got.Load() != before+1 {
+					t.Errorf("%s: denied, and answered %v, %v", what, a.got, a.err)
+				}
+			}
+		})
+	}
+}
+
+// said is an answer of a client as JSON.
+func said(answer any) string {
+	raw, err := json.Marshal(answer)
+	if err != nil {
+		return err.Error()
+	}
+	return string(raw)
+}
