@@ -144,19 +144,20 @@ func TestAnApprovedReadMeetsAnotherPolicy(t *testing.T) {
 func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		url  func(*stack.Stack) string
+		url  func(*testing.T, *stack.Stack) string
 		hold string
 		// in is how what a server has is called there.
 		prompt, uri string
 		version     string
 	}{
-		"at all servers":    {allOf, "60s", "kept__", "mcp.kept+", "2025-11-25"},
-		"without a session": {func(s *stack.Stack) string { return s.MCP("kept") }, "5s", "", "", "2026-07-28"},
+		"in a session at all servers":      {func(t *testing.T, s *stack.Stack) string { t.Helper(); return older(t, allOf(s)) }, "60s", "kept__", "mcp.kept+", "2025-11-25"},
+		"without a session at all servers": {func(_ *testing.T, s *stack.Stack) string { return allOf(s) }, "5s", "kept__", "mcp.kept+", "2026-07-28"},
+		"without a session":                {func(_ *testing.T, s *stack.Stack) string { return s.MCP("kept") }, "5s", "", "", "2026-07-28"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f, got := keptFixture(t, "approvals: {hold: "+tt.hold+"}")
-			c, _ := attending(t, listening(tt.url(f.Stack)))
+			c, _ := attending(t, listening(tt.url(t, f.Stack)))
 			t.Cleanup(func() { _ = c.Close() }) // a request may be under way where the test has failed
 			if v := c.InitializeResult().ProtocolVersion; v != tt.version {
 				t.Fatalf("they speak %s", v)
