@@ -122,6 +122,11 @@ func (a *ask) run() {
 		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client was not said to do this.")
 		return
 	}
+	if !x.isSigned(m) {
+		failure = spans.Error(span, mcp.CodeInvalidParams)
+		a.refuse(ctx, commonv1.Code_CODE_METHOD_INVALID, noText)
+		return
+	}
 	a.token = m.Meta.ProgressToken.Of(m.Raw)
 	result := x.deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.acting(), Stale: x.stale || x.revoked(), Revoked: x.revoked,

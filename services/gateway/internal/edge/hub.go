@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -27,32 +28,49 @@ func (x *exchange) isHub() bool { return x.server == "" }
 
 // routeHub carries a message to where its method belongs.
 func (x *exchange) routeHub(ctx context.Context) {
-	m := x.msg
-	own := m.Kind == gate.Request && (m.Method == mcp.MethodPing || m.Method == mcp.MethodToolsList || fieldOf(m.Method) != "" || m.Method == mcp.MethodToolsCall && m.Name == mcp.ToolApprovalWait)
-	if own {
-		if large := x.tooLarge(); large != nil {
-			x.rejectMessage(*large)
-			return
-		}
-		if !x.admitted(ctx, m.Method) {
-			return
-		}
-	}
-	switch {
-	case m.Kind == gate.Response:
+	switch x.msg.Kind {
+	case gate.Response:
 		x.answeredMember(ctx)
-	case m.Kind == gate.Notification:
+	case gate.Notification:
 		x.notifyHub(ctx)
-	case m.Method == mcp.MethodPing:
-		x.pong(ctx)
-	case m.Method == mcp.MethodToolsList:
-		x.listHub(ctx)
-	case fieldOf(m.Method) != "":
-		x.gather(ctx)
-	case own:
-		x.awaitApproval(ctx)
 	default:
+		x.answerHub(ctx)
+	}
+}
+
+// answerHub answers a request, or has the server answer that it names.
+func (x *exchange) answerHub(ctx context.Context) {
+	do := x.itself()
+	if do == nil {
 		x.toMember(ctx)
+		return
+	}
+	if large := x.tooLarge(); large != nil {
+		x.rejectMessage(*large)
+		return
+	}
+	if x.admitted(ctx, x.msg.Method) {
+		do(ctx)
+	}
+}
+
+// itself is how the gateway answers the request at hand itself; nil for what a server answers.
+func (x *exchange) itself() func(context.Context) {
+	switch m := x.msg; {
+	case m.Method == mcp.MethodToolsList:
+		return x.listHub
+	case fieldOf(m.Method) != "":
+		return x.gather
+	case m.Method == mcp.MethodToolsCall && m.Name == mcp.ToolApprovalWait:
+		return x.awaitApproval
+	case m.Method == mcp.MethodPing && x.modern == nil:
+		return x.pong
+	case m.Method == mcp.MethodDiscover && x.modern != nil:
+		return x.discoverHub
+	case m.Method == mcp.MethodListen && x.modern != nil:
+		return x.subscribeHub
+	default:
+		return nil
 	}
 }
 
@@ -75,7 +93,7 @@ func (x *exchange) toMember(ctx context.Context) {
 	defer func() { x.failure, x.held = y.failure, y.held }()
 	if y.modern != nil {
 		if refused := y.restored(ctx); refused != nil {
-			x.rejectMessage(*refused)
+			y.rejectMessage(*refused)
 			return
 		}
 	}
@@ -113,7 +131,7 @@ func (x *exchange) aim() (server string, edits []gate.Edit, why *refusal.Refusal
 	if err != nil {
 		return "", nil, unaimed(x.msg.Method, err)
 	}
-	if found := target.found.Last(); found != nil && x.msg.Method == mcp.MethodToolsCall {
+	if found := x.ownView(target).Last(); found != nil && x.msg.Method == mcp.MethodToolsCall {
 		_, rest, _ := joint.Cut(x.msg.Name)
 		name, one := found.Aliases.Called(server, rest)
 		if !one {
@@ -122,6 +140,14 @@ func (x *exchange) aim() (server string, edits []gate.Edit, why *refusal.Refusal
 		edits = []gate.Edit{joint.Say(x.msg.NameValue, name)}
 	}
 	return server, edits, nil
+}
+
+// ownView is the gateway's own view of a server in the era in which the message at hand goes to it.
+func (x *exchange) ownView(of Target) *discovery.Server {
+	if speaks, _ := of.knownModern(); x.modern != nil && speaks {
+		return of.under[mcp.Modern]
+	}
+	return of.found
 }
 
 // unaimed is the refusal of a request that is for no server.

@@ -108,12 +108,13 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 func (s *reached) find(ctx context.Context) {
 	s.why = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // also where looking panics
 	var err error
-	if s.found = s.target.found.Last(); s.found == nil || !s.target.program() {
-		s.target.found.Renew(discovery.Fresh) // which goes on for others where this caller waits no longer
-		if _, err = s.target.found.Found(ctx, discovery.Fresh); err != nil {
+	of := s.ownView(s.target)
+	if s.found = of.Last(); s.found == nil || !s.target.program() {
+		of.Renew(discovery.Fresh) // which goes on for others where this caller waits no longer
+		if _, err = of.Found(ctx, discovery.Fresh); err != nil {
 			s.why = s.unfound(ctx, err)
 		}
-		s.found = s.target.found.Last()
+		s.found = of.Last()
 	}
 	if s.found == nil {
 		return
@@ -234,6 +235,10 @@ func (x *exchange) gather(ctx context.Context) {
 	}
 	if x.msg.Params.Present() && json.Unmarshal(x.msg.Params.Of(x.msg.Raw), &params) != nil || params.Cursor != nil && params.Cursor.Kind() != 'n' {
 		x.refuse(ctx, out, noCursor())
+		return
+	}
+	if x.msg.RequestState.Present() || x.msg.InputResponses.Present() {
+		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a list asks nothing, so there is nothing to answer or to go on with."})
 		return
 	}
 	servers, refused := x.reached(ctx)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -53,8 +54,8 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 		if refused := x.meets(ctx, said); refused != nil {
 			return nil, refused
 		}
-		if x.bridged { // a server that is found to be of another era has another member
-			name += inSession
+		if x.bridged { // a server that is of another era by now, or may ask something else, has another member
+			name += inSession + mcp.Told(x.can)
 		}
 	}
 	err = x.hub.Members.Use(name, use, func() (string, error) {
@@ -71,16 +72,20 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 	}
 }
 
-// inSession ends the name of a member by which requests of 2026-07-28 go to a server that has sessions.
-const inSession = "|session"
+// inSession stands, in the name of a member by which requests of 2026-07-28 go to a server that has sessions,
+// between the server's and what that was told of the client.
+const inSession = "|"
 
 // meets says how the message at hand, of 2026-07-28, goes to its server, which is asked for that where it is
 // not known. There are no tasks among those of many servers: nothing in a request for one names its server.
 func (x *exchange) meets(ctx context.Context, said reach.Standing) *refusal.Refusal {
-	speaks, known := x.knownModern()
+	speaks, known := x.target.knownModern()
 	if !known {
+		if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.principal, Server: x.server, Method: methodProbe, Bytes: len(x.msg.Raw)}); refused != nil {
+			return refused
+		}
 		var err error
-		if speaks, err = x.asksModern(ctx); err != nil {
+		if speaks, err = x.target.asksModern(ctx); err != nil {
 			return x.unfound(ctx, err)
 		}
 	}

@@ -27,19 +27,10 @@ func (x *exchange) postModernHub(ctx context.Context) {
 		x.rejectMessage(*refused)
 		return
 	}
-	m := x.msg
-	gathers := fieldOf(m.Method) != ""
-	waits := m.Method == mcp.MethodToolsCall && m.Name == mcp.ToolApprovalWait
-	if own := waits || gathers || m.Kind == gate.Notification || m.Method == mcp.MethodDiscover || m.Method == mcp.MethodListen || m.Method == mcp.MethodToolsList; own {
-		if large := x.tooLarge(); large != nil {
-			x.rejectMessage(*large)
+	if x.msg.Kind == gate.Notification { // who gives a request up closes its stream
+		if mcp.AlwaysPasses(x.msg.Method) && !x.admitted(ctx, x.msg.Method) {
 			return
 		}
-		if !x.admitted(ctx, m.Method) {
-			return
-		}
-	}
-	if m.Kind == gate.Notification { // who gives a request up closes its stream
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		x.accepted()
 		return
@@ -53,20 +44,7 @@ func (x *exchange) postModernHub(ctx context.Context) {
 	x.done = sync.OnceFunc(done)
 	defer x.done()
 	spans.Session(trace.SpanFromContext(ctx), x.place())
-	switch {
-	case m.Method == mcp.MethodDiscover:
-		x.discoverHub(ctx)
-	case m.Method == mcp.MethodListen:
-		x.subscribeHub(ctx)
-	case m.Method == mcp.MethodToolsList:
-		x.listHub(ctx)
-	case gathers:
-		x.gather(ctx)
-	case waits:
-		x.awaitApproval(ctx)
-	default:
-		x.toMember(ctx)
-	}
+	x.answerHub(ctx)
 }
 
 // discoverHub answers what all servers have together, as far as the caller may come by it. None of them

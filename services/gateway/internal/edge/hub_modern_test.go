@@ -27,7 +27,7 @@ func newModernHub(t *testing.T) *world {
 		if r.Method() != "server/discover" {
 			return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
 		}
-		return answer(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{}},"resultType":"complete"}`), nil
+		return answer(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true}},"resultType":"complete"}`), nil
 	}
 	w.own = func(r upstream.Request) (upstream.Answer, error) {
 		if r.Method() != "tools/list" {
@@ -220,6 +220,9 @@ func TestListsOfBothEras(t *testing.T) {
 		var files, notes []string
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			files = append(files, string(r.Body()))
+			if r.Method() == "resources/list" {
+				return answer(r, `{"resultType":"complete","resources":[],"ttlMs":0,"cacheScope":"public"}`), nil
+			}
 			return answer(r, `{"resultType":"complete","prompts":[{"name":"p"}],"ttlMs":60000,"cacheScope":"public"}`), nil
 		}
 		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
@@ -233,8 +236,11 @@ func TestListsOfBothEras(t *testing.T) {
 			if got := w.doJoint(method, "", ""); got.status != 200 || !strings.HasSuffix(got.body, want) {
 				t.Errorf("%s: %d %s", method, got.status, got.body)
 			}
+			if got := w.doJoint(method, "", `"requestState":"sluice-leg.1.a-1"`); got.code() != "params_invalid" {
+				t.Errorf("%s with what goes on: %s", method, got.body)
+			}
 		}
-		if len(files) != 1 || !strings.Contains(files[0], "io.modelcontextprotocol/protocolVersion") || len(notes) != 1 || strings.Contains(notes[0], "io.modelcontextprotocol/protocolVersion") {
+		if len(files) != 2 || !strings.Contains(files[0], "io.modelcontextprotocol/protocolVersion") || len(notes) != 1 || strings.Contains(notes[0], "io.modelcontextprotocol/protocolVersion") {
 			t.Errorf("files was asked %s, and notes %s", files, notes)
 		}
 	})
@@ -250,7 +256,10 @@ func TestT4ManyServersSayWhatIsSubscribedTo(t *testing.T) {
 		w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			asked <- string(r.Body())
 			for _, said := range []string{
-				`subscriptions/acknowledged","params":{}`, `resources/updated","params":{"uri":"file:///b"}`, `tools/list_changed","params":{}`,
+				`subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}`, `resources/updated","params":{"uri":"file:///a"}`,
+				`resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":99},"uri":"file:///a"}`,
+				`resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7},"uri":"file:///b"}`,
+				`prompts/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}`, `tools/list_changed","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7}}`,
 				`resources/updated","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":7},"uri":"file:///a"}`,
 			} {
 				events([]byte(`{"jsonrpc":"2.0","method":"notifications/` + said + `}`))
@@ -258,7 +267,7 @@ func TestT4ManyServersSayWhatIsSubscribedTo(t *testing.T) {
 			<-ctx.Done()
 			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ctx.Err())
 		}
-		body, head := modern("subscriptions/listen", "", `"notifications":{"toolsListChanged":true,"resourceSubscriptions":["mcp.files+file:///a","mcp.nobody+file:///a","file:///a"]}`)
+		body, head := modern("subscriptions/listen", "", `"notifications":{"toolsListChanged":true,"resourceSubscriptions":["mcp.files+file:///a","mcp.nobody+file:///a","file:///a","files+file:///a","mcp.files+"]}`)
 		next, hangUp := w.streaming(head, body)
 		defer hangUp()
 		for _, want := range []string{

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -19,8 +19,8 @@ import (
 
 // subscribeHub opens a stream on which all servers say what the client wants to hear of, as far as policy
 // lets them (MCP 2026-07-28, Subscriptions). Those are asked whose resources it names and, where it wants to
-// hear of lists, those that it has used: who only looks opens nothing. It ends with its client, its token or
-// the gateway.
+// hear of lists, those that it uses: who only looks opens nothing. It ends with its client, its token or the
+// gateway, and where what stands for the session makes room for another.
 func (x *exchange) subscribeHub(ctx context.Context) {
 	out := x.newWriter()
 	asked, refused := x.wants(out)
@@ -43,27 +43,8 @@ func (x *exchange) subscribeHub(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer end()
-	granted := wanted{Tools: asked.Tools}
-	byServer := make(map[string][]string)
-	for _, uri := range asked.URIs {
-		server, own, _ := joint.CutURI(uri)
-		byServer[server] = append(byServer[server], own)
-	}
-	hears := make(map[string]*hearing)
-	for _, s := range servers {
-		h := &hearing{hub: x, server: s.server, Wanted: upstream.Wanted{
-			Prompts:   asked.Prompts && slices.Contains(s.said.Methods, "prompts/list"),
-			Resources: asked.Resources && slices.Contains(s.said.Methods, "resources/list"),
-		}}
-		granted.Prompts, granted.Resources = granted.Prompts || h.Prompts, granted.Resources || h.Resources
-		if uris := byServer[s.server]; len(uris) > 0 {
-			h.URIs = s.subscribedAs(ctx, uris)
-		}
-		for _, uri := range h.URIs {
-			granted.URIs = append(granted.URIs, joint.URI(s.server, uri))
-		}
-		hears[s.server] = h
-	}
+	was := x.lists(ctx) // before the client knows that it hears of changes, and lists
+	hears, granted := x.granted(ctx, servers, asked)
 	said, err := json.Marshal(granted)
 	if err != nil || out.send(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.id(), said)) != nil {
 		return
@@ -72,26 +53,27 @@ func (x *exchange) subscribeHub(ctx context.Context) {
 	all.Go(func() { out.keepAlive(ctx, end) })
 	tick := time.NewTicker(aliveEvery) // for policy may have changed
 	defer tick.Stop()
-	for was := x.lists(ctx); ; {
+	for {
 		used, changed := x.sess.Members.Opened.Wait(), x.news.Wait()
 		members := x.sess.Members.All()
-		for server, h := range hears {
-			names := slices.DeleteFunc(slices.Collect(maps.Keys(members)), func(name string) bool { return strings.TrimSuffix(name, inSession) != server })
-			if isUsed := slices.ContainsFunc(names, func(name string) bool { return x.hasOpened(server, members[name]) }); len(h.URIs) > 0 || isUsed && (h.Prompts || h.Resources) {
-				delete(hears, server)
-				x.guarded(&all, func() { h.run(ctx, out, end) })
+		hears = slices.DeleteFunc(hears, func(h *hearing) bool {
+			begins := len(h.URIs) > 0
+			for name, id := range members {
+				server, _, _ := strings.Cut(name, inSession)
+				begins = begins || server == h.server && (h.Prompts || h.Resources) && x.hasOpened(server, id)
 			}
-		}
-		now := x.lists(ctx)
-		if now != "" && was != "" {
+			if begins {
+				x.guarded(&all, func() { h.run(ctx, out) })
+			}
+			return begins
+		})
+		if now := x.lists(ctx); now != "" {
 			for _, method := range listsChanged(was, now) {
 				wants := map[string]bool{mcp.MethodToolsChanged: granted.Tools, mcp.MethodPromptsChanged: granted.Prompts, mcp.MethodResourcesChanged: granted.Resources}[method]
-				if wants && out.send(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.id())) != nil {
+				if wants && was != "" && out.send(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.id())) != nil {
 					return
 				}
 			}
-		}
-		if now != "" {
 			was = now
 		}
 		select {
@@ -105,17 +87,51 @@ func (x *exchange) subscribeHub(ctx context.Context) {
 	}
 }
 
-// subscribedAs are those of the server's resources of whose changes policy lets the client hear.
-func (s *reached) subscribedAs(ctx context.Context, uris []string) []string {
-	left, refused := s.enter(ctx)
-	if refused != nil {
-		return nil
+// granted are those servers of which something of what is asked for may be heard, and all that together:
+// what a server offers, and policy lets the caller hear of. Each resource is judged. One that does not say
+// in time how it is spoken to is not heard.
+func (x *exchange) granted(ctx context.Context, servers []*reached, asked wanted) (hears []*hearing, all wanted) {
+	byServer := make(map[string][]string)
+	for _, uri := range asked.URIs {
+		if server, own, ok := joint.CutURI(uri); ok {
+			byServer[server] = append(byServer[server], own)
+		}
 	}
-	defer left()
-	return s.subscribed(ctx, uris)
+	ctx, cancel := context.WithTimeout(ctx, foundWithin)
+	defer cancel()
+	var judging sync.WaitGroup
+	places := make(chan struct{}, maxGathering)
+	for _, s := range servers {
+		h := &hearing{hub: x, server: s.server}
+		offers := func(capability string) bool { return s.found == nil || s.offers(capability) }
+		h.Prompts = asked.Prompts && offers("prompts") && slices.Contains(s.said.Methods, "prompts/list")
+		h.Resources = asked.Resources && offers("resources") && slices.Contains(s.said.Methods, "resources/list")
+		hears = append(hears, h)
+		if uris := byServer[s.server]; len(uris) > 0 && offers("resources") {
+			places <- struct{}{}
+			x.guarded(&judging, func() {
+				defer func() { <-places }()
+				left, refused := s.enter(ctx)
+				if refused != nil {
+					return
+				}
+				defer left()
+				h.URIs = s.subscribed(ctx, uris)
+			})
+		}
+	}
+	judging.Wait()
+	all.Tools = asked.Tools
+	for _, h := range hears {
+		all.Prompts, all.Resources = all.Prompts || h.Prompts, all.Resources || h.Resources
+		for _, uri := range h.URIs {
+			all.URIs = append(all.URIs, joint.URI(h.server, uri))
+		}
+	}
+	return hears, all
 }
 
-// hearing is what is wanted to be heard of one of the servers.
+// hearing is what is to be heard of one of the servers.
 type hearing struct {
 	upstream.Wanted
 
@@ -123,10 +139,18 @@ type hearing struct {
 	server string
 }
 
-// run passes on what the server says, on the stream of all. One that has ended is opened again.
-func (h *hearing) run(ctx context.Context, on *writer, end context.CancelFunc) {
-	for wait := relistenFirst; ; wait = min(2*wait, relistenMost) {
-		h.once(ctx, on, func() { wait = relistenFirst }, end)
+// run passes on what the server says, on the stream of all. One that has ended is opened again, unless the
+// server has none.
+func (h *hearing) run(ctx context.Context, on *writer) {
+	wait := relistenFirst
+	for again := false; ; again = true {
+		begin := time.Now()
+		if !h.once(ctx, on, again) {
+			return
+		}
+		if wait = min(2*wait, relistenMost); time.Since(begin) > relistenMost { // it has lasted
+			wait = relistenFirst
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -135,33 +159,57 @@ func (h *hearing) run(ctx context.Context, on *writer, end context.CancelFunc) {
 	}
 }
 
-// once passes on one stream of the server's.
-func (h *hearing) once(ctx context.Context, on *writer, passed func(), end context.CancelFunc) {
+// once passes on one stream of the server's, and tells whether there may be another. Where it is opened again
+// its resources are judged again, and the client is told that they may have changed meanwhile.
+func (h *hearing) once(ctx context.Context, on *writer, again bool) bool {
 	x := h.hub.at(h.server)
 	if !x.mayHear(ctx) {
-		return
+		return true
 	}
 	left, refused := x.enter(ctx)
 	if refused != nil {
-		return
+		return true
 	}
 	defer left()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	x.r = x.r.WithContext(ctx)
 	out := x.newWriter()
-	out.line, out.wants = on.line, &h.Wanted
-	answer, err := x.sess.Upstream.Ask(ctx, upstream.Subscribe(x.id(), x.by(), h.Wanted), &x.has.Answer, func(raw []byte) {
-		switch {
-		case !x.mayHear(ctx):
+	out.line = on.line
+	wants := h.Wanted
+	out.wants = &wants
+	defer out.asks.settle()
+	if again {
+		wants.URIs = x.subscribed(ctx, h.URIs)
+		for _, uri := range wants.URIs {
+			told, err := json.Marshal(map[string]string{"uri": uri})
+			if err == nil {
+				err = out.pass(upstream.Event{Message: fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},%s}`, mcp.MethodResourceUpdated, mcp.MetaSubscription, x.id(), told[1:])})
+			}
+			if err != nil {
+				return true
+			}
+		}
+	}
+	if len(wants.URIs) == 0 && !wants.Prompts && !wants.Resources {
+		return true
+	}
+	answer, err := x.sess.Upstream.Ask(ctx, upstream.Subscribe(x.id(), x.by(), wants), &x.has.Answer, func(raw []byte) {
+		m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+		if err != nil || m.Kind == gate.Notification && !gate.SameID(m.Subscription.Of(raw), x.id()) {
+			return // it would be heard as another subscription's
+		}
+		if !x.mayHear(ctx) || out.pass(upstream.Event{Message: raw}) != nil {
 			stop()
-		case out.pass(upstream.Event{Message: raw}) != nil: // its client has gone
-			end()
-		default:
-			passed()
 		}
 	})
-	if err != nil && ctx.Err() == nil && !errors.Is(err, upstream.ErrNoStream) {
+	switch {
+	case ctx.Err() != nil:
+		return true
+	case err != nil && !errors.Is(err, upstream.ErrNoStream):
 		x.silent(ctx, answer, err)
+		return true
+	default:
+		return err == nil && !answer.Message.Error.Present()
 	}
 }

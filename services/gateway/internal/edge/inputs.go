@@ -61,6 +61,9 @@ func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) 
 		if !slices.Contains(can, m.Method) {
 			return x.notAbled(ctx, m.Method)
 		}
+		if !x.isSigned(m) {
+			return x.unsigned(ctx, m.Method)
+		}
 	}
 	for _, m := range asked {
 		if refused := x.decide(ctx, m); refused != nil {
@@ -73,6 +76,26 @@ func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) 
 // notAbled is the refusal of what a client can't be asked, on record.
 func (x *exchange) notAbled(ctx context.Context, method string) *refusal.Refusal {
 	return x.refuseAsked(ctx, method, commonv1.Code_CODE_METHOD_DENIED, "the server asks what it was not told that the client can do.")
+}
+
+// isSigned tells whether a question to a person has the text that says which of many servers asks, and that
+// MCP requires.
+func (x *exchange) isSigned(m *gate.Message) bool {
+	if x.hub == nil || m.Method != mcp.MethodElicit {
+		return true
+	}
+	var params struct {
+		Message jsontext.Value `json:"message"`
+	}
+	return json.Unmarshal(m.Params.Of(m.Raw), &params) == nil && params.Message.Kind() == '"'
+}
+
+// noText is why a question is refused that has no such text.
+const noText = "the question has no message, so nobody could tell who asks."
+
+// unsigned is the refusal of one, on record.
+func (x *exchange) unsigned(ctx context.Context, method string) *refusal.Refusal {
+	return x.refuseAsked(ctx, method, commonv1.Code_CODE_METHOD_INVALID, noText)
 }
 
 // decide counts one thing that a server asks in an answer, and has policy decide on it.
@@ -99,6 +122,8 @@ func (x *exchange) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
 		why = x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_METHOD_INVALID, "the server asks the client where MCP has no questions.")
 	case !slices.Contains(x.abilities(), m.Method):
 		why = x.notAbled(ctx, m.Method)
+	case !x.isSigned(m):
+		why = x.unsigned(ctx, m.Method)
 	default:
 		why = x.decide(ctx, m)
 	}

@@ -122,7 +122,7 @@ func (x *exchange) postModern(ctx context.Context) {
 // speaksModern tells whether the server speaks 2026-07-28 itself. Where that is not known it is asked,
 // which counts as a question for what is spoken. Not ok is what was answered already.
 func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
-	speaks, known := x.knownModern()
+	speaks, known := x.target.knownModern()
 	if !speaks && len(x.r.Header[headerSession]) > 0 { // who has a session has agreed on another revision
 		x.rejectMessage(*x.notSpoken(mcp.Modern))
 		return false, false
@@ -133,7 +133,7 @@ func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
 	if !x.admitted(ctx, methodProbe) {
 		return false, false
 	}
-	speaks, err := x.asksModern(ctx)
+	speaks, err := x.target.asksModern(ctx)
 	if err != nil {
 		x.refuse(ctx, x.newWriter(), x.unfound(ctx, err))
 		return false, false
@@ -142,20 +142,21 @@ func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
 }
 
 // knownModern tells whether the server speaks 2026-07-28 itself, where that is known.
-func (x *exchange) knownModern() (speaks, known bool) {
-	under := x.target.under[mcp.Modern]
+func (t Target) knownModern() (speaks, known bool) {
+	under := t.under[mcp.Modern]
 	if under != nil && under.Greeted() {
 		under.Renew(discovery.Fresh)
 		return true, true
 	}
-	return false, under == nil || under.Refused() || under.Hung() && isOlder(x.target.found.Last())
+	return false, under == nil || under.Refused() || under.Hung() && isOlder(t.found.Last())
 }
 
 // asksModern asks the server whether it speaks 2026-07-28 itself. An error means that it has not said.
-func (x *exchange) asksModern(ctx context.Context) (speaks bool, err error) {
-	under := x.target.under[mcp.Modern]
+func (t Target) asksModern(ctx context.Context) (speaks bool, err error) {
+	under := t.under[mcp.Modern]
+	under.Renew(discovery.Fresh) // which goes on for others where this caller waits no longer
 	_, err = under.Found(ctx, discovery.Fresh)
-	hangs := errors.Is(err, upstream.ErrTimeout) && isOlder(x.target.found.Last())
+	hangs := errors.Is(err, upstream.ErrTimeout) && isOlder(t.found.Last())
 	switch {
 	case err == nil || under.Greeted():
 		return true, nil

@@ -134,10 +134,21 @@ func (x *exchange) forward(ctx context.Context, out *writer, wants upstream.Want
 	}
 }
 
-// concerns tells whether a notification is about what a subscription wants, where that is one for
-// single resources: one of them, or what lies under one.
+// concerns tells whether a notification is about what a subscription wants: a list, or one of its resources,
+// or what lies under one.
 func concerns(m *gate.Answer, wants *upstream.Wanted) bool {
-	if wants == nil || m.Method != mcp.MethodResourceUpdated {
+	if wants == nil {
+		return true
+	}
+	switch m.Method {
+	case mcp.MethodToolsChanged:
+		return wants.Tools
+	case mcp.MethodPromptsChanged:
+		return wants.Prompts
+	case mcp.MethodResourcesChanged:
+		return wants.Resources
+	case mcp.MethodResourceUpdated:
+	default:
 		return true
 	}
 	var about struct {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -31,21 +32,31 @@ func inContent(path string) []place {
 }
 
 // question is what a person is asked there: whoever reads it sees one connection, and is to know who asks.
+// So says each line, or one could begin as another server's question.
 func question(path string) place {
-	return place{strings.Split(path, "/"), func(server, text string) string { return server + " asks: " + text }, nil}
+	return place{strings.Split(path, "/"), func(server, text string) string {
+		begin := server + " asks: "
+		return begin + lineBreaks.ReplaceAllString(text, "\n"+begin)
+	}, nil}
 }
 
-// inAnswer is a question that a server asks in its answer (MCP 2026-07-28, Multi Round-Trip Requests).
-func inAnswer() place { return question("result/inputRequests/{}/params/message") }
+// lineBreaks are all that some reader takes for one (Unicode Standard, section 5.8).
+var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
+
+// inAnswer are the questions that a server asks in its answer (MCP 2026-07-28, Multi Round-Trip Requests; of
+// 2025-11-25, Elicitation, URL Mode).
+func inAnswer() []place {
+	return []place{question("result/inputRequests/{}/params/message"), question("error/data/elicitations/*/message")}
+}
 
 // told are the places of an answer to a method, or of a notification, where a server says names that
 // a client may use later. Those of tools are no matter of this: [gate.Answer] has them.
 func told(method string) []place {
 	switch method {
 	case "tools/call":
-		return append(inContent("result/content/*"), inAnswer())
+		return append(inContent("result/content/*"), inAnswer()...)
 	case "prompts/get":
-		return append(append(inContent("result/messages/*/content"), inContent("result/messages/*/content/*")...), inAnswer())
+		return append(append(inContent("result/messages/*/content"), inContent("result/messages/*/content/*")...), inAnswer()...)
 	case "prompts/list":
 		return []place{names("result/prompts/*/name")}
 	case "resources/list":
@@ -53,7 +64,9 @@ func told(method string) []place {
 	case "resources/templates/list":
 		return []place{uris("result/resourceTemplates/*/uriTemplate")}
 	case "resources/read":
-		return []place{uris("result/contents/*/uri"), inAnswer()}
+		return append(inAnswer(), uris("result/contents/*/uri"))
+	case "resources/subscribe", "resources/unsubscribe", "completion/complete":
+		return inAnswer()
 	case "notifications/resources/updated":
 		return []place{uris("params/uri")}
 	case "elicitation/create":
