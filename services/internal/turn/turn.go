@@ -68,10 +68,10 @@ func ForProcessor[K comparable]() *Turns[K] {
 }
 
 // Take waits for a turn of an owner. The function ends it, and is to be called once.
-// Errors: [ErrBusy], and ctx's where it ends before.
+// Errors: [ErrBusy], and the cause of ctx where it ends before.
 func (t *Turns[K]) Take(ctx context.Context, of K) (func(), error) {
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("wait for a turn: %w", ctx.Err())
+		return nil, fmt.Errorf("wait for a turn: %w", context.Cause(ctx))
 	}
 	mine, err := t.join(of)
 	if err != nil {
@@ -81,7 +81,7 @@ func (t *Turns[K]) Take(ctx context.Context, of K) (func(), error) {
 	case <-mine:
 	case <-ctx.Done():
 		if t.giveUp(of, mine) {
-			return nil, fmt.Errorf("wait for a turn: %w", ctx.Err())
+			return nil, fmt.Errorf("wait for a turn: %w", context.Cause(ctx))
 		}
 	}
 	began := time.Now()

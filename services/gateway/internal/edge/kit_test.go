@@ -53,7 +53,7 @@ type world struct {
 	policyv1.PolicyServiceClient
 	ratelimitv1.RateLimitServiceClient
 
-	t        *testing.T
+	t        testing.TB
 	tokens   *authn.Tokens
 	pipe     *pipeline.Pipeline
 	sessions *session.Store
@@ -73,6 +73,7 @@ type world struct {
 
 	// What the parts around the edge do.
 	standing *policyv1.CheckServerResponse
+	revision string
 	filter   func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
 	// silent are notifications of the protocol that policy denies, and lets other methods that it lets pass.
 	silent, lets []string
@@ -85,6 +86,7 @@ type world struct {
 	listen   func(context.Context, upstream.Listener) error
 	people   people
 	spans    *tracetest.SpanRecorder
+	sampler  sdktrace.Sampler
 	decision *policyv1.Decision
 	outcome  error
 	notify   error
@@ -119,9 +121,9 @@ func newWorldOver(t *testing.T, kind string) *world {
 }
 
 // unbuilt is a world that is not started yet.
-func unbuilt(t *testing.T, kind string) *world {
+func unbuilt(t testing.TB, kind string) *world {
 	t.Helper()
-	w := &world{t: t, kind: kind, path: "/mcp/files", most: 2, lis: newPipes(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}
+	w := &world{t: t, kind: kind, path: "/mcp/files", most: 2, lis: newPipes(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}, sampler: sdktrace.AlwaysSample()}
 	w.standing = &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, PromptsAlike: true, ResourcesAlike: true}
 	w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 		resp := new(policyv1.FilterToolsResponse)
@@ -166,7 +168,7 @@ func (w *world) build() {
 	w.sessions, err = session.NewStore(session.Config{Idle: time.Hour, MaxPerPrincipal: w.most, Ended: func(*session.Session) {}}, log)
 	must(err)
 	w.spans = tracetest.NewSpanRecorder()
-	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans)).Tracer("test")
+	tracer := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.spans), sdktrace.WithSampler(w.sampler)).Tracer("test")
 	counts, err := meters.New(noop.Meter{})
 	must(err)
 	waiter, err := approvals.NewWaiter(approvals.Config{MaxPending: 5, Execute: 5 * time.Minute, Holder: "gw", Clients: []approvals.Client{{Name: "patient*", Hold: 35 * time.Second}}}, &w.people, counts, log)
@@ -189,7 +191,7 @@ func (w *world) build() {
 		}
 	}
 	e, err := edge.New(edge.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}, edge.Deps{
-		Tokens: w.tokens, Policy: w, Revision: func() string { return "" }, Pipeline: pipe, Sessions: w.sessions, Catalogue: reporter, Room: answers, Secret: []byte("s"),
+		Tokens: w.tokens, Policy: w, Revision: func() string { return w.revision }, Pipeline: pipe, Sessions: w.sessions, Catalogue: reporter, Room: answers, Secret: []byte("s"),
 		Servers:   targets,
 		Admission: w.admit, Ready: func() []string { return w.notReady }, Degraded: func() []string { return w.degraded },
 		Tracer: tracer, Meters: counts, Propagator: propagation.TraceContext{}, Log: log,

@@ -77,6 +77,7 @@ func (x *exchange) call(ctx context.Context) {
 		call.Hold = new(time.Duration)
 	}
 	result := x.deps.Pipeline.Do(calling, call)
+	span := trace.SpanFromContext(ctx) // which is dearer to ask what does not end for
 	ctx = x.whole(ctx)
 	x.held = result.Held + x.patience.Paused()
 	x.inside.decided(result)
@@ -106,8 +107,8 @@ func (x *exchange) call(ctx context.Context) {
 			return
 		}
 	}
-	x.failure = spans.Answer(trace.SpanFromContext(ctx), result.Answer)
-	if x.modern == nil && x.target.sessionless() && upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) {
+	x.failure = spans.Answer(span, result.Answer)
+	if x.modern == nil && upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.target.sessionless() {
 		x.target.found.Renew(newsAfter) // heads may have to say other arguments by now
 	}
 	edits, filtered, refused := x.narrowed(ctx, result.Answer)

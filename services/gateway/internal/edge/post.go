@@ -160,7 +160,8 @@ func unknownServer(name string) rejection {
 // isJSON tells whether a body is said to be JSON in UTF-8, as it stands.
 func isJSON(h http.Header) bool {
 	text, ok := single(h, "Content-Type")
-	encoded := len(h["Content-Encoding"]) > 1 || h.Get("Content-Encoding") != ""
+	encoding := h["Content-Encoding"]
+	encoded := len(encoding) > 1 || len(encoding) == 1 && encoding[0] != ""
 	if text == "application/json" { // as nearly all say it
 		return !encoded
 	}

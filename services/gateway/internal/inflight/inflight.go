@@ -89,11 +89,11 @@ func (s *share) to(server string) *there {
 
 // from counts a server's request no more.
 func (s *share) from(server string) {
-	if at := s.to(server); at.requests > 1 {
-		at.requests--
-		return
+	at, last := s.to(server), len(s.there)-1
+	if at.requests--; at.requests == 0 {
+		*at = s.there[last]
+		s.there = s.there[:last]
 	}
-	s.there = slices.DeleteFunc(s.there, func(t there) bool { return t.server == server })
 }
 
 // Enter counts a request of a principal to a server, whose place is left when it has ended.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/sluice-mesh/sluice/services/internal/turn"
@@ -22,10 +23,7 @@ type Pieces struct{ free sync.Pool }
 func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) {
 	r = io.LimitReader(r, int64(limit)+1)
 	if 0 <= claimed && claimed <= pieceSize {
-		var buf bytes.Buffer
-		buf.Grow(int(claimed) + bytes.MinRead)
-		_, err := buf.ReadFrom(r)
-		return buf.Bytes(), err
+		return readSmall(r, int(claimed))
 	}
 	var read [][]byte
 	var stint turn.Stint
@@ -57,6 +55,24 @@ func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) 
 			return all, nil
 		case err != nil:
 			return nil, err
+		}
+	}
+}
+
+// readSmall reads a body of about the claimed length into as much memory, and a byte in which
+// its end is seen.
+func readSmall(r io.Reader, claimed int) ([]byte, error) {
+	all := make([]byte, 0, claimed+1)
+	for {
+		n, err := r.Read(all[len(all):cap(all)])
+		all = all[:len(all)+n]
+		switch {
+		case errors.Is(err, io.EOF):
+			return all, nil
+		case err != nil:
+			return nil, err
+		case len(all) == cap(all):
+			all = slices.Grow(all, bytes.MinRead)
 		}
 	}
 }

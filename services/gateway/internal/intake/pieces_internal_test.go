@@ -18,7 +18,7 @@ func TestABodyIsReadAsAWhole(t *testing.T) {
 	}
 	var p Pieces
 	for _, size := range []int{0, 1, 511, pieceSize - 1, pieceSize, pieceSize + 1, 3 * pieceSize, limit, limit + 1} {
-		for _, claimed := range []int64{-1, int64(size)} {
+		for _, claimed := range []int64{-1, 10, int64(size)} {
 			for name, r := range map[string]io.Reader{
 				"at once": bytes.NewReader(body[:size]), "by halves": iotest.HalfReader(bytes.NewReader(body[:size])),
 				"with its end": iotest.DataErrReader(bytes.NewReader(body[:size])),

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
@@ -47,16 +48,20 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	return result
 }
 
-// sending is the context of a request on its way: it ends with the pipeline and not with its
-// caller, whose values it has.
+// sending is the context of a request on its way: it ends with the pipeline, or once its time is up, and
+// not with its caller, whose values it has.
 type sending struct {
 	context.Context //nolint:containedctx // it is one itself
 
 	values context.Context //nolint:containedctx // see above
+	until  time.Time       // zero where its time is stopped at times
 }
 
-// Value implements context.Context. The pipeline's own comes first, by which contexts that are
-// made of this one find what ends them.
+// Deadline implements context.Context.
+func (c sending) Deadline() (time.Time, bool) { return c.until, !c.until.IsZero() }
+
+// Value implements context.Context. What ends it comes first, by which contexts that are made of
+// this one find that.
 func (c sending) Value(key any) any {
 	if own := c.Context.Value(key); own != nil {
 		return own
@@ -70,13 +75,19 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	if d := a.Decision.GetTimeout(); d != nil {
 		timeout = d.AsDuration()
 	}
-	bounded := context.WithTimeout
+	own, leave := context.WithCancelCause(p.cut)
+	defer leave(nil)
+	on := sending{Context: own, values: ctx}
 	if a.Patience != nil {
-		bounded = a.Patience.Begin
+		defer a.Patience.Begin(timeout, leave)()
+	} else {
+		on.until = time.Now().Add(timeout)
+		defer time.AfterFunc(timeout, func() { leave(context.DeadlineExceeded) }).Stop()
 	}
-	ctx, cancel := bounded(sending{Context: p.cut, values: ctx}, timeout)
-	defer cancel()
-	ctx, span := spans.Send(ctx, p.deps.Tracer, a.Sent, a.Place())
+	if timeout <= 0 { // which is not to be a race with the sending
+		leave(context.DeadlineExceeded)
+	}
+	ctx, span := spans.Send(on, p.deps.Tracer, a.Sent, a.Place())
 	defer span.End()
 	req, err := Prepare(a.Sent, span.SpanContext(), a.Told)
 	if err != nil {
@@ -84,7 +95,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	}
 	req.Mirrored = a.Mirrored
 	req.Once = a.Claim != nil // people have approved one sending
-	req.Room = a.Room
+	req.Room, req.Leave = a.Room, leave
 	ctx = authn.OnBehalfOf(ctx, a.Principal) // which a service of the mesh is told, and no other server
 	// gofail: var gatewayBeforeSend struct{}
 	answer, err := a.Upstream.Forward(ctx, req, a.Events())

@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -123,11 +124,17 @@ func TestTheServerGetsItsTime(t *testing.T) {
 				d := allow()
 				d.Timeout = tt.policy
 				w.decide = decides(d)
+				begin := time.Now()
 				w.answer = func(ctx context.Context, _ upstream.Request) (upstream.Answer, error) {
+					if until, told := ctx.Deadline(); !told || max(0, until.Sub(begin)) != tt.want {
+						t.Errorf("it is told that it has until %v, %v", until, told)
+					}
 					<-ctx.Done()
+					if why := context.Cause(ctx); !errors.Is(why, context.DeadlineExceeded) {
+						t.Errorf("its time ends with %v", why)
+					}
 					return upstream.Answer{}, upstream.ErrTimeout
 				}
-				begin := time.Now()
 				w.pipeline(t).Do(t.Context(), w.call(t))
 				if took := time.Since(begin); took != tt.want {
 					t.Errorf("it got %v, want %v", took, tt.want)
@@ -135,6 +142,26 @@ func TestTheServerGetsItsTime(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who wants a call no longer ends the wait for its answer, and says why.
+func TestACallThatIsLeftEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld()
+		w.answer = func(ctx context.Context, r upstream.Request) (upstream.Answer, error) {
+			r.Leave(upstream.ErrCancelled)
+			if synctest.Wait(); !errors.Is(context.Cause(ctx), upstream.ErrCancelled) {
+				t.Errorf("it ends with %v", context.Cause(ctx))
+			}
+			return upstream.Answer{}, upstream.ErrNoAnswer
+		}
+		begin := time.Now()
+		w.pipeline(t).Do(t.Context(), w.call(t))
+		if took := time.Since(begin); took != 0 {
+			t.Errorf("it was waited for %v", took)
+		}
+	})
 }
 
 // A stop ends the calls that are with their servers, on record.

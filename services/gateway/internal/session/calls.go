@@ -51,18 +51,17 @@ func (s *Session) Begin(ctx context.Context, key string, patience *upstream.Pati
 }
 
 // Forward sends the call to the server, as [upstream.Session] does, and notes
-// before that it did: nobody is told of the end of one that was not sent.
+// before that it did: nobody is told of the end of one that was not sent. The request has
+// to say how it is left.
 func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
 	if c.ends != nil && c.ends.Err() != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNeverSent, upstream.ErrCancelled)
 	}
 	req.May = c.may
-	ctx, leave := context.WithCancelCause(ctx)
-	defer leave(nil)
 	if c.ends != nil {
-		defer context.AfterFunc(c.ends, func() { leave(upstream.ErrCancelled) })()
+		defer context.AfterFunc(c.ends, func() { req.Leave(upstream.ErrCancelled) })()
 	}
-	c.Sent(leave)
+	c.Sent(req.Leave)
 	return c.session.Upstream.Forward(ctx, req, events)
 }
 

@@ -55,7 +55,7 @@ func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	sess.Definitions.learn(page) // which may take long, and is nobody else's matter
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.open(sess) {
+	if !sess.isOpen {
 		return
 	}
 	has, now := s.owners[sess.Key.Key], sess.Definitions.count()

@@ -100,6 +100,7 @@ type Session struct {
 	// guarded by Store.mu
 	lastUsed time.Time
 	inFlight int
+	isOpen   bool
 	learned  int                  // how many definitions it remembers
 	place    *list.Element        // in the list of its owner; nil once it is closed, and for a member
 	streams  map[*stream]struct{} // its client's
@@ -206,10 +207,10 @@ func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sess.Hub != nil {
-		if !s.open(sess.Hub) {
+		if !sess.Hub.isOpen {
 			return ErrUnknown
 		}
-		s.byID[sess.ID] = sess
+		s.byID[sess.ID], sess.isOpen = sess, true
 		return nil
 	}
 	has := s.of(sess.Key.Key)
@@ -227,12 +228,9 @@ func (s *Store) Add(sess *Session) error {
 	}
 	sess.lastUsed = time.Now()
 	sess.place = has.byUse.PushFront(sess)
-	s.byID[sess.ID] = sess
+	s.byID[sess.ID], sess.isOpen = sess, true
 	return nil
 }
-
-// open tells whether a session is open. It needs the lock.
-func (s *Store) open(sess *Session) bool { return s.byID[sess.ID] == sess }
 
 // of returns what a principal has, to be changed.
 func (s *Store) of(who principal.Key) *owned {
@@ -270,7 +268,7 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	if !ok || sess.Key != key {
 		return nil, nil, ErrUnknown
 	}
-	if sess.Hub != nil && !s.open(sess.Hub) { // which was closed while this one was made
+	if sess.Hub != nil && !sess.Hub.isOpen { // which was closed while this one was made
 		s.remove(sess)
 		return nil, nil, ErrUnknown
 	}
@@ -280,7 +278,7 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		sess.inFlight--
-		if s.open(sess) {
+		if sess.isOpen {
 			s.touch(sess)
 		}
 	}, nil
@@ -318,7 +316,7 @@ func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (se
 		defer s.mu.Unlock()
 		own.end()
 		delete(sess.streams, own)
-		if s.open(sess) {
+		if sess.isOpen {
 			s.touch(sess)
 		}
 	}, nil
@@ -363,6 +361,7 @@ func (s *Store) End(id string, key Key) error {
 // remove takes a session out and tells its server, without waiting; where it has many, all of them.
 func (s *Store) remove(sess *Session) {
 	delete(s.byID, sess.ID)
+	sess.isOpen = false
 	has := s.of(sess.Key.Key)
 	if sess.place != nil {
 		has.byUse.Remove(sess.place)

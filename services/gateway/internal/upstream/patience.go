@@ -23,10 +23,9 @@ type Patience struct {
 	timer      *time.Timer // nil while nothing is bounded
 }
 
-// Begin returns a context that ends with parent, or once the server has worked that long:
-// then its cause is [context.DeadlineExceeded]. It begins once.
-func (p *Patience) Begin(parent context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(parent)
+// Begin has the call end once the server has worked that long, with the cause
+// [context.DeadlineExceeded], unless stop is called before. It begins once.
+func (p *Patience) Begin(limit time.Duration, end context.CancelCauseFunc) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.work, p.wait, p.paused, p.since = limit, maxPaused, 0, time.Now()
@@ -34,14 +33,13 @@ func (p *Patience) Begin(parent context.Context, limit time.Duration) (context.C
 	if p.asked > 0 { // on the session's stream, before this call was sent
 		first = p.wait
 	}
-	timer := time.AfterFunc(first, func() { cancel(context.DeadlineExceeded) })
+	timer := time.AfterFunc(first, func() { end(context.DeadlineExceeded) })
 	p.timer = timer
-	return ctx, func() {
+	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		timer.Stop()
 		p.timer = nil
-		cancel(nil)
 	}
 }
 

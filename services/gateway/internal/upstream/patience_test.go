@@ -55,9 +55,9 @@ func TestPatience(t *testing.T) {
 				var ctx context.Context
 				var begun time.Time
 				tt.do(&p, func() {
-					var cancel context.CancelFunc
-					ctx, cancel = p.Begin(t.Context(), time.Minute)
-					t.Cleanup(cancel)
+					var end context.CancelCauseFunc
+					ctx, end = context.WithCancelCause(t.Context())
+					t.Cleanup(p.Begin(time.Minute, end))
 					begun = time.Now()
 				})
 				<-ctx.Done()

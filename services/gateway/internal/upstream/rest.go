@@ -42,21 +42,20 @@ type health struct {
 }
 
 // send makes a request, unless the server rests or has too many.
-func (h *health) send(request func() (Answer, error)) (Answer, error) {
+func (h *health) send(request func() (Answer, error)) (answer Answer, err error) {
 	if err := h.begin(); err != nil {
 		return Answer{}, err
 	}
-	defer h.end()
-	answer, err := request()
-	h.learn(err)
-	return answer, err
+	err = ErrNeverSent // by which nothing is learned of a request that panics
+	defer func() { h.end(err) }()
+	return request()
 }
 
 func (h *health) begin() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case time.Now().Before(h.until):
+	case !h.until.IsZero() && time.Now().Before(h.until):
 		return fmt.Errorf("%w: %w", ErrNeverSent, ErrRests)
 	case h.inFlight == maxInFlight:
 		return fmt.Errorf("%w: %w", ErrNeverSent, ErrBusy)
@@ -65,17 +64,12 @@ func (h *health) begin() error {
 	return nil
 }
 
-func (h *health) end() {
+// end counts a request no more, and notes what its error says of whether the server is reached: who has
+// answered is, and what was given up, or never left for another reason, says nothing.
+func (h *health) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.inFlight--
-}
-
-// learn notes what an error says of whether the server is reached: who has answered is, and what
-// was given up, or never left for another reason, says nothing.
-func (h *health) learn(err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	switch {
 	case errors.Is(err, ErrUnreached):
 		if h.failures = min(h.failures+1, maxFailures); h.failures == maxFailures && !time.Now().Before(h.until) {

@@ -140,6 +140,9 @@ type Request struct {
 	// May decides on what the server asks of the client where it has to be asked in an answer, as the
 	// raw request: nil lets it, and else the server gets this answer. A nil May refuses all.
 	May func(ctx context.Context, id, raw []byte) *Own
+	// Leave ends the wait for the answer, with this cause; nil where nobody does. It may be called at any
+	// time, also later.
+	Leave context.CancelCauseFunc
 	// Room is what the answer takes, which has to be as large before it is read. It
 	// belongs to one request at a time, and is closed by whoever made it, once nobody
 	// reads the answer any more. Where it is nil only small answers are taken, and

@@ -166,7 +166,7 @@ func (c *conn) end(ctx context.Context, state *agreed) error {
 	if state.session == "" {
 		return nil
 	}
-	resp, err := c.server.wire.Send(ctx, c.server.remove, state.fields(upstream.Request{}), nil)
+	resp, err := c.server.wire.Send(ctx, c.server.remove, state.appendFields(nil, upstream.Request{}), nil)
 	if err != nil {
 		return fmt.Errorf("end the session with %s: %w", c.server.name, err)
 	}

@@ -72,9 +72,9 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed
 	return upstream.Answer{Message: message, Status: resp.StatusCode}, err
 }
 
-// fields are what a session's requests say besides. No client has a say in them.
-func (state *agreed) fields(req upstream.Request) []wire.Field {
-	fields := []wire.Field{{Name: headerSession, Value: state.session}, {Name: headerVersion, Value: state.version}, {Name: headerTrace, Value: req.TraceParent}}
+// appendFields appends what a session's requests say besides. No client has a say in them.
+func (state *agreed) appendFields(fields []wire.Field, req upstream.Request) []wire.Field {
+	fields = append(fields, wire.Field{Name: headerSession, Value: state.session}, wire.Field{Name: headerVersion, Value: state.version}, wire.Field{Name: headerTrace, Value: req.TraceParent})
 	switch {
 	case state.modern():
 		fields = append(fields, said(req)...)
@@ -92,7 +92,8 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*
 	if req.Kind() == gate.Invalid {
 		return nil, fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, c.server.name)
 	}
-	resp, err := c.server.wire.Send(ctx, c.server.post, state.fields(req), req.Body())
+	var space [4]wire.Field
+	resp, err := c.server.wire.Send(ctx, c.server.post, state.appendFields(space[:0], req), req.Body())
 	switch {
 	case err == nil:
 		return resp, nil

@@ -212,7 +212,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 	if version := l.version.Load(); version != nil {
 		state.version = *version
 	}
-	resp, err := l.server.wire.Send(ctx, l.post, state.fields(upstream.Request{TraceParent: req.TraceParent}), body)
+	resp, err := l.server.wire.Send(ctx, l.post, state.appendFields(nil, upstream.Request{TraceParent: req.TraceParent}), body)
 	switch {
 	case err == nil:
 	case errors.Is(err, wire.ErrNeverSent):
