@@ -34,7 +34,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 	body := bytes.NewReader(nil)
 	to := &dropped{header: make(http.Header)}
-	ctx, cancel := context.WithCancel(context.Background()) // as a server's requests have one
+	ctx, cancel := context.WithCancel(b.Context()) // as a server's requests have one
 	defer cancel()
 	b.ReportAllocs()
 	for b.Loop() {

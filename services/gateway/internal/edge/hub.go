@@ -33,7 +33,7 @@ func (x *exchange) routeHub(ctx context.Context) {
 		x.answeredMember(ctx)
 	case gate.Notification:
 		x.notifyHub(ctx)
-	default:
+	case gate.Request, gate.Invalid: // the gate lets no invalid one through
 		x.answerHub(ctx)
 	}
 }

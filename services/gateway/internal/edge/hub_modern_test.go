@@ -183,10 +183,12 @@ func TestU1ManyServersAskInTheirAnswers(t *testing.T) {
 		if !strings.Contains(got.body, `"message":"notes asks: why?"`) || !strings.Contains(got.body, `"resultType":"input_required"`) {
 			t.Errorf("notes asks %s", got.body)
 		}
-		state := got.body[strings.Index(got.body, `"requestState":"`)+16:]
-		state = state[:strings.Index(state, `"`)]
-		key := got.body[strings.Index(got.body, `"inputRequests":{"`)+18:]
-		key = key[:strings.Index(key, `"`)]
+		between := func(begin string) string {
+			_, rest, _ := strings.Cut(got.body, begin)
+			text, _, _ := strings.Cut(rest, `"`)
+			return text
+		}
+		state, key := between(`"requestState":"`), between(`"inputRequests":{"`)
 		got = w.doJoint("tools/call", "notes__safe", `"name":"notes__safe","requestState":"`+state+`","inputResponses":{"`+key+`":{"action":"accept","content":{}}}`)
 		if told := <-said; !strings.Contains(told, `"action":"accept"`) || !strings.Contains(got.body, `"resultType":"complete"`) {
 			t.Errorf("notes was told %s, and answers %s", told, got.body)
