@@ -2,17 +2,14 @@ package edge
 
 import (
 	"context"
-	"sync"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
 // postModernHub takes a message of 2026-07-28 for all servers together. Its head says the names that its
@@ -36,14 +33,11 @@ func (x *exchange) postModernHub(ctx context.Context) {
 		return
 	}
 	x.can = x.abilitiesForMany()
-	done, err := x.standIn()
-	if err != nil {
-		x.refuse(ctx, x.newWriter(), notOpened(err))
+	if refused := x.standIn(ctx); refused != nil {
+		x.refuse(ctx, x.newWriter(), refused)
 		return
 	}
-	x.done = sync.OnceFunc(done)
 	defer x.done()
-	spans.Session(trace.SpanFromContext(ctx), x.place())
 	x.answerHub(ctx)
 }
 

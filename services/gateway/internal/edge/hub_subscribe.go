@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -195,10 +194,6 @@ func (h *hearing) once(ctx context.Context, on *writer, again bool) bool {
 		return true
 	}
 	answer, err := x.sess.Upstream.Ask(ctx, upstream.Subscribe(x.id(), x.by(), wants), &x.has.Answer, func(raw []byte) {
-		m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
-		if err != nil || m.Kind == gate.Notification && !gate.SameID(m.Subscription.Of(raw), x.id()) {
-			return // it would be heard as another subscription's
-		}
 		if !x.mayHear(ctx) || out.pass(upstream.Event{Message: raw}) != nil {
 			stop()
 		}

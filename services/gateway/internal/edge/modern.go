@@ -108,14 +108,11 @@ func (x *exchange) postModern(ctx context.Context) {
 	can := x.saysItCan()
 	x.scope, x.can, x.takesTasks = said, x.tellable(x.abilitiesSaid(can), said), saysTasks(can)
 	x.toldTasks = x.takesTasks && !x.bridged && slices.Contains(said.Methods, mcp.MethodTasksGet)
-	done, err := x.standIn()
-	if err != nil {
-		x.refuse(ctx, x.newWriter(), notOpened(err))
+	if refused := x.standIn(ctx); refused != nil {
+		x.refuse(ctx, x.newWriter(), refused)
 		return
 	}
-	x.done = sync.OnceFunc(done)
 	defer x.done()
-	spans.Session(trace.SpanFromContext(ctx), x.place())
 	x.routeModern(ctx)
 }
 
@@ -250,8 +247,8 @@ func (s *standIns) handle(of []byte) string {
 
 // standIn brings what stands for the session that 2026-07-28 does not have: what the gateway
 // remembers of a caller on a server, as policy tells callers apart. It has no name that anybody
-// could use, and opens nothing.
-func (x *exchange) standIn() (done func(), err error) {
+// could use, and opens nothing. Done lets go of it.
+func (x *exchange) standIn(ctx context.Context) *refusal.Refusal {
 	key, of := x.key(x.server), reach.AppendKey(nil, x.principal, x.server)
 	of = append(reach.AppendPart(of, key.Tenant), 0)
 	of = append(reach.AppendPart(of, key.Subject), 0)
@@ -262,8 +259,16 @@ func (x *exchange) standIn() (done func(), err error) {
 	id := x.standIns.handle(of)
 	x.standIns.mu.Lock()
 	defer x.standIns.mu.Unlock()
-	if x.sess, done, err = x.deps.Sessions.Use(id, key); err == nil {
-		return done, nil
+	use := func() error {
+		sess, done, err := x.deps.Sessions.Use(id, key)
+		if err == nil {
+			x.sess, x.done = sess, sync.OnceFunc(done)
+			spans.Session(trace.SpanFromContext(ctx), x.place())
+		}
+		return err
+	}
+	if use() == nil {
+		return nil
 	}
 	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Agent: x.principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
 	sess.Client.Name, sess.Client.Version = x.msg.Client()
@@ -272,11 +277,14 @@ func (x *exchange) standIn() (done func(), err error) {
 	} else {
 		sess.Upstream = x.target.Server.Later(x.opensModern(), nil)
 	}
-	if err := x.deps.Sessions.Add(sess); err != nil {
-		return nil, err
+	err := x.deps.Sessions.Add(sess)
+	if err == nil {
+		err = use()
 	}
-	x.sess, done, err = x.deps.Sessions.Use(id, key)
-	return done, err
+	if err != nil {
+		return notOpened(err)
+	}
+	return nil
 }
 
 // opensModern opens what requests of 2026-07-28 go to the server through.

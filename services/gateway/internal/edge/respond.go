@@ -152,6 +152,7 @@ func (o *writer) pass(event upstream.Event) error {
 		o.asked(m)
 	case m.Method == mcp.MethodCancelled:
 		x.sess.Asked.TakeBack(m.RequestID.Of(m.Raw)) // the client hears of it from who asked it
+	case o.wants != nil && x.hub != nil && !gate.SameID(m.Subscription.Of(m.Raw), x.id()): // it would be heard as another server's
 	case x.hears(m.Method) && concerns(m, o.wants) && x.hearsOf(m), x.carriesFrom(m):
 		return o.sendEvent(event, clean)
 	}

@@ -1,0 +1,93 @@
+package upstream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// A server that takes no answers leaves nothing behind, and its call was sent.
+func TestAReplyThatDoesNotArriveEndsTheRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &kept{notify: func(text string) error {
+			if strings.Contains(text, `"result"`) {
+				return fmt.Errorf("%w: it is away", upstream.ErrNeverSent)
+			}
+			return nil
+		}}
+		asker(s)
+		sess := flattened(t, s)
+		a, err := sess.Forward(t.Context(), leg(t, 1, ""), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = sess.Forward(t.Context(), leg(t, 2, `,"inputResponses":{"1":{}},"requestState":"`+stateOf(t, a)+`"`), nil)
+		if !errors.Is(err, upstream.ErrNoAnswer) || errors.Is(err, upstream.ErrNeverSent) {
+			t.Errorf("it ended with %v", err)
+		}
+	})
+}
+
+// A process over stdio that works on two requests does not say of which its questions are: nobody is
+// asked.
+func TestNobodyIsAskedByGuess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &kept{kind: "stdio"}
+		started := make(chan struct{}, 2)
+		s.answers = func(_ context.Context, _ upstream.Request, events func([]byte)) (string, error) {
+			started <- struct{}{}
+			time.Sleep(time.Second)
+			events([]byte(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`))
+			time.Sleep(time.Second)
+			return `"result":{"content":[]}`, nil
+		}
+		sess := flattened(t, s)
+		ended := make(chan string, 2)
+		for i := range 2 {
+			r := leg(t, i+1, "")
+			go func() {
+				a, err := sess.Forward(t.Context(), r, nil)
+				if err != nil {
+					ended <- err.Error()
+					return
+				}
+				ended <- string(a.Message.Raw)
+			}()
+		}
+		for range 2 {
+			if got := <-ended; !strings.Contains(got, `"content":[]`) {
+				t.Errorf("it ended with %s", got)
+			}
+		}
+		if got := strings.Join(s.received(), "\n"); strings.Count(got, `"id":"q","error"`) != 2 {
+			t.Errorf("the server got %s", got)
+		}
+	})
+}
+
+// A question without params is asked with empty ones: there are clients that read those of each.
+func TestAQuestionHasParams(t *testing.T) {
+	t.Parallel()
+	s := new(kept)
+	s.answers = func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
+		events([]byte(`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`))
+		<-ctx.Done()
+		return "", fmt.Errorf("%w: %w", upstream.ErrNoAnswer, context.Cause(ctx))
+	}
+	sess := flattened(t, s)
+	answer, err := sess.Forward(t.Context(), leg(t, 1, ""), nil)
+	if err != nil || !strings.Contains(string(answer.Message.Raw), `"inputRequests":{"1":{"method":"roots/list","params":{}}}`) {
+		t.Errorf("it is asked %s, %v", answer.Message.Raw, err)
+	}
+	if err := sess.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
