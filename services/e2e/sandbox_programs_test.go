@@ -63,8 +63,8 @@ done
 `
 
 // A server over stdio changes neither its own program, nor another server's, nor what leads to one, nor the files of
-// the system (X11).
-func TestX11AServerOverStdioChangesNoProgram(t *testing.T) {
+// the system (X15).
+func TestX15AServerOverStdioChangesNoProgram(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {
 		t.Skip("no namespaces can be made here")

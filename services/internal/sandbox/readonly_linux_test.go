@@ -51,8 +51,8 @@ func (h *house) tamper(t *testing.T, s *sandbox.Sandbox, app string) string {
 	return strings.Join(strings.Fields(h.shell(t, s, "exec 2>/dev/null; APP="+app+" OWN="+h.Own+"; "+tampering)), " ")
 }
 
-// What is read only is neither changed nor replaced nor renamed, and what is above it neither (X11).
-func TestX11_ProgramChangesNothingThatIsReadOnly(t *testing.T) {
+// What is read only is neither changed nor replaced nor renamed, and what is above it neither (X15).
+func TestX15ProgramChangesNothingThatIsReadOnly(t *testing.T) {
 	var app string
 	ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		got := h.tamper(t, s, app)
@@ -75,8 +75,8 @@ func TestX11_ProgramChangesNothingThatIsReadOnly(t *testing.T) {
 }
 
 // Working folders and what the rules open for writing stay writable inside of what is read only; what is hidden there
-// stays hidden, and cannot be renamed (X11).
-func TestX11_FoldersToWriteStayWritable(t *testing.T) {
+// stays hidden, and cannot be renamed (X15).
+func TestX15FoldersToWriteStayWritable(t *testing.T) {
 	for name, edit := range map[string]func(h *house, app string){
 		"working folder": func(h *house, app string) { h.rules.Work = []string{filepath.Join(app, "var")} },
 		"write":          func(h *house, app string) { h.rules.Write = []string{filepath.Join(app, "var")} },
@@ -107,8 +107,8 @@ func TestX11_FoldersToWriteStayWritable(t *testing.T) {
 }
 
 // What the rules open for writing makes all that it holds writable, also where something in it is hidden, which
-// stays hidden (X11).
-func TestX11_WriteOpensAWholeProgram(t *testing.T) {
+// stays hidden (X15).
+func TestX15WriteOpensAWholeProgram(t *testing.T) {
 	var app string
 	ways(t, func(h *house) {
 		app = h.installed(t)
@@ -128,8 +128,8 @@ func TestX11_WriteOpensAWholeProgram(t *testing.T) {
 	})
 }
 
-// A folder that an installer replaces is read only again (X11).
-func TestX11_AReplacedProgramIsReadOnlyAgain(t *testing.T) {
+// A folder that an installer replaces is read only again (X15).
+func TestX15AReplacedProgramIsReadOnlyAgain(t *testing.T) {
 	var app string
 	ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		done := make(chan string, 1)
@@ -149,8 +149,8 @@ func TestX11_AReplacedProgramIsReadOnlyAgain(t *testing.T) {
 	})
 }
 
-// A link to a program that could be replaced is named; one in a folder that is read only cannot be (X11).
-func TestX11_LinksToProgramsAreHeldOrNamed(t *testing.T) {
+// A link to a program that could be replaced is named; one in a folder that is read only cannot be (X15).
+func TestX15LinksToProgramsAreHeldOrNamed(t *testing.T) {
 	var link string
 	for name, held := range map[string]bool{"in a folder that is read only": true, "elsewhere": false} {
 		t.Run(name, func(t *testing.T) {
@@ -174,8 +174,8 @@ func TestX11_LinksToProgramsAreHeldOrNamed(t *testing.T) {
 	}
 }
 
-// A program that stands in a folder of others is held by itself, and the report says what is not (X11).
-func TestX11_AProgramInAFolderOfOthersIsHeldAlone(t *testing.T) {
+// A program that stands in a folder of others is held by itself, and the report says what is not (X15).
+func TestX15AProgramInAFolderOfOthersIsHeldAlone(t *testing.T) {
 	var file string
 	ways(t, func(h *house) {
 		file = filepath.Join(h.dir, "shared", "server.py")

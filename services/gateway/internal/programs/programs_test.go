@@ -39,8 +39,8 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// Everything that a command's processes execute is found, and nothing that they may work in (X11).
-func TestFiles_FindsWhatACommandExecutes(t *testing.T) {
+// Everything that a command's processes execute is found, and nothing that they may work in (X15).
+func TestX15FilesThatACommandExecutesAreFound(t *testing.T) {
 	t.Parallel()
 	const script, data = "#!/bin/sh\n", "text"
 	for name, c := range map[string]struct {
@@ -142,7 +142,7 @@ func TestFiles_FindsWhatACommandExecutes(t *testing.T) {
 }
 
 // The system's folders are found, and files outside to which its settings lead.
-func TestSystem_FindsSettingsAndCertificates(t *testing.T) {
+func TestX15SettingsAndCertificatesOfTheSystemAreFound(t *testing.T) {
 	t.Parallel()
 	found := programs.System()
 	for _, path := range []string{"/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/ssl/certs", "/usr/share/ca-certificates", "/usr/local/bin", "/bin/sh"} {
