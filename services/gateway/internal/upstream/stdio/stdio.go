@@ -39,7 +39,8 @@ type Config struct {
 	// Secrets are values that no answer is to hold; those of at least 8 bytes are
 	// blotted out of it.
 	Secrets []string
-	// Path is the PATH of the processes.
+	// Path is the PATH of the processes. Absolute folders of it, and of a PATH in Env, that do not exist when the
+	// server is made are left out: a process could make one, and put programs into it.
 	Path string
 	// Home is the HOME of the processes where Dir is set. A process in a private
 	// folder has that folder as its HOME, so that what programs keep there is not
@@ -127,6 +128,10 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 	cfg.Command = slices.Clone(cfg.Command)
 	cfg.Env = maps.Clone(cfg.Env)
 	cfg.Remove = slices.Clone(cfg.Remove)
+	cfg.Path = present(cfg.Path)
+	if path, ok := cfg.Env["PATH"]; ok {
+		cfg.Env["PATH"] = present(path)
+	}
 	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, 30*time.Second)
 	cfg.WriteTimeout = cmp.Or(cfg.WriteTimeout, 10*time.Second)
 	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, 5*time.Minute)
