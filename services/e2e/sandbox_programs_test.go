@@ -124,7 +124,7 @@ auth:
 		t.Errorf("in its sandbox it got %s", got)
 	}
 	// An operator opens the program of one server, and nothing else with it.
-	if got := tamper("writer"); !slices.Contains(got, "overwrite-own") || !slices.Contains(got, "plant-dependency") || slices.Contains(got, "overwrite-other") || slices.Contains(got, "hosts") || slices.Contains(got, "rename-above") {
+	if got := tamper("writer"); !slices.Contains(got, "overwrite-own") || !slices.Contains(got, "plant-dependency") || slices.Contains(got, "overwrite-other") || slices.Contains(got, "retarget-link") || slices.Contains(got, "hosts") || slices.Contains(got, "plant-in-path") {
 		t.Errorf("with sandbox.write it got %s", got)
 	}
 	opened := "sandbox.write makes " + app + " writable"
