@@ -128,6 +128,11 @@ func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hol
 	return out, nil
 }
 
+// Fault implements [agent.Host].
+func (h host) Fault(ctx context.Context, a *agent.Agent, fault any, stack []byte) {
+	h.log.ErrorContext(ctx, "a turn of an agent panicked", "agent", a.ID, "panic", fmt.Sprint(fault), "stack", string(stack))
+}
+
 // Alone implements [agent.Host].
 func (h host) Alone(ctx context.Context, a *agent.Agent, err error) {
 	if err != nil {

@@ -105,6 +105,7 @@ var statuses = []struct {
 	{errDestructive, codes.InvalidArgument, "TOOL_DESTRUCTIVE"},
 	{gallery.ErrUnknown, codes.NotFound, "TEMPLATE_UNKNOWN"},
 	{gallery.ErrQuarantined, codes.FailedPrecondition, "TEMPLATE_QUARANTINED"},
+	{gallery.ErrChanged, codes.Aborted, "TEMPLATE_CHANGED"},
 	{gallery.ErrExists, codes.AlreadyExists, "TEMPLATE_EXISTS"},
 	{gallery.ErrFull, codes.ResourceExhausted, "TEMPLATES_FULL"},
 	{gallery.ErrAllFull, codes.ResourceExhausted, "TEMPLATES_FULL"},

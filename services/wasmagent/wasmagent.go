@@ -129,6 +129,10 @@ type Service struct {
 	// prompts are those that are worked on.
 	prompts share
 
+	// background has what goes on after the call that began it, until closing is closed.
+	background sync.WaitGroup
+	closing    chan struct{}
+
 	// compiling has somebody in it while a guest is compiled. refused is why modules are not,
 	// by their digests: whoever is in it has that, too.
 	compiling chan struct{}
@@ -192,6 +196,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		models: known, model: cfg.Model, server: cfg.Server, asks: share{all: maxAsked, own: maxOwnAsked},
 		key: key, accepts: cfg.Accepts, depot: archives, packs: make(chan struct{}, 1),
 		prompts: share{all: maxPrompts * cfg.Workers, own: maxOwnPrompts * cfg.Workers}, compiling: make(chan struct{}, 1), refused: make(map[string]error),
+		closing: make(chan struct{}),
 	}
 	s.shelf = newShelf(kept, func(ctx context.Context, row *store.Row) (*agent.Agent, error) {
 		mayRun := true
@@ -315,6 +320,8 @@ func (s *Service) Close() error {
 		ends.Go(a.Shut)
 	}
 	ends.Wait()
+	close(s.closing)
+	s.background.Wait()
 	return errors.Join(s.workers.Close(), s.store.Close(), s.dir.Close())
 }
 

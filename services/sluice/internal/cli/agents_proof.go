@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
@@ -354,35 +353,4 @@ func (t *tool) agentsGrant() *cobra.Command {
 	c.Flags().StringVar(&reason, "reason", "", "why, for the journal (required)")
 	_ = c.MarkFlagRequired("reason")
 	return c
-}
-
-func (t *tool) agentsAccept() *cobra.Command {
-	return &cobra.Command{
-		Use: "accept TEMPLATE", Short: "Let agents be made of a template that was imported; read its prompts first: sluice call agents wasm_gallery_export", Args: args(cobra.ExactArgs(1)),
-		RunE: func(c *cobra.Command, given []string) error {
-			f, err := t.load()
-			if err != nil {
-				return err
-			}
-			conn, err := t.dial(f, authv1.Role_ROLE_WASMAGENT)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = conn.Close() }()
-			ctx, cancel := context.WithTimeout(c.Context(), askTimeout)
-			defer cancel()
-			resp, err := wasmagentv1.NewGalleryServiceClient(conn).AcceptTemplate(ctx, &wasmagentv1.AcceptTemplateRequest{Id: given[0]})
-			if err != nil {
-				return t.explain(err)
-			}
-			if t.json() {
-				return t.printJSON(struct {
-					ID      string `json:"id"`
-					AddedBy string `json:"addedBy"`
-				}{resp.GetTemplate().GetId(), resp.GetTemplate().GetAddedBy()})
-			}
-			t.printf("agents may be made of %s, which %s added", resp.GetTemplate().GetId(), resp.GetTemplate().GetAddedBy())
-			return nil
-		},
-	}
 }

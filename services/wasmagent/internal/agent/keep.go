@@ -191,7 +191,14 @@ func (a *Agent) tail(ctx context.Context, head *wasmstorev1.Head, do func(e *was
 func (a *Agent) abandon(ctx context.Context, why string) error {
 	before := a.journal.head
 	var more usage
+	approval := "" // the one that the turn waited for
 	head, err := a.tail(ctx, before, func(e *wasmstorev1.StoredEvent) {
+		switch e.GetEvent().GetKind() { //nolint:exhaustive // the others begin and end no wait
+		case wasmagentv1.EventKind_EVENT_KIND_PARKED:
+			approval = e.GetEvent().GetApprovalId()
+		case wasmagentv1.EventKind_EVENT_KIND_RESULT:
+			approval = ""
+		}
 		more.fuel += e.GetEvent().GetFuel()
 		if e.GetEvent().GetKind() == wasmagentv1.EventKind_EVENT_KIND_RESULT {
 			more.effects++
@@ -210,7 +217,11 @@ func (a *Agent) abandon(ctx context.Context, why string) error {
 	a.usage.effects += more.effects
 	next := a.state
 	a.mu.Unlock()
-	return errors.Join(a.save(ctx, &next, store.NoTurn), a.Store.Tidy(ctx, a.saved))
+	err = a.save(ctx, &next, store.NoTurn)
+	if err == nil && approval != "" {
+		a.Host.Withdraw(context.WithoutCancel(ctx), a, approval, withdrawn(why))
+	}
+	return errors.Join(err, a.Store.Tidy(ctx, a.saved))
 }
 
 // flush keeps the events that wait, while a turn goes on.
