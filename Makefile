@@ -111,6 +111,13 @@ many: ## Make many agents and time their prompts, asleep and awake (MANY=10000)
 
 MANY ?= 10000
 
+.PHONY: faults
+faults: build ## Take TURNS turns of agents whose model fails in every way, by a seed (TURNS=1000 SEED=1)
+	cd services && SLUICE_TURNS=$(TURNS) SLUICE_SEED=$(SEED) go test ./e2e -run 'TestModelFaults_NoTurnLosesOrRepeatsACall$$' -count=1 -v -timeout 60m
+
+TURNS ?= 1000
+SEED  ?= 1
+
 .PHONY: failpoints
 failpoints: ## Kill the mesh at each failpoint with SEEDS=200 seeds; goes on where it was stopped
 	@mkdir -p $(dir $(REPORT))

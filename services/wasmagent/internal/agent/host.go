@@ -70,6 +70,8 @@ type ToolResult struct {
 	Text       string         `json:"text"`
 	IsError    bool           `json:"is_error"`
 	Structured jsontext.Value `json:"structured,omitempty"`
+	// Failure is what the gateway says of a call to the mesh's own service that failed.
+	Failure Failure `json:"-"`
 	// Refused is why there is nothing of that; nil where there is. Ran says that the call was
 	// made all the same, or may have been.
 	Refused *abi.Error `json:"-"`
@@ -83,6 +85,13 @@ type ToolResult struct {
 	Denied bool `json:"-"`
 	// Waits is what the call waits for; nil where it waits for nothing.
 	Waits *wasmagentv1.Waiting `json:"-"`
+}
+
+// Failure is a gRPC status as the gateway writes it.
+type Failure struct {
+	// Reason is that of ErrorInfo, in upper case; empty without one. Metadata is of it, too.
+	Reason   string            `json:"reason"`
+	Metadata map[string]string `json:"metadata"`
 }
 
 const (
