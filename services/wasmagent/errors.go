@@ -106,6 +106,8 @@ var statuses = []struct {
 	{archive.ErrLarge, codes.ResourceExhausted, "ARCHIVE_TOO_LARGE"},
 	{agent.ErrABI, codes.FailedPrecondition, "ABI_UNSUPPORTED"},
 	{events.ErrChain, codes.DataLoss, "JOURNAL_BROKEN"},
+	{agent.ErrDiffers, codes.DataLoss, "STATE_DIFFERS"},
+	{agent.ErrNotCovered, codes.FailedPrecondition, "NOT_COVERED"},
 	{errModuleUnknown, codes.FailedPrecondition, "MODULE_UNKNOWN"},
 	{errSkill, codes.NotFound, "SKILL_UNKNOWN"},
 	{errPlugin, codes.NotFound, "PLUGIN_UNKNOWN"},

@@ -125,8 +125,13 @@ func (t *tool) agentsVerify() *cobra.Command {
 						Recorded     int64  `json:"fuelRecorded"`
 						Replayed     int64  `json:"fuelReplayed"`
 						Head         string `json:"journalHead"`
+						// Part and Name are what is stored and is not what the journal says.
+						Part       string   `json:"part,omitempty"`
+						Name       string   `json:"name,omitempty"`
+						NotCovered []string `json:"notCovered,omitempty"`
 					}{
 						enum.Name(resp.GetVerification()), resp.GetMessage(), resp.GetEvents(), resp.GetSteps(), resp.GetEffects(), resp.GetFuelRecorded(), resp.GetFuelReplayed(), resp.GetJournalHead(),
+						resp.GetStoredDifference().GetPart(), resp.GetStoredDifference().GetName(), resp.GetNotCovered(),
 					})
 				} else {
 					t.printf("%s: %s", enum.Name(resp.GetVerification()), resp.GetMessage())
@@ -143,6 +148,7 @@ func (t *tool) agentsVerify() *cobra.Command {
 
 func (t *tool) agentsExport() *cobra.Command {
 	var out string
+	var notCovered bool
 	c := &cobra.Command{
 		Use: "export ID", Short: "Write all that an agent is into a signed archive, and print the key that signed it", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		Example: "  " + t.self + " agents export ID --out agent.tar",
@@ -151,7 +157,7 @@ func (t *tool) agentsExport() *cobra.Command {
 				out = given[0] + ".tar"
 			}
 			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
-				text, last, err := fetchArchive(ctx, client, given[0])
+				text, last, err := fetchArchive(ctx, client, given[0], notCovered)
 				if err != nil {
 					return t.explain(err)
 				}
@@ -173,14 +179,15 @@ func (t *tool) agentsExport() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&out, "out", "", "file to write; without, ID.tar")
+	c.Flags().BoolVar(&notCovered, "not-covered", false, "sign the archive although the agent is older than journals that cover all of what is stored")
 	return c
 }
 
 // fetchArchive fetches an archive part by part, and returns its last part, too.
-func fetchArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, id string) (text []byte, last *wasmagentv1.ArchivePart, err error) {
+func fetchArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, id string, notCovered bool) (text []byte, last *wasmagentv1.ArchivePart, err error) {
 	full := wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL
 	for {
-		req := &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: &full, Offset: last.GetNextOffset()}
+		req := &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: &full, Offset: last.GetNextOffset(), AcceptNotCovered: &notCovered}
 		if last != nil {
 			req.ArchiveDigest = new(last.GetDigest())
 		}

@@ -72,9 +72,11 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 		why.done = true
 	}
 	a.mu.Lock()
-	if a.turn = nil; a.broken == nil { // else it is as that says
-		a.state = next
+	a.turn = nil
+	if a.broken != nil && next.at != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+		next.at, next.failure = wasmagentv1.AgentState_AGENT_STATE_FAILED, a.failure
 	}
+	a.state = next
 	lost := a.lost
 	a.mu.Unlock()
 	if err == nil {
