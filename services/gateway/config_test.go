@@ -80,6 +80,30 @@ func TestFromFileResolvesSecrets(t *testing.T) {
 
 // Every setting that the gateway reads changes its own part of the configuration
 // and nothing else, and every such part has a setting.
+func TestFromFile_NamesEveryReferenceThatCannotBeResolved(t *testing.T) {
+	t.Parallel()
+	file := config.Default()
+	file.Servers = map[string]config.Server{
+		"a": {HTTP: &config.HTTPServer{URL: "http://h/mcp", Headers: map[string]config.Secret{"X-One": "${env:ONE}", "X-Two": "${env:TWO}-${plain:THREE}"}}},
+		"b": {Stdio: &config.StdioServer{Command: []string{"x"}, Env: map[string]config.Secret{"FOUR": "${file:/none/such}", "FIVE": "${vault:5}", "GOOD": "${plain:HOME}", "KEY": "${env:KEY}"}}},
+	}
+	cfg, err := gateway.FromFile(&file, func(name string) (string, bool) { return "value of " + name, name == "HOME" || name == "KEY" })
+	if err == nil {
+		t.Fatal("nothing is wrong")
+	}
+	for _, want := range []string{
+		"servers.a: X-One: the environment variable ONE is not set", "servers.a: X-Two: the environment variable TWO is not set", "servers.a: X-Two: the environment variable THREE is not set",
+		"servers.b: FOUR: read the secret: open /none/such", "servers.b: FIVE: it begins like a reference and is none",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("it does not name %q:\n%v", want, err)
+		}
+	}
+	if b := cfg.Servers["b"]; b.Env["GOOD"] != "value of HOME" || !slices.Equal(b.Secrets, []string{"value of KEY"}) {
+		t.Errorf("what is no secret is %q, and secrets are %q", b.Env["GOOD"], b.Secrets)
+	}
+}
+
 func TestFromFileReadsEverySetting(t *testing.T) {
 	t.Parallel()
 	web := func(f *config.File) *config.HTTPServer { return f.Servers["web"].HTTP }

@@ -350,7 +350,10 @@ func (s Server) check(p *problems, path, name string) {
 	kinds := 0
 	if s.HTTP != nil {
 		kinds++
-		p.httpURL(path+".http.url", s.HTTP.URL)
+		if p.literal(path+".http.url", s.HTTP.URL, `: put the value into headers, such as Authorization: "Bearer REF"`) {
+			p.httpURL(path+".http.url", s.HTTP.URL)
+		}
+		p.headers(path+".http.headers", s.HTTP.Headers)
 	}
 	if s.Stdio != nil {
 		kinds++
@@ -377,6 +380,9 @@ func (s GRPCServer) check(p *problems, path string) {
 		if s.CA != "" || s.Plaintext || len(s.Headers) > 0 {
 			p.addf(path, "is the mesh's own service, which is reached as the mesh does: take out what stands beside target")
 		}
+		return
+	}
+	if !p.literal(path+".target", s.Target, ": write the address as it stands") {
 		return
 	}
 	if host, port, err := net.SplitHostPort(s.Target); err != nil || host == "" || port == "" {
@@ -418,6 +424,7 @@ func (s StdioServer) check(p *problems, path string) {
 			p.addf(path+".env", "%q is not the name of a variable", key)
 		}
 	}
+	s.literals(p, path)
 	s.Sandbox.check(p, path+".sandbox")
 }
 
