@@ -201,6 +201,7 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, ba
 	case s.HTTP != nil:
 		out.URL = s.HTTP.URL
 		out.Headers, out.Secrets, bad = resolve(f, s.HTTP.Headers, env)
+		out.Secrets = append(out.Secrets, config.URLSecrets(s.HTTP.URL)...)
 	case s.GRPC != nil:
 		out.Target, out.Plaintext = s.GRPC.Target, s.GRPC.Plaintext
 		if s.GRPC.CA != "" {

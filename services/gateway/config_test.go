@@ -66,6 +66,10 @@ func TestFromFileResolvesSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	file.Servers["keyed"] = config.Server{HTTP: &config.HTTPServer{URL: "http://localhost/mcp?api_key=canary-1"}, Timeout: time.Second}
+	if keyed, err := gateway.FromFile(&file, func(string) (string, bool) { return "s3cret", true }); err != nil || !slices.Equal(keyed.Servers["keyed"].Secrets, []string{"canary-1"}) {
+		t.Errorf("a key in a url is no secret: %+v, %v", keyed.Servers["keyed"], err)
+	}
 	secrets := []string{"s3cret"} // what surrounds a reference is none
 	if s := cfg.Servers["web"]; s.Headers["Authorization"] != "Bearer s3cret" || !slices.Equal(s.Secrets, secrets) {
 		t.Errorf("%+v", s)

@@ -339,7 +339,7 @@ func (f *File) checkNumbers(p *problems) {
 func (p *problems) httpURL(path, text string) {
 	u, err := url.Parse(text)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		p.addf(path, "%q is not a URL such as http://localhost:4317", text)
+		p.addf(path, "%q is not a URL such as http://localhost:4317", ShownURL(text))
 	}
 }
 
