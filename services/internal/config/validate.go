@@ -350,7 +350,7 @@ func (f *File) checkNumbers(p *problems) {
 func (p *problems) httpURL(path, text string) {
 	u, err := url.Parse(text)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		p.addf(path, "%q is not a URL such as http://localhost:4317", text)
+		p.addf(path, "%q is not a URL such as http://localhost:4317", ShownURL(text))
 	}
 }
 
@@ -361,7 +361,10 @@ func (s Server) check(p *problems, path, name string) {
 	kinds := 0
 	if s.HTTP != nil {
 		kinds++
-		p.httpURL(path+".http.url", s.HTTP.URL)
+		if p.literal(path+".http.url", s.HTTP.URL, `: put the value into headers, such as Authorization: "Bearer REF"`) {
+			p.httpURL(path+".http.url", s.HTTP.URL)
+		}
+		p.headers(path+".http.headers", s.HTTP.Headers)
 	}
 	if s.Stdio != nil {
 		kinds++
@@ -388,6 +391,9 @@ func (s GRPCServer) check(p *problems, path string) {
 		if s.CA != "" || s.Plaintext || len(s.Headers) > 0 {
 			p.addf(path, "is the mesh's own service, which is reached as the mesh does: take out what stands beside target")
 		}
+		return
+	}
+	if !p.literal(path+".target", s.Target, ": write the address as it stands") {
 		return
 	}
 	if host, port, err := net.SplitHostPort(s.Target); err != nil || host == "" || port == "" {
@@ -429,6 +435,7 @@ func (s StdioServer) check(p *problems, path string) {
 			p.addf(path+".env", "%q is not the name of a variable", key)
 		}
 	}
+	s.literals(p, path)
 	s.Sandbox.check(p, path+".sandbox")
 }
 
