@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 // written writes a record, in a span of its own where the call's is sampled: else that
@@ -323,6 +324,9 @@ func (r Unjudged) Record(ctx context.Context) *journal.Record {
 func Unusable(status int, err error) string {
 	if errors.Is(err, room.ErrFull) {
 		return "the server answered, but there was no room for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
+	}
+	if errors.Is(err, quota.ErrFull) {
+		return quota.Why(err) + "; end some of them, or wait until they are idle and end by themselves."
 	}
 	for _, own := range []error{upstream.ErrRests, upstream.ErrBusy} {
 		if errors.Is(err, own) {
