@@ -255,10 +255,14 @@ func (d *Desk) WritePassed(ctx context.Context, rec *journal.Record) error {
 func (d *Desk) NotSent(ctx context.Context, a Attempt, err error) *refusal.Refusal {
 	if errors.Is(err, journal.ErrShare) {
 		d.deps.Log.WarnContext(ctx, "a principal has its share of the journal; its call is not sent", "decision_id", a.ID, "error", err)
-		return &refusal.Refusal{
+		refused := &refusal.Refusal{
 			Code:    commonv1.Code_CODE_ABUSE_LIMITED,
 			Message: "this caller's calls take more than their share of the journal; an operator can give them more room.",
 		}
+		if full := quota.Why(err); full != "" {
+			refused.Message = full + "; an operator can give them more room (journal.share, journal.calls_mib)."
+		}
+		return refused
 	}
 	d.deps.Log.ErrorContext(ctx, "intent or claim not recorded; the call is not sent", "decision_id", a.ID, "error", err)
 	return &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE}
