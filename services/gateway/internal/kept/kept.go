@@ -26,7 +26,7 @@ import (
 const (
 	// askedAnyway is of how many questions with a kept answer one is asked all the same.
 	askedAnyway = 1000
-	// maxEach is how many decisions are kept for one person and all that work for it, and
+	// maxEach is how many decisions are kept for one principal and all that act for it, and
 	// maxAll for all together. maxKey is how long the names in a question may be.
 	maxEach = 1024
 	maxAll  = 100_000
@@ -90,8 +90,13 @@ type Question struct {
 	Definition []byte
 }
 
-// holder returns whose share of the cache the answer takes: that of the person behind the whole chain.
-func (q *Question) holder() principal.Key { return principal.Root(q.Principal) }
+// holder is for whom what is kept counts: who stands behind all that act here.
+func (q *Question) holder() principal.Key {
+	if chain := q.Principal.GetChain(); len(chain) > 0 {
+		return principal.Of(chain[len(chain)-1])
+	}
+	return principal.Of(q.Principal)
+}
 
 // appendKey appends all that a decision depends on which depends on no session. How long the
 // chain is stands first, so that no two questions become one.
