@@ -479,9 +479,9 @@ func (s *Store) snapshot(tenant string) []State {
 func (s *Store) Len() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for of, has := range s.owners {
-		if !of.person {
-			n += has.byUse.Len()
+	for _, sess := range s.byID {
+		if sess.Hub == nil {
+			n++
 		}
 	}
 	return n
