@@ -84,6 +84,8 @@ type Server struct {
 	Remove []string
 	// Recycle is how many calls a process serves before it is replaced; 0 is no end.
 	Recycle int
+	// Processes is how many processes all principals may have together; 0 means 256.
+	Processes int
 	// Sandbox says what the program is kept away from; the zero value starts none
 	// unless everything holds.
 	Sandbox Sandbox
@@ -210,7 +212,7 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, ba
 		out.Headers, out.Secrets, bad = resolve(f, s.GRPC.Headers, env)
 	case s.Stdio != nil:
 		out.Command = s.Stdio.Command
-		out.Remove, out.Recycle = s.Stdio.Remove, s.Stdio.Recycle
+		out.Remove, out.Recycle, out.Processes = s.Stdio.Remove, s.Stdio.Recycle, s.Stdio.Processes
 		out.Shared = s.Stdio.Per == "shared"
 		out.Sandbox = sandboxFrom(f, &s.Stdio.Sandbox)
 		if s.Stdio.Dir != "private" {

@@ -111,6 +111,7 @@ func (f *File) complete() {
 		if s.Stdio != nil {
 			s.Stdio.Per = cmp.Or(s.Stdio.Per, "principal")
 			s.Stdio.Dir = cmp.Or(s.Stdio.Dir, "private")
+			s.Stdio.Processes = cmp.Or(s.Stdio.Processes, defaultProcesses)
 			s.Stdio.Sandbox.Mode = cmp.Or(s.Stdio.Sandbox.Mode, "auto")
 			if s.Stdio.Sandbox.Network == nil {
 				s.Stdio.Sandbox.Network = new(true)

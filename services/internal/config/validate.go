@@ -422,6 +422,9 @@ func (s StdioServer) check(p *problems, path string) {
 	if s.Recycle < 0 || s.Recycle > 1_000_000 {
 		p.addf(path+".recycle", "%d is not between 0 and 1000000", s.Recycle)
 	}
+	if s.Processes < 1 || s.Processes > 10_000 {
+		p.addf(path+".processes", "%d is not between 1 and 10000", s.Processes)
+	}
 	if len(s.Remove) > 0 && s.Dir != "private" {
 		p.addf(path+".remove", "is for a private folder: take it out, or dir")
 	}

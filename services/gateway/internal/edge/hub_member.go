@@ -21,7 +21,7 @@ func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Ref
 	x.target.used.Store(time.Now().UnixNano())
 	has, err := x.inFlight.Enter(x.principal, x.server)
 	if err != nil {
-		full := tooMuchInFlight()
+		full := tooMuchInFlight(err)
 		return nil, &refusal.Refusal{Code: full.code, Message: full.message}
 	}
 	done, refused := x.member(ctx)
@@ -99,7 +99,7 @@ func (x *exchange) newMember(key session.Key, said reach.Standing) *session.Sess
 	claims := x.tellable(hub.Members.Abilities, said)
 	id, _ := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: hub.Digest, Key: key, Hub: hub, Agent: hub.Agent, Version: hub.Version, Opened: time.Now(),
+		ID: id, Digest: hub.Digest, Key: key, Accounts: hub.Accounts, Hub: hub, Agent: hub.Agent, Version: hub.Version, Opened: time.Now(),
 		Client: session.Client{Name: hub.Client.Name, Version: hub.Client.Version, Elicits: hub.Client.Elicits},
 	}
 	if x.modern != nil {

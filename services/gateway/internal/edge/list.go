@@ -188,7 +188,7 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer, known *catal
 			asked = append(asked, &policyv1.ToolRef{Name: t.Name, DefinitionDigest: known.Digests[t.Name]})
 		}
 	}
-	done, err := x.asking.Take(ctx, x.has.Of.Principal)
+	done, err := x.asking.Take(ctx, x.has.Of.Accounts.Root())
 	if err != nil {
 		return nil, tooManyLists()
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 // notifyTimeout bounds handing a notification to a server.
@@ -159,7 +160,7 @@ var errStale = errors.New("whether the token still counts is not known")
 // notAdmitted is the refusal of who has too much under way, or lets answers lie.
 func notAdmitted(err error) *refusal.Refusal {
 	if errors.Is(err, inflight.ErrThere) {
-		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: inflight.ErrThere.Error() + "."}
+		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: err.Error() + "."}
 	}
 	return &refusal.Refusal{
 		Code:    commonv1.Code_CODE_ABUSE_LIMITED,
@@ -233,6 +234,8 @@ func (x *exchange) silent(ctx context.Context, answer upstream.Answer, err error
 func unanswered(err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	switch {
+	case errors.Is(err, quota.ErrFull):
+		refused.Message = quota.Why(err) + "; end some of them, or wait until they are idle and end by themselves."
 	case errors.Is(err, upstream.ErrTimeout):
 		refused.Code = commonv1.Code_CODE_UPSTREAM_TIMEOUT
 	case errors.Is(err, intake.ErrSlow):

@@ -270,7 +270,7 @@ func (x *exchange) standIn(ctx context.Context) *refusal.Refusal {
 	if use() == nil {
 		return nil
 	}
-	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Agent: x.principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
+	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Accounts: x.has.Of.Accounts, Agent: x.principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
 	sess.Client.Name, sess.Client.Version = x.msg.Client()
 	if x.isHub() {
 		sess.Members = &session.Members{Abilities: x.can}

@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 // open opens a session: one of the gateway's for the client, and one with the
@@ -40,7 +41,7 @@ func (x *exchange) open(ctx context.Context) {
 		x.refuse(ctx, out, notAdmitted(err))
 		return
 	}
-	done, err := x.deps.Sessions.Opening(x.key(x.server))
+	done, err := x.deps.Sessions.Opening(x.has.Of.Accounts)
 	if err != nil {
 		x.refuse(ctx, out, notOpened(err))
 		return
@@ -199,7 +200,11 @@ var errVersion = errors.New("the server speaks a protocol version that is not su
 func notOpened(err error) *refusal.Refusal {
 	switch {
 	case errors.Is(err, session.ErrTooMany):
-		return &refusal.Refusal{Code: commonv1.Code_CODE_TOO_MANY_SESSIONS}
+		refused := &refusal.Refusal{Code: commonv1.Code_CODE_TOO_MANY_SESSIONS}
+		if full := quota.Why(err); full != "" {
+			refused.Message = full + " (session.max_per_principal); end some of them, or wait until one is idle."
+		}
+		return refused
 	case errors.Is(err, errVersion):
 		return &refusal.Refusal{Code: commonv1.Code_CODE_PROTOCOL_VERSION, Message: errVersion.Error() + "."}
 	default:
@@ -218,7 +223,7 @@ func (x *exchange) newSession(up *upstream.Session, version string, said reach.S
 	client.Name, client.Version = x.msg.Client()
 	id, digest := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: digest, Key: x.key(x.server), Agent: x.principal.GetAgent(),
+		ID: id, Digest: digest, Key: x.key(x.server), Accounts: x.has.Of.Accounts, Agent: x.principal.GetAgent(),
 		Version: version, Client: client, Upstream: up, Opened: time.Now(),
 	}
 	return sess, x.deps.Sessions.Add(sess)
