@@ -210,7 +210,11 @@ func (s *Service) newMethods(name string, server Server) (upstream.Transport, er
 	if err != nil {
 		return nil, fmt.Errorf("server %s: %w", name, err)
 	}
-	return grpctools.New(cfg, grpctools.Deps{Conn: conn, Log: s.deps.Log})
+	over, err := grpctools.New(cfg, grpctools.Deps{Conn: conn, Close: conn.Close, Log: s.deps.Log})
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return over, nil
 }
 
 func (s *Service) newEdge() (err error) {
