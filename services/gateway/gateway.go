@@ -33,6 +33,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
@@ -211,7 +212,11 @@ func (s *Service) newMethods(name string, server Server) (upstream.Transport, er
 	if err != nil {
 		return nil, fmt.Errorf("server %s: %w", name, err)
 	}
-	return grpctools.New(cfg, grpctools.Deps{Conn: conn, Log: s.deps.Log})
+	over, err := grpctools.New(cfg, grpctools.Deps{Conn: conn, Close: conn.Close, Log: s.deps.Log})
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return over, nil
 }
 
 func (s *Service) newEdge() (err error) {
@@ -308,8 +313,14 @@ func (s *Service) NotReady() []string {
 	return why
 }
 
-// Degraded says which other roles are away; empty where none is. Anybody may read it.
-func (s *Service) Degraded() []string { return s.peers.missing() }
+// Degraded says which other roles are away or do not work together; empty if all do. Anybody may read it.
+func (s *Service) Degraded() []string {
+	why := s.peers.missing()
+	if s.pipeline != nil && s.pipeline.Miscounting() {
+		why = append(why, attempt.Miscounted)
+	}
+	return why
+}
 
 // Run serves MCP until ctx ends, then lets requests in flight end, and then the
 // sessions that they need.

@@ -72,6 +72,9 @@ func New(deps Deps) (*Pipeline, error) {
 // Drain lets go of the calls that wait for people: they get their tickets.
 func (p *Pipeline) Drain() { p.approvals.Drain() }
 
+// Miscounting reports whether limited calls are refused because two instances of the ratelimit role answer in turn.
+func (p *Pipeline) Miscounting() bool { return p.desk.Miscounting() }
+
 // Stop ends the calls that are with their servers, now and from now on: that
 // their outcome is not known is recorded, and their callers are told. It does not
 // wait for them.
