@@ -444,11 +444,14 @@ func (x *exchange) found() *discovery.Server {
 	return x.target.found
 }
 
-// claimed is what the server is told of what the client can do, as a raw object; nil where the
-// revision says that elsewhere.
+// claimed is what the server is told of what the client can do, as a raw object. In a session that was said in
+// initialize, so it is nil where the message does not say it once more, which a server could act on.
 func (x *exchange) claimed() []byte {
 	if x.modern == nil {
-		return nil
+		if x.sess == nil || !x.msg.Meta.Capabilities.Present() {
+			return nil
+		}
+		return []byte(mcp.Told(x.sess.Client.Offer.Abilities))
 	}
 	if x.toldTasks {
 		return []byte(mcp.Told(x.can, mcp.ExtensionTasks))

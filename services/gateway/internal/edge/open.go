@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -213,7 +214,7 @@ func (x *exchange) newSession(up *upstream.Session, version string, said reach.S
 	}
 	client := session.Client{Elicits: elicits(x.msg, version)}
 	if said.Some {
-		client.Asks = methodsOf(x.claims(said))
+		client.Offer = question.Offer{Abilities: x.claims(said), Revision: version, Named: x.msg.Version}
 	}
 	client.Name, client.Version = x.msg.Client()
 	id, digest := session.NewID()
