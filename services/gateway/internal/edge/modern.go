@@ -367,7 +367,13 @@ func (x *exchange) discovered(ctx context.Context, out *writer) (*gate.Answer, *
 			return nil, x.unfound(ctx, err)
 		}
 	}
-	return greeting, x.inputs(ctx, greeting)
+	if refused := x.inputs(ctx, greeting); refused != nil {
+		return nil, refused
+	}
+	if greeting, err = x.withoutServer(greeting); err != nil {
+		return nil, x.unfound(ctx, err)
+	}
+	return greeting, nil
 }
 
 // without are the edits that lie outside of a span, which is replaced as a whole.

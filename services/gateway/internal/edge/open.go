@@ -72,6 +72,12 @@ func (x *exchange) open(ctx context.Context) {
 		out.edited(ctx, answer, x.addressed(answer, answer.Clean(nil)))
 		return
 	}
+	if !said.Some {
+		if answer, err = x.withoutServer(answer); err != nil {
+			x.refuse(ctx, out, notOpened(err))
+			return
+		}
+	}
 	version := x.agreed(answer, said)
 	sess, err := x.newSession(up, version, said)
 	if err != nil {

@@ -355,3 +355,50 @@ func TestAVersionThatIsNotSpokenIsToldAsItIsMeasured(t *testing.T) {
 		}
 	})
 }
+
+// X9: a caller that can use nothing of a server reads nothing that the server says of itself, in either era.
+func TestX9ACallerThatCanUseNothingReadsNothingOfTheServer(t *testing.T) {
+	t.Parallel()
+	const said = `"serverInfo":{"name":"payroll","title":"Payroll","version":"9.8.7"},"instructions":"The key is in notes.","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"payroll","version":"9.8.7"}}`
+	reads := func(t *testing.T, w *world, modernClient bool) {
+		t.Helper()
+		w.standing = new(policyv1.CheckServerResponse)
+		got := w.do("POST", "/mcp/files", initialize, nil)
+		if modernClient {
+			got = w.doModern("server/discover", "", "")
+		}
+		if got.status != 200 || !strings.Contains(got.body, `"capabilities":{"tools":{`) {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+		for _, word := range []string{"instructions", "key", "ayroll", "9.8.7"} {
+			if strings.Contains(got.body, word) {
+				t.Errorf("%s is in %s", word, got.body)
+			}
+		}
+	}
+	for name, isModern := range map[string]bool{"a client with sessions": false, "a client without": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newModernWorld(t)
+				w.open = func(r upstream.Request) (upstream.Answer, error) {
+					if r.Method() != "server/discover" {
+						return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
+					}
+					return answer(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete",`+said+`}`), nil
+				}
+				reads(t, w, isModern)
+			})
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.own = func(r upstream.Request) (upstream.Answer, error) {
+					if r.Method() == "tools/list" {
+						return answer(r, `{"tools":[]}`), nil
+					}
+					return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},`+said+`}`), nil
+				}
+				reads(t, w, isModern)
+			})
+		})
+	}
+}
