@@ -137,8 +137,7 @@ func TestT1TheFirstListIsAcceptedAndNoOther(t *testing.T) {
 	s.want(engine.Callable, get)
 }
 
-// T1: what a session of somebody is shown, on whichever page, counts as what the gateway
-// lists itself.
+// T1: what a session is shown, on whichever page, waits for a person, and stops that session.
 func TestT1WhatAnybodyIsShownCounts(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, first)
@@ -149,7 +148,7 @@ func TestT1WhatAnybodyIsShownCounts(t *testing.T) {
 	if out.States[0] != catalog.Waiting || s.server.Tools["get"].Of(read(t, other).Digest).By != "default/ana" {
 		t.Errorf("the page made %+v", s.server.Tools["get"])
 	}
-	s.want(engine.Changed, get)
+	s.want(engine.Callable, get)
 	s.want(engine.Changed, other)
 }
 
