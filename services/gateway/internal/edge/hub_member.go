@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -107,7 +108,7 @@ func (x *exchange) newMember(key session.Key, said reach.Standing) *session.Sess
 		return sess
 	}
 	if said.Some {
-		sess.Client.Asks = methodsOf(claims)
+		sess.Client.Offer = question.Offer{Abilities: claims, Revision: hub.Version, Joint: true}
 	}
 	sess.Upstream = target.Server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
 		up, opened, err := target.open(ctx, who, upstream.Initialize(hub.Version, hub.Client.Name, hub.Client.Version, claims...), has)

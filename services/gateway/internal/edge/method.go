@@ -64,12 +64,13 @@ func (x *exchange) call(ctx context.Context) {
 				return
 			}
 		}
-		call.Told, call.Mirrored, call.Resumes = x.claimed(), x.mirrored, cmp.Or(x.leg.approval, x.inside.resumed())
+		call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.leg.approval, x.inside.resumed())
 		under.EndsWith(calling)
 		under.Decides(x.mayAsk)
 	} else if x.msg.Method == mcp.MethodToolsCall && x.target.sessionless() {
 		call.Mirrored = mirror.Say(x.msg.Arguments.Of(x.msg.Raw), x.target.found.Mirrors(x.msg.Name))
 	}
+	call.Told = x.claimed()
 	if x.sess.Client.Elicits && out.streams {
 		call.Confirm = x.confirm(out)
 	}
@@ -290,7 +291,7 @@ func (x *exchange) noted(ctx context.Context) {
 // notifies tells whether the notification at hand may go to a server: of what changes at a
 // client its server hears where it was told that it may ask for that.
 func (x *exchange) notifies() bool {
-	return mcp.AlwaysPasses(x.msg.Method) || x.msg.Method == mcp.MethodRootsChanged && slices.Contains(x.sess.Client.Asks, mcp.MethodRoots)
+	return mcp.AlwaysPasses(x.msg.Method) || x.msg.Method == mcp.MethodRootsChanged && x.sess.Client.Offer.Has(mcp.MethodRoots)
 }
 
 // tell sends a notification of the gateway's own for the client's.

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -71,6 +72,12 @@ func (x *exchange) open(ctx context.Context) {
 		x.failure = spans.Answer(trace.SpanFromContext(ctx), answer)
 		out.edited(ctx, answer, x.addressed(answer, answer.Clean(nil)))
 		return
+	}
+	if !said.Some {
+		if answer, err = x.withoutServer(answer); err != nil {
+			x.refuse(ctx, out, notOpened(err))
+			return
+		}
 	}
 	version := x.agreed(answer, said)
 	sess, err := x.newSession(up, version, said)
@@ -218,7 +225,7 @@ func (x *exchange) newSession(up *upstream.Session, version string, said reach.S
 	}
 	client := session.Client{Elicits: elicits(x.msg, version)}
 	if said.Some {
-		client.Asks = methodsOf(x.claims(said))
+		client.Offer = question.Offer{Abilities: x.claims(said), Revision: version, Named: x.msg.Version}
 	}
 	client.Name, client.Version = x.msg.Client()
 	id, digest := session.NewID()

@@ -265,7 +265,7 @@ func (x *exchange) findSession() (func(), *rejection) {
 
 // in puts the message at hand into its session.
 func (x *exchange) in(sess *session.Session) {
-	if x.sess = sess; len(sess.Client.Asks) > 0 {
+	if x.sess = sess; len(sess.Client.Offer.Abilities) > 0 {
 		x.patience = new(upstream.Patience)
 	}
 }

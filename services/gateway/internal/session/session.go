@@ -20,6 +20,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/quota"
@@ -122,8 +123,8 @@ type Client struct {
 	Name, Version string
 	// Elicits tells whether it can ask whoever sits at it, by a form.
 	Elicits bool
-	// Asks are the methods by which its server was told that it may be asked.
-	Asks []string
+	// Offer is what its server was told that it may ask.
+	Offer question.Offer
 }
 
 // State is what may be shown of a session.
