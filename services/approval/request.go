@@ -290,7 +290,7 @@ func (a *asking) full(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, e
 			return nil, err
 		}
 		if n >= account.Times*a.service.cfg.MaxPending {
-			full := quota.Full{
+			full := quota.FullError{
 				Account: account.Key, Caller: principal.Of(a.who), Person: account.Person,
 				Held: n, Limit: account.Times * a.service.cfg.MaxPending, What: "calls that wait for people",
 			}
@@ -301,7 +301,7 @@ func (a *asking) full(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, e
 }
 
 // tooManyPending says whose calls wait, and what the caller can do.
-func tooManyPending(full *quota.Full) string {
+func tooManyPending(full *quota.FullError) string {
 	return full.Error() + " (approvals.max_pending). Wait for one of them, or until people have decided, and then make this call again."
 }
 

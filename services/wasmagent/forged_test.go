@@ -359,7 +359,7 @@ func (f *forger) journal(id string) (all []*wasmstorev1.StoredEvent) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	defer rows.Close() //nolint:errcheck // they were only read
+	defer rows.Close()
 	for rows.Next() {
 		var text []byte
 		e := new(wasmstorev1.StoredEvent)

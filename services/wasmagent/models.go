@@ -69,7 +69,7 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 	close(pieces)
 	<-sent
 	if err != nil {
-		if _, ok := errors.AsType[*models.Failure](err); ok {
+		if _, ok := errors.AsType[*models.FailureError](err); ok {
 			s.log.WarnContext(ctx, "a model did not answer", "model", req.GetModel(), "error", err)
 		}
 		return toStatus(paidError{err, answer})

@@ -29,10 +29,10 @@ func (t *talk) settle(err error) {
 		return
 	}
 	turn = append(turn, missing(turn)...)
-	note := "[The turn ended here without an answer: " + cut(err.Error(), maxRecalled) + ". The calls above were made, and their results stand.]"
+	note := "[The turn ended here without an answer: " + cut(err.Error()) + ". The calls above were made, and their results stand.]"
 	if rejected(err) {
 		note += "\n" + summary(turn)
-		turn = []guest.Message{{Role: "user", Content: cut(turn[0].Content, maxRecalled)}}
+		turn = []guest.Message{{Role: "user", Content: cut(turn[0].Content)}}
 	}
 	t.messages = append(t.messages[:first:first], append(turn, guest.Message{Role: "assistant", Content: note})...)
 }
@@ -70,16 +70,17 @@ func summary(turn []guest.Message) string {
 	for _, m := range turn {
 		calls = append(calls, m.Calls...)
 		if m.Role == "tool" {
-			lines = append(lines, fmt.Sprintf("%s %s: %s", calls[0].Name, cut(string(calls[0].Arguments), maxRecalled), cut(m.Content, maxRecalled)))
+			lines = append(lines, fmt.Sprintf("%s %s: %s", calls[0].Name, cut(string(calls[0].Arguments)), cut(m.Content)))
 			calls = calls[1:]
 		}
 	}
 	return strings.Join(lines, "\n")
 }
 
-func cut(text string, most int) string {
-	if len(text) <= most {
+// cut shortens a text to maxRecalled bytes.
+func cut(text string) string {
+	if len(text) <= maxRecalled {
 		return text
 	}
-	return strings.ToValidUTF8(text[:most], "") + " … (cut)"
+	return strings.ToValidUTF8(text[:maxRecalled], "") + " … (cut)"
 }

@@ -35,7 +35,7 @@ func OfSending(key string, value []byte) bool {
 
 // isNumbering reports whether a value is a number or a short text.
 func isNumbering(value jsontext.Value) bool {
-	switch value.Kind() {
+	switch value.Kind() { //nolint:exhaustive // the others number nothing
 	case '"':
 		text, err := jsontext.AppendUnquote(nil, value)
 		return err == nil && len(text) <= maxNumbering

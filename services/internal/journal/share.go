@@ -142,7 +142,7 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	for _, who := range e.who {
 		for c.shares.kept[who]+c.shares.expected[who]+lineOf(e) > c.shares.most {
 			if !c.makeRoom(ctx, now) {
-				return fmt.Errorf("%w: %w", ErrShare, &quota.Full{
+				return fmt.Errorf("%w: %w", ErrShare, &quota.FullError{
 					Account: who, Caller: e.who[0], Held: int(c.shares.kept[who]), Limit: int(c.shares.most), What: "bytes of the journal",
 				})
 			}

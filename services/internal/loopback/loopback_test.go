@@ -14,7 +14,7 @@ func TestHost(t *testing.T) {
 		"": false, "localhost.": false, "localhost.evil.example": false, "127.0.0.1.nip.io": false, "evil.example": false,
 		"2130706433": false, "0177.0.0.1": false, "0x7f.0.0.1": false, "127.1": false, "127.0.0.01": false,
 		"0.0.0.0": false, "::": false, "::ffff:10.0.0.1": false, "::1%eth0": false, "10.0.0.1": false, "[::1]": false,
-		"127.0.0.1@evil.example": false, "127.0.0.1\x00.evil.example": false, "127.0.0.1 ": false,
+		"127.0.0.1@evil.example": false, "127.0.0.1\x00.evil.example": false, "127.0.0.1\x20": false,
 	} {
 		if got := loopback.Host(host); got != want {
 			t.Errorf("%q: %t, want %t", host, got, want)

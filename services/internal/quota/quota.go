@@ -31,8 +31,8 @@ type Limits struct {
 // For returns the limits of which a principal's is n and a person's [PersonFactor] times n.
 func For(n int) Limits { return Limits{Principal: n, Person: PersonFactor * n} }
 
-// A Full says whose share is used up. It is an [ErrFull].
-type Full struct {
+// A FullError says whose share is used up. It is an [ErrFull].
+type FullError struct {
 	// Account is whose share it is, and Caller who asked.
 	Account, Caller principal.Key
 	// Person is true where it is the person's share, and false where it is the principal's.
@@ -45,7 +45,7 @@ type Full struct {
 
 // Error implements error. It names nobody but the caller and those in its chain, and of another tenant
 // nobody and no number.
-func (f *Full) Error() string {
+func (f *FullError) Error() string {
 	if f.Account.Tenant != f.Caller.Tenant {
 		return "a principal of another tenant that this caller works for holds as many " + f.What + " as it may"
 	}
@@ -59,7 +59,7 @@ func (f *Full) Error() string {
 }
 
 // Is implements the interface of [errors.Is].
-func (f *Full) Is(target error) bool { return target == ErrFull }
+func (f *FullError) Is(target error) bool { return target == ErrFull }
 
 // place is a key in one of the places that a tally tells apart.
 type place struct {
@@ -68,9 +68,9 @@ type place struct {
 	in string
 }
 
-// Why returns whose share is used up, and of what, where err holds a [*Full]; empty where it holds none.
+// Why returns whose share is used up, and of what, where err holds a [*FullError]; empty where it holds none.
 func Why(err error) string {
-	if full, ok := errors.AsType[*Full](err); ok {
+	if full, ok := errors.AsType[*FullError](err); ok {
 		return full.Error()
 	}
 	return ""
@@ -93,7 +93,7 @@ func NewTally(what string, l Limits) *Tally {
 }
 
 // Take counts n more against all of the accounts, or, where one of them has no room, against none. Without
-// any account it refuses. Errors: a [*Full].
+// any account it refuses. Errors: a [*FullError].
 func (t *Tally) Take(of *principal.Accounts, n int) error { return t.TakeIn("", of, n) }
 
 // Give counts n less against all of the accounts that they were taken for.
@@ -116,20 +116,20 @@ func (t *Tally) GiveIn(in string, of *principal.Accounts, n int) { t.add(in, of,
 
 // Full returns the account that has no room for n more, of several the one furthest behind the caller; nil
 // where all have.
-func (t *Tally) Full(of *principal.Accounts, n int) *Full { return t.full("", of, n) }
+func (t *Tally) Full(of *principal.Accounts, n int) *FullError { return t.full("", of, n) }
 
-func (t *Tally) full(in string, of *principal.Accounts, n int) *Full {
+func (t *Tally) full(in string, of *principal.Accounts, n int) *FullError {
 	all := of.All()
 	if len(all) == 0 {
-		return &Full{What: t.what}
+		return &FullError{What: t.what}
 	}
 	for i := len(all) - 1; i >= 0; i-- {
 		a, has := &all[i], t.by[place{all[i].Key, in}]
 		switch {
 		case a.Principal && has.principal+n > t.limits.Principal:
-			return &Full{Account: a.Key, Caller: all[0].Key, What: t.what, Held: has.principal, Limit: t.limits.Principal}
+			return &FullError{Account: a.Key, Caller: all[0].Key, What: t.what, Held: has.principal, Limit: t.limits.Principal}
 		case a.Person && has.person+n > t.limits.Person:
-			return &Full{Account: a.Key, Caller: all[0].Key, What: t.what, Held: has.person, Limit: t.limits.Person, Person: true}
+			return &FullError{Account: a.Key, Caller: all[0].Key, What: t.what, Held: has.person, Limit: t.limits.Person, Person: true}
 		}
 	}
 	return nil

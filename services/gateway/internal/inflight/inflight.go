@@ -33,7 +33,7 @@ const (
 )
 
 // ErrFull means that a principal of the caller's chain, or a person behind it, has as much in flight as it may
-// have. Compare with errors.Is; a [*quota.Full] says whose share it is.
+// have. Compare with errors.Is; a [*quota.FullError] says whose share it is.
 var ErrFull = quota.ErrFull
 
 // ErrThere means that a server has as many requests of a principal and its agents as it may have. Compare

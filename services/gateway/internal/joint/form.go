@@ -65,7 +65,7 @@ func (w *walker) retitle(field string) error {
 
 // formValue marks the texts of any other value.
 func (w *walker) formValue() error {
-	switch w.dec.PeekKind() {
+	switch w.dec.PeekKind() { //nolint:exhaustive // the others hold no texts
 	case '{':
 		return w.form("")
 	case '[':

@@ -84,7 +84,7 @@ type minute struct {
 
 type kind struct{ server, method string }
 
-// note counts a message. Errors: a [*quota.Full] where it may not pass.
+// note counts a message. Errors: a [*quota.FullError] where it may not pass.
 func (c *passed) note(m Passing, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

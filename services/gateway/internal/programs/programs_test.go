@@ -125,7 +125,7 @@ func TestX15FilesThatACommandExecutesAreFound(t *testing.T) {
 				env[name] = put(value)
 			}
 			found := programs.Files(&programs.Command{Program: words[0], Args: words[1:], Env: env, Dir: put(c.dir), Home: filepath.Join(root, "home")})
-			for _, want := range strings.Fields(c.want) {
+			for want := range strings.FieldsSeq(c.want) {
 				path := filepath.Join(root, want)
 				if !slices.ContainsFunc(found, func(f string) bool { return path == f || strings.HasPrefix(path, f+"/") }) {
 					t.Errorf("%s is not found: %s", want, found)

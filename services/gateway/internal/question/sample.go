@@ -69,7 +69,7 @@ func usesTools(messages jsontext.Value) bool {
 // hasToolContent looks at one content, or at a list of some.
 func hasToolContent(content jsontext.Value) bool {
 	var blocks []map[string]jsontext.Value
-	switch content.Kind() {
+	switch content.Kind() { //nolint:exhaustive // the others hold no blocks
 	case '[':
 		if json.Unmarshal(content, &blocks) != nil {
 			return true // not to be read, so it may be anything

@@ -31,7 +31,7 @@ var (
 	// ErrUnknown means that the principal has no such session on that server.
 	ErrUnknown = errors.New("no such session")
 	// ErrTooMany means that the principal, one that stands behind it, or the person whom it works for has as
-	// many sessions as it may have, each with a request in flight or about to be opened. A [*quota.Full] says
+	// many sessions as it may have, each with a request in flight or about to be opened. A [*quota.FullError] says
 	// which of them.
 	ErrTooMany = errors.New("too many sessions are at work")
 )

@@ -18,11 +18,11 @@ var ErrChange = errors.New("it lists what can't follow the list before")
 type Basis string
 
 const (
-	// Before: the list that the journal led to.
+	// Before means the list that the journal led to.
 	Before Basis = ""
-	// Made: nothing, for the agent has just been made. The change lists everything.
+	// Made means nothing, because the agent has just been made. The change lists everything.
 	Made Basis = "made"
-	// Found: nothing, for the journal began before journals listed what is stored. The change lists
+	// Found means nothing, because the journal began before journals listed what is stored. The change lists
 	// everything, and how it came about is not told.
 	Found Basis = "found"
 )

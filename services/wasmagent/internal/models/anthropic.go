@@ -73,15 +73,15 @@ func (d messages) read(ctx context.Context, stream *ssestream.Stream[anthropic.M
 		}
 	}
 	if err := stream.Err(); err != nil {
-		if said, ok := errors.AsType[*anthropic.Error](err); ok { // of an event: a status of its own is a Failure
+		if said, ok := errors.AsType[*anthropic.Error](err); ok { // of an event: a status of its own is a FailureError
 			return out, eventFailure([]byte(said.RawJSON()), begun)
 		}
 		return out, lostError(ctx, err, begun)
 	}
-	switch all.StopReason {
-	case "":
+	if all.StopReason == "" {
 		return out, noEnd(begun)
-	case anthropic.StopReasonMaxTokens:
+	}
+	if all.StopReason == anthropic.StopReasonMaxTokens {
 		return out, ErrCut
 	}
 	for _, block := range all.Content {

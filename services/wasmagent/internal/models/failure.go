@@ -11,7 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Kinds of a [Failure], for [errors.Is].
+// Kinds of a [FailureError], for [errors.Is].
 var (
 	// ErrRateLimited: the provider allows no more questions for now (429).
 	ErrRateLimited = errors.New("the provider of the model allows no more questions now")
@@ -32,8 +32,8 @@ var (
 // maxSaid is how much of a provider's own words an error repeats, in bytes.
 const maxSaid = 300
 
-// Failure is why a question has no answer. It wraps its kind.
-type Failure struct {
+// FailureError is why a question has no answer. It wraps its kind.
+type FailureError struct {
 	Kind error
 	// Status is the HTTP status of the provider's answer; 0 when there was none.
 	Status int
@@ -52,7 +52,7 @@ type Failure struct {
 }
 
 // Error says what happened, with the provider's status and words.
-func (f *Failure) Error() string {
+func (f *FailureError) Error() string {
 	out := f.Kind.Error()
 	if f.Status != 0 {
 		out += fmt.Sprintf(": status %d %s", f.Status, http.StatusText(f.Status))
@@ -70,7 +70,7 @@ func (f *Failure) Error() string {
 }
 
 // Unwrap implements errors.Unwrap.
-func (f *Failure) Unwrap() error { return f.Kind }
+func (f *FailureError) Unwrap() error { return f.Kind }
 
 // refusal is the error object that both APIs answer with.
 type refusal struct {
@@ -115,9 +115,9 @@ func line(said string) string {
 var noQuota = map[string]bool{"insufficient_quota": true, "billing_not_active": true}
 
 // statusFailure is the failure that an HTTP status of 300 or more means.
-func statusFailure(status int, header http.Header, body []byte, now time.Time) *Failure {
+func statusFailure(status int, header http.Header, body []byte, now time.Time) *FailureError {
 	said := refusalOf(body)
-	f := &Failure{Kind: ErrRejected, Status: status, Said: said.Message, After: retryAfter(status, header, now)}
+	f := &FailureError{Kind: ErrRejected, Status: status, Said: said.Message, After: retryAfter(status, header, now)}
 	switch {
 	case status == http.StatusTooManyRequests:
 		f.Kind, f.again = ErrRateLimited, !noQuota[said.Code] && !noQuota[said.Type]
@@ -138,9 +138,9 @@ func statusFailure(status int, header http.Header, body []byte, now time.Time) *
 
 // eventFailure is the failure that an error inside of a stream means. begun reports whether an
 // answer had begun.
-func eventFailure(event []byte, begun bool) *Failure {
+func eventFailure(event []byte, begun bool) *FailureError {
 	said := refusalOf(event)
-	f := &Failure{Kind: ErrOverloaded, Said: said.Message, again: true}
+	f := &FailureError{Kind: ErrOverloaded, Said: said.Message, again: true}
 	switch said.Type {
 	case "rate_limit_error", "rate_limit_exceeded", "tokens", "requests":
 		f.Kind = ErrRateLimited

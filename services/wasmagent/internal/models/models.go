@@ -52,7 +52,7 @@ type Answer struct {
 }
 
 // A driver asks the models of a provider once. It tells pieces of the answer as they come. Its
-// errors are a bare [*Failure], [ErrCut], [ErrLarge] and the context's.
+// errors are a bare [*FailureError], [ErrCut], [ErrLarge] and the context's.
 type driver interface {
 	ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error)
 }
@@ -159,7 +159,7 @@ func (m *Models) HasPrice(model string) bool {
 // Ask asks a model. Pieces of the answer are told as they come, and so is each wait before the
 // provider is asked again, which happens only before an answer has begun.
 //
-// Errors: [ErrNone], [*Failure], [ErrCut], [ErrLarge] and the context's. With an error the answer
+// Errors: [ErrNone], [*FailureError], [ErrCut], [ErrLarge] and the context's. With an error the answer
 // holds what the question may cost all the same, as far as it is counted or can be estimated; it
 // is zero when the provider refused the question.
 func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
@@ -180,7 +180,7 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell
 		}
 		return err
 	})
-	if f, ok := errors.AsType[*Failure](err); ok {
+	if f, ok := errors.AsType[*FailureError](err); ok {
 		f.Said = line(clean.Log(f.Said))
 		if !f.Charged {
 			return Answer{}, err

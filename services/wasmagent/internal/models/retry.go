@@ -47,7 +47,7 @@ func (r Retry) wait(tries int, after time.Duration) time.Duration {
 func (r Retry) asks(ctx context.Context, tell func(string), once func() error) error {
 	for tries := 1; ; tries++ {
 		err := once()
-		f, failed := err.(*Failure) //nolint:errorlint // drivers return it bare
+		f, failed := err.(*FailureError) //nolint:errorlint // drivers return it bare
 		if !failed {
 			return err
 		}
@@ -69,7 +69,7 @@ func (r Retry) asks(ctx context.Context, tell func(string), once func() error) e
 }
 
 // short is the failure without the provider's words, for progress.
-func (f *Failure) short() string {
+func (f *FailureError) short() string {
 	if f.Status == 0 {
 		return f.Kind.Error()
 	}

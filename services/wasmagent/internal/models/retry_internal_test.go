@@ -48,18 +48,18 @@ func TestRetryAfter_EveryFormThatProvidersUse(t *testing.T) {
 func TestRetry_WaitsWithinTheDeadline(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		failure     Failure
+		failure     FailureError
 		deadline    time.Duration
 		tries       int
 		least, most time.Duration
 	}{
-		"back-off":             {Failure{Kind: ErrOverloaded, again: true}, time.Hour, 5, 7500 * time.Millisecond, 15 * time.Second},
-		"as the provider says": {Failure{Kind: ErrRateLimited, After: 20 * time.Second, again: true}, time.Hour, 5, 80 * time.Second, 84 * time.Second},
-		"too long":             {Failure{Kind: ErrRateLimited, After: 6 * time.Minute, again: true}, time.Hour, 1, 0, 0},
-		"forever":              {Failure{Kind: ErrRateLimited, After: math.MaxInt64, again: true}, time.Hour, 1, 0, 0},
-		"beyond the deadline":  {Failure{Kind: ErrRateLimited, After: 20 * time.Second, again: true}, 30 * time.Second, 2, 20 * time.Second, 21 * time.Second},
-		"begun":                {Failure{Kind: ErrBroken, Charged: true, again: true}, time.Hour, 1, 0, 0},
-		"for good":             {Failure{Kind: ErrRejected}, time.Hour, 1, 0, 0},
+		"back-off":             {FailureError{Kind: ErrOverloaded, again: true}, time.Hour, 5, 7500 * time.Millisecond, 15 * time.Second},
+		"as the provider says": {FailureError{Kind: ErrRateLimited, After: 20 * time.Second, again: true}, time.Hour, 5, 80 * time.Second, 84 * time.Second},
+		"too long":             {FailureError{Kind: ErrRateLimited, After: 6 * time.Minute, again: true}, time.Hour, 1, 0, 0},
+		"forever":              {FailureError{Kind: ErrRateLimited, After: math.MaxInt64, again: true}, time.Hour, 1, 0, 0},
+		"beyond the deadline":  {FailureError{Kind: ErrRateLimited, After: 20 * time.Second, again: true}, 30 * time.Second, 2, 20 * time.Second, 21 * time.Second},
+		"begun":                {FailureError{Kind: ErrBroken, Charged: true, again: true}, time.Hour, 1, 0, 0},
+		"for good":             {FailureError{Kind: ErrRejected}, time.Hour, 1, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +72,7 @@ func TestRetry_WaitsWithinTheDeadline(t *testing.T) {
 					f := c.failure
 					return &f
 				})
-				var f *Failure
+				var f *FailureError
 				if !errors.As(err, &f) || f.Tries != tries || tries != c.tries || told != tries-1 {
 					t.Errorf("asked %d times, told %d times: %v", tries, told, err)
 				}
@@ -90,7 +90,7 @@ func TestRetry_EndsWithItsCaller(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { time.Sleep(time.Second); cancel() }()
 		begin := time.Now()
-		err := Retry{5, time.Minute}.asks(ctx, func(string) {}, func() error { return &Failure{Kind: ErrOverloaded, again: true} })
+		err := Retry{5, time.Minute}.asks(ctx, func(string) {}, func() error { return &FailureError{Kind: ErrOverloaded, again: true} })
 		if !errors.Is(err, context.Canceled) || time.Since(begin) != time.Second {
 			t.Errorf("after %s: %v", time.Since(begin), err)
 		}

@@ -23,7 +23,7 @@ func transport() *http.Transport {
 	}
 }
 
-// wire bounds what is read of an answer, and makes every answer that is none a [Failure]: both
+// wire bounds what is read of an answer, and makes every answer that is none a [FailureError]: both
 // libraries hand that through.
 type wire struct{ inner http.RoundTripper }
 
@@ -65,7 +65,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 
 // lostError is what an error of a library means. begun reports whether an answer had begun.
 func lostError(ctx context.Context, err error, begun bool) error {
-	failure, found := errors.AsType[*Failure](err)
+	failure, found := errors.AsType[*FailureError](err)
 	timeout, isNet := errors.AsType[net.Error](err)
 	dial, isOp := errors.AsType[*net.OpError](err)
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
@@ -77,27 +77,27 @@ func lostError(ctx context.Context, err error, begun bool) error {
 	case found:
 		return failure
 	case errors.Is(err, errCutOff) && begun:
-		return &Failure{Kind: ErrBroken, Charged: true}
-	case isNet && timeout.Timeout() && !(isOp && dial.Op == "dial"): // it has the question, and may work on it
-		return &Failure{Kind: ErrUnreachable, Said: "it did not answer in time", Charged: true}
+		return &FailureError{Kind: ErrBroken, Charged: true}
+	case isNet && timeout.Timeout() && (!isOp || dial.Op != "dial"): // it has the question, and may work on it
+		return &FailureError{Kind: ErrUnreachable, Said: "it did not answer in time", Charged: true}
 	case untrusted:
-		return &Failure{Kind: ErrUnreachable, Said: "its certificate is not trusted"}
+		return &FailureError{Kind: ErrUnreachable, Said: "its certificate is not trusted"}
 	case errors.Is(err, errCutOff), isNet:
-		return &Failure{Kind: ErrUnreachable, again: true}
+		return &FailureError{Kind: ErrUnreachable, again: true}
 	}
 	return malformed("its pieces can't be read")
 }
 
-func malformed(why string) *Failure {
-	return &Failure{Kind: ErrMalformed, Said: why, Charged: true}
+func malformed(why string) *FailureError {
+	return &FailureError{Kind: ErrMalformed, Said: why, Charged: true}
 }
 
-func rejected(why string) *Failure { return &Failure{Kind: ErrRejected, Said: why} }
+func rejected(why string) *FailureError { return &FailureError{Kind: ErrRejected, Said: why} }
 
 // noEnd is what an answer without an end means: it broke off, or there was none.
-func noEnd(begun bool) *Failure {
+func noEnd(begun bool) *FailureError {
 	if begun {
-		return &Failure{Kind: ErrBroken, Charged: true}
+		return &FailureError{Kind: ErrBroken, Charged: true}
 	}
 	return malformed("it is empty")
 }

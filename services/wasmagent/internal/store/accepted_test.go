@@ -27,7 +27,7 @@ func openBefore(t *testing.T, cfg store.Config, template *wasmagentv1.Template) 
 		}
 		files[name] = &fstest.MapFile{Data: text}
 	}
-	db, err := sqlstore.Open(t.Context(), sqlstore.Config{Source: cfg.Source, File: cfg.File, Migrations: files, Log: cfg.Log})
+	db, err := sqlstore.Open(t.Context(), sqlstore.Config{Name: "wasmagent", Marker: "agents", Source: cfg.Source, File: cfg.File, Migrations: files, Log: cfg.Log})
 	if err != nil {
 		t.Fatal(err)
 	}
