@@ -352,21 +352,21 @@ func TestEventsAreWaitedFor(t *testing.T) {
 	c := newMesh(t).agent(t, "ana")
 	id := c.create(new(wasmagentv1.CreateAgentRequest))
 	page, err := c.ListEvents(c.ctx, &wasmagentv1.ListEventsRequest{AgentId: id})
-	if err != nil || len(page.GetEvents()) != 1 || page.GetMore() {
+	if err != nil || len(page.GetEvents()) != 2 || page.GetMore() {
 		t.Fatalf("%v %v", page, err)
 	}
 	go func() {
 		time.Sleep(100 * time.Millisecond)
 		_, _, _ = c.prompt(id, "say x")
 	}()
-	for came := 0; came < 4; came += len(page.GetEvents()) { // the turn writes them one after the other
+	for came := 0; came < 5; came += len(page.GetEvents()) { // the turn writes them one after the other
 		page, err = c.ListEvents(c.ctx, &wasmagentv1.ListEventsRequest{AgentId: id, PageToken: page.GetNextPageToken(), Wait: durationpb.New(30 * time.Second)})
 		if err != nil || len(page.GetEvents()) == 0 {
 			t.Fatalf("%v %v", page, err)
 		}
 	}
 	page, err = c.ListEvents(c.ctx, &wasmagentv1.ListEventsRequest{AgentId: id, PageToken: page.GetNextPageToken(), Wait: durationpb.New(10 * time.Millisecond)})
-	if err != nil || len(page.GetEvents()) != 0 || page.GetNextPageToken() != "5" {
+	if err != nil || len(page.GetEvents()) != 0 || page.GetNextPageToken() != "7" {
 		t.Fatalf("%v %v", page, err)
 	}
 }
