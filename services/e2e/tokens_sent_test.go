@@ -11,9 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// commandsWithTokens are those that send a token over HTTP, each with what it reads.
+// commandsWithTokens are those that send a token over HTTP first. `sluice tools` without a server asks over gRPC which
+// servers there are before it sends anything over HTTP.
 var commandsWithTokens = map[string][]string{
-	"call": {"call", "demo", "echo"}, "tools": {"tools", "demo"}, "tools of all": {"tools"}, "stdio": {"stdio"},
+	"call": {"call", "demo", "echo"}, "tools": {"tools", "demo"}, "stdio": {"stdio"},
 	"stdio to one": {"stdio", "--server", "demo"},
 }
 
