@@ -302,7 +302,7 @@ func (a *asking) full(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, e
 
 // tooManyPending says whose calls wait, and what the caller can do.
 func tooManyPending(full *quota.FullError) string {
-	return full.Error() + " (approvals.max_pending). Wait for one of them, or until people have decided, and then make this call again."
+	return full.Error() + " (approvals.max_pending). Call sluice_approval_wait, which returns when one of them is decided, or wait until people have decided, and then make this call again."
 }
 
 // tooOften refuses where people were asked as often as they may be for a caller, or for

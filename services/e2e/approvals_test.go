@@ -200,7 +200,7 @@ func TestN2TooManyPending(t *testing.T) {
 	}
 	resp := c.Call("pay", `{"n":2}`)
 	if d, text := resp.Decision(t), resp.Text(t); d.Code != "too_many_pending" || !d.Retryable ||
-		!strings.HasPrefix(text, "Not executed: 2 calls of this caller") || !strings.Contains(text, "(approvals.max_pending)") || !strings.Contains(text, "sluice_approval_wait") {
+		!strings.HasPrefix(text, "Not executed: agent and agents made by agent hold 2 of 2 calls that wait for people") || !strings.Contains(text, "(approvals.max_pending)") || !strings.Contains(text, "sluice_approval_wait") {
 		t.Errorf("answered %s", resp.Body)
 	}
 }

@@ -24,6 +24,9 @@ const (
 	// newsAfter is how old the gateway's own list may be where a tool is not on it: a
 	// server may have got it since.
 	newsAfter = 30 * time.Second
+	// changedAfter is how old the gateway's own list may be when a session is shown a definition that is not the
+	// accepted one: a server that has another one for each list makes the gateway list it no more often than this.
+	changedAfter = 2 * time.Second
 	// maxViews is how many callers' views of lists are kept, and maxSeen how many names
 	// they may have together.
 	maxViews = 10_000
