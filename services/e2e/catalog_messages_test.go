@@ -8,11 +8,13 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
 // What differs from run to run, and what stands for it.
@@ -87,7 +89,10 @@ func (r *transcript) happens(what string) {
 	case "the server lists other tools":
 		changed := strings.Replace(library(described("purge", "Purges everything.")), `"Gets a note.","inputSchema":{"type":"object"}`, `"Gets a note.","inputSchema":{"type":"object","required":["why"]}`, 1)
 		r.up.List(changed)
-		r.lists()
+		eventually.Within(r.t, 30*time.Second, "the gateway lists the server itself", func() bool {
+			r.lists()
+			return strings.Contains(r.command("catalog list --waiting"), "changed, waits")
+		})
 	case "a viewer asks":
 		r.token = stack.ViewerToken
 	case "nobody knows who asks":
