@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
@@ -84,6 +85,8 @@ type Server struct {
 	Remove []string
 	// Recycle is how many calls a process serves before it is replaced; 0 is no end.
 	Recycle int
+	// Limits are what one process may take; the zero value means the defaults.
+	Limits stdio.Limits
 	// Sandbox says what the program is kept away from; the zero value starts none
 	// unless everything holds.
 	Sandbox Sandbox
@@ -211,6 +214,7 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (Server, error)
 		out.Command = s.Stdio.Command
 		out.Remove, out.Recycle = s.Stdio.Remove, s.Stdio.Recycle
 		out.Shared = s.Stdio.Per == "shared"
+		out.Limits = stdio.Limits{Tasks: s.Stdio.Limits.Tasks, Memory: int64(s.Stdio.Limits.Memory), Disk: int64(s.Stdio.Limits.Disk)}
 		out.Sandbox = sandboxFrom(f, &s.Stdio.Sandbox)
 		if s.Stdio.Dir != "private" {
 			out.Dir = f.Path(s.Stdio.Dir)

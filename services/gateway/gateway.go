@@ -50,6 +50,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
@@ -108,6 +109,7 @@ type Service struct {
 	servers  map[string]*upstream.Server
 	answers  *room.Room
 	holds    map[string]sandbox.Report
+	limiter  *proclimit.Limiter
 	left     []approvals.Left
 	pipeline *pipeline.Pipeline
 	edge     *edge.Edge
@@ -194,9 +196,12 @@ func (s *Service) newTransport(ctx context.Context, name string, server Server) 
 	if err != nil {
 		return nil, err
 	}
-	s.holds[name] = held.Holds()
-	s.deps.Log.InfoContext(ctx, "what the kernel holds of a server over stdio", "server", name, "sandbox", held.Holds().String())
-	return stdio.New(server.stdio(name, s.cfg.workRoot(), s.deps.Env), stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held})
+	if s.limiter == nil {
+		s.limiter = proclimit.New()
+	}
+	s.holds[name] = withLimits(held.Holds(), s.limiter.Report())
+	s.deps.Log.InfoContext(ctx, "what the kernel holds of a server over stdio", "server", name, "sandbox", s.holds[name].String())
+	return stdio.New(server.stdio(name, s.cfg.workRoot(), s.deps.Env), stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held, Limiter: s.limiter})
 }
 
 // newMethods returns what reaches a gRPC server.
@@ -307,8 +312,14 @@ func (s *Service) NotReady() []string {
 	return why
 }
 
-// Degraded says which other roles are away; empty where none is. Anybody may read it.
-func (s *Service) Degraded() []string { return s.peers.missing() }
+// Degraded says which other roles are away, and whether the disk is full; empty where all is well. Anybody may read it.
+func (s *Service) Degraded() []string {
+	why := s.peers.missing()
+	if s.journal.Short() {
+		why = append(why, "the disk of the journal is full: records go into the space that it has reserved, for some thousand calls; make room")
+	}
+	return why
+}
 
 // Run serves MCP until ctx ends, then lets requests in flight end, and then the
 // sessions that they need.
@@ -375,6 +386,9 @@ func (s *Service) Close() error {
 	}
 	for _, up := range s.servers {
 		errs = append(errs, up.Close())
+	}
+	if s.limiter != nil {
+		errs = append(errs, s.limiter.Close())
 	}
 	if s.journal != nil {
 		errs = append(errs, s.journal.Close())

@@ -232,6 +232,9 @@ func (x *exchange) silent(ctx context.Context, answer upstream.Answer, err error
 // unanswered is the refusal of a request that is no call and has no answer.
 func unanswered(err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
+	if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
+		refused.Message, refused.RetryAfter = limit.Error()+".", limit.RetryAfter
+	}
 	switch {
 	case errors.Is(err, upstream.ErrTimeout):
 		refused.Code = commonv1.Code_CODE_UPSTREAM_TIMEOUT
