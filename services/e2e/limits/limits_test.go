@@ -83,7 +83,7 @@ const noCgroups = "mount -t tmpfs none /sys/fs/cgroup"
 var ways = map[string]string{"cgroup": "", "watched": noCgroups}
 
 // Point 10: a program that starts processes or threads without end is ended, and nothing else is.
-func TestLimits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
+func TestX20Limits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 	for way, setup := range ways {
 		for _, kind := range []string{"fork", "setsid", "double-fork", "threads"} {
 			t.Run(way+"/"+kind, func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestLimits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 }
 
 // Point 10: a program that takes memory without end is ended, whichever of its processes takes it.
-func TestLimits_ServerThatTakesMemoryWithoutEndIsEnded(t *testing.T) {
+func TestX20Limits_ServerThatTakesMemoryWithoutEndIsEnded(t *testing.T) {
 	for way, setup := range ways {
 		for _, kind := range []string{"memory", "grandchild"} {
 			t.Run(way+"/"+kind, func(t *testing.T) {
@@ -127,7 +127,7 @@ func (m *mesh) saysInStatus(text string) {
 }
 
 // A server that was ended for a limit is started again only after a pause, and says why.
-func TestLimits_EndedServerIsStartedAgainAfterAPause(t *testing.T) {
+func TestX20Limits_EndedServerIsStartedAgainAfterAPause(t *testing.T) {
 	m := meshOf(t, "tasks: 200", "", "")
 	m.refusedFor(m.attack("fork"), "tasks")
 	c := stack.NewClient(t, m.MCP("attacker"), stack.AgentToken)
@@ -141,7 +141,7 @@ func TestLimits_EndedServerIsStartedAgainAfterAPause(t *testing.T) {
 }
 
 // Nothing that the program started outlives it, wherever that went.
-func TestLimits_NothingOfAnEndedServerIsLeft(t *testing.T) {
+func TestX20Limits_NothingOfAnEndedServerIsLeft(t *testing.T) {
 	for way, setup := range ways {
 		t.Run(way, func(t *testing.T) {
 			m := meshOf(t, "tasks: 200", "", setup)
@@ -152,7 +152,7 @@ func TestLimits_NothingOfAnEndedServerIsLeft(t *testing.T) {
 }
 
 // `status` and `doctor` say how limits hold on this system.
-func TestLimits_StatusSaysWhatIsNotHeld(t *testing.T) {
+func TestX20Limits_StatusSaysWhatIsNotHeld(t *testing.T) {
 	m := meshOf(t, "", "", noCgroups)
 	m.saysInStatus("tasks: watched, not limited by the kernel")
 	m.saysInStatus("memory: watched, not limited by the kernel")
@@ -163,7 +163,7 @@ func TestLimits_StatusSaysWhatIsNotHeld(t *testing.T) {
 }
 
 // The kernel ends a child before the mesh where memory is short.
-func TestLimits_ChildrenAreTheFirstThatTheKernelEnds(t *testing.T) {
+func TestX20Limits_ChildrenAreTheFirstThatTheKernelEnds(t *testing.T) {
 	m := meshOf(t, "", "", "")
 	if got := m.attack("oom").Text(t); !strings.Contains(got, "score 800") {
 		t.Errorf("it says %s", got)

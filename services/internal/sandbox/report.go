@@ -30,5 +30,8 @@ func (r Report) String() string {
 	if r.Why != "" {
 		parts = append(parts, r.Why)
 	}
+	if r.By == "" && len(r.Held) > 0 {
+		parts = append(parts, "limited all the same: "+strings.Join(r.Held, ", "))
+	}
 	return strings.Join(parts, "; ")
 }
