@@ -52,15 +52,9 @@ func findControllers() (pids, memory *controller, why []error) {
 	if err != nil {
 		return nil, nil, []error{err}
 	}
-	find := func(name string) *controller {
-		c, err := findController(name, mounts, paths)
-		if err != nil {
-			why = append(why, err)
-			return nil
-		}
-		return c
-	}
-	return find("pids"), find("memory"), why
+	pids, noPIDs := findController("pids", mounts, paths)
+	memory, noMemory := findController("memory", mounts, paths)
+	return pids, memory, []error{noPIDs, noMemory}
 }
 
 func findController(name string, mounts map[string]cgroupMount, paths map[string]string) (*controller, error) {

@@ -60,8 +60,8 @@ func New() *Limiter {
 	}
 	l.report.add(Tasks, l.pids.number())
 	l.report.add(Memory, l.memory.number())
-	if len(l.report.NotHeld) > 0 {
-		l.report.Why = strings.ReplaceAll(errors.Join(why...).Error(), "\n", "; ")
+	if err := errors.Join(why...); err != nil {
+		l.report.Why = strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	return l
 }

@@ -81,10 +81,22 @@ func (g *Group) count(all map[int]process) {
 		if find(pid) {
 			known[pid] = p.started
 			g.usage.tasks += p.threads
-			g.usage.memory += p.resident
+			g.usage.memory += p.resident - sharedMemory(pid)
 		}
 	}
 	g.known = known
+}
+
+// sharedMemory returns how much of a process's resident memory is of files or shared, in bytes (proc_pid_statm(5)):
+// pages of one program would otherwise count once for each of its processes.
+func sharedMemory(pid int) int64 {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
+	fields := strings.Fields(string(raw))
+	if err != nil || len(fields) < 3 {
+		return 0
+	}
+	n, _ := strconv.ParseInt(fields[2], 10, 64)
+	return n * int64(os.Getpagesize())
 }
 
 // kill ends every process of the group, wherever it went.
