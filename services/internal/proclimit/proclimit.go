@@ -60,7 +60,7 @@ type Report struct {
 	Why string
 }
 
-// words returns how a limit is held.
+// add notes how a limit is held.
 func (r *Report) add(limit string, version int) {
 	if version > 0 {
 		r.Held = append(r.Held, fmt.Sprintf("%s: limited by cgroup version %d", limit, version))
