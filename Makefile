@@ -61,6 +61,12 @@ patience: npm ## Let official clients wait 90 s for a person, beyond the time th
 
 PATIENCE ?= 90s
 
+.PHONY: waits
+waits: ## Let an agent wait for its approval for WAITS, through progress reports of the gateway (WAITS=35s)
+	cd services && SLUICE_APPROVAL_WAIT=$(WAITS) go test ./e2e -run 'TestAgents_ApprovedLongAfterThePrompt' -count=1 -v -timeout 30m
+
+WAITS ?= 35s
+
 .PHONY: soak
 soak: ## Call servers that work for SOAK in SESSIONS sessions, while one hangs and one dies every second (SOAK=10m SESSIONS=1000)
 	cd services && SLUICE_SOAK=$(SOAK) SLUICE_SESSIONS=$(SESSIONS) go test ./e2e -run TestServersThatFail -count=1 -v -timeout 2h
@@ -110,6 +116,13 @@ many: ## Make many agents and time their prompts, asleep and awake (MANY=10000)
 	cd services && SLUICE_MANY=$(MANY) go test ./wasmagent -run 'TestMany(Agents|Prompts)$$' -count=1 -v -timeout 60m
 
 MANY ?= 10000
+
+.PHONY: faults
+faults: build ## Take TURNS turns of agents whose model fails in every way, by a seed (TURNS=1000 SEED=1)
+	cd services && SLUICE_TURNS=$(TURNS) SLUICE_SEED=$(SEED) go test ./e2e -run 'TestModelFaults_NoTurnLosesOrRepeatsACall$$' -count=1 -v -timeout 60m
+
+TURNS ?= 1000
+SEED  ?= 1
 
 .PHONY: failpoints
 failpoints: ## Kill the mesh at each failpoint with SEEDS=200 seeds; goes on where it was stopped

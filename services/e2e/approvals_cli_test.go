@@ -96,7 +96,7 @@ func TestAViewInPartsIsShownAndApprovedWhole(t *testing.T) {
 		t.Errorf("%d characters of the text are shown, want all %d", n, 3<<20)
 	}
 	approved := f.words(t, anaToken, "approve", id)
-	if approved.Code != 0 || !strings.HasSuffix(approved.Stdout, id+" is approved\n") {
+	if approved.Code != 0 || !strings.Contains(approved.Stdout, id+" is approved: the call runs once, when its caller makes it again or still waits for it, before ") {
 		t.Fatalf("exit code %d: %s", approved.Code, approved.Stderr)
 	}
 	if resp := c.Call("send", arguments); resp.IsError(t) || len(f.up.Calls("send")) != 1 {

@@ -61,7 +61,7 @@ func (s *Service) GetStatus(context.Context, *gatewayv1.GetStatusRequest) (*gate
 			status.RestsUntil = timestamppb.New(until)
 		}
 		if r, ok := s.holds[name]; ok {
-			status.Sandbox = &gatewayv1.Sandbox{By: r.By, Held: r.Held, NotHeld: r.NotHeld, Why: r.Why}
+			status.Sandbox = &gatewayv1.Sandbox{By: r.By, Held: r.Held, NotHeld: slices.Concat(r.NotHeld, r.Opened), Why: r.Why}
 		}
 		resp.Servers = append(resp.Servers, status)
 	}

@@ -164,8 +164,9 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.sessions, err = session.NewStore(session.Config{Idle: s.cfg.SessionIdle, MaxPerPrincipal: s.cfg.MaxSessions, Ended: s.ended}, s.deps.Log); err != nil {
 		return err
 	}
+	files := s.cfg.programFiles(s.deps.Env)
 	for name, server := range s.cfg.Servers {
-		over, err := s.newTransport(ctx, name, server)
+		over, err := s.newTransport(ctx, name, server, files)
 		if err != nil {
 			return err
 		}
@@ -184,22 +185,22 @@ func (s *Service) open(ctx context.Context) (err error) {
 	return s.listen(ctx)
 }
 
-// newTransport returns what reaches a server.
-func (s *Service) newTransport(ctx context.Context, name string, server Server) (upstream.Transport, error) {
+// newTransport returns what reaches a server. The files are those of programs.
+func (s *Service) newTransport(ctx context.Context, name string, server Server, files map[string][]string) (upstream.Transport, error) {
 	if server.URL != "" {
 		return streamable.New(streamable.Config{Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets}, s.deps.Log)
 	}
 	if server.Target != "" {
 		return s.newMethods(name, server)
 	}
-	held, err := s.cfg.sandbox(name, s.deps.Launcher, s.deps.Env)
+	held, report, err := s.cfg.sandbox(name, s.deps.Launcher, s.deps.Env, files)
 	if err != nil {
 		return nil, err
 	}
 	if s.limiter == nil {
 		s.limiter = proclimit.New()
 	}
-	s.holds[name] = withLimits(held.Holds(), s.limiter.Report())
+	s.holds[name] = withLimits(report, s.limiter.Report())
 	s.deps.Log.InfoContext(ctx, "what the kernel holds of a server over stdio", "server", name, "sandbox", s.holds[name].String())
 	return stdio.New(server.stdio(name, s.cfg.workRoot(), s.deps.Env), stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held, Limiter: s.limiter})
 }

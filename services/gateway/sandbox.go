@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/programs"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
@@ -56,8 +57,26 @@ func absolute(path string) string {
 	return path
 }
 
-// rules are those of a server over stdio.
-func (c *Config) rules(name string, env config.Env) sandbox.Rules {
+// programFiles returns what the program of each server over stdio consists of on this machine, by the server's name,
+// and under the empty name what is the system's.
+func (c *Config) programFiles(env config.Env) map[string][]string {
+	out := map[string][]string{"": programs.System()}
+	for name, s := range c.Servers {
+		if len(s.Command) == 0 {
+			continue
+		}
+		cfg := s.stdio(name, c.workRoot(), env)
+		path, vars, err := cfg.Program()
+		if err != nil {
+			continue // what is not there is found when it is started, and nothing of it can be read only
+		}
+		out[name] = programs.Files(&programs.Command{Program: path, Args: s.Command[1:], Env: vars, Dir: cfg.Dir, Home: cfg.Home})
+	}
+	return out
+}
+
+// rules are those of a server over stdio. The files are those of programFiles; nil for rules that start nothing.
+func (c *Config) rules(name string, env config.Env, files map[string][]string) sandbox.Rules {
 	s := c.Servers[name].Sandbox
 	r := sandbox.Rules{
 		Mode: s.Mode, Secret: append([]string{absolute(c.Data)}, c.Secrets...), Private: append([]string{c.workRoot()}, c.Documents...),
@@ -65,6 +84,17 @@ func (c *Config) rules(name string, env config.Env) sandbox.Rules {
 	}
 	if env != nil {
 		r.Home, _ = env("HOME")
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		r.ReadOnly = append(r.ReadOnly, files[name]...)
+	}
+	slices.Sort(r.ReadOnly)
+	r.ReadOnly = slices.Compact(r.ReadOnly)
+	r.Work = []string{"/tmp", "/var/tmp", "/dev/shm"}
+	for _, path := range []string{c.Servers[name].Dir, r.Home} {
+		if path != "" {
+			r.Work = append(r.Work, absolute(path))
+		}
 	}
 	return r
 }
@@ -97,7 +127,7 @@ func (c *Config) checkSandbox(name string) error {
 	if len(s.Command) == 0 || s.Sandbox.Mode == sandbox.Off {
 		return nil
 	}
-	rules := c.rules(name, nil)
+	rules := c.rules(name, nil, nil)
 	if err := rules.Check(); err != nil {
 		return fmt.Errorf("servers.%s.stdio.sandbox.%w", name, err)
 	}
@@ -114,24 +144,59 @@ func (c *Config) checkSandbox(name string) error {
 func Holds(cfg Config, launcher sandbox.Launcher, env config.Env) (map[string]sandbox.Report, error) {
 	out := make(map[string]sandbox.Report)
 	var errs []error
+	files := cfg.programFiles(env)
 	for _, name := range slices.Sorted(maps.Keys(cfg.Servers)) {
 		if len(cfg.Servers[name].Command) == 0 {
 			continue
 		}
-		s, err := cfg.sandbox(name, launcher, env)
+		_, report, err := cfg.sandbox(name, launcher, env, files)
 		if err = cmp.Or(cfg.checkSandbox(name), err); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		out[name] = s.Holds()
+		out[name] = report
 	}
 	return out, errors.Join(errs...)
 }
 
-func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env) (*sandbox.Sandbox, error) {
-	s, err := sandbox.New(launcher, c.rules(name, env))
+// sandbox returns the sandbox of a server, and what the kernel holds of it.
+func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env, files map[string][]string) (*sandbox.Sandbox, sandbox.Report, error) {
+	s, err := sandbox.New(launcher, c.rules(name, env, files))
 	if err != nil {
-		return nil, fmt.Errorf("servers.%s.stdio.sandbox: %w", name, err)
+		return nil, sandbox.Report{}, fmt.Errorf("servers.%s.stdio.sandbox: %w", name, err)
 	}
-	return s, nil
+	report := s.Holds()
+	report.Opened = c.opened(name, files)
+	return s, report, nil
+}
+
+// opened says which programs a server may change because its entry opens them for writing, and where the program keeps
+// it from writing in its working folder.
+func (c *Config) opened(name string, files map[string][]string) []string {
+	server := c.Servers[name]
+	if server.Sandbox.Mode == sandbox.Off {
+		return nil
+	}
+	var out []string
+	for _, written := range server.Sandbox.Write {
+		for _, owner := range slices.Sorted(maps.Keys(files)) {
+			overlaps := func(path string) bool { return below(path, written) || below(written, path) }
+			if owner != "" && slices.ContainsFunc(files[owner], overlaps) {
+				out = append(out, fmt.Sprintf("sandbox.write makes %s writable, which belongs to the program of server %s", written, owner))
+			}
+		}
+	}
+	for _, owner := range slices.Sorted(maps.Keys(files)) {
+		if server.Dir != "" && slices.Contains(files[owner], absolute(server.Dir)) && !slices.ContainsFunc(server.Sandbox.Write, func(w string) bool { return below(absolute(server.Dir), w) }) {
+			out = append(out, fmt.Sprintf("its dir %s is read only, for a program is in it: where it writes, name folders in sandbox.write", server.Dir))
+			break
+		}
+	}
+	return out
+}
+
+// below reports whether a path is a folder or lies in it.
+func below(path, folder string) bool {
+	rel, err := filepath.Rel(folder, path)
+	return err == nil && (rel == "." || filepath.IsLocal(rel))
 }

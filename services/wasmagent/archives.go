@@ -57,7 +57,7 @@ func (s *Service) export(ctx context.Context, a *agent.Agent, req *wasmagentv1.E
 			return nil, err
 		}
 		defer func() { <-s.packs }()
-		content, err := a.Content(ctx)
+		content, err := a.Content(ctx, req.GetAcceptNotCovered())
 		if err != nil {
 			return nil, err
 		}

@@ -45,7 +45,7 @@ func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 		if err != nil {
 			return nil, fmt.Errorf("agents.providers.%s.key: %w", name, err)
 		}
-		one := models.Provider{Kind: p.Kind, URL: p.URL, Key: key, MaxTokens: p.MaxTokens, Prices: make(map[string]models.Price)}
+		one := models.Provider{Kind: p.Kind, URL: p.URL, Key: key, MaxTokens: p.MaxTokens, Prices: make(map[string]models.Price), Retry: models.Retry{Tries: p.Tries, Backoff: p.Backoff}}
 		for model, cost := range p.Prices {
 			one.Prices[model] = models.Price(cost)
 		}
@@ -60,7 +60,7 @@ func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 	}
 	return New(
 		Config{Data: mesh.File.Path(mesh.File.Data), Source: source, Bucket: bucket, Hold: mesh.File.Approvals.Hold, Guests: listed, Accepts: accepts, Workers: mesh.File.Agents.Workers,
-			Models: providers, Model: mesh.File.Agents.Model, Server: server,
+			Models: providers, Model: mesh.File.Agents.Model, Server: server, PersonDay: PersonDay(mesh.File.Agents.PersonDay),
 		},
 		Deps{Gateway: gatewayv1.NewGatewayServiceClient(gateway), Log: mesh.Log},
 	)

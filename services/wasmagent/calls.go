@@ -128,6 +128,11 @@ func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hol
 	return out, nil
 }
 
+// Fault implements [agent.Host].
+func (h host) Fault(ctx context.Context, a *agent.Agent, fault any, stack []byte) {
+	h.log.ErrorContext(ctx, "a turn of an agent panicked", "agent", a.ID, "panic", fmt.Sprint(fault), "stack", string(stack))
+}
+
 // Alone implements [agent.Host].
 func (h host) Alone(ctx context.Context, a *agent.Agent, err error) {
 	if err != nil {
@@ -223,6 +228,9 @@ func result(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 			Text string `json:"text"`
 		} `json:"content"`
 		Structured jsontext.Value `json:"structuredContent"`
+		Meta       struct {
+			Status agent.Failure `json:"io.grpc/status"`
+		} `json:"_meta"`
 	}
 	if err := json.Unmarshal([]byte(answer.GetResultJson()), &said); err != nil {
 		return agent.ToolResult{Refused: &abi.Error{Code: "outcome_unknown", Message: fmt.Sprintf("the call was made, and its answer is none of a tool: %s", abi.Wrong(err))}, Ran: true}
@@ -233,5 +241,5 @@ func result(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 			texts = append(texts, part.Text)
 		}
 	}
-	return agent.ToolResult{Text: strings.Join(texts, "\n"), IsError: answer.GetIsError(), Structured: said.Structured}
+	return agent.ToolResult{Text: strings.Join(texts, "\n"), IsError: answer.GetIsError(), Structured: said.Structured, Failure: said.Meta.Status}
 }

@@ -59,10 +59,17 @@ var statuses = []struct {
 	{agent.ErrStopped, codes.FailedPrecondition, "AGENT_STOPPED"},
 	{agent.ErrNoModel, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
 	{models.ErrNone, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
-	{models.ErrRefused, codes.InvalidArgument, "MODEL_REFUSED"},
-	{models.ErrAway, codes.Unavailable, "MODEL_AWAY"},
+	// None is UNAVAILABLE, which means to callers that the agents' own service did not answer.
+	{models.ErrRejected, codes.InvalidArgument, "MODEL_REJECTED"},
+	{models.ErrAuth, codes.FailedPrecondition, "MODEL_AUTH"},
+	{models.ErrRateLimited, codes.ResourceExhausted, "MODEL_RATE_LIMITED"},
+	{models.ErrOverloaded, codes.ResourceExhausted, "MODEL_OVERLOADED"},
+	{models.ErrUnreachable, codes.Aborted, "MODEL_UNREACHABLE"},
+	{models.ErrBroken, codes.Aborted, "MODEL_ANSWER_BROKEN"},
+	{models.ErrMalformed, codes.Aborted, "MODEL_ANSWER_MALFORMED"},
 	{models.ErrCut, codes.ResourceExhausted, "MODEL_ANSWER_CUT"},
 	{models.ErrLarge, codes.ResourceExhausted, "MODEL_ANSWER_TOO_LARGE"},
+	{errDaySpent, codes.ResourceExhausted, "MODEL_COST_SPENT"},
 	{errQuestionsFull, codes.ResourceExhausted, "QUESTIONS_FULL"},
 	{agent.ErrTurn, codes.FailedPrecondition, "TURN_FAILED"},
 	{agent.ErrTurns, codes.FailedPrecondition, "TURNS_SPENT"},
@@ -99,12 +106,15 @@ var statuses = []struct {
 	{archive.ErrLarge, codes.ResourceExhausted, "ARCHIVE_TOO_LARGE"},
 	{agent.ErrABI, codes.FailedPrecondition, "ABI_UNSUPPORTED"},
 	{events.ErrChain, codes.DataLoss, "JOURNAL_BROKEN"},
+	{agent.ErrDiffers, codes.DataLoss, "STATE_DIFFERS"},
+	{agent.ErrNotCovered, codes.FailedPrecondition, "NOT_COVERED"},
 	{errModuleUnknown, codes.FailedPrecondition, "MODULE_UNKNOWN"},
 	{errSkill, codes.NotFound, "SKILL_UNKNOWN"},
 	{errPlugin, codes.NotFound, "PLUGIN_UNKNOWN"},
 	{errDestructive, codes.InvalidArgument, "TOOL_DESTRUCTIVE"},
 	{gallery.ErrUnknown, codes.NotFound, "TEMPLATE_UNKNOWN"},
 	{gallery.ErrQuarantined, codes.FailedPrecondition, "TEMPLATE_QUARANTINED"},
+	{gallery.ErrChanged, codes.Aborted, "TEMPLATE_CHANGED"},
 	{gallery.ErrExists, codes.AlreadyExists, "TEMPLATE_EXISTS"},
 	{gallery.ErrFull, codes.ResourceExhausted, "TEMPLATES_FULL"},
 	{gallery.ErrAllFull, codes.ResourceExhausted, "TEMPLATES_FULL"},
@@ -149,6 +159,9 @@ func toStatus(err error) error {
 			continue
 		}
 		out := &rpc.Error{Code: s.code, Reason: s.reason, Err: err}
+		if paid, ok := errors.AsType[paidError](err); ok {
+			out.Facts = paid.facts()
+		}
 		if at, ok := errors.AsType[placeError](err); ok {
 			out.Facts = map[string]string{"offset": strconv.FormatInt(at.next, 10)}
 		}

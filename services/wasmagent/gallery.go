@@ -29,7 +29,7 @@ func summaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSummary {
 		out = append(out, &wasmagentv1.TemplateSummary{
 			Id: t.GetId(), Name: t.GetName(), Description: t.GetDescription(), Category: t.GetCategory(), Tags: t.GetTags(),
 			Version: t.GetVersion(), Author: t.GetAuthor(), Builtin: t.GetBuiltin(), AddedBy: t.GetAddedBy(),
-			Quarantined: t.GetQuarantined(), EffectiveTools: sandbox, EffectiveRights: t.GetManifest(),
+			Quarantined: t.GetQuarantined(), EffectiveTools: sandbox, EffectiveRights: t.GetManifest(), Digest: gallery.Digest(t),
 		})
 	}
 	return out
@@ -149,7 +149,11 @@ func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemp
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	if err := from.Add(ctx, principal.Person(acting(ctx)), false, req.GetTemplate()); err != nil {
+	source := gallery.Written
+	if isOperator(acting(ctx)) {
+		source = gallery.ByOperator
+	}
+	if err := from.Add(ctx, principal.Person(acting(ctx)), source, req.GetTemplate()); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.AddTemplateResponse{Id: req.GetTemplate().GetId()}, nil
@@ -178,10 +182,27 @@ func (g galleryServer) ImportTemplates(ctx context.Context, req *wasmagentv1.Imp
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	if err := from.Add(ctx, principal.Person(acting(ctx)), !isOperator(acting(ctx)), all...); err != nil {
+	source := gallery.Imported
+	if isOperator(acting(ctx)) {
+		source = gallery.ByOperator
+	}
+	if err := from.Add(ctx, principal.Person(acting(ctx)), source, all...); err != nil {
 		return nil, toStatus(err)
 	}
 	return &wasmagentv1.ImportTemplatesResponse{ImportedCount: int32(len(all))}, nil
+}
+
+// GetTemplate implements wasmagentv1.GalleryServiceServer.
+func (g galleryServer) GetTemplate(ctx context.Context, req *wasmagentv1.GetTemplateRequest) (*wasmagentv1.GetTemplateResponse, error) {
+	from, err := g.templates(ctx)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	t, err := from.Get(acting(ctx).GetTenant(), req.GetId())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.GetTemplateResponse{Template: t, Digest: gallery.Digest(t)}, nil
 }
 
 // AcceptTemplate implements wasmagentv1.GalleryServiceServer.
@@ -190,7 +211,7 @@ func (g galleryServer) AcceptTemplate(ctx context.Context, req *wasmagentv1.Acce
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	t, err := from.Accept(ctx, acting(ctx).GetTenant(), req.GetId())
+	t, err := from.Accept(ctx, acting(ctx).GetTenant(), req.GetId(), req.GetDigest())
 	if err != nil {
 		return nil, toStatus(err)
 	}

@@ -182,14 +182,37 @@ func TestTemplatesAreKeptAndAccepted(t *testing.T) {
 	c.create(&wasmagentv1.CreateAgentRequest{Template: new("mine")})
 	_, err = c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("foreign")})
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "TEMPLATE_QUARANTINED")
-	_, err = c.gallery().AcceptTemplate(c.ctx, &wasmagentv1.AcceptTemplateRequest{Id: "foreign"})
-	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
 	operator := l.person(t, "operator")
-	if accepted, err := operator.gallery().AcceptTemplate(operator.ctx, &wasmagentv1.AcceptTemplateRequest{Id: "foreign"}); err != nil || accepted.GetTemplate().GetQuarantined() {
+	shown, err := operator.gallery().GetTemplate(operator.ctx, &wasmagentv1.GetTemplateRequest{Id: "foreign"})
+	if err != nil || shown.GetDigest() != seen["foreign"].GetDigest() || len(shown.GetTemplate().GetManifest().GetTools()) != 1 {
+		t.Fatalf("the whole template is %v, %v", shown, err)
+	}
+	accepts := &wasmagentv1.AcceptTemplateRequest{Id: "foreign", Digest: shown.GetDigest()}
+	_, err = c.gallery().AcceptTemplate(c.ctx, accepts)
+	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
+	_, err = operator.gallery().AcceptTemplate(operator.ctx, &wasmagentv1.AcceptTemplateRequest{Id: "foreign"})
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "INVALID_REQUEST")
+	_, err = operator.gallery().AcceptTemplate(operator.ctx, &wasmagentv1.AcceptTemplateRequest{Id: "foreign", Digest: seen["mine"].GetDigest()})
+	rpctest.WantStatus(t, err, codes.Aborted, "TEMPLATE_CHANGED")
+	if accepted, err := operator.gallery().AcceptTemplate(operator.ctx, accepts); err != nil || accepted.GetTemplate().GetQuarantined() {
 		t.Fatal(accepted, err)
 	}
 	l.end()
 	l.begin()
 	c = l.agent(t, "ana")
 	c.create(&wasmagentv1.CreateAgentRequest{Template: new("foreign")})
+	// Its id goes on with what was accepted alone, also when its owner calls another one its own.
+	if _, err := c.gallery().RemoveTemplate(c.ctx, &wasmagentv1.RemoveTemplateRequest{Id: "foreign"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: custom("foreign")}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("foreign")})
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "TEMPLATE_QUARANTINED")
+	l.end()
+	l.begin()
+	operator = l.person(t, "operator")
+	_, err = operator.gallery().AcceptTemplate(operator.ctx, accepts)
+	rpctest.WantStatus(t, err, codes.Aborted, "TEMPLATE_CHANGED")
 }

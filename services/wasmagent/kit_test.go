@@ -48,8 +48,14 @@ func newServiceWith(t *testing.T, gateway gatewayFunc) *wasmagent.Service {
 // openService returns a service that the caller closes.
 func openService(t *testing.T, cfg wasmagent.Config, gateway gatewayFunc) *wasmagent.Service {
 	t.Helper()
+	return openServiceAt(t, cfg, fakeGateway{answer: gateway})
+}
+
+// openServiceAt returns a service whose agents call through a gateway. The caller closes it.
+func openServiceAt(t *testing.T, cfg wasmagent.Config, gateway gatewayv1.GatewayServiceClient) *wasmagent.Service {
+	t.Helper()
 	cfg.Program, cfg.Hold = guesttest.Program(t), 100*time.Millisecond
-	s, err := wasmagent.New(cfg, wasmagent.Deps{Gateway: fakeGateway{answer: gateway}, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	s, err := wasmagent.New(cfg, wasmagent.Deps{Gateway: gateway, Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +66,7 @@ func openService(t *testing.T, cfg wasmagent.Config, gateway gatewayFunc) *wasma
 type life struct {
 	t       *testing.T
 	cfg     wasmagent.Config
-	gateway gatewayFunc
+	gateway gatewayv1.GatewayServiceClient
 	service *wasmagent.Service
 	stop    func()
 	mesh
@@ -68,6 +74,12 @@ type life struct {
 
 // newLife returns a service that lives.
 func newLife(t *testing.T, gateway gatewayFunc) *life {
+	t.Helper()
+	return newLifeAt(t, fakeGateway{answer: gateway})
+}
+
+// newLifeAt is newLife with a gateway of the test's.
+func newLifeAt(t *testing.T, gateway gatewayv1.GatewayServiceClient) *life {
 	t.Helper()
 	l := &life{t: t, cfg: wasmagent.Config{Data: t.TempDir()}, gateway: gateway}
 	l.begin()
@@ -78,7 +90,7 @@ func newLife(t *testing.T, gateway gatewayFunc) *life {
 // begin begins a life.
 func (l *life) begin() {
 	l.t.Helper()
-	l.service = openService(l.t, l.cfg, l.gateway)
+	l.service = openServiceAt(l.t, l.cfg, l.gateway)
 	l.mesh = mesh{rpctest.Serve(l.t, authv1.Role_ROLE_WASMAGENT, l.service, rpctest.Options{})}
 	ctx, cancel := context.WithCancel(context.Background())
 	service, done := l.service, make(chan struct{})
@@ -118,6 +130,11 @@ func (f fakeGateway) CallTool(ctx context.Context, req *gatewayv1.CallToolReques
 		return nil, err
 	}
 	return &oneAnswer{answer: answer}, nil
+}
+
+// WithdrawApproval implements gatewayv1.GatewayServiceClient.
+func (f fakeGateway) WithdrawApproval(context.Context, *gatewayv1.WithdrawApprovalRequest, ...grpc.CallOption) (*gatewayv1.WithdrawApprovalResponse, error) {
+	return new(gatewayv1.WithdrawApprovalResponse), nil
 }
 
 // oneAnswer is a stream of one answer.
@@ -180,10 +197,15 @@ func (m mesh) person(t *testing.T, token string) client {
 	return newClient(t.Context(), t, m.server.Person(t, token))
 }
 
+// createTime is how long making an agent may take: its guest is compiled first.
+const createTime = 2 * time.Minute
+
 // create makes an agent, and returns its id.
 func (c client) create(req *wasmagentv1.CreateAgentRequest) string {
 	c.t.Helper()
-	resp, err := c.CreateAgent(c.ctx, req)
+	ctx, cancel := context.WithTimeout(c.ctx, createTime)
+	defer cancel()
+	resp, err := c.CreateAgent(ctx, req)
 	if err != nil {
 		c.t.Fatalf("%v (the guests are built by make build)", err)
 	}

@@ -109,7 +109,7 @@ func TestAStopIsKept(t *testing.T) {
 		}
 		_, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id})
 		rpctest.WantStatus(t, err, codes.PermissionDenied, "STOPPED_BY_OPERATOR")
-		if got := tell(c.events(id)); !strings.HasSuffix(got, "undone (the agent is stopped), lifecycle (stopped)") {
+		if got := tell(c.events(id)); !strings.HasSuffix(got, "undone (the agent is stopped), lifecycle (stopped), stored") {
 			t.Errorf("the journal is %s", got)
 		}
 		c.matches(id)

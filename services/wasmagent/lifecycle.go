@@ -164,7 +164,7 @@ func (s *Service) TerminateAgent(ctx context.Context, req *wasmagentv1.Terminate
 			return &wasmagentv1.TerminateAgentResponse{Agent: a.Proto()}, nil
 		}
 	}
-	if reason := rpc.Reason(err); reason == "STATE_LOST" || reason == "JOURNAL_BROKEN" { // it ends all the same
+	if reason := rpc.Reason(err); reason == "STATE_LOST" || reason == "JOURNAL_BROKEN" || reason == "STATE_DIFFERS" { // it ends all the same
 		if shown, err := s.bury(ctx, req.GetAgentId()); err == nil {
 			return &wasmagentv1.TerminateAgentResponse{Agent: shown}, nil
 		}

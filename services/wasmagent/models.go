@@ -3,6 +3,7 @@ package wasmagent
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -38,11 +39,16 @@ type modelServer struct {
 // AskModel implements wasmagentv1.ModelServiceServer.
 func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagentv1.ModelService_AskModelServer) error {
 	ctx := stream.Context()
-	end, err := s.asks.begin(principal.Person(acting(ctx)))
+	person := principal.Person(acting(ctx))
+	end, err := s.asks.begin(person)
 	if err != nil {
 		return toStatus(errQuestionsFull)
 	}
 	defer end()
+	settle, err := s.reserveDay(ctx, person, s.models.Most(req))
+	if err != nil {
+		return toStatus(err)
+	}
 	// Who does not read holds up nobody: what finds no room is not told.
 	pieces, sent := make(chan string, maxPieces), make(chan struct{})
 	go func() {
@@ -59,17 +65,38 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 		default:
 		}
 	})
+	settle(answer)
 	close(pieces)
 	<-sent
 	if err != nil {
-		if errors.Is(err, models.ErrAway) || errors.Is(err, models.ErrRefused) {
+		if _, ok := errors.AsType[*models.Failure](err); ok {
 			s.log.WarnContext(ctx, "a model did not answer", "model", req.GetModel(), "error", err)
 		}
-		return toStatus(err)
+		return toStatus(paidError{err, answer})
 	}
 	return stream.Send(&wasmagentv1.AskModelResponse{
 		Content: answer.Content, Calls: answer.Calls, InputTokens: int32(answer.Input), OutputTokens: int32(answer.Output), Cost: models.Dollars(answer.Nanos),
 	})
+}
+
+// paidError is an error of a question, with what the provider may charge for it.
+type paidError struct {
+	error
+
+	paid models.Answer
+}
+
+// Unwrap implements errors.Unwrap.
+func (e paidError) Unwrap() error { return e.error }
+
+// facts are empty when the provider charges nothing.
+func (e paidError) facts() map[string]string {
+	if e.paid.Input == 0 && e.paid.Output == 0 {
+		return nil
+	}
+	return map[string]string{
+		"input_tokens": strconv.FormatInt(e.paid.Input, 10), "output_tokens": strconv.FormatInt(e.paid.Output, 10), "cost": models.Dollars(e.paid.Nanos),
+	}
 }
 
 // Model implements [agent.Host].

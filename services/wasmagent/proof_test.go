@@ -92,16 +92,16 @@ func TestAJournalTellsAndProves(t *testing.T) {
 		t.Error("a turn that fails answers")
 	}
 	all := c.events(id)
-	want := "lifecycle (created), input, emitted finish, input, emitted fs, result fs, emitted tool, sent tool, result tool, emitted tool, sent tool, result tool, " +
-		"emitted todo, result todo, emitted finish, input, emitted fs, result fs, emitted fail"
+	want := "lifecycle (created), stored, input, emitted finish, input, emitted fs, result fs, emitted tool, sent tool, result tool, emitted tool, sent tool, result tool, " +
+		"emitted todo, result todo, emitted finish, stored, input, emitted fs, result fs, emitted fail, stored"
 	if got := tell(all); got != want {
 		t.Errorf("the journal is\n%s\nwant\n%s", got, want)
 	}
-	if all[0].GetActor() != "ana" || all[3].GetActor() != "ana" || !strings.Contains(all[3].GetEnvelopeJson(), "write a.txt one") {
-		t.Errorf("it does not say who asked for what: %v %v", all[0], all[3])
+	if all[0].GetActor() != "ana" || all[4].GetActor() != "ana" || !strings.Contains(all[4].GetEnvelopeJson(), "write a.txt one") {
+		t.Errorf("it does not say who asked for what: %v %v", all[0], all[4])
 	}
-	if all[8].GetDecisionId() != "d-1" || all[11].GetCode() != commonv1.Code_CODE_DENIED_BY_RULE || all[8].GetEffectSequence() != all[6].GetSequence() {
-		t.Errorf("it does not say what was decided: %v %v", all[8], all[11])
+	if all[9].GetDecisionId() != "d-1" || all[12].GetCode() != commonv1.Code_CODE_DENIED_BY_RULE || all[9].GetEffectSequence() != all[7].GetSequence() {
+		t.Errorf("it does not say what was decided: %v %v", all[9], all[12])
 	}
 	if proof := c.matches(id); proof.GetEvents() != int64(len(all)) || proof.GetSteps() != 8 || proof.GetEffects() != 5 || proof.GetJournalHead() != all[len(all)-1].GetHash() {
 		t.Errorf("verified: %v", proof)
@@ -203,7 +203,7 @@ func TestAgentsOutliveTheProcess(t *testing.T) {
 		t.Errorf("it answers %q, and its todos are %v", said, c.todos(id))
 	}
 	c.matches(id)
-	if got := tell(c.events(id)); !strings.Contains(got, "lifecycle (stopped), lifecycle (resumed)") {
+	if got := tell(c.events(id)); !strings.Contains(got, "lifecycle (stopped), stored, lifecycle (resumed)") {
 		t.Errorf("the journal is %s", got)
 	}
 }
@@ -217,7 +217,7 @@ func TestADamagedJournalIsFound(t *testing.T) {
 	for name, damage := range map[string]string{
 		"a byte":          "UPDATE events SET event = CAST(substr(event, 1, length(event) - 1) || char(33) AS BLOB) WHERE id = $1 AND place = 5",
 		"an event":        "DELETE FROM events WHERE id = $1 AND place = 4",
-		"its end":         "DELETE FROM events WHERE id = $1 AND place = 7",
+		"its end":         "DELETE FROM events WHERE id = $1 AND place = 9",
 		"another's event": "UPDATE events SET event = (SELECT event FROM events AS other WHERE other.id = $1 AND other.place = 6) WHERE id = $1 AND place = 5",
 	} {
 		id := c.create(new(wasmagentv1.CreateAgentRequest))

@@ -65,7 +65,7 @@ func TestAReplicaIsLost(t *testing.T) {
 	gateway := &effects{made: make(map[string]int), used: make(map[string]bool), approved: make(chan struct{})}
 	states := "file://" + t.TempDir() + "?metadata=skip&no_tmp_dir=true"
 	start := func(source string) *life {
-		l := &life{t: t, cfg: wasmagent.Config{Data: t.TempDir(), Source: source, Bucket: states}, gateway: gateway.answer}
+		l := &life{t: t, cfg: wasmagent.Config{Data: t.TempDir(), Source: source, Bucket: states}, gateway: fakeGateway{answer: gateway.answer}}
 		l.begin()
 		return l
 	}

@@ -74,6 +74,8 @@ type Config struct {
 	// none, as `provider:name`; may be empty.
 	Models map[string]models.Provider
 	Model  string
+	// PersonDay bounds what all agents of one person may use of models in a day.
+	PersonDay PersonDay
 	// Server is the name by which the gateway knows this service as a server of tools; empty
 	// where it does not: then no model is asked.
 	Server string
@@ -116,6 +118,7 @@ type Service struct {
 	model  string
 	server string
 	asks   share
+	day    dayBound
 	store  *store.Store
 	shelf  *shelf
 	// key signs archives, and accepts are others that may have signed those that are
@@ -128,6 +131,10 @@ type Service struct {
 
 	// prompts are those that are worked on.
 	prompts share
+
+	// background has what goes on after the call that began it, until closing is closed.
+	background sync.WaitGroup
+	closing    chan struct{}
 
 	// compiling has somebody in it while a guest is compiled. refused is why modules are not,
 	// by their digests: whoever is in it has that, too.
@@ -159,6 +166,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if cfg.Model != "" && !known.Has(cfg.Model) {
 		return nil, fmt.Errorf("agents.model: %q is of no provider under agents.providers; write provider:name", cfg.Model)
 	}
+	day, err := cfg.PersonDay.bound()
+	if err != nil {
+		return nil, err
+	}
 	dir, err := datadir.Open(cfg.Data, "wasmagent")
 	if err != nil {
 		return nil, err
@@ -189,9 +200,10 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		dir: dir, gallery: templates, guests: runs, workers: workers, gateway: deps.Gateway, hold: cfg.Hold, ownBytes: cmp.Or(cfg.OwnBytes, maxOwnBytes), log: deps.Log, store: kept,
-		models: known, model: cfg.Model, server: cfg.Server, asks: share{all: maxAsked, own: maxOwnAsked},
+		models: known, model: cfg.Model, server: cfg.Server, asks: share{all: maxAsked, own: maxOwnAsked}, day: day,
 		key: key, accepts: cfg.Accepts, depot: archives, packs: make(chan struct{}, 1),
 		prompts: share{all: maxPrompts * cfg.Workers, own: maxOwnPrompts * cfg.Workers}, compiling: make(chan struct{}, 1), refused: make(map[string]error),
+		closing: make(chan struct{}),
 	}
 	s.shelf = newShelf(kept, func(ctx context.Context, row *store.Row) (*agent.Agent, error) {
 		mayRun := true
@@ -291,6 +303,9 @@ func (s *Service) goOn(ctx context.Context) {
 
 // sweep forgets what has ended for good.
 func (s *Service) sweep(ctx context.Context) {
+	if err := s.store.ForgetDays(ctx, today(time.Now())-1); err != nil && ctx.Err() == nil {
+		s.log.WarnContext(ctx, "what persons used of models on past days can't be removed", "error", err)
+	}
 	gone, err := s.store.Gone(ctx)
 	for _, id := range gone {
 		err = errors.Join(err, s.forget(ctx, id, true))
@@ -315,6 +330,8 @@ func (s *Service) Close() error {
 		ends.Go(a.Shut)
 	}
 	ends.Wait()
+	close(s.closing)
+	s.background.Wait()
 	return errors.Join(s.workers.Close(), s.store.Close(), s.dir.Close())
 }
 

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/sluice-mesh/sluice/sdk/guest"
@@ -46,17 +45,16 @@ func (t *talk) run(a *guest.Agent, prompt string) (string, error) {
 	for _, tool := range tools {
 		infos = append(infos, tool.ToolInfo)
 	}
-	before := t.messages
 	answer, err := t.work(a, tools, infos, prompt)
-	if err != nil { // what a model would not take, or did not get, is not told to it again
-		t.messages = before
+	if err != nil {
+		t.settle(err)
 	}
 	return answer, err
 }
 
 // work asks the model, and does what it wants, until that wants nothing more.
 func (t *talk) work(a *guest.Agent, tools []tool, infos []guest.ToolInfo, prompt string) (string, error) {
-	t.messages = append(slices.Clip(t.messages), guest.Message{Role: "user", Content: prompt})
+	t.messages = append(t.messages, guest.Message{Role: "user", Content: prompt})
 	for range maxAsks {
 		t.trim()
 		answer, err := a.Ask("", t.told(a), infos...)

@@ -291,6 +291,17 @@ type Agents struct {
 	Model string `yaml:"model"`
 	// Providers are providers of models by name. `script` is built in.
 	Providers map[string]Provider `yaml:"providers"`
+	// PersonDay bounds what all agents of one person may use of models in a day (UTC).
+	PersonDay PersonDay `yaml:"person_day"`
+}
+
+// PersonDay bounds what one person may use of models in a day.
+type PersonDay struct {
+	// Cost is an amount of US dollars, counted for models that have prices: decimal digits with
+	// an optional fraction. Empty means 10.
+	Cost string `yaml:"cost"`
+	// Tokens are those of questions and answers, of all models but `script`; 0 means 10,000,000.
+	Tokens int64 `yaml:"tokens"`
 }
 
 // Provider is a provider of models.
@@ -303,6 +314,12 @@ type Provider struct {
 	Key Secret `yaml:"key"`
 	// MaxTokens is how many tokens an answer may have; 0 means 8,192.
 	MaxTokens int `yaml:"max_tokens"`
+	// Tries is how often a question is asked in all that the provider refuses before an answer
+	// has begun: 1 to 20; 0 means 5.
+	Tries int `yaml:"tries"`
+	// Backoff is the wait before the second try, at most 1 m, when the provider does not say how
+	// long to wait. It doubles with each further try, up to 30 s; 0 s means 1 s.
+	Backoff time.Duration `yaml:"backoff"`
 	// Prices are of its models, by name, in US dollars for a million tokens.
 	Prices map[string]Price `yaml:"prices"`
 }

@@ -112,6 +112,11 @@ func (f *File) problems() []Problem {
 	for _, name := range slices.Sorted(maps.Keys(f.Agents.Providers)) {
 		f.Agents.Providers[name].check(p, "agents.providers."+name, name)
 	}
+	if day := f.Agents.PersonDay; day.Cost != "" && !price.MatchString(day.Cost) {
+		p.addf("agents.person_day.cost", "%q is not an amount of US dollars such as \"10.50\"", day.Cost)
+	} else if day.Tokens < 0 {
+		p.addf("agents.person_day.tokens", "%d is less than 0, which means 10000000", day.Tokens)
+	}
 	for i, key := range f.Agents.AcceptKeys {
 		if text, err := hex.DecodeString(key); err != nil || len(text) != ed25519.PublicKeySize {
 			p.addf(fmt.Sprintf("agents.accept_keys[%d]", i), "is not an Ed25519 public key of 64 hexadecimal digits, as `sluice agents export` prints it")
@@ -149,6 +154,12 @@ func (m Provider) check(p *problems, at, name string) {
 	}
 	if m.MaxTokens < 0 || m.MaxTokens > 200_000 {
 		p.addf(at+".max_tokens", "%d is not between 0, which means 8192, and 200000", m.MaxTokens)
+	}
+	if m.Tries < 0 || m.Tries > 20 {
+		p.addf(at+".tries", "%d is not between 0, which means 5, and 20", m.Tries)
+	}
+	if m.Backoff < 0 || m.Backoff > time.Minute {
+		p.addf(at+".backoff", "%s is not between 0s, which means 1s, and 1m", m.Backoff)
 	}
 	if m.URL != "" {
 		u, err := url.Parse(m.URL)

@@ -19,12 +19,13 @@ const (
 	heldNetwork    = "network"
 	heldInotify    = "the number of inotify instances"
 	heldTCP        = "TCP"
+	heldPrograms   = "programs"
 	heldDatagrams  = "UDP, Multipath TCP and other protocols"
 )
 
 // everything is what the rules ask for.
 func everything(r *Rules) []string {
-	all := []string{heldFiles, heldProcesses, heldSockets, heldAbstract}
+	all := []string{heldFiles, heldProcesses, heldSockets, heldAbstract, heldPrograms}
 	if r.NoNetwork {
 		all = append(all, heldNetwork)
 	}

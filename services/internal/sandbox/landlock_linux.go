@@ -61,6 +61,7 @@ func enterLandlock(o *order) (Report, error) {
 		}
 	}
 	report := byVersion(version, o.Rules.NoNetwork)
+	report.NotHeld = append(report.NotHeld, p.notHeld()...)
 	if err := keepLimits(); err != nil {
 		report.NotHeld = append(report.NotHeld, fmt.Sprintf("%s (%v)", heldLimits, err))
 	} else {
@@ -71,7 +72,7 @@ func enterLandlock(o *order) (Report, error) {
 
 // byVersion says what a version of Landlock holds.
 func byVersion(version int, noNetwork bool) Report {
-	r := Report{By: string(byLandlock), Held: []string{heldContents, heldTracing}, NotHeld: []string{heldMetadata, heldListing, heldPriorities}}
+	r := Report{By: string(byLandlock), Held: []string{heldContents, heldPrograms, heldTracing}, NotHeld: []string{heldMetadata, heldListing, heldPriorities}}
 	since := func(first int, what string) {
 		if version >= first {
 			r.Held = append(r.Held, what)
@@ -113,9 +114,14 @@ type walk struct {
 }
 
 // folder allows everything in a folder above one that is hidden, except that. What
-// is made in the folder later is not allowed, and the folder itself not to be listed:
-// that would allow to list the hidden one.
+// is made in the folder later is not allowed, and the folder itself not to be listed
+// where that would allow to list a hidden one.
 func (w *walk) folder(path string) error {
+	if !w.holdsHidden(path) {
+		if err := w.allow(path, false); err != nil {
+			return err
+		}
+	}
 	entries, err := os.ReadDir(path)
 	if errors.Is(err, os.ErrPermission) {
 		return nil // the program can't either
@@ -132,7 +138,7 @@ func (w *walk) folder(path string) error {
 		case child == "/proc" || child == "/sys":
 			err = w.allow(child, false)
 		default:
-			err = w.allow(child, !slices.Contains(w.plan.programs, child))
+			err = w.allow(child, !slices.Contains(w.plan.programs, child) && w.plan.writable(child))
 		}
 		if err != nil {
 			return err
@@ -141,10 +147,17 @@ func (w *walk) folder(path string) error {
 	return nil
 }
 
-// isAbove tells whether something in a folder is hidden, or would be.
+// isAbove reports whether something in a folder is not allowed as the folder is.
 func (w *walk) isAbove(folder string) bool {
+	inside := func(path string) bool { return isBelow(path, folder) && path != folder }
+	return folder != "/proc" && folder != "/sys" && (w.holdsHidden(folder) || slices.ContainsFunc(w.plan.programs, inside) ||
+		slices.ContainsFunc(w.plan.access, func(a access) bool { return inside(a.path) }))
+}
+
+// holdsHidden reports whether something in a folder is hidden, or would be.
+func (w *walk) holdsHidden(folder string) bool {
 	in := func(path string) bool { return isBelow(path, folder) }
-	return folder != "/proc" && folder != "/sys" && (slices.ContainsFunc(w.plan.hidden, in) || slices.ContainsFunc(w.plan.awaited, in) || slices.ContainsFunc(w.plan.programs, func(p string) bool { return in(p) && p != folder }))
+	return slices.ContainsFunc(w.plan.hidden, in) || slices.ContainsFunc(w.plan.awaited, in)
 }
 
 // allow allows a file, or a folder with all that is in it. A link is nothing by

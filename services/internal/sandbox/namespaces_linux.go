@@ -60,10 +60,17 @@ func (p *plan) mount(o *order) error {
 		}
 		opened[op.path] = fd
 	}
+	copies, err := p.copies()
+	if err != nil {
+		return err
+	}
 	for _, dir := range p.above {
 		if err := again(dir, 0); err != nil {
 			return err
 		}
+	}
+	if err := p.mountAccess(copies); err != nil {
+		return err
 	}
 	for _, path := range p.hidden {
 		if err := hide(path); err != nil {
@@ -184,7 +191,7 @@ func settleSystem(asRoot bool) error {
 
 // separate does what is not done by mounts, and says what holds.
 func separate(o *order, p *plan) (Report, error) {
-	r := Report{By: string(byNamespaces), Held: []string{heldFiles, heldProcesses, heldSockets}}
+	r := Report{By: string(byNamespaces), Held: []string{heldFiles, heldProcesses, heldSockets, heldPrograms}}
 	if o.Rules.NoNetwork {
 		if err := leaveNetwork(); err != nil {
 			return r, err
@@ -210,6 +217,7 @@ func separate(o *order, p *plan) (Report, error) {
 	for _, link := range p.loose {
 		r.NotHeld = append(r.NotHeld, fmt.Sprintf("the link %s, which could be replaced", link))
 	}
+	r.NotHeld = append(r.NotHeld, p.notHeld()...)
 	return r, nil
 }
 

@@ -33,6 +33,10 @@ type plan struct {
 	// files that are hidden in folders in which a program may write: what is put in the
 	// place of one can be reached for a moment.
 	loose, shared []string
+	// access is what is read only, and what stays writable inside of it, each folder before what is in it.
+	access []access
+	// links are links on the way to what is read only that could be replaced.
+	links []string
 }
 
 // watched is a path of the rules, and whether it is a program's.
@@ -68,7 +72,7 @@ func newPlan(o *order) (*plan, error) {
 	}
 	p.own(hidden)
 	p.fix(programs, hidden, o)
-	p.above = foldersAbove(hidden, programs)
+	above := foldersAbove(hidden, programs)
 	for _, path := range p.unopened(sockets(o)) {
 		p.watched = append(p.watched, watched{path: path})
 		hidden[path] = true
@@ -86,7 +90,10 @@ func newPlan(o *order) (*plan, error) {
 	p.programs = slices.DeleteFunc(slices.Sorted(maps.Keys(programs)), p.hides)
 	p.loose = slices.DeleteFunc(slices.Sorted(maps.Keys(loose)), p.hides)
 	p.shared = slices.DeleteFunc(p.shared, func(path string) bool { return p.hides(filepath.Dir(path)) })
-	p.above = slices.DeleteFunc(p.above, p.hides)
+	p.readOnly(o, all)
+	p.above = slices.Concat(above, foldersAbove(p.accessible()))
+	slices.Sort(p.above)
+	p.above = slices.DeleteFunc(slices.Compact(p.above), p.hides)
 	for _, w := range p.watched {
 		if folder := nearest(w.path); folder != w.path && !p.hides(folder) {
 			p.awaited = append(p.awaited, folder)

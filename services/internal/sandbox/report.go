@@ -9,6 +9,9 @@ type Report struct {
 	// Held and NotHeld are what is held and what is not, each a few words.
 	Held    []string `json:"held,omitempty"`
 	NotHeld []string `json:"notHeld,omitempty"`
+	// Opened says, in a sentence each, which programs the rules let it change, and where they leave it less than its
+	// entry may expect. It is the operator's choice, so mode [Required] allows it.
+	Opened []string `json:"opened,omitempty"`
 	// Why says why it is not held by a better way; empty where there is none.
 	Why string `json:"why,omitzero"`
 }
@@ -27,6 +30,7 @@ func (r Report) String() string {
 	if len(r.NotHeld) > 0 {
 		parts = append(parts, "not held: "+strings.Join(r.NotHeld, ", "))
 	}
+	parts = append(parts, r.Opened...)
 	if r.Why != "" {
 		parts = append(parts, r.Why)
 	}

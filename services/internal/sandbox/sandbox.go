@@ -44,8 +44,13 @@ type Rules struct {
 	Private []string
 	// Programs are files that may be read and run, but neither changed nor replaced.
 	Programs []string
+	// ReadOnly are files and folders that the program reads and can't change, such as other programs and files of the
+	// system. What does not exist when the program starts is left out.
+	ReadOnly []string
+	// Work are folders that stay writable where they lie inside of a read-only folder.
+	Work []string
 	// Read and Write are files and folders that are reached although they are hidden:
-	// private ones, and sockets.
+	// private ones, and sockets. What Write names is writable although it is read only, with all that it holds.
 	Read, Write []string
 	// NoNetwork leaves the program without a network.
 	NoNetwork bool
@@ -184,11 +189,14 @@ func joined(process *os.Process, join func(pid int) error) error {
 // Check finds what Read and Write name and nothing opens. The error begins with the
 // one of the two.
 func (r *Rules) Check() error {
-	for key, paths := range map[string][]string{"read": r.Read, "write": r.Write} {
-		for _, path := range paths {
-			if err := r.mayOpen(path); err != nil {
-				return fmt.Errorf("%s: %w", key, err)
-			}
+	for _, path := range r.Read {
+		if err := r.mayOpen(path); err != nil {
+			return fmt.Errorf("read: %w", err)
+		}
+	}
+	for _, path := range r.Write { // a folder may hold what is hidden, for it may hold a program beside that
+		if err := r.MayOwn(path); err != nil {
+			return fmt.Errorf("write: %w", err)
 		}
 	}
 	return nil

@@ -543,6 +543,98 @@ func (x *ApprovalInfo) GetDeniedUntil() *timestamppb.Timestamp {
 	return nil
 }
 
+// WithdrawApprovalRequest names an approval of the principal's.
+type WithdrawApprovalRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The approval.
+	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
+	// Why its call is not waited for any more, in a sentence for approvers: 1 to 1,024 bytes.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithdrawApprovalRequest) Reset() {
+	*x = WithdrawApprovalRequest{}
+	mi := &file_sluice_gateway_v1_call_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithdrawApprovalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithdrawApprovalRequest) ProtoMessage() {}
+
+func (x *WithdrawApprovalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_call_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithdrawApprovalRequest.ProtoReflect.Descriptor instead.
+func (*WithdrawApprovalRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_call_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *WithdrawApprovalRequest) GetApprovalId() string {
+	if x != nil {
+		return x.ApprovalId
+	}
+	return ""
+}
+
+func (x *WithdrawApprovalRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// WithdrawApprovalResponse says that the approval has ended.
+type WithdrawApprovalResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WithdrawApprovalResponse) Reset() {
+	*x = WithdrawApprovalResponse{}
+	mi := &file_sluice_gateway_v1_call_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WithdrawApprovalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WithdrawApprovalResponse) ProtoMessage() {}
+
+func (x *WithdrawApprovalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_call_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WithdrawApprovalResponse.ProtoReflect.Descriptor instead.
+func (*WithdrawApprovalResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_call_proto_rawDescGZIP(), []int{7}
+}
+
 // ListToolsRequest asks for a page of tools.
 type ListToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -558,7 +650,7 @@ type ListToolsRequest struct {
 
 func (x *ListToolsRequest) Reset() {
 	*x = ListToolsRequest{}
-	mi := &file_sluice_gateway_v1_call_proto_msgTypes[6]
+	mi := &file_sluice_gateway_v1_call_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -570,7 +662,7 @@ func (x *ListToolsRequest) String() string {
 func (*ListToolsRequest) ProtoMessage() {}
 
 func (x *ListToolsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_call_proto_msgTypes[6]
+	mi := &file_sluice_gateway_v1_call_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -583,7 +675,7 @@ func (x *ListToolsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolsRequest.ProtoReflect.Descriptor instead.
 func (*ListToolsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_call_proto_rawDescGZIP(), []int{6}
+	return file_sluice_gateway_v1_call_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListToolsRequest) GetServer() string {
@@ -621,7 +713,7 @@ type ListToolsResponse struct {
 
 func (x *ListToolsResponse) Reset() {
 	*x = ListToolsResponse{}
-	mi := &file_sluice_gateway_v1_call_proto_msgTypes[7]
+	mi := &file_sluice_gateway_v1_call_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -633,7 +725,7 @@ func (x *ListToolsResponse) String() string {
 func (*ListToolsResponse) ProtoMessage() {}
 
 func (x *ListToolsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_call_proto_msgTypes[7]
+	mi := &file_sluice_gateway_v1_call_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -646,7 +738,7 @@ func (x *ListToolsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListToolsResponse.ProtoReflect.Descriptor instead.
 func (*ListToolsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_call_proto_rawDescGZIP(), []int{7}
+	return file_sluice_gateway_v1_call_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListToolsResponse) GetToolsJson() []string {
@@ -708,7 +800,13 @@ const file_sluice_gateway_v1_call_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x10\n" +
 	"\x03url\x18\x02 \x01(\tR\x03url\x124\n" +
 	"\aexpires\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\aexpires\x12=\n" +
-	"\fdenied_until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\vdeniedUntil\"\x96\x01\n" +
+	"\fdenied_until\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\vdeniedUntil\"{\n" +
+	"\x17WithdrawApprovalRequest\x12<\n" +
+	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
+	"approvalId\x12\"\n" +
+	"\x06reason\x18\x02 \x01(\tB\n" +
+	"\xbaH\ar\x05\x10\x01(\x80\bR\x06reason\"\x1a\n" +
+	"\x18WithdrawApprovalResponse\"\x96\x01\n" +
 	"\x10ListToolsRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
@@ -733,34 +831,36 @@ func file_sluice_gateway_v1_call_proto_rawDescGZIP() []byte {
 	return file_sluice_gateway_v1_call_proto_rawDescData
 }
 
-var file_sluice_gateway_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_sluice_gateway_v1_call_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_sluice_gateway_v1_call_proto_goTypes = []any{
-	(*CallToolRequest)(nil),       // 0: sluice.gateway.v1.CallToolRequest
-	(*CallToolResponse)(nil),      // 1: sluice.gateway.v1.CallToolResponse
-	(*Progress)(nil),              // 2: sluice.gateway.v1.Progress
-	(*ToolAnswer)(nil),            // 3: sluice.gateway.v1.ToolAnswer
-	(*DecisionInfo)(nil),          // 4: sluice.gateway.v1.DecisionInfo
-	(*ApprovalInfo)(nil),          // 5: sluice.gateway.v1.ApprovalInfo
-	(*ListToolsRequest)(nil),      // 6: sluice.gateway.v1.ListToolsRequest
-	(*ListToolsResponse)(nil),     // 7: sluice.gateway.v1.ListToolsResponse
-	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
-	(v1.Effect)(0),                // 9: sluice.policy.v1.Effect
-	(v11.Code)(0),                 // 10: sluice.common.v1.Code
-	(*v1.RuleRef)(nil),            // 11: sluice.policy.v1.RuleRef
-	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
+	(*CallToolRequest)(nil),          // 0: sluice.gateway.v1.CallToolRequest
+	(*CallToolResponse)(nil),         // 1: sluice.gateway.v1.CallToolResponse
+	(*Progress)(nil),                 // 2: sluice.gateway.v1.Progress
+	(*ToolAnswer)(nil),               // 3: sluice.gateway.v1.ToolAnswer
+	(*DecisionInfo)(nil),             // 4: sluice.gateway.v1.DecisionInfo
+	(*ApprovalInfo)(nil),             // 5: sluice.gateway.v1.ApprovalInfo
+	(*WithdrawApprovalRequest)(nil),  // 6: sluice.gateway.v1.WithdrawApprovalRequest
+	(*WithdrawApprovalResponse)(nil), // 7: sluice.gateway.v1.WithdrawApprovalResponse
+	(*ListToolsRequest)(nil),         // 8: sluice.gateway.v1.ListToolsRequest
+	(*ListToolsResponse)(nil),        // 9: sluice.gateway.v1.ListToolsResponse
+	(*durationpb.Duration)(nil),      // 10: google.protobuf.Duration
+	(v1.Effect)(0),                   // 11: sluice.policy.v1.Effect
+	(v11.Code)(0),                    // 12: sluice.common.v1.Code
+	(*v1.RuleRef)(nil),               // 13: sluice.policy.v1.RuleRef
+	(*timestamppb.Timestamp)(nil),    // 14: google.protobuf.Timestamp
 }
 var file_sluice_gateway_v1_call_proto_depIdxs = []int32{
-	8,  // 0: sluice.gateway.v1.CallToolRequest.hold:type_name -> google.protobuf.Duration
+	10, // 0: sluice.gateway.v1.CallToolRequest.hold:type_name -> google.protobuf.Duration
 	2,  // 1: sluice.gateway.v1.CallToolResponse.progress:type_name -> sluice.gateway.v1.Progress
 	3,  // 2: sluice.gateway.v1.CallToolResponse.answer:type_name -> sluice.gateway.v1.ToolAnswer
 	4,  // 3: sluice.gateway.v1.ToolAnswer.decision:type_name -> sluice.gateway.v1.DecisionInfo
-	9,  // 4: sluice.gateway.v1.DecisionInfo.effect:type_name -> sluice.policy.v1.Effect
-	10, // 5: sluice.gateway.v1.DecisionInfo.code:type_name -> sluice.common.v1.Code
-	11, // 6: sluice.gateway.v1.DecisionInfo.rule:type_name -> sluice.policy.v1.RuleRef
-	8,  // 7: sluice.gateway.v1.DecisionInfo.retry_after:type_name -> google.protobuf.Duration
+	11, // 4: sluice.gateway.v1.DecisionInfo.effect:type_name -> sluice.policy.v1.Effect
+	12, // 5: sluice.gateway.v1.DecisionInfo.code:type_name -> sluice.common.v1.Code
+	13, // 6: sluice.gateway.v1.DecisionInfo.rule:type_name -> sluice.policy.v1.RuleRef
+	10, // 7: sluice.gateway.v1.DecisionInfo.retry_after:type_name -> google.protobuf.Duration
 	5,  // 8: sluice.gateway.v1.DecisionInfo.approval:type_name -> sluice.gateway.v1.ApprovalInfo
-	12, // 9: sluice.gateway.v1.ApprovalInfo.expires:type_name -> google.protobuf.Timestamp
-	12, // 10: sluice.gateway.v1.ApprovalInfo.denied_until:type_name -> google.protobuf.Timestamp
+	14, // 9: sluice.gateway.v1.ApprovalInfo.expires:type_name -> google.protobuf.Timestamp
+	14, // 10: sluice.gateway.v1.ApprovalInfo.denied_until:type_name -> google.protobuf.Timestamp
 	11, // [11:11] is the sub-list for method output_type
 	11, // [11:11] is the sub-list for method input_type
 	11, // [11:11] is the sub-list for extension type_name
@@ -783,7 +883,7 @@ func file_sluice_gateway_v1_call_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_gateway_v1_call_proto_rawDesc), len(file_sluice_gateway_v1_call_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

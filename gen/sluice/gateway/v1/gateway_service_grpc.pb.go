@@ -19,13 +19,14 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	GatewayService_CallTool_FullMethodName       = "/sluice.gateway.v1.GatewayService/CallTool"
-	GatewayService_ListTools_FullMethodName      = "/sluice.gateway.v1.GatewayService/ListTools"
-	GatewayService_GetStatus_FullMethodName      = "/sluice.gateway.v1.GatewayService/GetStatus"
-	GatewayService_ListSessions_FullMethodName   = "/sluice.gateway.v1.GatewayService/ListSessions"
-	GatewayService_GetDecision_FullMethodName    = "/sluice.gateway.v1.GatewayService/GetDecision"
-	GatewayService_ListDecisions_FullMethodName  = "/sluice.gateway.v1.GatewayService/ListDecisions"
-	GatewayService_WatchDecisions_FullMethodName = "/sluice.gateway.v1.GatewayService/WatchDecisions"
+	GatewayService_CallTool_FullMethodName         = "/sluice.gateway.v1.GatewayService/CallTool"
+	GatewayService_WithdrawApproval_FullMethodName = "/sluice.gateway.v1.GatewayService/WithdrawApproval"
+	GatewayService_ListTools_FullMethodName        = "/sluice.gateway.v1.GatewayService/ListTools"
+	GatewayService_GetStatus_FullMethodName        = "/sluice.gateway.v1.GatewayService/GetStatus"
+	GatewayService_ListSessions_FullMethodName     = "/sluice.gateway.v1.GatewayService/ListSessions"
+	GatewayService_GetDecision_FullMethodName      = "/sluice.gateway.v1.GatewayService/GetDecision"
+	GatewayService_ListDecisions_FullMethodName    = "/sluice.gateway.v1.GatewayService/ListDecisions"
+	GatewayService_WatchDecisions_FullMethodName   = "/sluice.gateway.v1.GatewayService/WatchDecisions"
 )
 
 // GatewayServiceClient is the client API for GatewayService service.
@@ -48,6 +49,14 @@ type GatewayServiceClient interface {
 	//	UNAVAILABLE          STOPPING; UPSTREAM_UNAVAILABLE: no session could be kept
 	//	FAILED_PRECONDITION  IDEMPOTENCY_NOT_OFFERED: this version gives no such promise
 	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CallToolResponse], error)
+	// WithdrawApproval ends an approval of the principal's whose call the principal waits for
+	// no longer: it is cancelled, and its history has the reason. It is safe to repeat: an
+	// approval that has ended already stays as it is. Errors:
+	//
+	//	NOT_FOUND            APPROVAL_UNKNOWN: the principal has no such approval
+	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is being made
+	//	UNAVAILABLE          APPROVAL_UNAVAILABLE: the approval service does not answer; ask again
+	WithdrawApproval(ctx context.Context, in *WithdrawApprovalRequest, opts ...grpc.CallOption) (*WithdrawApprovalResponse, error)
 	// ListTools lists a server's tools as the principal of the metadata may see
 	// them. Errors:
 	//
@@ -102,6 +111,16 @@ func (c *gatewayServiceClient) CallTool(ctx context.Context, in *CallToolRequest
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type GatewayService_CallToolClient = grpc.ServerStreamingClient[CallToolResponse]
+
+func (c *gatewayServiceClient) WithdrawApproval(ctx context.Context, in *WithdrawApprovalRequest, opts ...grpc.CallOption) (*WithdrawApprovalResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WithdrawApprovalResponse)
+	err := c.cc.Invoke(ctx, GatewayService_WithdrawApproval_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
 
 func (c *gatewayServiceClient) ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -192,6 +211,14 @@ type GatewayServiceServer interface {
 	//	UNAVAILABLE          STOPPING; UPSTREAM_UNAVAILABLE: no session could be kept
 	//	FAILED_PRECONDITION  IDEMPOTENCY_NOT_OFFERED: this version gives no such promise
 	CallTool(*CallToolRequest, grpc.ServerStreamingServer[CallToolResponse]) error
+	// WithdrawApproval ends an approval of the principal's whose call the principal waits for
+	// no longer: it is cancelled, and its history has the reason. It is safe to repeat: an
+	// approval that has ended already stays as it is. Errors:
+	//
+	//	NOT_FOUND            APPROVAL_UNKNOWN: the principal has no such approval
+	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is being made
+	//	UNAVAILABLE          APPROVAL_UNAVAILABLE: the approval service does not answer; ask again
+	WithdrawApproval(context.Context, *WithdrawApprovalRequest) (*WithdrawApprovalResponse, error)
 	// ListTools lists a server's tools as the principal of the metadata may see
 	// them. Errors:
 	//
@@ -230,6 +257,9 @@ type UnimplementedGatewayServiceServer struct{}
 
 func (UnimplementedGatewayServiceServer) CallTool(*CallToolRequest, grpc.ServerStreamingServer[CallToolResponse]) error {
 	return status.Error(codes.Unimplemented, "method CallTool not implemented")
+}
+func (UnimplementedGatewayServiceServer) WithdrawApproval(context.Context, *WithdrawApprovalRequest) (*WithdrawApprovalResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method WithdrawApproval not implemented")
 }
 func (UnimplementedGatewayServiceServer) ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTools not implemented")
@@ -280,6 +310,24 @@ func _GatewayService_CallTool_Handler(srv interface{}, stream grpc.ServerStream)
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type GatewayService_CallToolServer = grpc.ServerStreamingServer[CallToolResponse]
+
+func _GatewayService_WithdrawApproval_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WithdrawApprovalRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GatewayServiceServer).WithdrawApproval(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: GatewayService_WithdrawApproval_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GatewayServiceServer).WithdrawApproval(ctx, req.(*WithdrawApprovalRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
 
 func _GatewayService_ListTools_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListToolsRequest)
@@ -389,6 +437,10 @@ var GatewayService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "sluice.gateway.v1.GatewayService",
 	HandlerType: (*GatewayServiceServer)(nil),
 	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "WithdrawApproval",
+			Handler:    _GatewayService_WithdrawApproval_Handler,
+		},
 		{
 			MethodName: "ListTools",
 			Handler:    _GatewayService_ListTools_Handler,

@@ -248,6 +248,12 @@ const (
 	FailureCause_FAILURE_CAUSE_MEMORY FailureCause = 3
 	// A step took too long and was cut.
 	FailureCause_FAILURE_CAUSE_DEADLINE FailureCause = 4
+	// The program that runs agents has a fault; the log of its role has the details.
+	FailureCause_FAILURE_CAUSE_INTERNAL FailureCause = 5
+	// Its journal is broken, or is not what is stored of it. It can be read and
+	// terminated, and forked from a snapshot that its journal still covers; it can't
+	// be resumed.
+	FailureCause_FAILURE_CAUSE_JOURNAL FailureCause = 6
 )
 
 // Enum value maps for FailureCause.
@@ -258,6 +264,8 @@ var (
 		2: "FAILURE_CAUSE_FUEL",
 		3: "FAILURE_CAUSE_MEMORY",
 		4: "FAILURE_CAUSE_DEADLINE",
+		5: "FAILURE_CAUSE_INTERNAL",
+		6: "FAILURE_CAUSE_JOURNAL",
 	}
 	FailureCause_value = map[string]int32{
 		"FAILURE_CAUSE_UNSPECIFIED": 0,
@@ -265,6 +273,8 @@ var (
 		"FAILURE_CAUSE_FUEL":        2,
 		"FAILURE_CAUSE_MEMORY":      3,
 		"FAILURE_CAUSE_DEADLINE":    4,
+		"FAILURE_CAUSE_INTERNAL":    5,
+		"FAILURE_CAUSE_JOURNAL":     6,
 	}
 )
 
@@ -1398,13 +1408,15 @@ const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\x17WAITING_FOR_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12WAITING_FOR_EFFECT\x10\x01\x12\x18\n" +
 	"\x14WAITING_FOR_APPROVAL\x10\x02\x12\x15\n" +
-	"\x11WAITING_FOR_QUOTA\x10\x03*\x93\x01\n" +
+	"\x11WAITING_FOR_QUOTA\x10\x03*\xca\x01\n" +
 	"\fFailureCause\x12\x1d\n" +
 	"\x19FAILURE_CAUSE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12FAILURE_CAUSE_TRAP\x10\x01\x12\x16\n" +
 	"\x12FAILURE_CAUSE_FUEL\x10\x02\x12\x18\n" +
 	"\x14FAILURE_CAUSE_MEMORY\x10\x03\x12\x1a\n" +
-	"\x16FAILURE_CAUSE_DEADLINE\x10\x04*\x8e\x01\n" +
+	"\x16FAILURE_CAUSE_DEADLINE\x10\x04\x12\x1a\n" +
+	"\x16FAILURE_CAUSE_INTERNAL\x10\x05\x12\x19\n" +
+	"\x15FAILURE_CAUSE_JOURNAL\x10\x06*\x8e\x01\n" +
 	"\vMessageRole\x12\x1c\n" +
 	"\x18MESSAGE_ROLE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13MESSAGE_ROLE_SYSTEM\x10\x01\x12\x15\n" +

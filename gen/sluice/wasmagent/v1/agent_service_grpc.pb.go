@@ -96,6 +96,8 @@ type AgentServiceClient interface {
 	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone;
 	//	                     PROMPTS_FULL; STORE_FULL: the creator's agents are as
 	//	                     large as they may be together
+	//	DATA_LOSS            JOURNAL_BROKEN: its journal was changed; STATE_DIFFERS:
+	//	                     what is stored of it is not what its journal says
 	PromptAgent(ctx context.Context, in *PromptAgentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PromptAgentResponse], error)
 	// CallTool runs one tool of the sandbox as if the agent had called it. Only
 	// tool_name says which. Errors:
@@ -124,6 +126,11 @@ type AgentServiceClient interface {
 	//	NOT_FOUND           ARCHIVE_UNKNOWN: made more than 10 min ago, or not at all
 	//	RESOURCE_EXHAUSTED  EXPORT_TOO_LARGE: a summary or state over 3 MiB: export
 	//	                    full; ARCHIVE_TOO_LARGE: an archive over 64 MiB
+	//	DATA_LOSS           JOURNAL_BROKEN, STATE_DIFFERS: no archive is signed of an
+	//	                    agent whose journal is broken, or is not what is stored;
+	//	                    depth state shows it, without a signature
+	//	FAILED_PRECONDITION NOT_COVERED: the agent is older than journals that cover
+	//	                    what is stored: set accept_not_covered
 	ExportAgent(ctx context.Context, in *ExportAgentRequest, opts ...grpc.CallOption) (*ExportAgentResponse, error)
 	// ComposeAgent packs skills, tools and prompts into an RVF container. It makes
 	// no agent and gives no right. Errors:
@@ -183,9 +190,10 @@ type AgentServiceClient interface {
 	//	                     operator resumes it
 	//	FAILED_PRECONDITION  TURNS_SPENT: raise max_turns; BUDGET_SPENT: grant more
 	ResumeAgent(ctx context.Context, in *ResumeAgentRequest, opts ...grpc.CallOption) (*ResumeAgentResponse, error)
-	// VerifyAgent checks the chain of an agent's journal and runs its module again
-	// against the recorded results: every effect and the fuel must come out the same.
-	// It sends nothing and changes nothing.
+	// VerifyAgent checks the chain of an agent's journal, compares what is stored of
+	// the agent with the digests in it, and runs the module again against the recorded
+	// results: every effect and the fuel must come out the same. It sends nothing and
+	// changes nothing of the agent; one that does not hold takes no more prompts.
 	VerifyAgent(ctx context.Context, in *VerifyAgentRequest, opts ...grpc.CallOption) (*VerifyAgentResponse, error)
 	// GrantRights widens an agent's manifest for a while or for good, or takes such
 	// grants back. What is granted is judged where it is used, with those who stand
@@ -495,6 +503,8 @@ type AgentServiceServer interface {
 	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone;
 	//	                     PROMPTS_FULL; STORE_FULL: the creator's agents are as
 	//	                     large as they may be together
+	//	DATA_LOSS            JOURNAL_BROKEN: its journal was changed; STATE_DIFFERS:
+	//	                     what is stored of it is not what its journal says
 	PromptAgent(*PromptAgentRequest, grpc.ServerStreamingServer[PromptAgentResponse]) error
 	// CallTool runs one tool of the sandbox as if the agent had called it. Only
 	// tool_name says which. Errors:
@@ -523,6 +533,11 @@ type AgentServiceServer interface {
 	//	NOT_FOUND           ARCHIVE_UNKNOWN: made more than 10 min ago, or not at all
 	//	RESOURCE_EXHAUSTED  EXPORT_TOO_LARGE: a summary or state over 3 MiB: export
 	//	                    full; ARCHIVE_TOO_LARGE: an archive over 64 MiB
+	//	DATA_LOSS           JOURNAL_BROKEN, STATE_DIFFERS: no archive is signed of an
+	//	                    agent whose journal is broken, or is not what is stored;
+	//	                    depth state shows it, without a signature
+	//	FAILED_PRECONDITION NOT_COVERED: the agent is older than journals that cover
+	//	                    what is stored: set accept_not_covered
 	ExportAgent(context.Context, *ExportAgentRequest) (*ExportAgentResponse, error)
 	// ComposeAgent packs skills, tools and prompts into an RVF container. It makes
 	// no agent and gives no right. Errors:
@@ -582,9 +597,10 @@ type AgentServiceServer interface {
 	//	                     operator resumes it
 	//	FAILED_PRECONDITION  TURNS_SPENT: raise max_turns; BUDGET_SPENT: grant more
 	ResumeAgent(context.Context, *ResumeAgentRequest) (*ResumeAgentResponse, error)
-	// VerifyAgent checks the chain of an agent's journal and runs its module again
-	// against the recorded results: every effect and the fuel must come out the same.
-	// It sends nothing and changes nothing.
+	// VerifyAgent checks the chain of an agent's journal, compares what is stored of
+	// the agent with the digests in it, and runs the module again against the recorded
+	// results: every effect and the fuel must come out the same. It sends nothing and
+	// changes nothing of the agent; one that does not hold takes no more prompts.
 	VerifyAgent(context.Context, *VerifyAgentRequest) (*VerifyAgentResponse, error)
 	// GrantRights widens an agent's manifest for a while or for good, or takes such
 	// grants back. What is granted is judged where it is used, with those who stand

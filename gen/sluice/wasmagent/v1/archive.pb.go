@@ -94,9 +94,12 @@ type ExportAgentRequest struct {
 	// characters. Absent: make one now.
 	ArchiveDigest *string `protobuf:"bytes,3,opt,name=archive_digest,json=archiveDigest,proto3,oneof" json:"archive_digest,omitempty"`
 	// Where the part starts in bytes: 0 to 67,108,864.
-	Offset        int32 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Offset int32 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
+	// With depth full: sign the archive although the journal does not cover all of
+	// what is stored (VERIFICATION_NOT_COVERED). Absent or false: refused then.
+	AcceptNotCovered *bool `protobuf:"varint,5,opt,name=accept_not_covered,json=acceptNotCovered,proto3,oneof" json:"accept_not_covered,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ExportAgentRequest) Reset() {
@@ -155,6 +158,13 @@ func (x *ExportAgentRequest) GetOffset() int32 {
 		return x.Offset
 	}
 	return 0
+}
+
+func (x *ExportAgentRequest) GetAcceptNotCovered() bool {
+	if x != nil && x.AcceptNotCovered != nil {
+		return *x.AcceptNotCovered
+	}
+	return false
 }
 
 // ExportAgentResponse is what an agent is. All parts of an archive but the first
@@ -724,15 +734,17 @@ var File_sluice_wasmagent_v1_archive_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/wasmagent/v1/archive.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\x1a\x1fsluice/wasmagent/v1/state.proto\"\xb2\x02\n" +
+	"!sluice/wasmagent/v1/archive.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\x1a\x1fsluice/wasmagent/v1/state.proto\"\xfc\x02\n" +
 	"\x12ExportAgentRequest\x12M\n" +
 	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12G\n" +
 	"\x05depth\x18\x02 \x01(\x0e2 .sluice.wasmagent.v1.ExportDepthB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00H\x00R\x05depth\x88\x01\x01\x12A\n" +
 	"\x0earchive_digest\x18\x03 \x01(\tB\x15\xbaH\x12r\x102\x0e^[0-9a-f]{64}$H\x01R\rarchiveDigest\x88\x01\x01\x12$\n" +
-	"\x06offset\x18\x04 \x01(\x05B\f\xbaH\t\x1a\a\x18\x80\x80\x80 (\x00R\x06offsetB\b\n" +
+	"\x06offset\x18\x04 \x01(\x05B\f\xbaH\t\x1a\a\x18\x80\x80\x80 (\x00R\x06offset\x121\n" +
+	"\x12accept_not_covered\x18\x05 \x01(\bH\x02R\x10acceptNotCovered\x88\x01\x01B\b\n" +
 	"\x06_depthB\x11\n" +
-	"\x0f_archive_digest\"\xea\x02\n" +
+	"\x0f_archive_digestB\x15\n" +
+	"\x13_accept_not_covered\"\xea\x02\n" +
 	"\x13ExportAgentResponse\x12B\n" +
 	"\vagent_state\x18\x01 \x01(\v2!.sluice.wasmagent.v1.ConversationR\n" +
 	"agentState\x126\n" +

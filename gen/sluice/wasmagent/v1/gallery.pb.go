@@ -50,8 +50,11 @@ type TemplateSummary struct {
 	// Rights that its agents have beside those, within those of whoever makes one;
 	// absent: their own files.
 	EffectiveRights *Manifest `protobuf:"bytes,12,opt,name=effective_rights,json=effectiveRights,proto3" json:"effective_rights,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Digest of the whole template with who added it: SHA-256 as 64 lower-case hexadecimal
+	// digits. AcceptTemplate takes it.
+	Digest        string `protobuf:"bytes,13,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TemplateSummary) Reset() {
@@ -166,6 +169,13 @@ func (x *TemplateSummary) GetEffectiveRights() *Manifest {
 		return x.EffectiveRights
 	}
 	return nil
+}
+
+func (x *TemplateSummary) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
 }
 
 // ListTemplatesRequest asks for a page of templates.
@@ -1625,8 +1635,8 @@ func (x *GetTemplateConfigResponse) GetConfig() *TemplateConfig {
 	return nil
 }
 
-// AcceptTemplateRequest accepts a template that was imported.
-type AcceptTemplateRequest struct {
+// GetTemplateRequest names a template.
+type GetTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1634,9 +1644,112 @@ type AcceptTemplateRequest struct {
 	sizeCache     protoimpl.SizeCache
 }
 
+func (x *GetTemplateRequest) Reset() {
+	*x = GetTemplateRequest{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTemplateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTemplateRequest) ProtoMessage() {}
+
+func (x *GetTemplateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTemplateRequest.ProtoReflect.Descriptor instead.
+func (*GetTemplateRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *GetTemplateRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+// GetTemplateResponse is a whole template.
+type GetTemplateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The template.
+	Template *Template `protobuf:"bytes,1,opt,name=template,proto3" json:"template,omitempty"`
+	// Digest of the template, as TemplateSummary.digest.
+	Digest        string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetTemplateResponse) Reset() {
+	*x = GetTemplateResponse{}
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetTemplateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetTemplateResponse) ProtoMessage() {}
+
+func (x *GetTemplateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetTemplateResponse.ProtoReflect.Descriptor instead.
+func (*GetTemplateResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *GetTemplateResponse) GetTemplate() *Template {
+	if x != nil {
+		return x.Template
+	}
+	return nil
+}
+
+func (x *GetTemplateResponse) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+// AcceptTemplateRequest accepts a template that was imported.
+type AcceptTemplateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The template.
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Digest of the template that the operator was shown: 64 lower-case hexadecimal digits.
+	Digest        string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
 func (x *AcceptTemplateRequest) Reset() {
 	*x = AcceptTemplateRequest{}
-	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[29]
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1648,7 +1761,7 @@ func (x *AcceptTemplateRequest) String() string {
 func (*AcceptTemplateRequest) ProtoMessage() {}
 
 func (x *AcceptTemplateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[29]
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1661,12 +1774,19 @@ func (x *AcceptTemplateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptTemplateRequest.ProtoReflect.Descriptor instead.
 func (*AcceptTemplateRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{29}
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AcceptTemplateRequest) GetId() string {
 	if x != nil {
 		return x.Id
+	}
+	return ""
+}
+
+func (x *AcceptTemplateRequest) GetDigest() string {
+	if x != nil {
+		return x.Digest
 	}
 	return ""
 }
@@ -1682,7 +1802,7 @@ type AcceptTemplateResponse struct {
 
 func (x *AcceptTemplateResponse) Reset() {
 	*x = AcceptTemplateResponse{}
-	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[30]
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1694,7 +1814,7 @@ func (x *AcceptTemplateResponse) String() string {
 func (*AcceptTemplateResponse) ProtoMessage() {}
 
 func (x *AcceptTemplateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[30]
+	mi := &file_sluice_wasmagent_v1_gallery_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1707,7 +1827,7 @@ func (x *AcceptTemplateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptTemplateResponse.ProtoReflect.Descriptor instead.
 func (*AcceptTemplateResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{30}
+	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AcceptTemplateResponse) GetTemplate() *TemplateSummary {
@@ -1721,7 +1841,7 @@ var File_sluice_wasmagent_v1_gallery_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/wasmagent/v1/gallery.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\x1a\"sluice/wasmagent/v1/template.proto\"\xa5\x03\n" +
+	"!sluice/wasmagent/v1/gallery.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fsluice/wasmagent/v1/agent.proto\x1a sluice/wasmagent/v1/rights.proto\x1a\"sluice/wasmagent/v1/template.proto\"\xbd\x03\n" +
 	"\x0fTemplateSummary\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
@@ -1735,7 +1855,8 @@ const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\vquarantined\x18\n" +
 	" \x01(\bR\vquarantined\x12I\n" +
 	"\x0feffective_tools\x18\v \x03(\x0e2 .sluice.wasmagent.v1.SandboxToolR\x0eeffectiveTools\x12H\n" +
-	"\x10effective_rights\x18\f \x01(\v2\x1d.sluice.wasmagent.v1.ManifestR\x0feffectiveRights\"h\n" +
+	"\x10effective_rights\x18\f \x01(\v2\x1d.sluice.wasmagent.v1.ManifestR\x0feffectiveRights\x12\x16\n" +
+	"\x06digest\x18\r \x01(\tR\x06digest\"h\n" +
 	"\x14ListTemplatesRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
@@ -1828,9 +1949,15 @@ const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"_active_id\"\x1a\n" +
 	"\x18GetTemplateConfigRequest\"X\n" +
 	"\x19GetTemplateConfigResponse\x12;\n" +
-	"\x06config\x18\x01 \x01(\v2#.sluice.wasmagent.v1.TemplateConfigR\x06config\"L\n" +
+	"\x06config\x18\x01 \x01(\v2#.sluice.wasmagent.v1.TemplateConfigR\x06config\"I\n" +
+	"\x12GetTemplateRequest\x123\n" +
+	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\"h\n" +
+	"\x13GetTemplateResponse\x129\n" +
+	"\btemplate\x18\x01 \x01(\v2\x1d.sluice.wasmagent.v1.TemplateR\btemplate\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\"~\n" +
 	"\x15AcceptTemplateRequest\x123\n" +
-	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\"Z\n" +
+	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\x120\n" +
+	"\x06digest\x18\x02 \x01(\tB\x18\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{64}$R\x06digest\"Z\n" +
 	"\x16AcceptTemplateResponse\x12@\n" +
 	"\btemplate\x18\x01 \x01(\v2$.sluice.wasmagent.v1.TemplateSummaryR\btemplateB\xd8\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\fGalleryProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
@@ -1847,7 +1974,7 @@ func file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP() []byte {
 	return file_sluice_wasmagent_v1_gallery_proto_rawDescData
 }
 
-var file_sluice_wasmagent_v1_gallery_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
+var file_sluice_wasmagent_v1_gallery_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
 var file_sluice_wasmagent_v1_gallery_proto_goTypes = []any{
 	(*TemplateSummary)(nil),                 // 0: sluice.wasmagent.v1.TemplateSummary
 	(*ListTemplatesRequest)(nil),            // 1: sluice.wasmagent.v1.ListTemplatesRequest
@@ -1878,33 +2005,36 @@ var file_sluice_wasmagent_v1_gallery_proto_goTypes = []any{
 	(*GetActiveTemplateResponse)(nil),       // 26: sluice.wasmagent.v1.GetActiveTemplateResponse
 	(*GetTemplateConfigRequest)(nil),        // 27: sluice.wasmagent.v1.GetTemplateConfigRequest
 	(*GetTemplateConfigResponse)(nil),       // 28: sluice.wasmagent.v1.GetTemplateConfigResponse
-	(*AcceptTemplateRequest)(nil),           // 29: sluice.wasmagent.v1.AcceptTemplateRequest
-	(*AcceptTemplateResponse)(nil),          // 30: sluice.wasmagent.v1.AcceptTemplateResponse
-	nil,                                     // 31: sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntry
-	(SandboxTool)(0),                        // 32: sluice.wasmagent.v1.SandboxTool
-	(*Manifest)(nil),                        // 33: sluice.wasmagent.v1.Manifest
-	(*Agent)(nil),                           // 34: sluice.wasmagent.v1.Agent
-	(*Template)(nil),                        // 35: sluice.wasmagent.v1.Template
+	(*GetTemplateRequest)(nil),              // 29: sluice.wasmagent.v1.GetTemplateRequest
+	(*GetTemplateResponse)(nil),             // 30: sluice.wasmagent.v1.GetTemplateResponse
+	(*AcceptTemplateRequest)(nil),           // 31: sluice.wasmagent.v1.AcceptTemplateRequest
+	(*AcceptTemplateResponse)(nil),          // 32: sluice.wasmagent.v1.AcceptTemplateResponse
+	nil,                                     // 33: sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntry
+	(SandboxTool)(0),                        // 34: sluice.wasmagent.v1.SandboxTool
+	(*Manifest)(nil),                        // 35: sluice.wasmagent.v1.Manifest
+	(*Agent)(nil),                           // 36: sluice.wasmagent.v1.Agent
+	(*Template)(nil),                        // 37: sluice.wasmagent.v1.Template
 }
 var file_sluice_wasmagent_v1_gallery_proto_depIdxs = []int32{
-	32, // 0: sluice.wasmagent.v1.TemplateSummary.effective_tools:type_name -> sluice.wasmagent.v1.SandboxTool
-	33, // 1: sluice.wasmagent.v1.TemplateSummary.effective_rights:type_name -> sluice.wasmagent.v1.Manifest
+	34, // 0: sluice.wasmagent.v1.TemplateSummary.effective_tools:type_name -> sluice.wasmagent.v1.SandboxTool
+	35, // 1: sluice.wasmagent.v1.TemplateSummary.effective_rights:type_name -> sluice.wasmagent.v1.Manifest
 	0,  // 2: sluice.wasmagent.v1.ListTemplatesResponse.templates:type_name -> sluice.wasmagent.v1.TemplateSummary
 	5,  // 3: sluice.wasmagent.v1.SearchTemplatesResponse.results:type_name -> sluice.wasmagent.v1.TemplateHit
-	34, // 4: sluice.wasmagent.v1.CreateAgentFromTemplateResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	36, // 4: sluice.wasmagent.v1.CreateAgentFromTemplateResponse.agent:type_name -> sluice.wasmagent.v1.Agent
 	10, // 5: sluice.wasmagent.v1.ConfigureTemplateRequest.config:type_name -> sluice.wasmagent.v1.TemplateConfig
 	10, // 6: sluice.wasmagent.v1.ConfigureTemplateResponse.config:type_name -> sluice.wasmagent.v1.TemplateConfig
-	31, // 7: sluice.wasmagent.v1.ListCategoriesResponse.categories:type_name -> sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntry
+	33, // 7: sluice.wasmagent.v1.ListCategoriesResponse.categories:type_name -> sluice.wasmagent.v1.ListCategoriesResponse.CategoriesEntry
 	0,  // 8: sluice.wasmagent.v1.ListTemplatesByCategoryResponse.templates:type_name -> sluice.wasmagent.v1.TemplateSummary
-	35, // 9: sluice.wasmagent.v1.AddTemplateRequest.template:type_name -> sluice.wasmagent.v1.Template
-	35, // 10: sluice.wasmagent.v1.ExportTemplatesResponse.exported:type_name -> sluice.wasmagent.v1.Template
+	37, // 9: sluice.wasmagent.v1.AddTemplateRequest.template:type_name -> sluice.wasmagent.v1.Template
+	37, // 10: sluice.wasmagent.v1.ExportTemplatesResponse.exported:type_name -> sluice.wasmagent.v1.Template
 	10, // 11: sluice.wasmagent.v1.GetTemplateConfigResponse.config:type_name -> sluice.wasmagent.v1.TemplateConfig
-	0,  // 12: sluice.wasmagent.v1.AcceptTemplateResponse.template:type_name -> sluice.wasmagent.v1.TemplateSummary
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	37, // 12: sluice.wasmagent.v1.GetTemplateResponse.template:type_name -> sluice.wasmagent.v1.Template
+	0,  // 13: sluice.wasmagent.v1.AcceptTemplateResponse.template:type_name -> sluice.wasmagent.v1.TemplateSummary
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_sluice_wasmagent_v1_gallery_proto_init() }
@@ -1923,7 +2053,7 @@ func file_sluice_wasmagent_v1_gallery_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_wasmagent_v1_gallery_proto_rawDesc), len(file_sluice_wasmagent_v1_gallery_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   32,
+			NumMessages:   34,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -26,7 +26,7 @@ var File_sluice_wasmagent_v1_gallery_service_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_gallery_service_proto_rawDesc = "" +
 	"\n" +
-	")sluice/wasmagent/v1/gallery_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/gallery.proto2\x97\x17\n" +
+	")sluice/wasmagent/v1/gallery_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/gallery.proto2\x83\x18\n" +
 	"\x0eGalleryService\x12\xbf\x01\n" +
 	"\rListTemplates\x12).sluice.wasmagent.v1.ListTemplatesRequest\x1a*.sluice.wasmagent.v1.ListTemplatesResponse\"W\xca\xf3\x18\t\n" +
 	"\x01\x01\x12\x02\x02\x04\x18\x01\xea\xf9\x18F\n" +
@@ -57,7 +57,8 @@ const file_sluice_wasmagent_v1_gallery_service_proto_rawDesc = "" +
 	"\x1awasm_gallery_remove_custom\x1a*Remove a custom template from the gallery. \x04*\x02\x10\x010\x01\x12\x9d\x02\n" +
 	"\x0fImportTemplates\x12+.sluice.wasmagent.v1.ImportTemplatesRequest\x1a,.sluice.wasmagent.v1.ImportTemplatesResponse\"\xae\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x02\xea\xf9\x18\x96\x01\n" +
-	"\x13wasm_gallery_import\x1awHIGH RISK: import custom templates from JSON. Their prompts steer agents and are not scanned; use trusted sources only. \x02*\x02\x10\x000\x01\x12r\n" +
+	"\x13wasm_gallery_import\x1awHIGH RISK: import custom templates from JSON. Their prompts steer agents and are not scanned; use trusted sources only. \x02*\x02\x10\x000\x01\x12j\n" +
+	"\vGetTemplate\x12'.sluice.wasmagent.v1.GetTemplateRequest\x1a(.sluice.wasmagent.v1.GetTemplateResponse\"\b\xca\xf3\x18\x04\x12\x02\x02\x04\x12r\n" +
 	"\x0eAcceptTemplate\x12*.sluice.wasmagent.v1.AcceptTemplateRequest\x1a+.sluice.wasmagent.v1.AcceptTemplateResponse\"\a\xca\xf3\x18\x03\x12\x01\x02\x12\xbf\x01\n" +
 	"\x0fExportTemplates\x12+.sluice.wasmagent.v1.ExportTemplatesRequest\x1a,.sluice.wasmagent.v1.ExportTemplatesResponse\"Q\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18A\n" +
@@ -81,24 +82,26 @@ var file_sluice_wasmagent_v1_gallery_service_proto_goTypes = []any{
 	(*AddTemplateRequest)(nil),              // 7: sluice.wasmagent.v1.AddTemplateRequest
 	(*RemoveTemplateRequest)(nil),           // 8: sluice.wasmagent.v1.RemoveTemplateRequest
 	(*ImportTemplatesRequest)(nil),          // 9: sluice.wasmagent.v1.ImportTemplatesRequest
-	(*AcceptTemplateRequest)(nil),           // 10: sluice.wasmagent.v1.AcceptTemplateRequest
-	(*ExportTemplatesRequest)(nil),          // 11: sluice.wasmagent.v1.ExportTemplatesRequest
-	(*GetActiveTemplateRequest)(nil),        // 12: sluice.wasmagent.v1.GetActiveTemplateRequest
-	(*GetTemplateConfigRequest)(nil),        // 13: sluice.wasmagent.v1.GetTemplateConfigRequest
-	(*ListTemplatesResponse)(nil),           // 14: sluice.wasmagent.v1.ListTemplatesResponse
-	(*SearchTemplatesResponse)(nil),         // 15: sluice.wasmagent.v1.SearchTemplatesResponse
-	(*CreateAgentFromTemplateResponse)(nil), // 16: sluice.wasmagent.v1.CreateAgentFromTemplateResponse
-	(*LoadRvfResponse)(nil),                 // 17: sluice.wasmagent.v1.LoadRvfResponse
-	(*ConfigureTemplateResponse)(nil),       // 18: sluice.wasmagent.v1.ConfigureTemplateResponse
-	(*ListCategoriesResponse)(nil),          // 19: sluice.wasmagent.v1.ListCategoriesResponse
-	(*ListTemplatesByCategoryResponse)(nil), // 20: sluice.wasmagent.v1.ListTemplatesByCategoryResponse
-	(*AddTemplateResponse)(nil),             // 21: sluice.wasmagent.v1.AddTemplateResponse
-	(*RemoveTemplateResponse)(nil),          // 22: sluice.wasmagent.v1.RemoveTemplateResponse
-	(*ImportTemplatesResponse)(nil),         // 23: sluice.wasmagent.v1.ImportTemplatesResponse
-	(*AcceptTemplateResponse)(nil),          // 24: sluice.wasmagent.v1.AcceptTemplateResponse
-	(*ExportTemplatesResponse)(nil),         // 25: sluice.wasmagent.v1.ExportTemplatesResponse
-	(*GetActiveTemplateResponse)(nil),       // 26: sluice.wasmagent.v1.GetActiveTemplateResponse
-	(*GetTemplateConfigResponse)(nil),       // 27: sluice.wasmagent.v1.GetTemplateConfigResponse
+	(*GetTemplateRequest)(nil),              // 10: sluice.wasmagent.v1.GetTemplateRequest
+	(*AcceptTemplateRequest)(nil),           // 11: sluice.wasmagent.v1.AcceptTemplateRequest
+	(*ExportTemplatesRequest)(nil),          // 12: sluice.wasmagent.v1.ExportTemplatesRequest
+	(*GetActiveTemplateRequest)(nil),        // 13: sluice.wasmagent.v1.GetActiveTemplateRequest
+	(*GetTemplateConfigRequest)(nil),        // 14: sluice.wasmagent.v1.GetTemplateConfigRequest
+	(*ListTemplatesResponse)(nil),           // 15: sluice.wasmagent.v1.ListTemplatesResponse
+	(*SearchTemplatesResponse)(nil),         // 16: sluice.wasmagent.v1.SearchTemplatesResponse
+	(*CreateAgentFromTemplateResponse)(nil), // 17: sluice.wasmagent.v1.CreateAgentFromTemplateResponse
+	(*LoadRvfResponse)(nil),                 // 18: sluice.wasmagent.v1.LoadRvfResponse
+	(*ConfigureTemplateResponse)(nil),       // 19: sluice.wasmagent.v1.ConfigureTemplateResponse
+	(*ListCategoriesResponse)(nil),          // 20: sluice.wasmagent.v1.ListCategoriesResponse
+	(*ListTemplatesByCategoryResponse)(nil), // 21: sluice.wasmagent.v1.ListTemplatesByCategoryResponse
+	(*AddTemplateResponse)(nil),             // 22: sluice.wasmagent.v1.AddTemplateResponse
+	(*RemoveTemplateResponse)(nil),          // 23: sluice.wasmagent.v1.RemoveTemplateResponse
+	(*ImportTemplatesResponse)(nil),         // 24: sluice.wasmagent.v1.ImportTemplatesResponse
+	(*GetTemplateResponse)(nil),             // 25: sluice.wasmagent.v1.GetTemplateResponse
+	(*AcceptTemplateResponse)(nil),          // 26: sluice.wasmagent.v1.AcceptTemplateResponse
+	(*ExportTemplatesResponse)(nil),         // 27: sluice.wasmagent.v1.ExportTemplatesResponse
+	(*GetActiveTemplateResponse)(nil),       // 28: sluice.wasmagent.v1.GetActiveTemplateResponse
+	(*GetTemplateConfigResponse)(nil),       // 29: sluice.wasmagent.v1.GetTemplateConfigResponse
 }
 var file_sluice_wasmagent_v1_gallery_service_proto_depIdxs = []int32{
 	0,  // 0: sluice.wasmagent.v1.GalleryService.ListTemplates:input_type -> sluice.wasmagent.v1.ListTemplatesRequest
@@ -111,26 +114,28 @@ var file_sluice_wasmagent_v1_gallery_service_proto_depIdxs = []int32{
 	7,  // 7: sluice.wasmagent.v1.GalleryService.AddTemplate:input_type -> sluice.wasmagent.v1.AddTemplateRequest
 	8,  // 8: sluice.wasmagent.v1.GalleryService.RemoveTemplate:input_type -> sluice.wasmagent.v1.RemoveTemplateRequest
 	9,  // 9: sluice.wasmagent.v1.GalleryService.ImportTemplates:input_type -> sluice.wasmagent.v1.ImportTemplatesRequest
-	10, // 10: sluice.wasmagent.v1.GalleryService.AcceptTemplate:input_type -> sluice.wasmagent.v1.AcceptTemplateRequest
-	11, // 11: sluice.wasmagent.v1.GalleryService.ExportTemplates:input_type -> sluice.wasmagent.v1.ExportTemplatesRequest
-	12, // 12: sluice.wasmagent.v1.GalleryService.GetActiveTemplate:input_type -> sluice.wasmagent.v1.GetActiveTemplateRequest
-	13, // 13: sluice.wasmagent.v1.GalleryService.GetTemplateConfig:input_type -> sluice.wasmagent.v1.GetTemplateConfigRequest
-	14, // 14: sluice.wasmagent.v1.GalleryService.ListTemplates:output_type -> sluice.wasmagent.v1.ListTemplatesResponse
-	15, // 15: sluice.wasmagent.v1.GalleryService.SearchTemplates:output_type -> sluice.wasmagent.v1.SearchTemplatesResponse
-	16, // 16: sluice.wasmagent.v1.GalleryService.CreateAgentFromTemplate:output_type -> sluice.wasmagent.v1.CreateAgentFromTemplateResponse
-	17, // 17: sluice.wasmagent.v1.GalleryService.LoadRvf:output_type -> sluice.wasmagent.v1.LoadRvfResponse
-	18, // 18: sluice.wasmagent.v1.GalleryService.ConfigureTemplate:output_type -> sluice.wasmagent.v1.ConfigureTemplateResponse
-	19, // 19: sluice.wasmagent.v1.GalleryService.ListCategories:output_type -> sluice.wasmagent.v1.ListCategoriesResponse
-	20, // 20: sluice.wasmagent.v1.GalleryService.ListTemplatesByCategory:output_type -> sluice.wasmagent.v1.ListTemplatesByCategoryResponse
-	21, // 21: sluice.wasmagent.v1.GalleryService.AddTemplate:output_type -> sluice.wasmagent.v1.AddTemplateResponse
-	22, // 22: sluice.wasmagent.v1.GalleryService.RemoveTemplate:output_type -> sluice.wasmagent.v1.RemoveTemplateResponse
-	23, // 23: sluice.wasmagent.v1.GalleryService.ImportTemplates:output_type -> sluice.wasmagent.v1.ImportTemplatesResponse
-	24, // 24: sluice.wasmagent.v1.GalleryService.AcceptTemplate:output_type -> sluice.wasmagent.v1.AcceptTemplateResponse
-	25, // 25: sluice.wasmagent.v1.GalleryService.ExportTemplates:output_type -> sluice.wasmagent.v1.ExportTemplatesResponse
-	26, // 26: sluice.wasmagent.v1.GalleryService.GetActiveTemplate:output_type -> sluice.wasmagent.v1.GetActiveTemplateResponse
-	27, // 27: sluice.wasmagent.v1.GalleryService.GetTemplateConfig:output_type -> sluice.wasmagent.v1.GetTemplateConfigResponse
-	14, // [14:28] is the sub-list for method output_type
-	0,  // [0:14] is the sub-list for method input_type
+	10, // 10: sluice.wasmagent.v1.GalleryService.GetTemplate:input_type -> sluice.wasmagent.v1.GetTemplateRequest
+	11, // 11: sluice.wasmagent.v1.GalleryService.AcceptTemplate:input_type -> sluice.wasmagent.v1.AcceptTemplateRequest
+	12, // 12: sluice.wasmagent.v1.GalleryService.ExportTemplates:input_type -> sluice.wasmagent.v1.ExportTemplatesRequest
+	13, // 13: sluice.wasmagent.v1.GalleryService.GetActiveTemplate:input_type -> sluice.wasmagent.v1.GetActiveTemplateRequest
+	14, // 14: sluice.wasmagent.v1.GalleryService.GetTemplateConfig:input_type -> sluice.wasmagent.v1.GetTemplateConfigRequest
+	15, // 15: sluice.wasmagent.v1.GalleryService.ListTemplates:output_type -> sluice.wasmagent.v1.ListTemplatesResponse
+	16, // 16: sluice.wasmagent.v1.GalleryService.SearchTemplates:output_type -> sluice.wasmagent.v1.SearchTemplatesResponse
+	17, // 17: sluice.wasmagent.v1.GalleryService.CreateAgentFromTemplate:output_type -> sluice.wasmagent.v1.CreateAgentFromTemplateResponse
+	18, // 18: sluice.wasmagent.v1.GalleryService.LoadRvf:output_type -> sluice.wasmagent.v1.LoadRvfResponse
+	19, // 19: sluice.wasmagent.v1.GalleryService.ConfigureTemplate:output_type -> sluice.wasmagent.v1.ConfigureTemplateResponse
+	20, // 20: sluice.wasmagent.v1.GalleryService.ListCategories:output_type -> sluice.wasmagent.v1.ListCategoriesResponse
+	21, // 21: sluice.wasmagent.v1.GalleryService.ListTemplatesByCategory:output_type -> sluice.wasmagent.v1.ListTemplatesByCategoryResponse
+	22, // 22: sluice.wasmagent.v1.GalleryService.AddTemplate:output_type -> sluice.wasmagent.v1.AddTemplateResponse
+	23, // 23: sluice.wasmagent.v1.GalleryService.RemoveTemplate:output_type -> sluice.wasmagent.v1.RemoveTemplateResponse
+	24, // 24: sluice.wasmagent.v1.GalleryService.ImportTemplates:output_type -> sluice.wasmagent.v1.ImportTemplatesResponse
+	25, // 25: sluice.wasmagent.v1.GalleryService.GetTemplate:output_type -> sluice.wasmagent.v1.GetTemplateResponse
+	26, // 26: sluice.wasmagent.v1.GalleryService.AcceptTemplate:output_type -> sluice.wasmagent.v1.AcceptTemplateResponse
+	27, // 27: sluice.wasmagent.v1.GalleryService.ExportTemplates:output_type -> sluice.wasmagent.v1.ExportTemplatesResponse
+	28, // 28: sluice.wasmagent.v1.GalleryService.GetActiveTemplate:output_type -> sluice.wasmagent.v1.GetActiveTemplateResponse
+	29, // 29: sluice.wasmagent.v1.GalleryService.GetTemplateConfig:output_type -> sluice.wasmagent.v1.GetTemplateConfigResponse
+	15, // [15:30] is the sub-list for method output_type
+	0,  // [0:15] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name

@@ -29,6 +29,7 @@ const (
 	GalleryService_AddTemplate_FullMethodName             = "/sluice.wasmagent.v1.GalleryService/AddTemplate"
 	GalleryService_RemoveTemplate_FullMethodName          = "/sluice.wasmagent.v1.GalleryService/RemoveTemplate"
 	GalleryService_ImportTemplates_FullMethodName         = "/sluice.wasmagent.v1.GalleryService/ImportTemplates"
+	GalleryService_GetTemplate_FullMethodName             = "/sluice.wasmagent.v1.GalleryService/GetTemplate"
 	GalleryService_AcceptTemplate_FullMethodName          = "/sluice.wasmagent.v1.GalleryService/AcceptTemplate"
 	GalleryService_ExportTemplates_FullMethodName         = "/sluice.wasmagent.v1.GalleryService/ExportTemplates"
 	GalleryService_GetActiveTemplate_FullMethodName       = "/sluice.wasmagent.v1.GalleryService/GetActiveTemplate"
@@ -91,8 +92,16 @@ type GalleryServiceClient interface {
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	ImportTemplates(ctx context.Context, in *ImportTemplatesRequest, opts ...grpc.CallOption) (*ImportTemplatesResponse, error)
-	// AcceptTemplate lets agents be made of a template that was imported. It is for people
-	// alone, and safe to repeat. Errors: NOT_FOUND, TEMPLATE_UNKNOWN.
+	// GetTemplate returns a whole template and its digest, for an operator who accepts it.
+	// Errors: NOT_FOUND, TEMPLATE_UNKNOWN.
+	GetTemplate(ctx context.Context, in *GetTemplateRequest, opts ...grpc.CallOption) (*GetTemplateResponse, error)
+	// AcceptTemplate lets agents be made of a template that was imported, as it was shown: the
+	// request has the digest of that. A template of the same id with other content is
+	// quarantined again. It is for people alone, and safe to repeat. Errors:
+	//
+	//	NOT_FOUND  TEMPLATE_UNKNOWN
+	//	ABORTED    TEMPLATE_CHANGED: the digest is not that of the template as it is now; get
+	//	           the template again
 	AcceptTemplate(ctx context.Context, in *AcceptTemplateRequest, opts ...grpc.CallOption) (*AcceptTemplateResponse, error)
 	// ExportTemplates returns the custom templates of the caller's tenant, by id.
 	ExportTemplates(ctx context.Context, in *ExportTemplatesRequest, opts ...grpc.CallOption) (*ExportTemplatesResponse, error)
@@ -210,6 +219,16 @@ func (c *galleryServiceClient) ImportTemplates(ctx context.Context, in *ImportTe
 	return out, nil
 }
 
+func (c *galleryServiceClient) GetTemplate(ctx context.Context, in *GetTemplateRequest, opts ...grpc.CallOption) (*GetTemplateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetTemplateResponse)
+	err := c.cc.Invoke(ctx, GalleryService_GetTemplate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *galleryServiceClient) AcceptTemplate(ctx context.Context, in *AcceptTemplateRequest, opts ...grpc.CallOption) (*AcceptTemplateResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AcceptTemplateResponse)
@@ -306,8 +325,16 @@ type GalleryServiceServer interface {
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	ImportTemplates(context.Context, *ImportTemplatesRequest) (*ImportTemplatesResponse, error)
-	// AcceptTemplate lets agents be made of a template that was imported. It is for people
-	// alone, and safe to repeat. Errors: NOT_FOUND, TEMPLATE_UNKNOWN.
+	// GetTemplate returns a whole template and its digest, for an operator who accepts it.
+	// Errors: NOT_FOUND, TEMPLATE_UNKNOWN.
+	GetTemplate(context.Context, *GetTemplateRequest) (*GetTemplateResponse, error)
+	// AcceptTemplate lets agents be made of a template that was imported, as it was shown: the
+	// request has the digest of that. A template of the same id with other content is
+	// quarantined again. It is for people alone, and safe to repeat. Errors:
+	//
+	//	NOT_FOUND  TEMPLATE_UNKNOWN
+	//	ABORTED    TEMPLATE_CHANGED: the digest is not that of the template as it is now; get
+	//	           the template again
 	AcceptTemplate(context.Context, *AcceptTemplateRequest) (*AcceptTemplateResponse, error)
 	// ExportTemplates returns the custom templates of the caller's tenant, by id.
 	ExportTemplates(context.Context, *ExportTemplatesRequest) (*ExportTemplatesResponse, error)
@@ -354,6 +381,9 @@ func (UnimplementedGalleryServiceServer) RemoveTemplate(context.Context, *Remove
 }
 func (UnimplementedGalleryServiceServer) ImportTemplates(context.Context, *ImportTemplatesRequest) (*ImportTemplatesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ImportTemplates not implemented")
+}
+func (UnimplementedGalleryServiceServer) GetTemplate(context.Context, *GetTemplateRequest) (*GetTemplateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetTemplate not implemented")
 }
 func (UnimplementedGalleryServiceServer) AcceptTemplate(context.Context, *AcceptTemplateRequest) (*AcceptTemplateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AcceptTemplate not implemented")
@@ -568,6 +598,24 @@ func _GalleryService_ImportTemplates_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _GalleryService_GetTemplate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetTemplateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(GalleryServiceServer).GetTemplate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: GalleryService_GetTemplate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(GalleryServiceServer).GetTemplate(ctx, req.(*GetTemplateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _GalleryService_AcceptTemplate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AcceptTemplateRequest)
 	if err := dec(in); err != nil {
@@ -686,6 +734,10 @@ var GalleryService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ImportTemplates",
 			Handler:    _GalleryService_ImportTemplates_Handler,
+		},
+		{
+			MethodName: "GetTemplate",
+			Handler:    _GalleryService_GetTemplate_Handler,
 		},
 		{
 			MethodName: "AcceptTemplate",

@@ -47,6 +47,13 @@ const (
 	// The turn was undone: its guest, files, todos and conversation are as they were
 	// before its first input. What was sent was sent all the same.
 	EventKind_EVENT_KIND_UNDONE EventKind = 7
+	// The agent was stored. The envelope is a JSON object with the digests of what
+	// was stored: `state` of the guest, files, todos and messages as one, `record` of
+	// all else (state, stop reason, counters, rights, snapshots), and of each part
+	// that differs from the stored event before. It follows whatever changed the
+	// agent, in the same transaction, so the journal of an agent that does not work
+	// ends with one. Journals from before version 1 of that form have none.
+	EventKind_EVENT_KIND_STORED EventKind = 8
 )
 
 // Enum value maps for EventKind.
@@ -60,6 +67,7 @@ var (
 		5: "EVENT_KIND_RESULT",
 		6: "EVENT_KIND_LIFECYCLE",
 		7: "EVENT_KIND_UNDONE",
+		8: "EVENT_KIND_STORED",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED": 0,
@@ -70,6 +78,7 @@ var (
 		"EVENT_KIND_RESULT":      5,
 		"EVENT_KIND_LIFECYCLE":   6,
 		"EVENT_KIND_UNDONE":      7,
+		"EVENT_KIND_STORED":      8,
 	}
 )
 
@@ -187,15 +196,21 @@ type Verification int32
 const (
 	// Read as not proved.
 	Verification_VERIFICATION_UNSPECIFIED Verification = 0
-	// The chain holds, and every effect and the fuel came out the same.
+	// The chain holds, what is stored of the agent is what it says, and every effect
+	// and the fuel came out the same.
 	Verification_VERIFICATION_MATCHES Verification = 1
-	// The chain holds, and the module did something else.
+	// The chain holds, but what is stored is not what it says (`stored_difference`),
+	// or the module did something else (`first_difference`).
 	Verification_VERIFICATION_DIFFERS Verification = 2
 	// An event is missing, added, moved or changed.
 	Verification_VERIFICATION_CHAIN_BROKEN Verification = 3
 	// The chain holds, but the module or the meter's version is another one, or
-	// the module is gone, so a run says nothing.
+	// the module is gone, so a run says nothing. What is stored is what it says.
 	Verification_VERIFICATION_NOT_COMPARABLE Verification = 4
+	// The chain holds, and every effect and the fuel came out the same, but the
+	// journal does not cover all of what is stored: `not_covered` names the parts. It
+	// begins before journals covered them.
+	Verification_VERIFICATION_NOT_COVERED Verification = 5
 )
 
 // Enum value maps for Verification.
@@ -206,6 +221,7 @@ var (
 		2: "VERIFICATION_DIFFERS",
 		3: "VERIFICATION_CHAIN_BROKEN",
 		4: "VERIFICATION_NOT_COMPARABLE",
+		5: "VERIFICATION_NOT_COVERED",
 	}
 	Verification_value = map[string]int32{
 		"VERIFICATION_UNSPECIFIED":    0,
@@ -213,6 +229,7 @@ var (
 		"VERIFICATION_DIFFERS":        2,
 		"VERIFICATION_CHAIN_BROKEN":   3,
 		"VERIFICATION_NOT_COMPARABLE": 4,
+		"VERIFICATION_NOT_COVERED":    5,
 	}
 )
 
@@ -695,8 +712,14 @@ type VerifyAgentResponse struct {
 	MeterVersion int32 `protobuf:"varint,11,opt,name=meter_version,json=meterVersion,proto3" json:"meter_version,omitempty"`
 	// The first event that does not hold; absent where all do.
 	FirstDifference *Event `protobuf:"bytes,12,opt,name=first_difference,json=firstDifference,proto3" json:"first_difference,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// The first part of what is stored that is not what the journal says; absent
+	// where all parts are, or where the chain is broken before that is known.
+	StoredDifference *StoredDifference `protobuf:"bytes,13,opt,name=stored_difference,json=storedDifference,proto3" json:"stored_difference,omitempty"`
+	// Parts that no event of the journal covers, so that nothing can be said of them:
+	// `files`, `todos`, `messages`, `guest`, `record`. Empty where all are covered.
+	NotCovered    []string `protobuf:"bytes,14,rep,name=not_covered,json=notCovered,proto3" json:"not_covered,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *VerifyAgentResponse) Reset() {
@@ -813,6 +836,86 @@ func (x *VerifyAgentResponse) GetFirstDifference() *Event {
 	return nil
 }
 
+func (x *VerifyAgentResponse) GetStoredDifference() *StoredDifference {
+	if x != nil {
+		return x.StoredDifference
+	}
+	return nil
+}
+
+func (x *VerifyAgentResponse) GetNotCovered() []string {
+	if x != nil {
+		return x.NotCovered
+	}
+	return nil
+}
+
+// StoredDifference is a part of what is stored of an agent that is not what its
+// journal says.
+type StoredDifference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it is: `file`, `todo`, `message`, `guest`, `record`, `snapshot`.
+	Part string `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
+	// Which one: the path of a file, the place of a todo or message from 1, the field
+	// of a record or of the guest, the id of a snapshot.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// What differs, in one sentence for people.
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredDifference) Reset() {
+	*x = StoredDifference{}
+	mi := &file_sluice_wasmagent_v1_journal_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredDifference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredDifference) ProtoMessage() {}
+
+func (x *StoredDifference) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_journal_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredDifference.ProtoReflect.Descriptor instead.
+func (*StoredDifference) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_journal_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *StoredDifference) GetPart() string {
+	if x != nil {
+		return x.Part
+	}
+	return ""
+}
+
+func (x *StoredDifference) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *StoredDifference) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
 var File_sluice_wasmagent_v1_journal_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
@@ -856,7 +959,7 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\rprevious_hash\x18\x14 \x01(\tR\fpreviousHash\x12\x12\n" +
 	"\x04hash\x18\x15 \x01(\tR\x04hash\"c\n" +
 	"\x12VerifyAgentRequest\x12M\n" +
-	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\"\xd7\x03\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\"\xcc\x04\n" +
 	"\x13VerifyAgentResponse\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12E\n" +
 	"\fverification\x18\x02 \x01(\x0e2!.sluice.wasmagent.v1.VerificationR\fverification\x12\x18\n" +
@@ -870,7 +973,14 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\rmodule_digest\x18\n" +
 	" \x01(\tR\fmoduleDigest\x12#\n" +
 	"\rmeter_version\x18\v \x01(\x05R\fmeterVersion\x12E\n" +
-	"\x10first_difference\x18\f \x01(\v2\x1a.sluice.wasmagent.v1.EventR\x0ffirstDifference*\xc9\x01\n" +
+	"\x10first_difference\x18\f \x01(\v2\x1a.sluice.wasmagent.v1.EventR\x0ffirstDifference\x12R\n" +
+	"\x11stored_difference\x18\r \x01(\v2%.sluice.wasmagent.v1.StoredDifferenceR\x10storedDifference\x12\x1f\n" +
+	"\vnot_covered\x18\x0e \x03(\tR\n" +
+	"notCovered\"T\n" +
+	"\x10StoredDifference\x12\x12\n" +
+	"\x04part\x18\x01 \x01(\tR\x04part\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage*\xe0\x01\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10EVENT_KIND_INPUT\x10\x01\x12\x16\n" +
@@ -879,7 +989,8 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\x0fEVENT_KIND_SENT\x10\x04\x12\x15\n" +
 	"\x11EVENT_KIND_RESULT\x10\x05\x12\x18\n" +
 	"\x14EVENT_KIND_LIFECYCLE\x10\x06\x12\x15\n" +
-	"\x11EVENT_KIND_UNDONE\x10\a*\xf2\x01\n" +
+	"\x11EVENT_KIND_UNDONE\x10\a\x12\x15\n" +
+	"\x11EVENT_KIND_STORED\x10\b*\xf2\x01\n" +
 	"\n" +
 	"EffectKind\x12\x1b\n" +
 	"\x17EFFECT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
@@ -891,13 +1002,14 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\x11EFFECT_KIND_SLEEP\x10\x06\x12\x16\n" +
 	"\x12EFFECT_KIND_FINISH\x10\a\x12\x14\n" +
 	"\x10EFFECT_KIND_FAIL\x10\b\x12\x15\n" +
-	"\x11EFFECT_KIND_TOOLS\x10\t*\xa0\x01\n" +
+	"\x11EFFECT_KIND_TOOLS\x10\t*\xbe\x01\n" +
 	"\fVerification\x12\x1c\n" +
 	"\x18VERIFICATION_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14VERIFICATION_MATCHES\x10\x01\x12\x18\n" +
 	"\x14VERIFICATION_DIFFERS\x10\x02\x12\x1d\n" +
 	"\x19VERIFICATION_CHAIN_BROKEN\x10\x03\x12\x1f\n" +
-	"\x1bVERIFICATION_NOT_COMPARABLE\x10\x04B\xd8\x01\n" +
+	"\x1bVERIFICATION_NOT_COMPARABLE\x10\x04\x12\x1c\n" +
+	"\x18VERIFICATION_NOT_COVERED\x10\x05B\xd8\x01\n" +
 	"\x17com.sluice.wasmagent.v1B\fJournalProtoP\x01ZAgithub.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1;wasmagentv1\xa2\x02\x03SWX\xaa\x02\x13Sluice.Wasmagent.V1\xca\x02\x13Sluice\\Wasmagent\\V1\xe2\x02\x1fSluice\\Wasmagent\\V1\\GPBMetadata\xea\x02\x15Sluice::Wasmagent::V1b\x06proto3"
 
 var (
@@ -913,7 +1025,7 @@ func file_sluice_wasmagent_v1_journal_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_wasmagent_v1_journal_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_sluice_wasmagent_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_sluice_wasmagent_v1_journal_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_sluice_wasmagent_v1_journal_proto_goTypes = []any{
 	(EventKind)(0),                // 0: sluice.wasmagent.v1.EventKind
 	(EffectKind)(0),               // 1: sluice.wasmagent.v1.EffectKind
@@ -923,26 +1035,28 @@ var file_sluice_wasmagent_v1_journal_proto_goTypes = []any{
 	(*Event)(nil),                 // 5: sluice.wasmagent.v1.Event
 	(*VerifyAgentRequest)(nil),    // 6: sluice.wasmagent.v1.VerifyAgentRequest
 	(*VerifyAgentResponse)(nil),   // 7: sluice.wasmagent.v1.VerifyAgentResponse
-	(*durationpb.Duration)(nil),   // 8: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
-	(v1.Code)(0),                  // 10: sluice.common.v1.Code
-	(AgentState)(0),               // 11: sluice.wasmagent.v1.AgentState
+	(*StoredDifference)(nil),      // 8: sluice.wasmagent.v1.StoredDifference
+	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
+	(v1.Code)(0),                  // 11: sluice.common.v1.Code
+	(AgentState)(0),               // 12: sluice.wasmagent.v1.AgentState
 }
 var file_sluice_wasmagent_v1_journal_proto_depIdxs = []int32{
-	8,  // 0: sluice.wasmagent.v1.ListEventsRequest.wait:type_name -> google.protobuf.Duration
+	9,  // 0: sluice.wasmagent.v1.ListEventsRequest.wait:type_name -> google.protobuf.Duration
 	5,  // 1: sluice.wasmagent.v1.ListEventsResponse.events:type_name -> sluice.wasmagent.v1.Event
 	0,  // 2: sluice.wasmagent.v1.Event.kind:type_name -> sluice.wasmagent.v1.EventKind
-	9,  // 3: sluice.wasmagent.v1.Event.time:type_name -> google.protobuf.Timestamp
+	10, // 3: sluice.wasmagent.v1.Event.time:type_name -> google.protobuf.Timestamp
 	1,  // 4: sluice.wasmagent.v1.Event.effect:type_name -> sluice.wasmagent.v1.EffectKind
-	10, // 5: sluice.wasmagent.v1.Event.code:type_name -> sluice.common.v1.Code
-	11, // 6: sluice.wasmagent.v1.Event.state:type_name -> sluice.wasmagent.v1.AgentState
+	11, // 5: sluice.wasmagent.v1.Event.code:type_name -> sluice.common.v1.Code
+	12, // 6: sluice.wasmagent.v1.Event.state:type_name -> sluice.wasmagent.v1.AgentState
 	2,  // 7: sluice.wasmagent.v1.VerifyAgentResponse.verification:type_name -> sluice.wasmagent.v1.Verification
 	5,  // 8: sluice.wasmagent.v1.VerifyAgentResponse.first_difference:type_name -> sluice.wasmagent.v1.Event
-	9,  // [9:9] is the sub-list for method output_type
-	9,  // [9:9] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	8,  // 9: sluice.wasmagent.v1.VerifyAgentResponse.stored_difference:type_name -> sluice.wasmagent.v1.StoredDifference
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_sluice_wasmagent_v1_journal_proto_init() }
@@ -957,7 +1071,7 @@ func file_sluice_wasmagent_v1_journal_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_wasmagent_v1_journal_proto_rawDesc), len(file_sluice_wasmagent_v1_journal_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

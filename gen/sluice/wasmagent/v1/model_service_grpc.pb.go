@@ -30,15 +30,27 @@ const (
 // question to its model is a call of this tool, by way of the gateway: so policy, limits,
 // people and the journal see it as any call.
 type ModelServiceClient interface {
-	// AskModel asks a model once, and streams its answer as progress. Nothing is tried
-	// again. Errors:
+	// AskModel asks a model, and streams its answer as progress. A question that the provider
+	// refuses before an answer has begun is asked again, after the wait that the provider asks
+	// for, as often as its configuration says and within the call's deadline; each wait is
+	// progress. Errors:
 	//
-	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider of that name is configured
-	//	INVALID_ARGUMENT     MODEL_REFUSED: the provider takes no such question
-	//	UNAVAILABLE          MODEL_AWAY: the provider does not answer, or has too much to do
-	//	RESOURCE_EXHAUSTED   MODEL_ANSWER_TOO_LARGE: over 1 MiB; MODEL_ANSWER_CUT: it has as
+	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider of that name is configured;
+	//	                     MODEL_AUTH: the provider does not accept its key
+	//	INVALID_ARGUMENT     MODEL_REJECTED: the provider does not accept the question
+	//	RESOURCE_EXHAUSTED   MODEL_RATE_LIMITED: the provider allows no more questions now;
+	//	                     MODEL_OVERLOADED: the provider can't answer now;
+	//	                     MODEL_COST_SPENT: all agents of the person have used what they
+	//	                     may use in a day;
+	//	                     MODEL_ANSWER_TOO_LARGE: over 1 MiB; MODEL_ANSWER_CUT: it has as
 	//	                     many tokens as it may, and is not whole; QUESTIONS_FULL: the
 	//	                     caller, or all, ask as much as they may at a time
+	//	ABORTED              MODEL_UNREACHABLE: there is no connection to the provider;
+	//	                     MODEL_ANSWER_BROKEN: the answer ended in the middle;
+	//	                     MODEL_ANSWER_MALFORMED: the answer does not follow the API
+	//
+	// An error that the provider may charge for has the metadata `input_tokens`,
+	// `output_tokens`, both decimal, and `cost`, as in AskModelResponse.
 	AskModel(ctx context.Context, in *AskModelRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AskModelResponse], error)
 }
 
@@ -77,15 +89,27 @@ type ModelService_AskModelClient = grpc.ServerStreamingClient[AskModelResponse]
 // question to its model is a call of this tool, by way of the gateway: so policy, limits,
 // people and the journal see it as any call.
 type ModelServiceServer interface {
-	// AskModel asks a model once, and streams its answer as progress. Nothing is tried
-	// again. Errors:
+	// AskModel asks a model, and streams its answer as progress. A question that the provider
+	// refuses before an answer has begun is asked again, after the wait that the provider asks
+	// for, as often as its configuration says and within the call's deadline; each wait is
+	// progress. Errors:
 	//
-	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider of that name is configured
-	//	INVALID_ARGUMENT     MODEL_REFUSED: the provider takes no such question
-	//	UNAVAILABLE          MODEL_AWAY: the provider does not answer, or has too much to do
-	//	RESOURCE_EXHAUSTED   MODEL_ANSWER_TOO_LARGE: over 1 MiB; MODEL_ANSWER_CUT: it has as
+	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider of that name is configured;
+	//	                     MODEL_AUTH: the provider does not accept its key
+	//	INVALID_ARGUMENT     MODEL_REJECTED: the provider does not accept the question
+	//	RESOURCE_EXHAUSTED   MODEL_RATE_LIMITED: the provider allows no more questions now;
+	//	                     MODEL_OVERLOADED: the provider can't answer now;
+	//	                     MODEL_COST_SPENT: all agents of the person have used what they
+	//	                     may use in a day;
+	//	                     MODEL_ANSWER_TOO_LARGE: over 1 MiB; MODEL_ANSWER_CUT: it has as
 	//	                     many tokens as it may, and is not whole; QUESTIONS_FULL: the
 	//	                     caller, or all, ask as much as they may at a time
+	//	ABORTED              MODEL_UNREACHABLE: there is no connection to the provider;
+	//	                     MODEL_ANSWER_BROKEN: the answer ended in the middle;
+	//	                     MODEL_ANSWER_MALFORMED: the answer does not follow the API
+	//
+	// An error that the provider may charge for has the metadata `input_tokens`,
+	// `output_tokens`, both decimal, and `cost`, as in AskModelResponse.
 	AskModel(*AskModelRequest, grpc.ServerStreamingServer[AskModelResponse]) error
 	mustEmbedUnimplementedModelServiceServer()
 }

@@ -62,9 +62,12 @@ type Template struct {
 	// in requests.
 	AddedBy string `protobuf:"bytes,15,opt,name=added_by,proto3" json:"added_by,omitempty"`
 	// Whether no agent is made of it until an operator accepts it. Ignored in requests.
-	Quarantined   bool `protobuf:"varint,16,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Quarantined bool `protobuf:"varint,16,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// Digest of the content that an operator accepted, as TemplateSummary.digest has it; empty
+	// when no operator has accepted it. Ignored in requests.
+	AcceptedDigest string `protobuf:"bytes,17,opt,name=accepted_digest,proto3" json:"accepted_digest,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Template) Reset() {
@@ -207,6 +210,13 @@ func (x *Template) GetQuarantined() bool {
 		return x.Quarantined
 	}
 	return false
+}
+
+func (x *Template) GetAcceptedDigest() string {
+	if x != nil {
+		return x.AcceptedDigest
+	}
+	return ""
 }
 
 // TemplateTool is a tool definition in a template.
@@ -571,7 +581,7 @@ var File_sluice_wasmagent_v1_template_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_template_proto_rawDesc = "" +
 	"\n" +
-	"\"sluice/wasmagent/v1/template.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a sluice/wasmagent/v1/rights.proto\"\xbd\x06\n" +
+	"\"sluice/wasmagent/v1/template.proto\x12\x13sluice.wasmagent.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a sluice/wasmagent/v1/rights.proto\"\xe7\x06\n" +
 	"\bTemplate\x123\n" +
 	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\x12\x1f\n" +
 	"\x04name\x18\x02 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03(\x80\x01R\x04name\x12*\n" +
@@ -591,7 +601,8 @@ const file_sluice_wasmagent_v1_template_proto_rawDesc = "" +
 	"\abuiltin\x18\r \x01(\bR\abuiltin\x129\n" +
 	"\bmanifest\x18\x0e \x01(\v2\x1d.sluice.wasmagent.v1.ManifestR\bmanifest\x12\x1a\n" +
 	"\badded_by\x18\x0f \x01(\tR\badded_by\x12 \n" +
-	"\vquarantined\x18\x10 \x01(\bR\vquarantined\"\xae\x01\n" +
+	"\vquarantined\x18\x10 \x01(\bR\vquarantined\x12(\n" +
+	"\x0faccepted_digest\x18\x11 \x01(\tR\x0faccepted_digest\"\xae\x01\n" +
 	"\fTemplateTool\x12\x1f\n" +
 	"\x04name\x18\x01 \x01(\tB\v\xbaH\b\xc8\x01\x01r\x03(\x80\x01R\x04name\x12*\n" +
 	"\vdescription\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80 R\vdescription\x12-\n" +

@@ -65,7 +65,7 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 		if at >= 0 {
 			return ErrAlreadyVoted
 		}
-		return fmt.Errorf("%w: it is %s", ErrNotPending, StateName(a.GetState()))
+		return fmt.Errorf("%w: it is %s%s", ErrNotPending, StateName(a.GetState()), because(a.GetReason()))
 	}
 	if err := b.seen(); err != nil {
 		return err
@@ -88,6 +88,14 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 	}
 	r.count(now, cause{actor: vote.GetSubject(), reason: "approved by " + vote.GetSubject(), vote: vote})
 	return nil
+}
+
+// because is a reason behind a state's name; empty without one.
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + reason
 }
 
 // deny ends the approval by a vote, and keeps the same call denied for the cool-down.

@@ -39,6 +39,9 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 		return Decision{Code: code, Message: why, ChainIndex: v.chain}, v
 	}
 	if d.Effect == Deny {
+		if d.Code == DeniedByDefault && v.chain == 0 && call.asksModel() {
+			d.Message = modelsForAgents
+		}
 		return d, v
 	}
 	d.Limits = s.limits(rules, call)
@@ -89,6 +92,9 @@ func (s *Set) judge(rules []*rule, call *Call) verdict {
 	var best verdict
 	for i := range call.Subject.size() {
 		own := strictest(rules, call.Subject.at(i))
+		if i == 0 && call.asksModel() && own.opens() && !namedAsker(rules, call) {
+			own = verdict{action: ActionDeny}
+		}
 		if own.action == ActionRequireApproval && !isOpened(rules, call, call.Subject.at(i)) {
 			own = verdict{unopened: own.rule}
 		}
@@ -96,6 +102,7 @@ func (s *Set) judge(rules []*rule, call *Call) verdict {
 		if own.action == ActionNone {
 			own.action = ActionDeny
 			switch {
+			case i == 0 && call.asksModel():
 			case call.OfTool():
 				own.action = s.fallbacks.find(call.Server).action()
 			case slices.Contains(mcpmethod.Notifications(), call.Method):

@@ -183,6 +183,9 @@ func (s *Set) why(d Decision, v verdict, call *Call) string {
 	case v.rule != nil:
 		return fmt.Sprintf("Rule %s matches %s with %s, and no rule that matches is stricter.", v.rule.ref, whose, v.action)
 	}
+	if v.chain == 0 && v.rule == nil && call.asksModel() {
+		return "No rule with an action names both the tool and the caller: " + modelsForAgents + "."
+	}
 	f := s.fallbacks.find(server)
 	if d.Effect == Allow && !call.OfTool() {
 		return fmt.Sprintf("No rule with an action is about the notification %s and matches %s; those of the protocol pass where no rule denies them, as far as what they are about does.", strconv.Quote(call.Method), whose)

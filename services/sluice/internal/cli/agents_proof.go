@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
@@ -126,8 +125,13 @@ func (t *tool) agentsVerify() *cobra.Command {
 						Recorded     int64  `json:"fuelRecorded"`
 						Replayed     int64  `json:"fuelReplayed"`
 						Head         string `json:"journalHead"`
+						// Part and Name are what is stored and is not what the journal says.
+						Part       string   `json:"part,omitempty"`
+						Name       string   `json:"name,omitempty"`
+						NotCovered []string `json:"notCovered,omitempty"`
 					}{
 						enum.Name(resp.GetVerification()), resp.GetMessage(), resp.GetEvents(), resp.GetSteps(), resp.GetEffects(), resp.GetFuelRecorded(), resp.GetFuelReplayed(), resp.GetJournalHead(),
+						resp.GetStoredDifference().GetPart(), resp.GetStoredDifference().GetName(), resp.GetNotCovered(),
 					})
 				} else {
 					t.printf("%s: %s", enum.Name(resp.GetVerification()), resp.GetMessage())
@@ -144,6 +148,7 @@ func (t *tool) agentsVerify() *cobra.Command {
 
 func (t *tool) agentsExport() *cobra.Command {
 	var out string
+	var notCovered bool
 	c := &cobra.Command{
 		Use: "export ID", Short: "Write all that an agent is into a signed archive, and print the key that signed it", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		Example: "  " + t.self + " agents export ID --out agent.tar",
@@ -152,7 +157,7 @@ func (t *tool) agentsExport() *cobra.Command {
 				out = given[0] + ".tar"
 			}
 			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
-				text, last, err := fetchArchive(ctx, client, given[0])
+				text, last, err := fetchArchive(ctx, client, given[0], notCovered)
 				if err != nil {
 					return t.explain(err)
 				}
@@ -174,14 +179,15 @@ func (t *tool) agentsExport() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&out, "out", "", "file to write; without, ID.tar")
+	c.Flags().BoolVar(&notCovered, "not-covered", false, "sign the archive although the agent is older than journals that cover all of what is stored")
 	return c
 }
 
 // fetchArchive fetches an archive part by part, and returns its last part, too.
-func fetchArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, id string) (text []byte, last *wasmagentv1.ArchivePart, err error) {
+func fetchArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, id string, notCovered bool) (text []byte, last *wasmagentv1.ArchivePart, err error) {
 	full := wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL
 	for {
-		req := &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: &full, Offset: last.GetNextOffset()}
+		req := &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: &full, Offset: last.GetNextOffset(), AcceptNotCovered: &notCovered}
 		if last != nil {
 			req.ArchiveDigest = new(last.GetDigest())
 		}
@@ -354,35 +360,4 @@ func (t *tool) agentsGrant() *cobra.Command {
 	c.Flags().StringVar(&reason, "reason", "", "why, for the journal (required)")
 	_ = c.MarkFlagRequired("reason")
 	return c
-}
-
-func (t *tool) agentsAccept() *cobra.Command {
-	return &cobra.Command{
-		Use: "accept TEMPLATE", Short: "Let agents be made of a template that was imported; read its prompts first: sluice call agents wasm_gallery_export", Args: args(cobra.ExactArgs(1)),
-		RunE: func(c *cobra.Command, given []string) error {
-			f, err := t.load()
-			if err != nil {
-				return err
-			}
-			conn, err := t.dial(f, authv1.Role_ROLE_WASMAGENT)
-			if err != nil {
-				return err
-			}
-			defer func() { _ = conn.Close() }()
-			ctx, cancel := context.WithTimeout(c.Context(), askTimeout)
-			defer cancel()
-			resp, err := wasmagentv1.NewGalleryServiceClient(conn).AcceptTemplate(ctx, &wasmagentv1.AcceptTemplateRequest{Id: given[0]})
-			if err != nil {
-				return t.explain(err)
-			}
-			if t.json() {
-				return t.printJSON(struct {
-					ID      string `json:"id"`
-					AddedBy string `json:"addedBy"`
-				}{resp.GetTemplate().GetId(), resp.GetTemplate().GetAddedBy()})
-			}
-			t.printf("agents may be made of %s, which %s added", resp.GetTemplate().GetId(), resp.GetTemplate().GetAddedBy())
-			return nil
-		},
-	}
 }

@@ -65,7 +65,11 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	}
 	before := seen.resp.GetApproval()
 	if before.GetEnded() != nil {
-		return fmt.Errorf("%w: %s is %s since %s", errNothing, before.GetId(), enum.Name(before.GetState()), clock(before.GetEnded()))
+		why := ""
+		if before.GetReason() != "" {
+			why = ": " + before.GetReason()
+		}
+		return fmt.Errorf("%w: %s is %s since %s%s", errNothing, before.GetId(), enum.Name(before.GetState()), clock(before.GetEnded()), viewtext.Line(why))
 	}
 	if err := t.confirm(ctx, b.sure, b.question()); err != nil {
 		return err
@@ -83,8 +87,8 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	return err
 }
 
-// standing says what is still missing after a vote, and that it was cast before
-// where it was.
+// standing says what is still missing after a vote, what has to happen before an approved call
+// runs, and whether the vote was cast before.
 func standing(before *approvalv1.Approval, resp *approvalv1.DecideApprovalResponse) string {
 	var words []string
 	if mine := resp.GetVote(); votedIn(before, mine) {
@@ -97,6 +101,9 @@ func standing(before *approvalv1.Approval, resp *approvalv1.DecideApprovalRespon
 			more = "other"
 		}
 		words = append(words, fmt.Sprintf("%d %s must agree", n, more))
+	}
+	if a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_APPROVED {
+		words = append(words, "the call runs once, when its caller makes it again or still waits for it, before "+clock(a.GetExecuteBefore()))
 	}
 	if words == nil {
 		return ""

@@ -53,6 +53,10 @@ var (
 	// ErrGrant: the agent has no such grant, and ErrGrants: it has as many as it may.
 	ErrGrant  = errors.New("the agent has no such grant")
 	ErrGrants = fmt.Errorf("the agent has %d grants, and may have no more: take some back", maxGrants)
+	// ErrDiffers: what is stored of it is not what its journal says.
+	ErrDiffers = errors.New("what is stored of the agent is not what its journal says")
+	// ErrNotCovered: its journal does not cover all of what is stored.
+	ErrNotCovered = errors.New("the agent is older than journals that cover all of what is stored of an agent, so an archive of it is signed only where accept_not_covered asks for that (agents export --not-covered)")
 )
 
 // Limits bound an agent's work.
@@ -123,15 +127,16 @@ type Agent struct {
 	// it for a moment; nil where nobody does.
 	turn     *turn
 	changing chan struct{}
-	// parked is how large what is kept of its guest is while that has no place, in bytes.
-	parked int
+	// parked is how large what is kept of its guest is while that has no place, and listed how large the
+	// list of what is stored, in bytes.
+	parked, listed int
 	// elsewhere says that another process works on its turn, and waits what that waits for, if
 	// people decide on it.
 	elsewhere bool
 	waits     *wasmagentv1.Waiting
 	// lost says that what is known of it here is not what is kept: it is to be read anew.
 	lost bool
-	// broken is why nothing of it can be changed: its journal does not hold.
+	// broken is why nothing of it can be changed: its journal does not hold, or is not what is stored.
 	broken error
 
 	// moved is closed once there is more of its journal; nil where nobody waits for that.
@@ -155,7 +160,7 @@ func (a *Agent) Made() int64 { return a.made }
 func (a *Agent) Size() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	n := len(a.Instructions) + a.talk + a.files.Bytes() + len(a.memory) + a.parked
+	n := len(a.Instructions) + a.talk + a.files.Bytes() + len(a.memory) + a.parked + a.listed
 	for _, todo := range a.todos {
 		n += len(todo.GetContent())
 	}
@@ -167,6 +172,14 @@ func (a *Agent) IsLost() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.lost
+}
+
+// Broken is why nothing of it can be changed any more: its journal does not hold, or is not what is
+// stored; nil where neither is known.
+func (a *Agent) Broken() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.broken
 }
 
 // Works tells whether it works on a prompt here.

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -150,21 +152,17 @@ func questionOf(model string, out abi.Out) ([]byte, error) {
 func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
 	in := abi.In{Kind: abi.Result}
 	var answer said
-	if err := json.Unmarshal(result.Structured, &answer); result.IsError || err != nil {
+	if result.IsError {
+		in.Error = a.unanswered(t, result, call)
+		return in
+	}
+	err := json.Unmarshal(result.Structured, &answer)
+	if err != nil {
 		a.estimate(t, call)
 		in.Error = &abi.Error{Code: "model_failed", Message: result.Text}
 		return in
 	}
-	nanos, err := models.Nanos(answer.Cost)
-	if err != nil {
-		nanos = 0
-	}
-	a.mu.Lock()
-	a.usage.inputTokens += answer.InputTokens
-	a.usage.outputTokens += answer.OutputTokens
-	a.usage.nanos += nanos
-	a.mu.Unlock()
-	a.Host.Spent(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
+	a.spent(t, call, answer)
 	out := told{Content: answer.Content}
 	for _, c := range answer.Calls {
 		if c.Name == "" || len(c.Name) > maxCallName || len(c.ID) > maxCallName {
@@ -185,6 +183,43 @@ func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
 		in.Result, in.Error = nil, &abi.Error{Code: "model_failed", Message: "its answer is no text, or too long"}
 	}
 	return in
+}
+
+// spent counts what a question took.
+func (a *Agent) spent(t *turn, call ToolCall, answer said) {
+	nanos, err := models.Nanos(answer.Cost)
+	if err != nil {
+		nanos = 0
+	}
+	a.mu.Lock()
+	a.usage.inputTokens += answer.InputTokens
+	a.usage.outputTokens += answer.OutputTokens
+	a.usage.nanos += nanos
+	a.mu.Unlock()
+	a.Host.Spent(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
+}
+
+// free are reasons of a question that its provider did not take, and charges nothing for.
+var free = map[string]bool{
+	"NO_MODEL_CONFIGURED": true, "QUESTIONS_FULL": true, "MODEL_REJECTED": true, "MODEL_AUTH": true, "MODEL_RATE_LIMITED": true,
+	"MODEL_OVERLOADED": true, "MODEL_UNREACHABLE": true, "MODEL_COST_SPENT": true, "MODEL_FOR_AGENTS": true, "ARGUMENTS_INVALID": true,
+}
+
+// unanswered is what the guest is told of a question without an answer. What the provider may
+// charge for it is counted as its service says, and estimated when that does not.
+func (a *Agent) unanswered(t *turn, result ToolResult, call ToolCall) *abi.Error {
+	reason, facts := result.Failure.Reason, result.Failure.Metadata
+	if input, err := strconv.ParseInt(facts["input_tokens"], 10, 32); err == nil && input >= 0 {
+		output, _ := strconv.ParseInt(facts["output_tokens"], 10, 32)
+		a.spent(t, call, said{InputTokens: input, OutputTokens: max(output, 0), Cost: facts["cost"]})
+	} else if !free[reason] {
+		a.estimate(t, call)
+	}
+	if reason == "" {
+		return &abi.Error{Code: "model_failed", Message: result.Text}
+	}
+	_, message, _ := strings.Cut(result.Text, reason+": ")
+	return &abi.Error{Code: strings.ToLower(reason), Message: cmp.Or(message, result.Text)}
 }
 
 // bytesPerToken is how many bytes of a question are taken for a token, where its answer is lost.

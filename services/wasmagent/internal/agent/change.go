@@ -10,21 +10,32 @@ import (
 )
 
 // take makes others wait who want to change the agent; give lets them. One that works is
-// [ErrBusy], but elsewhere not for whoever takes over.
+// [ErrBusy], but elsewhere not for whoever takes over. A journal that does not hold is not changed.
 func (a *Agent) take(ctx context.Context, over bool) error {
+	if err := a.takeUnchecked(ctx, over); err != nil {
+		return err
+	}
+	if err := a.checkOnce(ctx); err != nil {
+		a.give()
+		return err
+	}
+	return nil
+}
+
+func (a *Agent) takeUnchecked(ctx context.Context, over bool) error {
 	for {
 		a.mu.Lock()
 		wait := a.changing
 		switch {
+		case a.turn != nil, a.elsewhere && !over && a.broken == nil:
+			a.mu.Unlock()
+			return ErrBusy
 		case a.broken != nil:
 			a.mu.Unlock()
 			return a.broken
 		case a.lost:
 			a.mu.Unlock()
 			return fmt.Errorf("%w: it is to be read anew", ErrKeep)
-		case a.turn != nil, a.elsewhere && !over:
-			a.mu.Unlock()
-			return ErrBusy
 		case wait == nil:
 			a.changing = make(chan struct{})
 			a.mu.Unlock()

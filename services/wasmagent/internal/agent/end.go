@@ -57,7 +57,7 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 	} else if next.takesNone() {
 		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.at, Message: because(atName(next.at), next.why())}, nil)
 	}
-	if t.noted > 0 {
+	if t.noted > 0 || t.alone {
 		if kept := a.save(t.ctx, &next, store.NoTurn); kept != nil {
 			next, err = t.before, kept
 			if t.called {
@@ -72,14 +72,25 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 		why.done = true
 	}
 	a.mu.Lock()
-	if a.turn = nil; a.broken == nil { // else it is as that says
-		a.state = next
+	a.turn = nil
+	if a.broken != nil && next.at != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+		next.at, next.failure = wasmagentv1.AgentState_AGENT_STATE_FAILED, a.failure
 	}
+	a.state = next
+	lost := a.lost
 	a.mu.Unlock()
-	if err != nil {
-		return Answer{}, err
+	if err == nil {
+		return Answer{Text: out.Text, Agent: a.Proto()}, nil
 	}
-	return Answer{Text: out.Text, Agent: a.Proto()}, nil
+	if t.approval != "" && !lost { // an agent that was lost may go on elsewhere
+		a.Host.Withdraw(context.WithoutCancel(t.ctx), a, t.approval, withdrawn(whyUndone(err)))
+	}
+	return Answer{}, err
+}
+
+// withdrawn is why an approval was withdrawn, for approvers.
+func withdrawn(why string) string {
+	return "the agent does not wait for the call any more, and nothing would run: " + why
 }
 
 // whyUndone is why a turn was undone, for the journal, which others read.
@@ -113,6 +124,8 @@ func undone(t *turn, now *state, err, cause error) (next state, _ error) {
 		return next, fmt.Errorf("%w: %w", ErrStopped, err)
 	case errors.Is(err, errCancelled), t.caller.Err() != nil: // it may have worked on until it was cut
 		return next, context.Cause(t.caller)
+	case errors.Is(err, errFault):
+		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_INTERNAL)
 	case errors.Is(err, engine.ErrFuel):
 		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_FUEL)
 	case errors.Is(err, engine.ErrMemory):

@@ -41,6 +41,11 @@ type Host interface {
 	// Enter counts a guest that runs, until leave is called. It fails where there are as many
 	// as may be.
 	Enter(a *Agent) (leave func(), err error)
+	// Withdraw ends an approval that an agent waits for no longer, and says why to approvers.
+	// It returns within seconds; what fails then is tried again in the background.
+	Withdraw(ctx context.Context, a *Agent, approval, reason string)
+	// Fault logs a panic of this program in a turn of an agent, with its stack.
+	Fault(ctx context.Context, a *Agent, fault any, stack []byte)
 	// Alone is told how a turn ended that went on without whoever had prompted.
 	Alone(ctx context.Context, a *Agent, err error)
 }
@@ -54,7 +59,7 @@ type ToolCall struct {
 	Approval string
 	// Model is the one that is asked by it; empty for all other calls.
 	Model string
-	// Tell is told how far the call is.
+	// Tell is told how far the call is. It may be called at any time until the call ends.
 	Tell func(string)
 }
 
@@ -65,6 +70,8 @@ type ToolResult struct {
 	Text       string         `json:"text"`
 	IsError    bool           `json:"is_error"`
 	Structured jsontext.Value `json:"structured,omitempty"`
+	// Failure is what the gateway says of a call to the mesh's own service that failed.
+	Failure Failure `json:"-"`
 	// Refused is why there is nothing of that; nil where there is. Ran says that the call was
 	// made all the same, or may have been.
 	Refused *abi.Error `json:"-"`
@@ -78,6 +85,13 @@ type ToolResult struct {
 	Denied bool `json:"-"`
 	// Waits is what the call waits for; nil where it waits for nothing.
 	Waits *wasmagentv1.Waiting `json:"-"`
+}
+
+// Failure is a gRPC status as the gateway writes it.
+type Failure struct {
+	// Reason is that of ErrorInfo, in upper case; empty without one. Metadata is of it, too.
+	Reason   string            `json:"reason"`
+	Metadata map[string]string `json:"metadata"`
 }
 
 const (
@@ -224,12 +238,15 @@ func (a *Agent) people(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (resu
 		}
 	}
 	a.wait(t, waits)
+	t.approval = call.Approval
 	if !t.alone {
-		t.alone, t.tell = true, func(string) {}
+		t.alone = true
 		close(t.parked)
 	}
 	err = a.park(t, func() (err error) {
-		result, err = a.decided(t, call, goesOn)
+		if result, err = a.decided(t, call, goesOn); err == nil {
+			t.approval = ""
+		}
 		t.called = t.called || err == nil && (result.Refused == nil || result.Ran)
 		return err
 	})

@@ -10,6 +10,7 @@ import (
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
@@ -40,6 +41,10 @@ type journal struct {
 	head    *wasmstorev1.Head
 	kept    int64
 	waiting []*wasmstorev1.StoredEvent
+	// list is what is stored, as the newest stored event says; nil where the journal has none. checked
+	// says that the whole chain was read since the agent was.
+	list    *inventory.Inventory
+	checked bool
 }
 
 // note puts an event behind the newest, with its envelope, which may be nil. It is kept with
@@ -80,12 +85,24 @@ func New(by By, s Spec, deps Deps, room store.Room) (*Agent, error) {
 // another's journal.
 func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, room store.Room) error {
 	a.journal.note(first, nil)
-	record := a.record(&a.state, a.journal.head)
-	made, err := a.Store.Create(ctx, store.Change{ID: a.ID, Record: record, State: a.stored(), Events: a.journal.waiting, First: a.journal.kept + 1}, from, room)
+	basis := inventory.Found
+	switch {
+	case a.journal.head.GetPlace() == 1:
+		basis = inventory.Made
+	case a.journal.list != nil:
+		basis = inventory.Before
+	}
+	c, list, err := a.stored(&a.state, basis)
+	if err != nil {
+		return err
+	}
+	c.ID, c.Events, c.First = a.ID, a.journal.waiting, a.journal.kept+1
+	made, err := a.Store.Create(ctx, c, from, room)
 	if err != nil {
 		return keepError(err)
 	}
-	a.made, a.saved = made, record
+	a.made, a.saved, a.listed = made, c.Record, list.Size()
+	a.journal.list, a.journal.checked = list, true
 	a.journal.version, a.journal.kept, a.journal.waiting = 1, a.journal.head.GetPlace(), nil
 	return nil
 }
@@ -115,6 +132,13 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 		Spec: spec, Deps: deps, state: now, made: row.Made, saved: row.Record, elsewhere: row.Held,
 		journal: journal{version: row.Version, head: row.GetHead(), kept: row.GetHead().GetPlace()},
 	}
+	if err := a.prove(ctx, kept, row.Turn != store.NoTurn); err != nil {
+		if !isBroken(err) {
+			return nil, fmt.Errorf("read the journal of the agent %s: %w", row.GetId(), err)
+		}
+		a.doubt(err)
+		return a, nil
+	}
 	switch {
 	case row.Held:
 		if row.Turn == store.Alone {
@@ -128,7 +152,7 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 		return a, nil
 	}
 	err = a.abandon(ctx, "the process that worked on it ended, and it can't be gone on with")
-	if errors.Is(err, events.ErrChain) {
+	if isBroken(err) {
 		a.doubt(err)
 		err = nil
 	}
@@ -148,17 +172,27 @@ func (a *Agent) waitsElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error
 	}, nil
 }
 
+// advice is what to do with an agent that is broken.
+const advice = "It takes no more prompts: export it with depth state as evidence, " +
+	"then fork it from a snapshot that was taken before, or make a new agent, and terminate it"
+
+// isBroken reports whether an error says that the journal, or what is stored, was changed.
+func isBroken(err error) bool { return errors.Is(err, events.ErrChain) || errors.Is(err, ErrDiffers) }
+
 // doubt notes that nothing more can be kept of the agent: its journal does not hold, so that it can
 // be read, proved to be damaged, and ended; or it is to be read anew.
 func (a *Agent) doubt(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !errors.Is(err, events.ErrChain) {
+	if !isBroken(err) {
 		a.lost = true
 		return
 	}
-	a.broken, a.at = err, wasmagentv1.AgentState_AGENT_STATE_FAILED
-	a.failure = &wasmagentv1.Failure{Cause: wasmagentv1.FailureCause_FAILURE_CAUSE_TRAP, Message: err.Error()}
+	a.broken = fmt.Errorf("%w. %s", err, advice)
+	a.failure = &wasmagentv1.Failure{Cause: wasmagentv1.FailureCause_FAILURE_CAUSE_JOURNAL, Message: a.broken.Error()}
+	if a.turn == nil && a.at != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
+		a.at = wasmagentv1.AgentState_AGENT_STATE_FAILED
+	}
 }
 
 // defaultFiles are the files of an agent whose manifest has more, or that has none.
@@ -191,7 +225,14 @@ func (a *Agent) tail(ctx context.Context, head *wasmstorev1.Head, do func(e *was
 func (a *Agent) abandon(ctx context.Context, why string) error {
 	before := a.journal.head
 	var more usage
+	approval := "" // the one that the turn waited for
 	head, err := a.tail(ctx, before, func(e *wasmstorev1.StoredEvent) {
+		switch e.GetEvent().GetKind() { //nolint:exhaustive // the others begin and end no wait
+		case wasmagentv1.EventKind_EVENT_KIND_PARKED:
+			approval = e.GetEvent().GetApprovalId()
+		case wasmagentv1.EventKind_EVENT_KIND_RESULT:
+			approval = ""
+		}
 		more.fuel += e.GetEvent().GetFuel()
 		if e.GetEvent().GetKind() == wasmagentv1.EventKind_EVENT_KIND_RESULT {
 			more.effects++
@@ -210,7 +251,11 @@ func (a *Agent) abandon(ctx context.Context, why string) error {
 	a.usage.effects += more.effects
 	next := a.state
 	a.mu.Unlock()
-	return errors.Join(a.save(ctx, &next, store.NoTurn), a.Store.Tidy(ctx, a.saved))
+	err = a.save(ctx, &next, store.NoTurn)
+	if err == nil && approval != "" {
+		a.Host.Withdraw(context.WithoutCancel(ctx), a, approval, withdrawn(why))
+	}
+	return errors.Join(err, a.Store.Tidy(ctx, a.saved))
 }
 
 // flush keeps the events that wait, while a turn goes on.
@@ -218,9 +263,43 @@ func (a *Agent) flush(ctx context.Context, turn store.Turn) error {
 	return a.commit(ctx, store.Change{Turn: turn})
 }
 
-// save keeps a state, with the events that wait.
+// save keeps a state, with the events that wait and the one that says what is stored.
 func (a *Agent) save(ctx context.Context, next *state, turn store.Turn) error {
-	return a.commit(ctx, store.Change{Record: a.record(next, a.journal.head), State: next.stored(), Turn: turn})
+	basis := inventory.Before
+	if a.journal.list == nil {
+		basis = inventory.Found
+	}
+	c, list, err := a.stored(next, basis)
+	if err != nil {
+		return err
+	}
+	c.Turn = turn
+	if err := a.commit(ctx, c); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.journal.list, a.listed = list, list.Size()
+	return nil
+}
+
+// stored is the change that stores a state, whose event is noted.
+func (a *Agent) stored(next *state, basis inventory.Basis) (c store.Change, list *inventory.Inventory, err error) {
+	c = store.Change{Record: a.record(next), State: next.stored()}
+	digest, err := c.Pack()
+	if err != nil {
+		return c, nil, err
+	}
+	if list, err = inventory.Of(c.Record, c.State); err != nil {
+		return c, nil, err
+	}
+	text, err := list.Change(basis, a.journal.list, digest)
+	if err != nil {
+		return c, nil, err
+	}
+	a.journal.note(&wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_STORED}, text)
+	c.Record.Head = a.journal.head
+	return c, list, nil
 }
 
 // commit keeps a change. Whoever gives up does not end that. Where it fails the agent is to be

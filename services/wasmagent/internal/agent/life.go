@@ -13,6 +13,7 @@ import (
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
@@ -187,12 +188,17 @@ func expired(now time.Time) func(*wasmagentv1.RightsGrant) bool {
 
 // Fork makes a second agent that goes on from where this one stands, or stood at a snapshot,
 // if there is room. Of the spec it takes who makes it and what it is called. Errors:
-// [ErrSnapshot], [ErrBusy], the store's.
+// [ErrSnapshot], [ErrBusy], the store's. Of an agent whose journal is broken a fork begins with a snapshot
+// that the journal covers up to the break.
 func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room) (out *Agent, err error) {
-	if err := a.take(by.Context, false); err != nil { // so that its journal stands still
+	err = a.take(by.Context, false) // so that its journal stands still
+	broken := isBroken(err)
+	switch {
+	case err == nil:
+		defer a.give()
+	case !broken || snapshot == "":
 		return nil, err
 	}
-	defer a.give()
 	a.mu.Lock()
 	now, saved := a.state, a.saved
 	a.mu.Unlock()
@@ -211,13 +217,39 @@ func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room)
 	if head.GetBytes() > maxForked {
 		return nil, ErrForked
 	}
+	covered, err := a.forks(by.Context, head, &now)
+	if err != nil {
+		return nil, err
+	}
+	if broken && covered.List == nil {
+		return nil, fmt.Errorf("%w: the journal does not cover the snapshot", ErrDiffers)
+	}
 	spec := a.Spec
 	spec.ID, spec.ForkedFrom, spec.Imported = id, a.ID, ""
 	spec.Creator, spec.Manifest, spec.Files, spec.Created = s.Creator, s.Manifest, BoundsOf(s.Manifest), s.Created
 	spec.MaxTurns = now.maxTurns
 	now.epoch, now.grants, now.kept, now.usage = int(head.GetEpoch())+1, nil, nil, usage{}
-	out = &Agent{Spec: spec, Deps: a.Deps, state: now, journal: journal{head: head, kept: head.GetPlace()}}
+	out = &Agent{Spec: spec, Deps: a.Deps, state: now, journal: journal{head: head, kept: head.GetPlace(), list: covered.List}}
 	return out, out.create(by.Context, begins(lifecycle(&now, by, "forked from "+a.ID), &now, head), a.ID, room)
+}
+
+// forks reads the part of its journal that a fork begins with, and compares the state that it begins with
+// with that. Errors: [events.ErrChain], [ErrDiffers].
+func (a *Agent) forks(ctx context.Context, head *wasmstorev1.Head, begin *state) (*coverage, error) {
+	c, err := a.chain(ctx, a.ID, head, nil)
+	if err != nil || c.List == nil {
+		return c, err
+	}
+	list, err := inventory.Of(a.record(begin), begin.stored())
+	if err != nil {
+		return c, fmt.Errorf("%w: %w", ErrDiffers, err)
+	}
+	return c, differs(c.List.Compare(list, changing...))
+}
+
+// changing are the fields of a record that are not those of an agent's making, or of what its guest is.
+var changing = []string{
+	"state", "stop_reason", "failure", "by_operator", "epoch", "max_turns", "restorable_until", "usage", "grants", "snapshots",
 }
 
 // Events reads its journal behind a place, as many as have so many bytes, and no more than a

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
@@ -42,17 +43,16 @@ func Files(list []files.File) (out []*wasmagentv1.AgentFile) {
 	return out
 }
 
-// Content is what an archive of it holds: how it was kept last. Errors: the store's,
-// [archive.ErrLarge].
-func (a *Agent) Content(ctx context.Context) (c archive.Content, err error) {
-	saved := a.Saved()
-	state, err := a.Store.State(ctx, a.ID, saved.GetStateKey(), saved.GetStateDigest())
-	if errors.Is(err, store.ErrState) { // a turn has ended meanwhile
-		saved = a.Saved()
-		state, err = a.Store.State(ctx, a.ID, saved.GetStateKey(), saved.GetStateDigest())
+// Content is what an archive of it holds: how it is stored, once the whole of that was compared with its
+// journal. Errors: the store's, [archive.ErrLarge], [events.ErrChain], [ErrDiffers], and [ErrNotCovered]
+// unless an archive is wanted all the same.
+func (a *Agent) Content(ctx context.Context, allTheSame bool) (c archive.Content, err error) {
+	if err := a.Broken(); err != nil {
+		return c, err
 	}
+	saved, state, err := a.current(ctx)
 	if err != nil {
-		return c, keepError(err)
+		return c, err
 	}
 	if saved.GetHead().GetBytes() > archive.MaxBytes {
 		return c, archive.ErrLarge
@@ -73,10 +73,20 @@ func (a *Agent) Content(ctx context.Context) (c archive.Content, err error) {
 		return c, err
 	}
 	c.Agent.Detail.Files = Files(all)
-	err = a.events(ctx, saved.GetHead().GetPlace(), func(e *wasmstorev1.StoredEvent) error {
+	covered, err := a.chain(ctx, a.ID, saved.GetHead(), func(e *wasmstorev1.StoredEvent) error {
 		c.Events = append(c.Events, e)
 		return nil
 	})
+	if err == nil {
+		err = differs(covered.compare(saved, state))
+	}
+	switch {
+	case isBroken(err):
+		a.doubt(err)
+		return c, errors.Join(a.Broken(), a.tellOthers(ctx))
+	case err == nil && len(covered.notCovered()) > 0 && !allTheSame:
+		err = ErrNotCovered
+	}
 	return c, err
 }
 
@@ -92,16 +102,11 @@ func Import(by By, s Spec, c archive.Content, deps Deps, room store.Room) (*Agen
 	if detail.GetAbiVersion() != engine.ABIVersion || detail.GetMeterVersion() != module.MeterVersion {
 		return nil, ErrABI
 	}
-	head := events.Start(was.GetJournalId())
-	for i, e := range c.Events {
-		var err error
-		if head, err = events.Check(head, e); err != nil {
-			return nil, fmt.Errorf("it %w: event %d: %w", archive.ErrInvalid, i+1, err)
-		}
+	covered, err := coverageOf(c)
+	if err != nil {
+		return nil, fmt.Errorf("it %w: %w", archive.ErrInvalid, err)
 	}
-	if head.GetHash() != detail.GetJournalHead() {
-		return nil, fmt.Errorf("it %w: the end of its journal is missing", archive.ErrInvalid)
-	}
+	head := covered.head
 	s.Template, s.Digest, s.Instructions, s.Config = was.GetTemplate(), was.GetModuleDigest(), was.GetConfig().GetInstructions(), was.GetConfig()
 	s.MaxTurns, s.Files = int(c.Agent.GetMaxTurns()), BoundsOf(s.Manifest)
 	s.JournalID, s.Origin = was.GetJournalId(), c.Agent.GetOrigin().AsTime()
@@ -116,8 +121,37 @@ func Import(by By, s Spec, c archive.Content, deps Deps, room store.Room) (*Agen
 	now.epoch = int(head.GetEpoch()) + 1
 	now.stopped()
 	now.byOperator = c.Agent.GetStoppedByOperator()
-	a := &Agent{Spec: s, Deps: deps, state: now, journal: journal{head: head, waiting: c.Events}}
+	a := &Agent{Spec: s, Deps: deps, state: now, journal: journal{head: head, waiting: c.Events, list: covered.List}}
 	return a, a.create(by.Context, begins(lifecycle(&now, by, "imported from archive "+s.Imported+", where it was "+was.GetId()), &now, head), "", room)
+}
+
+// coverageOf reads the journal of an archive, and compares all else that is in the archive with it.
+func coverageOf(c archive.Content) (*coverage, error) {
+	was, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
+	covered := &coverage{head: events.Start(was.GetJournalId())}
+	for _, e := range c.Events {
+		if err := covered.add(e); err != nil {
+			return nil, err
+		}
+	}
+	if covered.head.GetHash() != detail.GetJournalHead() || covered.List != nil && covered.stored.GetPlace() != covered.head.GetPlace() {
+		return nil, errors.New("the end of its journal is missing")
+	}
+	if covered.List == nil {
+		return covered, nil
+	}
+	r := &wasmstorev1.Record{
+		Template: was.GetTemplate(), Guest: was.GetGuest(), ModuleDigest: was.GetModuleDigest(), Instructions: was.GetConfig().GetInstructions(), Config: was.GetConfig(),
+		Manifest: detail.GetManifest(), Grants: detail.GetGrants(), Limits: detail.GetLimits(), CreatedAt: was.GetCreatedAt(), JournalId: was.GetJournalId(), Origin: c.Agent.GetOrigin(),
+		ForkedFrom: was.GetForkedFrom(), ImportedDigest: was.GetImportedDigest(), State: was.GetState(), StopReason: was.GetStopReason(), Failure: was.GetFailure(),
+		ByOperator: c.Agent.GetStoppedByOperator(), Epoch: was.GetEpoch(), Turns: was.GetTurnCount(), MaxTurns: c.Agent.GetMaxTurns(), FileCount: was.GetFileCount(),
+		RestorableUntil: was.GetRestorableUntil(), Usage: detail.GetUsage(), Id: was.GetId(),
+	}
+	list, err := inventory.Of(r, c.State)
+	if err != nil {
+		return nil, err
+	}
+	return covered, differs(covered.List.Compare(list, "creator", "file_bytes", "memory_bytes", "snapshots")) // archives have none of those
 }
 
 // fits tells whether what was imported is within the bounds that hold for what is made here.

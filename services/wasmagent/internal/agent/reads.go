@@ -13,7 +13,7 @@ import (
 func (a *Agent) Proto() *wasmagentv1.Agent {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	out := Shown(a.record(&a.state, nil))
+	out := Shown(a.record(&a.state))
 	if a.turn != nil {
 		out.Waiting = a.turn.waiting
 	}

@@ -119,13 +119,13 @@ func (s *state) takesNone() bool {
 		s.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 }
 
-// record is an agent as it is kept, in a state, whose journal stands at a head.
-func (a *Agent) record(s *state, head *wasmstorev1.Head) *wasmstorev1.Record {
+// record is an agent as it is kept, in a state, without the head of its journal.
+func (a *Agent) record(s *state) *wasmstorev1.Record {
 	r := &wasmstorev1.Record{
 		Id: a.ID, Creator: a.Creator, Template: a.Template, Guest: a.Guest, ModuleDigest: s.module, Instructions: a.Instructions, Config: a.Config, Manifest: a.Manifest,
 		Grants: s.grants, Limits: a.Limits.Proto(), CreatedAt: timestamppb.New(a.Created), JournalId: a.JournalID, Origin: timestamppb.New(a.Origin), ForkedFrom: a.ForkedFrom, ImportedDigest: a.Imported,
 		State: s.at, StopReason: s.stop, Failure: s.failure, ByOperator: s.byOperator, Epoch: int32(s.epoch), Turns: int32(s.turns), MaxTurns: int32(s.maxTurns),
-		FileCount: int32(s.files.Count()), FileBytes: int64(s.files.Bytes()), Usage: s.usage.proto(), Head: head, MemoryBytes: int64(len(s.memory)), Kept: s.kept,
+		FileCount: int32(s.files.Count()), FileBytes: int64(s.files.Bytes()), Usage: s.usage.proto(), MemoryBytes: int64(len(s.memory)), Kept: s.kept,
 	}
 	if !s.restorable.IsZero() {
 		r.RestorableUntil = timestamppb.New(s.restorable)

@@ -56,6 +56,8 @@ type turn struct {
 	before state
 	// waiting is what it waits for; nil where it does not. The agent's lock guards it.
 	waiting *wasmagentv1.Waiting
+	// approval is the one that the turn waits for; empty when the turn waits for none.
+	approval string
 
 	instance *worker.Instance
 	effects  int
@@ -91,7 +93,8 @@ type Prompt struct {
 	// alone.
 	By   By
 	Hold time.Duration
-	// Tell is told what the agent does, in words for people.
+	// Tell is told what the agent does, in words for people. It must not block, and is not
+	// called after [Agent.Prompt] has returned. It may be nil.
 	Tell func(string)
 }
 
@@ -114,6 +117,7 @@ var (
 	errCancelled = errors.New("whoever prompted has given up")
 	errShut      = errors.New("the role stops")
 	errLost      = errors.New("another process has changed the agent")
+	errFault     = errors.New("the program that runs agents has a fault: the log of the wasmagent role has the details")
 )
 
 // Prompt has the agent take a turn. Errors: [ErrBusy], [ErrTerminated], [ErrStopped],
@@ -123,6 +127,9 @@ func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
+	listens := &listener{tell: p.Tell}
+	defer listens.end()
+	p.Tell = listens.hear
 	t, err := a.begin(p)
 	if err != nil {
 		leave()
@@ -153,13 +160,14 @@ func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	}
 }
 
-// play takes the turn, and says what came of it. What goes wrong in this program undoes it,
-// as what goes wrong in the guest.
+// play takes the turn, and says what came of it. A panic in this program fails the turn, as a
+// trap of the guest does.
 func (a *Agent) play(t *turn, run func() (abi.Out, []byte, error)) (answer Answer, err error) {
 	out, memory, err := func() (out abi.Out, memory []byte, err error) {
 		defer func() {
-			if said := recover(); said != nil {
-				err = fmt.Errorf("a turn panicked: %v\n%s", said, debug.Stack())
+			if fault := recover(); fault != nil {
+				a.Host.Fault(t.ctx, a, fault, debug.Stack())
+				err = errFault
 			}
 			if t.instance != nil { // else it gave its place away, and did not come back
 				_ = t.instance.Close(context.WithoutCancel(t.ctx)) // or the worker is gone, and it too
@@ -170,11 +178,28 @@ func (a *Agent) play(t *turn, run func() (abi.Out, []byte, error)) (answer Answe
 	if t.leave != nil {
 		t.leave()
 	}
-	answer, err = a.end(t, out, memory, err)
+	answer, err = a.endSafely(t, out, memory, err)
 	if t.alone {
 		a.Host.Alone(t.ctx, a, err)
 	}
 	return answer, err
+}
+
+// endSafely ends the turn. After a panic the agent is read from the store again, so that no agent
+// is left with a turn that has ended.
+func (a *Agent) endSafely(t *turn, out abi.Out, memory []byte, cause error) (answer Answer, err error) {
+	defer func() {
+		fault := recover()
+		if fault == nil {
+			return
+		}
+		a.Host.Fault(t.ctx, a, fault, debug.Stack())
+		answer, err = Answer{}, fmt.Errorf("%w: %w", ErrFailed, errFault)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.turn, a.lost = nil, true
+	}()
+	return a.end(t, out, memory, cause)
 }
 
 // Shut ends the turn that it takes, if any, and waits for that: the role stops. A turn that

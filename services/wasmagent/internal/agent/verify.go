@@ -1,25 +1,26 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
 // maxPoints is how many states are held at a time that the journal goes back to, and maxHeld how
-// large they may be together, in bytes.
+// large they may be together, in bytes. maxRerun is how many instructions are run again at the most:
+// some minutes.
 const (
 	maxPoints = 64
 	maxHeld   = 128 << 20
+	maxRerun  = 500_000_000_000
 )
 
 // point is a place in a journal, by epoch and sequence.
@@ -40,50 +41,129 @@ type plan struct {
 	mixed bool
 }
 
-// Verify checks the chain of its journal, as it was kept last, and runs its module again by
-// that: each effect and the fuel have to come out the same. It changes nothing.
+// Verify checks the chain of its journal, compares what is stored with it, and runs its module again by
+// that: each effect and the fuel have to come out the same. It changes nothing that is stored; an agent
+// that does not hold takes no more prompts.
 func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, error) {
 	leave, err := a.Host.Enter(a)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	saved := a.Saved()
-	head := saved.GetHead()
-	resp := &wasmagentv1.VerifyAgentResponse{AgentId: a.ID, ModuleDigest: a.Saved().GetModuleDigest(), MeterVersion: module.MeterVersion}
-	p, err := a.check(ctx, head, resp)
-	if err == nil {
-		a.mu.Lock()
-		err = a.broken
-		a.mu.Unlock()
+	saved, kept, err := a.current(ctx)
+	if err != nil {
+		return nil, err
 	}
+	resp := &wasmagentv1.VerifyAgentResponse{AgentId: a.ID, ModuleDigest: saved.GetModuleDigest(), MeterVersion: module.MeterVersion}
+	p, err := a.whole(ctx, saved, kept, resp)
 	switch {
-	case errors.Is(err, events.ErrChain):
-		resp.Verification, resp.Message = wasmagentv1.Verification_VERIFICATION_CHAIN_BROKEN, err.Error()
-		return resp, nil
+	case isBroken(err):
+		a.doubt(err)
+		return resp, a.tellOthers(ctx)
 	case err != nil:
 		return nil, err
+	}
+	limit := ""
+	switch {
 	case len(p.points) > maxPoints:
-		resp.Verification, resp.Message = wasmagentv1.Verification_VERIFICATION_NOT_COMPARABLE, "the journal is whole, but it goes back too often to be run again"
-		return resp, nil
+		limit = "the journal is whole, but it goes back too often to be run again"
 	case p.mixed || !a.Workers.Knows(p.module):
-		resp.Verification = wasmagentv1.Verification_VERIFICATION_NOT_COMPARABLE
-		resp.Message = "the journal is whole, but the module or the meter that it was written with is not there to run it again"
+		limit = "the journal is whole, but the module or the meter that it was written with is not there to run it again"
+	case resp.GetFuelRecorded() > maxRerun:
+		limit = fmt.Sprintf("the journal is whole, but it tells of %d million instructions, and at most %d million are run again", resp.GetFuelRecorded()/1e6, int64(maxRerun/1e6))
+	}
+	if limit != "" {
+		resp.Verification, resp.Message = wasmagentv1.Verification_VERIFICATION_NOT_COMPARABLE, limit
 		return resp, nil
 	}
+	return resp, a.runAgain(ctx, p, saved, kept, resp)
+}
+
+// tellOthers has other processes read an agent again that was found to be broken.
+func (a *Agent) tellOthers(ctx context.Context) error {
+	if !a.Store.Shared {
+		return nil
+	}
+	return keepError(a.Store.Touch(ctx, a.ID))
+}
+
+// current is how the agent is stored now, whatever this process knows of it.
+func (a *Agent) current(ctx context.Context) (r *wasmstorev1.Record, s *wasmstorev1.State, err error) {
+	for range 2 { // a turn may end meanwhile, which replaces the state
+		row, err := a.Store.Get(ctx, a.ID)
+		if err != nil {
+			return nil, nil, keepError(err)
+		}
+		s, err = a.Store.State(ctx, a.ID, row.GetStateKey(), row.GetStateDigest())
+		if err == nil {
+			return row.Record, s, nil
+		}
+		if !errors.Is(err, store.ErrState) {
+			return nil, nil, keepError(err)
+		}
+	}
+	return nil, nil, store.ErrState
+}
+
+// whole reads the chain, and compares what is stored with it. Errors: [events.ErrChain], [ErrDiffers],
+// which the response says, too; the store's.
+func (a *Agent) whole(ctx context.Context, saved *wasmstorev1.Record, kept *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) (plan, error) {
+	p := plan{undone: make(map[point]bool), points: make(map[point]bool)}
+	found, err := a.check(ctx, saved.GetHead(), &p, resp)
+	a.mu.Lock()
+	if err == nil && errors.Is(a.broken, events.ErrChain) {
+		err = a.broken
+	}
+	a.mu.Unlock()
+	if errors.Is(err, events.ErrChain) {
+		resp.Verification, resp.Message = wasmagentv1.Verification_VERIFICATION_CHAIN_BROKEN, err.Error()
+	}
+	if err != nil {
+		return p, err
+	}
+	resp.NotCovered = found.notCovered()
+	if resp.StoredDifference = found.compare(saved, kept); resp.GetStoredDifference() == nil {
+		if resp.StoredDifference, err = a.compareSnapshots(ctx, saved); err != nil {
+			return p, err
+		}
+	}
+	if err := differs(resp.GetStoredDifference()); err != nil {
+		resp.Verification = wasmagentv1.Verification_VERIFICATION_DIFFERS
+		resp.Message = "the journal is whole, but what is stored is not what it says: " + resp.GetStoredDifference().GetMessage()
+		return p, err
+	}
+	return p, nil
+}
+
+// compareSnapshots reads the states of all snapshots: their digests are in the record.
+func (a *Agent) compareSnapshots(ctx context.Context, saved *wasmstorev1.Record) (*wasmagentv1.StoredDifference, error) {
+	for _, k := range saved.GetKept() {
+		_, err := a.Store.State(ctx, a.ID, k.GetStateKey(), k.GetSnapshot().GetDigest())
+		switch {
+		case errors.Is(err, store.ErrState):
+			id := k.GetSnapshot().GetId()
+			return &wasmagentv1.StoredDifference{Part: "snapshot", Name: id, Message: fmt.Sprintf("the state of the snapshot %q is missing, or is another one", id)}, nil
+		case err != nil:
+			return nil, keepError(err)
+		}
+	}
+	return nil, nil //nolint:nilnil // all are as they were
+}
+
+// runAgain runs the module by the journal, and says what came of it.
+func (a *Agent) runAgain(ctx context.Context, p plan, saved *wasmstorev1.Record, kept *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) error {
 	resp.ModuleDigest = p.module
 	r := &rerun{Agent: a, plan: p, resp: resp, at: make(map[point][]byte)}
 	defer r.drop(context.WithoutCancel(ctx))
-	if err := a.events(ctx, head.GetPlace(), func(e *wasmstorev1.StoredEvent) error { return r.event(ctx, e) }); err != nil {
-		return nil, err
+	if err := a.events(ctx, a.ID, saved.GetHead().GetPlace(), func(e *wasmstorev1.StoredEvent) error { return r.event(ctx, e) }); err != nil {
+		return err
 	}
 	if err := r.event(ctx, nil); err != nil {
-		return nil, err
+		return err
 	}
-	if err := r.compare(ctx, saved); err != nil {
-		return nil, err
+	if err := r.compare(ctx, kept); err != nil {
+		return err
 	}
-	resp.Verification, resp.Message = wasmagentv1.Verification_VERIFICATION_MATCHES, "the journal is whole, and run again the module did the same"
 	switch {
 	case r.memoryDiffers:
 		resp.Verification = wasmagentv1.Verification_VERIFICATION_DIFFERS
@@ -91,14 +171,21 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 	case resp.GetFirstDifference() != nil:
 		resp.Verification = wasmagentv1.Verification_VERIFICATION_DIFFERS
 		resp.Message = "the journal is whole, but run again the module did something else"
+	case len(resp.GetNotCovered()) > 0:
+		resp.Verification = wasmagentv1.Verification_VERIFICATION_NOT_COVERED
+		resp.Message = "the journal is whole, and run again the module did the same, but the journal does not cover all of what is stored: " +
+			strings.Join(resp.GetNotCovered(), ", ") + "; make a new agent to have all of it covered"
+	default:
+		resp.Verification = wasmagentv1.Verification_VERIFICATION_MATCHES
+		resp.Message = "the journal is whole, what is stored is what it says, and run again the module did the same"
 	}
-	return resp, nil
+	return nil
 }
 
-// events reads the events up to a place, oldest first.
-func (a *Agent) events(ctx context.Context, upTo int64, do func(e *wasmstorev1.StoredEvent) error) error {
+// events reads the events of an agent's journal up to a place, oldest first.
+func (a *Agent) events(ctx context.Context, id string, upTo int64, do func(e *wasmstorev1.StoredEvent) error) error {
 	for behind := int64(0); behind < upTo; {
-		some, _, err := a.Store.Events(ctx, a.ID, behind, int(min(maxTail, upTo-behind)), maxTailBytes)
+		some, _, err := a.Store.Events(ctx, id, behind, int(min(maxTail, upTo-behind)), maxTailBytes)
 		if err != nil {
 			return keepError(err)
 		}
@@ -115,25 +202,23 @@ func (a *Agent) events(ctx context.Context, upTo int64, do func(e *wasmstorev1.S
 }
 
 // check checks the chain, and learns what running it again has to know.
-func (a *Agent) check(ctx context.Context, head *wasmstorev1.Head, resp *wasmagentv1.VerifyAgentResponse) (plan, error) {
-	p := plan{undone: make(map[point]bool), points: make(map[point]bool)}
-	at := events.Start(a.JournalID)
+func (a *Agent) check(ctx context.Context, head *wasmstorev1.Head, p *plan, resp *wasmagentv1.VerifyAgentResponse) (*coverage, error) {
 	var first point // of the turn
 	started := false
-	err := a.events(ctx, head.GetPlace(), func(e *wasmstorev1.StoredEvent) (err error) {
-		was := at
-		if at, err = events.Check(at, e); err != nil {
+	c := &coverage{head: events.Start(a.JournalID)}
+	err := a.events(ctx, a.ID, head.GetPlace(), func(e *wasmstorev1.StoredEvent) error {
+		if err := c.add(e); err != nil {
 			resp.FirstDifference = e.GetEvent()
-			return fmt.Errorf("event %d: %w", was.GetPlace()+1, err)
+			return err
 		}
 		resp.Events++
-		resp.JournalHead = at.GetHash()
+		resp.JournalHead = c.head.GetHash()
 		resp.FuelRecorded += e.GetEvent().GetFuel()
 		switch e.GetEvent().GetKind() { //nolint:exhaustive // the others say nothing of this
 		case wasmagentv1.EventKind_EVENT_KIND_INPUT:
 			in, err := abi.ReadIn(e.GetEnvelope())
 			if err != nil {
-				return fmt.Errorf("event %d: %w: %w", at.GetPlace(), events.ErrChain, err)
+				return fmt.Errorf("event %d: %w: %w", c.head.GetPlace(), events.ErrChain, err)
 			}
 			if in.Kind == abi.Start || in.Kind == abi.Prompt && !started {
 				first = pointOf(e.GetEvent())
@@ -148,10 +233,10 @@ func (a *Agent) check(ctx context.Context, head *wasmstorev1.Head, resp *wasmage
 		}
 		return nil
 	})
-	if err == nil && at.GetHash() != head.GetHash() {
-		err = fmt.Errorf("%w: its end is missing", events.ErrChain)
+	if err != nil {
+		return c, err
 	}
-	return p, err
+	return c, c.ends(head)
 }
 
 func (p *plan) lifecycle(e *wasmagentv1.Event) {
@@ -162,166 +247,5 @@ func (p *plan) lifecycle(e *wasmagentv1.Event) {
 	p.module = e.GetModuleDigest()
 	if e.GetFromEpoch() > 0 {
 		p.points[point{e.GetFromEpoch(), e.GetFromSequence()}] = true
-	}
-}
-
-// rerun runs a module by a journal.
-type rerun struct {
-	*Agent
-	plan
-
-	resp *wasmagentv1.VerifyAgentResponse
-	// now is the event that is looked at once the next one is known.
-	now *wasmstorev1.StoredEvent
-	in  *worker.Instance
-	// first is the fuel of the guest's start, and answer and fuel what came of the newest step.
-	first  int64
-	answer []byte
-	fuel   int64
-	// base is the guest before a turn that was undone, and at are guests at places that are
-	// gone back to; nil stands for one that was not started.
-	base []byte
-	at   map[point][]byte
-	// memoryDiffers says that the guest is another than the one that is kept.
-	memoryDiffers bool
-	// held is how large all in at are, in bytes.
-	held int
-}
-
-// event takes the next event; nil is the end.
-func (r *rerun) event(ctx context.Context, next *wasmstorev1.StoredEvent) error {
-	e := r.now
-	if r.now = next; e == nil || r.resp.GetFirstDifference() != nil {
-		return nil
-	}
-	if err := r.one(ctx, e, next); err != nil {
-		return err
-	}
-	if r.points[pointOf(e.GetEvent())] {
-		memory, err := r.memory(ctx)
-		if err != nil {
-			return err
-		}
-		r.at[pointOf(e.GetEvent())] = memory
-		if r.held += len(memory); r.held > maxHeld {
-			return fmt.Errorf("%w: the states that its journal goes back to have more than %d MiB", ErrAway, maxHeld>>20)
-		}
-	}
-	return nil
-}
-
-func (r *rerun) one(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err error) {
-	switch event := e.GetEvent(); event.GetKind() { //nolint:exhaustive // the others are not the guest's
-	case wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE:
-		if event.GetModuleDigest() != "" {
-			return r.restore(ctx, r.at[point{event.GetFromEpoch(), event.GetFromSequence()}])
-		}
-	case wasmagentv1.EventKind_EVENT_KIND_UNDONE:
-		return r.restore(ctx, r.base)
-	case wasmagentv1.EventKind_EVENT_KIND_INPUT, wasmagentv1.EventKind_EVENT_KIND_RESULT:
-		if r.undone[pointOf(event)] {
-			if r.base, err = r.memory(ctx); err != nil {
-				return err
-			}
-		}
-		switch next.GetEvent().GetKind() { //nolint:exhaustive // all others do not follow it
-		case wasmagentv1.EventKind_EVENT_KIND_EMITTED:
-		case wasmagentv1.EventKind_EVENT_KIND_UNDONE: // it never came back
-			return nil
-		default:
-			r.resp.FirstDifference = events.Shown(e)
-			return nil
-		}
-		return r.step(ctx, e, next.GetEvent())
-	case wasmagentv1.EventKind_EVENT_KIND_EMITTED:
-		r.resp.FuelReplayed += r.fuel
-		if !bytes.Equal(r.answer, e.GetEnvelope()) || r.fuel != event.GetFuel() {
-			r.resp.FirstDifference = events.Shown(e)
-			return nil
-		}
-		r.answer, r.fuel = nil, 0
-		if event.GetEffect() != wasmagentv1.EffectKind_EFFECT_KIND_FINISH && event.GetEffect() != wasmagentv1.EffectKind_EFFECT_KIND_FAIL {
-			r.resp.Effects++
-		}
-	}
-	return nil
-}
-
-// compare compares the guest with what is kept of it: both as they are written now.
-func (r *rerun) compare(ctx context.Context, saved *wasmstorev1.Record) error {
-	if r.resp.GetFirstDifference() != nil {
-		return nil
-	}
-	is, err := r.memory(ctx)
-	if err != nil {
-		return err
-	}
-	kept, err := r.Store.State(ctx, r.ID, saved.GetStateKey(), saved.GetStateDigest())
-	if err != nil {
-		return keepError(err)
-	}
-	if kept.GetMemory() == nil {
-		r.memoryDiffers = is != nil
-		return nil
-	}
-	if err := r.restore(ctx, kept.GetMemory()); err != nil {
-		return err
-	}
-	was, err := r.memory(ctx)
-	r.memoryDiffers = !bytes.Equal(is, was)
-	return err
-}
-
-// step gives the guest what it was given.
-func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *wasmagentv1.Event) (err error) {
-	r.answer, r.fuel = nil, 0
-	if r.in == nil {
-		if r.in, r.first, err = r.Workers.Start(ctx, r.module, r.engineLimits(), r.origin(), r.Limits.Fuel, r.Limits.Deadline); err != nil {
-			return r.failed(err)
-		}
-	}
-	r.resp.Steps++
-	r.answer, r.fuel, err = r.in.Step(ctx, e.GetEnvelope(), max(r.Limits.Fuel, emitted.GetFuel()), r.Limits.Deadline)
-	r.fuel += r.first
-	r.first = 0
-	return r.failed(err)
-}
-
-// failed is an error that says nothing of the guest; what it did wrong is compared.
-func (r *rerun) failed(err error) error {
-	switch {
-	case errors.Is(err, engine.ErrFuel), errors.Is(err, engine.ErrMemory), errors.Is(err, engine.ErrTrap):
-		return nil
-	case err != nil:
-		return fmt.Errorf("%w: %w", ErrAway, err)
-	}
-	return nil
-}
-
-// memory is all that the guest is; nil before its start.
-func (r *rerun) memory(ctx context.Context) ([]byte, error) {
-	if r.in == nil {
-		return nil, nil
-	}
-	memory, err := r.in.Snapshot(ctx)
-	return memory, r.failed(err)
-}
-
-// restore makes the guest what it was.
-func (r *rerun) restore(ctx context.Context, memory []byte) (err error) {
-	r.drop(ctx)
-	if memory != nil {
-		if r.in, err = r.Workers.Restore(ctx, r.module, r.engineLimits(), memory); err != nil {
-			return r.failed(err)
-		}
-	}
-	return nil
-}
-
-// drop ends the guest.
-func (r *rerun) drop(ctx context.Context) {
-	if r.in != nil {
-		_ = r.in.Close(ctx) // or its worker is gone, and it too
-		r.in = nil
 	}
 }

@@ -53,6 +53,8 @@ var (
 	ErrOwner = errors.New("somebody else added the template: whoever did, or an operator, removes it")
 	// ErrQuarantined: an operator has to accept the template first.
 	ErrQuarantined = errors.New("the template was imported, and an operator has to accept it before agents are made of it: sluice agents accept")
+	// ErrChanged: the template is not the one that the operator was shown.
+	ErrChanged = errors.New("the template is not the one that was shown: read it again, and accept what it is now: sluice agents accept")
 	// ErrNoneActive: the principal has made no agent from a template yet.
 	ErrNoneActive = errors.New("no template is active: the one is that you made an agent from last")
 	// ErrCategory: no template has the category.
@@ -87,10 +89,13 @@ type Keeper interface {
 	// Templates are a tenant's, with their version, which rises with each change: none where
 	// that is the known one. Version 0 has none.
 	Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error)
-	// Keep keeps new templates of a tenant: all or none. It tells whether one is there already.
-	Keep(ctx context.Context, tenant string, templates []*wasmagentv1.Template) (taken bool, err error)
-	// Replace replaces one.
-	Replace(ctx context.Context, tenant string, template *wasmagentv1.Template) error
+	// Keep keeps new templates of a tenant: all or none. It reports whether one is there already.
+	// With untrusted it quarantines those whose id an operator has accepted before: that was
+	// another template.
+	Keep(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (taken bool, err error)
+	// Accept replaces a template by what accept makes of it, in one transaction, and remembers
+	// that its id was accepted. It returns false when the tenant has no such template.
+	Accept(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error)
 	// Discard forgets one.
 	Discard(ctx context.Context, tenant, id string) error
 }
@@ -167,6 +172,9 @@ func (g *Gallery) Follow(ctx context.Context, of string) error {
 		delete(g.tenants, of)
 	}
 	for _, t := range all {
+		if t.GetAcceptedDigest() != "" && t.GetAcceptedDigest() != Digest(t) { // it is not what was accepted
+			t.Quarantined = true
+		}
 		g.put(of, &added{Template: t, bytes: sizeOf(t)})
 	}
 	g.versions[of] = version
@@ -241,15 +249,28 @@ func (g *Gallery) get(of, id string) (*wasmagentv1.Template, error) {
 	return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
 }
 
-// Add adds templates for a principal's tenant: all or none. Those that are quarantined make no
-// agents until [Gallery.Accept].
-func (g *Gallery) Add(ctx context.Context, by principal.Key, quarantined bool, templates ...*wasmagentv1.Template) error {
+// Source is where templates come from.
+type Source int
+
+const (
+	// Imported templates make no agents until [Gallery.Accept]. It is the zero value.
+	Imported Source = iota
+	// Written templates are their author's own. They make agents at once, unless an operator has
+	// accepted another template of the same id before.
+	Written
+	// ByOperator templates make agents at once.
+	ByOperator
+)
+
+// Add adds templates for a principal's tenant: all or none. Errors: [ErrTemplate], [ErrExists],
+// [ErrFull], [ErrAllFull], the keeper's.
+func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templates ...*wasmagentv1.Template) error {
 	bytes := 0
 	fresh := make(map[string]*added)
 	var all []*wasmagentv1.Template
 	for _, t := range templates {
 		kept := &added{Template: proto.CloneOf(t)}
-		kept.Builtin, kept.AddedBy, kept.Quarantined = false, by.Subject, quarantined
+		kept.Builtin, kept.AddedBy, kept.Quarantined, kept.AcceptedDigest = false, by.Subject, from == Imported, ""
 		if kept.bytes = sizeOf(kept.Template); kept.bytes > maxTemplate {
 			return fmt.Errorf("%w: %s", ErrTemplate, t.GetId())
 		}
@@ -281,7 +302,7 @@ func (g *Gallery) Add(ctx context.Context, by principal.Key, quarantined bool, t
 	case g.bytes+bytes > maxBytes:
 		return ErrAllFull
 	}
-	switch taken, err := g.keeper.Keep(ctx, by.Tenant, all); {
+	switch taken, err := g.keeper.Keep(ctx, by.Tenant, from != ByOperator, all); {
 	case err != nil:
 		return err
 	case taken: // by way of another process
@@ -291,23 +312,6 @@ func (g *Gallery) Add(ctx context.Context, by principal.Key, quarantined bool, t
 		g.put(by.Tenant, t)
 	}
 	return nil
-}
-
-// Accept lets agents be made of a template of a tenant.
-func (g *Gallery) Accept(ctx context.Context, of, id string) (*wasmagentv1.Template, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	t, err := g.get(of, id)
-	if err != nil || !t.GetQuarantined() {
-		return t, err
-	}
-	accepted := proto.CloneOf(t)
-	accepted.Quarantined = false
-	if err := g.keeper.Replace(ctx, of, accepted); err != nil {
-		return nil, err
-	}
-	g.tenants[of].templates[t.GetId()].Template = accepted
-	return accepted, nil
 }
 
 // Remove removes a template that was added: for who added it, and for operators.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
@@ -66,7 +67,7 @@ func TestTheInstallationsTemplates(t *testing.T) {
 func TestATenantsTemplates(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
-	if err := g.Add(t.Context(), ana, false, template("mine"), template("also")); err != nil {
+	if err := g.Add(t.Context(), ana, gallery.Written, template("mine"), template("also")); err != nil {
 		t.Fatal(err)
 	}
 	if got, want := ids(g.Added("one")), []string{"also", "mine"}; !slices.Equal(got, want) {
@@ -80,18 +81,18 @@ func TestATenantsTemplates(t *testing.T) {
 	}
 	claims := template("claims")
 	claims.Builtin, claims.AddedBy = true, "somebody"
-	if err := g.Add(t.Context(), ana, false, claims); err != nil {
+	if err := g.Add(t.Context(), ana, gallery.Written, claims); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := g.Get("one", "claims"); got.GetBuiltin() || got.GetAddedBy() != "ana" {
 		t.Errorf("one that claims to be the installation's is kept as %v", got)
 	}
 	for _, taken := range []string{"mine", "coder", "swarm"} {
-		if err := g.Add(t.Context(), ben, false, template("fresh"), template(taken)); !errors.Is(err, gallery.ErrExists) {
+		if err := g.Add(t.Context(), ben, gallery.Written, template("fresh"), template(taken)); !errors.Is(err, gallery.ErrExists) {
 			t.Errorf("%s is added again: %v", taken, err)
 		}
 	}
-	if err := g.Add(t.Context(), ben, false, template("fresh"), template("fresh")); !errors.Is(err, gallery.ErrExists) {
+	if err := g.Add(t.Context(), ben, gallery.Written, template("fresh"), template("fresh")); !errors.Is(err, gallery.ErrExists) {
 		t.Errorf("one is added twice: %v", err)
 	}
 	if _, err := g.Get("one", "fresh"); err == nil {
@@ -118,7 +119,7 @@ func TestTheActiveTemplate(t *testing.T) {
 	if _, err := g.Configure(ana, seven); !errors.Is(err, gallery.ErrNoneActive) {
 		t.Errorf("without an active template: %v", err)
 	}
-	if err := g.Add(t.Context(), ben, false, template("mine")); err != nil {
+	if err := g.Add(t.Context(), ben, gallery.Written, template("mine")); err != nil {
 		t.Fatal(err)
 	}
 	g.Choose(ana, "mine")
@@ -147,14 +148,14 @@ func TestN2SharesOfAGallery(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
 	for i := range 200 {
-		if err := g.Add(t.Context(), ana, false, template(fmt.Sprintf("t%d", i))); err != nil {
+		if err := g.Add(t.Context(), ana, gallery.Written, template(fmt.Sprintf("t%d", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := g.Add(t.Context(), ana, false, template("more")); !errors.Is(err, gallery.ErrFull) {
+	if err := g.Add(t.Context(), ana, gallery.Written, template("more")); !errors.Is(err, gallery.ErrFull) {
 		t.Errorf("one more than a caller may add: %v", err)
 	}
-	if err := g.Add(t.Context(), ben, false, template("more")); err != nil {
+	if err := g.Add(t.Context(), ben, gallery.Written, template("more")); err != nil {
 		t.Errorf("another caller: %v", err)
 	}
 	if err := g.Remove(t.Context(), ana, false, "t0"); err != nil {
@@ -168,17 +169,17 @@ func TestN2SharesOfAGallery(t *testing.T) {
 		return out
 	}
 	for i := range 4 {
-		if err := g.Add(t.Context(), cem, false, large(fmt.Sprintf("l%d", i))); err != nil {
+		if err := g.Add(t.Context(), cem, gallery.Written, large(fmt.Sprintf("l%d", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := g.Add(t.Context(), cem, false, large("l4")); !errors.Is(err, gallery.ErrFull) {
+	if err := g.Add(t.Context(), cem, gallery.Written, large("l4")); !errors.Is(err, gallery.ErrFull) {
 		t.Errorf("larger than a caller's may be together: %v", err)
 	}
 	if err := g.Remove(t.Context(), cem, false, "l1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.Add(t.Context(), cem, false, large("l4")); err != nil {
+	if err := g.Add(t.Context(), cem, gallery.Written, large("l4")); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
 	whole := large("whole")
@@ -186,7 +187,7 @@ func TestN2SharesOfAGallery(t *testing.T) {
 	broken := template("broken")
 	broken.Tools = []*wasmagentv1.TemplateTool{{Name: "t", Parameters: "no JSON"}}
 	for _, one := range []*wasmagentv1.Template{whole, broken} {
-		if err := g.Add(t.Context(), ben, false, one); !errors.Is(err, gallery.ErrTemplate) {
+		if err := g.Add(t.Context(), ben, gallery.Written, one); !errors.Is(err, gallery.ErrTemplate) {
 			t.Errorf("%s is added: %v", one.GetId(), err)
 		}
 	}
@@ -206,7 +207,7 @@ func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
 			id := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "id")
 			_, there := model[id]
 			if rapid.Bool().Draw(t, "add") {
-				if err := g.Add(t.Context(), who, false, template(id)); (err == nil) == there {
+				if err := g.Add(t.Context(), who, gallery.Written, template(id)); (err == nil) == there {
 					t.Fatalf("add %s where it is there is %v: %v", id, there, err)
 				} else if err == nil {
 					model[id] = who
@@ -248,11 +249,11 @@ func TestGalleriesFollowEachOther(t *testing.T) {
 			}
 		}
 	}
-	if err := one.Add(t.Context(), ana, true, template("a"), template("b")); err != nil {
+	if err := one.Add(t.Context(), ana, gallery.Imported, template("a"), template("b")); err != nil {
 		t.Fatal(err)
 	}
 	follow("a", "b")
-	if _, err := two.Accept(t.Context(), ana.Tenant, "a"); err != nil {
+	if _, err := two.Accept(t.Context(), ana.Tenant, "a", digestOf(t, two, ana.Tenant, "a")); err != nil {
 		t.Fatal(err)
 	}
 	follow("a", "b")
@@ -370,10 +371,13 @@ func FuzzRead(f *testing.F) {
 // memory keeps templates for as long as a test.
 type memory struct {
 	templates map[[2]string]*wasmagentv1.Template
+	accepted  map[[2]string]bool
 	version   int64 // of all tenants
 }
 
-func newMemory() *memory { return &memory{templates: make(map[[2]string]*wasmagentv1.Template)} }
+func newMemory() *memory {
+	return &memory{templates: make(map[[2]string]*wasmagentv1.Template), accepted: make(map[[2]string]bool)}
+}
 
 func (m *memory) Tenants(context.Context) (all []string, _ error) {
 	for key := range m.templates {
@@ -387,24 +391,34 @@ func (m *memory) Templates(_ context.Context, tenant string, known int64) (int64
 	var all []*wasmagentv1.Template
 	for key, t := range m.templates {
 		if key[0] == tenant && known != m.version {
-			all = append(all, t)
+			all = append(all, proto.CloneOf(t))
 		}
 	}
 	return m.version, all, nil
 }
 
-func (m *memory) Keep(_ context.Context, tenant string, templates []*wasmagentv1.Template) (bool, error) {
+func (m *memory) Keep(_ context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (bool, error) {
 	m.version++
 	for _, t := range templates {
-		m.templates[[2]string{tenant, t.GetId()}] = t
+		key := [2]string{tenant, t.GetId()}
+		t.Quarantined = t.GetQuarantined() || untrusted && m.accepted[key]
+		m.templates[key] = proto.CloneOf(t)
 	}
 	return false, nil
 }
 
-func (m *memory) Replace(_ context.Context, tenant string, t *wasmagentv1.Template) error {
+func (m *memory) Accept(_ context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (bool, error) {
+	key := [2]string{tenant, id}
+	if m.templates[key] == nil {
+		return false, nil
+	}
+	t := proto.CloneOf(m.templates[key])
+	if err := accept(t); err != nil {
+		return false, err
+	}
 	m.version++
-	m.templates[[2]string{tenant, t.GetId()}] = t
-	return nil
+	m.templates[key], m.accepted[key] = t, true
+	return true, nil
 }
 
 func (m *memory) Discard(_ context.Context, tenant, id string) error {

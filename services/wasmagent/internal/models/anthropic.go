@@ -4,11 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 
 	"github.com/anthropics/anthropic-sdk-go"
 	"github.com/anthropics/anthropic-sdk-go/option"
+	"github.com/anthropics/anthropic-sdk-go/packages/ssestream"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
@@ -48,34 +48,40 @@ func (d messages) ask(ctx context.Context, model string, req *wasmagentv1.AskMod
 		tool := anthropic.ToolParam{Name: t.GetName(), Description: anthropic.String(t.GetDescription())}
 		if t.GetInputSchema() != "" {
 			if err := json.Unmarshal([]byte(t.GetInputSchema()), &tool.InputSchema); err != nil {
-				return Answer{}, fmt.Errorf("%w: the schema of %s: %w", ErrRefused, t.GetName(), err)
+				return Answer{}, rejected("the schema of " + t.GetName() + " is no JSON object")
 			}
 		}
 		params.Tools = append(params.Tools, anthropic.ToolUnionParam{OfTool: &tool})
 	}
-	stream := d.service.NewStreaming(ctx, params)
+	return d.read(ctx, d.service.NewStreaming(ctx, params), tell)
+}
+
+// read reads an answer as it comes. With an error it returns the tokens that are known so far.
+func (d messages) read(ctx context.Context, stream *ssestream.Stream[anthropic.MessageStreamEventUnion], tell func(string)) (out Answer, err error) {
 	defer stream.Close() //nolint:errcheck // it was only read
 	var all anthropic.Message
+	begun := false
 	for stream.Next() {
 		event := stream.Current()
+		begun = true
 		if err := all.Accumulate(event); err != nil {
-			return Answer{}, fmt.Errorf("%w: its pieces do not fit", ErrAway)
+			return out, malformed("its pieces do not fit")
 		}
+		out.Input, out.Output = all.Usage.InputTokens+all.Usage.CacheCreationInputTokens+all.Usage.CacheReadInputTokens, all.Usage.OutputTokens
 		if event.Type == "content_block_delta" && event.Delta.Text != "" {
 			tell(event.Delta.Text)
 		}
 	}
 	if err := stream.Err(); err != nil {
-		if said, ok := errors.AsType[*anthropic.Error](err); ok {
-			return Answer{}, statusError(ctx, said.StatusCode)
+		if said, ok := errors.AsType[*anthropic.Error](err); ok { // of an event: a status of its own is a Failure
+			return out, eventFailure([]byte(said.RawJSON()), begun)
 		}
-		return Answer{}, lostError(ctx, err)
+		return out, lostError(ctx, err, begun)
 	}
-	if all.StopReason == "" {
-		return Answer{}, fmt.Errorf("%w: its answer has no end", ErrAway)
-	}
-	out := Answer{Input: all.Usage.InputTokens + all.Usage.CacheCreationInputTokens + all.Usage.CacheReadInputTokens, Output: all.Usage.OutputTokens}
-	if all.StopReason == anthropic.StopReasonMaxTokens {
+	switch all.StopReason {
+	case "":
+		return out, noEnd(begun)
+	case anthropic.StopReasonMaxTokens:
 		return out, ErrCut
 	}
 	for _, block := range all.Content {
@@ -99,7 +105,7 @@ func anthropicMessage(m *wasmagentv1.ModelMessage) (anthropic.MessageParam, erro
 	}
 	for _, c := range m.GetCalls() {
 		if !json.Valid([]byte(c.GetArguments())) {
-			return anthropic.MessageParam{}, fmt.Errorf("%w: the arguments of a call are no JSON", ErrRefused)
+			return anthropic.MessageParam{}, rejected("the arguments of a call are no JSON")
 		}
 		blocks = append(blocks, anthropic.NewToolUseBlock(c.GetId(), json.RawMessage(c.GetArguments()), c.GetName()))
 	}

@@ -7,18 +7,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"math/big"
-	"net"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/cockroachdb/apd/v3"
 	"google.golang.org/protobuf/proto"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
 const (
@@ -36,10 +34,6 @@ const (
 var (
 	// ErrNone: no such provider is configured.
 	ErrNone = errors.New("no model is configured that has this name: name one under agents.providers and agents.model")
-	// ErrRefused: the provider takes no such question.
-	ErrRefused = errors.New("the provider of the model takes no such question")
-	// ErrAway: the provider does not answer.
-	ErrAway = errors.New("the provider of the model does not answer")
 	// ErrCut: the answer has as many tokens as it may, and is not whole: what it asks for is not
 	// known.
 	ErrCut = errors.New("the model's answer was cut: it has as many tokens as it may; raise max_tokens of its provider")
@@ -57,7 +51,8 @@ type Answer struct {
 	Nanos int64
 }
 
-// A driver asks the models of a provider. It tells pieces of the answer as they come.
+// A driver asks the models of a provider once. It tells pieces of the answer as they come. Its
+// errors are a bare [*Failure], [ErrCut], [ErrLarge] and the context's.
 type driver interface {
 	ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error)
 }
@@ -75,6 +70,8 @@ type Provider struct {
 	MaxTokens int
 	// Prices are of its models, by name.
 	Prices map[string]Price
+	// Retry bounds how often a question is asked that the provider refuses.
+	Retry Retry
 }
 
 // Price is what a model costs, in US dollars for a million tokens: decimal digits with an
@@ -84,6 +81,8 @@ type Price struct{ Input, Output string }
 // Models are the models that may be asked. It is safe for concurrent use.
 type Models struct {
 	drivers map[string]driver
+	retries map[string]Retry
+	keys    map[string]*scrub.Scrubber
 	prices  map[string]price
 }
 
@@ -92,12 +91,12 @@ type price struct{ input, output int64 }
 
 // New returns the models of some providers, by name, beside the one that is built in: `script`.
 func New(providers map[string]Provider) (*Models, error) {
-	m := &Models{drivers: map[string]driver{"script": script{}}, prices: make(map[string]price)}
+	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), keys: map[string]*scrub.Scrubber{"script": scrub.New(nil, nil)}, prices: make(map[string]price)}
 	for name, p := range providers {
 		if m.drivers[name] != nil {
 			return nil, fmt.Errorf("agents.providers.%s: it is built in", name)
 		}
-		client := &http.Client{Transport: bounded{transport()}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		client := &http.Client{Transport: wire{transport()}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 		switch p.Kind {
 		case "openai":
 			m.drivers[name] = newOpenAI(p, client)
@@ -106,6 +105,8 @@ func New(providers map[string]Provider) (*Models, error) {
 		default:
 			return nil, fmt.Errorf("agents.providers.%s.kind: %q is neither openai nor anthropic", name, p.Kind)
 		}
+		m.retries[name] = Retry{cmp.Or(p.Retry.Tries, DefaultTries), cmp.Or(p.Retry.Backoff, DefaultBackoff)}
+		m.keys[name] = scrub.New(nil, scrub.Spellings(p.Key))
 		for model, cost := range p.Prices {
 			input, err := nanos(cost.Input)
 			output, also := nanos(cost.Output)
@@ -155,31 +156,90 @@ func (m *Models) HasPrice(model string) bool {
 	return ok
 }
 
-// Ask asks a model once. Pieces of the answer are told as they come. Errors: [ErrNone],
-// [ErrRefused], [ErrAway], [ErrLarge].
+// Ask asks a model. Pieces of the answer are told as they come, and so is each wait before the
+// provider is asked again, which happens only before an answer has begun.
+//
+// Errors: [ErrNone], [*Failure], [ErrCut], [ErrLarge] and the context's. With an error the answer
+// holds what the question may cost all the same, as far as it is counted or can be estimated; it
+// is zero when the provider refused the question.
 func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
 	provider, name, _ := strings.Cut(req.GetModel(), ":")
 	if !m.Has(req.GetModel()) {
 		return Answer{}, fmt.Errorf("%w: %q", ErrNone, req.GetModel())
 	}
-	answer, err := m.drivers[provider].ask(ctx, name, req, tell)
-	if err != nil {
-		return Answer{}, err
+	var answer Answer
+	heard, clean := 0, m.keys[provider]
+	err := m.retries[provider].asks(ctx, tell, func() (err error) {
+		pieces := clean.Stream(tell)
+		answer, err = once(m.drivers[provider], ctx, name, req, func(piece string) {
+			heard += len(piece)
+			pieces.Write(piece)
+		})
+		if err == nil {
+			pieces.Close()
+		}
+		return err
+	})
+	if f, ok := errors.AsType[*Failure](err); ok {
+		f.Said = line(clean.Log(f.Said))
+		if !f.Charged {
+			return Answer{}, err
+		}
+	}
+	answer.Content = clean.Log(answer.Content)
+	for _, c := range answer.Calls {
+		c.Id, c.Name = clean.Log(c.GetId()), clean.Log(c.GetName())
+		c.Arguments = clean.Log(string(clean.Answer([]byte(c.GetArguments()))))
 	}
 	size := len(answer.Content)
 	for _, c := range answer.Calls {
 		size += len(c.GetArguments()) + len(c.GetName()) + len(c.GetId()) + perToken
 	}
-	if size > maxAnswer {
-		return Answer{}, ErrLarge
+	if err == nil && size > maxAnswer {
+		err = ErrLarge
 	}
-	if answer.Input == 0 { // it counts none
-		answer.Input, answer.Output = int64(proto.Size(req)/perToken), int64(size/perToken)
+	m.count(req, &answer, max(size, heard))
+	if err != nil {
+		answer.Content, answer.Calls = "", nil
 	}
-	answer.Input, answer.Output = min(max(answer.Input, 0), math.MaxInt32), min(max(answer.Output, 0), math.MaxInt32)
+	return answer, err
+}
+
+// once asks a driver once. A library that fails on what a provider sends ends the question alone.
+func once(d driver, ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (answer Answer, err error) { //nolint:revive // the driver is what it is a method of
+	defer func() {
+		if said := recover(); said != nil {
+			answer, err = Answer{}, malformed("its pieces do not fit")
+		}
+	}()
+	return d.ask(ctx, model, req, tell)
+}
+
+// count completes the tokens of an answer of a number of bytes, and adds what they cost.
+func (m *Models) count(req *wasmagentv1.AskModelRequest, answer *Answer, size int) {
+	if answer.Input <= 0 { // it counts none, or not yet
+		answer.Input = int64(proto.Size(req) / perToken)
+		answer.Output = max(answer.Output, int64(size/perToken))
+	}
+	answer.Input, answer.Output = min(answer.Input, math.MaxInt32), min(max(answer.Output, 0), math.MaxInt32)
 	cost := m.prices[req.GetModel()]
 	answer.Nanos = of(answer.Input, cost.input) + of(answer.Output, cost.output)
-	return answer, nil
+}
+
+// Most returns the most that one answer to a question should take, estimated: its Input, Output
+// and Nanos. It is zero for the model that is built in.
+func (m *Models) Most(req *wasmagentv1.AskModelRequest) Answer {
+	provider, _, _ := strings.Cut(req.GetModel(), ":")
+	d, ok := m.drivers[provider].(interface {
+		tokens(req *wasmagentv1.AskModelRequest) int64
+	})
+	if !ok {
+		return Answer{}
+	}
+	out := Answer{Input: int64(proto.Size(req) / perToken), Output: d.tokens(req)}
+	cost := m.prices[req.GetModel()]
+	out.Nanos = of(out.Input, cost.input) + of(out.Output, cost.output)
+	return out
 }
 
 // of is what tokens cost, rounded up.
@@ -198,63 +258,4 @@ func (m most) tokens(req *wasmagentv1.AskModelRequest) int64 {
 		return int64(req.GetMaxTokens())
 	}
 	return int64(cmp.Or(int(m), defaultTokens))
-}
-
-// transport reaches providers.
-func transport() *http.Transport {
-	return &http.Transport{
-		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: 2 * time.Minute, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
-		MaxResponseHeaderBytes: 64 << 10,
-	}
-}
-
-// bounded bounds what is read of an answer.
-type bounded struct{ inner http.RoundTripper }
-
-// RoundTrip implements http.RoundTripper.
-func (b bounded) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := b.inner.RoundTrip(req)
-	if err != nil {
-		return nil, err
-	}
-	resp.Body = &boundedBody{ReadCloser: resp.Body, left: maxWire}
-	return resp, nil
-}
-
-type boundedBody struct {
-	io.ReadCloser
-	left int
-}
-
-// Read implements io.Reader.
-func (b *boundedBody) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, ErrLarge
-	}
-	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
-	b.left -= n
-	return n, err
-}
-
-// statusError is an error of a provider's by the status of its answer.
-func statusError(ctx context.Context, code int) error {
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= http.StatusInternalServerError:
-		return fmt.Errorf("%w: %d %s", ErrAway, code, http.StatusText(code))
-	}
-	return fmt.Errorf("%w: %d %s", ErrRefused, code, http.StatusText(code))
-}
-
-// lostError is an error of a connection to a provider.
-func lostError(ctx context.Context, err error) error {
-	switch {
-	case ctx.Err() != nil: // a time-out of its own is not the caller's
-		return ctx.Err()
-	case errors.Is(err, ErrLarge):
-		return ErrLarge
-	}
-	return fmt.Errorf("%w: the connection failed", ErrAway)
 }

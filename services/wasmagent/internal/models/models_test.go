@@ -155,7 +155,8 @@ func TestProviders(t *testing.T) {
 	}
 }
 
-// What goes wrong at a provider is an error that says whose fault it is, asked once.
+// What goes wrong at a provider is an error that says what it is. It is asked again only if it
+// refused the question.
 func TestProvidersThatFail(t *testing.T) {
 	t.Parallel()
 	status := func(code int) func(w http.ResponseWriter) {
@@ -174,18 +175,18 @@ func TestProvidersThatFail(t *testing.T) {
 			answer func(w http.ResponseWriter)
 			want   error
 		}{
-			"refused": {status(http.StatusBadRequest), models.ErrRefused},
-			"key":     {status(http.StatusUnauthorized), models.ErrRefused},
-			"busy":    {status(http.StatusTooManyRequests), models.ErrAway},
-			"broken":  {status(http.StatusInternalServerError), models.ErrAway},
+			"refused": {status(http.StatusBadRequest), models.ErrRejected},
+			"key":     {status(http.StatusUnauthorized), models.ErrAuth},
+			"busy":    {status(http.StatusTooManyRequests), models.ErrRateLimited},
+			"broken":  {status(http.StatusInternalServerError), models.ErrOverloaded},
 			"moved": {func(w http.ResponseWriter) {
 				w.Header().Set("Location", "http://127.0.0.1:1/")
 				w.WriteHeader(http.StatusTemporaryRedirect)
-			}, models.ErrAway},
+			}, models.ErrRejected},
 			"cut":       {events(cut(whole)...), models.ErrCut},
-			"torn":      {events(whole[:3]...), models.ErrAway},
-			"empty":     {events(), models.ErrAway},
-			"no event":  {events(`{"type":`), models.ErrAway},
+			"torn":      {events(whole[:3]...), models.ErrBroken},
+			"empty":     {events(), models.ErrMalformed},
+			"no event":  {events(`{"type":`), models.ErrMalformed},
 			"too large": {events(append(append([]string(nil), whole[:2]...), append([]string{big}, whole[2:]...)...)...), nil},
 			"never ends": {func(w http.ResponseWriter) {
 				w.Header().Set("Content-Type", "text/event-stream")
@@ -198,12 +199,16 @@ func TestProvidersThatFail(t *testing.T) {
 				t.Parallel()
 				n := 0
 				f := newFake(t, func(w http.ResponseWriter) { n++; c.answer(w) })
-				m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL}})
+				m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL, Key: "sk-of-somebody", Retry: models.Retry{Tries: 3, Backoff: 1}}})
 				if err != nil {
 					t.Fatal(err)
 				}
+				tries := 1
+				if name == "busy" || name == "broken" {
+					tries = 3
+				}
 				_, err = m.Ask(t.Context(), question("p:m"), func(string) {})
-				if err == nil || c.want != nil && !errors.Is(err, c.want) || n != 1 || strings.Contains(err.Error(), "sk-of") {
+				if err == nil || c.want != nil && !errors.Is(err, c.want) || n != tries || strings.Contains(err.Error(), "sk-of") {
 					t.Errorf("asked %d times: %v", n, err)
 				}
 			})

@@ -4,12 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 
 	"github.com/openai/openai-go/v3"
 	"github.com/openai/openai-go/v3/option"
 	"github.com/openai/openai-go/v3/packages/param"
+	"github.com/openai/openai-go/v3/packages/ssestream"
 	"github.com/openai/openai-go/v3/shared"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
@@ -44,40 +44,45 @@ func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModel
 		f := shared.FunctionDefinitionParam{Name: t.GetName(), Description: openai.String(t.GetDescription())}
 		if t.GetInputSchema() != "" {
 			if err := json.Unmarshal([]byte(t.GetInputSchema()), &f.Parameters); err != nil {
-				return Answer{}, fmt.Errorf("%w: the schema of %s: %w", ErrRefused, t.GetName(), err)
+				return Answer{}, rejected("the schema of " + t.GetName() + " is no JSON object")
 			}
 		}
 		params.Tools = append(params.Tools, openai.ChatCompletionFunctionTool(f))
 	}
-	stream := o.chat.NewStreaming(ctx, params)
+	return o.read(ctx, o.chat.NewStreaming(ctx, params), tell)
+}
+
+// read reads an answer as it comes. With an error it returns the tokens that are known so far.
+func (o openAI) read(ctx context.Context, stream *ssestream.Stream[openai.ChatCompletionChunk], tell func(string)) (out Answer, err error) {
 	defer stream.Close() //nolint:errcheck // it was only read
 	var all openai.ChatCompletionAccumulator
-	var used openai.CompletionUsage // the newest: some say it again with each piece
+	begun := false
 	for stream.Next() {
 		piece := stream.Current()
-		if piece.Usage.PromptTokens > 0 || piece.Usage.CompletionTokens > 0 {
-			used = piece.Usage
+		begun = true
+		if u := piece.Usage; u.PromptTokens > 0 || u.CompletionTokens > 0 { // the newest: some say it again with each piece
+			out.Input, out.Output = u.PromptTokens, u.CompletionTokens
 		}
 		if !all.AddChunk(piece) {
-			return Answer{}, fmt.Errorf("%w: its pieces do not fit", ErrAway)
+			return out, malformed("its pieces do not fit")
 		}
 		if len(piece.Choices) > 0 && piece.Choices[0].Delta.Content != "" {
 			tell(piece.Choices[0].Delta.Content)
 		}
 	}
 	if err := stream.Err(); err != nil {
-		if said, ok := errors.AsType[*openai.Error](err); ok {
-			return Answer{}, statusError(ctx, said.StatusCode) // what it says may hold the key
+		if said, ok := errors.AsType[*ssestream.StreamError](err); ok {
+			return out, eventFailure(said.Event.Data, begun)
 		}
-		return Answer{}, lostError(ctx, err)
+		return out, lostError(ctx, err, begun)
 	}
 	if len(all.Choices) == 0 || all.Choices[0].FinishReason == "" {
-		return Answer{}, fmt.Errorf("%w: its answer has no end", ErrAway)
+		return out, noEnd(begun)
 	}
 	if all.Choices[0].FinishReason == "length" {
-		return Answer{Input: used.PromptTokens, Output: used.CompletionTokens}, ErrCut
+		return out, ErrCut
 	}
-	out := Answer{Content: all.Choices[0].Message.Content, Input: used.PromptTokens, Output: used.CompletionTokens}
+	out.Content = all.Choices[0].Message.Content
 	for _, c := range all.Choices[0].Message.ToolCalls {
 		out.Calls = append(out.Calls, &wasmagentv1.ModelCall{Id: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
 	}

@@ -123,6 +123,19 @@ type Change struct {
 	Events []*wasmstorev1.StoredEvent
 	First  int64
 	Turn   Turn
+
+	// packed is State as it is stored, and digest its SHA-256 as hex, once [Change.Pack] was called.
+	packed []byte
+	digest string
+}
+
+// Pack writes State as it is stored, and returns the SHA-256 of that as hex. State is not changed behind
+// it.
+func (c *Change) Pack() (digest string, err error) {
+	if c.packed == nil {
+		c.packed, c.digest, err = pack(c.State)
+	}
+	return c.digest, err
 }
 
 // Commit makes a change and returns the version behind it.
@@ -174,16 +187,16 @@ func (s *Store) putState(ctx context.Context, c *Change) error {
 	if c.State == nil {
 		return nil
 	}
-	text, digest, err := pack(c.State)
+	digest, err := c.Pack()
 	if err != nil {
 		return err
 	}
 	if digest != c.Record.GetStateDigest() || c.Record.GetStateKey() == "" {
-		if c.Record.StateKey, err = s.states.put(ctx, c.ID, digest, text); err != nil {
+		if c.Record.StateKey, err = s.states.put(ctx, c.ID, digest, c.packed); err != nil {
 			return err
 		}
 	}
-	c.Record.StateDigest, c.Record.StateBytes = digest, int64(len(text))
+	c.Record.StateDigest, c.Record.StateBytes = digest, int64(len(c.packed))
 	return nil
 }
 
@@ -252,6 +265,14 @@ func (s *Store) get(ctx context.Context, tx *sqlstore.Tx, id string) (*Row, erro
 		return nil, ErrUnknown
 	}
 	return row, err
+}
+
+// Touch has other processes read an agent again that they have in memory.
+func (s *Store) Touch(ctx context.Context, id string) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1 WHERE id = $1", id)
+		return err
+	})
 }
 
 // Version is that of an agent now. Errors: [ErrUnknown].

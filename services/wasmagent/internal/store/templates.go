@@ -48,11 +48,17 @@ func (s *Store) Templates(ctx context.Context, tenant string, known int64) (vers
 	return version, all, err
 }
 
-// Keep keeps new templates of a tenant: all or none. It tells whether one is there already.
-func (s *Store) Keep(ctx context.Context, tenant string, templates []*wasmagentv1.Template) (taken bool, err error) {
+// Keep keeps new templates of a tenant: all or none. It reports whether one is there already. With
+// untrusted it quarantines those whose id an operator has accepted before.
+func (s *Store) Keep(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (taken bool, err error) {
 	errTaken := errors.New("a template is there already")
 	err = s.change(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, t := range templates {
+			if untrusted && !t.GetQuarantined() {
+				if err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM accepted WHERE tenant = $1 AND id = $2)", tenant, t.GetId()).Scan(&t.Quarantined); err != nil {
+					return err
+				}
+			}
 			text, err := proto.Marshal(t)
 			if err != nil {
 				return err
@@ -73,16 +79,37 @@ func (s *Store) Keep(ctx context.Context, tenant string, templates []*wasmagentv
 	return false, err
 }
 
-// Replace replaces a template of a tenant.
-func (s *Store) Replace(ctx context.Context, tenant string, t *wasmagentv1.Template) error {
-	text, err := proto.Marshal(t)
-	if err != nil {
-		return err
-	}
-	return s.change(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
-		_, err := tx.ExecContext(ctx, "UPDATE templates SET template = $3 WHERE tenant = $1 AND id = $2", tenant, t.GetId(), text)
+// Accept replaces a template of a tenant by what accept makes of it, and remembers that its id was
+// accepted. It returns false when the tenant has no such template.
+func (s *Store) Accept(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error) {
+	err = s.change(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
+		found = false
+		var text []byte
+		err := tx.QueryRowContext(ctx, "SELECT template FROM templates WHERE tenant = $1 AND id = $2", tenant, id).Scan(&text)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		t := new(wasmagentv1.Template)
+		if err := proto.Unmarshal(text, t); err != nil {
+			return err
+		}
+		if err := accept(t); err != nil {
+			return err
+		}
+		if text, err = proto.Marshal(t); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "INSERT INTO accepted (tenant, id) VALUES ($1, $2) ON CONFLICT DO NOTHING", tenant, id); err != nil {
+			return err
+		}
+		found = true
+		_, err = tx.ExecContext(ctx, "UPDATE templates SET template = $3 WHERE tenant = $1 AND id = $2", tenant, id, text)
 		return err
 	})
+	return found, err
 }
 
 // Discard forgets a template.

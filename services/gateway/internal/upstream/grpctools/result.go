@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	codepb "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -63,6 +64,13 @@ func failure(st *status.Status) ([]byte, error) {
 			return nil, fmt.Errorf("write the failure: %w", err)
 		}
 		text, meta = text+" "+info.GetReason(), meta+`,"reason":`+string(reason)
+		if len(info.GetMetadata()) > 0 {
+			facts, err := json.Marshal(info.GetMetadata(), json.Deterministic(true))
+			if err != nil {
+				return nil, fmt.Errorf("write the failure: %w", err)
+			}
+			meta += `,"metadata":` + string(facts)
+		}
 	}
 	if st.Message() != "" {
 		text += ": " + st.Message()

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
@@ -48,6 +49,23 @@ func (c *Config) Missing() error {
 	}
 	_, err := findProgram(c.Command[0], c.environment(c.Dir)["PATH"])
 	return err
+}
+
+// Program returns the file of the program and the environment of its processes, of which HOME is unset where each has
+// one of its own.
+func (c *Config) Program() (path string, env map[string]string, err error) {
+	env = c.environment(c.Dir)
+	path, err = findProgram(c.Command[0], env["PATH"])
+	return path, env, err
+}
+
+// present returns a list as PATH is without the absolute folders that do not exist: a process could make one, and
+// put programs of its own before those of others.
+func present(path string) string {
+	return strings.Join(slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool {
+		info, err := os.Stat(dir)
+		return filepath.IsAbs(dir) && (err != nil || !info.IsDir())
+	}), string(filepath.ListSeparator))
 }
 
 // folder returns the working directory for a principal's process.

@@ -20,11 +20,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/scrub"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
 // Config says how to run a server.
@@ -40,7 +40,8 @@ type Config struct {
 	// Secrets are values that no answer is to hold; those of at least 8 bytes are
 	// blotted out of it.
 	Secrets []string
-	// Path is the PATH of the processes.
+	// Path is the PATH of the processes. Absolute folders of it, and of a PATH in Env, that do not exist when the
+	// server is made are left out: a process could make one, and put programs into it.
 	Path string
 	// Home is the HOME of the processes where Dir is set. A process in a private
 	// folder has that folder as its HOME, so that what programs keep there is not
@@ -134,6 +135,10 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 	cfg.Env = maps.Clone(cfg.Env)
 	cfg.Remove = slices.Clone(cfg.Remove)
 	cfg.Limits = cmp.Or(cfg.Limits, DefaultLimits())
+	cfg.Path = present(cfg.Path)
+	if path, ok := cfg.Env["PATH"]; ok {
+		cfg.Env["PATH"] = present(path)
+	}
 	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, 30*time.Second)
 	cfg.WriteTimeout = cmp.Or(cfg.WriteTimeout, 10*time.Second)
 	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, 5*time.Minute)

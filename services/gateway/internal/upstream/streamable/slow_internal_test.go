@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/scrub"
+	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
 // X3: what a slow tool tells from time to time, be it large, takes no room while nothing

@@ -1,4 +1,4 @@
-// Package scrub blots secrets out of what a server writes.
+// Package scrub removes secrets from what a server, or a provider of models, writes.
 package scrub
 
 import (
@@ -26,6 +26,8 @@ const (
 // of answers. It is safe for concurrent use.
 type Scrubber struct {
 	log *strings.Replacer
+	// logged are what log replaces, the longer ones first.
+	logged []string
 	// secrets are what answers must not hold, the longer ones first, and begins the
 	// bytes with which the spelling of one can begin.
 	secrets []string
@@ -36,10 +38,11 @@ type Scrubber struct {
 // log also the values of variables, which may be some.
 func New(env map[string]string, secrets []string) *Scrubber {
 	var pairs []string
-	for _, text := range longLines(slices.AppendSeq(slices.Clone(secrets), maps.Values(env)), minLogged) {
+	logged := longLines(slices.AppendSeq(slices.Clone(secrets), maps.Values(env)), minLogged)
+	for _, text := range logged {
 		pairs = append(pairs, text, redacted)
 	}
-	s := &Scrubber{log: strings.NewReplacer(pairs...), secrets: longLines(secrets, minAnswered)}
+	s := &Scrubber{log: strings.NewReplacer(pairs...), logged: logged, secrets: longLines(secrets, minAnswered)}
 	s.begins['\\'] = true
 	for _, secret := range s.secrets {
 		s.begins[secret[0]] = true

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/sdk/guest"
+)
+
+// maxRecalled is how much of each result and of all arguments of a call stays in the conversation
+// when the model's provider rejected the question, in bytes.
+const maxRecalled = 1 << 10
+
+// settle ends the conversation of a turn that failed. Calls that were made stay in it, with their
+// results, so that the model does not make them again. A prompt after which nothing was done goes:
+// if it is what the provider rejects, it would be rejected each time.
+func (t *talk) settle(err error) {
+	first := len(t.messages) - 1
+	for first >= 0 && t.messages[first].Role != "user" {
+		first--
+	}
+	if first < 0 {
+		return
+	}
+	turn := t.messages[first:]
+	if len(turn) == 1 {
+		t.messages = t.messages[:first]
+		return
+	}
+	turn = append(turn, missing(turn)...)
+	note := "[The turn ended here without an answer: " + cut(err.Error(), maxRecalled) + ". The calls above were made, and their results stand.]"
+	if rejected(err) {
+		note += "\n" + summary(turn)
+		turn = []guest.Message{{Role: "user", Content: cut(turn[0].Content, maxRecalled)}}
+	}
+	t.messages = append(t.messages[:first:first], append(turn, guest.Message{Role: "assistant", Content: note})...)
+}
+
+// missing returns results for the newest calls of a turn that have none: providers reject a call
+// without one. Calls are made in their order, and the turn ended before the rest was.
+func missing(turn []guest.Message) (out []guest.Message) {
+	at := len(turn) - 1
+	for turn[at].Role == "tool" {
+		at--
+	}
+	for _, call := range turn[at].Calls[min(len(turn)-1-at, len(turn[at].Calls)):] {
+		out = append(out, guest.Message{Role: "tool", Content: "error: the turn ended before this call was made", CallID: call.ID})
+	}
+	return out
+}
+
+// rejected reports whether the conversation itself may be why a model did not answer.
+func rejected(err error) bool {
+	var said *guest.Error
+	if !errors.As(err, &said) {
+		return false
+	}
+	switch said.Code {
+	case "model_rejected", "question_invalid", "too_large", "arguments_invalid":
+		return true
+	}
+	return false
+}
+
+// summary says in one text which calls a turn made and what came of them.
+func summary(turn []guest.Message) string {
+	var lines []string
+	var calls []guest.ModelCall
+	for _, m := range turn {
+		calls = append(calls, m.Calls...)
+		if m.Role == "tool" {
+			lines = append(lines, fmt.Sprintf("%s %s: %s", calls[0].Name, cut(string(calls[0].Arguments), maxRecalled), cut(m.Content, maxRecalled)))
+			calls = calls[1:]
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + " … (cut)"
+}

@@ -1,0 +1,154 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+// approvalWait is how long an agent waits for its approval; without it the test is skipped. The
+// gateway reports progress every 10 s.
+const approvalWait = "SLUICE_APPROVAL_WAIT"
+
+// parksAt makes an agent that waits for people, and returns its id.
+func (a *actor) parksAt(t *testing.T) string {
+	t.Helper()
+	id := textBetween(t, a.agents(t, "create", `{"manifest":{"files":{"bytes":1000,"count":1},"tools":[{"server":"raw","tool":"pay"}]}}`), `"id":"`, `"`)
+	parked := a.agents(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":"tool raw pay {\"sum\":12.5}\nsay after"}`, id))
+	if !strings.Contains(parked, `"finished":false`) || !strings.Contains(parked, `"waitingFor":"approval"`) {
+		t.Fatalf("the prompt ends with %s", parked)
+	}
+	return id
+}
+
+// runsOnce wants an agent to have answered, and its call to have run once.
+func (a *actor) runsOnce(t *testing.T, id string) {
+	t.Helper()
+	agent := fmt.Sprintf(`{"agentId":%q}`, id)
+	eventually.Holds(t, "the agent has answered", func() bool { return strings.Contains(a.agents(t, "state", agent), `paid\nafter`) })
+	if n := len(a.up.Calls("pay")); n != 1 {
+		t.Errorf("%d calls reached the server", n)
+	}
+	if proof := a.agents(t, "verify", agent); !strings.Contains(proof, `"verification":"matches"`) {
+		t.Errorf("verified: %s", proof)
+	}
+}
+
+// reportsProgress answers a call with two progress messages before its result.
+func reportsProgress(t *testing.T, up *rawmcp.Server) rawmcp.Answer {
+	t.Helper()
+	return func(w http.ResponseWriter, _ *http.Request, id string) {
+		calls := up.Calls("pay")
+		body := calls[len(calls)-1].Body
+		var call struct {
+			Params struct {
+				Meta struct {
+					Token json.RawMessage `json:"progressToken"`
+				} `json:"_meta"`
+			} `json:"params"`
+		}
+		if err := json.Unmarshal(body, &call); err != nil || len(call.Params.Meta.Token) == 0 {
+			t.Errorf("the call %s has no progress token: %v", body, err)
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		for n := range 2 {
+			fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":%s,\"progress\":%d,\"message\":\"paying\"}}\n\n", call.Params.Meta.Token, n+1)
+		}
+		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"content\":[{\"type\":\"text\",\"text\":\"paid\"}]}}\n\n", id)
+	}
+}
+
+// A server that reports progress of a call that was approved after the prompt had returned ends no
+// turn: the call runs once, and the agent has its answer.
+func TestAgents_ProgressOfACallAfterItsPrompt(t *testing.T) {
+	t.Parallel()
+	for name, start := range actors(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := start(t)
+			a.up.On("pay", reportsProgress(t, a.up))
+			id := a.parksAt(t)
+			a.approveAll(t)
+			a.runsOnce(t, id)
+		})
+	}
+}
+
+// An approval that comes after several progress reports of the gateway runs the call once.
+func TestAgents_ApprovedLongAfterThePrompt(t *testing.T) {
+	t.Parallel()
+	wait, err := time.ParseDuration(os.Getenv(approvalWait))
+	if err != nil {
+		t.Skipf("%s says for how long the agent waits", approvalWait)
+	}
+	for name, start := range actors(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := start(t)
+			a.up.On("pay", reportsProgress(t, a.up))
+			id := a.parksAt(t)
+			select {
+			case <-time.After(wait):
+			case <-t.Context().Done():
+			}
+			a.approveAll(t)
+			a.runsOnce(t, id)
+		})
+	}
+}
+
+// An approver of a call whose agent is gone is told so, and nothing runs.
+func TestAgents_AnApprovalWhoseAgentIsGone(t *testing.T) {
+	t.Parallel()
+	for name, start := range actors(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := start(t)
+			client := approvalv1.NewApprovalServiceClient(a.person(authv1.Role_ROLE_APPROVAL))
+			for tool, want := range map[string]string{"stop": "the agent is stopped", "terminate": "the agent has ended"} {
+				id := a.parksAt(t)
+				list, err := client.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING}}})
+				if err != nil || len(list.GetApprovals()) != 1 {
+					t.Fatalf("%v wait, %v", list, err)
+				}
+				approval := list.GetApprovals()[0].GetId()
+				view, err := client.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: approval, View: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				a.agents(t, tool, fmt.Sprintf(`{"agentId":%q}`, id))
+				var shown *approvalv1.Approval
+				eventually.Holds(t, "its approval is withdrawn", func() bool {
+					resp, err := client.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: approval})
+					shown = resp.GetApproval()
+					return err == nil && shown.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED
+				})
+				if !strings.Contains(shown.GetReason(), "the agent does not wait for the call any more, and nothing would run: "+want) {
+					t.Errorf("it is cancelled because %q", shown.GetReason())
+				}
+				_, err = client.DecideApproval(stack.Soon(t), &approvalv1.DecideApprovalRequest{
+					ApprovalId: approval, Verdict: approvalv1.Verdict_VERDICT_APPROVE, ViewDigest: view.GetView().GetDigest(),
+				})
+				if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "nothing would run: "+want) {
+					t.Errorf("the approver is answered %v", err)
+				}
+			}
+			if n := len(a.up.Calls("pay")); n != 0 {
+				t.Errorf("%d calls reached the server", n)
+			}
+		})
+	}
+}

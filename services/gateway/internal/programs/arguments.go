@@ -1,0 +1,147 @@
+package programs
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// interpreters run the first argument that is no option; the names are without versions.
+var interpreters = []string{
+	"node", "nodejs", "python", "pypy", "ruby", "perl", "php", "deno", "bun", "tsx", "ts-node", "java", "lua", "sh", "bash", "dash", "zsh", "ksh", "fish", "dotnet", "go", "julia", "Rscript",
+}
+
+// managers run what the package in the working folder, or in a folder that an option names, says; fetchers run what
+// they install, or what lies installed in the working folder.
+var (
+	managers = []string{"npm", "pnpm", "yarn", "bun", "deno", "uv", "poetry", "pdm", "hatch", "go", "cargo", "bundle", "make"}
+	fetchers = []string{"npx", "bunx", "uvx", "pipx"}
+)
+
+// projectOptions are the options that name such a folder.
+var projectOptions = []string{"--directory", "--project", "--prefix", "--cwd", "--from", "--with-editable", "-C"}
+
+// scripts are endings of files that are code, whatever program gets them as an argument.
+var scripts = []string{
+	".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".tsx", ".jsx", ".py", ".pyz", ".pyc", ".rb", ".pl", ".php", ".sh", ".bash", ".zsh", ".jar", ".war", ".class", ".lua", ".jl", ".R",
+	".exe", ".dll", ".so", ".node", ".wasm", ".whl", ".tgz",
+}
+
+// arguments adds the scripts and packages that the arguments name.
+func (f *finder) arguments() {
+	c := f.command
+	name := strings.TrimRight(filepath.Base(c.Program), "0123456789.")
+	runs := slices.Contains(interpreters, name)
+	for i, arg := range c.Args {
+		for _, word := range words(arg) {
+			if path := f.absolute(word); isScript(path) {
+				f.file(path)
+			}
+		}
+		switch {
+		case runs && !strings.HasPrefix(arg, "-"):
+			found := f.code(f.absolute(arg))
+			runs = !found && slices.Contains(managers, name) // their commands come first, such as run
+		case arg == "-m" && i+1 < len(c.Args):
+			module := strings.ReplaceAll(c.Args[i+1], ".", "/")
+			f.code(f.absolute(module))
+			f.code(f.absolute(module + ".py"))
+		}
+	}
+	if c.Dir != "" {
+		f.folder(filepath.Join(c.Dir, "node_modules"))
+		f.folder(filepath.Join(c.Dir, ".venv"))
+	}
+	if slices.Contains(managers, name) && c.Dir != "" && isPackage(c.Dir) {
+		f.folder(c.Dir)
+	}
+	if slices.Contains(managers, name) || slices.Contains(fetchers, name) {
+		f.projects()
+	}
+}
+
+// projects adds the packages that options name.
+func (f *finder) projects() {
+	c := f.command
+	for i, arg := range c.Args {
+		option, value, joined := strings.Cut(arg, "=")
+		if !joined && i+1 < len(c.Args) {
+			value = c.Args[i+1]
+		}
+		if slices.Contains(projectOptions, option) {
+			f.code(f.absolute(value))
+		}
+	}
+}
+
+// code adds a file, or a folder with code, and reports whether it exists.
+func (f *finder) code(path string) bool {
+	switch {
+	case path == "" || !exists(path):
+		return false
+	case isFolder(path):
+		for _, hop := range hops(path) {
+			f.folder(hop)
+			f.belongings(filepath.Join(hop, "code")) // any name in it
+		}
+	default:
+		f.file(path)
+	}
+	return true
+}
+
+// absolute returns a path as the program reads it; empty where that is relative to a folder of each process's own.
+func (f *finder) absolute(path string) string {
+	path = strings.TrimPrefix(path, "file://")
+	switch {
+	case filepath.IsAbs(path):
+		return filepath.Clean(path)
+	case f.command.Dir == "" || path == "" || len(path) > 4096:
+		return ""
+	default:
+		return filepath.Join(f.command.Dir, path)
+	}
+}
+
+// isScript reports whether a path is a file of code: its name or its mode says so.
+func isScript(path string) bool {
+	return path != "" && !isFolder(path) && exists(path) && (slices.Contains(scripts, filepath.Ext(path)) || isExecutable(path))
+}
+
+// words returns what of an argument could be a path: of `--import=/opt/x.mjs` and of a shell's text too.
+func words(arg string) []string {
+	return strings.FieldsFunc(arg, func(r rune) bool { return strings.ContainsRune(" \t\n\"'`=;&|()<>,", r) })
+}
+
+// loaded are variables by which interpreters and the loader find code, and certificates that are trusted: lists of
+// paths, or options with paths.
+var loaded = []string{
+	"PATH", "NODE_PATH", "NODE_OPTIONS", "NODE_EXTRA_CA_CERTS", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "RUBYLIB", "RUBYOPT", "GEM_PATH", "GEM_HOME", "PERL5LIB", "PERL5OPT",
+	"CLASSPATH", "JAVA_TOOL_OPTIONS", "LUA_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
+}
+
+// environment adds what variables name, and what Python loads from the operator's home folder.
+func (f *finder) environment() {
+	c := f.command
+	for _, name := range loaded {
+		for _, list := range words(c.Env[name]) {
+			for _, path := range filepath.SplitList(list) {
+				if !filepath.IsAbs(path) || !exists(path) {
+					continue
+				}
+				if path = filepath.Clean(path); isFolder(path) {
+					f.folder(path)
+					for _, hop := range hops(path) {
+						f.folder(hop)
+					}
+				} else {
+					f.file(path)
+				}
+			}
+		}
+	}
+	if c.Home != "" {
+		f.folder(filepath.Join(c.Home, ".local", "bin"))
+		f.folder(filepath.Join(c.Home, ".local", "lib"))
+	}
+}

@@ -1,0 +1,239 @@
+// Package programs finds the files that servers over stdio execute, so that none of their processes can change them.
+package programs
+
+import (
+	"bufio"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Command is a server's command.
+type Command struct {
+	// Program is the file of the program, an absolute path, and Args are its arguments without its name.
+	Program string
+	Args    []string
+	// Env is the environment of its processes; PATH is read from it.
+	Env map[string]string
+	// Dir is the working folder of all its processes, an absolute path; empty where each has one of its own.
+	Dir string
+	// Home is the operator's home folder; empty for none.
+	Home string
+}
+
+// Files returns what exists of a server's program, as absolute paths: folders where the program has one of its own,
+// else files. It finds
+//
+//   - the program, scripts among the arguments, and the interpreters of their first lines, each with the folder that
+//     holds it or a link to it;
+//   - the package that one belongs to: the nearest folder above it with a manifest such as package.json, the outermost
+//     node_modules or site-packages, the node_modules folders above the package, the prefix of an installation and
+//     the virtual environment;
+//   - the folders of PATH, and what variables name that interpreters load code or trusted certificates from.
+//
+// A folder that people and other programs work in, such as HOME or /tmp, is never one of them: there a file stands
+// for itself.
+func Files(c *Command) []string {
+	f := finder{command: c, found: make(map[string]bool), seen: make(map[string]bool)}
+	f.file(c.Program)
+	f.arguments()
+	f.environment()
+	return slices.Sorted(maps.Keys(f.found))
+}
+
+// System returns the folders that hold the system's programs, libraries, settings and certificates, and the files
+// outside of these to which names, hosts and certificates there lead, as far as they exist.
+func System() []string {
+	found := make(map[string]bool)
+	for _, path := range []string{
+		"/bin", "/boot", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/nix", "/sbin", "/snap", "/usr", "/var/lib/ca-certificates", "/var/spool/cron",
+	} {
+		if exists(path) {
+			found[path] = true
+		}
+	}
+	for _, path := range []string{"/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/certs/ca-certificates.crt"} {
+		real, err := filepath.EvalSymlinks(path)
+		if err != nil || isBelow(real, "/etc") {
+			continue
+		}
+		if found[real] = true; !isShared(filepath.Dir(real), "") { // what replaces the file is read only too
+			found[filepath.Dir(real)] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+type finder struct {
+	command *Command
+	found   map[string]bool
+	seen    map[string]bool
+}
+
+// file adds a program with what it belongs to, and its interpreter.
+func (f *finder) file(path string) {
+	if !filepath.IsAbs(path) || f.seen[path] || !exists(path) {
+		return
+	}
+	f.seen[path] = true
+	for _, hop := range hops(path) { // each link, and the file
+		if !f.folder(filepath.Dir(hop)) {
+			f.found[hop] = true
+		}
+		f.belongings(hop)
+	}
+	f.file(f.interpreter(path))
+}
+
+// folder adds a folder, and reports whether it may be read only for all.
+func (f *finder) folder(path string) bool {
+	if isShared(path, f.command.Home) || !isFolder(path) {
+		return false
+	}
+	f.found[path] = true
+	return true
+}
+
+// manifests are files that say that a folder is a package.
+var manifests = []string{"package.json", "pyproject.toml", "setup.py", "go.mod", "Cargo.toml", "Gemfile", "composer.json", "deno.json", "pyvenv.cfg"}
+
+// libraries are folders that interpreters load code from.
+var libraries = []string{"node_modules", "site-packages", "dist-packages"}
+
+// belongings adds the folders that a program's code is loaded from.
+func (f *finder) belongings(path string) {
+	packaged := false
+	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
+		if !packaged && isPackage(dir) {
+			packaged = f.folder(dir)
+		}
+		if slices.Contains(libraries, filepath.Base(dir)) {
+			f.folder(dir)
+		}
+		f.folder(filepath.Join(dir, "node_modules"))
+		if dir == "/" {
+			break
+		}
+	}
+	bin := filepath.Dir(path)
+	if slices.Contains([]string{"bin", "sbin", "shims"}, filepath.Base(bin)) {
+		prefix := filepath.Dir(bin)
+		for _, name := range []string{"lib", "lib64", "versions", "installs"} {
+			if exists(filepath.Join(prefix, name)) {
+				f.folder(prefix)
+			}
+		}
+	}
+}
+
+func isPackage(dir string) bool {
+	return slices.ContainsFunc(manifests, func(name string) bool { return exists(filepath.Join(dir, name)) })
+}
+
+// interpreter returns the program that the first line of a script names; empty for none.
+func (f *finder) interpreter(path string) string {
+	file, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()     //nolint:errcheck // it is read alone
+	const mostOfLine = 256 // BINPRM_BUF_SIZE of Linux
+	head, _ := bufio.NewReaderSize(file, mostOfLine).Peek(mostOfLine)
+	line, isScript := strings.CutPrefix(string(head), "#!")
+	if !isScript {
+		return ""
+	}
+	line, _, _ = strings.Cut(line, "\n")
+	words := strings.Fields(line)
+	if len(words) == 0 {
+		return ""
+	}
+	if filepath.Base(words[0]) != "env" {
+		return words[0]
+	}
+	f.file(words[0])
+	for _, word := range words[1:] {
+		if !strings.HasPrefix(word, "-") && !strings.Contains(word, "=") {
+			return f.lookUp(word)
+		}
+	}
+	return ""
+}
+
+// lookUp returns the file of a program in PATH; empty for none.
+func (f *finder) lookUp(name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	for _, dir := range filepath.SplitList(f.command.Env["PATH"]) {
+		if file := filepath.Join(dir, name); filepath.IsAbs(dir) && exists(file) {
+			return file
+		}
+	}
+	return ""
+}
+
+// hops returns the links on the way to a file, and the file.
+func hops(path string) []string {
+	const most = 40 // as Linux follows
+	var out []string
+	real := "/"
+	todo := strings.Split(strings.Trim(filepath.Clean(path), "/"), "/")
+	for links := 0; len(todo) > 0; {
+		next := filepath.Join(real, todo[0])
+		todo = todo[1:]
+		target, err := os.Readlink(next)
+		if err != nil {
+			real = next
+			continue
+		}
+		out = append(out, next)
+		if links++; links > most {
+			return out
+		}
+		if filepath.IsAbs(target) {
+			real = "/"
+		}
+		todo = append(strings.Split(strings.Trim(target, "/"), "/"), todo...)
+	}
+	return append(out, real)
+}
+
+// isShared reports whether a folder is one that people and other programs work in, or holds one.
+func isShared(dir, home string) bool {
+	if filepath.Dir(dir) == "/home" {
+		return true
+	}
+	shared := []string{"/tmp", "/var/tmp", "/dev/shm", "/var/lib", "/var/cache", "/run", "/home", "/root", "/srv", "/mnt", "/media", "/proc", "/sys", os.TempDir()}
+	for _, home := range []string{home, realOf(home)} {
+		if home != "" {
+			shared = append(shared, home, filepath.Join(home, ".local"), filepath.Join(home, ".cache"), filepath.Join(home, ".config"), filepath.Join(home, ".npm"))
+		}
+	}
+	return slices.ContainsFunc(shared, func(path string) bool { return isBelow(path, dir) })
+}
+
+func realOf(path string) string {
+	real, _ := filepath.EvalSymlinks(path)
+	return real
+}
+
+func isBelow(path, folder string) bool {
+	return path == folder || folder == "/" || strings.HasPrefix(path, folder+"/")
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}
+func isExecutable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}

@@ -1,0 +1,145 @@
+package sandbox
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// access is a file or folder that is mounted over itself: read only, or writable inside of one that is read only.
+type access struct {
+	path  string
+	write bool
+}
+
+// readOnly plans what the program reads and can't change. What Write names stays writable with all that it holds;
+// working folders stay writable where they lie inside of a read-only folder, and what is read only inside of those
+// stays so.
+func (p *plan) readOnly(o *order, all []mount) {
+	fixed, replaceable := make(map[string]bool), make(map[string]bool)
+	for _, path := range o.Rules.ReadOnly {
+		add(fixed, replaceable, path, all)
+	}
+	opened := reals(o.Rules.Write)
+	in := func(path string, folders []string) bool {
+		return slices.ContainsFunc(folders, func(folder string) bool { return isBelow(path, folder) })
+	}
+	maps.DeleteFunc(fixed, func(path string, _ bool) bool { return in(path, opened) })
+	read := slices.Collect(maps.Keys(fixed))
+	for _, path := range slices.Concat(opened, reals(o.Rules.Work), reals([]string{o.Command.Own})) {
+		if !fixed[path] && in(path, read) {
+			fixed[path] = false
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(fixed)) { // a folder sorts before what is in it
+		if write := !fixed[path]; !p.hides(path) && p.writable(path) != write {
+			p.access = append(p.access, access{path, write})
+		}
+	}
+	for _, path := range o.Rules.ReadOnly {
+		if real, err := filepath.EvalSymlinks(path); err == nil && p.writable(filepath.Dir(real)) && !p.writable(real) {
+			p.watched = append(p.watched, watched{path, true})
+		}
+	}
+	for link := range replaceable {
+		if p.writable(filepath.Dir(link)) && !in(link, opened) {
+			p.links = append(p.links, link)
+		}
+	}
+	slices.Sort(p.links)
+}
+
+// writable reports whether a path lies in nothing that is read only.
+func (p *plan) writable(path string) bool {
+	for _, a := range slices.Backward(p.access) { // the innermost comes last
+		if isBelow(path, a.path) {
+			return a.write
+		}
+	}
+	return true
+}
+
+// mountAccess mounts what is read only, and what stays writable inside, each over itself. The copies of what stays
+// writable were made before.
+func (p *plan) mountAccess(copies map[string]int) error {
+	for _, a := range p.access {
+		var err error
+		if a.write {
+			err = place(copies[a.path], a.path)
+		} else {
+			err = again(a.path, unix.MOUNT_ATTR_RDONLY)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	// A copy covers the mounts over the folders in it, which keep those from being renamed.
+	for _, dir := range p.above {
+		if _, isCopy := copies[dir]; !isCopy && p.inCopy(dir) {
+			if err := again(dir, 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (p *plan) inCopy(path string) bool {
+	return slices.ContainsFunc(p.access, func(a access) bool { return a.write && isBelow(path, a.path) })
+}
+
+// copies returns copies of what stays writable inside of what is read only.
+func (p *plan) copies() (map[string]int, error) {
+	out := make(map[string]int)
+	for _, a := range p.access {
+		if !a.write {
+			continue
+		}
+		fd, err := clone(a.path)
+		if err != nil {
+			return nil, err
+		}
+		out[a.path] = fd
+	}
+	return out, nil
+}
+
+// notHeld says what of the read-only files and folders is not held: links to them that could be replaced, and files
+// that stand in a folder where the program may make others, such as a module that the interpreter finds first.
+func (p *plan) notHeld() []string {
+	var out []string
+	for _, a := range p.access {
+		folder := filepath.Dir(a.path)
+		if info, err := os.Stat(a.path); err == nil && !info.IsDir() && !a.write && p.writable(folder) && canWrite(folder) {
+			out = append(out, fmt.Sprintf("what is made beside the program %s, for its folder is not its own", a.path))
+		}
+	}
+	for _, link := range p.links {
+		out = append(out, fmt.Sprintf("the link %s to a program, which could be replaced", link))
+	}
+	return out
+}
+
+// reals returns what the paths lead to, without those that lead to nothing.
+func reals(paths []string) []string {
+	var out []string
+	for _, path := range paths {
+		if real, err := filepath.EvalSymlinks(path); path != "" && err == nil {
+			out = append(out, real)
+		}
+	}
+	return out
+}
+
+// accessible are the folders above everything in access.
+func (p *plan) accessible() map[string]bool {
+	out := make(map[string]bool)
+	for _, a := range p.access {
+		out[a.path] = true
+	}
+	return out
+}

@@ -1,0 +1,198 @@
+package sandbox_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+)
+
+// tampering are attempts of a program to change $APP, a folder with a program, in the shell: each has a name, and is
+// undone where it succeeds. $OWN is the folder that the program may write to.
+const tampering = `
+try() { name=$1; shift; (eval "$@") >/dev/null 2>&1 && echo "$name"; }
+try overwrite ': >> $APP/cli.js'
+try truncate ': > $APP/spare'
+try dependency ': >> $APP/node_modules/dep/index.js'
+try plant 'echo x > $APP/node_modules/planted && rm $APP/node_modules/planted'
+try remove 'rm $APP/spare && echo > $APP/spare'
+try replace 'echo x > $OWN/mine && mv $OWN/mine $APP/spare'
+try rename 'mv $APP/spare $APP/moved && mv $APP/moved $APP/spare'
+try rename-folder 'mv $APP $APP.moved && mv $APP.moved $APP'
+try rename-above 'mv ${APP%/*} ${APP%/*}.moved && mv ${APP%/*}.moved ${APP%/*}'
+try symbolic-link 'ln -s $APP/cli.js $OWN/soft && : >> $OWN/soft'
+try hard-link 'ln $APP/cli.js $OWN/hard && : >> $OWN/hard'
+try link-in-place 'ln -s /bin/true $APP/linked && rm $APP/linked'
+try chmod 'chmod 700 $APP/cli.js'
+try touch 'touch $APP/cli.js'
+try process-root ': >> /proc/self/root$APP/cli.js'
+try descriptor 'exec 9< $APP/cli.js && : >> /proc/self/fd/9'
+try remount 'mount -o remount,rw,bind $APP && : >> $APP/cli.js'
+try unmount 'umount -l $APP && : >> $APP/cli.js'
+try nested 'unshare -Urm sh -c "umount -l $APP; mount -o remount,rw,bind $APP; mount --bind $APP $OWN; : >> $APP/cli.js || : >> $OWN/cli.js"'
+`
+
+// installed adds a program to the house, and returns its folder.
+func (h *house) installed(t *testing.T) string {
+	t.Helper()
+	app := filepath.Join(h.dir, "installed", "app")
+	for _, name := range []string{"cli.js", "spare", "node_modules/dep/index.js", "var/state"} {
+		put(t, filepath.Join(app, name), name)
+	}
+	return app
+}
+
+// tamper returns the attempts that succeeded.
+func (h *house) tamper(t *testing.T, s *sandbox.Sandbox, app string) string {
+	t.Helper()
+	return strings.Join(strings.Fields(h.shell(t, s, "exec 2>/dev/null; APP="+app+" OWN="+h.Own+"; "+tampering)), " ")
+}
+
+// What is read only is neither changed nor replaced nor renamed, and what is above it neither (X15).
+func TestX15ProgramChangesNothingThatIsReadOnly(t *testing.T) {
+	var app string
+	ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		got := h.tamper(t, s, app)
+		if s.Holds().By == "Landlock" { // modes and times are not held, as its report says
+			got = strings.TrimSpace(strings.ReplaceAll(got, "chmod touch", ""))
+		}
+		if got != "" {
+			t.Errorf("it got %s", got)
+		}
+		if open := h.tamper(t, sandbox.Nothing(), app); len(strings.Fields(open)) < 15 {
+			t.Errorf("without a sandbox these succeed alone, so the attempts show little: %s", open)
+		}
+		if got := h.shell(t, s, "exec 2>/dev/null; cat "+app+"/node_modules/dep/index.js; ls "+app+"/node_modules"); got != "node_modules/dep/index.jsdep\n" {
+			t.Errorf("it reads %q", got)
+		}
+		if r := s.Holds().String(); !strings.Contains(r, "programs") || strings.Contains(r, "to a program") {
+			t.Error(r)
+		}
+	})
+}
+
+// Working folders and what the rules open for writing stay writable inside of what is read only; what is hidden there
+// stays hidden, and cannot be renamed (X15).
+func TestX15FoldersToWriteStayWritable(t *testing.T) {
+	for name, edit := range map[string]func(h *house, app string){
+		"working folder": func(h *house, app string) { h.rules.Work = []string{filepath.Join(app, "var")} },
+		"write":          func(h *house, app string) { h.rules.Write = []string{filepath.Join(app, "var")} },
+		"working folder of all": func(h *house, app string) {
+			h.rules.Work = []string{h.dir}
+			h.rules.ReadOnly = append(h.rules.ReadOnly, filepath.Dir(h.rules.Home))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var app string
+			ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app}; edit(h, app) }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+				if got := h.shell(t, s, "exec 2>/dev/null; echo x > "+app+"/var/new; cat "+app+"/var/new; echo y > "+app+"/node_modules/new"); name != "working folder of all" && got != "x\n" {
+					t.Errorf("it got %q", got)
+				}
+				if _, err := os.Lstat(filepath.Join(app, "node_modules/new")); err == nil {
+					t.Error("it wrote to the program's folder")
+				}
+				if got := h.shell(t, s, "exec 2>/dev/null; echo x > "+h.dir+"/shared/new; cat "+h.dir+"/shared/new; cat "+h.Token+"; mv "+h.Data+" "+h.Data+".moved"); got != "x\n" {
+					t.Errorf("it got %q", got)
+				}
+				if got := h.shell(t, s, "exec 2>/dev/null; echo x > new; cat new"); got != "x\n" {
+					t.Errorf("in its own folder it got %q", got)
+				}
+				h.mustBeWhole(t)
+			})
+		})
+	}
+}
+
+// What the rules open for writing makes all that it holds writable, also where something in it is hidden, which
+// stays hidden (X15).
+func TestX15WriteOpensAWholeProgram(t *testing.T) {
+	var app string
+	ways(t, func(h *house) {
+		app = h.installed(t)
+		h.rules.ReadOnly = []string{filepath.Join(app, "node_modules"), filepath.Join(app, "cli.js"), h.dir}
+		h.rules.Write = []string{h.dir}
+	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		if got := h.shell(t, s, "exec 2>/dev/null; : >> "+app+"/cli.js && echo x > "+app+"/node_modules/dep/new && echo wrote; cat "+h.Config+" "+h.Token); got != "wrote\n" {
+			t.Errorf("it got %q", got)
+		}
+		got := h.attack(t, s)
+		for _, what := range []string{"read config", "read token", "write config", "rename .sluice", "write program", "replace program"} {
+			if text, ok := got[what]; ok {
+				t.Errorf("%s: %s", what, text)
+			}
+		}
+		h.mustBeWhole(t)
+	})
+}
+
+// A folder that an installer replaces is read only again (X15).
+func TestX15AReplacedProgramIsReadOnlyAgain(t *testing.T) {
+	var app string
+	ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		done := make(chan string, 1)
+		go func() { // it may write for a moment, but not for long
+			done <- h.shell(t, s, "exec 2>/dev/null; touch up; until [ -e stop ]; do :; done; i=0; while [ $i -lt 1000 ] && (: >> "+app+"/cli.js) 2>/dev/null; do i=$((i+1)); done; "+
+				"(: >> "+app+"/cli.js) 2>/dev/null && echo writes")
+		}()
+		awaitFile(t, filepath.Join(h.Own, "up"))
+		if err := os.Rename(app, app+".old"); err != nil {
+			t.Fatal(err)
+		}
+		h.installed(t)
+		put(t, filepath.Join(h.Own, "stop"), "")
+		if got := <-done; got != "" {
+			t.Errorf("it %s", got)
+		}
+	})
+}
+
+// A link to a program that could be replaced is named; one in a folder that is read only cannot be (X15).
+func TestX15LinksToProgramsAreHeldOrNamed(t *testing.T) {
+	var link string
+	for name, held := range map[string]bool{"in a folder that is read only": true, "elsewhere": false} {
+		t.Run(name, func(t *testing.T) {
+			ways(t, func(h *house) {
+				app := h.installed(t)
+				link = filepath.Join(h.dir, "links", "current")
+				put(t, filepath.Join(h.dir, "links", "note"), "")
+				if err := os.Symlink(app, link); err != nil {
+					panic(err)
+				}
+				if h.rules.ReadOnly = []string{filepath.Join(link, "cli.js")}; held {
+					h.rules.ReadOnly = append(h.rules.ReadOnly, filepath.Dir(link))
+				}
+			}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+				got := h.shell(t, s, "exec 2>/dev/null; ln -sfn /bin "+link+" && echo replaced; mv "+filepath.Dir(link)+" "+h.dir+"/aside && echo moved; : >> "+link+"/cli.js && echo wrote") //nolint:dupword // a script
+				if named := strings.Contains(s.Holds().String(), "the link "+link+" to a program"); named == held || held && got != "" {
+					t.Errorf("it got %q, and the report is %s", got, s.Holds())
+				}
+			})
+		})
+	}
+}
+
+// A program that stands in a folder of others is held by itself, and the report says what is not (X15).
+func TestX15AProgramInAFolderOfOthersIsHeldAlone(t *testing.T) {
+	var file string
+	ways(t, func(h *house) {
+		file = filepath.Join(h.dir, "shared", "server.py")
+		put(t, file, "program")
+		h.rules.ReadOnly = []string{file}
+	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		got := h.shell(t, s, "exec 2>/dev/null; (: >> "+file+") && echo wrote; echo x > mine && mv mine "+file+" && echo replaced; mv "+file+" "+file+".old && echo moved; rm -f "+file+" && echo removed; echo x > note && cat "+file)
+		if got != "program" {
+			t.Errorf("it got %q", got)
+		}
+		if r := s.Holds().String(); !strings.Contains(r, "what is made beside the program "+file) {
+			t.Error(r)
+		}
+	})
+}
+
+func awaitFile(t *testing.T, path string) {
+	t.Helper()
+	eventually.Holds(t, path+" is there", func() bool { _, err := os.Stat(path); return err == nil })
+}

@@ -1,0 +1,112 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+)
+
+// minDigest is how many digits of a digest name a template at least.
+const minDigest = 8
+
+func (t *tool) agentsAccept() *cobra.Command {
+	var digest string
+	c := &cobra.Command{
+		Use: "accept TEMPLATE", Short: "Let agents be made of a template that was imported; shows it first, and asks at a terminal",
+		Long: `Let agents be made of a template that was imported. The whole template is printed, its rights
+first, and you are asked about just that. Without a terminal, name the digest of what you have
+read with --digest. The acceptance holds for that content alone: another template of the same
+name is quarantined again.`,
+		Args: args(cobra.ExactArgs(1)),
+		RunE: func(c *cobra.Command, given []string) error {
+			f, err := t.load()
+			if err != nil {
+				return err
+			}
+			conn, err := t.dial(f, authv1.Role_ROLE_WASMAGENT)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = conn.Close() }()
+			return t.acceptTemplate(c.Context(), wasmagentv1.NewGalleryServiceClient(conn), given[0], digest)
+		},
+	}
+	c.Flags().StringVar(&digest, "digest", "", fmt.Sprintf("the digest of what you have read, or its first %d digits or more; nothing is asked then", minDigest))
+	return c
+}
+
+// acceptTemplate shows a template, asks about it, and accepts just what it has shown.
+func (t *tool) acceptTemplate(ctx context.Context, client wasmagentv1.GalleryServiceClient, id, digest string) error {
+	if digest != "" && len(digest) < minDigest {
+		return usageError{fmt.Errorf("--digest needs at least %d digits of the digest", minDigest)}
+	}
+	inTime, cancel := ask(ctx)
+	defer cancel()
+	shown, err := client.GetTemplate(inTime, &wasmagentv1.GetTemplateRequest{Id: id})
+	if err != nil {
+		return t.explain(err)
+	}
+	to := t.out
+	if t.json() {
+		to = t.errOut
+	}
+	printTemplate(to, shown)
+	switch named := strings.HasPrefix(shown.GetDigest(), strings.ToLower(digest)); {
+	case digest != "" && !named:
+		return fmt.Errorf("nothing was accepted: the template has the digest %s, not the one that you named; read it again", shown.GetDigest())
+	case digest == "" && !asks(false):
+		return usageError{errors.New("nothing was accepted: without a terminal, read the template and name it with --digest " + shown.GetDigest())}
+	}
+	if err := t.confirm(ctx, digest != "", "Let agents be made of this template?"); err != nil {
+		return fmt.Errorf("%w: the template stays as it was", err)
+	}
+	inTime, cancel = ask(ctx)
+	defer cancel()
+	resp, err := client.AcceptTemplate(inTime, &wasmagentv1.AcceptTemplateRequest{Id: shown.GetTemplate().GetId(), Digest: shown.GetDigest()})
+	if err != nil {
+		return t.explain(err)
+	}
+	if t.json() {
+		return t.printJSON(struct {
+			ID      string `json:"id"`
+			AddedBy string `json:"addedBy"`
+			Digest  string `json:"digest"`
+		}{resp.GetTemplate().GetId(), resp.GetTemplate().GetAddedBy(), resp.GetTemplate().GetDigest()})
+	}
+	t.printf("agents may be made of %s, which %s added, as long as its digest is %s", resp.GetTemplate().GetId(), resp.GetTemplate().GetAddedBy(), resp.GetTemplate().GetDigest())
+	return nil
+}
+
+// printTemplate writes a whole template, its rights first.
+func printTemplate(w io.Writer, shown *wasmagentv1.GetTemplateResponse) {
+	t := proto.CloneOf(shown.GetTemplate())
+	_ = oneLine(w, "%-14s %s", "template", t.GetId())
+	_ = oneLine(w, "%-14s %s", "added by", orDash(t.GetAddedBy()))
+	_ = oneLine(w, "%-14s %s", "digest", shown.GetDigest())
+	rights := "its own files and todos, nothing else"
+	if t.GetManifest() != nil {
+		rights = "within those of whoever makes an agent of it:\n" + indented(t.GetManifest())
+	}
+	fmt.Fprint(w, viewtext.Lines(fmt.Sprintf("%-14s %s\n", "its rights", rights)))
+	t.Manifest = nil
+	fmt.Fprint(w, viewtext.Lines("and the rest of it:\n"+indented(t)+"\n"))
+}
+
+// indented is a message as JSON over several lines.
+func indented(m proto.Message) string {
+	text := protoJSON(m)
+	if err := text.Indent(jsontext.WithIndent("  ")); err != nil {
+		return string(protoJSON(m))
+	}
+	return string(text)
+}

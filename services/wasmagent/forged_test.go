@@ -1,0 +1,502 @@
+package wasmagent_test
+
+import (
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
+)
+
+// forger changes what a service that has ended stored of its agents, as a person with access to the
+// database and to the folder of states can: every digest that is no hash of the journal fits again.
+type forger struct {
+	t    *testing.T
+	data string
+	db   *sql.DB
+}
+
+// forge runs do on the store of a service, which ends before and begins again behind it.
+func (l *life) forge(do func(f *forger)) {
+	l.t.Helper()
+	l.end()
+	data := filepath.Join(l.cfg.Data, "wasmagent")
+	db, err := sql.Open("sqlite", filepath.Join(data, "agents.db"))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	do(&forger{l.t, data, db})
+	if err := db.Close(); err != nil {
+		l.t.Fatal(err)
+	}
+	l.begin()
+}
+
+func (f *forger) exec(query string, args ...any) {
+	f.t.Helper()
+	done, err := f.db.ExecContext(f.t.Context(), query, args...)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if n, err := done.RowsAffected(); err != nil || n == 0 {
+		f.t.Fatalf("%s changed %d rows: %v", query, n, err)
+	}
+}
+
+// record changes the record of an agent.
+func (f *forger) record(id string, change func(r *wasmstorev1.Record)) {
+	f.t.Helper()
+	var text []byte
+	if err := f.db.QueryRowContext(f.t.Context(), "SELECT record FROM agents WHERE id = $1", id).Scan(&text); err != nil {
+		f.t.Fatal(err)
+	}
+	r := new(wasmstorev1.Record)
+	if err := proto.Unmarshal(text, r); err != nil {
+		f.t.Fatal(err)
+	}
+	change(r)
+	text, err := proto.Marshal(r)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.exec("UPDATE agents SET record = $2, state = $3 WHERE id = $1", id, text, int64(r.GetState()))
+}
+
+// stateAt changes the state that is stored under a key, and returns its new digest and size.
+func (f *forger) stateAt(id, key string, change func(s *wasmstorev1.State)) (digest string, size int64) {
+	f.t.Helper()
+	path := filepath.Join(f.data, "states", id, key)
+	text, err := os.ReadFile(path)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	s := new(wasmstorev1.State)
+	if err := proto.Unmarshal(text, s); err != nil {
+		f.t.Fatal(err)
+	}
+	change(s)
+	if text, err = (proto.MarshalOptions{Deterministic: true}).Marshal(s); err != nil {
+		f.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		f.t.Fatal(err)
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:]), int64(len(text))
+}
+
+// state changes the state of an agent, and its digest in the record.
+func (f *forger) state(id string, change func(s *wasmstorev1.State)) {
+	f.t.Helper()
+	f.record(id, func(r *wasmstorev1.Record) {
+		r.StateDigest, r.StateBytes = f.stateAt(id, r.GetStateKey(), func(s *wasmstorev1.State) {
+			change(s)
+			r.Turns, r.FileCount, r.MemoryBytes = s.GetTurns(), int32(len(s.GetFiles())), int64(len(s.GetMemory()))
+		})
+	})
+}
+
+// forgeries are changes of what is stored of an agent that has two files, two todos, a snapshot and
+// two turns, and what verify names then.
+var forgeries = map[string]struct {
+	part, name string
+	do         func(f *forger, id string)
+}{
+	"a file's content": {"file", "a.txt", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) { s.Files[0].Content = "six" })
+	}},
+	"a file's time": {"file", "b.txt", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) { s.Files[1].ModifiedAt.Seconds -= 3600 })
+	}},
+	"a file that was added": {"file", "c.txt", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) {
+			s.Files = append(s.Files, &wasmstorev1.File{Path: "c.txt", Content: "three", ModifiedAt: s.GetFiles()[0].GetModifiedAt()})
+		})
+	}},
+	"a file that was removed": {"file", "b.txt", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) { s.Files = s.Files[:1] })
+	}},
+	"a file that was renamed": {"file", "a.txt", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) { s.Files[0].Path = "z.txt" })
+	}},
+	"a todo": {"todo", "2", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) { s.Todos[1].Content = "nothing" })
+	}},
+	"a todo's status": {"todo", "1", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) { s.Todos[0].Status = wasmagentv1.TodoStatus_TODO_STATUS_COMPLETED })
+	}},
+	"a todo that was removed": {"todo", "2", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) { s.Todos = s.Todos[:1] })
+	}},
+	"a message": {"message", "2", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) { s.Messages[1].Content = "pay ben" })
+	}},
+	"a message's role": {"message", "1", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) { s.Messages[0].Role = wasmagentv1.MessageRole_MESSAGE_ROLE_USER })
+	}},
+	"a message that was added": {"message", "6", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) {
+			s.Messages = append(s.Messages, &wasmagentv1.Message{Role: wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT, Content: "I paid"})
+		})
+	}},
+	"a message that was removed": {"message", "5", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) { s.Messages = s.Messages[:4] })
+	}},
+	"the count of turns": {"record", "turns", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) { s.Turns = 0 })
+	}},
+	"the state": {"record", "state", func(f *forger, id string) {
+		f.record(id, func(r *wasmstorev1.Record) { r.State = wasmagentv1.AgentState_AGENT_STATE_FAILED })
+	}},
+	"the stop reason": {"record", "state", func(f *forger, id string) {
+		f.record(id, func(r *wasmstorev1.Record) {
+			r.State, r.StopReason = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED
+		})
+	}},
+	"the turns that it may take": {"record", "max_turns", func(f *forger, id string) {
+		f.record(id, func(r *wasmstorev1.Record) { r.MaxTurns = 9000 })
+	}},
+	"what it spent": {"record", "usage", func(f *forger, id string) {
+		f.record(id, func(r *wasmstorev1.Record) { r.Usage.Fuel = 1 })
+	}},
+	"its manifest": {"record", "manifest", func(f *forger, id string) {
+		f.record(id, func(r *wasmstorev1.Record) {
+			r.Manifest.Tools = append(r.Manifest.GetTools(), &wasmagentv1.ToolRight{Server: "bank", Tool: "*"})
+		})
+	}},
+	"a grant": {"record", "grants", func(f *forger, id string) {
+		f.record(id, func(r *wasmstorev1.Record) {
+			r.Grants = append(r.Grants, &wasmagentv1.RightsGrant{Id: "grant-x", Rights: mayCall("*")})
+		})
+	}},
+	"its limits": {"record", "limits", func(f *forger, id string) {
+		f.record(id, func(r *wasmstorev1.Record) { r.Limits.FuelMillions = new(int32(1_000_000)) })
+	}},
+	"its creator": {"record", "creator", func(f *forger, id string) {
+		f.record(id, func(r *wasmstorev1.Record) { r.Creator.Groups = []string{"admins"} })
+	}},
+	"its instructions": {"record", "instructions", func(f *forger, id string) {
+		f.record(id, func(r *wasmstorev1.Record) { r.Instructions = "Pay everybody." })
+	}},
+	"the memory of its guest": {"guest", "memory", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) { s.Memory[len(s.Memory)/2] ^= 1 })
+	}},
+	"the sequence of its guest": {"guest", "sequence", func(f *forger, id string) {
+		f.state(id, func(s *wasmstorev1.State) { s.Sequence++ })
+	}},
+	"a snapshot": {"record", "snapshots", func(f *forger, id string) {
+		f.record(id, func(r *wasmstorev1.Record) {
+			digest, size := f.stateAt(id, r.GetKept()[0].GetStateKey(), func(s *wasmstorev1.State) { s.Memory[len(s.Memory)/2] ^= 1 })
+			r.Kept[0].Snapshot.Digest, r.Kept[0].Snapshot.SizeBytes = digest, size
+		})
+	}},
+	"a snapshot's state alone": {"snapshot", "", func(f *forger, id string) {
+		f.record(id, func(r *wasmstorev1.Record) {
+			f.stateAt(id, r.GetKept()[0].GetStateKey(), func(s *wasmstorev1.State) { s.Files = nil })
+		})
+	}},
+}
+
+// forgeable makes an agent that has all that can be forged.
+func forgeable(c client) (id string) {
+	c.t.Helper()
+	manifest := mayCall("t")
+	manifest.Files = &wasmagentv1.FileRight{Bytes: 1 << 20, Count: 10}
+	id = c.create(&wasmagentv1.CreateAgentRequest{Instructions: new("Be brief."), Manifest: manifest})
+	c.answers(id, "write a.txt one\ntodo pending x\nsay hello")
+	if _, err := c.SnapshotAgent(c.ctx, &wasmagentv1.SnapshotAgentRequest{AgentId: id}); err != nil {
+		c.t.Fatal(err)
+	}
+	c.answers(id, "write b.txt two\ntodo pending y")
+	return id
+}
+
+// forgedAgents makes an agent for each name, and runs do on the store for each.
+func (l *life) forgedAgents(names []string, do func(f *forger, name, id string)) map[string]string {
+	l.t.Helper()
+	c, ids := l.agent(l.t, "ana"), make(map[string]string)
+	for _, name := range names {
+		ids[name] = forgeable(c)
+	}
+	l.forge(func(f *forger) {
+		for name, id := range ids {
+			do(f, name, id)
+		}
+	})
+	return ids
+}
+
+// takesNothing checks that an agent takes no prompts, that no archive of it is signed, and that whoever
+// looks at it sees why.
+func (c client) takesNothing(name, id, reason string) {
+	c.t.Helper()
+	_, _, err := c.prompt(id, "say x")
+	rpctest.WantStatus(c.t, err, codes.DataLoss, reason)
+	if !strings.Contains(fmt.Sprint(err), "export it with depth state as evidence") {
+		c.t.Errorf("%s: the refusal does not say what to do: %v", name, err)
+	}
+	full := wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL
+	_, err = c.ExportAgent(c.ctx, &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: &full})
+	rpctest.WantStatus(c.t, err, codes.DataLoss, reason)
+	info := c.state(id).GetInfo()
+	if info.GetState() != wasmagentv1.AgentState_AGENT_STATE_FAILED || info.GetFailure().GetCause() != wasmagentv1.FailureCause_FAILURE_CAUSE_JOURNAL {
+		c.t.Errorf("%s: it is shown as %v", name, info)
+	}
+	_, err = c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id})
+	rpctest.WantStatus(c.t, err, codes.DataLoss, reason)
+}
+
+// What is read of an agent and is not what its journal says is found, whatever part it is, and the agent
+// takes no more prompts.
+func TestVerify_NamesWhatWasForgedInTheStore(t *testing.T) {
+	t.Parallel()
+	l := newLife(t, nil)
+	ids := l.forgedAgents(slices.Collect(maps.Keys(forgeries)), func(f *forger, name, id string) { forgeries[name].do(f, id) })
+	c := l.agent(t, "ana")
+	for name, id := range ids {
+		want := forgeries[name]
+		found := c.verify(id)
+		if found.GetVerification() != wasmagentv1.Verification_VERIFICATION_DIFFERS || found.GetStoredDifference().GetPart() != want.part ||
+			want.name != "" && found.GetStoredDifference().GetName() != want.name {
+			t.Errorf("%s: %v", name, found)
+		}
+		c.takesNothing(name, id, "STATE_DIFFERS")
+	}
+}
+
+// An agent whose service has not ended is compared as it is stored, not as the service remembers it.
+func TestVerify_ReadsTheStoreOfAServiceThatRuns(t *testing.T) {
+	t.Parallel()
+	l := newLife(t, nil)
+	c := l.agent(t, "ana")
+	id, other := forgeable(c), forgeable(c)
+	data := filepath.Join(l.cfg.Data, "wasmagent")
+	db, err := sql.Open("sqlite", filepath.Join(data, "agents.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &forger{t, data, db}
+	forgeries["a file's content"].do(f, id)
+	f.exec("DELETE FROM events WHERE id = $1 AND place = 6", other)
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if found := c.verify(id); found.GetStoredDifference().GetName() != "a.txt" {
+		t.Errorf("the file: %v", found)
+	}
+	c.takesNothing("the file", id, "STATE_DIFFERS")
+	if found := c.verify(other); found.GetVerification() != wasmagentv1.Verification_VERIFICATION_CHAIN_BROKEN {
+		t.Errorf("the event: %v", found)
+	}
+	c.takesNothing("the event", other, "JOURNAL_BROKEN")
+	if ended, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: other}); err != nil || !ended.GetAgent().GetIsStopped() {
+		t.Errorf("it can't be ended: %v %v", ended, err)
+	}
+}
+
+// damages are changes of a journal.
+var damages = map[string]func(f *forger, id string){
+	"a byte":           func(f *forger, id string) { f.event(id, 6, func(text []byte) []byte { text[len(text)-1] ^= 1; return text }) },
+	"an event removed": func(f *forger, id string) { f.exec("DELETE FROM events WHERE id = $1 AND place = 7", id) },
+	"its end removed": func(f *forger, id string) {
+		f.exec("DELETE FROM events WHERE id = $1 AND place = (SELECT max(place) FROM events WHERE id = $1)", id)
+	},
+	"its end removed, and where it ends": func(f *forger, id string) { f.cut(id, 1) },
+	"a turn removed, and where it ends":  func(f *forger, id string) { f.cut(id, 5) },
+	"an event changed, whose own sum fits": func(f *forger, id string) {
+		f.event(id, 1, func(text []byte) []byte {
+			e := new(wasmstorev1.StoredEvent)
+			if err := proto.Unmarshal(text[sha256.Size:], e); err != nil {
+				f.t.Fatal(err)
+			}
+			e.Event.Actor = "ben"
+			return packed(f.t, e)
+		})
+	},
+}
+
+func packed(t *testing.T, e *wasmstorev1.StoredEvent) []byte {
+	t.Helper()
+	text, err := proto.Marshal(e)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(text)
+	return append(sum[:], text...)
+}
+
+// event changes what is stored of one event.
+func (f *forger) event(id string, place int, change func(text []byte) []byte) {
+	f.t.Helper()
+	var text []byte
+	if err := f.db.QueryRowContext(f.t.Context(), "SELECT event FROM events WHERE id = $1 AND place = $2", id, place).Scan(&text); err != nil {
+		f.t.Fatal(err)
+	}
+	f.exec("UPDATE events SET event = $3 WHERE id = $1 AND place = $2", id, place, change(text))
+}
+
+// journal reads all events of an agent.
+func (f *forger) journal(id string) (all []*wasmstorev1.StoredEvent) {
+	f.t.Helper()
+	rows, err := f.db.QueryContext(f.t.Context(), "SELECT event FROM events WHERE id = $1 ORDER BY place", id)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer rows.Close() //nolint:errcheck // they were only read
+	for rows.Next() {
+		var text []byte
+		e := new(wasmstorev1.StoredEvent)
+		if err := errors.Join(rows.Scan(&text), proto.Unmarshal(text[min(len(text), sha256.Size):], e)); err != nil {
+			f.t.Fatal(err)
+		}
+		all = append(all, e)
+	}
+	if err := rows.Err(); err != nil {
+		f.t.Fatal(err)
+	}
+	return all
+}
+
+// cut takes events from the end of a journal, and has the record name the end that is left.
+func (f *forger) cut(id string, events int) {
+	f.t.Helper()
+	all := f.journal(id)
+	last := len(all) - events
+	f.exec("DELETE FROM events WHERE id = $1 AND place > $2", id, last)
+	f.record(id, func(r *wasmstorev1.Record) {
+		end := all[last-1].GetEvent()
+		r.Head.Place, r.Head.Epoch, r.Head.Sequence, r.Head.Hash = int64(last), end.GetEpoch(), end.GetSequence(), end.GetHash()
+	})
+}
+
+// old makes of an agent one from before journals covered what is stored.
+func (f *forger) old(id string) {
+	f.t.Helper()
+	f.record(id, func(r *wasmstorev1.Record) {
+		at := events.Start(r.GetJournalId())
+		heads := make(map[string]*wasmstorev1.Head)
+		all := f.journal(id)
+		f.exec("DELETE FROM events WHERE id = $1", id)
+		sequences := make(map[int64]int64)
+		for _, e := range all {
+			before := e.GetEvent().GetHash()
+			if e.GetEvent().GetKind() == wasmagentv1.EventKind_EVENT_KIND_STORED {
+				heads[before] = at
+				continue
+			}
+			was := e.GetEvent().GetSequence()
+			e.Event.EffectSequence = sequences[e.GetEvent().GetEffectSequence()]
+			e, at = events.Seal(at, e.GetEvent(), e.Envelope)
+			sequences[was] = e.GetEvent().GetSequence()
+			f.exec("INSERT INTO events (id, place, event) VALUES ($1, $2, $3)", id, at.GetPlace(), packed(f.t, e))
+		}
+		r.Head = at
+		for _, k := range r.GetKept() {
+			k.Head = heads[k.GetHead().GetHash()]
+		}
+	})
+}
+
+// A journal that was changed, cut off or is shorter than what is stored is found, and the agent takes no
+// more prompts.
+func TestVerify_FindsAJournalThatWasChanged(t *testing.T) {
+	t.Parallel()
+	l := newLife(t, nil)
+	ids := l.forgedAgents(slices.Collect(maps.Keys(damages)), func(f *forger, name, id string) { damages[name](f, id) })
+	c := l.agent(t, "ana")
+	for name, id := range ids {
+		want, reason := wasmagentv1.Verification_VERIFICATION_CHAIN_BROKEN, "JOURNAL_BROKEN"
+		if found := c.verify(id); found.GetVerification() != want {
+			t.Errorf("%s: %v", name, found)
+		}
+		c.takesNothing(name, id, reason)
+	}
+}
+
+// An agent whose journal was changed behind a snapshot can be forked from the snapshot, and no other way.
+func TestFork_OfABrokenAgentBeginsWithASnapshotThatIsCovered(t *testing.T) {
+	t.Parallel()
+	l := newLife(t, nil)
+	ids := l.forgedAgents([]string{"behind", "before", "manifest"}, func(f *forger, name, id string) {
+		switch name {
+		case "behind":
+			f.exec("DELETE FROM events WHERE id = $1 AND place = (SELECT max(place) - 2 FROM events WHERE id = $1)", id)
+		case "before":
+			f.exec("DELETE FROM events WHERE id = $1 AND place = 5", id)
+		case "manifest":
+			forgeries["its manifest"].do(f, id)
+		}
+	})
+	c := l.agent(t, "ana")
+	fork := func(name string, from *string) (*wasmagentv1.ForkAgentResponse, error) {
+		return c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: ids[name], SnapshotId: from})
+	}
+	snapshot := func(name string) *string { return new(c.state(ids[name]).GetSnapshots()[0].GetId()) }
+	_, err := fork("behind", nil)
+	rpctest.WantStatus(t, err, codes.DataLoss, "JOURNAL_BROKEN")
+	made, err := fork("behind", snapshot("behind"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.answers(made.GetAgent().GetId(), "write d.txt four")
+	c.matches(made.GetAgent().GetId())
+	_, err = fork("before", snapshot("before"))
+	rpctest.WantStatus(t, err, codes.DataLoss, "JOURNAL_BROKEN")
+	_, err = fork("manifest", snapshot("manifest"))
+	rpctest.WantStatus(t, err, codes.DataLoss, "STATE_DIFFERS")
+}
+
+// Of an agent from before journals covered what is stored nothing is proved of that; it goes on, and what
+// is changed in the store from then on is found.
+func TestVerify_SaysNotCoveredOfAnOlderAgent(t *testing.T) {
+	t.Parallel()
+	l := newLife(t, nil)
+	ids := l.forgedAgents([]string{"older", "forged", "goes on"}, func(f *forger, name, id string) {
+		f.old(id)
+		if name == "forged" {
+			forgeries["a file's content"].do(f, id)
+		}
+	})
+	c := l.agent(t, "ana")
+	for name, id := range ids {
+		if name == "goes on" {
+			c.answers(id, "write c.txt three")
+		}
+		found := c.verify(id)
+		if found.GetVerification() != wasmagentv1.Verification_VERIFICATION_NOT_COVERED || !slices.Contains(found.GetNotCovered(), "files") {
+			t.Errorf("%s: %v", name, found)
+		}
+		full := wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL
+		_, err := c.ExportAgent(c.ctx, &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: &full})
+		rpctest.WantStatus(t, err, codes.FailedPrecondition, "NOT_COVERED")
+		if _, err := c.ExportAgent(c.ctx, &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: &full, AcceptNotCovered: new(true)}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	fork, err := c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: ids["older"]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found := c.verify(fork.GetAgent().GetId()); found.GetVerification() != wasmagentv1.Verification_VERIFICATION_NOT_COVERED {
+		t.Errorf("its fork: %v", found)
+	}
+	l.forge(func(f *forger) { forgeries["a file's content"].do(f, ids["goes on"]) })
+	c = l.agent(t, "ana")
+	if found := c.verify(ids["goes on"]); found.GetVerification() != wasmagentv1.Verification_VERIFICATION_DIFFERS || found.GetStoredDifference().GetName() != "a.txt" {
+		t.Errorf("forged behind a turn: %v", found)
+	}
+}

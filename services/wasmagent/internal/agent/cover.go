@@ -1,0 +1,183 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
+)
+
+// maxOpened is the size of a journal, in bytes, up to which the whole chain is read as its agent is. Of a
+// longer one the end is, and the rest before the agent is changed.
+const maxOpened = 8 << 20
+
+// A coverage is what reading a journal's chain says of what is stored.
+type coverage struct {
+	inventory.Covered
+
+	// head is behind the newest event that was read, and stored that behind the newest stored event.
+	head, stored *wasmstorev1.Head
+}
+
+// add goes on with the next event. Errors: [events.ErrChain].
+func (c *coverage) add(e *wasmstorev1.StoredEvent) error {
+	head, err := events.Check(c.head, e)
+	if err != nil {
+		return fmt.Errorf("event %d: %w", c.head.GetPlace()+1, err)
+	}
+	c.head = head
+	if e.GetEvent().GetKind() != wasmagentv1.EventKind_EVENT_KIND_STORED {
+		return nil
+	}
+	if err := c.Apply(e.GetEnvelope(), head.GetPlace()); err != nil {
+		return fmt.Errorf("event %d: %w: %w", head.GetPlace(), events.ErrChain, err)
+	}
+	c.stored = head
+	return nil
+}
+
+// ends checks that the journal ends where a record says. Errors: [events.ErrChain].
+func (c *coverage) ends(head *wasmstorev1.Head) error {
+	if c.head.GetHash() != head.GetHash() || c.head.GetPlace() != head.GetPlace() || c.head.GetEpoch() != head.GetEpoch() || c.head.GetSequence() != head.GetSequence() {
+		return fmt.Errorf("%w: its end is missing", events.ErrChain)
+	}
+	if c.List != nil && c.stored.GetPlace() != head.GetPlace() {
+		return fmt.Errorf("%w: the event that says what is stored is missing at its end", events.ErrChain)
+	}
+	return nil
+}
+
+// compare compares what is stored with what the journal says; nil where it says nothing or the same.
+func (c *coverage) compare(r *wasmstorev1.Record, s *wasmstorev1.State) *wasmagentv1.StoredDifference {
+	if c.List == nil {
+		return nil
+	}
+	list, err := inventory.Of(r, s)
+	if err != nil {
+		return &wasmagentv1.StoredDifference{Part: "record", Message: err.Error()}
+	}
+	if d := c.List.Compare(list); d != nil {
+		return d
+	}
+	if c.State != r.GetStateDigest() || !list.Has(c.Record) {
+		return &wasmagentv1.StoredDifference{Part: "record", Message: "what is stored is written in another way than the journal says"}
+	}
+	return nil
+}
+
+// differs is a difference as an error; nil for none.
+func differs(d *wasmagentv1.StoredDifference) error {
+	if d == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrDiffers, d.GetMessage())
+}
+
+// notCovered are the parts that the journal does not cover.
+func (c *coverage) notCovered() []string {
+	if c.List == nil {
+		return inventory.Parts()
+	}
+	return c.List.NotCovered()
+}
+
+// chain reads the chain of a journal from its beginning to a head. Errors: [events.ErrChain], the
+// store's.
+func (a *Agent) chain(ctx context.Context, id string, to *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent) error) (*coverage, error) {
+	c := &coverage{head: events.Start(a.JournalID)}
+	err := a.events(ctx, id, to.GetPlace(), func(e *wasmstorev1.StoredEvent) error {
+		if err := c.add(e); err != nil || do == nil {
+			return err
+		}
+		return do(e)
+	})
+	if err != nil {
+		return c, err
+	}
+	return c, c.ends(to)
+}
+
+// prove compares a record and state that were just read with the journal: with the whole of it where
+// that is short or whole says so, else with its last event. Errors: [events.ErrChain], [ErrDiffers], the
+// store's.
+func (a *Agent) prove(ctx context.Context, s *wasmstorev1.State, whole bool) error {
+	r := a.saved
+	if whole || r.GetHead().GetBytes() <= maxOpened {
+		c, err := a.chain(ctx, a.ID, r.GetHead(), nil)
+		if err == nil {
+			err = differs(c.compare(r, s))
+		}
+		if err != nil {
+			return err
+		}
+		a.journal.checked = true
+		if c.List == nil {
+			return nil
+		}
+	} else if isStored, err := a.proveEnd(ctx); err != nil || !isStored {
+		return err
+	}
+	list, err := inventory.Of(r, s)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrDiffers, err)
+	}
+	a.journal.list, a.listed = list, list.Size()
+	return nil
+}
+
+// proveEnd compares the record with the last event of the journal, which may be none that says what is
+// stored.
+func (a *Agent) proveEnd(ctx context.Context) (isStored bool, err error) {
+	head := a.saved.GetHead()
+	last, _, err := a.Store.Events(ctx, a.ID, head.GetPlace()-1, 1, maxTailBytes)
+	if err != nil {
+		return false, keepError(err)
+	}
+	if len(last) == 0 {
+		return false, fmt.Errorf("%w: its end is missing", events.ErrChain)
+	}
+	event := last[0].GetEvent()
+	before := &wasmstorev1.Head{Place: head.GetPlace() - 1, Epoch: event.GetEpoch(), Sequence: event.GetSequence() - 1, Hash: event.GetPreviousHash()}
+	if _, err := events.Check(before, last[0]); err != nil || event.GetHash() != head.GetHash() {
+		return false, fmt.Errorf("event %d: %w: it was changed", head.GetPlace(), events.ErrChain)
+	}
+	if event.GetKind() != wasmagentv1.EventKind_EVENT_KIND_STORED {
+		return false, nil
+	}
+	state, record, err := inventory.Read(last[0].GetEnvelope())
+	if err != nil {
+		return false, fmt.Errorf("event %d: %w: %w", head.GetPlace(), events.ErrChain, err)
+	}
+	list, err := inventory.Of(a.saved, nil)
+	if err != nil || !list.Has(record) || state != a.saved.GetStateDigest() {
+		return false, fmt.Errorf("%w: the digest of its record or state is another one; verify names the part", ErrDiffers)
+	}
+	return true, nil
+}
+
+// checkOnce reads the whole chain before the agent is changed, once after the agent was read. Who calls
+// it has taken the agent.
+func (a *Agent) checkOnce(ctx context.Context) error {
+	if a.journal.checked {
+		return nil
+	}
+	c, err := a.chain(ctx, a.ID, a.Saved().GetHead(), nil)
+	if err == nil && (c.List == nil) != (a.journal.list == nil) {
+		err = fmt.Errorf("%w: the event that says what is stored is missing at its end", events.ErrChain)
+	}
+	if err == nil && c.List != nil {
+		err = differs(c.List.Compare(a.journal.list))
+	}
+	switch {
+	case isBroken(err):
+		a.doubt(err)
+		return a.Broken()
+	case err != nil:
+		return err
+	}
+	a.journal.checked = true
+	return nil
+}

@@ -1,0 +1,60 @@
+package gallery
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/msgjson"
+)
+
+// Digest returns the digest of a template and of who added it: SHA-256 of its JSON, in lower-case
+// hexadecimal digits. Whether it is quarantined or accepted is no part of that. The digest of a
+// template that is larger than one may be is empty.
+func Digest(t *wasmagentv1.Template) string {
+	content := proto.CloneOf(t)
+	content.Builtin, content.Quarantined, content.AcceptedDigest = false, false, ""
+	text, err := msgjson.Append(nil, content.ProtoReflect(), maxTemplate)
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// Accept lets agents be made of a template of a tenant, as long as it has that digest. Errors:
+// [ErrUnknown], [ErrChanged], the keeper's.
+func (g *Gallery) Accept(ctx context.Context, of, id, digest string) (*wasmagentv1.Template, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t, err := g.get(of, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case digest == "" || Digest(t) != digest:
+		return nil, fmt.Errorf("%w: %s", ErrChanged, t.GetId())
+	case t.GetBuiltin(), !t.GetQuarantined() && t.GetAcceptedDigest() == digest:
+		return t, nil
+	}
+	var accepted *wasmagentv1.Template
+	found, err := g.keeper.Accept(ctx, of, t.GetId(), func(kept *wasmagentv1.Template) error {
+		if Digest(kept) != digest { // another process has replaced it
+			return fmt.Errorf("%w: %s", ErrChanged, t.GetId())
+		}
+		kept.Quarantined, kept.AcceptedDigest = false, digest
+		accepted = kept
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
+	}
+	g.tenants[of].templates[t.GetId()].Template = accepted
+	return accepted, nil
+}

@@ -1,0 +1,153 @@
+package gallery_test
+
+import (
+	"errors"
+	"testing"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
+)
+
+// digestOf returns the digest of a template that a tenant sees.
+func digestOf(t *testing.T, g *gallery.Gallery, tenant, id string) string {
+	t.Helper()
+	found, err := g.Get(tenant, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gallery.Digest(found)
+}
+
+// openGallery returns a gallery of what a keeper has.
+func openGallery(t *testing.T, keeper gallery.Keeper) *gallery.Gallery {
+	t.Helper()
+	g, err := gallery.New(t.Context(), keeper)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// prompted returns a template with a prompt.
+func prompted(id, prompt string) *wasmagentv1.Template {
+	t := template(id)
+	t.Prompts = []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: prompt}}
+	return t
+}
+
+// put adds a template and reports whether it is quarantined.
+func put(t *testing.T, g *gallery.Gallery, by principal.Key, from gallery.Source, template *wasmagentv1.Template) bool {
+	t.Helper()
+	if err := g.Add(t.Context(), by, from, template); err != nil {
+		t.Fatal(err)
+	}
+	found, err := g.Get(by.Tenant, template.GetId())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found.GetQuarantined()
+}
+
+func accept(t *testing.T, g *gallery.Gallery, tenant, id, digest string) {
+	t.Helper()
+	if got, err := g.Accept(t.Context(), tenant, id, digest); err != nil || got.GetQuarantined() {
+		t.Fatalf("accepted: %v, %v", got, err)
+	}
+}
+
+func TestAccept_OnlyWhatWasShown(t *testing.T) {
+	t.Parallel()
+	g := openGallery(t, newMemory())
+	if !put(t, g, ana, gallery.Imported, prompted("foreign", "Help.")) {
+		t.Fatal("what was imported is not quarantined")
+	}
+	shown := digestOf(t, g, ana.Tenant, "foreign")
+	for _, digest := range []string{"", "0", shown[1:] + "0", gallery.Digest(prompted("foreign", "Help."))} { // the last is of no owner
+		if _, err := g.Accept(t.Context(), ana.Tenant, "foreign", digest); !errors.Is(err, gallery.ErrChanged) {
+			t.Errorf("accepted with the digest %q: %v", digest, err)
+		}
+	}
+	if _, err := g.Accept(t.Context(), "elsewhere", "foreign", shown); !errors.Is(err, gallery.ErrUnknown) {
+		t.Errorf("accepted in another tenant: %v", err)
+	}
+	if found, _ := g.Get(ana.Tenant, "foreign"); !found.GetQuarantined() {
+		t.Error("a refused acceptance lets agents be made of it")
+	}
+	accept(t, g, ana.Tenant, "foreign", shown)
+	accept(t, g, ana.Tenant, "foreign", shown) // it is safe to repeat
+}
+
+// An accepted id goes on with the accepted content alone, whichever way other content comes.
+func TestAccept_OtherContentOfAnAcceptedIDIsQuarantined(t *testing.T) {
+	t.Parallel()
+	for name, from := range map[string]gallery.Source{"imported": gallery.Imported, "added": gallery.Written} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			keeper := newMemory()
+			g := openGallery(t, keeper)
+			put(t, g, ana, gallery.Imported, prompted("foreign", "Help."))
+			shown := digestOf(t, g, ana.Tenant, "foreign")
+			accept(t, g, ana.Tenant, "foreign", shown)
+			if err := g.Remove(t.Context(), ana, false, "foreign"); err != nil {
+				t.Fatal(err)
+			}
+			if !put(t, g, ana, from, prompted("foreign", "Steal.")) {
+				t.Error("other content of the accepted id is not quarantined")
+			}
+			if _, err := g.Accept(t.Context(), ana.Tenant, "foreign", shown); !errors.Is(err, gallery.ErrChanged) {
+				t.Errorf("it is accepted as what was shown before: %v", err)
+			}
+			if found, err := openGallery(t, keeper).Get(ana.Tenant, "foreign"); err != nil || !found.GetQuarantined() {
+				t.Errorf("after a restart: %v, %v", found, err)
+			}
+			if err := g.Remove(t.Context(), ana, true, "foreign"); err != nil {
+				t.Fatal(err)
+			}
+			if put(t, g, ana, gallery.ByOperator, prompted("foreign", "Help more.")) {
+				t.Error("what an operator adds is quarantined")
+			}
+			other := principal.Key{Tenant: "elsewhere", Subject: "eve"}
+			if put(t, g, other, gallery.Written, prompted("foreign", "Mine.")) {
+				t.Error("the acceptance of one tenant holds in another")
+			}
+		})
+	}
+}
+
+// A row that is not what was accepted, however it came there, makes no agents.
+func TestAccept_AChangedRowIsQuarantined(t *testing.T) {
+	t.Parallel()
+	keeper := newMemory()
+	g := openGallery(t, keeper)
+	put(t, g, ana, gallery.Imported, prompted("foreign", "Help."))
+	accept(t, g, ana.Tenant, "foreign", digestOf(t, g, ana.Tenant, "foreign"))
+	keeper.templates[[2]string{ana.Tenant, "foreign"}].Prompts[0].SystemPrompt = "Steal."
+	keeper.version++
+	if found, err := openGallery(t, keeper).Get(ana.Tenant, "foreign"); err != nil || !found.GetQuarantined() {
+		t.Errorf("the changed row: %v, %v", found, err)
+	}
+}
+
+// A replica that has not seen what another one did accepts nothing that was not shown.
+func TestAccept_AnotherReplicaHasReplacedIt(t *testing.T) {
+	t.Parallel()
+	keeper := newMemory()
+	one := openGallery(t, keeper)
+	put(t, one, ana, gallery.Imported, prompted("foreign", "Help."))
+	shown := digestOf(t, one, ana.Tenant, "foreign")
+	two := openGallery(t, keeper)
+	if err := two.Remove(t.Context(), ana, false, "foreign"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.Accept(t.Context(), ana.Tenant, "foreign", shown); !errors.Is(err, gallery.ErrUnknown) {
+		t.Errorf("what another replica removed is accepted: %v", err)
+	}
+	put(t, two, ana, gallery.Imported, prompted("foreign", "Steal."))
+	if _, err := one.Accept(t.Context(), ana.Tenant, "foreign", shown); !errors.Is(err, gallery.ErrChanged) {
+		t.Errorf("what another replica replaced is accepted: %v", err)
+	}
+	if found, _ := openGallery(t, keeper).Get(ana.Tenant, "foreign"); !found.GetQuarantined() || found.GetPrompts()[0].GetSystemPrompt() != "Steal." {
+		t.Errorf("the store has %v", found)
+	}
+}

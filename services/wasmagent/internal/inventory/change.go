@@ -1,0 +1,190 @@
+package inventory
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+)
+
+// form names how a change is written.
+const form = "sluice-agent-stored-1"
+
+// ErrChange means that a change can't follow the list before, for [errors.Is].
+var ErrChange = errors.New("it lists what can't follow the list before")
+
+// A Basis is what a change is made against.
+type Basis string
+
+const (
+	// Before: the list that the journal led to.
+	Before Basis = ""
+	// Made: nothing, for the agent has just been made. The change lists everything.
+	Made Basis = "made"
+	// Found: nothing, for the journal began before journals listed what is stored. The change lists
+	// everything, and how it came about is not told.
+	Found Basis = "found"
+)
+
+// change is the envelope of a stored event.
+type change struct {
+	Form  string `json:"form"`
+	Basis Basis  `json:"basis,omitzero"`
+	// State and Record are SHA-256 digests as hex: of the state as it is stored, and of the record's
+	// JSON.
+	State  string `json:"state"`
+	Record string `json:"record"`
+	// The rest is what differs from the list before. A nil entry was removed.
+	Files    map[string]*string `json:"files,omitempty"`
+	Todos    []splice           `json:"todos,omitempty"`
+	Messages []splice           `json:"messages,omitempty"`
+	Fields   map[string]*string `json:"fields,omitempty"`
+	Guest    map[string]*string `json:"guest,omitempty"`
+}
+
+// A splice puts entries in the place of others in a list. Those of one change are applied in order.
+type splice struct {
+	At   int      `json:"at"`
+	Drop int      `json:"drop,omitzero"`
+	Add  []string `json:"add,omitempty"`
+}
+
+// Change writes what is stored now, as a change against before, which the basis says; state is the
+// SHA-256 of the state as it is stored, as hex.
+func (i *Inventory) Change(basis Basis, before *Inventory, state string) ([]byte, error) {
+	if basis != Before || before == nil {
+		before = new(Inventory)
+	}
+	text, err := json.Marshal(change{
+		form, basis, state, i.digest, mapChange(before.files, i.files), listChange(before.todos, i.todos), listChange(before.messages, i.messages),
+		mapChange(before.record, i.record), mapChange(before.guest, i.guest),
+	}, json.Deterministic(true))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrRecord, err)
+	}
+	return text, nil
+}
+
+func mapChange(before, now map[string]entry) map[string]*string {
+	out := make(map[string]*string)
+	for name, e := range now {
+		if old, there := before[name]; !there || old.value != e.value {
+			out[name] = &e.value
+		}
+	}
+	for name := range before {
+		if _, there := now[name]; !there {
+			out[name] = nil
+		}
+	}
+	return out
+}
+
+// listChange leaves what both lists begin with, drops what went from the front behind that, as the
+// oldest messages do, and adds the rest.
+func listChange(before, now []entry) (out []splice) {
+	same := func(a, b entry) bool { return a.value == b.value }
+	at := 0
+	for at < len(before) && at < len(now) && same(before[at], now[at]) {
+		at++
+	}
+	before, now = before[at:], now[at:]
+	drop := 0
+	for drop < len(before) && (len(before)-drop > len(now) || !slices.EqualFunc(before[drop:], now[:len(before)-drop], same)) {
+		drop++
+	}
+	if drop > 0 {
+		out = append(out, splice{At: at, Drop: drop})
+	}
+	stays := len(before) - drop
+	if stays == len(now) {
+		return out
+	}
+	last := splice{At: at + stays}
+	for _, e := range now[stays:] {
+		last.Add = append(last.Add, e.value)
+	}
+	return append(out, last)
+}
+
+// Covered is what the stored events of a journal say, up to one of them. Its zero value is that of a
+// journal that has none.
+type Covered struct {
+	// List is what is stored, as the journal has it; nil where it has no stored event. The next event
+	// changes it.
+	List *Inventory
+	// State and Record are the digests of the newest stored event.
+	State, Record string
+}
+
+// Read reads the digests of one stored event. Errors: [ErrChange].
+func Read(envelope []byte) (state, record string, err error) {
+	c, err := read(envelope)
+	return c.State, c.Record, err
+}
+
+func read(envelope []byte) (c change, err error) {
+	if err := json.Unmarshal(envelope, &c); err != nil {
+		return c, fmt.Errorf("%w: %w", ErrChange, err)
+	}
+	if c.Form != form {
+		return c, fmt.Errorf("%w: its form is %.64q", ErrChange, c.Form)
+	}
+	return c, nil
+}
+
+// Apply goes on with the envelope of a stored event at a place in the journal, from 1. Errors:
+// [ErrChange].
+func (c *Covered) Apply(envelope []byte, place int64) error {
+	next, err := read(envelope)
+	if err != nil {
+		return err
+	}
+	switch {
+	case next.Basis == Before && c.List != nil:
+	case next.Basis == Found && c.List == nil, next.Basis == Made && place == 2: // behind the event that it was made
+		c.List = new(Inventory)
+	default:
+		return fmt.Errorf("%w: its basis is %.64q", ErrChange, string(next.Basis))
+	}
+	found := next.Basis == Found
+	apply(&c.List.files, next.Files, found)
+	apply(&c.List.record, next.Fields, found)
+	apply(&c.List.guest, next.Guest, found)
+	if c.List.todos, err = spliced(c.List.todos, next.Todos, found); err != nil {
+		return err
+	}
+	if c.List.messages, err = spliced(c.List.messages, next.Messages, found); err != nil {
+		return err
+	}
+	c.State, c.Record = next.State, next.Record
+	return nil
+}
+
+func apply(all *map[string]entry, changed map[string]*string, found bool) {
+	if *all == nil {
+		*all = make(map[string]entry)
+	}
+	for name, value := range changed {
+		if value == nil {
+			delete(*all, name)
+			continue
+		}
+		(*all)[name] = entry{*value, found}
+	}
+}
+
+func spliced(all []entry, by []splice, found bool) ([]entry, error) {
+	for _, s := range by {
+		if s.At < 0 || s.Drop < 0 || s.At > len(all) || s.Drop > len(all)-s.At {
+			return nil, fmt.Errorf("%w: it drops %d of %d entries from %d", ErrChange, s.Drop, len(all), s.At)
+		}
+		added := make([]entry, 0, len(s.Add))
+		for _, value := range s.Add {
+			added = append(added, entry{value, found})
+		}
+		all = slices.Replace(all, s.At, s.At+s.Drop, added...)
+	}
+	return all, nil
+}

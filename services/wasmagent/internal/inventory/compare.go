@@ -1,0 +1,115 @@
+package inventory
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+)
+
+// Compare returns the first part of what is stored that is not what the journal led to, or nil: files by
+// path, then todos, messages, the record and the guest. Fields of the record that are named in but are
+// not compared.
+func (i *Inventory) Compare(stored *Inventory, but ...string) *wasmagentv1.StoredDifference {
+	if d := compareFiles(i.files, stored.files); d != nil {
+		return d
+	}
+	if d := compareList("todo", i.todos, stored.todos); d != nil {
+		return d
+	}
+	if d := compareList("message", i.messages, stored.messages); d != nil {
+		return d
+	}
+	if d := compareFields("record", i.record, stored.record, but); d != nil {
+		return d
+	}
+	return compareFields("guest", i.guest, stored.guest, nil)
+}
+
+// names are the names in either of two maps, in order.
+func names(a, b map[string]entry) []string {
+	all := maps.Clone(a)
+	if all == nil {
+		all = make(map[string]entry)
+	}
+	maps.Copy(all, b)
+	return slices.Sorted(maps.Keys(all))
+}
+
+func compareFiles(journal, stored map[string]entry) *wasmagentv1.StoredDifference {
+	for _, path := range names(journal, stored) {
+		want, said := journal[path]
+		got, there := stored[path]
+		switch {
+		case !there:
+			return difference("file", path, "the file %q is missing: the journal says that the agent has it", path)
+		case !said:
+			return difference("file", path, "the file %q was added: the journal does not say that the agent has it", path)
+		case want.value == got.value:
+			continue
+		}
+		wantSum, _, _ := strings.Cut(want.value, " ")
+		if gotSum, _, _ := strings.Cut(got.value, " "); wantSum == gotSum {
+			return difference("file", path, "the time of the file %q is not the one in the journal", path)
+		}
+		return difference("file", path, "the content of the file %q is not the one in the journal", path)
+	}
+	return nil
+}
+
+func compareList(part string, journal, stored []entry) *wasmagentv1.StoredDifference {
+	for n := range max(len(journal), len(stored)) {
+		name := strconv.Itoa(n + 1)
+		switch {
+		case n >= len(stored):
+			return difference(part, name, "%s %s is missing: the journal says that there are %d", part, name, len(journal))
+		case n >= len(journal):
+			return difference(part, name, "%s %s was added: the journal says that there are %d", part, name, len(journal))
+		case journal[n].value != stored[n].value:
+			return difference(part, name, "%s %s is not the one in the journal", part, name)
+		}
+	}
+	return nil
+}
+
+func compareFields(part string, journal, stored map[string]entry, but []string) *wasmagentv1.StoredDifference {
+	for _, name := range names(journal, stored) {
+		if want, got := journal[name].value, stored[name].value; want != got && !slices.Contains(but, name) {
+			return difference(part, name, "%s of the %s is %s, and the journal says %s", name, part, orNothing(got), orNothing(want))
+		}
+	}
+	return nil
+}
+
+func orNothing(value string) string {
+	if value == "" {
+		return "not set"
+	}
+	return value
+}
+
+// NotCovered are the parts that have anything of which the journal does not tell how it came about.
+func (i *Inventory) NotCovered() (out []string) {
+	isFound := func(e entry) bool { return e.found }
+	fields := func(all map[string]entry) bool { return slices.ContainsFunc(slices.Collect(maps.Values(all)), isFound) }
+	for _, part := range []struct {
+		name string
+		has  bool
+	}{
+		{"files", fields(i.files)}, {"todos", slices.ContainsFunc(i.todos, isFound)}, {"messages", slices.ContainsFunc(i.messages, isFound)},
+		{"record", fields(i.record)}, {"guest", fields(i.guest)},
+	} {
+		if part.has {
+			out = append(out, part.name)
+		}
+	}
+	return out
+}
+
+// Parts are all parts of an agent, by the names that [Inventory.NotCovered] has for them.
+func Parts() []string { return []string{"files", "todos", "messages", "record", "guest"} }
+
+// Has reports whether the list was made of a record with a digest: the SHA-256 of its JSON, as hex.
+func (i *Inventory) Has(record string) bool { return i.digest == record }

@@ -1,0 +1,130 @@
+// Package inventory lists what is stored of an agent by digest. Each time that an agent is stored its
+// journal takes the difference to the list before, so the hash chain of the journal covers whatever is
+// read of the agent, and what was changed in the store behind the journal's back can be named.
+package inventory
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/internal/canonical"
+)
+
+// maxValue is the length of the JSON of a field, in bytes, up to which the journal holds the field
+// itself instead of its digest.
+const maxValue = 96
+
+// ErrRecord means that a record or a state holds what can't be listed, for [errors.Is]. No agent that
+// was stored by this program does.
+var ErrRecord = errors.New("it holds what no agent has")
+
+// Inventory lists what is stored of an agent. The zero value is of an agent that has nothing.
+type Inventory struct {
+	// files are by path; guest and record are fields by name.
+	files, guest, record map[string]entry
+	todos, messages      []entry
+	// digest is the SHA-256 of the record's JSON, as hex; empty in a list that a journal led to.
+	digest string
+}
+
+// An entry is one thing that is stored: a digest, or the value where that is short.
+type entry struct {
+	value string
+	// found says that the journal does not tell how the value came about: it began to list the thing
+	// when that had been stored for a while.
+	found bool
+}
+
+// Of lists a record and a state. Of the record everything counts but the head of the journal and where
+// the state lies. Errors: [ErrRecord].
+func Of(r *wasmstorev1.Record, s *wasmstorev1.State) (*Inventory, error) {
+	out := &Inventory{files: make(map[string]entry, len(s.GetFiles()))}
+	for _, f := range s.GetFiles() {
+		sum := sha256.Sum256([]byte(f.GetContent()))
+		out.files[f.GetPath()] = entry{value: hex.EncodeToString(sum[:]) + " " + f.GetModifiedAt().AsTime().Format(time.RFC3339Nano)}
+	}
+	if len(out.files) != len(s.GetFiles()) {
+		return nil, fmt.Errorf("%w: a file is there twice", ErrRecord)
+	}
+	for _, t := range s.GetTodos() {
+		out.todos = append(out.todos, textEntry(strconv.Itoa(int(t.GetStatus())), t.GetContent()))
+	}
+	for _, m := range s.GetMessages() {
+		out.messages = append(out.messages, textEntry(strconv.Itoa(int(m.GetRole())), m.GetContent()))
+	}
+	memory := sha256.Sum256(s.GetMemory())
+	out.guest = map[string]entry{
+		"memory": {value: hex.EncodeToString(memory[:])}, "sequence": {value: strconv.FormatInt(s.GetSequence(), 10)}, "turns": {value: strconv.Itoa(int(s.GetTurns()))},
+	}
+	return out, out.listRecord(r)
+}
+
+func textEntry(kind, text string) entry {
+	sum := canonical.Sum(kind, text)
+	return entry{value: hex.EncodeToString(sum[:])}
+}
+
+// listRecord lists the fields of a record, by their names in the contract: each as its JSON in the form
+// of RFC 8785, or as the digest of that.
+func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
+	r = proto.CloneOf(r)
+	r.Head, r.StateDigest, r.StateBytes, r.StateKey = nil, "", 0, ""
+	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRecord, err)
+	}
+	value := jsontext.Value(text)
+	if err := value.Canonicalize(); err != nil {
+		return fmt.Errorf("%w: %w", ErrRecord, err)
+	}
+	sum := sha256.Sum256(value)
+	i.digest = hex.EncodeToString(sum[:])
+	var fields map[string]jsontext.Value
+	if err := json.Unmarshal(value, &fields); err != nil {
+		return fmt.Errorf("%w: %w", ErrRecord, err)
+	}
+	if kept, ok := fields["kept"]; ok { // as people know them
+		delete(fields, "kept")
+		fields["snapshots"] = kept
+	}
+	i.record = make(map[string]entry, len(fields))
+	for name, field := range fields {
+		if text := bytes.TrimSpace(field); len(text) <= maxValue {
+			i.record[name] = entry{value: string(text)}
+			continue
+		}
+		sum := sha256.Sum256(field)
+		i.record[name] = entry{value: "SHA-256 " + hex.EncodeToString(sum[:])}
+	}
+	return nil
+}
+
+// Size is about how much memory the list takes, in bytes.
+func (i *Inventory) Size() int {
+	if i == nil {
+		return 0
+	}
+	const each = 120
+	n := each * (len(i.todos) + len(i.messages) + len(i.guest) + len(i.record))
+	for path := range i.files {
+		n += each + len(path)
+	}
+	return n
+}
+
+// difference is what is not the same, for people.
+func difference(part, name, format string, args ...any) *wasmagentv1.StoredDifference {
+	return &wasmagentv1.StoredDifference{Part: part, Name: name, Message: fmt.Sprintf(format, args...)}
+}

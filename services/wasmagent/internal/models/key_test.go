@@ -1,0 +1,69 @@
+package models_test
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
+)
+
+// A provider's key is in nothing that comes back: not in an answer that is streamed in pieces, the
+// arguments or names of calls, nor errors, in any form in which programs repeat it.
+func TestKey_IsRemovedFromWhatTheProviderSays(t *testing.T) {
+	t.Parallel()
+	const key = `sk-live_4f/9+Zq"77-tail`
+	text := func(s string) string { out, _ := json.Marshal(s); return string(out) } //nolint:errchkjson // a string
+	forms := map[string]string{
+		"plain": key, "header": "Authorization: Bearer " + key, "url": "https://x/?key=" + url.QueryEscape(key),
+		"base64": base64.StdEncoding.EncodeToString([]byte("user:" + key)), "json in a text": text(key),
+	}
+	for kind, whole := range map[string][]string{"openai": openAIEvents, "anthropic": anthropicEvents} {
+		for form, said := range forms {
+			half := len(said) / 2
+			streamed := make([]string, 0, len(whole))
+			for _, line := range whole {
+				line = strings.NewReplacer(`"Two "`, text("<"+said[:half]), `"notes."`, text(said[half:]+">"), `"\"milk\"}"`, text(text(said)+"}"), "demo__search", "demo_sk-live_").Replace(line)
+				streamed = append(streamed, line)
+			}
+			failed := func(w http.ResponseWriter) {
+				w.Header().Set("Www-Authenticate", said)
+				w.WriteHeader(http.StatusUnauthorized)
+				_, _ = fmt.Fprintf(w, `{"error":{"message":%s,"type":"x"}}`, text("the key "+said+" is wrong"))
+			}
+			broken := func(w http.ResponseWriter) {
+				events(whole[0])(w)
+				_, _ = io.WriteString(w, "event: error\ndata: "+`{"type":"error","error":{"type":"api_error","message":`+text(said)+`}}`+"\n\n")
+			}
+			for name, answer := range map[string]func(http.ResponseWriter){"answer": events(streamed...), "status": failed, "event": broken} {
+				t.Run(kind+" "+form+" "+name, func(t *testing.T) {
+					t.Parallel()
+					f := newFake(t, answer)
+					m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL, Key: key}})
+					if err != nil {
+						t.Fatal(err)
+					}
+					var told strings.Builder
+					got, err := m.Ask(t.Context(), question("p:m"), func(piece string) { told.WriteString(piece) })
+					all := told.String() + "\n" + got.Content + "\n" + fmt.Sprint(got.Calls) + "\n" + fmt.Sprint(err)
+					if !strings.Contains(all, "[redacted]") {
+						t.Errorf("nothing was removed: %s", all)
+					}
+					for _, part := range []string{"live_4f", "77-tail", "4f%2F9", base64.RawStdEncoding.EncodeToString([]byte(key))[4:16], "bGl2ZV80Z"} {
+						if strings.Contains(all, part) {
+							t.Errorf("%q is in %s", part, all)
+						}
+					}
+					if name == "answer" && (err != nil || len(got.Calls) != 1 || !json.Valid([]byte(got.Calls[0].GetArguments())) || told.String() != got.Content || got.Content[0] != '<') {
+						t.Errorf("the answer is %v, told as %q: %v", got, told.String(), err)
+					}
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package models
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// DefaultTries is how often a question is asked when the configuration does not say.
+	DefaultTries = 5
+	// DefaultBackoff is the wait before the second try when the configuration does not say. It
+	// doubles with each further try, up to maxBackoff.
+	DefaultBackoff = time.Second
+	maxBackoff     = 30 * time.Second
+	// maxAfter is the longest wait that a provider is granted.
+	maxAfter = 5 * time.Minute
+)
+
+// Retry bounds how often a question is asked that the provider refused before an answer began.
+type Retry struct {
+	// Tries is how often it is asked in all; 0 means [DefaultTries], and 1 never again.
+	Tries int
+	// Backoff is the wait before the second try, unless the provider says how long to wait; 0
+	// means [DefaultBackoff].
+	Backoff time.Duration
+}
+
+// wait is how long to wait after a number of tries: as long as the provider says, and otherwise
+// twice as long each time, less up to a half at random, so that callers do not return together.
+func (r Retry) wait(tries int, after time.Duration) time.Duration {
+	most := min(time.Duration(float64(r.Backoff)*math.Pow(2, float64(tries-1))), maxBackoff)
+	jitter := time.Duration(rand.Float64() * float64(most) / 2) //nolint:gosec // it is no secret
+	if after > 0 {
+		return after + jitter/2
+	}
+	return most - jitter
+}
+
+// asks asks until there is an answer, or an error that another try does not change. It waits no
+// longer than the context lasts: a wait that would end behind that fails at once.
+func (r Retry) asks(ctx context.Context, tell func(string), once func() error) error {
+	for tries := 1; ; tries++ {
+		err := once()
+		f, failed := err.(*Failure) //nolint:errorlint // drivers return it bare
+		if !failed {
+			return err
+		}
+		f.Tries = tries
+		wait := r.wait(tries, f.After)
+		deadline, bounded := ctx.Deadline()
+		if !f.again || f.Charged || tries >= r.Tries || f.After > maxAfter || bounded && time.Until(deadline) <= wait {
+			return f
+		}
+		tell(fmt.Sprintf("%s; asks again in %s (try %d of %d)\n", f.short(), wait.Round(time.Millisecond), tries+1, r.Tries))
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		}
+	}
+}
+
+// short is the failure without the provider's words, for progress.
+func (f *Failure) short() string {
+	if f.Status == 0 {
+		return f.Kind.Error()
+	}
+	return fmt.Sprintf("%s: status %d", f.Kind, f.Status)
+}
+
+// retryAfter is how long an answer asks to wait; 0 when it does not say. Retry-After is of RFC
+// 9110, section 10.2.3; retry-after-ms and the x-ratelimit-reset fields are OpenAI's, and the
+// anthropic-ratelimit fields Anthropic's. A wait that is too long for a Duration is the longest.
+func retryAfter(status int, header http.Header, now time.Time) time.Duration {
+	if d, ok := number(header.Get("Retry-After-Ms"), time.Millisecond); ok {
+		return d
+	}
+	if text := header.Get("Retry-After"); text != "" {
+		if d, ok := number(text, time.Second); ok {
+			return d
+		}
+		if at, err := http.ParseTime(text); err == nil {
+			return max(at.Sub(now), 0)
+		}
+	}
+	if status != http.StatusTooManyRequests {
+		return 0
+	}
+	var wait time.Duration
+	for name, values := range header {
+		name = strings.ToLower(name)
+		prefix, what, ok := strings.Cut(name, "-reset-")
+		switch {
+		case len(values) == 0:
+		case ok && prefix == "x-ratelimit" && header.Get("X-Ratelimit-Remaining-"+what) == "0":
+			if d, err := time.ParseDuration(values[0]); err == nil {
+				wait = max(wait, d)
+			}
+		case strings.HasPrefix(name, "anthropic-ratelimit-") && strings.HasSuffix(name, "-reset"):
+			kind := strings.TrimSuffix(name, "-reset")
+			if at, err := time.Parse(time.RFC3339, values[0]); err == nil && header.Get(kind+"-remaining") == "0" {
+				wait = max(wait, at.Sub(now))
+			}
+		}
+	}
+	return wait
+}
+
+// number reads a number of units, which may have a fraction.
+func number(text string, unit time.Duration) (time.Duration, bool) {
+	n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
+	if math.IsInf(n, 1) {
+		return math.MaxInt64, true
+	}
+	if err != nil || math.IsNaN(n) || n < 0 {
+		return 0, false
+	}
+	if n >= math.MaxInt64/float64(unit) {
+		return math.MaxInt64, true
+	}
+	return time.Duration(n * float64(unit)), true
+}

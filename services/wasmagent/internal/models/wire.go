@@ -1,0 +1,103 @@
+package models
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"time"
+)
+
+// maxRefusal is how much of a refusal's body is read, in bytes.
+const maxRefusal = 16 << 10
+
+// transport reaches providers.
+func transport() *http.Transport {
+	return &http.Transport{
+		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: 2 * time.Minute, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
+		MaxResponseHeaderBytes: 64 << 10,
+	}
+}
+
+// wire bounds what is read of an answer, and makes every answer that is none a [Failure]: both
+// libraries hand that through.
+type wire struct{ inner http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (w wire) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := w.inner.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // the status says enough
+		_ = resp.Body.Close()
+		return nil, statusFailure(resp.StatusCode, resp.Header, body, time.Now())
+	}
+	resp.Body = &boundedBody{ReadCloser: resp.Body, left: maxWire}
+	return resp, nil
+}
+
+// errCutOff marks a connection that failed while an answer was read.
+var errCutOff = errors.New("the connection failed")
+
+type boundedBody struct {
+	io.ReadCloser
+	left int
+}
+
+// Read implements io.Reader.
+func (b *boundedBody) Read(p []byte) (int, error) {
+	if b.left <= 0 {
+		return 0, ErrLarge
+	}
+	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = fmt.Errorf("%w: %w", errCutOff, err)
+	}
+	return n, err
+}
+
+// lostError is what an error of a library means. begun reports whether an answer had begun.
+func lostError(ctx context.Context, err error, begun bool) error {
+	failure, found := errors.AsType[*Failure](err)
+	timeout, isNet := errors.AsType[net.Error](err)
+	dial, isOp := errors.AsType[*net.OpError](err)
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	switch {
+	case ctx.Err() != nil: // a time-out of its own is not the caller's
+		return ctx.Err()
+	case errors.Is(err, ErrLarge):
+		return ErrLarge
+	case found:
+		return failure
+	case errors.Is(err, errCutOff) && begun:
+		return &Failure{Kind: ErrBroken, Charged: true}
+	case isNet && timeout.Timeout() && !(isOp && dial.Op == "dial"): // it has the question, and may work on it
+		return &Failure{Kind: ErrUnreachable, Said: "it did not answer in time", Charged: true}
+	case untrusted:
+		return &Failure{Kind: ErrUnreachable, Said: "its certificate is not trusted"}
+	case errors.Is(err, errCutOff), isNet:
+		return &Failure{Kind: ErrUnreachable, again: true}
+	}
+	return malformed("its pieces can't be read")
+}
+
+func malformed(why string) *Failure {
+	return &Failure{Kind: ErrMalformed, Said: why, Charged: true}
+}
+
+func rejected(why string) *Failure { return &Failure{Kind: ErrRejected, Said: why} }
+
+// noEnd is what an answer without an end means: it broke off, or there was none.
+func noEnd(begun bool) *Failure {
+	if begun {
+		return &Failure{Kind: ErrBroken, Charged: true}
+	}
+	return malformed("it is empty")
+}

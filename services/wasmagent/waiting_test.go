@@ -1,0 +1,342 @@
+package wasmagent_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+)
+
+// lost is how long a test waits for an agent that should wait for its call, and does not.
+const lost = 20 * time.Second
+
+// approvalGateway asks people about every call, as a gateway does, and reports progress while a
+// call waits. Its zero value is not ready: newApprovalGateway is.
+type approvalGateway struct {
+	gatewayv1.GatewayServiceClient
+
+	// ticks has one value for each progress message; a send returns when an agent has it.
+	ticks chan string
+	// decided is what came of the approval.
+	decided chan *gatewayv1.ToolAnswer
+	// broken reports whether reading a call that waits panics.
+	broken func() bool
+
+	// withdrawn has approvals that were withdrawn, with their reasons, and away says that none can be.
+	withdrawn chan string
+	away      atomic.Bool
+
+	mu   sync.Mutex
+	runs int
+}
+
+func newApprovalGateway() *approvalGateway {
+	return &approvalGateway{
+		ticks: make(chan string), decided: make(chan *gatewayv1.ToolAnswer), broken: func() bool { return false }, withdrawn: make(chan string, 10),
+	}
+}
+
+// WithdrawApproval implements gatewayv1.GatewayServiceClient.
+func (g *approvalGateway) WithdrawApproval(_ context.Context, req *gatewayv1.WithdrawApprovalRequest, _ ...grpc.CallOption) (*gatewayv1.WithdrawApprovalResponse, error) {
+	if g.away.Load() {
+		return nil, status.Error(codes.Unavailable, "away")
+	}
+	g.withdrawn <- req.GetApprovalId() + ": " + req.GetReason()
+	return new(gatewayv1.WithdrawApprovalResponse), nil
+}
+
+// wasWithdrawn wants an approval to be withdrawn for a reason.
+func (g *approvalGateway) wasWithdrawn(t *testing.T, reason string) {
+	t.Helper()
+	select {
+	case got := <-g.withdrawn:
+		if !strings.HasPrefix(got, "a-1: the agent does not wait for the call any more, and nothing would run: ") || !strings.Contains(got, reason) {
+			t.Errorf("withdrawn: %s", got)
+		}
+	case <-time.After(lost):
+		t.Errorf("no approval was withdrawn (%s)", reason)
+	}
+}
+
+// noneWithdrawn wants no approval to be withdrawn so far.
+func (g *approvalGateway) noneWithdrawn(t *testing.T) {
+	t.Helper()
+	select {
+	case got := <-g.withdrawn:
+		t.Errorf("withdrawn: %s", got)
+	default:
+	}
+}
+
+// CallTool implements gatewayv1.GatewayServiceClient.
+func (g *approvalGateway) CallTool(ctx context.Context, req *gatewayv1.CallToolRequest, _ ...grpc.CallOption) (grpc.ServerStreamingClient[gatewayv1.CallToolResponse], error) {
+	if req.GetApprovalId() == "" {
+		asked := refusedBy(commonv1.Code_CODE_APPROVAL_PENDING, "a person was asked")
+		asked.Decision.Approval = &gatewayv1.ApprovalInfo{Id: "a-1"}
+		return &oneAnswer{answer: asked}, nil
+	}
+	return &heldCall{gateway: g, ctx: ctx}, nil
+}
+
+// tick reports progress to an agent that waits.
+func (g *approvalGateway) tick(t *testing.T) {
+	t.Helper()
+	select {
+	case g.ticks <- "waiting for a person's approval":
+	case <-time.After(lost):
+		t.Fatal("no agent waits for the progress of its call")
+	}
+}
+
+// decide gives an agent that waits what came of its call.
+func (g *approvalGateway) decide(t *testing.T, answer *gatewayv1.ToolAnswer) {
+	t.Helper()
+	select {
+	case g.decided <- answer:
+	case <-time.After(lost):
+		t.Fatal("no agent waits for the answer of its call")
+	}
+}
+
+// ran returns how many calls ran after an approval.
+func (g *approvalGateway) ran() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.runs
+}
+
+// heldCall is the stream of a call that waits for people.
+type heldCall struct {
+	grpc.ClientStream
+
+	gateway *approvalGateway
+	ctx     context.Context //nolint:containedctx // it is the stream's
+}
+
+// Recv implements grpc.ServerStreamingClient.
+func (c *heldCall) Recv() (*gatewayv1.CallToolResponse, error) {
+	if c.gateway.broken() {
+		panic("a fault of this program")
+	}
+	select {
+	case text := <-c.gateway.ticks:
+		return &gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Progress{Progress: &gatewayv1.Progress{Progress: 1e-6, Message: text}}}, nil
+	case answer := <-c.gateway.decided:
+		c.gateway.mu.Lock()
+		defer c.gateway.mu.Unlock()
+		if !answer.GetIsError() {
+			c.gateway.runs++
+		}
+		return &gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Answer{Answer: answer}}, nil
+	case <-c.ctx.Done():
+		return nil, c.ctx.Err()
+	}
+}
+
+// parked makes an agent that waits for people when its prompt has returned.
+func (c client) parked() (id string) {
+	c.t.Helper()
+	id = c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")})
+	c.parks(id)
+	return id
+}
+
+func (c client) parks(id string) {
+	c.t.Helper()
+	answer := c.answers(id, "tool demo t\nsay after")
+	if answer.GetFinished() || answer.GetWaiting().GetApprovalId() != "a-1" {
+		c.t.Fatalf("the prompt ends with %v", answer)
+	}
+}
+
+// hasAnswered waits until the newest message of an agent is a text.
+func (c client) hasAnswered(id, want string) {
+	c.t.Helper()
+	eventually.Holds(c.t, "the agent has answered "+want, func() bool {
+		messages := c.state(id).GetState().GetMessages()
+		return len(messages) > 0 && messages[len(messages)-1].GetContent() == want
+	})
+}
+
+// An agent waits for people for as long as they take: what the gateway reports after the prompt
+// has returned reaches no caller and ends no turn.
+func TestParkedTurn_ProgressAfterThePromptHasReturned(t *testing.T) {
+	t.Parallel()
+	gateway := newApprovalGateway()
+	l := newLifeAt(t, gateway)
+	c := l.agent(t, "ana")
+	id := c.parked()
+	for range 5 {
+		gateway.tick(t)
+	}
+	if state := c.state(id).GetInfo().GetState(); state != wasmagentv1.AgentState_AGENT_STATE_WAITING {
+		t.Errorf("after the progress it is %v", state)
+	}
+	gateway.decide(t, ran("approved"))
+	c.hasAnswered(id, "approved\nafter")
+	if n := gateway.ran(); n != 1 {
+		t.Errorf("the call ran %d times", n)
+	}
+	c.matches(id)
+	gateway.noneWithdrawn(t)
+
+	// The second prompt of the same agent waits as the first one did.
+	c.parks(id)
+	gateway.tick(t)
+	gateway.decide(t, refusedBy(commonv1.Code_CODE_APPROVAL_DENIED, "denied by ben"))
+	c.hasAnswered(id, "line 1: approval_denied: denied by ben\nafter")
+	if n := gateway.ran(); n != 1 {
+		t.Errorf("with a denied call, %d calls ran", n)
+	}
+	gateway.noneWithdrawn(t)
+}
+
+// Progress after a restart reaches a turn that no prompt of this process began.
+func TestParkedTurn_ApprovedAfterARestart(t *testing.T) {
+	t.Parallel()
+	gateway := newApprovalGateway()
+	l := newLifeAt(t, gateway)
+	id := l.agent(t, "ana").parked()
+	gateway.tick(t)
+	l.end()
+	gateway.noneWithdrawn(t)
+	l.begin()
+	c := l.agent(t, "ana")
+	gateway.tick(t)
+	gateway.tick(t)
+	gateway.decide(t, ran("approved"))
+	c.hasAnswered(id, "approved\nafter")
+	if n := gateway.ran(); n != 1 {
+		t.Errorf("the call ran %d times", n)
+	}
+	c.matches(id)
+}
+
+// A client that cancels its prompt while the call waits ends nothing.
+func TestParkedTurn_ThePromptIsCancelled(t *testing.T) {
+	t.Parallel()
+	gateway := newApprovalGateway()
+	c := newLifeAt(t, gateway).agent(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")})
+	ctx, cancel := context.WithCancel(c.ctx)
+	stream, err := c.PromptAgent(ctx, &wasmagentv1.PromptAgentRequest{AgentId: id, Input: "tool demo t\nsay after"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for told := ""; !strings.Contains(told, "approval a-1"); { // then people are asked
+		resp, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		told = resp.GetProgress().GetMessage() + resp.GetWaiting().GetApprovalId()
+		if resp.GetWaiting().GetApprovalId() == "a-1" {
+			break
+		}
+	}
+	eventually.Holds(t, "it waits for people", func() bool { return c.state(id).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
+	cancel()
+	gateway.tick(t)
+	gateway.tick(t)
+	gateway.decide(t, ran("approved"))
+	c.hasAnswered(id, "approved\nafter")
+	gateway.noneWithdrawn(t)
+}
+
+// An approval whose turn is gone is withdrawn, so that no approver decides on what would run
+// nothing.
+func TestParkedTurn_GoneWhileItWaits(t *testing.T) {
+	t.Parallel()
+	for name, one := range map[string]struct {
+		end    func(c client, id string) error
+		reason string
+	}{
+		"stopped": {func(c client, id string) error {
+			_, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: id})
+			return err
+		}, "the agent is stopped"},
+		"terminated": {func(c client, id string) error {
+			_, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: id})
+			return err
+		}, "the agent has ended"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			gateway := newApprovalGateway()
+			c := newLifeAt(t, gateway).agent(t, "ana")
+			id := c.parked()
+			gateway.tick(t)
+			gateway.away.Store(true) // it is asked again
+			if err := one.end(c, id); err != nil {
+				t.Fatal(err)
+			}
+			gateway.noneWithdrawn(t)
+			gateway.away.Store(false)
+			gateway.wasWithdrawn(t, one.reason)
+			if n := gateway.ran(); n != 0 {
+				t.Errorf("%d calls ran", n)
+			}
+		})
+	}
+}
+
+// A fault of this program while a turn is alone ends the turn: the agent has failed, its journal
+// and its state say so, its approval is withdrawn, and it can be used again.
+func TestParkedTurn_APanicFailsTheAgent(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"in the process that was prompted", "after a restart"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			gateway := newApprovalGateway()
+			var breaks atomic.Bool
+			gateway.broken = breaks.Load
+			l := newLifeAt(t, gateway)
+			c := l.agent(t, "ana")
+			id := c.parked()
+			gateway.tick(t)
+			if name == "after a restart" {
+				l.end()
+				breaks.Store(true)
+				l.begin()
+				c = l.agent(t, "ana")
+			} else {
+				breaks.Store(true)
+				select { // the next read panics, unless it has already
+				case gateway.ticks <- "waiting for a person's approval":
+				case <-time.After(time.Second):
+				}
+			}
+			eventually.Holds(t, "the agent has failed", func() bool {
+				return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_FAILED
+			})
+			failure := c.state(id).GetInfo().GetFailure()
+			if failure.GetCause() != wasmagentv1.FailureCause_FAILURE_CAUSE_INTERNAL || !strings.Contains(failure.GetMessage(), "has a fault: the log of the wasmagent role has the details") || strings.Contains(failure.GetMessage(), "goroutine") {
+				t.Errorf("its failure is %v", failure)
+			}
+			gateway.wasWithdrawn(t, "has a fault")
+			if got := tell(c.events(id)); !strings.Contains(got, "parked tool, undone (the agent failed), lifecycle (failed)") {
+				t.Errorf("the journal is %s", got)
+			}
+			_, _, err := c.prompt(id, "say hello")
+			rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_FAILED")
+			if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
+				t.Fatal(err)
+			}
+			if said := c.answers(id, "say hello").GetResponse(); said != "hello" {
+				t.Errorf("resumed, it answers %q", said)
+			}
+			c.matches(id)
+		})
+	}
+}

@@ -1,0 +1,59 @@
+package wasmagent
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
+)
+
+const (
+	// withdrawTime is how long one request to withdraw an approval may take.
+	withdrawTime = 2 * time.Second
+	// withdrawPause is the pause before the second request, doubled each time, and maxWithdraws
+	// the number of requests: together they take two minutes.
+	withdrawPause = time.Second
+	maxWithdraws  = 7
+)
+
+// Withdraw implements [agent.Host]. Without it an approver could approve a call that no agent
+// waits for, and nothing would run.
+func (h host) Withdraw(ctx context.Context, a *agent.Agent, approval, reason string) {
+	ctx = authn.OnBehalfOf(ctx, a.Principal())
+	if h.withdraw(ctx, approval, reason) == nil {
+		return
+	}
+	h.background.Go(func() {
+		pause := withdrawPause
+		for range maxWithdraws - 1 {
+			select {
+			case <-h.closing:
+				return
+			case <-time.After(pause):
+			}
+			err := h.withdraw(ctx, approval, reason)
+			if err == nil {
+				return
+			}
+			pause *= 2
+			h.log.WarnContext(ctx, "an approval that an agent waits for no longer can't be withdrawn", "agent", a.ID, "approval_id", approval, "error", err)
+		}
+	})
+}
+
+// withdraw asks the gateway once. An approval that is gone, or whose call is being made, can't be
+// withdrawn: that is no error.
+func (s *Service) withdraw(ctx context.Context, approval, reason string) error {
+	ctx, cancel := context.WithTimeout(ctx, withdrawTime)
+	defer cancel()
+	_, err := s.gateway.WithdrawApproval(ctx, &gatewayv1.WithdrawApprovalRequest{ApprovalId: approval, Reason: reason})
+	if code := status.Code(err); code == codes.NotFound || code == codes.FailedPrecondition {
+		return nil
+	}
+	return err
+}
