@@ -200,8 +200,8 @@ func (s *Service) newTransport(ctx context.Context, name string, server Server, 
 	if s.limiter == nil {
 		s.limiter = proclimit.New()
 	}
-	s.holds[name] = withLimits(report, s.limiter.Report())
-	s.deps.Log.InfoContext(ctx, "what the kernel holds of a server over stdio", "server", name, "sandbox", s.holds[name].String())
+	s.holds[name] = report
+	s.deps.Log.InfoContext(ctx, "what the kernel holds of a server over stdio", "server", name, "sandbox", s.held(name).String())
 	return stdio.New(server.stdio(name, s.cfg.workRoot(), s.deps.Env), stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held, Limiter: s.limiter})
 }
 
@@ -280,7 +280,13 @@ func (s *Service) holder() (string, error) {
 
 // Sandboxes returns what the kernel holds of each server over stdio, by name. They
 // are read-only.
-func (s *Service) Sandboxes() map[string]sandbox.Report { return s.holds }
+func (s *Service) Sandboxes() map[string]sandbox.Report {
+	out := make(map[string]sandbox.Report, len(s.holds))
+	for name := range s.holds {
+		out[name] = s.held(name)
+	}
+	return out
+}
 
 // Addr is the address on which MCP is served.
 func (s *Service) Addr() net.Addr { return s.lis.Addr() }
@@ -389,7 +395,7 @@ func (s *Service) Close() error {
 		errs = append(errs, up.Close())
 	}
 	if s.limiter != nil {
-		errs = append(errs, s.limiter.Close())
+		s.limiter.Close()
 	}
 	if s.journal != nil {
 		errs = append(errs, s.journal.Close())

@@ -9,7 +9,6 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/internal/config"
-	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
@@ -55,8 +54,9 @@ func (s *Service) warnOfPrograms(ctx context.Context) {
 	}
 }
 
-// withLimits adds to what a sandbox holds how the limits of programs are held.
-func withLimits(holds sandbox.Report, limits proclimit.Report) sandbox.Report {
+// held returns what the kernel holds of a server over stdio now, its limits among it.
+func (s *Service) held(name string) sandbox.Report {
+	holds, limits := s.holds[name], s.limiter.Report()
 	holds.Held = slices.Concat(holds.Held, limits.Held)
 	holds.NotHeld = slices.Concat(holds.NotHeld, limits.NotHeld)
 	if limits.Why != "" {

@@ -11,10 +11,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
-// basePrefix begins the name of the cgroup that a process makes for its groups; its own number follows.
+// basePrefix begins the name of the cgroup that a limiter makes for its groups; the number of the process follows, and
+// that of the limiter in the process.
 const basePrefix = "sluice-"
+
+// limiters counts the limiters of this process.
+var limiters atomic.Int64
 
 // mainGroup is the cgroup, version 2, into which this process moves so that its own may have others in it.
 const mainGroup = "sluice-main"
@@ -43,7 +48,7 @@ func (c *controller) dir() string {
 
 // findControllers returns the controllers that this process's cgroups have; nil for one that can't be used, with the
 // reason among why.
-func findControllers() (pids, memory *controller, why []error) {
+func findControllers(base string) (pids, memory *controller, why []error) {
 	mounts, err := cgroupMounts()
 	if err != nil {
 		return nil, nil, []error{err}
@@ -52,12 +57,12 @@ func findControllers() (pids, memory *controller, why []error) {
 	if err != nil {
 		return nil, nil, []error{err}
 	}
-	pids, noPIDs := findController("pids", mounts, paths)
-	memory, noMemory := findController("memory", mounts, paths)
+	pids, noPIDs := findController("pids", base, mounts, paths)
+	memory, noMemory := findController("memory", base, mounts, paths)
 	return pids, memory, []error{noPIDs, noMemory}
 }
 
-func findController(name string, mounts map[string]cgroupMount, paths map[string]string) (*controller, error) {
+func findController(name, base string, mounts map[string]cgroupMount, paths map[string]string) (*controller, error) {
 	c := &controller{name: name, version: 1}
 	m, mounted := mounts[name]
 	path, has := paths[name]
@@ -83,7 +88,7 @@ func findController(name string, mounts map[string]cgroupMount, paths map[string
 	if c.version == 1 && name == Memory && number(c.own, "memory.use_hierarchy") != 1 {
 		return nil, errors.New("memory: groups in this process's cgroup would escape its limit")
 	}
-	c.base = filepath.Join(c.own, basePrefix+strconv.Itoa(os.Getpid()))
+	c.base = filepath.Join(c.own, base)
 	return c, nil
 }
 
@@ -159,8 +164,9 @@ func (c *controller) begin(share Limits) error {
 func (c *controller) sweep() {
 	found, _ := filepath.Glob(filepath.Join(c.own, basePrefix+"[0-9]*"))
 	for _, dir := range found {
-		pid := strings.TrimPrefix(filepath.Base(dir), basePrefix)
-		if _, err := os.Stat("/proc/" + pid); !errors.Is(err, fs.ErrNotExist) {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), basePrefix), "-")
+		// One of this process's number is of a process before it, unless this one has made it.
+		if _, err := os.Stat("/proc/" + pid); !errors.Is(err, fs.ErrNotExist) && (pid != strconv.Itoa(os.Getpid()) || limiters.Load() > 1) {
 			continue
 		}
 		inner, _ := filepath.Glob(filepath.Join(dir, "*", "cgroup.procs"))

@@ -2,7 +2,6 @@ package proclimit
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,11 +12,11 @@ import (
 // A Limiter makes groups of processes with limits. It is safe for concurrent use.
 type Limiter struct {
 	pids, memory *controller
-	report       Report
 	// share is what all groups may take together.
 	share Limits
 
 	mu     sync.Mutex
+	report Report
 	made   int
 	groups map[*Group]struct{}
 	table  table
@@ -34,6 +33,8 @@ type Group struct {
 	// known are the processes that were found to belong to it, with the start time of each. Limiter.mu guards it.
 	known map[int]uint64
 	usage usage
+	// refused is how many forks the kernel has refused because of the limit of all groups together.
+	refused int64
 }
 
 // usage is what a group takes.
@@ -47,7 +48,7 @@ type usage struct {
 func New() *Limiter {
 	l := &Limiter{groups: make(map[*Group]struct{})}
 	var why []error
-	l.pids, l.memory, why = findControllers()
+	l.pids, l.memory, why = findControllers(basePrefix + strconv.Itoa(os.Getpid()) + "-" + strconv.FormatInt(limiters.Add(1), 10))
 	l.share = shareOfMachine(l.pids, l.memory)
 	for _, c := range []**controller{&l.pids, &l.memory} {
 		if *c == nil {
@@ -76,19 +77,23 @@ func NewWatching() *Limiter {
 }
 
 // Report says how limits hold on this system.
-func (l *Limiter) Report() Report { return l.report }
-
-// Close removes what the limiter made. All groups must have been closed.
-func (l *Limiter) Close() error {
-	var errs []error
-	for _, dir := range foldersOf(l.pids.dir(), l.memory.dir()) {
-		errs = append(errs, os.Remove(dir))
-	}
-	return errors.Join(errs...)
+func (l *Limiter) Report() Report {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.report.clone()
 }
 
-// Group makes a group for a process that is not started yet. The name becomes a part of a file name.
-func (l *Limiter) Group(name string, limits Limits) (*Group, error) {
+// Close removes what the limiter made. All groups must have been closed. What can't be removed is left for the next
+// limiter of this cgroup.
+func (l *Limiter) Close() {
+	for _, dir := range foldersOf(l.pids.dir(), l.memory.dir()) {
+		removeSoon(dir)
+	}
+}
+
+// Group makes a group for a process that is not started yet. The name becomes a part of a file name. A group for which
+// no cgroups can be made is watched.
+func (l *Limiter) Group(name string, limits Limits) *Group {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.made++
@@ -104,28 +109,52 @@ func (l *Limiter) Group(name string, limits Limits) (*Group, error) {
 		err = l.memory.make(g.memory, limits)
 	}
 	if err != nil {
-		g.remove()
-		return nil, fmt.Errorf("limit its tasks and memory: %w", err)
+		g.fallBack(err)
 	}
 	l.groups[g] = struct{}{}
-	return g, nil
+	return g
+}
+
+// fallBack has the group watched instead of held by cgroups. It needs Limiter.mu.
+func (g *Group) fallBack(err error) {
+	for _, dir := range foldersOf(g.pids, g.memory) {
+		_ = os.Remove(dir) // one that holds a process already is removed by the next limiter of this cgroup
+	}
+	g.pids, g.memory = "", ""
+	g.limiter.report.note("tasks and memory of some programs: watched, not limited by the kernel", err)
 }
 
 // Join puts a process into the group, before it has any children, and makes it one of the first that the kernel ends
-// where memory is short.
-func (g *Group) Join(pid int) error {
-	for _, dir := range foldersOf(g.pids, g.memory) {
-		if err := put(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil {
-			return fmt.Errorf("limit its tasks and memory: %w", err)
-		}
-	}
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid), []byte(strconv.Itoa(OOMScore)), 0); err != nil {
-		return fmt.Errorf("have the kernel end it before the mesh: %w", err)
-	}
+// where memory is short. What does not work is a part of [Limiter.Report]: a program runs without it, too.
+func (g *Group) Join(pid int) {
 	g.limiter.mu.Lock()
 	defer g.limiter.mu.Unlock()
 	g.leader = pid
-	return nil
+	for _, dir := range foldersOf(g.pids, g.memory) {
+		if err := put(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil && alive(pid) {
+			g.fallBack(err)
+			break
+		}
+	}
+	if err := raiseScore(pid); err != nil && alive(pid) {
+		g.limiter.report.note("which processes the kernel ends first where memory is short", err)
+	}
+}
+
+// raiseScore sets the oom_score_adj of a process unless it is higher: only the privileged may lower one.
+func raiseScore(pid int) error {
+	dir := "/proc/" + strconv.Itoa(pid)
+	if number(dir, "oom_score_adj") >= OOMScore {
+		return nil
+	}
+	return put(dir, "oom_score_adj", strconv.Itoa(OOMScore))
+}
+
+// alive reports whether a process runs; one that has ended, and was not waited for, does not.
+func alive(pid int) bool {
+	raw, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	p, ok := parseStat(raw)
+	return ok && !p.dead
 }
 
 // Check returns an [Exceeded] if the group has reached a limit since it was made, nil otherwise.
@@ -157,12 +186,27 @@ func (g *Group) Check() error {
 // reached returns the limit that the kernel has enforced.
 func (g *Group) reached() error {
 	switch {
-	case g.pids != "" && counter(g.pids, "pids.events", "max") > 0:
+	case g.pids != "" && g.wasRefused():
 		return &Exceeded{Limit: Tasks, Most: int64(g.limits.Tasks)}
 	case g.memory != "" && g.limiter.memory.kills(g.memory) > 0:
 		return &Exceeded{Limit: Memory, Most: g.limits.Memory}
 	}
 	return nil
+}
+
+// wasRefused reports whether the kernel has refused a fork because of the group's own limit. Some kernels count one that
+// was refused because of the limit of all groups together, too: then the group that takes the most is ended.
+func (g *Group) wasRefused() bool {
+	times := counter(g.pids, "pids.events", "max")
+	if times <= g.refused {
+		return false
+	}
+	base, share := number(g.limiter.pids.base, "pids.current"), int64(g.limiter.share.Tasks)
+	if base >= share-share/8 && number(g.pids, "pids.current") < int64(g.limits.Tasks) {
+		g.refused = times
+		return false
+	}
+	return true
 }
 
 // checkShare returns an [Exceeded] if all groups together take too much and this one takes the most.
@@ -175,7 +219,7 @@ func (g *Group) checkShare() error {
 	}
 	share := g.limiter.share
 	switch {
-	case all.tasks >= share.Tasks && g.usage.tasks == most.tasks:
+	case all.tasks >= share.Tasks-share.Tasks/8 && g.usage.tasks == most.tasks:
 		return &Exceeded{Limit: Tasks, Most: int64(share.Tasks), Shared: true}
 	case all.memory >= share.Memory && g.usage.memory == most.memory:
 		return &Exceeded{Limit: Memory, Most: share.Memory, Shared: true}
@@ -185,12 +229,12 @@ func (g *Group) checkShare() error {
 
 // PIDs returns the processes of the group that are known now.
 func (g *Group) PIDs() []int {
-	if dir := g.folder(); dir != "" {
-		return readPIDs(dir)
-	}
 	l := g.limiter
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if dir := g.folder(); dir != "" {
+		return readPIDs(dir)
+	}
 	l.table.read(l.groups)
 	var out []int
 	for pid := range g.known {
@@ -215,12 +259,9 @@ func (g *Group) End() { g.kill() }
 func (g *Group) Close() {
 	g.limiter.mu.Lock()
 	delete(g.limiter.groups, g)
+	dirs := foldersOf(g.pids, g.memory)
 	g.limiter.mu.Unlock()
-	g.remove()
-}
-
-func (g *Group) remove() {
-	for _, dir := range foldersOf(g.pids, g.memory) {
+	for _, dir := range dirs {
 		removeSoon(dir)
 	}
 }

@@ -6,6 +6,8 @@ package proclimit
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -58,6 +60,19 @@ type Report struct {
 	Held, NotHeld []string
 	// Why says why the kernel does not hold all; empty where it does.
 	Why string
+}
+
+// note adds what is not held and why, once.
+func (r *Report) note(what string, err error) {
+	if slices.Contains(r.NotHeld, what) {
+		return
+	}
+	r.NotHeld = append(r.NotHeld, what)
+	r.Why = strings.TrimPrefix(r.Why+"; "+err.Error(), "; ")
+}
+
+func (r *Report) clone() Report {
+	return Report{slices.Clone(r.Held), slices.Clone(r.NotHeld), r.Why}
 }
 
 // add notes how a limit is held.

@@ -45,6 +45,8 @@ type process struct {
 	threads                     int
 	started                     uint64
 	resident                    int64
+	// dead says that it has ended and was not waited for.
+	dead bool
 }
 
 // read finds out which processes belong to which group, and what they take.
@@ -78,7 +80,13 @@ func (g *Group) count(all map[int]process) {
 	g.usage = usage{}
 	known := make(map[int]uint64)
 	for pid, p := range all {
-		if find(pid) {
+		switch {
+		case !find(pid):
+		case p.dead: // it counts while its parent, which is to wait for it, is of the group
+			if find(p.parent) {
+				g.usage.tasks++
+			}
+		default:
 			known[pid] = p.started
 			g.usage.tasks += p.threads
 			g.usage.memory += p.resident - sharedMemory(pid)
@@ -104,7 +112,7 @@ func (g *Group) kill() {
 	for range killRounds {
 		left := 0
 		for _, pid := range g.PIDs() {
-			if pid != g.leader && syscall.Kill(pid, syscall.SIGKILL) == nil {
+			if pid != g.leader && alive(pid) && syscall.Kill(pid, syscall.SIGKILL) == nil {
 				left++
 			}
 		}
@@ -160,6 +168,7 @@ func parseStat(raw []byte) (p process, ok bool) {
 	if len(fields) <= rss {
 		return p, false
 	}
+	p.dead = strings.ContainsAny(fields[0], "ZX")
 	number := func(i int) int64 { n, _ := strconv.ParseInt(fields[i], 10, 64); return n }
 	p.parent, p.group, p.session = int(number(ppid)), int(number(pgrp)), int(number(session))
 	p.threads, p.resident = int(number(threads)), number(rss)*int64(os.Getpagesize())
@@ -204,12 +213,20 @@ func freeMemory() int64 {
 	return int64(info.Freeram) * int64(info.Unit) //nolint:gosec // no machine has that much
 }
 
-// shareOfMachine returns what all groups may take together: half of the tasks that there may be, and three quarters of
-// the memory.
+// noLimit stands for a limit of the machine that can't be found out.
+const noLimit = 1 << 30
+
+// shareOfMachine returns what all groups may take together: three quarters of the tasks that there may be, and of the
+// memory. What can't be found out is no limit.
 func shareOfMachine(pids, memory *controller) Limits {
-	tasks := min(number("/proc/sys/kernel", "threads-max"), number("/proc/sys/kernel", "pid_max"))
+	tasks := int64(noLimit)
+	for _, file := range []string{"threads-max", "pid_max"} {
+		if most := number("/proc/sys/kernel", file); most > 0 {
+			tasks = min(tasks, most)
+		}
+	}
 	var own unix.Rlimit
-	if os.Geteuid() != 0 && unix.Getrlimit(unix.RLIMIT_NPROC, &own) == nil && own.Cur < 1<<31 {
+	if os.Geteuid() != 0 && unix.Getrlimit(unix.RLIMIT_NPROC, &own) == nil && own.Cur > 0 && own.Cur < noLimit {
 		tasks = min(tasks, int64(own.Cur)) //nolint:gosec // see the condition
 	}
 	if pids != nil {
@@ -217,9 +234,11 @@ func shareOfMachine(pids, memory *controller) Limits {
 			tasks = min(tasks, most)
 		}
 	}
+	bytes := int64(noLimit) << 20
 	var info unix.Sysinfo_t
-	_ = unix.Sysinfo(&info)
-	bytes := int64(info.Totalram) * int64(info.Unit) //nolint:gosec // no machine has that much
+	if unix.Sysinfo(&info) == nil && info.Totalram > 0 {
+		bytes = int64(info.Totalram) * int64(info.Unit) //nolint:gosec // no machine has that much
+	}
 	if memory != nil {
 		for _, file := range []string{"memory.max", "memory.limit_in_bytes"} {
 			if most := number(memory.own, file); most > 0 {
@@ -227,5 +246,5 @@ func shareOfMachine(pids, memory *controller) Limits {
 			}
 		}
 	}
-	return Limits{Tasks: int(tasks / 2), Memory: bytes / 4 * 3}
+	return Limits{Tasks: int(tasks / 4 * 3), Memory: bytes / 4 * 3}
 }

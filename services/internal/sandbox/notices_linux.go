@@ -31,24 +31,24 @@ type notices struct {
 	wakes map[int]struct{}
 }
 
-// subscribe returns the end of a pipe from which a launcher reads that it is to look again.
-func (n *notices) subscribe() (*os.File, error) {
+// subscribe returns the instance, and the end of a pipe from which a launcher reads that it is to look again.
+func (n *notices) subscribe() (instance, wake *os.File, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := n.begin(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	n.forgetEnded()
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
-		return nil, fmt.Errorf("watch what is hidden: %w", err)
+		return nil, nil, fmt.Errorf("watch what is hidden: %w", err)
 	}
 	if err := unix.SetNonblock(ends[1], true); err != nil {
 		_, _ = unix.Close(ends[0]), unix.Close(ends[1])
-		return nil, fmt.Errorf("watch what is hidden: %w", err)
+		return nil, nil, fmt.Errorf("watch what is hidden: %w", err)
 	}
 	n.wakes[ends[1]] = struct{}{}
-	return os.NewFile(uintptr(ends[0]), "wake"), nil
+	return n.instance, os.NewFile(uintptr(ends[0]), "wake"), nil
 }
 
 // begin makes the instance unless there is one. It needs mu.

@@ -159,13 +159,12 @@ func (s *Sandbox) Holds() Report { return s.holds }
 // head of a process group. What goes wrong in the launcher is written to that
 // standard error, and the launcher exits with 126.
 func (s *Sandbox) Start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr) (*os.Process, error) {
-	return s.StartJoined(c, stdio, sys, func(int) error { return nil })
+	return s.StartJoined(c, stdio, sys, func(int) {})
 }
 
 // StartJoined is [Sandbox.Start] with a function that gets the number of the process before the program runs in it, so
-// that whatever holds for that process then holds for all that the program starts. If it returns an error the process
-// is killed. Where the sandbox is off the program runs already by then, since a moment.
-func (s *Sandbox) StartJoined(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int) error) (*os.Process, error) {
+// that whatever holds for that process then holds for all that the program starts. Where the sandbox is off the program runs already by then, since a moment.
+func (s *Sandbox) StartJoined(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int)) (*os.Process, error) {
 	if s.rules.Mode != Off {
 		return s.start(c, stdio, sys, join, false)
 	}
@@ -173,17 +172,8 @@ func (s *Sandbox) StartJoined(c Command, stdio [3]*os.File, sys *syscall.SysProc
 	if err != nil {
 		return nil, err
 	}
-	return process, joined(process, join)
-}
-
-// joined calls join, and kills the process if that fails.
-func joined(process *os.Process, join func(pid int) error) error {
-	err := join(process.Pid)
-	if err != nil {
-		_ = process.Kill()
-		_, _ = process.Wait()
-	}
-	return err
+	join(process.Pid)
+	return process, nil
 }
 
 // Check finds what Read and Write name and nothing opens. The error begins with the

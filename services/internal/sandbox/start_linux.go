@@ -35,7 +35,7 @@ type order struct {
 const orderFD = 3
 
 // start starts the launcher, which waits for its order until join has returned.
-func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int) error, try bool) (*os.Process, error) {
+func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int), try bool) (*os.Process, error) {
 	o := order{By: s.by, Rules: s.rules, Command: c, Try: try, AsRoot: isRoot()}
 	raw, err := json.Marshal(o)
 	if err != nil {
@@ -53,22 +53,20 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 	defer write.Close() //nolint:errcheck // closed before where the order was written
 	files := []*os.File{stdio[0], stdio[1], stdio[2], read}
 	if s.by == byNamespaces {
-		wake, err := s.launcher.notices.subscribe()
+		instance, wake, err := s.launcher.notices.subscribe()
 		if err != nil {
 			_ = read.Close()
 			return nil, err
 		}
 		defer wake.Close() //nolint:errcheck // the launcher has it
-		files = append(files, s.launcher.notices.instance, wake)
+		files = append(files, instance, wake)
 	}
 	process, err := os.StartProcess(s.launcher.argv[0], s.launcher.argv, &os.ProcAttr{Dir: "/", Env: []string{}, Files: files, Sys: sys})
 	_ = read.Close() // the launcher has it
 	if err != nil {
 		return nil, err
 	}
-	if err := joined(process, join); err != nil {
-		return nil, err
-	}
+	join(process.Pid)
 	// A launcher that ends without having read all says why on its standard error.
 	_, _ = write.Write(raw)
 	return process, nil
@@ -126,7 +124,7 @@ func (s *Sandbox) try() (Report, error) {
 		return Report{}, err
 	}
 	defer outR.Close() //nolint:errcheck // it is read to its end
-	process, err := s.start(Command{Dir: "/"}, [3]*os.File{null, outW, outW}, &syscall.SysProcAttr{Setsid: true}, func(int) error { return nil }, true)
+	process, err := s.start(Command{Dir: "/"}, [3]*os.File{null, outW, outW}, &syscall.SysProcAttr{Setsid: true}, func(int) {}, true)
 	_ = outW.Close() // the launcher has it
 	if err != nil {
 		return Report{}, err

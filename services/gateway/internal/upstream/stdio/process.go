@@ -108,9 +108,7 @@ func (s *transport) launch(h *host) (*process, error) {
 	if err := p.disk.admit(); err != nil {
 		return nil, err
 	}
-	if p.group, err = s.limit.Group(s.cfg.Name, proclimit.Limits{Tasks: s.cfg.Limits.Tasks, Memory: s.cfg.Limits.Memory}); err != nil {
-		return nil, err
-	}
+	p.group = s.limit.Group(s.cfg.Name, proclimit.Limits{Tasks: s.cfg.Limits.Tasks, Memory: s.cfg.Limits.Memory})
 	p.reading, p.unread = context.WithCancel(context.Background())
 	childEnds, err := p.pipes()
 	if err != nil {
@@ -166,7 +164,8 @@ func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, star
 	p.piping.Go(p.write)
 	p.piping.Go(p.read)
 	p.piping.Go(p.listen)
-	p.server.running.Go(p.guard)
+	var guarding sync.WaitGroup
+	guarding.Go(p.guard)
 	started <- nil
 
 	stopped := make(chan struct{})
@@ -177,6 +176,7 @@ func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, star
 	awaitExit(p.os)
 	close(p.exited)
 	<-stopped
+	guarding.Wait()
 	// The leader is a zombie until it is waited for, so its number, and with it
 	// that of the group, can't be anybody else's yet.
 	signalGroup(p.os, syscall.SIGKILL)
