@@ -29,7 +29,9 @@ type Group struct {
 	// pids and memory are the folders of its cgroups; empty where that controller is not used. They are the same in
 	// version 2.
 	pids, memory string
-	leader       int
+	// made are the folders that were made for it, whether they are used or not.
+	made   []string
+	leader int
 	// known are the processes that were found to belong to it, with the start time of each. Limiter.mu guards it.
 	known map[int]uint64
 	usage usage
@@ -108,6 +110,7 @@ func (l *Limiter) Group(name string, limits Limits) *Group {
 		g.memory = filepath.Join(l.memory.base, name)
 		err = l.memory.make(g.memory, limits)
 	}
+	g.made = foldersOf(g.pids, g.memory)
 	if err != nil {
 		g.fallBack(err)
 	}
@@ -117,9 +120,6 @@ func (l *Limiter) Group(name string, limits Limits) *Group {
 
 // fallBack has the group watched instead of held by cgroups. It needs Limiter.mu.
 func (g *Group) fallBack(err error) {
-	for _, dir := range foldersOf(g.pids, g.memory) {
-		_ = os.Remove(dir) // one that holds a process already is removed by the next limiter of this cgroup
-	}
 	g.pids, g.memory = "", ""
 	g.limiter.report.note("tasks and memory of some programs: watched, not limited by the kernel", err)
 }
@@ -259,9 +259,8 @@ func (g *Group) End() { g.kill() }
 func (g *Group) Close() {
 	g.limiter.mu.Lock()
 	delete(g.limiter.groups, g)
-	dirs := foldersOf(g.pids, g.memory)
 	g.limiter.mu.Unlock()
-	for _, dir := range dirs {
+	for _, dir := range g.made {
 		removeSoon(dir)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -78,12 +79,18 @@ func (d *disk) check(now time.Time, group *proclimit.Group) error {
 func (d *disk) verdict(err error) error {
 	most := d.server.cfg.Limits.Disk
 	switch {
-	case err != nil && !errors.Is(err, unix.ENOENT):
+	case cantSee(err):
 		return d.server.limitError("disk", fmt.Sprintf("how much its private folder holds can't be found out: %v", withoutPath(err)))
 	case d.used > most:
 		return d.server.limitError("disk", fmt.Sprintf("its private folder reached its limit of %d MiB, or %d files", most>>20, most/fileCost))
 	}
 	return nil
+}
+
+// cantSee reports whether an error of a measurement is the work of the program. Others, such as too many open files of
+// the gateway, pass, and the next measurement finds out more.
+func cantSee(err error) bool {
+	return errors.Is(err, errDepth) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
 
 func withoutPath(err error) error {
@@ -107,8 +114,8 @@ func (d *disk) admit() error {
 	return err
 }
 
-// makeRoom removes what was written since the process started if the file system is short of space: the mesh and other
-// servers need it. Otherwise the folder is kept.
+// makeRoom removes the files that were made since the process started if the file system is short of space: the mesh and
+// other servers need it. Otherwise the folder is kept. Older files are always kept.
 func (d *disk) makeRoom(log *slog.Logger) {
 	if d.dir == "" {
 		return
@@ -116,8 +123,10 @@ func (d *disk) makeRoom(log *slog.Logger) {
 	if _, short := space(d.dir); !short {
 		return
 	}
-	log.Error("the disk is short of space: what the process wrote to its private folder is removed", "folder", d.dir)
-	removeSince(d.dir, d.started)
+	log.Error("the disk is short of space: the files that the process made in its private folder are removed", "folder", d.dir)
+	if err := removeSince(d.server.cfg.WorkRoot, d.dir, d.started); err != nil {
+		log.Error("they can't be removed; make room on the disk", "folder", d.dir, "error", err)
+	}
 }
 
 // space returns how much a file system can take, in bytes, of which each free inode is worth fileCost, and whether that
@@ -158,12 +167,19 @@ func measure(dir string, most int64) (used int64, err error) {
 	return used, err
 }
 
-// removeSince removes what was changed since a time, by the clock of the system, which a program can't set back.
-func removeSince(dir string, since time.Time) {
-	_ = walk(dir, func(fd int, name string, st *unix.Stat_t) error {
-		changed := time.Unix(st.Ctim.Unix()) //nolint:unconvert // it has other types on other systems
+// removeSince removes what was made in a private folder since a time. The file system says when that was, which a
+// program can't change; where it does not say, everything is kept. A link on the way from root to the folder is not
+// followed: the program may have put it there.
+func removeSince(root, dir string, since time.Time) error {
+	fd, err := openBelow(root, dir)
+	if err != nil {
+		return err
+	}
+	_, mount, _ := madeAt(fd, ".")
+	return walkOpen(fd, func(fd int, name string, st *unix.Stat_t) error {
+		made, in, known := madeAt(fd, name)
 		switch {
-		case changed.Before(since.Truncate(time.Second)):
+		case !known || in != mount || made.Before(since):
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
 			_ = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) // fails where it holds older files
 		default:
@@ -173,6 +189,25 @@ func removeSince(dir string, since time.Time) {
 	})
 }
 
+// openBelow opens a folder that is below another one, and follows no links on the way.
+func openBelow(root, dir string) (int, error) {
+	inside, err := filepath.Rel(root, dir)
+	if err != nil || !filepath.IsLocal(inside) || inside == "." {
+		return -1, fmt.Errorf("%s is not a folder below %s", dir, root)
+	}
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
+	fd, err := unix.Open(root, flags, 0)
+	for _, name := range strings.Split(inside, string(filepath.Separator)) {
+		if err != nil {
+			return -1, err
+		}
+		above := fd
+		fd, err = unix.Openat(above, name, flags|unix.O_NOFOLLOW, 0)
+		_ = unix.Close(above)
+	}
+	return fd, err
+}
+
 // walk visits everything in a folder, what is in a folder before the folder itself. It follows no links, and goes to no
 // other file system.
 func walk(dir string, visit func(folder int, name string, st *unix.Stat_t) error) error {
@@ -180,6 +215,11 @@ func walk(dir string, visit func(folder int, name string, st *unix.Stat_t) error
 	if err != nil {
 		return err
 	}
+	return walkOpen(fd, visit)
+}
+
+// walkOpen is walk for an open folder, which it closes.
+func walkOpen(fd int, visit func(folder int, name string, st *unix.Stat_t) error) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		_ = unix.Close(fd)

@@ -64,7 +64,11 @@ func (l *limited) check() error {
 
 // limitError returns the error for a limit of this server.
 func (s *transport) limitError(limit, what string) *upstream.LimitError {
-	return &upstream.LimitError{Key: "servers." + s.cfg.Name + ".stdio.limits." + limit, What: what}
+	return &upstream.LimitError{Key: s.limitKey(limit), What: what}
+}
+
+func (s *transport) limitKey(limit string) string {
+	return "servers." + s.cfg.Name + ".stdio.limits." + limit
 }
 
 // checkLimits returns a [upstream.LimitError] if the process has reached a limit.
@@ -114,7 +118,9 @@ func (p *process) settleLimit() {
 	}
 	p.reason = limit
 	p.log.LogAttrs(context.Background(), slog.LevelError, "server process was ended for a limit", slog.String("limit", limit.Key), slog.String("reason", limit.What))
-	p.disk.makeRoom(p.log)
+	if limit.Key == p.server.limitKey("disk") {
+		p.disk.makeRoom(p.log)
+	}
 	p.server.mu.Lock()
 	defer p.server.mu.Unlock()
 	p.host.limited.add(limit)
