@@ -21,6 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/binding"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
@@ -282,16 +284,25 @@ func (a *asking) cover(ctx context.Context, tx *store.Tx, r *lifecycle.Record) e
 // full refuses where the caller, or somebody who stands behind it, has as many pending
 // as one may have, or has asked as often as one may.
 func (a *asking) full(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, error) {
-	for _, who := range append([]*identityv1.Principal{a.who}, a.who.GetChain()...) {
-		n, err := tx.Pending(ctx, store.Who(who))
+	for _, account := range store.Accounts(a.who) {
+		n, err := tx.Pending(ctx, account.Who)
 		if err != nil {
 			return nil, err
 		}
-		if n >= a.service.cfg.MaxPending {
-			return &approvalv1.Refusal{Code: commonv1.Code_CODE_TOO_MANY_PENDING}, nil
+		if n >= account.Times*a.service.cfg.MaxPending {
+			full := quota.Full{
+				Account: account.Key, Caller: principal.Of(a.who), Person: account.Person,
+				Held: n, Limit: account.Times * a.service.cfg.MaxPending, What: "calls that wait for people",
+			}
+			return &approvalv1.Refusal{Code: commonv1.Code_CODE_TOO_MANY_PENDING, Message: tooManyPending(&full)}, nil
 		}
 	}
 	return a.service.tooOften(ctx, tx, a.who)
+}
+
+// tooManyPending says whose calls wait, and what the caller can do.
+func tooManyPending(full *quota.Full) string {
+	return full.Error() + " (approvals.max_pending). Wait for one of them, or until people have decided, and then make this call again."
 }
 
 // tooOften refuses where people were asked as often as they may be for a caller, or for

@@ -173,9 +173,9 @@ func TestT1WhatChangesWaitsForAnOperator(t *testing.T) {
 		t.Errorf("one caller is shown %q", shown)
 	}
 	p.up.List(changed)
-	p.want("list_notes", "tool_changed") // for everybody, until a person has decided
+	p.want("list_notes", "") // for other sessions
 	p.restarts()
-	p.want("list_notes", "tool_changed")
+	p.want("list_notes", "")
 	diff := p.catalog("diff", "raw", "list_notes")
 	holds(t, diff, 0, diff.Stdout, "it was listed to default/", "of everybody")
 	_, digest, _ := strings.Cut(diff.Stdout, "--digest ")

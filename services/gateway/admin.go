@@ -12,7 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -38,8 +38,12 @@ var errPageToken = errors.New("page_token is none of this list")
 // errNoDecision means that no record of a decision is kept here.
 var errNoDecision = errors.New("no decision of that id is kept on this gateway: it may be older than the journal keeps, or another gateway's; `sluice decisions tail` lists the newest")
 
-// GetStatus implements gatewayv1.GatewayServiceServer.
-func (s *Service) GetStatus(context.Context, *gatewayv1.GetStatusRequest) (*gatewayv1.GetStatusResponse, error) {
+// home is the tenant of the installation. Its people see the servers, which are the installation's.
+const home = "default"
+
+// GetStatus implements gatewayv1.GatewayServiceServer. Servers and the journal's counts tell of all tenants: people of
+// other tenants than the installation's get neither, and the sessions of their own tenant.
+func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) (*gatewayv1.GetStatusResponse, error) {
 	why := s.NotReady()
 	resp := &gatewayv1.GetStatusResponse{
 		Version:        s.cfg.Version,
@@ -48,12 +52,37 @@ func (s *Service) GetStatus(context.Context, *gatewayv1.GetStatusRequest) (*gate
 		NotReady:       why,
 		Degraded:       s.Degraded(),
 		PolicyRevision: s.kept.Revision(),
-		Sessions:       int32(s.sessions.Len()),
 		JournalHealthy: s.journal.Healthy() == nil,
-		Journal: &gatewayv1.JournalStatus{
-			Head: journal.HeadToProto(s.journal.Head()), Check: journal.CheckToProto(s.journal.Check()),
-		},
 	}
+	if !seesAll(authn.CallerOf(ctx)) {
+		resp.OwnTenantOnly = true
+		resp.Sessions = int32(len(s.sessions.List(tenantOf(ctx))))
+		return resp, nil
+	}
+	resp.Sessions = int32(s.sessions.Len())
+	room := s.journal.Room()
+	resp.Journal = &gatewayv1.JournalStatus{
+		Head: journal.HeadToProto(s.journal.Head()), Check: journal.CheckToProto(s.journal.Check()),
+		CallsRoomBytes: room.Bytes, CallsBytes: room.Used,
+	}
+	if room.Lasts > 0 {
+		resp.Journal.CallsRoomLasts = durationpb.New(room.Lasts)
+	}
+	resp.Servers = s.serverStatuses()
+	return resp, nil
+}
+
+// seesAll reports whether a caller may read what is of no single tenant: people of the installation's tenant, and roles
+// that speak for themselves or for one of them.
+func seesAll(caller *authn.Caller) bool {
+	if caller == nil {
+		return false
+	}
+	return caller.Tenant() == home || caller.Person == nil && caller.Principal == nil
+}
+
+// serverStatuses returns how the configured servers are, by name.
+func (s *Service) serverStatuses() (all []*gatewayv1.ServerStatus) {
 	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
 		up := s.servers[name]
 		status := &gatewayv1.ServerStatus{Name: name, Transport: up.Transport(), InFlight: up.InFlight(), LastError: up.LastError(), Revisions: s.edge.Spoken(name)}
@@ -64,9 +93,9 @@ func (s *Service) GetStatus(context.Context, *gatewayv1.GetStatusRequest) (*gate
 			r := s.held(name)
 			status.Sandbox = &gatewayv1.Sandbox{By: r.By, Held: r.Held, NotHeld: slices.Concat(r.NotHeld, r.Opened), Why: r.Why}
 		}
-		resp.Servers = append(resp.Servers, status)
+		all = append(all, status)
 	}
-	return resp, nil
+	return all
 }
 
 // ListSessions implements gatewayv1.GatewayServiceServer. A session that is used
@@ -135,27 +164,6 @@ func (s *Service) GetDecision(ctx context.Context, req *gatewayv1.GetDecisionReq
 	return resp, nil
 }
 
-// ListDecisions implements gatewayv1.GatewayServiceServer.
-func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecisionsRequest) (*gatewayv1.ListDecisionsResponse, error) {
-	at, err := placeOf(req.GetPageToken())
-	if err != nil {
-		return nil, toStatus(err)
-	}
-	resp, size, most := new(gatewayv1.ListDecisionsResponse), 0, cmp.Or(int(req.GetPageSize()), defaultPage)
-	for listed, err := range s.journal.Backward(ctx, at, filter(ctx, req.GetFilter())) {
-		if err != nil {
-			return nil, fmt.Errorf("read the journal: %w", err)
-		}
-		rec := journal.ToProto(&listed.Record)
-		if size += proto.Size(rec); len(resp.GetRecords()) == most || size > maxList {
-			resp.NextPageToken = fmt.Sprintf("%d-%d", at.Calls, at.Refusals)
-			break
-		}
-		resp.Records, at = append(resp.Records, rec), listed.Place
-	}
-	return resp, nil
-}
-
 // placeOf reads the token of a page of records; without one it begins with the newest.
 func placeOf(token string) (at journal.Place, err error) {
 	if token == "" {
@@ -206,7 +214,7 @@ func tenantOf(ctx context.Context) string {
 func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
 	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {
-		seen := r.Tenant == tenant || r.Tenant == "" && tenant == "default"
+		seen := r.Tenant == tenant || r.Tenant == "" && tenant == home
 		return tenant != "" && seen && matches(r, f)
 	}
 }
@@ -215,7 +223,9 @@ func matches(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	switch {
 	case f == nil:
 		return true
-	case f.GetServer() != "" && f.GetServer() != r.Server,
+	case f.GetSince() != nil && r.Time.Before(f.GetSince().AsTime()),
+		f.GetUntil() != nil && !r.Time.Before(f.GetUntil().AsTime()),
+		f.GetServer() != "" && f.GetServer() != r.Server,
 		f.GetTool() != "" && f.GetTool() != r.Tool,
 		f.GetSubject() != "" && f.GetSubject() != r.Subject,
 		len(f.GetCodes()) > 0 && !slices.Contains(f.GetCodes(), journal.CodeOf(r.Code)),
@@ -246,7 +256,7 @@ func toStatus(err error) error {
 	case errors.Is(err, journal.ErrSlow):
 		return &rpc.Error{Code: codes.ResourceExhausted, Reason: "WATCHER_TOO_SLOW", Err: err}
 	case errors.Is(err, errRepeat):
-		return &rpc.Error{Code: codes.FailedPrecondition, Reason: "IDEMPOTENCY_NOT_OFFERED", Err: err}
+		return &rpc.Error{Code: codes.Unimplemented, Reason: "NOT_SERVED", Err: err}
 	case errors.Is(err, errArguments):
 		return &rpc.Error{Code: codes.InvalidArgument, Reason: "JSON_INVALID", Err: err}
 	case errors.Is(err, edge.ErrServer):

@@ -304,7 +304,7 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 			t.Error("a server that is away opens a session")
 		}
 	}
-	resp, err := s.GetStatus(t.Context(), nil)
+	resp, err := s.GetStatus(as(t, "default"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

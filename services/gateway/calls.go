@@ -31,8 +31,8 @@ const (
 	maxProgress = 64
 )
 
-// errRepeat means that a call asks for a promise that is not given yet.
-var errRepeat = errors.New("calls can't be made safe to repeat in this version: leave idempotency_key empty")
+// errRepeat means that a call has an idempotency key.
+var errRepeat = errors.New("CallToolRequest.idempotency_key is not served in this version, and the call was not made: leave it empty, and ask GetDecision what became of a call before you repeat it")
 
 // errArguments means that arguments are no JSON object.
 var errArguments = errors.New("arguments_json is no JSON object")

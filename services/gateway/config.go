@@ -87,6 +87,8 @@ type Server struct {
 	Recycle int
 	// Limits are what one process may take; the zero value means the defaults.
 	Limits stdio.Limits
+	// Processes is how many processes all principals may have together; 0 means 256.
+	Processes int
 	// Sandbox says what the program is kept away from; the zero value starts none
 	// unless everything holds.
 	Sandbox Sandbox
@@ -188,8 +190,8 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 		cfg.Proxies = append(cfg.Proxies, network)
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
-		s, err := serverFrom(f, f.Servers[name], env)
-		if err != nil {
+		s, bad := serverFrom(f, f.Servers[name], env)
+		for _, err := range bad {
 			errs = append(errs, fmt.Errorf("servers.%s: %w", name, err))
 		}
 		cfg.Servers[name] = s
@@ -197,49 +199,57 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	return cfg, errors.Join(errs...)
 }
 
-func serverFrom(f *config.File, s config.Server, env config.Env) (Server, error) {
-	out := Server{Unwrap: s.Unwrap, Timeout: s.Timeout}
-	var err error
+// serverFrom returns what a server's entry says, and each reference in it that can't be resolved.
+func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, bad []error) {
+	out = Server{Unwrap: s.Unwrap, Timeout: s.Timeout}
 	switch {
 	case s.HTTP != nil:
 		out.URL = s.HTTP.URL
-		out.Headers, out.Secrets, err = resolve(f, s.HTTP.Headers, env)
+		out.Headers, out.Secrets, bad = resolve(f, s.HTTP.Headers, env)
+		out.Secrets = append(out.Secrets, config.URLSecrets(s.HTTP.URL)...)
 	case s.GRPC != nil:
 		out.Target, out.Plaintext = s.GRPC.Target, s.GRPC.Plaintext
 		if s.GRPC.CA != "" {
 			out.CA = f.Path(s.GRPC.CA)
 		}
-		out.Headers, out.Secrets, err = resolve(f, s.GRPC.Headers, env)
+		out.Headers, out.Secrets, bad = resolve(f, s.GRPC.Headers, env)
 	case s.Stdio != nil:
 		out.Command = s.Stdio.Command
-		out.Remove, out.Recycle = s.Stdio.Remove, s.Stdio.Recycle
+		out.Remove, out.Recycle, out.Processes = s.Stdio.Remove, s.Stdio.Recycle, s.Stdio.Processes
 		out.Shared = s.Stdio.Per == "shared"
 		out.Limits = stdio.Limits{Tasks: s.Stdio.Limits.Tasks, Memory: int64(s.Stdio.Limits.Memory), Disk: int64(s.Stdio.Limits.Disk)}
 		out.Sandbox = sandboxFrom(f, &s.Stdio.Sandbox)
 		if s.Stdio.Dir != "private" {
 			out.Dir = f.Path(s.Stdio.Dir)
 		}
-		out.Env, out.Secrets, err = resolve(f, s.Stdio.Env, env)
+		out.Env, out.Secrets, bad = resolve(f, s.Stdio.Env, env)
 	}
-	return out, err
+	return out, bad
 }
 
-// resolve returns what goes to a server, and what of it is secret.
-func resolve(f *config.File, values map[string]config.Secret, env config.Env) (out map[string]string, secrets []string, err error) {
+// resolve returns what goes to a server, what of it is secret, and what can't be resolved, by key.
+func resolve(f *config.File, values map[string]config.Secret, env config.Env) (out map[string]string, secrets []string, bad []error) {
 	out = make(map[string]string, len(values))
-	for key, value := range values {
-		if out[key], err = value.Resolve(f, env); err != nil {
-			return nil, nil, fmt.Errorf("%s: %w", key, err)
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		value := values[key]
+		text, err := value.Resolve(f, env)
+		if err != nil {
+			for line := range strings.Lines(err.Error()) { // each of its references
+				bad = append(bad, fmt.Errorf("%s: %s", key, strings.TrimSuffix(line, "\n")))
+			}
+			continue
 		}
+		out[key] = text
 		for _, ref := range value.References() {
 			secret, err := ref.Resolve(f, env)
 			if err != nil {
-				return nil, nil, fmt.Errorf("%s: %w", key, err)
+				bad = append(bad, fmt.Errorf("%s: %w", key, err))
+				continue
 			}
 			secrets = append(secrets, secret)
 		}
 	}
-	return out, secrets, nil
+	return out, secrets, bad
 }
 
 // Validate returns everything that is wrong with the configuration.

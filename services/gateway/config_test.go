@@ -66,6 +66,10 @@ func TestFromFileResolvesSecrets(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	file.Servers["keyed"] = config.Server{HTTP: &config.HTTPServer{URL: "http://localhost/mcp?api_key=canary-1"}, Timeout: time.Second}
+	if keyed, err := gateway.FromFile(&file, func(string) (string, bool) { return "s3cret", true }); err != nil || !slices.Equal(keyed.Servers["keyed"].Secrets, []string{"canary-1"}) {
+		t.Errorf("a key in a url is no secret: %+v, %v", keyed.Servers["keyed"], err)
+	}
 	secrets := []string{"s3cret"} // what surrounds a reference is none
 	if s := cfg.Servers["web"]; s.Headers["Authorization"] != "Bearer s3cret" || !slices.Equal(s.Secrets, secrets) {
 		t.Errorf("%+v", s)
@@ -80,6 +84,30 @@ func TestFromFileResolvesSecrets(t *testing.T) {
 
 // Every setting that the gateway reads changes its own part of the configuration
 // and nothing else, and every such part has a setting.
+func TestFromFile_NamesEveryReferenceThatCannotBeResolved(t *testing.T) {
+	t.Parallel()
+	file := config.Default()
+	file.Servers = map[string]config.Server{
+		"a": {HTTP: &config.HTTPServer{URL: "http://h/mcp", Headers: map[string]config.Secret{"X-One": "${env:ONE}", "X-Two": "${env:TWO}-${plain:THREE}"}}},
+		"b": {Stdio: &config.StdioServer{Command: []string{"x"}, Env: map[string]config.Secret{"FOUR": "${file:/none/such}", "FIVE": "${vault:5}", "GOOD": "${plain:HOME}", "KEY": "${env:KEY}"}}},
+	}
+	cfg, err := gateway.FromFile(&file, func(name string) (string, bool) { return "value of " + name, name == "HOME" || name == "KEY" })
+	if err == nil {
+		t.Fatal("nothing is wrong")
+	}
+	for _, want := range []string{
+		"servers.a: X-One: the environment variable ONE is not set", "servers.a: X-Two: the environment variable TWO is not set", "servers.a: X-Two: the environment variable THREE is not set",
+		"servers.b: FOUR: read the secret: open /none/such", "servers.b: FIVE: it begins like a reference and is none",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("it does not name %q:\n%v", want, err)
+		}
+	}
+	if b := cfg.Servers["b"]; b.Env["GOOD"] != "value of HOME" || !slices.Equal(b.Secrets, []string{"value of KEY"}) {
+		t.Errorf("what is no secret is %q, and secrets are %q", b.Env["GOOD"], b.Secrets)
+	}
+}
+
 func TestFromFileReadsEverySetting(t *testing.T) {
 	t.Parallel()
 	web := func(f *config.File) *config.HTTPServer { return f.Servers["web"].HTTP }
@@ -124,6 +152,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"local.Env", func(f *config.File) { local(f).Env = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
 		{"local.Shared", func(f *config.File) { local(f).Per = "shared" }, true},
 		{"local.Recycle", func(f *config.File) { local(f).Recycle = 7 }, 7},
+		{"local.Processes", func(f *config.File) { local(f).Processes = 9 }, 9},
 		{"local.Remove", func(f *config.File) { local(f).Remove = []string{"lock"} }, []string{"lock"}},
 		{"local.Dir", func(f *config.File) { local(f).Dir = "/srv" }, "/srv"},
 		{

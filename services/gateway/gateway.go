@@ -33,6 +33,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
@@ -216,7 +217,11 @@ func (s *Service) newMethods(name string, server Server) (upstream.Transport, er
 	if err != nil {
 		return nil, fmt.Errorf("server %s: %w", name, err)
 	}
-	return grpctools.New(cfg, grpctools.Deps{Conn: conn, Log: s.deps.Log})
+	over, err := grpctools.New(cfg, grpctools.Deps{Conn: conn, Close: conn.Close, Log: s.deps.Log})
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return over, nil
 }
 
 func (s *Service) newEdge() (err error) {
@@ -319,9 +324,13 @@ func (s *Service) NotReady() []string {
 	return why
 }
 
-// Degraded says which other roles are away, and whether the disk is full; empty where all is well. Anybody may read it.
+// Degraded says which other roles are away or do not work together, and whether the journal's disk is full; empty if all
+// is well. Anybody may read it.
 func (s *Service) Degraded() []string {
 	why := s.peers.missing()
+	if s.pipeline != nil && s.pipeline.Miscounting() {
+		why = append(why, attempt.Miscounted)
+	}
 	if s.journal.Short() {
 		why = append(why, "the disk of the journal is full: records go into the space that it has reserved, for some thousand calls; make room")
 	}

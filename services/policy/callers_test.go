@@ -1,9 +1,11 @@
 package policy_test
 
 import (
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
@@ -48,7 +50,7 @@ func TestAnAgentIsRefusedBeforeItLearnsWhatIsOffered(t *testing.T) {
 	_, err := policyv1.NewPolicyServiceClient(s.Person(t, "agent")).ListRevisions(t.Context(), new(policyv1.ListRevisionsRequest))
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
 	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "viewer")).ListRevisions(t.Context(), new(policyv1.ListRevisionsRequest))
-	rpctest.WantStatus(t, err, codes.Unimplemented, "")
+	rpctest.WantStatus(t, err, codes.Unimplemented, "NOT_SERVED")
 	_, err = policyv1.NewPolicyServiceClient(s.Person(t, "agent")).ExplainCall(t.Context(), new(policyv1.ExplainCallRequest))
 	rpctest.WantStatus(t, err, codes.PermissionDenied, "CALLER_REFUSED")
 }
@@ -56,4 +58,55 @@ func TestAnAgentIsRefusedBeforeItLearnsWhatIsOffered(t *testing.T) {
 func TestTheRoleServes(t *testing.T) {
 	t.Parallel()
 	serve(t, options{}).CheckHealth(t, "policy")
+}
+
+// What the contract has and this version does not serve says so, and what to use instead.
+func TestNotServed_AnswerSaysWhatToUseInstead(t *testing.T) {
+	t.Parallel()
+	s := serve(t, options{})
+	client := policyv1.NewPolicyServiceClient(s.Person(t, "operator"))
+	documents := []*policyv1.Document{{Path: "p.yaml", Text: document}}
+	for method, tt := range map[string]struct {
+		call    func() error
+		instead string
+	}{
+		"ListRevisions": {func() error {
+			_, err := client.ListRevisions(t.Context(), new(policyv1.ListRevisionsRequest))
+			return err
+		}, "GetRevision"},
+		"TestDocuments": {func() error {
+			_, err := client.TestDocuments(t.Context(), &policyv1.TestDocumentsRequest{Documents: documents})
+			return err
+		}, "policy explain"},
+		"SimulateCall": {func() error {
+			_, err := client.SimulateCall(t.Context(), &policyv1.SimulateCallRequest{Documents: documents, Call: call("read"), Subject: ana()})
+			return err
+		}, "policy explain"},
+		"DiffRevisions": {func() error {
+			_, err := client.DiffRevisions(t.Context(), &policyv1.DiffRevisionsRequest{Documents: documents})
+			return err
+		}, "files"},
+		"ReplayCalls": {func() error {
+			stream, err := client.ReplayCalls(t.Context(), &policyv1.ReplayCallsRequest{Documents: documents, From: timestamppb.Now()})
+			if err != nil {
+				return err
+			}
+			_, err = stream.Recv()
+			return err
+		}, "decisions tail"},
+		"SuggestDocument": {func() error {
+			_, err := client.SuggestDocument(t.Context(), new(policyv1.SuggestDocumentRequest))
+			return err
+		}, "policy suggest"},
+		"ImportDocument": {func() error {
+			_, err := client.ImportDocument(t.Context(), &policyv1.ImportDocumentRequest{Dialect: policyv1.Dialect_DIALECT_HOSTED_JSON})
+			return err
+		}, "policy suggest"},
+	} {
+		err := tt.call()
+		rpctest.WantStatus(t, err, codes.Unimplemented, "NOT_SERVED")
+		if text := err.Error(); !strings.Contains(text, method+" is not served in this version") || !strings.Contains(text, tt.instead) {
+			t.Errorf("%s: %s", method, text)
+		}
+	}
 }

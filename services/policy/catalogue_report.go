@@ -155,6 +155,9 @@ func receive(stream reports) (tools []*policyv1.ToolDefinition, err error) {
 func (s *Service) report(ctx context.Context, server string, r catalog.Report) ([]catalog.State, error) {
 	settings := s.settings(server)
 	twice := catalog.Twice(r.Tools)
+	if twice != "" && r.To != "" { // the list is one session's, and stops no other
+		return nil, fmt.Errorf("%w: %q", errDuplicate, twice)
+	}
 	if before := s.active.Load().known.servers[server]; before != nil && twice == "" {
 		out, err := before.Report(r, settings, time.Now(), func(catalog.Digest) (string, error) { return "", errKept })
 		if err == nil && out.Server == before {

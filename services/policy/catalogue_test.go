@@ -230,7 +230,8 @@ func TestT1WhatACallerIsShownCounts(t *testing.T) {
 	if _, err := l.send(asAna(t.Context()), head, other); err != nil {
 		t.Fatal(err)
 	}
-	l.want(no, commonv1.Code_CODE_TOOL_CHANGED, get)
+	l.want(ok, quiet, get) // which other sessions were shown
+	l.want(no, commonv1.Code_CODE_TOOL_CHANGED, other)
 	page := l.page("get_file")
 	if page.GetHistory()[0].GetSeenBy() != "default/ana" {
 		t.Errorf("the page: %v", page)
@@ -242,6 +243,17 @@ func TestT1WhatACallerIsShownCounts(t *testing.T) {
 	l.want(no, commonv1.Code_CODE_TOOL_CHANGED, other)
 	_, err := l.send(asAna(t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25", Whole: true}, get)
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LIST_INVALID")
+}
+
+// T1: a list of one session that names a tool twice is refused, and stops nothing for others.
+func TestT1AListOfOneSessionStopsNoServer(t *testing.T) {
+	t.Parallel()
+	l := newLibrary(t, pinned(t))
+	get := definition("get_file", "Gets a file.")
+	l.lists(get)
+	_, err := l.send(asAna(t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25"}, get, definition("get_file", "Another."))
+	rpctest.WantStatus(t, err, codes.InvalidArgument, "TOOL_DUPLICATE")
+	l.want(ok, quiet, get)
 }
 
 // T1: a list that names a tool twice stops its server.

@@ -151,6 +151,17 @@ func packExplanation(set *activeSet, e engine.Explanation, f *engine.Facts) *pol
 	return out
 }
 
+// withholdRules removes what an explanation says of rules that did not match, and what the others want: people of
+// other tenants than the installation's would read its documents a call at a time.
+func withholdRules(e *policyv1.ExplainCallResponse) {
+	e.Rules = slices.DeleteFunc(e.GetRules(), func(r *policyv1.ConsideredRule) bool { return !r.GetMatched() })
+	for _, r := range e.GetRules() {
+		for _, c := range r.GetChecks() {
+			c.Want = ""
+		}
+	}
+}
+
 // packCode finds a code of the core in the closed list. One that is not there
 // can't be, and refuses all the same.
 func packCode(c engine.Code) commonv1.Code {

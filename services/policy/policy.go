@@ -43,7 +43,7 @@ var (
 	errTooOld         = errors.New("the revision that was asked for is not active here yet")
 	errSubject        = errors.New("a subject may be named by operators alone: a role's caller is the principal of its metadata")
 	errSubjectMissing = errors.New("name the subject on whose behalf the call would be made")
-	errTenant         = errors.New("that is for operators of the tenant \"default\": others name their own tenant, change no policies and read no catalogue")
+	errTenant         = errors.New("that is for people of the tenant \"default\": people of other tenants name their own tenant, read and change no policy documents and read no catalogue")
 	errInFiles        = errors.New("the policies come from files: change those")
 	errAttest         = errors.New("a signature is for roles alone: who asks about others gets none")
 	errParams         = errors.New("params_json can't be read")
@@ -61,8 +61,7 @@ type Deps struct {
 }
 
 // Service implements policyv1.PolicyServiceServer, and with its parts the other
-// contracts of the policy role. Methods that this version does not offer answer
-// UNIMPLEMENTED.
+// contracts of the policy role.
 type Service struct {
 	policyv1.UnimplementedPolicyServiceServer
 
@@ -243,7 +242,11 @@ func (s *Service) ExplainCall(ctx context.Context, req *policyv1.ExplainCallRequ
 		return nil, toStatus(err)
 	}
 	call := s.unpackCall(ctx, set, req.GetCall(), who)
-	return packExplanation(set, set.Explain(call), &call.Facts), nil
+	out := packExplanation(set, set.Explain(call), &call.Facts)
+	if !readsDocuments(authn.CallerOf(ctx)) {
+		withholdRules(out)
+	}
+	return out, nil
 }
 
 // CheckServer implements policyv1.PolicyServiceServer.

@@ -80,7 +80,8 @@ func (r *reloading) effect(tool string) policyv1.Effect {
 
 func (r *reloading) get() *policyv1.GetRevisionResponse {
 	r.Helper()
-	resp, err := r.svc.GetRevision(r.Context(), new(policyv1.GetRevisionRequest))
+	ctx := authn.WithCaller(r.Context(), &authn.Caller{Role: authv1.Role_ROLE_GATEWAY})
+	resp, err := r.svc.GetRevision(ctx, new(policyv1.GetRevisionRequest))
 	if err != nil {
 		r.Fatal(err)
 	}

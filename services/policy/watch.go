@@ -34,13 +34,33 @@ func (a *activeSet) reaches(activation string) bool {
 	return ok && err == nil && (short == a.short() || at < a.activated.UnixNano())
 }
 
-// describe returns the set as the contract has it, for a caller: suggestions may
-// name people of any tenant, which is not for everybody to read.
+// notYours is the finding that people of other tenants get instead of those of the installation's documents.
+func notYours() *policyv1.Finding {
+	return &policyv1.Finding{
+		Severity: policyv1.Severity_SEVERITY_ERROR, Check: "load",
+		Message: "newer policy documents do not load; `sluice status` shows people of the tenant \"default\" why",
+	}
+}
+
+// readsDocuments reports whether a caller may read the policy documents and their findings. The documents are the
+// installation's: roles and people of the tenant "default" read them.
+func readsDocuments(caller *authn.Caller) bool {
+	return caller != nil && (caller.Tenant() == home || caller.Person == nil && caller.Principal == nil)
+}
+
+// describe returns the set as a message for a caller. Findings quote documents, and their suggestions name people of
+// all tenants: operators of the installation alone read suggestions.
 func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	out := &policyv1.Revision{
 		Id: a.Revision(), Activated: timestamppb.New(a.activated), Activation: a.activation(), Active: true, Rejected: a.rejected,
 	}
-	if caller != nil && (caller.Person == nil || runsAll(caller)) {
+	switch {
+	case !readsDocuments(caller):
+		if len(a.rejected) > 0 {
+			out.Rejected = []*policyv1.Finding{notYours()}
+		}
+		return out
+	case caller.Person == nil || runsAll(caller):
 		return out
 	}
 	out.Rejected = make([]*policyv1.Finding, len(a.rejected))
@@ -51,9 +71,13 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	return out
 }
 
-// GetRevision implements policyv1.PolicyServiceServer for the active revision, once no call
-// is judged by an older one: of those that come from files no other is kept.
+// GetRevision implements policyv1.PolicyServiceServer. It returns the active revision once this process judges no call by
+// an older one. Older revisions are not kept, because the documents come from files.
 func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequest) (*policyv1.GetRevisionResponse, error) {
+	caller := authn.CallerOf(ctx)
+	if !readsDocuments(caller) {
+		return nil, toStatus(errTenant)
+	}
 	set := s.active.Load()
 	if set == nil {
 		return nil, toStatus(errNoPolicy)
@@ -64,7 +88,7 @@ func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequ
 	if err := s.settle(ctx, set); err != nil {
 		return nil, err
 	}
-	return &policyv1.GetRevisionResponse{Revision: set.describe(authn.CallerOf(ctx)), Documents: set.documents}, nil
+	return &policyv1.GetRevisionResponse{Revision: set.describe(caller), Documents: set.documents}, nil
 }
 
 // WatchRevision implements policyv1.PolicyServiceServer. People are told of a revision once

@@ -4,6 +4,7 @@ package ratelimit
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -43,6 +44,8 @@ type Service struct {
 
 	store store.Store
 	log   *slog.Logger
+	// instance names the counts of this process since its start.
+	instance string
 }
 
 // New returns a Service that keeps its buckets in memory.
@@ -57,7 +60,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ratelimit: %w", err)
 	}
-	return &Service{store: memory, log: deps.Log}, nil
+	return &Service{store: memory, log: deps.Log, instance: rand.Text()}, nil
 }
 
 // Register implements rpc.Service.
@@ -80,7 +83,9 @@ func (s *Service) ReserveLimits(ctx context.Context, req *ratelimitv1.ReserveLim
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return pack(req, answer), nil
+	resp := pack(req, answer)
+	resp.Instance = s.instance
+	return resp, nil
 }
 
 // RenewLease implements ratelimitv1.RateLimitServiceServer.

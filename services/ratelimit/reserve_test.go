@@ -286,3 +286,22 @@ func TestExactlySoManyOfManyAtOnceAreGranted(t *testing.T) {
 	}
 	l.wantLeft(t, limit("b", "1000"), "900")
 }
+
+func TestReserve_AnswersNameTheProcessThatCounts(t *testing.T) {
+	t.Parallel()
+	one, other := standard(t), standard(t)
+	ask := func(l *limiter, key, most string) string {
+		resp, err := l.of(t, "default").ReserveLimits(of(t, "default"), request(key, limit("a", most)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetInstance()
+	}
+	first := ask(one, "k", "1")
+	if refused := ask(one, "k2", "1"); first == "" || len(first) > 64 || refused != first {
+		t.Errorf("one process names itself %q and, where it refuses, %q", first, refused)
+	}
+	if second := ask(other, "k", "1"); second == "" || second == first {
+		t.Errorf("another process names itself %q, as %q", second, first)
+	}
+}

@@ -41,8 +41,7 @@ func TestPersonDay_BoundsAllAgentsOfAPerson(t *testing.T) {
 		"tokens": {wasmagent.PersonDay{Tokens: 1000}, "all agents of ana together may use 1000 tokens a day, and 1200 are used; this renews at "},
 		"cost":   {wasmagent.PersonDay{Cost: "0.001"}, "all agents of ana together may use 0.001 US dollars a day, and 0.0012 are used; this renews at "},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+		t.Run(name, func(t *testing.T) { // in turn: they share the provider
 			l := newLife(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return ran(""), nil })
 			l.end()
 			l.cfg.PersonDay = c.bound

@@ -204,6 +204,7 @@ var forgeries = map[string]struct {
 			r.Kept[0].Snapshot.Digest, r.Kept[0].Snapshot.SizeBytes = digest, size
 		})
 	}},
+	"a whole turn, in the journal alone": {"file", "b.txt", func(f *forger, id string) { f.cut(id, 7) }},
 	"a snapshot's state alone": {"snapshot", "", func(f *forger, id string) {
 		f.record(id, func(r *wasmstorev1.Record) {
 			f.stateAt(id, r.GetKept()[0].GetStateKey(), func(s *wasmstorev1.State) { s.Files = nil })
@@ -262,7 +263,7 @@ func (c client) takesNothing(name, id, reason string) {
 
 // What is read of an agent and is not what its journal says is found, whatever part it is, and the agent
 // takes no more prompts.
-func TestVerify_NamesWhatWasForgedInTheStore(t *testing.T) {
+func TestX10Verify_NamesWhatWasForgedInTheStore(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
 	ids := l.forgedAgents(slices.Collect(maps.Keys(forgeries)), func(f *forger, name, id string) { forgeries[name].do(f, id) })
@@ -279,7 +280,7 @@ func TestVerify_NamesWhatWasForgedInTheStore(t *testing.T) {
 }
 
 // An agent whose service has not ended is compared as it is stored, not as the service remembers it.
-func TestVerify_ReadsTheStoreOfAServiceThatRuns(t *testing.T) {
+func TestX10Verify_ReadsTheStoreOfAServiceThatRuns(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
 	c := l.agent(t, "ana")
@@ -310,7 +311,9 @@ func TestVerify_ReadsTheStoreOfAServiceThatRuns(t *testing.T) {
 
 // damages are changes of a journal.
 var damages = map[string]func(f *forger, id string){
-	"a byte":           func(f *forger, id string) { f.event(id, 6, func(text []byte) []byte { text[len(text)-1] ^= 1; return text }) },
+	"a byte": func(f *forger, id string) {
+		f.event(id, 6, func(text []byte) []byte { text[len(text)-1] ^= 1; return text })
+	},
 	"an event removed": func(f *forger, id string) { f.exec("DELETE FROM events WHERE id = $1 AND place = 7", id) },
 	"its end removed": func(f *forger, id string) {
 		f.exec("DELETE FROM events WHERE id = $1 AND place = (SELECT max(place) FROM events WHERE id = $1)", id)
@@ -372,10 +375,10 @@ func (f *forger) journal(id string) (all []*wasmstorev1.StoredEvent) {
 }
 
 // cut takes events from the end of a journal, and has the record name the end that is left.
-func (f *forger) cut(id string, events int) {
+func (f *forger) cut(id string, n int) {
 	f.t.Helper()
 	all := f.journal(id)
-	last := len(all) - events
+	last := len(all) - n
 	f.exec("DELETE FROM events WHERE id = $1 AND place > $2", id, last)
 	f.record(id, func(r *wasmstorev1.Record) {
 		end := all[last-1].GetEvent()
@@ -413,7 +416,7 @@ func (f *forger) old(id string) {
 
 // A journal that was changed, cut off or is shorter than what is stored is found, and the agent takes no
 // more prompts.
-func TestVerify_FindsAJournalThatWasChanged(t *testing.T) {
+func TestX10Verify_FindsAJournalThatWasChanged(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
 	ids := l.forgedAgents(slices.Collect(maps.Keys(damages)), func(f *forger, name, id string) { damages[name](f, id) })
@@ -428,7 +431,7 @@ func TestVerify_FindsAJournalThatWasChanged(t *testing.T) {
 }
 
 // An agent whose journal was changed behind a snapshot can be forked from the snapshot, and no other way.
-func TestFork_OfABrokenAgentBeginsWithASnapshotThatIsCovered(t *testing.T) {
+func TestX10Fork_OfABrokenAgentBeginsWithASnapshotThatIsCovered(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
 	ids := l.forgedAgents([]string{"behind", "before", "manifest"}, func(f *forger, name, id string) {
@@ -452,6 +455,9 @@ func TestFork_OfABrokenAgentBeginsWithASnapshotThatIsCovered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: made.GetAgent().GetId()}); err != nil || !made.GetAgent().GetIsStopped() {
+		t.Fatalf("it is %v: %v", made, err)
+	}
 	c.answers(made.GetAgent().GetId(), "write d.txt four")
 	c.matches(made.GetAgent().GetId())
 	_, err = fork("before", snapshot("before"))
@@ -462,7 +468,7 @@ func TestFork_OfABrokenAgentBeginsWithASnapshotThatIsCovered(t *testing.T) {
 
 // Of an agent from before journals covered what is stored nothing is proved of that; it goes on, and what
 // is changed in the store from then on is found.
-func TestVerify_SaysNotCoveredOfAnOlderAgent(t *testing.T) {
+func TestX10Verify_SaysNotCoveredOfAnOlderAgent(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
 	ids := l.forgedAgents([]string{"older", "forged", "goes on"}, func(f *forger, name, id string) {

@@ -202,6 +202,11 @@ func (a *Apart) Kill(t *testing.T, role authv1.Role) {
 func (a *Apart) Stop(t *testing.T, role authv1.Role) error {
 	t.Helper()
 	a.Signal(t, role, syscall.SIGTERM)
+	return a.Wait(role)
+}
+
+// Wait waits until a role's process that was told to stop has ended, and returns how it ended.
+func (a *Apart) Wait(role authv1.Role) error {
 	p := a.roles[role]
 	select {
 	case <-p.ended:

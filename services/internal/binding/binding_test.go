@@ -70,6 +70,8 @@ func TestA1WhatIsBound(t *testing.T) {
 		},
 		"the default method":           func(_ *identityv1.Principal, c *approvalv1.BoundCall) { c.Call.Method = "" },
 		"another progress token":       replace(`"progressToken":1`, `"progressToken":"x","traceparent":"00","dev.sluice/approval":"a"`),
+		"what the protocol says":       replace(`"progressToken":1`, `"progressToken":"`+strings.Repeat(`\u0061`, 128)+`","io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"io.modelcontextprotocol/logLevel":"info"`),
+		"other capabilities":           replace(`"progressToken":1`, `"io.modelcontextprotocol/clientCapabilities":{"experimental":{"x":{}}}`),
 		"other numbers of clients'":    replace(`"progressToken":1`, `"claudecode/toolUseId":"toolu_1","vscode.conversationId":"c","vscode.requestId":"r"`),
 		"no _meta":                     replace(`,"_meta":{"progressToken":1}`, ""),
 		"white space":                  replace(`:`, " : "),
@@ -127,6 +129,30 @@ func TestWhatIsKept(t *testing.T) {
 		_, got, err := binding.Bind(nil, &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: params}})
 		if err != nil || got != want {
 			t.Errorf("%s is kept as %s, %v; want %s", params, got, err, want)
+		}
+	}
+}
+
+// A1, I4: a key of the sending that says more than a number or a short text is part of what is approved, and is kept, so
+// that people see it.
+func TestA1AKeyOfTheSendingThatSaysMoreIsBound(t *testing.T) {
+	t.Parallel()
+	same, long := digest(t, nil), strings.Repeat("a", 129)
+	for _, member := range []string{
+		`"progressToken":{"do":"x"}`, `"progressToken":["x"]`, `"progressToken":"` + long + `"`, `"progressToken":true`, `"progressToken":null`,
+		`"claudecode/toolUseId":{"account":"x"}`, `"claudecode/toolUseId":"` + long + `"`, `"claudecode/toolUseId":[1]`, `"\u0063laudecode/toolUseId":{"account":"x"}`,
+		`"vscode.conversationId":{}`, `"vscode.requestId":"` + strings.Repeat(`\u00e9`, 65) + `"`, `"ClaudeCode/toolUseId":"a"`,
+		`"io.modelcontextprotocol/logLevel":{"x":1}`, `"io.modelcontextprotocol/protocolVersion":["2026-07-28"]`,
+		`"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1","title":"pay twice"}`, `"io.modelcontextprotocol/clientInfo":{"name":{"x":1},"version":"1"}`,
+		`"io.modelcontextprotocol/clientInfo":{"name":"` + long + `"}`, `"io.modelcontextprotocol/clientInfo":{"Name":"c"}`, `"io.modelcontextprotocol/clientInfo":"c"`,
+		`"io.modelcontextprotocol/clientInfo":{"name":7}`, `"io.modelcontextprotocol/clientCapabilities":"x"`, `"io.modelcontextprotocol/other":1`,
+	} {
+		got := digest(t, func(_ *identityv1.Principal, c *approvalv1.BoundCall) {
+			c.Call.ParamsJson = strings.Replace(c.Call.ParamsJson, `"progressToken":1`, member, 1)
+		})
+		_, kept, err := binding.Bind(nil, &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"_meta":{` + member + `}}`}})
+		if got == same || err != nil || kept != `{"_meta":{`+member+`}}` {
+			t.Errorf("%s is not bound, or kept as %s, %v", member, kept, err)
 		}
 	}
 }

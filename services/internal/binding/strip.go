@@ -4,25 +4,10 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 )
-
-// volatile are the keys of `_meta` that change from one sending of a call to the
-// next, beside all that begin with ownPrefix: those of the protocol, and the numbers
-// that known clients give each call.
-var volatile = []string{
-	"progressToken", "traceparent", "tracestate", "baggage",
-	"io.modelcontextprotocol/protocolVersion", "io.modelcontextprotocol/clientCapabilities",
-	"io.modelcontextprotocol/clientInfo", "io.modelcontextprotocol/logLevel",
-	"claudecode/toolUseId", "vscode.conversationId", "vscode.requestId",
-}
-
-// OfSending tells whether a key of `_meta` belongs to one sending of a call and not to
-// what is approved, and goes to the server as it came.
-func OfSending(key string) bool { return slices.Contains(volatile, key) }
 
 const ownPrefix = "dev.sluice/"
 
@@ -38,7 +23,7 @@ func strip(params string) (string, error) {
 			return "", false, nil
 		case key == "_meta" && strings.HasPrefix(value, "{"):
 			value, err := edit(value, func(key, value string) (string, bool, error) {
-				return value, !OfSending(key) && !strings.HasPrefix(key, ownPrefix), nil
+				return value, !OfSending(key, []byte(value)) && !strings.HasPrefix(key, ownPrefix), nil
 			})
 			return value, strings.TrimLeft(value[1:], " \t\r\n") != "}", err
 		default:

@@ -205,6 +205,9 @@ type GRPCServer struct {
 // IsRole tells whether the target of a gRPC server is a service of the mesh itself.
 func IsRole(target string) bool { return target == "wasmagent" }
 
+// defaultProcesses is how many processes of one server over stdio there may be where nothing else is said.
+const defaultProcesses = 256
+
 // StdioServer starts a program and speaks to it over its standard input and
 // output.
 type StdioServer struct {
@@ -222,6 +225,9 @@ type StdioServer struct {
 	// Recycle is after how many calls of tools a process is replaced, once none is in
 	// flight; 0 keeps it.
 	Recycle int `yaml:"recycle"`
+	// Processes is how many processes all principals may have together, 1 to 10,000. One principal and
+	// all agents made by it may have a quarter of them.
+	Processes int `yaml:"processes"`
 	// Sandbox says what the program is kept away from.
 	Sandbox StdioSandbox `yaml:"sandbox"`
 	// Limits are what one process may take, with all that it starts.

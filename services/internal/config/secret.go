@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// reference is `${env:NAME}` or `${file:PATH}`, anywhere in a value. What only
+// reference is `${env:NAME}`, `${file:PATH}` or `${plain:NAME}`, anywhere in a value. What only
 // begins like one is found too, and refused: read as it stands, a slip of the pen
 // would be a secret that everybody can guess.
 var reference = regexp.MustCompile(`\$\{(?:([^}:]*):([^}]*)\}|)`)
@@ -43,36 +43,39 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 type Env func(name string) (string, bool)
 
 // Resolve returns the secret with its references replaced: `${env:NAME}` by the
-// variable, `${file:PATH}` by the file's content without its last newline.
+// variable, `${file:PATH}` by the file's content without its last newline, and `${plain:NAME}`
+// by a variable that is no secret. The error names every reference that can't be replaced.
 func (s Secret) Resolve(f *File, env Env) (string, error) {
-	var broken error
+	var broken []error
 	out := reference.ReplaceAllStringFunc(string(s), func(ref string) string {
 		parts := reference.FindStringSubmatch(ref)
 		value, err := lookUp(f, env, parts[1], parts[2])
-		if err != nil && broken == nil {
-			broken = err
+		if err != nil {
+			broken = append(broken, err)
 		}
 		return value
 	})
-	if broken != nil {
-		return "", broken
+	if len(broken) > 0 {
+		return "", errors.Join(broken...)
 	}
 	return out, nil
 }
 
-// References returns the references that the secret holds, each by itself: it is
-// they that hide something, where the text around them is there for all to see.
+// References returns the references to secrets that the value holds, each by itself. The text
+// around them and what `${plain:NAME}` stands for are no secrets.
 func (s Secret) References() []Secret {
 	var refs []Secret
-	for _, ref := range reference.FindAllString(string(s), -1) {
-		refs = append(refs, Secret(ref))
+	for _, ref := range reference.FindAllStringSubmatch(string(s), -1) {
+		if ref[1] != "plain" {
+			refs = append(refs, Secret(ref[0]))
+		}
 	}
 	return refs
 }
 
 func lookUp(f *File, env Env, kind, name string) (string, error) {
 	switch kind {
-	case "env":
+	case "env", "plain":
 		value, ok := env(name)
 		if !ok || value == "" {
 			return "", fmt.Errorf("the environment variable %s is not set", name)
@@ -89,6 +92,6 @@ func lookUp(f *File, env Env, kind, name string) (string, error) {
 		}
 		return value, nil
 	default:
-		return "", errors.New("it begins like a reference and is none: write ${env:NAME} or ${file:PATH}")
+		return "", errors.New("it begins like a reference and is none: write ${env:NAME}, ${file:PATH} or, for what is no secret, ${plain:NAME}")
 	}
 }

@@ -37,6 +37,7 @@ func TestReferencesAreResolved(t *testing.T) {
 		"${env:A}":                 "from the environment",
 		"Bearer ${env:A}/${env:A}": "Bearer from the environment/from the environment",
 		"${file:key}":              "from the file",
+		"${plain:A}/x":             "from the environment/x",
 		"${env:NESTED}":            "${env:A}", // what a variable says is no reference
 	} {
 		if got, err := secret.Resolve(f, vars); err != nil || got != want {
@@ -46,7 +47,14 @@ func TestReferencesAreResolved(t *testing.T) {
 	if got, want := config.Secret("Bearer ${env:A}/${file:key} x").References(), []config.Secret{"${env:A}", "${file:key}"}; !slices.Equal(got, want) {
 		t.Errorf("the references are %d, want %d", len(got), len(want))
 	}
-	const form = "write ${env:NAME} or ${file:PATH}"
+	if got := config.Secret("${plain:A}/${env:A}").References(); !slices.Equal(got, []config.Secret{"${env:A}"}) {
+		t.Errorf("of a reference to what is no secret %d are secret, want 1", len(got))
+	}
+	if _, err := config.Secret("${env:B}${plain:C}${file:none}${D}").Resolve(f, vars); err == nil || !strings.Contains(err.Error(), "variable B") ||
+		!strings.Contains(err.Error(), "variable C") || !strings.Contains(err.Error(), "none") || !strings.Contains(err.Error(), "begins like") {
+		t.Errorf("of four references that can't be resolved it names %v", err)
+	}
+	const form = "write ${env:NAME}, ${file:PATH} or, for what is no secret, ${plain:NAME}"
 	for secret, want := range map[config.Secret]string{
 		"${env:B}":      "the environment variable B is not set",
 		"${env:EMPTY}":  "the environment variable EMPTY is not set",

@@ -350,7 +350,7 @@ func (f *File) checkNumbers(p *problems) {
 func (p *problems) httpURL(path, text string) {
 	u, err := url.Parse(text)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		p.addf(path, "%q is not a URL such as http://localhost:4317", text)
+		p.addf(path, "%q is not a URL such as http://localhost:4317", ShownURL(text))
 	}
 }
 
@@ -361,7 +361,10 @@ func (s Server) check(p *problems, path, name string) {
 	kinds := 0
 	if s.HTTP != nil {
 		kinds++
-		p.httpURL(path+".http.url", s.HTTP.URL)
+		if p.literal(path+".http.url", s.HTTP.URL, `: put the value into headers, such as Authorization: "Bearer REF"`) {
+			p.httpURL(path+".http.url", s.HTTP.URL)
+		}
+		p.headers(path+".http.headers", s.HTTP.Headers)
 	}
 	if s.Stdio != nil {
 		kinds++
@@ -390,6 +393,9 @@ func (s GRPCServer) check(p *problems, path string) {
 		}
 		return
 	}
+	if !p.literal(path+".target", s.Target, ": write the address as it stands") {
+		return
+	}
 	if host, port, err := net.SplitHostPort(s.Target); err != nil || host == "" || port == "" {
 		p.addf(path+".target", "%q is neither wasmagent nor an address such as tools.example.com:443", s.Target)
 	}
@@ -416,6 +422,9 @@ func (s StdioServer) check(p *problems, path string) {
 	if s.Recycle < 0 || s.Recycle > 1_000_000 {
 		p.addf(path+".recycle", "%d is not between 0 and 1000000", s.Recycle)
 	}
+	if s.Processes < 1 || s.Processes > 10_000 {
+		p.addf(path+".processes", "%d is not between 1 and 10000", s.Processes)
+	}
 	if len(s.Remove) > 0 && s.Dir != "private" {
 		p.addf(path+".remove", "is for a private folder: take it out, or dir")
 	}
@@ -430,6 +439,7 @@ func (s StdioServer) check(p *problems, path string) {
 		}
 	}
 	s.Limits.check(p, path+".limits")
+	s.literals(p, path)
 	s.Sandbox.check(p, path+".sandbox")
 }
 

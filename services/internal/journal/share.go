@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 const (
@@ -29,14 +30,19 @@ var ErrShare = errors.New("the calls of this principal take more than their shar
 // stands behind.
 type tally map[principal.Key]int64
 
-// appendAccounts appends everybody whom a record is charged to, each once.
+// appendAccounts appends the accounts that a record is charged to, each once: its principal, those of the
+// chain, and the persons that they work for. The principal's own stands first.
 func appendAccounts(dst []principal.Key, rec *Record) []principal.Key {
-	if rec.Subject != "" {
-		dst = append(dst, principal.Key{Tenant: rec.Tenant, Subject: rec.Subject})
-	}
+	dst = appendAccount(dst, &rec.Principal)
 	for i := range rec.Chain {
-		who := principal.Key{Tenant: rec.Chain[i].Tenant, Subject: rec.Chain[i].Subject}
-		if who.Subject != "" && !slices.Contains(dst, who) {
+		dst = appendAccount(dst, &rec.Chain[i])
+	}
+	return dst
+}
+
+func appendAccount(dst []principal.Key, p *Principal) []principal.Key {
+	for _, subject := range [...]string{p.Subject, p.Owner} {
+		if who := (principal.Key{Tenant: p.Tenant, Subject: subject}); subject != "" && !slices.Contains(dst, who) {
 			dst = append(dst, who)
 		}
 	}
@@ -136,7 +142,9 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	for _, who := range e.who {
 		for c.shares.kept[who]+c.shares.expected[who]+lineOf(e) > c.shares.most {
 			if !c.makeRoom(ctx, now) {
-				return fmt.Errorf("%w: %s of tenant %s", ErrShare, who.Subject, who.Tenant)
+				return fmt.Errorf("%w: %w", ErrShare, &quota.Full{
+					Account: who, Caller: e.who[0], Held: int(c.shares.kept[who]), Limit: int(c.shares.most), What: "bytes of the journal",
+				})
 			}
 		}
 	}

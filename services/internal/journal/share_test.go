@@ -25,7 +25,7 @@ func crowded(dir string) journal.Config {
 // of is a call of a subject, made for those behind it.
 func of(subject string, behind ...string) journal.Record {
 	rec := typical()
-	rec.Subject, rec.DecisionID = subject, subject
+	rec.Subject, rec.Owner, rec.DecisionID = subject, "", subject
 	for _, who := range behind {
 		rec.Chain = append(rec.Chain, journal.Principal{Tenant: rec.Tenant, Subject: who})
 	}

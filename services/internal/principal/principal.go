@@ -18,6 +18,15 @@ type Key struct{ Tenant, Subject string }
 // Of is the key of a principal.
 func Of(p *identityv1.Principal) Key { return Key{p.GetTenant(), p.GetSubject()} }
 
+// Root returns the person behind the last principal of the chain: the one whose agents, and their agents, a
+// cache or a queue tells apart from those of others.
+func Root(p *identityv1.Principal) Key {
+	if chain := p.GetChain(); len(chain) > 0 {
+		return Person(chain[len(chain)-1])
+	}
+	return Person(p)
+}
+
 // Person is for whom a principal works: its owner, or itself where nobody is named.
 func Person(p *identityv1.Principal) Key {
 	return Key{p.GetTenant(), cmp.Or(p.GetOwner(), p.GetSubject())}

@@ -19,6 +19,7 @@ import (
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
 // clientDeadline bounds an outgoing unary call whose context has no deadline.
@@ -70,7 +71,7 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 // towards any other target it is an error, for the token would be there for all
 // to read.
 func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error) {
-	if cfg == nil && !isLoopbackTarget(target) {
+	if cfg == nil && !loopback.Address(target) {
 		return nil, fmt.Errorf("reach %s: a token is sent in the clear to loopback alone: set tls.dir to the folder with ca.pem", target)
 	}
 	creds := insecure.NewCredentials()
@@ -82,6 +83,9 @@ func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error)
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 	}
+	if cfg == nil { // whatever the name resolves to, and without a proxy
+		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, at string) (net.Conn, error) { return loopback.Dial(ctx, "tcp", at) }))
+	}
 	if token != "" {
 		opts = append(opts, grpc.WithPerRPCCredentials(bearer{token: token, plaintext: cfg == nil}))
 	}
@@ -90,16 +94,6 @@ func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error)
 		return nil, fmt.Errorf("reach %s: %w", target, err)
 	}
 	return conn, nil
-}
-
-// isLoopbackTarget tells whether a target is `host:port` on this machine.
-func isLoopbackTarget(target string) bool {
-	host, _, err := net.SplitHostPort(target)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip.IsLoopback()
 }
 
 // reconnect is quick, so that a role that comes back is found within the time

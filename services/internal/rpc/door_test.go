@@ -167,7 +167,7 @@ func TestClientsRefuseServersThatAreAnotherRole(t *testing.T) {
 	if _, err := rpc.Dial("passthrough:///"+s.plain, policy, nil, rpc.ClientDeps{}); err == nil {
 		t.Error("a role's connection without TLS was made")
 	}
-	for _, target := range []string{"example.com:443", "10.0.0.1:9001", "dns:///localhost:1", "localhost", "", "localhost.example.com:1", "[::]:1"} {
+	for _, target := range []string{"example.com:443", "10.0.0.1:9001", "dns:///localhost:1", "localhost", "", "localhost.example.com:1", "[::]:1", "127.0.0.1.nip.io:1", "2130706433:1", "0177.0.0.1:1", "127.1:1", "user@127.0.0.1:1", "[::ffff:10.0.0.1]:1", "unix:///tmp/x"} {
 		if conn, err := rpc.DialPerson(target, "token", nil); err == nil {
 			_ = conn.Close()
 			t.Errorf("a token would be sent in the clear to %q", target)

@@ -31,6 +31,12 @@ type Config struct {
 	Source string
 	// File is the path of SQLite's file; it is made where it is missing.
 	File string
+	// Name is the role whose tables they are, `[a-z]+`. Roles may share a PostgreSQL database: each has its version in a
+	// table of its own, and no two have a table of the same name.
+	Name string
+	// Marker is a table that the first migration makes. It tells whose version a database of an earlier release has,
+	// where all roles named the table of versions alike.
+	Marker string
 	// Migrations are goose's, in SQL, in the root of the file system.
 	Migrations fs.FS
 	// Queue names a table at which transactions of [DB.Do] take turns in PostgreSQL, so
@@ -55,8 +61,8 @@ type DB struct {
 // Open opens a store and brings its tables up to date, forward alone. The caller
 // closes it. An error names the source, without its password.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
-	if cfg.Migrations == nil || cfg.Log == nil {
-		return nil, errors.New("sqlstore: migrations and a log are required")
+	if cfg.Migrations == nil || cfg.Log == nil || cfg.Marker == "" || !isName(cfg.Name) {
+		return nil, errors.New("sqlstore: a name, a marker, migrations and a log are required")
 	}
 	db, dialect, err := open(cfg)
 	if err != nil {
@@ -122,7 +128,10 @@ func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, cfg Config)
 		if err != nil {
 			return err
 		}
-		opts = append(opts, goose.WithSessionLocker(locker))
+		opts = append(opts, goose.WithSessionLocker(locker), goose.WithTableName(versionTable(cfg)))
+		if err := adopt(ctx, db, cfg); err != nil {
+			return away(err)
+		}
 	}
 	provider, err := goose.NewProvider(dialect, db, cfg.Migrations, opts...)
 	if err != nil {

@@ -1,6 +1,7 @@
 package sqlstore_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -55,6 +56,7 @@ func open(t *testing.T, cfg sqlstore.Config, texts ...string) *sqlstore.DB {
 
 func try(t *testing.T, cfg sqlstore.Config, texts ...string) (*sqlstore.DB, error) {
 	t.Helper()
+	cfg.Name, cfg.Marker = cmp.Or(cfg.Name, "counting"), cmp.Or(cfg.Marker, "counters")
 	cfg.Migrations, cfg.Log = migrations(texts...), slog.New(slog.DiscardHandler)
 	db, err := sqlstore.Open(t.Context(), cfg)
 	if err == nil {

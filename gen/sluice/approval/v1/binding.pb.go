@@ -55,6 +55,11 @@ const (
 //	claudecode/toolUseId, vscode.conversationId, vscode.requestId,
 //	and every key that begins with dev.sluice/
 //
+// but only where the value says no more than its key promises: clientCapabilities an
+// object, which a gateway writes anew; clientInfo an object with no other keys than
+// name and version, each a text of at most 128 bytes; the trace context, which a
+// gateway writes anew, and dev.sluice/ keys, which it takes out, whatever they say; any
+// other a number, or a text of at most 128 bytes with its escapes resolved.
 // A top `_meta` that has no keys, then or from the start, is taken out as well.
 // Nothing else is. A gateway takes out its own `requestState`, and the
 // `inputResponses` that answer it, before it asks.

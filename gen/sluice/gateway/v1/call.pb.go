@@ -36,12 +36,10 @@ type CallToolRequest struct {
 	// Arguments as JSON text: one object, at most 4 MiB; empty means none. They
 	// pass the strict gate and are sent on byte for byte.
 	ArgumentsJson string `protobuf:"bytes,3,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
-	// Makes a repeat safe, for 24 h and at the gateway that had the first, also
-	// after its restart: one that still runs is waited for, its answer is given
-	// again, and where that is not known the answer is outcome_unknown; nothing
-	// runs twice. Keys are the principal's own. With another server, tool or
-	// other arguments: INVALID_ARGUMENT, IDEMPOTENCY_KEY_REUSED. An agent's effect
-	// sends its id, epoch and sequence. Empty: no such promise. At most 128 bytes.
+	// Would make a repeat safe. This version does not serve it: any key is answered
+	// UNIMPLEMENTED, NOT_SERVED, and the call is not made. Leave it empty, and ask
+	// GetDecision what became of a call whose answer was lost before it is repeated.
+	// At most 128 bytes.
 	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// An approval to report on, as `_meta["dev.sluice/approval"]`; at most 128
 	// bytes; empty: none.

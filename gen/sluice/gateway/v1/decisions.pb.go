@@ -11,6 +11,7 @@ import (
 	v1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -127,7 +128,11 @@ type DecisionFilter struct {
 	// Codes; a record with one of them is picked.
 	Codes []v1.Code `protobuf:"varint,4,rep,packed,name=codes,proto3,enum=sluice.common.v1.Code" json:"codes,omitempty"`
 	// Kinds; a record of one of them is picked.
-	Kinds         []RecordKind `protobuf:"varint,5,rep,packed,name=kinds,proto3,enum=sluice.gateway.v1.RecordKind" json:"kinds,omitempty"`
+	Kinds []RecordKind `protobuf:"varint,5,rep,packed,name=kinds,proto3,enum=sluice.gateway.v1.RecordKind" json:"kinds,omitempty"`
+	// Records that were written at this time or later; absent: all.
+	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
+	// Records that were written before this time; absent: all.
+	Until         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -197,6 +202,20 @@ func (x *DecisionFilter) GetKinds() []RecordKind {
 	return nil
 }
 
+func (x *DecisionFilter) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *DecisionFilter) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 // ListDecisionsRequest asks for a page of records.
 type ListDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -262,13 +281,18 @@ func (x *ListDecisionsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListDecisionsResponse is a page of records, the newest first.
+// ListDecisionsResponse is a page of records, the newest first. A page may have fewer
+// records than were asked for, or none, and still not be the last: the gateway searches
+// for about 2 s for each page.
 type ListDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The records.
 	Records []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
 	// Where the next page starts; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// When the oldest record was written that was searched for this page; absent: none
+	// was.
+	Searched      *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=searched,proto3" json:"searched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -315,6 +339,13 @@ func (x *ListDecisionsResponse) GetNextPageToken() string {
 		return x.NextPageToken
 	}
 	return ""
+}
+
+func (x *ListDecisionsResponse) GetSearched() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Searched
+	}
+	return nil
 }
 
 // WatchDecisionsRequest asks for records as they are written.
@@ -422,26 +453,29 @@ var File_sluice_gateway_v1_decisions_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_decisions_proto_rawDesc = "" +
 	"\n" +
-	"!sluice/gateway/v1/decisions.proto\x12\x11sluice.gateway.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1esluice/gateway/v1/record.proto\"A\n" +
+	"!sluice/gateway/v1/decisions.proto\x12\x11sluice.gateway.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1bsluice/common/v1/code.proto\x1a\x1esluice/gateway/v1/record.proto\"A\n" +
 	"\x12GetDecisionRequest\x12+\n" +
 	"\x02id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\x02id\"J\n" +
 	"\x13GetDecisionResponse\x123\n" +
-	"\arecords\x18\x01 \x03(\v2\x19.sluice.gateway.v1.RecordR\arecords\"\x8c\x02\n" +
+	"\arecords\x18\x01 \x03(\v2\x19.sluice.gateway.v1.RecordR\arecords\"\xf0\x02\n" +
 	"\x0eDecisionFilter\x123\n" +
 	"\x06server\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^([a-z0-9-]{1,32})?$R\x06server\x12\x1c\n" +
 	"\x04tool\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04tool\x12\"\n" +
 	"\asubject\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\x02R\asubject\x12=\n" +
 	"\x05codes\x18\x04 \x03(\x0e2\x16.sluice.common.v1.CodeB\x0f\xbaH\f\x92\x01\t\x10@\"\x05\x82\x01\x02\x10\x01R\x05codes\x12D\n" +
-	"\x05kinds\x18\x05 \x03(\x0e2\x1d.sluice.gateway.v1.RecordKindB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x05kinds\"\xa3\x01\n" +
+	"\x05kinds\x18\x05 \x03(\x0e2\x1d.sluice.gateway.v1.RecordKindB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x05kinds\x120\n" +
+	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xa3\x01\n" +
 	"\x14ListDecisionsRequest\x129\n" +
 	"\x06filter\x18\x01 \x01(\v2!.sluice.gateway.v1.DecisionFilterR\x06filter\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"t\n" +
+	"page_token\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\tpageToken\"\xac\x01\n" +
 	"\x15ListDecisionsResponse\x123\n" +
 	"\arecords\x18\x01 \x03(\v2\x19.sluice.gateway.v1.RecordR\arecords\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"r\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x126\n" +
+	"\bsearched\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bsearched\"r\n" +
 	"\x15WatchDecisionsRequest\x12\x1e\n" +
 	"\x04last\x18\x01 \x01(\x05B\n" +
 	"\xbaH\a\x1a\x05\x18\x90N(\x00R\x04last\x129\n" +
@@ -474,20 +508,24 @@ var file_sluice_gateway_v1_decisions_proto_goTypes = []any{
 	(*Record)(nil),                 // 7: sluice.gateway.v1.Record
 	(v1.Code)(0),                   // 8: sluice.common.v1.Code
 	(RecordKind)(0),                // 9: sluice.gateway.v1.RecordKind
+	(*timestamppb.Timestamp)(nil),  // 10: google.protobuf.Timestamp
 }
 var file_sluice_gateway_v1_decisions_proto_depIdxs = []int32{
-	7, // 0: sluice.gateway.v1.GetDecisionResponse.records:type_name -> sluice.gateway.v1.Record
-	8, // 1: sluice.gateway.v1.DecisionFilter.codes:type_name -> sluice.common.v1.Code
-	9, // 2: sluice.gateway.v1.DecisionFilter.kinds:type_name -> sluice.gateway.v1.RecordKind
-	2, // 3: sluice.gateway.v1.ListDecisionsRequest.filter:type_name -> sluice.gateway.v1.DecisionFilter
-	7, // 4: sluice.gateway.v1.ListDecisionsResponse.records:type_name -> sluice.gateway.v1.Record
-	2, // 5: sluice.gateway.v1.WatchDecisionsRequest.filter:type_name -> sluice.gateway.v1.DecisionFilter
-	7, // 6: sluice.gateway.v1.WatchDecisionsResponse.record:type_name -> sluice.gateway.v1.Record
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	7,  // 0: sluice.gateway.v1.GetDecisionResponse.records:type_name -> sluice.gateway.v1.Record
+	8,  // 1: sluice.gateway.v1.DecisionFilter.codes:type_name -> sluice.common.v1.Code
+	9,  // 2: sluice.gateway.v1.DecisionFilter.kinds:type_name -> sluice.gateway.v1.RecordKind
+	10, // 3: sluice.gateway.v1.DecisionFilter.since:type_name -> google.protobuf.Timestamp
+	10, // 4: sluice.gateway.v1.DecisionFilter.until:type_name -> google.protobuf.Timestamp
+	2,  // 5: sluice.gateway.v1.ListDecisionsRequest.filter:type_name -> sluice.gateway.v1.DecisionFilter
+	7,  // 6: sluice.gateway.v1.ListDecisionsResponse.records:type_name -> sluice.gateway.v1.Record
+	10, // 7: sluice.gateway.v1.ListDecisionsResponse.searched:type_name -> google.protobuf.Timestamp
+	2,  // 8: sluice.gateway.v1.WatchDecisionsRequest.filter:type_name -> sluice.gateway.v1.DecisionFilter
+	7,  // 9: sluice.gateway.v1.WatchDecisionsResponse.record:type_name -> sluice.gateway.v1.Record
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_decisions_proto_init() }

@@ -38,8 +38,7 @@ const (
 type GatewayServiceClient interface {
 	// CallTool sends one tool call through the pipeline on behalf of the principal
 	// of the metadata, exactly as a `tools/call` of an MCP client would be. A
-	// refusal is an answer, returned with OK. It is safe to repeat with an
-	// idempotency key alone. Errors:
+	// refusal is an answer, returned with OK. It is not safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     the arguments break the strict gate; the reason is the
 	//	                     code of sluice.common.v1.Code
@@ -47,7 +46,7 @@ type GatewayServiceClient interface {
 	//	RESOURCE_EXHAUSTED   ABUSE_LIMITED, TOO_MANY_SESSIONS: too much of the
 	//	                     principal's is in flight
 	//	UNAVAILABLE          STOPPING; UPSTREAM_UNAVAILABLE: no session could be kept
-	//	FAILED_PRECONDITION  IDEMPOTENCY_NOT_OFFERED: this version gives no such promise
+	//	UNIMPLEMENTED        NOT_SERVED: the call has an idempotency key
 	CallTool(ctx context.Context, in *CallToolRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[CallToolResponse], error)
 	// WithdrawApproval ends an approval of the principal's whose call the principal waits for
 	// no longer: it is cancelled, and its history has the reason. It is safe to repeat: an
@@ -66,7 +65,9 @@ type GatewayServiceClient interface {
 	//	UNAVAILABLE  UPSTREAM_UNAVAILABLE: the server is away or its answer is no
 	//	             list; POLICY_UNAVAILABLE: nobody can say what may be seen
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
-	// GetStatus tells what this gateway serves and whether it can.
+	// GetStatus tells what this gateway serves and whether it can. People of other
+	// tenants than "default" are told of their own tenant's sessions alone, and neither
+	// of servers nor of the journal.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
 	// ListSessions lists the open sessions of the caller's tenant on this gateway.
 	ListSessions(ctx context.Context, in *ListSessionsRequest, opts ...grpc.CallOption) (*ListSessionsResponse, error)
@@ -200,8 +201,7 @@ type GatewayService_WatchDecisionsClient = grpc.ServerStreamingClient[WatchDecis
 type GatewayServiceServer interface {
 	// CallTool sends one tool call through the pipeline on behalf of the principal
 	// of the metadata, exactly as a `tools/call` of an MCP client would be. A
-	// refusal is an answer, returned with OK. It is safe to repeat with an
-	// idempotency key alone. Errors:
+	// refusal is an answer, returned with OK. It is not safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     the arguments break the strict gate; the reason is the
 	//	                     code of sluice.common.v1.Code
@@ -209,7 +209,7 @@ type GatewayServiceServer interface {
 	//	RESOURCE_EXHAUSTED   ABUSE_LIMITED, TOO_MANY_SESSIONS: too much of the
 	//	                     principal's is in flight
 	//	UNAVAILABLE          STOPPING; UPSTREAM_UNAVAILABLE: no session could be kept
-	//	FAILED_PRECONDITION  IDEMPOTENCY_NOT_OFFERED: this version gives no such promise
+	//	UNIMPLEMENTED        NOT_SERVED: the call has an idempotency key
 	CallTool(*CallToolRequest, grpc.ServerStreamingServer[CallToolResponse]) error
 	// WithdrawApproval ends an approval of the principal's whose call the principal waits for
 	// no longer: it is cancelled, and its history has the reason. It is safe to repeat: an
@@ -228,7 +228,9 @@ type GatewayServiceServer interface {
 	//	UNAVAILABLE  UPSTREAM_UNAVAILABLE: the server is away or its answer is no
 	//	             list; POLICY_UNAVAILABLE: nobody can say what may be seen
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
-	// GetStatus tells what this gateway serves and whether it can.
+	// GetStatus tells what this gateway serves and whether it can. People of other
+	// tenants than "default" are told of their own tenant's sessions alone, and neither
+	// of servers nor of the journal.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
 	// ListSessions lists the open sessions of the caller's tenant on this gateway.
 	ListSessions(context.Context, *ListSessionsRequest) (*ListSessionsResponse, error)

@@ -9,6 +9,7 @@ package gatewayv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -73,17 +74,20 @@ type GetStatusResponse struct {
 	NotReady []string `protobuf:"bytes,4,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
 	// Revision of the active policy; empty: none.
 	PolicyRevision string `protobuf:"bytes,5,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// The configured servers, by name.
+	// The configured servers, by name. Empty if own_tenant_only.
 	Servers []*ServerStatus `protobuf:"bytes,6,rep,name=servers,proto3" json:"servers,omitempty"`
-	// Sessions that are open.
+	// Sessions that are open: of all tenants, or of the caller's if own_tenant_only.
 	Sessions int32 `protobuf:"varint,7,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	// Whether the journal takes records.
 	JournalHealthy bool `protobuf:"varint,8,opt,name=journal_healthy,json=journalHealthy,proto3" json:"journal_healthy,omitempty"`
-	// What the journal holds, and whether it is whole.
+	// What the journal holds, and whether it is whole. Absent if own_tenant_only.
 	Journal *JournalStatus `protobuf:"bytes,9,opt,name=journal,proto3" json:"journal,omitempty"`
 	// What is away though the gateway is ready, one entry a role: calls that need it
 	// are refused, others pass.
-	Degraded      []string `protobuf:"bytes,10,rep,name=degraded,proto3" json:"degraded,omitempty"`
+	Degraded []string `protobuf:"bytes,10,rep,name=degraded,proto3" json:"degraded,omitempty"`
+	// Whether what tells of other tenants is left out, because the caller is a person
+	// of another tenant than "default".
+	OwnTenantOnly bool `protobuf:"varint,11,opt,name=own_tenant_only,json=ownTenantOnly,proto3" json:"own_tenant_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -188,15 +192,29 @@ func (x *GetStatusResponse) GetDegraded() []string {
 	return nil
 }
 
+func (x *GetStatusResponse) GetOwnTenantOnly() bool {
+	if x != nil {
+		return x.OwnTenantOnly
+	}
+	return false
+}
+
 // JournalStatus is the state of the gateway's journal.
 type JournalStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The newest head that was sealed.
 	Head *JournalHead `protobuf:"bytes,1,opt,name=head,proto3" json:"head,omitempty"`
 	// How the check of older segments stands, which begins at the gateway's start.
-	Check         *JournalCheck `protobuf:"bytes,2,opt,name=check,proto3" json:"check,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Check *JournalCheck `protobuf:"bytes,2,opt,name=check,proto3" json:"check,omitempty"`
+	// How much room the records of calls may take, in bytes.
+	CallsRoomBytes int64 `protobuf:"varint,3,opt,name=calls_room_bytes,json=callsRoomBytes,proto3" json:"calls_room_bytes,omitempty"`
+	// How much of it they take, in bytes.
+	CallsBytes int64 `protobuf:"varint,4,opt,name=calls_bytes,json=callsBytes,proto3" json:"calls_bytes,omitempty"`
+	// For how long the room holds the records of calls at the rate of those that are
+	// there, whatever the configured age is; absent: too few are there to tell.
+	CallsRoomLasts *durationpb.Duration `protobuf:"bytes,5,opt,name=calls_room_lasts,json=callsRoomLasts,proto3" json:"calls_room_lasts,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *JournalStatus) Reset() {
@@ -239,6 +257,27 @@ func (x *JournalStatus) GetHead() *JournalHead {
 func (x *JournalStatus) GetCheck() *JournalCheck {
 	if x != nil {
 		return x.Check
+	}
+	return nil
+}
+
+func (x *JournalStatus) GetCallsRoomBytes() int64 {
+	if x != nil {
+		return x.CallsRoomBytes
+	}
+	return 0
+}
+
+func (x *JournalStatus) GetCallsBytes() int64 {
+	if x != nil {
+		return x.CallsBytes
+	}
+	return 0
+}
+
+func (x *JournalStatus) GetCallsRoomLasts() *durationpb.Duration {
+	if x != nil {
+		return x.CallsRoomLasts
 	}
 	return nil
 }
@@ -642,8 +681,8 @@ var File_sluice_gateway_v1_status_proto protoreflect.FileDescriptor
 
 const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\n" +
-	"\x1esluice/gateway/v1/status.proto\x12\x11sluice.gateway.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
-	"\x10GetStatusRequest\"\x97\x03\n" +
+	"\x1esluice/gateway/v1/status.proto\x12\x11sluice.gateway.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n" +
+	"\x10GetStatusRequest\"\xbf\x03\n" +
 	"\x11GetStatusResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x124\n" +
 	"\astarted\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x12\x14\n" +
@@ -655,10 +694,15 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\x0fjournal_healthy\x18\b \x01(\bR\x0ejournalHealthy\x12:\n" +
 	"\ajournal\x18\t \x01(\v2 .sluice.gateway.v1.JournalStatusR\ajournal\x12\x1a\n" +
 	"\bdegraded\x18\n" +
-	" \x03(\tR\bdegraded\"z\n" +
+	" \x03(\tR\bdegraded\x12&\n" +
+	"\x0fown_tenant_only\x18\v \x01(\bR\rownTenantOnly\"\x8a\x02\n" +
 	"\rJournalStatus\x122\n" +
 	"\x04head\x18\x01 \x01(\v2\x1e.sluice.gateway.v1.JournalHeadR\x04head\x125\n" +
-	"\x05check\x18\x02 \x01(\v2\x1f.sluice.gateway.v1.JournalCheckR\x05check\"\xdb\x01\n" +
+	"\x05check\x18\x02 \x01(\v2\x1f.sluice.gateway.v1.JournalCheckR\x05check\x12(\n" +
+	"\x10calls_room_bytes\x18\x03 \x01(\x03R\x0ecallsRoomBytes\x12\x1f\n" +
+	"\vcalls_bytes\x18\x04 \x01(\x03R\n" +
+	"callsBytes\x12C\n" +
+	"\x10calls_room_lasts\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\x0ecallsRoomLasts\"\xdb\x01\n" +
 	"\vJournalHead\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x122\n" +
 	"\x05calls\x18\x02 \x01(\v2\x1c.sluice.gateway.v1.ChainHeadR\x05calls\x128\n" +
@@ -713,6 +757,7 @@ var file_sluice_gateway_v1_status_proto_goTypes = []any{
 	(*ServerStatus)(nil),          // 6: sluice.gateway.v1.ServerStatus
 	(*Sandbox)(nil),               // 7: sluice.gateway.v1.Sandbox
 	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
 }
 var file_sluice_gateway_v1_status_proto_depIdxs = []int32{
 	8,  // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
@@ -720,16 +765,17 @@ var file_sluice_gateway_v1_status_proto_depIdxs = []int32{
 	2,  // 2: sluice.gateway.v1.GetStatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
 	3,  // 3: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
 	5,  // 4: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
-	8,  // 5: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
-	4,  // 6: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
-	4,  // 7: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
-	7,  // 8: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
-	8,  // 9: sluice.gateway.v1.ServerStatus.rests_until:type_name -> google.protobuf.Timestamp
-	10, // [10:10] is the sub-list for method output_type
-	10, // [10:10] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	9,  // 5: sluice.gateway.v1.JournalStatus.calls_room_lasts:type_name -> google.protobuf.Duration
+	8,  // 6: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
+	4,  // 7: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
+	4,  // 8: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
+	7,  // 9: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
+	8,  // 10: sluice.gateway.v1.ServerStatus.rests_until:type_name -> google.protobuf.Timestamp
+	11, // [11:11] is the sub-list for method output_type
+	11, // [11:11] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_status_proto_init() }

@@ -68,13 +68,15 @@ type CatalogServiceClient interface {
 	// accepted, save definitions that speak to the model, hide text or have a name that
 	// looks like another's. Whatever is new later waits for a person. The first whole list
 	// under another protocol version is accepted as far as it says what was accepted with
-	// members left out, and nothing more. Where a definition waits whose tool has an accepted one, nobody
-	// can call the tool.
+	// members left out, and nothing more. Where a definition waits that the gateway has
+	// listed itself and whose tool has an accepted one, no caller can call the tool. A
+	// definition that only sessions were shown stops the calls that are judged by it.
 	//
 	// Errors:
 	//
-	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list names a tool twice; the server
-	//	                    is quarantined, and nothing of it is shown;
+	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list names a tool twice, and nothing of
+	//	                    it is shown; where the gateway listed it itself, the server
+	//	                    is quarantined;
 	//	                    LIST_INVALID: the head is missing or not first, or a page
 	//	                    is called whole
 	//	RESOURCE_EXHAUSTED  LIST_TOO_LONG: more than 10,000 tools or 64 MiB; nothing
@@ -268,13 +270,15 @@ type CatalogServiceServer interface {
 	// accepted, save definitions that speak to the model, hide text or have a name that
 	// looks like another's. Whatever is new later waits for a person. The first whole list
 	// under another protocol version is accepted as far as it says what was accepted with
-	// members left out, and nothing more. Where a definition waits whose tool has an accepted one, nobody
-	// can call the tool.
+	// members left out, and nothing more. Where a definition waits that the gateway has
+	// listed itself and whose tool has an accepted one, no caller can call the tool. A
+	// definition that only sessions were shown stops the calls that are judged by it.
 	//
 	// Errors:
 	//
-	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list names a tool twice; the server
-	//	                    is quarantined, and nothing of it is shown;
+	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list names a tool twice, and nothing of
+	//	                    it is shown; where the gateway listed it itself, the server
+	//	                    is quarantined;
 	//	                    LIST_INVALID: the head is missing or not first, or a page
 	//	                    is called whole
 	//	RESOURCE_EXHAUSTED  LIST_TOO_LONG: more than 10,000 tools or 64 MiB; nothing

@@ -63,8 +63,9 @@ type PolicyServiceClient interface {
 	//	                     POLICY_TOO_OLD: min_revision is not reached
 	DecideCall(ctx context.Context, in *DecideCallRequest, opts ...grpc.CallOption) (*DecideCallResponse, error)
 	// ExplainCall judges as DecideCall does and adds every rule that was considered,
-	// which of its conditions held, and why the winner won. It spends nothing. Errors:
-	// those of DecideCall about a subject and the active revision.
+	// which of its conditions held, and why the winner won. It spends nothing. People of
+	// other tenants than "default" get the rules that matched alone, without what those
+	// want. Errors: those of DecideCall about a subject and the active revision.
 	ExplainCall(ctx context.Context, in *ExplainCallRequest, opts ...grpc.CallOption) (*ExplainCallResponse, error)
 	// FilterTools says which tools of a list the caller may see. A tool is shown
 	// where some arguments may be let through, and where a deny gives a reason.
@@ -86,20 +87,30 @@ type PolicyServiceClient interface {
 	CheckServer(ctx context.Context, in *CheckServerRequest, opts ...grpc.CallOption) (*CheckServerResponse, error)
 	// LintDocuments checks documents without applying them.
 	LintDocuments(ctx context.Context, in *LintDocumentsRequest, opts ...grpc.CallOption) (*LintDocumentsResponse, error)
-	// TestDocuments runs the tests that live in documents, without applying them.
+	// TestDocuments runs the tests that live in documents, without applying them. This
+	// version does not serve it: UNIMPLEMENTED, NOT_SERVED. `sluice policy explain` and
+	// DecideCall judge a call by the active documents instead.
 	TestDocuments(ctx context.Context, in *TestDocumentsRequest, opts ...grpc.CallOption) (*TestDocumentsResponse, error)
-	// SimulateCall judges a call against documents that are not active.
+	// SimulateCall judges a call against documents that are not active. This version does
+	// not serve it: UNIMPLEMENTED, NOT_SERVED. A mesh of one's own on those documents, and
+	// ExplainCall there, answer the same.
 	SimulateCall(ctx context.Context, in *SimulateCallRequest, opts ...grpc.CallOption) (*SimulateCallResponse, error)
 	// DiffRevisions tells which calls two revisions judge differently, deny to allow
-	// first.
+	// first. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. Documents come
+	// from files, whose differences version control shows.
 	DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (*DiffRevisionsResponse, error)
 	// ReplayCalls judges recorded calls against documents that are not active and sends
-	// each call that they judge differently, then a summary.
+	// each call that they judge differently, then a summary. This version does not serve
+	// it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the gateway lists recorded calls,
+	// and ExplainCall judges one of them.
 	ReplayCalls(ctx context.Context, in *ReplayCallsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplayCallsResponse], error)
-	// SuggestDocument writes a document from the catalogue and recorded traffic.
+	// SuggestDocument writes a document from the catalogue and recorded traffic. This
+	// version does not serve it: UNIMPLEMENTED, NOT_SERVED. `sluice policy suggest` writes
+	// one.
 	SuggestDocument(ctx context.Context, in *SuggestDocumentRequest, opts ...grpc.CallOption) (*SuggestDocumentResponse, error)
 	// ImportDocument translates a policy of another dialect and reports what it could not
-	// carry over. It applies nothing.
+	// carry over. It applies nothing. This version does not serve it: UNIMPLEMENTED,
+	// NOT_SERVED. `sluice policy suggest` writes a document to begin with instead.
 	ImportDocument(ctx context.Context, in *ImportDocumentRequest, opts ...grpc.CallOption) (*ImportDocumentResponse, error)
 	// ApplyDocuments replaces the active documents. A repeat of the documents that are
 	// active changes nothing and answers with OK. Errors:
@@ -116,10 +127,14 @@ type PolicyServiceClient interface {
 	// GetRevision returns a revision with its documents; the active one by default.
 	// Errors:
 	//
+	//	PERMISSION_DENIED    TENANT_REFUSED: documents are the installation's, and
+	//	                     people of the tenant "default" alone read them
 	//	NOT_FOUND            REVISION_UNKNOWN: it is not kept
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	GetRevision(ctx context.Context, in *GetRevisionRequest, opts ...grpc.CallOption) (*GetRevisionResponse, error)
-	// ListRevisions lists the revisions that are kept, newest first.
+	// ListRevisions lists the revisions that are kept, newest first. This version does not
+	// serve it: UNIMPLEMENTED, NOT_SERVED. It keeps the active revision alone, which
+	// GetRevision returns.
 	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
 	// LeaseRevision lets a gateway use decisions again, for a while, without asking: the
 	// responses name what decisions are made from now, and say for how long those that carry
@@ -131,7 +146,8 @@ type PolicyServiceClient interface {
 	//	INVALID_ARGUMENT     LEASE_DISORDER: `taken` is a response that was not sent
 	LeaseRevision(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LeaseRevisionRequest, LeaseRevisionResponse], error)
 	// WatchRevision sends the active revision at once and every later one as it becomes
-	// active, and an unchanged one again at least every 500 ms as a beat.
+	// active, and an unchanged one again at least every 500 ms as a beat. To people of
+	// other tenants than "default" `rejected` says only that there are findings.
 	WatchRevision(ctx context.Context, in *WatchRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevisionResponse], error)
 }
 
@@ -359,8 +375,9 @@ type PolicyServiceServer interface {
 	//	                     POLICY_TOO_OLD: min_revision is not reached
 	DecideCall(context.Context, *DecideCallRequest) (*DecideCallResponse, error)
 	// ExplainCall judges as DecideCall does and adds every rule that was considered,
-	// which of its conditions held, and why the winner won. It spends nothing. Errors:
-	// those of DecideCall about a subject and the active revision.
+	// which of its conditions held, and why the winner won. It spends nothing. People of
+	// other tenants than "default" get the rules that matched alone, without what those
+	// want. Errors: those of DecideCall about a subject and the active revision.
 	ExplainCall(context.Context, *ExplainCallRequest) (*ExplainCallResponse, error)
 	// FilterTools says which tools of a list the caller may see. A tool is shown
 	// where some arguments may be let through, and where a deny gives a reason.
@@ -382,20 +399,30 @@ type PolicyServiceServer interface {
 	CheckServer(context.Context, *CheckServerRequest) (*CheckServerResponse, error)
 	// LintDocuments checks documents without applying them.
 	LintDocuments(context.Context, *LintDocumentsRequest) (*LintDocumentsResponse, error)
-	// TestDocuments runs the tests that live in documents, without applying them.
+	// TestDocuments runs the tests that live in documents, without applying them. This
+	// version does not serve it: UNIMPLEMENTED, NOT_SERVED. `sluice policy explain` and
+	// DecideCall judge a call by the active documents instead.
 	TestDocuments(context.Context, *TestDocumentsRequest) (*TestDocumentsResponse, error)
-	// SimulateCall judges a call against documents that are not active.
+	// SimulateCall judges a call against documents that are not active. This version does
+	// not serve it: UNIMPLEMENTED, NOT_SERVED. A mesh of one's own on those documents, and
+	// ExplainCall there, answer the same.
 	SimulateCall(context.Context, *SimulateCallRequest) (*SimulateCallResponse, error)
 	// DiffRevisions tells which calls two revisions judge differently, deny to allow
-	// first.
+	// first. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. Documents come
+	// from files, whose differences version control shows.
 	DiffRevisions(context.Context, *DiffRevisionsRequest) (*DiffRevisionsResponse, error)
 	// ReplayCalls judges recorded calls against documents that are not active and sends
-	// each call that they judge differently, then a summary.
+	// each call that they judge differently, then a summary. This version does not serve
+	// it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the gateway lists recorded calls,
+	// and ExplainCall judges one of them.
 	ReplayCalls(*ReplayCallsRequest, grpc.ServerStreamingServer[ReplayCallsResponse]) error
-	// SuggestDocument writes a document from the catalogue and recorded traffic.
+	// SuggestDocument writes a document from the catalogue and recorded traffic. This
+	// version does not serve it: UNIMPLEMENTED, NOT_SERVED. `sluice policy suggest` writes
+	// one.
 	SuggestDocument(context.Context, *SuggestDocumentRequest) (*SuggestDocumentResponse, error)
 	// ImportDocument translates a policy of another dialect and reports what it could not
-	// carry over. It applies nothing.
+	// carry over. It applies nothing. This version does not serve it: UNIMPLEMENTED,
+	// NOT_SERVED. `sluice policy suggest` writes a document to begin with instead.
 	ImportDocument(context.Context, *ImportDocumentRequest) (*ImportDocumentResponse, error)
 	// ApplyDocuments replaces the active documents. A repeat of the documents that are
 	// active changes nothing and answers with OK. Errors:
@@ -412,10 +439,14 @@ type PolicyServiceServer interface {
 	// GetRevision returns a revision with its documents; the active one by default.
 	// Errors:
 	//
+	//	PERMISSION_DENIED    TENANT_REFUSED: documents are the installation's, and
+	//	                     people of the tenant "default" alone read them
 	//	NOT_FOUND            REVISION_UNKNOWN: it is not kept
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	GetRevision(context.Context, *GetRevisionRequest) (*GetRevisionResponse, error)
-	// ListRevisions lists the revisions that are kept, newest first.
+	// ListRevisions lists the revisions that are kept, newest first. This version does not
+	// serve it: UNIMPLEMENTED, NOT_SERVED. It keeps the active revision alone, which
+	// GetRevision returns.
 	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
 	// LeaseRevision lets a gateway use decisions again, for a while, without asking: the
 	// responses name what decisions are made from now, and say for how long those that carry
@@ -427,7 +458,8 @@ type PolicyServiceServer interface {
 	//	INVALID_ARGUMENT     LEASE_DISORDER: `taken` is a response that was not sent
 	LeaseRevision(grpc.BidiStreamingServer[LeaseRevisionRequest, LeaseRevisionResponse]) error
 	// WatchRevision sends the active revision at once and every later one as it becomes
-	// active, and an unchanged one again at least every 500 ms as a beat.
+	// active, and an unchanged one again at least every 500 ms as a beat. To people of
+	// other tenants than "default" `rejected` says only that there are findings.
 	WatchRevision(*WatchRevisionRequest, grpc.ServerStreamingServer[WatchRevisionResponse]) error
 	mustEmbedUnimplementedPolicyServiceServer()
 }

@@ -215,7 +215,11 @@ type ReserveLimitsResponse struct {
 	//
 	//	*ReserveLimitsResponse_Lease
 	//	*ReserveLimitsResponse_Refusal
-	Result        isReserveLimitsResponse_Result `protobuf_oneof:"result"`
+	Result isReserveLimitsResponse_Result `protobuf_oneof:"result"`
+	// Names the counts that were asked: those of one process, since its start. Another
+	// process has counts of its own, and a gateway that is answered by two in turn refuses
+	// limited calls. At most 64 bytes.
+	Instance      string `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -273,6 +277,13 @@ func (x *ReserveLimitsResponse) GetRefusal() *Refusal {
 		}
 	}
 	return nil
+}
+
+func (x *ReserveLimitsResponse) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
 }
 
 type isReserveLimitsResponse_Result interface {
@@ -1084,10 +1095,11 @@ const file_sluice_ratelimit_v1_ratelimit_proto_rawDesc = "" +
 	"\xbaH\ar\x05\x10\x01(\x80\x01R\x0eidempotencyKey\x12>\n" +
 	"\x06limits\x18\x02 \x03(\v2\x1a.sluice.ratelimit.v1.LimitB\n" +
 	"\xbaH\a\x92\x01\x04\b\x01\x10@R\x06limits\x12@\n" +
-	"\x05lease\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"\x8f\x01\n" +
+	"\x05lease\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x03\b\x90\x1c2\x02\b\x01R\x05lease\"\xab\x01\n" +
 	"\x15ReserveLimitsResponse\x122\n" +
 	"\x05lease\x18\x01 \x01(\v2\x1a.sluice.ratelimit.v1.LeaseH\x00R\x05lease\x128\n" +
-	"\arefusal\x18\x02 \x01(\v2\x1c.sluice.ratelimit.v1.RefusalH\x00R\arefusalB\b\n" +
+	"\arefusal\x18\x02 \x01(\v2\x1c.sluice.ratelimit.v1.RefusalH\x00R\arefusal\x12\x1a\n" +
+	"\binstance\x18\x03 \x01(\tR\binstanceB\b\n" +
 	"\x06result\"\xdd\x01\n" +
 	"\x05Lease\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x124\n" +

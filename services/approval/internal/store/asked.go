@@ -7,25 +7,47 @@ import (
 	"time"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// behind are a principal and everybody in its chain, as questions are counted.
-func behind(p *identityv1.Principal) [][]byte {
-	out := [][]byte{Who(p)}
+// An Account is one that pending calls and questions of a caller count against.
+type Account struct {
+	principal.Key
+
+	// Person is true for a person whom the caller, or a principal of its chain, works for.
+	Person bool
+	// Who names it in the tables.
+	Who []byte
+	// Times is how many times a principal's share it has.
+	Times int
+}
+
+// Accounts returns those of a caller: itself and everybody in its chain, with the share of one principal each,
+// and the persons whom they work for, who have [quota.PersonFactor] times as much over all their principals.
+func Accounts(p *identityv1.Principal) []Account {
+	out := []Account{{Key: principal.Of(p), Who: Who(p), Times: 1}}
 	for _, of := range p.GetChain() {
-		out = append(out, Who(of))
+		out = append(out, Account{Key: principal.Of(of), Who: Who(of), Times: 1})
+	}
+	accounts := principal.AccountsOf(p)
+	for _, a := range accounts.All() {
+		if a.Person {
+			out = append(out, Account{Key: a.Key, Person: true, Who: hash("person", a.Tenant, a.Subject, ""), Times: quota.PersonFactor})
+		}
 	}
 	return out
 }
 
-// Room is for how long a principal, or somebody in its chain, may ask nobody any more
-// who may ask most times, 1 or more, in any stretch of window; 0 where there is room.
+// Room is for how long a caller may ask nobody any more, because it, somebody in its chain or a person whom
+// they work for has asked as often as it may in any stretch of window: a principal most times, 1 or more. 0
+// means that there is room.
 func (t *Tx) Room(ctx context.Context, p *identityv1.Principal, most int, window time.Duration) (left time.Duration, err error) {
-	for _, who := range behind(p) {
+	for _, a := range Accounts(p) {
 		var at int64
 		err := t.inner.QueryRowContext(ctx, "SELECT at FROM asked WHERE who = $1 AND at > $2 ORDER BY at DESC LIMIT 1 OFFSET $3",
-			who, sqlstore.Micros(t.Now.Add(-window)), most-1).Scan(&at)
+			a.Who, sqlstore.Micros(t.Now.Add(-window)), most*a.Times-1).Scan(&at)
 		if errors.Is(err, sql.ErrNoRows) {
 			continue
 		}
@@ -49,8 +71,8 @@ func (t *Tx) Ask(ctx context.Context, p *identityv1.Principal) error {
 
 // saveAsked counts a question, which has the number of its move.
 func (t *Tx) saveAsked(ctx context.Context, number int64, p *identityv1.Principal) error {
-	for _, who := range behind(p) {
-		_, err := t.inner.ExecContext(ctx, "INSERT INTO asked (who, at, number) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", who, sqlstore.Micros(t.Now), number)
+	for _, a := range Accounts(p) {
+		_, err := t.inner.ExecContext(ctx, "INSERT INTO asked (who, at, number) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", a.Who, sqlstore.Micros(t.Now), number)
 		if err != nil {
 			return err
 		}

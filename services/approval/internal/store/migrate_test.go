@@ -117,7 +117,7 @@ func openAt(t *testing.T, cfg store.Config, names []string) *sqlstore.DB {
 		}
 		files[filepath.Base(name)] = &fstest.MapFile{Data: text}
 	}
-	db, err := sqlstore.Open(t.Context(), sqlstore.Config{Source: cfg.Source, File: cfg.File, Migrations: files, Log: slog.New(slog.DiscardHandler)})
+	db, err := sqlstore.Open(t.Context(), sqlstore.Config{Name: "approval", Marker: "approvals", Source: cfg.Source, File: cfg.File, Migrations: files, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -288,8 +288,8 @@ func (t *Tx) savePending(ctx context.Context, r *lifecycle.Record) error {
 	if r.Approval.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
 		return nil
 	}
-	for _, w := range behind(r.Approval.GetRequester()) {
-		if _, err := t.inner.ExecContext(ctx, "INSERT INTO pending (approval, who) VALUES ($1, $2) ON CONFLICT DO NOTHING", id, w); err != nil {
+	for _, a := range Accounts(r.Approval.GetRequester()) {
+		if _, err := t.inner.ExecContext(ctx, "INSERT INTO pending (approval, who) VALUES ($1, $2) ON CONFLICT DO NOTHING", id, a.Who); err != nil {
 			return err
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxHeld is how many calls of one principal are held at a time; others get
-// their tickets at once.
+// maxHeld is how many calls of one principal and the agents made by it are held at a time, and four times as
+// many of one person's; others get their tickets at once.
 const maxHeld = 16
 
 // Client is how calls of some clients are held.
@@ -54,21 +54,13 @@ func (w *Waiter) HoldUntil(client string, now time.Time) time.Time {
 	return now.Add(w.cfg.Hold)
 }
 
-// take counts a held call, and tells whether there is room for it.
+// take counts a held call, and reports whether there is room for it.
 func (w *Waiter) take(p *identityv1.Principal) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.held[principal.Of(p)] >= maxHeld {
-		return false
-	}
-	w.held[principal.Of(p)]++
-	return true
+	accounts := principal.AccountsOf(p)
+	return w.held.Take(&accounts, 1) == nil
 }
 
 func (w *Waiter) leave(p *identityv1.Principal) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.held[principal.Of(p)]--; w.held[principal.Of(p)] == 0 {
-		delete(w.held, principal.Of(p))
-	}
+	accounts := principal.AccountsOf(p)
+	w.held.Give(&accounts, 1)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -18,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
-	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
@@ -72,8 +71,7 @@ type Waiter struct {
 
 	tickets *tickets
 
-	mu   sync.Mutex
-	held map[principal.Key]int
+	held *quota.Quota
 }
 
 // NewWaiter returns a waiter.
@@ -88,7 +86,7 @@ func NewWaiter(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Me
 	if err != nil {
 		return nil, err
 	}
-	return &Waiter{cfg: cfg, clients: clients, client: client, meters: m, log: log, tickets: newTickets(), held: make(map[principal.Key]int)}, nil
+	return &Waiter{cfg: cfg, clients: clients, client: client, meters: m, log: log, tickets: newTickets(), held: quota.New("calls that are held open", quota.For(maxHeld))}, nil
 }
 
 // Question is a call that a person must decide on.

@@ -61,6 +61,8 @@ type Desk struct {
 	deps Deps
 	// blanks are records that no call needs.
 	blanks sync.Pool
+	// instances are those of the ratelimit role that have answered.
+	instances instances
 }
 
 // NewDesk returns a desk.

@@ -20,6 +20,9 @@ import (
 // without another question.
 const leaseTime = 15 * time.Second
 
+// Miscounted says why limited calls are refused while two instances of the ratelimit role answer.
+const Miscounted = "two ratelimit roles answer in turn and each counts for itself, which would multiply every limit: run one alone; limited calls pass a minute after the last answer of the other"
+
 // IsLimited tells whether something is to be reserved for a call.
 func (a Attempt) IsLimited() bool { return len(a.Decision.GetLimits()) > 0 }
 
@@ -27,13 +30,18 @@ func (a Attempt) IsLimited() bool { return len(a.Decision.GetLimits()) > 0 }
 func (d *Desk) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal), peerTimeout)
 	defer cancel()
+	asked := time.Now()
 	resp, err := d.deps.Limiter.ReserveLimits(ctx, &ratelimitv1.ReserveLimitsRequest{
 		IdempotencyKey: key, Limits: Reserved(a.Decision.GetLimits()), Lease: durationpb.New(leaseTime),
 	})
 	if err != nil {
 		return a, d.uncounted(ctx, a, err)
 	}
-	if a.Lease = resp.GetLease(); a.Lease != nil {
+	a.Lease = resp.GetLease()
+	if d.instances.split(resp.GetInstance(), asked) {
+		return a, d.miscounted(ctx, a)
+	}
+	if a.Lease != nil {
 		return a, nil
 	}
 	return a, a.limited(resp.GetRefusal())
@@ -71,6 +79,21 @@ func (d *Desk) uncounted(ctx context.Context, a Attempt, err error) *refusal.Ref
 	}
 	return nil
 }
+
+// miscounted refuses a call whose limits two instances count apart from each other. Rules that let calls pass while the
+// limiter is away do not let this one pass: it is not away.
+func (d *Desk) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
+	d.deps.Log.WarnContext(ctx, Miscounted, "decision_id", a.ID)
+	d.GiveBack(ctx, a.Lease.GetId(), a.ID)
+	refused := &refusal.Refusal{Code: commonv1.Code_CODE_LIMITER_UNAVAILABLE, Message: Miscounted + ".", PolicyRevision: a.Decision.GetPolicyRevision()}
+	if limits := a.Decision.GetLimits(); len(limits) > 0 {
+		refused.Rule = limits[0].GetRule()
+	}
+	return refused
+}
+
+// Miscounting reports whether limited calls are refused because two instances of the ratelimit role answer in turn.
+func (d *Desk) Miscounting() bool { return d.instances.isSplit() }
 
 // limited builds the refusal of a limit that has no room. A limiter that says
 // nothing has refused too.

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 // written writes a record, in a span of its own where the call's is sampled: else that
@@ -254,10 +255,14 @@ func (d *Desk) WritePassed(ctx context.Context, rec *journal.Record) error {
 func (d *Desk) NotSent(ctx context.Context, a Attempt, err error) *refusal.Refusal {
 	if errors.Is(err, journal.ErrShare) {
 		d.deps.Log.WarnContext(ctx, "a principal has its share of the journal; its call is not sent", "decision_id", a.ID, "error", err)
-		return &refusal.Refusal{
+		refused := &refusal.Refusal{
 			Code:    commonv1.Code_CODE_ABUSE_LIMITED,
 			Message: "this caller's calls take more than their share of the journal; an operator can give them more room.",
 		}
+		if full := quota.Why(err); full != "" {
+			refused.Message = full + "; an operator can give them more room (journal.share, journal.calls_mib)."
+		}
+		return refused
 	}
 	d.deps.Log.ErrorContext(ctx, "intent or claim not recorded; the call is not sent", "decision_id", a.ID, "error", err)
 	return &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE}
@@ -323,6 +328,9 @@ func (r Unjudged) Record(ctx context.Context) *journal.Record {
 func Unusable(status int, err error) string {
 	if errors.Is(err, room.ErrFull) {
 		return "the server answered, but there was no room for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
+	}
+	if errors.Is(err, quota.ErrFull) {
+		return quota.Why(err) + "; end some of them, or wait until they are idle and end by themselves."
 	}
 	for _, own := range []error{upstream.ErrRests, upstream.ErrBusy} {
 		if errors.Is(err, own) {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -117,14 +117,15 @@ func (a *ask) run() {
 		o := meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.place().Transport}
 		x.deps.Meters.Served(ctx, o, time.Since(a.received), a.waited)
 	}()
-	if x.inside != nil || x.modern != nil || mcp.AsksServer(m.Method) || mcp.AsksClient(m.Method) && !slices.Contains(x.sess.Client.Asks, m.Method) {
+	if x.inside != nil || x.modern != nil || mcp.AsksServer(m.Method) {
 		failure = spans.Error(span, mcp.CodeMethodUnknown)
 		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client was not said to do this.")
 		return
 	}
-	if !x.isSigned(m) {
-		failure = spans.Error(span, mcp.CodeInvalidParams)
-		a.refuse(ctx, commonv1.Code_CODE_METHOD_INVALID, noText)
+	if why := x.offer().Check(m); why != nil {
+		code, text := toldWhy(why, a.record(ctx, why.Code, why.Detail+"."))
+		failure = spans.Error(span, code)
+		a.reject(ctx, code, text)
 		return
 	}
 	a.token = m.Meta.ProgressToken.Of(m.Raw)
@@ -277,6 +278,15 @@ func toldServer(why *refusal.Refusal) (code int, text string) {
 	default:
 		return mcp.CodeRefused, "The gateway does not carry this request: " + enum.Given(why.Code) + ", decision " + why.ID + "."
 	}
+}
+
+// toldWhy is what a server reads of its question that it may not ask. It learns nothing by that: it was told what the
+// client offers.
+func toldWhy(why *question.Error, refused *refusal.Refusal) (code int, text string) {
+	if why.Method {
+		return toldServer(refused)
+	}
+	return mcp.CodeInvalidParams, "The gateway does not carry this question: " + why.Detail + ". Decision " + refused.ID + "."
 }
 
 // reject answers the server with an error.

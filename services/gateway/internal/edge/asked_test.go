@@ -406,3 +406,30 @@ func TestA3NobodyElseAnswersAServer(t *testing.T) {
 		}
 	})
 }
+
+// U1, A1: what a message in a session says of the client's abilities is what the server was told of them.
+func TestU1ASessionSaysItsAbilitiesOnce(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct{ path, call, want string }{
+		"of one server":   {"/mcp/files", toolCall, `{"sampling":{"tools":{}}}`},
+		"of many servers": {"/mcp", strings.Replace(toolCall, "safe", "files__safe", 1), `{"elicitation":{"form":{}},"roots":{"listChanged":true},"sampling":{"tools":{}}}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newHub(t)
+				if w.path = tt.path; tt.path != "/mcp" {
+					w.standing.Methods = []string{"sampling/createMessage"}
+				}
+				var sent []string
+				sentTo(w, &sent)
+				h := w.connectAs(able)
+				w.do("POST", tt.path, strings.Replace(tt.call, `"params":{`, `"params":{"_meta":{"io.modelcontextprotocol/clientCapabilities":{"experimental":{"pay twice":{}}},"progressToken":1},`, 1), h)
+				w.do("POST", tt.path, tt.call, h)
+				if len(sent) != 2 || !strings.Contains(sent[0], `{"io.modelcontextprotocol/clientCapabilities":`+tt.want+`,"progressToken":1}`) || strings.Contains(sent[1], "_meta") {
+					t.Errorf("the server got %s", sent)
+				}
+			})
+		})
+	}
+}

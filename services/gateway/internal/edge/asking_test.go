@@ -34,7 +34,7 @@ func confirmable(t *testing.T) *world {
 	return w
 }
 
-var question = regexp.MustCompile(`"id":"(sluice-[A-Z0-9]+)","method":"elicitation/create"`)
+var asksPerson = regexp.MustCompile(`"id":"(sluice-[A-Z0-9]+)","method":"elicitation/create"`)
 
 // asked makes a call, and returns the id of the question that its client is asked, and
 // a function that reads the rest.
@@ -54,7 +54,7 @@ func (w *world) asked(h http.Header) (id string, rest func() string) {
 	}
 	lines := bufio.NewScanner(resp.Body)
 	for id == "" && lines.Scan() {
-		if m := question.FindStringSubmatch(lines.Text()); m != nil {
+		if m := asksPerson.FindStringSubmatch(lines.Text()); m != nil {
 			id = m[1]
 		}
 	}

@@ -42,10 +42,10 @@ type elicitation struct {
 // whatever it is asked confirms nothing.
 const confirmForm = `{"type":"object","properties":{"run":{"type":"boolean","title":"Run this call","default":false}},"required":["run"]}`
 
-// question is what whoever sits at the agent reads. The call is indented, which
+// confirmText is what whoever sits at the agent reads. The call is indented, which
 // clients that take the text for Markdown show as it is: the arguments are the
 // agent's, and could hide a part of themselves, or fetch something, else.
-func question(call string) string {
+func confirmText(call string) string {
 	const indent = "    "
 	return `An agent wants to make the call below, which needs your consent. Tick "Run this call" and accept, and it runs; ` +
 		"accept without the tick, or decline, and it does not.\n\n" + indent + strings.ReplaceAll(call, "\n", "\n"+indent)
@@ -56,7 +56,7 @@ func (x *exchange) confirm(out *writer) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Word {
 		id := inputID()
 		ask := elicitation{Version: "2.0", ID: x.jointID(id), Method: mcp.MethodElicit}
-		ask.Params.Message = question(text)
+		ask.Params.Message = confirmText(text)
 		ask.Params.Schema = jsontext.Value(confirmForm)
 		message, err := json.Marshal(ask)
 		if err != nil {

@@ -182,7 +182,7 @@ func (x *exchange) at(server string) *exchange {
 func (x *exchange) to(server string, edits ...gate.Edit) (*exchange, *rejection) {
 	raw, err := gate.Splice(x.msg.Raw, edits...)
 	if err != nil || !x.has.Hold(len(raw)) {
-		return nil, tooMuchInFlight()
+		return nil, tooMuchInFlight(err)
 	}
 	end, err := x.has.Answer.TurnFor(x.r.Context(), len(raw))
 	if err != nil {

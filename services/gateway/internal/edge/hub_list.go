@@ -194,7 +194,11 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 	for _, t := range list.Tools {
 		if !hides(t) {
 			name, _ := s.found.Aliases.Shown(s.server, t.Name)
-			edits = append(edits, joint.Say(t.NameValue, name))
+			titles, err := joint.TitlesOf(s.server, list.Raw, t.Definition)
+			if err != nil {
+				return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
+			}
+			edits = append(append(edits, joint.Say(t.NameValue, name)), titles...)
 		}
 	}
 	if s.parts, err = gate.Plan(list.Raw, edits...); err != nil {

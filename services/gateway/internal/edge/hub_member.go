@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -21,7 +22,7 @@ func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Ref
 	x.target.used.Store(time.Now().UnixNano())
 	has, err := x.inFlight.Enter(x.principal, x.server)
 	if err != nil {
-		full := tooMuchInFlight()
+		full := tooMuchInFlight(err)
 		return nil, &refusal.Refusal{Code: full.code, Message: full.message}
 	}
 	done, refused := x.member(ctx)
@@ -99,7 +100,7 @@ func (x *exchange) newMember(key session.Key, said reach.Standing) *session.Sess
 	claims := x.tellable(hub.Members.Abilities, said)
 	id, _ := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: hub.Digest, Key: key, Hub: hub, Agent: hub.Agent, Version: hub.Version, Opened: time.Now(),
+		ID: id, Digest: hub.Digest, Key: key, Accounts: hub.Accounts, Hub: hub, Agent: hub.Agent, Version: hub.Version, Opened: time.Now(),
 		Client: session.Client{Name: hub.Client.Name, Version: hub.Client.Version, Elicits: hub.Client.Elicits},
 	}
 	if x.modern != nil {
@@ -107,7 +108,7 @@ func (x *exchange) newMember(key session.Key, said reach.Standing) *session.Sess
 		return sess
 	}
 	if said.Some {
-		sess.Client.Asks = methodsOf(claims)
+		sess.Client.Offer = question.Offer{Abilities: claims, Revision: hub.Version, Joint: true}
 	}
 	sess.Upstream = target.Server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
 		up, opened, err := target.open(ctx, who, upstream.Initialize(hub.Version, hub.Client.Name, hub.Client.Version, claims...), has)

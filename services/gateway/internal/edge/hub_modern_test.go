@@ -233,7 +233,7 @@ func TestListsOfBothEras(t *testing.T) {
 		}
 		for method, want := range map[string]string{
 			"prompts/list":   `"resultType":"complete","ttlMs":0,"cacheScope":"private","prompts":[{"name":"files__p"}]}}`,
-			"resources/list": `"resultType":"complete","ttlMs":0,"cacheScope":"private","resources":[{"name":"a","uri":"mcp.notes+file:///a"}]}}`,
+			"resources/list": `"resultType":"complete","ttlMs":0,"cacheScope":"private","resources":[{"name":"notes: a","uri":"mcp.notes+file:///a"}]}}`,
 		} {
 			if got := w.doJoint(method, "", ""); got.status != 200 || !strings.HasSuffix(got.body, want) {
 				t.Errorf("%s: %d %s", method, got.status, got.body)

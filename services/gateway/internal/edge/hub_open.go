@@ -45,7 +45,7 @@ type serverInfo struct {
 // openHub opens a session with all servers. None of them hears of it before it is used.
 func (x *exchange) openHub(ctx context.Context) {
 	out := x.newWriter()
-	done, err := x.deps.Sessions.Opening(x.key(x.server))
+	done, err := x.deps.Sessions.Opening(x.has.Of.Accounts)
 	if err != nil {
 		x.refuse(ctx, out, notOpened(err))
 		return
@@ -77,7 +77,7 @@ func (x *exchange) openHub(ctx context.Context) {
 func (x *exchange) newHub(version string) *session.Session {
 	id, digest := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: digest, Key: x.key(x.server), Agent: x.principal.GetAgent(), Version: version, Opened: time.Now(),
+		ID: id, Digest: digest, Key: x.key(x.server), Accounts: x.has.Of.Accounts, Agent: x.principal.GetAgent(), Version: version, Opened: time.Now(),
 		Client: session.Client{Elicits: elicits(x.msg, version)}, Members: &session.Members{Abilities: x.abilitiesForMany()},
 	}
 	sess.Client.Name, sess.Client.Version = x.msg.Client()

@@ -287,7 +287,7 @@ func TestT4ManyServersSayOnOneStream(t *testing.T) {
 		}
 		want := []string{
 			"event: message", `data: {"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"mcp.notes+a:b"}}`, "",
-			"event: message", `data: {"jsonrpc":"2.0","method":"notifications/message","params":{"x":1.50}}`, "",
+			"event: message", `data: {"jsonrpc":"2.0","method":"notifications/message","params":{"x":1.50,"logger":"notes"}}`, "",
 		}
 		if diff := cmp.Diff(want, heard(lines)); diff != "" {
 			t.Errorf("heard (-want +got):\n%s", diff)

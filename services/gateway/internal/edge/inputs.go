@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -15,6 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
@@ -41,7 +41,7 @@ func (x *exchange) inputs(ctx context.Context, answer *gate.Answer) *refusal.Ref
 
 // unasked is why something of what an answer asks may not be asked; nil where all may.
 func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) *refusal.Refusal {
-	may, can := x.sess != nil, x.abilities()
+	may := x.sess != nil
 	if asks {
 		may = x.modern != nil && (mcp.IsMultiRound(x.msg.Method) || x.msg.Method == mcp.MethodTasksGet)
 	}
@@ -58,11 +58,8 @@ func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) 
 		return x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client in a way that MCP does not have.")
 	}
 	for _, m := range asked {
-		if !slices.Contains(can, m.Method) {
-			return x.notAbled(ctx, m.Method)
-		}
-		if !x.isSigned(m) {
-			return x.unsigned(ctx, m.Method)
+		if why := x.mayBeAsked(m); why != nil {
+			return x.refuseAsked(ctx, m.Method, why.Code, why.Detail+".")
 		}
 	}
 	for _, m := range asked {
@@ -73,38 +70,13 @@ func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) 
 	return nil
 }
 
-// notAbled is the refusal of what a client can't be asked, on record.
-func (x *exchange) notAbled(ctx context.Context, method string) *refusal.Refusal {
-	return x.refuseAsked(ctx, method, commonv1.Code_CODE_METHOD_DENIED, "the server asks what it was not told that the client can do.")
-}
-
-// isSigned tells whether a question to a person has the text that says which of many servers asks, and that
-// MCP requires.
-func (x *exchange) isSigned(m *gate.Message) bool {
-	if x.hub == nil || m.Method != mcp.MethodElicit {
-		return true
-	}
-	var params struct {
-		Message jsontext.Value `json:"message"`
-	}
-	return json.Unmarshal(m.Params.Of(m.Raw), &params) == nil && params.Message.Kind() == '"'
-}
-
-// noText is why a question is refused that has no such text.
-const noText = "the question has no message, so nobody could tell who asks."
-
-// unsigned is the refusal of one, on record.
-func (x *exchange) unsigned(ctx context.Context, method string) *refusal.Refusal {
-	return x.refuseAsked(ctx, method, commonv1.Code_CODE_METHOD_INVALID, noText)
-}
-
 // decide counts one thing that a server asks in an answer, and has policy decide on it.
 func (x *exchange) decide(ctx context.Context, m *gate.Message) *refusal.Refusal {
-	question, err := x.sess.Asked.Ask(m.ID.Of(m.Raw))
+	counted, err := x.sess.Asked.Ask(m.ID.Of(m.Raw))
 	if err != nil {
 		return x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of what the server asks, "+err.Error()+".")
 	}
-	question.Close() // the client answers in its next request
+	counted.Close() // the client answers in its next request
 	return x.judged(ctx, m, true)
 }
 
@@ -120,11 +92,11 @@ func (x *exchange) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
 		why = x.refuseAsked(ctx, "", commonv1.Code_CODE_JSON_INVALID, err.Error()+".")
 	case !mcp.IsMultiRound(x.msg.Method):
 		why = x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_METHOD_INVALID, "the server asks the client where MCP has no questions.")
-	case !slices.Contains(x.abilities(), m.Method):
-		why = x.notAbled(ctx, m.Method)
-	case !x.isSigned(m):
-		why = x.unsigned(ctx, m.Method)
 	default:
+		if refused := x.mayBeAsked(m); refused != nil {
+			code, text := toldWhy(refused, x.refuseAsked(ctx, m.Method, refused.Code, refused.Detail+"."))
+			return new(upstream.Refused(id, code, text))
+		}
 		why = x.decide(ctx, m)
 	}
 	if why == nil {
@@ -134,16 +106,24 @@ func (x *exchange) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
 	return new(upstream.Refused(id, code, text))
 }
 
-// abilities are the methods by which the server was told that it may ask the client.
-func (x *exchange) abilities() []string {
+// mayBeAsked returns why the client may not be asked this in an answer, where extensions have no questions.
+func (x *exchange) mayBeAsked(m *gate.Message) *question.Error {
+	if !mcp.AsksClient(m.Method) {
+		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the server asks what it was not told that the client can do"}
+	}
+	return x.offer().Check(m)
+}
+
+// offer is what the server was told that it may ask the client.
+func (x *exchange) offer() (out question.Offer) {
 	switch {
 	case x.modern != nil:
-		return methodsOf(x.can)
+		out = question.Offer{Abilities: x.can, Revision: mcp.Modern}
 	case x.sess != nil:
-		return x.sess.Client.Asks
-	default:
-		return nil
+		out = x.sess.Client.Offer
 	}
+	out.Joint = x.hub != nil
+	return out
 }
 
 // readInputs reads what an answer asks, each under an id of the gateway's own; false where some
@@ -163,6 +143,9 @@ func (x *exchange) readInputs(answer *gate.Answer, asks bool) (out []*gate.Messa
 		}
 		err := json.Unmarshal(answer.Error.Of(answer.Raw), &said, json.MatchCaseInsensitiveNames(true)) // as some readers do: two are one too many
 		for _, params := range said.Data.Elicitations {
+			if !isAddress(params) {
+				return nil, false
+			}
 			requests = append(requests, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":%s}`, inputID(), mcp.MethodElicit, params))
 		}
 		ok = err == nil && 0 < len(requests) && len(requests) <= maxElicitations
@@ -175,6 +158,14 @@ func (x *exchange) readInputs(answer *gate.Answer, asks bool) (out []*gate.Messa
 		out = append(out, m)
 	}
 	return out, ok
+}
+
+// isAddress reports whether a question is by an address, as all are that have to be opened first.
+func isAddress(params []byte) bool {
+	var has struct {
+		Mode string `json:"mode"`
+	}
+	return json.Unmarshal(params, &has) == nil && has.Mode == "url"
 }
 
 // maxElicitations is how many addresses a server may want opened first: each is judged.

@@ -121,7 +121,7 @@ func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.standing.Methods = everything
-		h := w.connectAs(able)
+		h := w.connectAs(strings.Replace(able, `"form":{}`, `"form":{},"url":{}`, 1))
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{"content":[],"tools":[],`+asks+`}`), nil
 		}

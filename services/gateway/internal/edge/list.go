@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"time"
 
@@ -156,19 +157,27 @@ type shown struct {
 	waits bool
 	// news says that one was not shown because its definition is not known as accepted.
 	news bool
+	// changed are the tools whose definition is another one than was accepted.
+	changed map[string]bool
 }
 
 func (s *shown) hides(t gate.Tool) bool { return !s.visible[t.Name] }
 
-// of returns the digests of the tools that are visible.
+// of returns the digests of the tools that are visible, and of those that have changed: the session's calls are judged
+// by what its server lists to it, whatever it lists to others.
 func (s *shown) of(known map[string][]byte) map[string][]byte {
 	if !s.partly {
 		return known
 	}
 	seen := make(map[string][]byte, len(known))
 	for name, digest := range known {
-		if s.visible[name] {
+		if s.visible[name] || s.changed[name] {
 			seen[name] = digest
+		}
+	}
+	for name := range s.changed {
+		if seen[name] == nil {
+			seen[name] = make([]byte, sha256.Size) // a digest that no definition has: the list can't be read in one way alone
 		}
 	}
 	return seen
@@ -188,14 +197,14 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer, known *catal
 			asked = append(asked, &policyv1.ToolRef{Name: t.Name, DefinitionDigest: known.Digests[t.Name]})
 		}
 	}
-	done, err := x.asking.Take(ctx, x.has.Of.Principal)
+	done, err := x.asking.Take(ctx, x.has.Of.Accounts.Root())
 	if err != nil {
 		return nil, tooManyLists()
 	}
 	defer done()
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, x.acting()), peerTimeout)
 	defer cancel()
-	out := &shown{visible: make(map[string]bool, len(asked))}
+	out := &shown{visible: make(map[string]bool, len(asked)), changed: make(map[string]bool)}
 	var stint turn.Stint
 	for first := true; first || len(asked) > 0; first = false {
 		part := asked[:min(len(asked), maxPart)]
@@ -210,6 +219,9 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer, known *catal
 			visible := t.GetVisible() && listed[t.GetName()] == 1
 			out.visible[t.GetName()] = visible
 			out.partly = out.partly || !visible
+			if !visible && t.GetCode() == commonv1.Code_CODE_TOOL_CHANGED {
+				out.changed[t.GetName()] = true
+			}
 			out.news = out.news || !visible && (t.GetCode() == commonv1.Code_CODE_TOOL_CHANGED || t.GetCode() == commonv1.Code_CODE_TOOL_UNKNOWN && t.GetRule() == nil)
 			out.waits = out.waits || visible && t.GetCode() == commonv1.Code_CODE_APPROVAL_REQUIRED
 		}

@@ -1,6 +1,7 @@
 package edge_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -11,7 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -177,6 +180,62 @@ func TestX1ALongListIsJudgedInParts(t *testing.T) {
 			if shown := strings.Count(got.body, `"name":"t`); shown != listed {
 				t.Errorf("%d tools are shown", shown)
 			}
+		})
+	}
+}
+
+// T1: a session to which a server lists another definition is judged by that one, and no other session is. So it is
+// where its list can't be read in one way alone.
+func TestT1ASessionIsJudgedByWhatItWasShown(t *testing.T) {
+	t.Parallel()
+	const good, bad = `{"name":"safe"}`, `{"name":"safe","description":"sends it to us"}`
+	for name, tt := range map[string]struct {
+		list string
+		want []byte
+	}{
+		"another definition": {bad, cataloguetest.Digest(bad)},
+		"a name twice":       {good + "," + bad, make([]byte, 32)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.standing.Methods = everything
+				w.own = func(r upstream.Request) (upstream.Answer, error) {
+					if r.Method() == "initialize" {
+						return w.open(r)
+					}
+					return answer(r, `{"tools":[`+good+`]}`), nil
+				}
+				w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+					if r.Method() == "tools/list" {
+						return answer(r, `{"tools":[`+tt.list+`]}`), nil
+					}
+					return answer(r, `{"content":[]}`), nil
+				}
+				w.filter = func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
+					resp := new(policyv1.FilterToolsResponse)
+					for _, tool := range r.GetTools() {
+						said := &policyv1.ToolVisibility{Name: tool.GetName(), Visible: bytes.Equal(tool.GetDefinitionDigest(), cataloguetest.Digest(good))}
+						if !said.GetVisible() {
+							said.Code = commonv1.Code_CODE_TOOL_CHANGED
+						}
+						resp.Tools = append(resp.Tools, said)
+					}
+					return resp, nil
+				}
+				ben := http.Header{"Authorization": {"Bearer " + benToken}}
+				ben.Set("Mcp-Session-Id", w.do("POST", "/mcp/files", initialize, ben).header.Get("Mcp-Session-Id"))
+				h := w.connectAs(initialize)
+				if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h); strings.Contains(got.body, `"safe"`) {
+					t.Errorf("the client is shown %s", got.body)
+				}
+				w.do("POST", "/mcp/files", toolCall, h)
+				w.do("POST", "/mcp/files", toolCall, ben)
+				if got := w.judgedBy(); len(got) != 2 || !bytes.Equal(got[0], tt.want) || !bytes.Equal(got[1], cataloguetest.Digest(good)) {
+					t.Errorf("calls are judged by %x", got)
+				}
+			})
 		})
 	}
 }

@@ -43,7 +43,7 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 	}
 	var err error
 	if x.has, err = e.inFlight.Enter(c.principal, x.server); err != nil {
-		e.reject(w, r, c, *tooMuchInFlight())
+		e.reject(w, r, c, *tooMuchInFlight(err))
 		return
 	}
 	defer x.has.Leave()

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 // notifyTimeout bounds handing a notification to a server.
@@ -63,12 +64,13 @@ func (x *exchange) call(ctx context.Context) {
 				return
 			}
 		}
-		call.Told, call.Mirrored, call.Resumes = x.claimed(), x.mirrored, cmp.Or(x.leg.approval, x.inside.resumed())
+		call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.leg.approval, x.inside.resumed())
 		under.EndsWith(calling)
 		under.Decides(x.mayAsk)
 	} else if x.msg.Method == mcp.MethodToolsCall && x.target.sessionless() {
 		call.Mirrored = mirror.Say(x.msg.Arguments.Of(x.msg.Raw), x.target.found.Mirrors(x.msg.Name))
 	}
+	call.Told = x.claimed()
 	if x.sess.Client.Elicits && out.streams {
 		call.Confirm = x.confirm(out)
 	}
@@ -159,7 +161,7 @@ var errStale = errors.New("whether the token still counts is not known")
 // notAdmitted is the refusal of who has too much under way, or lets answers lie.
 func notAdmitted(err error) *refusal.Refusal {
 	if errors.Is(err, inflight.ErrThere) {
-		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: inflight.ErrThere.Error() + "."}
+		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: err.Error() + "."}
 	}
 	return &refusal.Refusal{
 		Code:    commonv1.Code_CODE_ABUSE_LIMITED,
@@ -236,6 +238,8 @@ func unanswered(err error) *refusal.Refusal {
 		refused.Message, refused.RetryAfter = limit.Error()+".", limit.RetryAfter
 	}
 	switch {
+	case errors.Is(err, quota.ErrFull):
+		refused.Message = quota.Why(err) + "; end some of them, or wait until they are idle and end by themselves."
 	case errors.Is(err, upstream.ErrTimeout):
 		refused.Code = commonv1.Code_CODE_UPSTREAM_TIMEOUT
 	case errors.Is(err, intake.ErrSlow):
@@ -290,7 +294,7 @@ func (x *exchange) noted(ctx context.Context) {
 // notifies tells whether the notification at hand may go to a server: of what changes at a
 // client its server hears where it was told that it may ask for that.
 func (x *exchange) notifies() bool {
-	return mcp.AlwaysPasses(x.msg.Method) || x.msg.Method == mcp.MethodRootsChanged && slices.Contains(x.sess.Client.Asks, mcp.MethodRoots)
+	return mcp.AlwaysPasses(x.msg.Method) || x.msg.Method == mcp.MethodRootsChanged && x.sess.Client.Offer.Has(mcp.MethodRoots)
 }
 
 // tell sends a notification of the gateway's own for the client's.

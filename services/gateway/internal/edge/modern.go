@@ -270,7 +270,7 @@ func (x *exchange) standIn(ctx context.Context) *refusal.Refusal {
 	if use() == nil {
 		return nil
 	}
-	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Agent: x.principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
+	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Accounts: x.has.Of.Accounts, Agent: x.principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
 	sess.Client.Name, sess.Client.Version = x.msg.Client()
 	if x.isHub() {
 		sess.Members = &session.Members{Abilities: x.can}
@@ -367,7 +367,13 @@ func (x *exchange) discovered(ctx context.Context, out *writer) (*gate.Answer, *
 			return nil, x.unfound(ctx, err)
 		}
 	}
-	return greeting, x.inputs(ctx, greeting)
+	if refused := x.inputs(ctx, greeting); refused != nil {
+		return nil, refused
+	}
+	if greeting, err = x.withoutServer(greeting); err != nil {
+		return nil, x.unfound(ctx, err)
+	}
+	return greeting, nil
 }
 
 // without are the edits that lie outside of a span, which is replaced as a whole.
@@ -444,11 +450,14 @@ func (x *exchange) found() *discovery.Server {
 	return x.target.found
 }
 
-// claimed is what the server is told of what the client can do, as a raw object; nil where the
-// revision says that elsewhere.
+// claimed is what the server is told of what the client can do, as a raw object. In a session that was said in
+// initialize, so it is nil where the message does not say it once more, which a server could act on.
 func (x *exchange) claimed() []byte {
 	if x.modern == nil {
-		return nil
+		if x.sess == nil || !x.msg.Meta.Capabilities.Present() {
+			return nil
+		}
+		return []byte(mcp.Told(x.sess.Client.Offer.Abilities))
 	}
 	if x.toldTasks {
 		return []byte(mcp.Told(x.can, mcp.ExtensionTasks))

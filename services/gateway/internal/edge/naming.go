@@ -86,7 +86,7 @@ func (x *exchange) named(ctx context.Context, list *gate.Answer) (map[string]boo
 			shown[t.Name] = false
 		}
 	}
-	done, err := x.asking.Take(ctx, x.has.Of.Principal)
+	done, err := x.asking.Take(ctx, x.has.Of.Accounts.Root())
 	if err != nil {
 		return nil, tooManyLists()
 	}

@@ -209,7 +209,7 @@ func TestT4ListsOfManyServersShowWhatMayBeUsed(t *testing.T) {
 			{"prompts/list", `{"prompts":[{"name":"secret"},{"name":"a"},{"name":"secret"}]}`, `{"prompts":[{"name":"files__a"},{"name":"notes__a"}]}`},
 			{
 				"resources/list", `{"resources":[{"uri":"x:a","name":"a"},{"name":"b","uri":"x:secret"}]}`,
-				`{"resources":[{"uri":"mcp.files+x:a","name":"a"},{"uri":"mcp.notes+x:a","name":"a"}]}`,
+				`{"resources":[{"uri":"mcp.files+x:a","name":"files: a"},{"uri":"mcp.notes+x:a","name":"notes: a"}]}`,
 			},
 			{"resources/templates/list", `{"resourceTemplates":[{"uriTemplate":"x:secret/{a}","name":"a"}]}`, `{"resourceTemplates":[]}`},
 		} {

@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -25,6 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 // open opens a session: one of the gateway's for the client, and one with the
@@ -40,7 +42,7 @@ func (x *exchange) open(ctx context.Context) {
 		x.refuse(ctx, out, notAdmitted(err))
 		return
 	}
-	done, err := x.deps.Sessions.Opening(x.key(x.server))
+	done, err := x.deps.Sessions.Opening(x.has.Of.Accounts)
 	if err != nil {
 		x.refuse(ctx, out, notOpened(err))
 		return
@@ -70,6 +72,12 @@ func (x *exchange) open(ctx context.Context) {
 		x.failure = spans.Answer(trace.SpanFromContext(ctx), answer)
 		out.edited(ctx, answer, x.addressed(answer, answer.Clean(nil)))
 		return
+	}
+	if !said.Some {
+		if answer, err = x.withoutServer(answer); err != nil {
+			x.refuse(ctx, out, notOpened(err))
+			return
+		}
 	}
 	version := x.agreed(answer, said)
 	sess, err := x.newSession(up, version, said)
@@ -199,7 +207,11 @@ var errVersion = errors.New("the server speaks a protocol version that is not su
 func notOpened(err error) *refusal.Refusal {
 	switch {
 	case errors.Is(err, session.ErrTooMany):
-		return &refusal.Refusal{Code: commonv1.Code_CODE_TOO_MANY_SESSIONS}
+		refused := &refusal.Refusal{Code: commonv1.Code_CODE_TOO_MANY_SESSIONS}
+		if full := quota.Why(err); full != "" {
+			refused.Message = full + " (session.max_per_principal); end some of them, or wait until one is idle."
+		}
+		return refused
 	case errors.Is(err, errVersion):
 		return &refusal.Refusal{Code: commonv1.Code_CODE_PROTOCOL_VERSION, Message: errVersion.Error() + "."}
 	default:
@@ -213,12 +225,12 @@ func (x *exchange) newSession(up *upstream.Session, version string, said reach.S
 	}
 	client := session.Client{Elicits: elicits(x.msg, version)}
 	if said.Some {
-		client.Asks = methodsOf(x.claims(said))
+		client.Offer = question.Offer{Abilities: x.claims(said), Revision: version, Named: x.msg.Version}
 	}
 	client.Name, client.Version = x.msg.Client()
 	id, digest := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: digest, Key: x.key(x.server), Agent: x.principal.GetAgent(),
+		ID: id, Digest: digest, Key: x.key(x.server), Accounts: x.has.Of.Accounts, Agent: x.principal.GetAgent(),
 		Version: version, Client: client, Upstream: up, Opened: time.Now(),
 	}
 	return sess, x.deps.Sessions.Add(sess)

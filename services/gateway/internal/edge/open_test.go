@@ -14,6 +14,8 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
@@ -35,7 +37,7 @@ func TestInitialize(t *testing.T) {
 		}
 		states := w.sessions.List("acme")
 		if len(states) != 1 || states[0].ID != got.header.Get("Mcp-Session-Id") || states[0].Key.Subject != "ana" || states[0].Key.Server != "files" ||
-			states[0].Version != "2025-11-25" || !cmp.Equal(states[0].Client, session.Client{Name: "c", Version: "1"}) {
+			states[0].Version != "2025-11-25" || !cmp.Equal(states[0].Client, session.Client{Name: "c", Version: "1", Offer: question.Offer{Abilities: []mcp.Ability{}, Revision: "2025-11-25", Named: "2025-11-25"}}) {
 			t.Errorf("%+v", states)
 		}
 	})
@@ -352,4 +354,51 @@ func TestAVersionThatIsNotSpokenIsToldAsItIsMeasured(t *testing.T) {
 			t.Errorf("the span says %v", said)
 		}
 	})
+}
+
+// X9: a caller that can use nothing of a server reads nothing that the server says of itself, in either era.
+func TestX9ACallerThatCanUseNothingReadsNothingOfTheServer(t *testing.T) {
+	t.Parallel()
+	const said = `"serverInfo":{"name":"payroll","title":"Payroll","version":"9.8.7"},"instructions":"The key is in notes.","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"payroll","version":"9.8.7"}}`
+	reads := func(t *testing.T, w *world, modernClient bool) {
+		t.Helper()
+		w.standing = new(policyv1.CheckServerResponse)
+		got := w.do("POST", "/mcp/files", initialize, nil)
+		if modernClient {
+			got = w.doModern("server/discover", "", "")
+		}
+		if got.status != 200 || !strings.Contains(got.body, `"capabilities":{"tools":{`) {
+			t.Errorf("%d %s", got.status, got.body)
+		}
+		for _, word := range []string{"instructions", "key", "ayroll", "9.8.7"} {
+			if strings.Contains(got.body, word) {
+				t.Errorf("%s is in %s", word, got.body)
+			}
+		}
+	}
+	for name, isModern := range map[string]bool{"a client with sessions": false, "a client without": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newModernWorld(t)
+				w.open = func(r upstream.Request) (upstream.Answer, error) {
+					if r.Method() != "server/discover" {
+						return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"error":{"code":-32601,"message":"no"}}`), nil
+					}
+					return answer(r, `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete",`+said+`}`), nil
+				}
+				reads(t, w, isModern)
+			})
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				w.own = func(r upstream.Request) (upstream.Answer, error) {
+					if r.Method() == "tools/list" {
+						return answer(r, `{"tools":[]}`), nil
+					}
+					return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},`+said+`}`), nil
+				}
+				reads(t, w, isModern)
+			})
+		})
+	}
 }

@@ -199,7 +199,7 @@ func TestX4TheGatewaysOwnDiscovery(t *testing.T) {
 		time.Sleep(6 * time.Second)
 		w.open = works
 		got := w.do("POST", "/mcp/files", initialize, nil)
-		if want := `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true}},"serverInfo":{"name":"x","version":"1"}}}`; got.body != want {
+		if want := `{"jsonrpc":"2.0","id":0,"result":{"capabilities":{"tools":{"listChanged":true}},"protocolVersion":"2025-11-25","serverInfo":{"name":"sluice","title":"Sluice","version":""}}}`; got.body != want {
 			t.Errorf("greeted with %s", got.body)
 		}
 		older := w.do("POST", "/mcp/files", strings.Replace(initialize, "2025-11-25", "2025-06-18", 1), http.Header{"Authorization": {"Bearer " + benToken}})

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 // Header names in the form in which net/http keeps them.
@@ -66,7 +67,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 	x := &exchange{Edge: e, caller: c, w: w, r: r, server: r.PathValue("server")}
 	var err error
 	if x.has, err = e.inFlight.Enter(c.principal, x.server); err != nil {
-		e.reject(w, r, c, *tooMuchInFlight())
+		e.reject(w, r, c, *tooMuchInFlight(err))
 		return
 	}
 	defer x.has.Leave()
@@ -130,7 +131,7 @@ func (x *exchange) read() *rejection {
 	x.received = time.Now()
 	switch {
 	case errors.Is(err, inflight.ErrFull):
-		return tooMuchInFlight()
+		return tooMuchInFlight(err)
 	case err != nil:
 		return unreadable()
 	}
@@ -214,11 +215,15 @@ func (x *exchange) tooLarge() *rejection {
 }
 
 // tooMuchInFlight rejects what a principal has no room for.
-func tooMuchInFlight() *rejection {
-	return &rejection{
+func tooMuchInFlight(err error) *rejection {
+	out := &rejection{
 		status: http.StatusTooManyRequests, code: commonv1.Code_CODE_ABUSE_LIMITED, rpc: mcp.CodeInvalidRequest,
 		message: "this caller has too many or too large requests in flight; wait for some of them.",
 	}
+	if full := quota.Why(err); full != "" {
+		out.message = full + "; wait for some of them."
+	}
+	return out
 }
 
 func unreadable() *rejection {
@@ -260,7 +265,7 @@ func (x *exchange) findSession() (func(), *rejection) {
 
 // in puts the message at hand into its session.
 func (x *exchange) in(sess *session.Session) {
-	if x.sess = sess; len(sess.Client.Asks) > 0 {
+	if x.sess = sess; len(sess.Client.Offer.Abilities) > 0 {
 		x.patience = new(upstream.Patience)
 	}
 }

@@ -32,7 +32,7 @@ func (x *exchange) becomesTask(ctx context.Context, out *writer, why *refusal.Re
 	}
 	t := &task{
 		owner: string(x.owner()), server: x.server, head: make(http.Header), message: x.msg.Raw, approval: why.Approval.ID,
-		holder: room.Holder{Principal: x.has.Of.Principal, Persons: slices.Clone(x.has.Of.Persons), Server: x.server},
+		holder: room.Holder{Accounts: x.has.Of.Accounts, Server: x.server},
 	}
 	for name, lines := range x.r.Header { // who asks how it stands makes it, so it has no credential
 		if name == "Content-Type" || name == "Accept" || name == "Traceparent" || strings.HasPrefix(name, "Mcp-") {

@@ -4,14 +4,13 @@ import (
 	"context"
 	"crypto/rand"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
-	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 const (
@@ -153,18 +152,14 @@ type taskStore struct {
 
 	mu sync.Mutex
 	by map[string]*task
-	// of is how many there are of principals and of persons.
-	of map[principal.Key]int
+	// of counts them.
+	of *quota.Tally
 }
 
 func newTaskStore() (*taskStore, error) {
 	own, err := room.New(ofTasks())
-	return &taskStore{room: own, by: make(map[string]*task), of: make(map[principal.Key]int)}, err
-}
-
-// counted are those for whom a task of this holder's counts.
-func counted(of *room.Holder) []principal.Key {
-	return slices.Compact(append([]principal.Key{of.Principal}, of.Persons...))
+	tally := quota.NewTally("tasks", quota.Limits{Principal: maxTasks, Person: maxTasks})
+	return &taskStore{room: own, by: make(map[string]*task), of: tally}, err
 }
 
 // hasPlace tells whether one more task may be kept for a holder; an ended one of the owner's may make way.
@@ -176,7 +171,7 @@ func (s *taskStore) hasPlace(of *room.Holder, owner string) bool {
 
 // isFull and oldest need the lock.
 func (s *taskStore) isFull(of *room.Holder) bool {
-	return slices.ContainsFunc(counted(of), func(who principal.Key) bool { return s.of[who] >= maxTasks })
+	return s.of.Full(&of.Accounts, 1) != nil
 }
 
 // oldest is the task of an owner that has ended first, and whose end was told; nil for none.
@@ -205,8 +200,12 @@ func (s *taskStore) keep(t *task, expires time.Time) bool {
 	}
 	t.has = s.room.Open(&t.holder)
 	size := room.Free + len(t.message) + headSize(t.head) // what of a holding costs nothing is for what is in flight
-	if s.isFull(&t.holder) || !t.has.Add(size) {
+	if s.of.Take(&t.holder.Accounts, 1) != nil {
+		return false
+	}
+	if !t.has.Add(size) {
 		t.has.Close()
+		s.of.Give(&t.holder.Accounts, 1)
 		return false
 	}
 	t.has.Keep(size)
@@ -215,9 +214,6 @@ func (s *taskStore) keep(t *task, expires time.Time) bool {
 	t.until = t.created.Add(kept)
 	t.timer = time.AfterFunc(kept, func() { s.drop(t) })
 	s.by[t.id] = t
-	for _, who := range counted(&t.holder) {
-		s.of[who]++
-	}
 	return true
 }
 
@@ -246,11 +242,7 @@ func (s *taskStore) forget(t *task) {
 		return
 	}
 	delete(s.by, t.id)
-	for _, who := range counted(&t.holder) {
-		if s.of[who]--; s.of[who] == 0 {
-			delete(s.of, who)
-		}
-	}
+	s.of.Give(&t.holder.Accounts, 1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.timer.Stop()

@@ -104,6 +104,10 @@ func fold(dst, key []byte) []byte {
 	return dst
 }
 
+// Folded returns a key with every character that some reader takes for an ASCII letter made that letter in lower case:
+// a reader that ignores case takes keys for one another whose folded texts are equal.
+func Folded(key string) string { return string(fold(nil, []byte(key))) }
+
 // foldsToPrefix reports whether key begins with prefix, in whatever case.
 func foldsToPrefix(key []byte, prefix string) bool {
 	// A character that folds to a letter takes at most three bytes.

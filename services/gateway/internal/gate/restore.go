@@ -51,7 +51,7 @@ func sending(m *Message) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if binding.OfSending(name) {
+		if binding.OfSending(name, value) {
 			members = appendMember(members, name, value)
 		}
 	}

@@ -5,24 +5,23 @@ package inflight
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
-	"slices"
 	"sync"
 	"time"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 const (
-	// maxRequests is how many requests one principal may have in flight. Each holds
-	// a connection here and one to a server.
+	// maxRequests is how many requests one principal and the agents made by it may have in flight; all
+	// principals of one person have four times as many. Each holds a connection here and one to a server.
 	maxRequests = 512
 	// maxThere is how many of them one server may have: one that hangs leaves the others theirs.
 	maxThere = maxRequests / 2
-	// maxBehind is how many all principals of one person may have.
-	maxBehind = 4 * maxRequests
 	// maxBytes is how large their bodies may be together, as far as they
 	// have come: what a client claims or withholds costs nothing. All principals of one
 	// person have [room.Half], and everybody [room.Size], beside the first 64 KiB of each
@@ -33,12 +32,12 @@ const (
 	roomTimeout = time.Second
 )
 
-// ErrFull means that a principal, or a person behind it, has as much in flight as it may
-// have. Compare with errors.Is.
-var ErrFull = errors.New("too much is in flight")
+// ErrFull means that a principal of the caller's chain, or a person behind it, has as much in flight as it may
+// have. Compare with errors.Is; a [*quota.Full] says whose share it is.
+var ErrFull = quota.ErrFull
 
-// ErrThere means that a server has as many requests of a principal as it may have. Compare with
-// errors.Is.
+// ErrThere means that a server has as many requests of a principal and its agents as it may have. Compare
+// with errors.Is.
 var ErrThere = errors.New("too many requests to this server are in flight; wait for some of them")
 
 // Load is what all principals have in flight. Make it with [New]. It is safe for
@@ -47,7 +46,9 @@ type Load struct {
 	bodies, answers *room.Room
 
 	mu sync.Mutex
-	by map[principal.Key]*share
+	// requests are those in flight, there those that were admitted to each server, and bytes how large the
+	// bodies are.
+	requests, there, bytes *quota.Tally
 }
 
 // New returns an empty load, whose requests and answers take the room of these.
@@ -55,109 +56,25 @@ func New(bodies, answers *room.Room) (*Load, error) {
 	if bodies == nil || answers == nil {
 		return nil, errors.New("inflight: room for bodies and answers is required")
 	}
-	return &Load{bodies: bodies, answers: answers, by: make(map[principal.Key]*share)}, nil
-}
-
-// share is what a principal has in flight.
-type share struct {
-	requests, bytes int
-	// there is how many admitted requests each server has that has some, and first where the first
-	// of them lies: most callers use one.
-	there []there
-	first [1]there
-	// behind is how many requests those have that work for it, its own among them.
-	behind int
-}
-
-// there is how many requests of a principal a server has.
-type there struct {
-	server   string
-	requests int
-}
-
-// to returns what a server has, to be changed. It needs the lock, as does from.
-func (s *share) to(server string) *there {
-	i := slices.IndexFunc(s.there, func(t there) bool { return t.server == server })
-	if i < 0 {
-		if s.there == nil {
-			s.there = s.first[:0]
-		}
-		s.there, i = append(s.there, there{server: server}), len(s.there)
-	}
-	return &s.there[i]
-}
-
-// from counts a server's request no more.
-func (s *share) from(server string) {
-	at, last := s.to(server), len(s.there)-1
-	if at.requests--; at.requests == 0 {
-		*at = s.there[last]
-		s.there = s.there[:last]
-	}
+	return &Load{
+		bodies: bodies, answers: answers,
+		requests: quota.NewTally("requests in flight", quota.For(maxRequests)),
+		there:    quota.NewTally("requests in flight to this server", quota.For(maxThere)),
+		bytes:    quota.NewTally("bytes of requests in flight", quota.Limits{Principal: maxBytes, Person: room.Half}),
+	}, nil
 }
 
 // Enter counts a request of a principal to a server, whose place is left when it has ended.
 // Errors: [ErrFull].
 func (f *Load) Enter(who *identityv1.Principal, server string) (*Place, error) {
-	p := &Place{all: f}
-	p.Of = room.Holder{Principal: principal.Of(who), Persons: appendPersons(p.person[:0], who), Server: server}
+	p := &Place{all: f, Of: room.Holder{Accounts: principal.AccountsOf(who), Server: server}}
 	p.body, p.Answer = *f.bodies.Open(&p.Of), *f.answers.Open(&p.Of)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p.share = f.shareOf(p.Of.Principal)
-	full := p.share.requests == maxRequests
-	p.share.requests++
-	for _, person := range p.Of.Persons {
-		behind := f.shareOf(person)
-		full = full || behind.behind == maxBehind
-		behind.behind++
-	}
-	if full {
-		f.forget(p)
-		return nil, ErrFull
+	if err := f.requests.Take(&p.Of.Accounts, 1); err != nil {
+		return nil, err
 	}
 	return p, nil
-}
-
-// shareOf is what a principal has in flight, to be changed. It needs the lock, as does
-// forget.
-func (f *Load) shareOf(who principal.Key) *share {
-	has := f.by[who]
-	if has == nil {
-		has = new(share)
-		f.by[who] = has
-	}
-	return has
-}
-
-// forget counts a request no more.
-func (f *Load) forget(p *Place) {
-	p.share.requests--
-	if p.admitted {
-		p.share.from(p.Of.Server)
-	}
-	p.share.bytes -= p.bytes
-	for _, who := range p.Of.Persons {
-		behind := f.by[who]
-		if behind.behind--; behind.behind == 0 && behind.requests == 0 {
-			delete(f.by, who)
-		}
-	}
-	if p.share.requests == 0 && p.share.behind == 0 {
-		delete(f.by, p.Of.Principal)
-	}
-}
-
-// appendPersons appends for whom a principal works, each once: its owner, or itself where
-// nobody is named, and likewise of those who stand behind it.
-func appendPersons(dst []principal.Key, p *identityv1.Principal) []principal.Key {
-	dst = append(dst, principal.Person(p))
-	for _, behind := range p.GetChain() {
-		if who := principal.Person(behind); !slices.Contains(dst, who) {
-			dst = append(dst, who)
-		}
-	}
-	return dst
 }
 
 // Place is what one request has of its principal's share.
@@ -165,10 +82,8 @@ type Place struct {
 	all *Load
 	// Of is whose it is.
 	Of room.Holder
-	// person is where the holder's persons lie: most have one.
-	person [1]principal.Key
-	share  *share
-	bytes  int
+	// bytes is how large its body is, as far as it has come.
+	bytes int
 	// admitted says that it counts among those to its server.
 	admitted bool
 	// Answer is what the answer takes of what there is for all, and body the request.
@@ -197,10 +112,13 @@ func (b *countedBody) Read(to []byte) (int, error) {
 func (p *Place) Hold(n int) bool {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
-	if p.share.bytes+n > maxBytes || !p.body.Add(n) {
+	if p.all.bytes.Take(&p.Of.Accounts, n) != nil {
 		return false
 	}
-	p.share.bytes += n
+	if !p.body.Add(n) {
+		p.all.bytes.Give(&p.Of.Accounts, n)
+		return false
+	}
 	p.bytes += n
 	return true
 }
@@ -209,22 +127,21 @@ func (p *Place) Hold(n int) bool {
 // others that work for the same person, waits for room. What gives up a request, or answers one of
 // a server's, is not to be admitted. Errors: [ErrThere], or those of [room.Room.Admit].
 func (p *Place) Admit(ctx context.Context) error {
-	if !p.admit() {
-		return ErrThere
+	if err := p.admit(); err != nil {
+		return fmt.Errorf("%w: %w", ErrThere, err)
 	}
 	return p.all.answers.Admit(ctx, &p.Of, roomTimeout)
 }
 
-func (p *Place) admit() bool {
+func (p *Place) admit() error {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
-	at := p.share.to(p.Of.Server)
-	if p.admitted || at.requests == maxThere {
-		return p.admitted
+	if p.admitted {
+		return nil
 	}
-	at.requests++
-	p.admitted = true
-	return true
+	err := p.all.there.TakeIn(p.Of.Server, &p.Of.Accounts, 1)
+	p.admitted = err == nil
+	return err
 }
 
 // Leave gives a place back.
@@ -233,5 +150,9 @@ func (p *Place) Leave() {
 	p.Answer.Close()
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
-	p.all.forget(p)
+	p.all.requests.Give(&p.Of.Accounts, 1)
+	p.all.bytes.Give(&p.Of.Accounts, p.bytes)
+	if p.admitted {
+		p.all.there.GiveIn(p.Of.Server, &p.Of.Accounts, 1)
+	}
 }

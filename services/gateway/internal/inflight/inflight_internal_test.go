@@ -3,6 +3,7 @@ package inflight
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -52,8 +53,8 @@ func TestN2OnePersonsAgentsHaveAShareOfTheRequests(t *testing.T) {
 	for _, p := range places {
 		p.Leave()
 	}
-	if len(all.by) != 0 {
-		t.Errorf("of what has ended is kept %v", all.by)
+	if n := all.requests.Len() + all.there.Len() + all.bytes.Len(); n != 0 {
+		t.Errorf("of what has ended %d counts are kept", n)
 	}
 }
 
@@ -100,7 +101,45 @@ func TestN2AServerHasAShareOfAPrincipalsRequests(t *testing.T) {
 	for _, p := range append(places[1:], more, other) {
 		p.Leave()
 	}
-	if len(all.by) != 0 {
-		t.Errorf("of what has ended is kept %v", all.by)
+	if n := all.requests.Len() + all.there.Len() + all.bytes.Len(); n != 0 {
+		t.Errorf("of what has ended %d counts are kept", n)
+	}
+}
+
+// What an agent has in flight counts against the principal that made it: that one and its agents have no more
+// than one principal, at one server and at all.
+func TestEnter_AgentsHaveTheShareOfTheirMaker(t *testing.T) {
+	t.Parallel()
+	bodies, err := room.New(room.Bodies())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := New(bodies, bodies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bot := &identityv1.Principal{Tenant: "acme", Subject: "bot", Owner: "olga"}
+	agent := func(i int) *identityv1.Principal {
+		middle := &identityv1.Principal{Tenant: "acme", Subject: fmt.Sprintf("agent:acme/m%d", i), Owner: "olga"}
+		return &identityv1.Principal{Tenant: "acme", Subject: fmt.Sprintf("agent:acme/%d", i), Owner: "olga", Chain: []*identityv1.Principal{middle, bot}}
+	}
+	for i := range maxRequests {
+		p, err := all.Enter(agent(i), "files")
+		if err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		if admitted := p.admit() == nil; admitted != (i < maxThere) {
+			t.Fatalf("request %d is admitted: %v", i, admitted)
+		}
+	}
+	for name, who := range map[string]*identityv1.Principal{"the maker": bot, "another agent": agent(maxRequests)} {
+		if _, err := all.Enter(who, "files"); !errors.Is(err, ErrFull) || !strings.Contains(err.Error(), "bot and agents made by bot hold 512 of 512 requests in flight") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, who := range []*identityv1.Principal{{Tenant: "acme", Subject: "other", Owner: "olga"}, {Tenant: "globex", Subject: "bot", Owner: "olga"}} {
+		if p, err := all.Enter(who, "files"); err != nil || p.admit() != nil {
+			t.Errorf("%s of %s: %v", who.GetSubject(), who.GetTenant(), err)
+		}
 	}
 }

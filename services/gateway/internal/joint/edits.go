@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,33 +20,41 @@ type place struct {
 	// joins makes the joint name, and cuts reads it.
 	joins func(server, name string) string
 	cuts  func(name string) (server, rest string, ok bool)
+	// form means that the object there is a form, each of whose texts is marked.
+	form bool
 }
 
-func names(path string) place { return place{strings.Split(path, "/"), Name, Cut} }
+func at(path string, joins func(server, name string) string) place {
+	return place{path: strings.Split(path, "/"), joins: joins}
+}
 
-func uris(path string) place { return place{strings.Split(path, "/"), URI, CutURI} }
+func names(path string) place {
+	return place{path: strings.Split(path, "/"), joins: Name, cuts: Cut}
+}
 
-// inContent are the URIs in content (MCP 2025-11-25, Tools, Tool Result) that lies there.
+func uris(path string) place {
+	return place{path: strings.Split(path, "/"), joins: URI, cuts: CutURI}
+}
+
+// inContent are the URIs, and the names for people, in content (MCP 2025-11-25, Tools, Tool Result) that lies there.
 func inContent(path string) []place {
-	return []place{uris(path + "/uri"), uris(path + "/resource/uri")}
+	return []place{uris(path + "/uri"), uris(path + "/resource/uri"), at(path+"/title", Title), at(path+"/name", Title)}
 }
 
-// question is what a person is asked there: whoever reads it sees one connection, and is to know who asks.
-// So says each line, or one could begin as another server's question.
-func question(path string) place {
-	return place{strings.Split(path, "/"), func(server, text string) string {
-		begin := server + " asks: "
-		return begin + lineBreaks.ReplaceAllString(text, "\n"+begin)
-	}, nil}
+// listed are the names for people in the elements of a list: a client shows the title or, without one, the name. The
+// name of a prompt is what it is called by.
+func listed(path string) []place {
+	out := []place{at(path+"/title", Title)}
+	if path != "result/prompts/*" {
+		out = append(out, at(path+"/name", Title))
+	}
+	return out
 }
-
-// lineBreaks are all that some reader takes for one (Unicode Standard, section 5.8).
-var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
 
 // inAnswer are the questions that a server asks in its answer (MCP 2026-07-28, Multi Round-Trip Requests; of
 // 2025-11-25, Elicitation, URL Mode).
 func inAnswer() []place {
-	return []place{question("result/inputRequests/{}/params/message"), question("error/data/elicitations/*/message")}
+	return append(inQuestion("result/inputRequests/{}/params"), inQuestion("error/data/elicitations/*")...)
 }
 
 // told are the places of an answer to a method, or of a notification, where a server says names that
@@ -58,19 +66,21 @@ func told(method string) []place {
 	case "prompts/get":
 		return append(append(inContent("result/messages/*/content"), inContent("result/messages/*/content/*")...), inAnswer()...)
 	case "prompts/list":
-		return []place{names("result/prompts/*/name")}
+		return append(listed("result/prompts/*"), names("result/prompts/*/name"))
 	case "resources/list":
-		return []place{uris("result/resources/*/uri")}
+		return append(listed("result/resources/*"), uris("result/resources/*/uri"))
 	case "resources/templates/list":
-		return []place{uris("result/resourceTemplates/*/uriTemplate")}
+		return append(listed("result/resourceTemplates/*"), uris("result/resourceTemplates/*/uriTemplate"))
 	case "resources/read":
 		return append(inAnswer(), uris("result/contents/*/uri"))
 	case "resources/subscribe", "resources/unsubscribe", "completion/complete":
 		return inAnswer()
 	case "notifications/resources/updated":
 		return []place{uris("params/uri")}
-	case "elicitation/create":
-		return []place{question("params/message")}
+	case "elicitation/create", "sampling/createMessage":
+		return inQuestion("params")
+	case elicited:
+		return []place{at("params/elicitationId", elicitationID)}
 	default:
 		return nil
 	}
@@ -93,14 +103,22 @@ func asked(method string) []place {
 // Join returns the edits by which an answer to a method, or a notification of it, says the joint
 // names in place of the server's. None of them overlaps what [gate.Answer.Clean] takes out.
 func Join(server, method string, raw []byte) ([]gate.Edit, error) {
+	if method == logged {
+		return signLog(server, raw)
+	}
 	var out []gate.Edit
-	err := walk(raw, told(method), func(at gate.Span, text string, p place) error {
+	add := func(e gate.Edit) error {
 		if len(out) == maxNames {
 			return ErrTooMany
 		}
-		out = append(out, Say(at, p.joins(server, text)))
+		out = append(out, e)
 		return nil
-	})
+	}
+	w := walker{server: server, add: add, found: func(at gate.Span, text string, p place) error { return add(Say(at, p.joins(server, text))) }}
+	err := w.walk(raw, told(method))
+	if err == nil && method == elicited && len(out) == 0 {
+		err = ErrNobody // it could be taken for another server's
+	}
 	return out, err
 }
 
@@ -111,7 +129,7 @@ const maxNames = 10_000
 var (
 	// ErrTooMany means that an answer says more than 10,000 names.
 	ErrTooMany = errors.New("it says too many names")
-	// ErrNobody means that a request names no server.
+	// ErrNobody means that a message names no server.
 	ErrNobody = errors.New("it names no server")
 	// ErrMany means that it names more than one.
 	ErrMany = errors.New("it names more than one server")
@@ -121,7 +139,7 @@ var (
 // says what the server calls it. Errors: [ErrNobody], [ErrMany], or that raw can't be read.
 func Aim(method string, raw []byte) (server string, out []gate.Edit, err error) {
 	failed := error(nil)
-	err = walk(raw, asked(method), func(at gate.Span, text string, p place) error {
+	w := walker{found: func(at gate.Span, text string, p place) error {
 		to, rest, ok := p.cuts(text)
 		switch {
 		case !ok:
@@ -131,7 +149,8 @@ func Aim(method string, raw []byte) (server string, out []gate.Edit, err error) 
 		}
 		server, out = to, append(out, Say(at, rest))
 		return nil
-	})
+	}}
+	err = w.walk(raw, asked(method))
 	switch {
 	case err != nil:
 		return "", nil, err
@@ -156,12 +175,11 @@ func quoted(text string) []byte {
 }
 
 // walk finds the strings at these places.
-func walk(raw []byte, at []place, found func(gate.Span, string, place) error) error {
+func (w *walker) walk(raw []byte, at []place) error {
 	if len(at) == 0 {
 		return nil
 	}
-	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // the gate has let none through
-	w := walker{dec: dec, found: found}
+	w.dec = jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // the gate has let none through
 	if err := w.value(at); err != nil {
 		return fmt.Errorf("look for names: %w", err)
 	}
@@ -171,6 +189,9 @@ func walk(raw []byte, at []place, found func(gate.Span, string, place) error) er
 type walker struct {
 	dec   *jsontext.Decoder
 	found func(gate.Span, string, place) error
+	// server and add are for what is marked in forms.
+	server string
+	add    func(gate.Edit) error
 }
 
 // value reads a value, on the way to these places.
@@ -181,6 +202,8 @@ func (w *walker) value(on []place) error {
 		return w.dec.SkipValue()
 	case kind == '"':
 		return w.text(on)
+	case kind == '{' && slices.ContainsFunc(on, func(p place) bool { return p.form && len(p.path) == 0 }):
+		return w.form("")
 	}
 	if _, err := w.dec.ReadToken(); err != nil {
 		return err
@@ -209,7 +232,7 @@ func (w *walker) text(on []place) error {
 		return err
 	}
 	for _, p := range on {
-		if len(p.path) > 0 {
+		if len(p.path) > 0 || p.form {
 			continue
 		}
 		text, err := jsontext.AppendUnquote(nil, raw)

@@ -70,7 +70,7 @@ func TestAnswersSayJointNames(t *testing.T) {
 			`{"result":{"messages":[{"content":{"uri":"a:1"}},{"content":[{"resource":{"uri":"a:2"}}]},{"*":{"content":{"uri":"kept"}}}]}}`,
 			`{"result":{"messages":[{"content":{"uri":"mcp.docs+a:1"}},{"content":[{"resource":{"uri":"mcp.docs+a:2"}}]},{"*":{"content":{"uri":"kept"}}}]}}`,
 		},
-		{"prompts", "prompts/list", `{"result":{"prompts":[{"name":"p","title":"p"},7,{"name":["p"]}]}}`, `{"result":{"prompts":[{"name":"docs__p","title":"p"},7,{"name":["p"]}]}}`},
+		{"prompts", "prompts/list", `{"result":{"prompts":[{"name":"p","title":"p"},7,{"name":["p"]}]}}`, `{"result":{"prompts":[{"name":"docs__p","title":"docs: p"},7,{"name":["p"]}]}}`},
 		{"templates", "resources/templates/list", `{"result":{"resourceTemplates":[{"uriTemplate":"f:///{p}"}]}}`, `{"result":{"resourceTemplates":[{"uriTemplate":"mcp.docs+f:///{p}"}]}}`},
 		{"a notification", "notifications/resources/updated", `{"params":{"uri":"a:1"}}`, `{"params":{"uri":"mcp.docs+a:1"}}`},
 		{"an error", "tools/call", `{"error":{"code":1,"message":"m","data":{"content":[{"uri":"a"}]}}}`, `{"error":{"code":1,"message":"m","data":{"content":[{"uri":"a"}]}}}`},
@@ -84,6 +84,67 @@ func TestAnswersSayJointNames(t *testing.T) {
 		got, err := gate.Splice([]byte(tt.raw), edits...)
 		if diff := cmp.Diff(tt.want, string(got)); err != nil || diff != "" {
 			t.Errorf("%s (-want +got):\n%s%v", tt.name, diff, err)
+		}
+	}
+}
+
+// U1: each text of a form, and each name for people, says whose it is; what comes back to the server stays as it is.
+func TestU1TextsForPeopleNameTheirServer(t *testing.T) {
+	t.Parallel()
+	const schema, mark = `{"type":"object","properties":{"a":`, `"docs asks: `
+	for _, tt := range []struct{ name, method, raw, want string }{
+		{
+			"a field", "elicitation/create", `{"params":{"message":"m","requestedSchema":` + schema + `{"type":"string","title":"T","description":"one\ntwo","default":"d","pattern":"p"}},"required":["a"]}}}`,
+			`{"params":{"message":"docs asks: m","requestedSchema":` + schema + `{"type":"string","title":` + mark + `T","description":` + mark + `one\ndocs asks: two","default":"d","pattern":"p"}},"required":["a"]}}}`,
+		},
+		{
+			"choices", "elicitation/create", `{"params":{"requestedSchema":` + schema + `{"title":"T","oneOf":[{"const":"files","title":"files"}],"enum":["e"],"enumNames":["n"],"items":{"anyOf":[{"const":"c","title":"x"}]}}}}}}`,
+			`{"params":{"requestedSchema":` + schema + `{"title":` + mark + `T","oneOf":[{"const":"files","title":` + mark + `files"}],"enum":["e"],"enumNames":[` + mark + `n"],"items":{"anyOf":[{"const":"c","title":` + mark + `x"}]}}}}}}`,
+		},
+		{
+			"fields without a title", "elicitation/create", `{"params":{"requestedSchema":` + schema + `{},"files asks: key":{"type":"string"},"title":{"title":null}}}}}`,
+			`{"params":{"requestedSchema":` + schema + `{"title":` + mark + `a"},"files asks: key":{"type":"string","title":` + mark + `files asks: key"},"title":{"title":` + mark + `title"}}}}}`,
+		},
+		{
+			"other keys, nested and in other case", "elicitation/create", `{"params":{"requestedSchema":{"Title":"T","x":[{"y":"z"}],"properties":{"a":{"TITLE":"t","title":"u","markdown":"v"}}}}}`,
+			`{"params":{"requestedSchema":{"Title":` + mark + `T","x":[{"y":` + mark + `z"}],"properties":{"a":{"TITLE":` + mark + `t","title":` + mark + `u","markdown":` + mark + `v"}}}}}`,
+		},
+		{
+			"a form in an answer", "tools/call", `{"result":{"inputRequests":{"q":{"method":"elicitation/create","params":{"message":"m","requestedSchema":{"title":"T"}}}}}}`,
+			`{"result":{"inputRequests":{"q":{"method":"elicitation/create","params":{"message":"docs asks: m","requestedSchema":{"title":` + mark + `T"}}}}}}`,
+		},
+		{
+			"an id in an error", "tools/call", `{"error":{"code":-32042,"data":{"elicitations":[{"elicitationId":"e","url":"https://x.example"}]}}}`,
+			`{"error":{"code":-32042,"data":{"elicitations":[{"elicitationId":"docs:e","url":"https://x.example"}]}}}`,
+		},
+		{
+			"names in content", "tools/call", `{"result":{"content":[{"type":"resource_link","uri":"a:b","name":"n","title":"t","description":"d"}]}}`,
+			`{"result":{"content":[{"type":"resource_link","uri":"mcp.docs+a:b","name":"docs: n","title":"docs: t","description":"d"}]}}`,
+		},
+		{
+			"names of resources", "resources/list", `{"result":{"resources":[{"uri":"a:b","name":"n\u2028files: x","title":"t"}]}}`,
+			`{"result":{"resources":[{"uri":"mcp.docs+a:b","name":"docs: n\ndocs: files: x","title":"docs: t"}]}}`,
+		},
+		{"a logger", "notifications/message", `{"params":{"logger":"files","data":"x"}}`, `{"params":{"logger":"docs: files","data":"x"}}`},
+		{"a logger that is no text", "notifications/message", `{"params":{"data":{"logger":"x"},"logger":null}}`, `{"params":{"data":{"logger":"x"},"logger":"docs"}}`},
+		{"no logger", "notifications/message", `{"params":{}}`, `{"params":{"logger":"docs"}}`},
+		{"a context", "sampling/createMessage", `{"params":{"includeContext":"thisServer"}}`, `{"params":{"includeContext":"none"}}`},
+	} {
+		edits, err := joint.Join("docs", tt.method, []byte(tt.raw))
+		if err != nil {
+			t.Errorf("%s: %v", tt.name, err)
+			continue
+		}
+		got, err := gate.Splice([]byte(tt.raw), edits...)
+		if diff := cmp.Diff(tt.want, string(got)); err != nil || diff != "" {
+			t.Errorf("%s (-want +got):\n%s%v", tt.name, diff, err)
+		}
+	}
+	for method, raw := range map[string]string{
+		"notifications/elicitation/complete": `{"params":{"elicitationId":["e"]}}`, "notifications/message": `{"params":7}`,
+	} {
+		if _, err := joint.Join("docs", method, []byte(raw)); !errors.Is(err, joint.ErrNobody) {
+			t.Errorf("%s names its server: %v", raw, err)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 // Who is refused writes to the journal at no cost. Of one principal's refusals so
@@ -29,10 +31,58 @@ const (
 	flushEvery = 10 * time.Second
 )
 
-// abuse counts refusals by principal. It is safe for concurrent use.
+// abuse counts refusals by principal, and what is recorded of them by everybody who stands behind it too. It is
+// safe for concurrent use.
 type abuse struct {
 	mu        sync.Mutex
 	stretches map[blamed]*stretch
+	// groups are what was recorded of each principal with the agents made by it, and of each person.
+	groups map[group]*stretch
+}
+
+// group is a principal with the agents made by it, or a person, as to what a server, or nothing, is to blame for.
+type group struct {
+	blamed
+
+	person bool
+}
+
+func newAbuse() abuse {
+	return abuse{stretches: make(map[blamed]*stretch), groups: make(map[group]*stretch)}
+}
+
+// groupsOf returns those of a record, and how many times one principal's share each has.
+func groupsOf(rec *journal.Record) map[group]int {
+	out := make(map[group]int, 2+2*len(rec.Chain))
+	server := blame(rec).server
+	for _, p := range append([]journal.Principal{rec.Principal}, rec.Chain...) {
+		out[group{blamed: blamed{Key: principal.Key{Tenant: p.Tenant, Subject: p.Subject}, server: server}}] = 1
+		person := principal.Key{Tenant: p.Tenant, Subject: cmp.Or(p.Owner, p.Subject)}
+		out[group{blamed: blamed{Key: person, server: server}, person: true}] = quota.PersonFactor
+	}
+	return out
+}
+
+// spend takes room for a refusal from all groups of its record, and reports whether all had some.
+func (a *abuse) spend(rec *journal.Record, now time.Time) bool {
+	all, room := groupsOf(rec), true
+	for g, times := range all {
+		s := a.groups[g]
+		if s == nil || now.Sub(s.since) >= stretchTime {
+			s = s.next(now)
+			a.groups[g] = s
+		}
+		room = room && s.recorded < times*maxRefusals && s.bytes < times*maxBytes
+	}
+	if !room {
+		return false
+	}
+	size := journal.RefusalSize(rec)
+	for g := range all {
+		a.groups[g].recorded++
+		a.groups[g].bytes += size
+	}
+	return true
 }
 
 // blamed is whose refusals are counted together: a principal's, and apart from them those of what
@@ -61,7 +111,8 @@ func blamedFor(c *attempt.Call) blamed {
 	return of
 }
 
-// stretch is a minute of one principal's refusals.
+// stretch is a minute of refusals. Those of a principal have a rest and turns; what is recorded is counted by
+// the stretches of groups.
 type stretch struct {
 	since    time.Time
 	recorded int
@@ -87,9 +138,7 @@ func (a *abuse) note(rec *journal.Record, now time.Time) (id string, records []*
 		a.stretches[who] = s
 	}
 	switch {
-	case s.rest == nil && s.recorded < maxRefusals && s.bytes < maxBytes:
-		s.recorded++
-		s.bytes += journal.RefusalSize(rec)
+	case s.rest == nil && a.spend(rec, now):
 		return rec.DecisionID, append(records, rec)
 	case s.rest == nil:
 		s.rest = restOf(rec, s.since)
@@ -146,6 +195,13 @@ func (a *abuse) ended(now time.Time, all bool) (records []*journal.Record) {
 			records = s.summary(records)
 			if a.stretches[who] = s.next(now); all || a.stretches[who].bytes == 0 {
 				delete(a.stretches, who)
+			}
+		}
+	}
+	for g, s := range a.groups {
+		if all || now.Sub(s.since) >= stretchTime {
+			if a.groups[g] = s.next(now); all || a.groups[g].bytes == 0 {
+				delete(a.groups, g)
 			}
 		}
 	}

@@ -13,11 +13,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 const (
-	// maxPassed is how many messages that need no rule one principal may send in a
-	// minute, and maxPassedBytes how large they may be together.
+	// maxPassed is how many messages that need no rule one principal and the agents made by it may send in a
+	// minute, and maxPassedBytes how large they may be together. All principals of one person may send four
+	// times as many.
 	maxPassed      = 10_000
 	maxPassedBytes = 64 << 20
 	// maxKinds is how many servers and methods are told apart of one principal in a
@@ -42,12 +44,13 @@ type Passing struct {
 // sent too many, or too large ones, in this minute. Counts are recorded once the
 // minute is over, and when the gateway stops.
 func (p *Pipeline) Pass(m Passing) *refusal.Refusal {
-	if p.passed.note(m, time.Now()) {
+	err := p.passed.note(m, time.Now())
+	if err == nil {
 		return nil
 	}
 	return &refusal.Refusal{
 		Code:    commonv1.Code_CODE_ABUSE_LIMITED,
-		Message: "this caller sends too many messages; wait a minute.", RetryAfter: stretchTime,
+		Message: "this caller sends too many messages: " + quota.Why(err) + "; wait a minute.", RetryAfter: stretchTime,
 	}
 }
 
@@ -55,12 +58,25 @@ func (p *Pipeline) Pass(m Passing) *refusal.Refusal {
 type passed struct {
 	mu sync.Mutex
 	by map[principal.Key]*minute
+	// since is when the minute began for which the tallies count, and messages and bytes what came in it.
+	since           time.Time
+	messages, bytes *quota.Tally
 }
 
-// minute is a minute of one principal's messages.
+func newPassed() *passed { return &passed{by: make(map[principal.Key]*minute)} }
+
+// begin begins another minute of the tallies when one is over.
+func (c *passed) begin(now time.Time) {
+	if c.messages != nil && now.Sub(c.since) < stretchTime {
+		return
+	}
+	c.since = now
+	c.messages, c.bytes = quota.NewTally("messages in this minute", quota.For(maxPassed)), quota.NewTally("bytes of messages in this minute", quota.For(maxPassedBytes))
+}
+
+// minute is what is to be recorded of one principal's messages in a minute.
 type minute struct {
-	since           time.Time
-	messages, bytes int
+	since time.Time
 	// kinds are to be recorded, and counted is when the first of them came.
 	kinds   map[kind]*journal.Record
 	counted time.Time
@@ -68,10 +84,19 @@ type minute struct {
 
 type kind struct{ server, method string }
 
-// note counts a message, and tells whether it may pass.
-func (c *passed) note(m Passing, now time.Time) bool {
+// note counts a message. Errors: a [*quota.Full] where it may not pass.
+func (c *passed) note(m Passing, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.begin(now)
+	accounts := principal.AccountsOf(m.Principal)
+	if err := c.messages.Take(&accounts, 1); err != nil {
+		return err
+	}
+	if err := c.bytes.Take(&accounts, m.Bytes); err != nil {
+		c.messages.Give(&accounts, 1)
+		return err
+	}
 	who := principal.Of(m.Principal)
 	of := c.by[who]
 	if of == nil {
@@ -79,15 +104,10 @@ func (c *passed) note(m Passing, now time.Time) bool {
 		c.by[who] = of
 	}
 	if now.Sub(of.since) >= stretchTime {
-		of.since, of.messages, of.bytes = now, 0, 0
+		of.since = now
 	}
-	if of.messages >= maxPassed || of.bytes+m.Bytes > maxPassedBytes {
-		return false
-	}
-	of.messages++
-	of.bytes += m.Bytes
 	of.count(m, now)
-	return true
+	return nil
 }
 
 // count adds a message to the record that it is told by.

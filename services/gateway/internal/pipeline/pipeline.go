@@ -24,7 +24,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
-	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // Deps are the live objects that a [Pipeline] works with. Every field is
@@ -46,7 +45,7 @@ type Pipeline struct {
 	desk      *attempt.Desk
 	approvals *approvals.Clerk
 	abuse     abuse
-	passed    passed
+	passed    *passed
 	// cut ends when calls on their way are to end, which stop makes it.
 	cut  context.Context
 	stop context.CancelFunc
@@ -65,13 +64,16 @@ func New(deps Deps) (*Pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Pipeline{deps: deps, desk: desk, approvals: approved, abuse: abuse{stretches: make(map[blamed]*stretch)}, passed: passed{by: make(map[principal.Key]*minute)}}
+	p := &Pipeline{deps: deps, desk: desk, approvals: approved, abuse: newAbuse(), passed: newPassed()}
 	p.cut, p.stop = context.WithCancel(context.Background())
 	return p, nil
 }
 
 // Drain lets go of the calls that wait for people: they get their tickets.
 func (p *Pipeline) Drain() { p.approvals.Drain() }
+
+// Miscounting reports whether limited calls are refused because two instances of the ratelimit role answer in turn.
+func (p *Pipeline) Miscounting() bool { return p.desk.Miscounting() }
 
 // Stop ends the calls that are with their servers, now and from now on: that
 // their outcome is not known is recorded, and their callers are told. It does not

@@ -79,7 +79,7 @@ func New(policy policyv1.PolicyServiceClient, revision func() string) (*Reach, e
 func (r *Reach) Of(ctx context.Context, p *identityv1.Principal, server string) (Standing, error) {
 	active := r.revision()
 	var space [256]byte
-	who, key := principal.Of(p), AppendKey(space[:0], p, server)
+	who, key := principal.Root(p), AppendKey(space[:0], p, server)
 	if kept, ok := r.kept(who, key); ok && active != "" && kept.Revision == active {
 		return kept, nil
 	}

@@ -9,10 +9,8 @@ import (
 
 // Holder is whose room is taken. It does not change.
 type Holder struct {
-	// Principal is who asked; the zero value where that is nobody alone.
-	Principal principal.Key
-	// Persons are those for whom it works, each once.
-	Persons []principal.Key
+	// Accounts are those of the caller that asked; the zero value where no single caller did.
+	Accounts principal.Accounts
 	// Server is the one that sends; may be empty.
 	Server string
 }
@@ -34,22 +32,25 @@ const (
 	ofServer
 )
 
-// reader is who takes turns at reading: the principal, or the server where there is none.
+// reader is whose turn it is to read: the person's behind the caller, or the server's where there is no caller.
 func (h *Holder) reader() key {
-	if h.Principal == (principal.Key{}) {
+	if h.Accounts.Root() == (principal.Key{}) {
 		return key{what: ofServer, server: h.Server}
 	}
-	return key{what: ofPrincipal, who: h.Principal}
+	return key{what: ofPerson, who: h.Accounts.Root()}
 }
 
-// keys are those of the accounts of the principal and the persons.
+// keys returns those of the accounts of the principals and the persons.
 func (h *Holder) keys() []key {
-	keys := make([]key, 0, 1+len(h.Persons))
-	if h.Principal != (principal.Key{}) {
-		keys = append(keys, key{what: ofPrincipal, who: h.Principal})
-	}
-	for _, who := range h.Persons {
-		keys = append(keys, key{what: ofPerson, who: who})
+	all := h.Accounts.All()
+	keys := make([]key, 0, 2*len(all))
+	for i := range all {
+		if all[i].Principal {
+			keys = append(keys, key{what: ofPrincipal, who: all[i].Key})
+		}
+		if all[i].Person {
+			keys = append(keys, key{what: ofPerson, who: all[i].Key})
+		}
 	}
 	return keys
 }
@@ -93,7 +94,7 @@ func (r *Room) join(h *Holding) {
 	if len(h.accounts) > 0 {
 		return
 	}
-	h.accounts = append(make([]*account, 0, 3+len(h.of.Persons)), r.enter(key{}, r.limits.All))
+	h.accounts = append(make([]*account, 0, 2+2*len(h.of.Accounts.All())), r.enter(key{}, r.limits.All))
 	for _, k := range h.of.keys() {
 		limit := r.limits.Person
 		if k.what == ofPrincipal {

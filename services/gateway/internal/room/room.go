@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
@@ -37,7 +38,7 @@ var ErrFull = errors.New("there is no room for the answer")
 
 // Limits are how many bytes there are. All are positive but Last.
 type Limits struct {
-	// Principal is for each principal, Person for all principals of one person, Server
+	// Principal is for each principal with the agents made by it, Person for all principals of one person, Server
 	// for what each server has begun to send, and All for everybody.
 	Principal, Person, Server, All int
 	// Last of each is for the holding that began to grow first. It is as large as the
@@ -124,6 +125,15 @@ type Holding struct {
 	since uint64
 	// accounts are those that it takes of: that of its server last, while it grows.
 	accounts []*account
+}
+
+// AccountsOf returns the accounts of the caller that has the holding, which is who. Of another one, such as
+// the gateway itself, nothing but the key is known.
+func (h *Holding) AccountsOf(who principal.Key) principal.Accounts {
+	if h == nil || h.of.Accounts.Caller() != who {
+		return principal.Alone(who)
+	}
+	return h.of.Accounts
 }
 
 // Beside returns another holding of the same holder.
@@ -256,7 +266,7 @@ func (r *Room) Admit(ctx context.Context, of *Holder, patience time.Duration) er
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	asks := &Holder{Principal: of.Principal, Persons: of.Persons} // no server sends it anything yet
+	asks := &Holder{Accounts: of.Accounts} // no server sends it anything yet
 	return r.wait(ctx, &waiter{holding: r.Open(asks), granted: make(chan struct{})})
 }
 

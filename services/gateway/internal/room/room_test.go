@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -21,18 +22,20 @@ const mib = 1 << 20
 
 // holder is somebody that works for nobody.
 func holder(name string) *room.Holder {
-	who := principal.Key{Tenant: "acme", Subject: name}
-	return &room.Holder{Principal: who, Persons: []principal.Key{who}}
+	return of(&identityv1.Principal{Tenant: "acme", Subject: name})
 }
+
+func of(p *identityv1.Principal) *room.Holder { return &room.Holder{Accounts: principal.AccountsOf(p)} }
 
 // works has a holder work for somebody.
 func works(h *room.Holder, owner string) *room.Holder {
-	return &room.Holder{Principal: h.Principal, Persons: []principal.Key{{Tenant: "acme", Subject: owner}}, Server: h.Server}
+	who := h.Accounts.Caller()
+	return &room.Holder{Accounts: principal.AccountsOf(&identityv1.Principal{Tenant: who.Tenant, Subject: who.Subject, Owner: owner}), Server: h.Server}
 }
 
 // from is a holder of what a server sends.
 func from(h *room.Holder, server string) *room.Holder {
-	return &room.Holder{Principal: h.Principal, Persons: h.Persons, Server: server}
+	return &room.Holder{Accounts: h.Accounts, Server: server}
 }
 
 var (

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
-	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // X3: a principal has its share, and all have the room.
@@ -48,12 +48,11 @@ func TestX3PersonsHaveAShare(t *testing.T) {
 		if !r.Open(ben).Add(2 * mib) {
 			t.Error("somebody else has no room")
 		}
-		both := holder("agent-4")
-		both.Persons = append(both.Persons, works(both, "ana").Persons...)
+		both := of(&identityv1.Principal{Tenant: "acme", Subject: "agent-4", Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "agent-5", Owner: "ana"}}})
 		if r.Open(both).Add(mib) {
 			t.Error("who works for two has the room of one")
 		}
-		if r.Open(&room.Holder{Principal: ana.Principal}).Add(1<<20) || !r.Open(works(&room.Holder{Principal: principal.Key{Tenant: "other", Subject: "ana"}}, "dan")).Add(room.Free) {
+		if r.Open(ana).Add(1<<20) || !r.Open(of(&identityv1.Principal{Tenant: "other", Subject: "ana", Owner: "dan"})).Add(room.Free) {
 			t.Error("all have more than there is, or a small one waits")
 		}
 	})
@@ -79,4 +78,28 @@ func TestX3ServersHaveAShare(t *testing.T) {
 			t.Error("what waits for its reader is still its server's")
 		}
 	})
+}
+
+// What answers to an agent take counts against the principal that made it, at any depth.
+func TestAdd_AgentsHaveTheRoomOfTheirMaker(t *testing.T) {
+	t.Parallel()
+	r := limited(t, room.Limits{Principal: 4 * mib, Person: 8 * mib, Server: 16 * mib, All: 16 * mib})
+	bot := &identityv1.Principal{Tenant: "acme", Subject: "bot", Owner: "olga"}
+	child := &identityv1.Principal{Tenant: "acme", Subject: "agent:acme/1", Owner: "olga", Chain: []*identityv1.Principal{bot}}
+	grandchild := &identityv1.Principal{Tenant: "acme", Subject: "agent:acme/2", Owner: "olga", Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "agent:acme/1"}, bot}}
+	for _, p := range []*identityv1.Principal{child, grandchild} {
+		if !r.Open(of(p)).Add(2 * mib) {
+			t.Fatalf("%s has no room", p.GetSubject())
+		}
+	}
+	for _, p := range []*identityv1.Principal{bot, child, grandchild} {
+		if r.Open(of(p)).Add(mib) {
+			t.Errorf("%s has more than its maker's room", p.GetSubject())
+		}
+	}
+	for _, p := range []*identityv1.Principal{{Tenant: "acme", Subject: "other", Owner: "olga"}, {Tenant: "globex", Subject: "bot"}} {
+		if !r.Open(of(p)).Add(4 * mib) {
+			t.Errorf("%s of %s has no room", p.GetSubject(), p.GetTenant())
+		}
+	}
 }

@@ -49,26 +49,46 @@ func (d *Definitions) Of(tool string) []byte {
 	return d.byName[tool]
 }
 
-// Learn notes what a page of a list says that a session got. Where its principal's
-// sessions remember too much together, those longest unused forget what they have listed.
+// Learn notes what a page of a list says that a session got. Where the sessions of one of its accounts
+// remember too much together, those longest unused forget what they have listed.
 func (s *Store) Learn(sess *Session, page map[string][]byte) {
-	sess.Definitions.learn(page) // which may take long, and is nobody else's matter
+	sess.Definitions.learn(page) // which may take long, and concerns this session alone
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !sess.isOpen {
 		return
 	}
-	has, now := s.owners[sess.Key.Key], sess.Definitions.count()
-	has.learned += now - sess.learned
-	sess.learned = now
+	s.count(sess, sess.Definitions.count()-sess.learned)
+	for _, p := range holderOf(sess).places {
+		s.trim(p.own, sess)
+	}
+}
+
+// holderOf returns the session that is listed: the hub of a member.
+func holderOf(sess *Session) *Session {
+	if sess.Hub != nil {
+		return sess.Hub
+	}
+	return sess
+}
+
+// count counts n more definitions that a session remembers.
+func (s *Store) count(sess *Session, n int) {
+	sess.learned += n
+	for _, p := range holderOf(sess).places {
+		p.own.learned += n
+	}
+}
+
+// trim has sessions of an account forget until they remember no more than they may, but this one.
+func (s *Store) trim(own *owned, but *Session) {
 	forget := func(other *Session) {
-		if other != sess && has.learned > maxLearned {
+		if other != but && own.learned > own.most {
 			other.Definitions.forget()
-			has.learned -= other.learned
-			other.learned = 0
+			s.count(other, -other.learned)
 		}
 	}
-	for e := has.byUse.Back(); e != nil && has.learned > maxLearned; e = e.Prev() {
+	for e := own.byUse.Back(); e != nil && own.learned > own.most; e = e.Prev() {
 		other := e.Value.(*Session)
 		forget(other)
 		for member := range s.membersOf(other) {

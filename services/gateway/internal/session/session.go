@@ -12,6 +12,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"slices"
@@ -19,16 +20,19 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 // Errors of a [Store]. Compare with errors.Is.
 var (
 	// ErrUnknown means that the principal has no such session on that server.
 	ErrUnknown = errors.New("no such session")
-	// ErrTooMany means that the principal has as many sessions as it may have,
-	// each with a request in flight or about to be opened.
+	// ErrTooMany means that the principal, one that stands behind it, or the person whom it works for has as
+	// many sessions as it may have, each with a request in flight or about to be opened. A [*quota.Full] says
+	// which of them.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
@@ -42,7 +46,8 @@ const closeTimeout = 5 * time.Second
 type Config struct {
 	// Idle is how long a session lives without a request. Positive.
 	Idle time.Duration
-	// MaxPerPrincipal is how many one principal may have. At least 1.
+	// MaxPerPrincipal is how many one principal and the agents made by it may have. At least 1. All principals
+	// of one person may have four times as many.
 	MaxPerPrincipal int
 	// Ended is told of each that has ended. Required. It is to return at once.
 	Ended func(*Session)
@@ -65,6 +70,9 @@ type Session struct {
 	Digest string
 	// Key is whose it is.
 	Key Key
+	// Accounts are those of the caller that opened it, against which it counts. The zero value stands for a
+	// principal of which nothing but its key is known. They are not to be changed.
+	Accounts principal.Accounts
 	// Agent is the agent that opened it.
 	Agent string
 	// Version is the protocol revision that was negotiated.
@@ -102,7 +110,7 @@ type Session struct {
 	inFlight int
 	isOpen   bool
 	learned  int                  // how many definitions it remembers
-	place    *list.Element        // in the list of its owner; nil once it is closed, and for a member
+	places   []place              // in the lists of its accounts; none once it is closed, and for a member
 	streams  map[*stream]struct{} // its client's
 }
 
@@ -115,8 +123,8 @@ type Client struct {
 	Name, Version string
 	// Elicits tells whether it can ask whoever sits at it, by a form.
 	Elicits bool
-	// Asks are the methods by which its server was told that it may be asked.
-	Asks []string
+	// Offer is what its server was told that it may ask.
+	Offer question.Offer
 }
 
 // State is what may be shown of a session.
@@ -128,15 +136,26 @@ type State struct {
 	InFlight int
 }
 
-// owned is what one principal has.
+// account is one by which sessions are listed: a principal, with the agents made by it, or a person.
+type account struct {
+	principal.Key
+
+	person bool
+}
+
+// owned is what one account has.
 type owned struct {
 	// byUse holds its open sessions, the last used in front.
 	byUse list.List
-	// opening is how many more are being opened, and closing how many were closed that
-	// their servers have not ended yet.
-	opening, closing int
-	// learned is how many definitions its open sessions remember.
-	learned int
+	// learned is how many definitions they remember, and most how many they may.
+	learned, most int
+}
+
+// place is a session's place in the list of one of its accounts.
+type place struct {
+	of  account
+	own *owned
+	at  *list.Element
 }
 
 // Store holds the open sessions. It is safe for concurrent use.
@@ -146,8 +165,11 @@ type Store struct {
 
 	mu     sync.Mutex
 	byID   map[string]*Session
-	owners map[principal.Key]*owned
-	closed bool
+	owners map[account]*owned
+	// open counts sessions that are open, hubs with their members as one. moving counts those that are being
+	// opened, and those that were closed and that their servers have not ended yet.
+	open, moving *quota.Tally
+	closed       bool
 	// quiet says that nobody listens any more.
 	quiet bool
 
@@ -164,7 +186,9 @@ func NewStore(cfg Config, log *slog.Logger) (*Store, error) {
 	}
 	return &Store{
 		cfg: cfg, log: log,
-		byID: make(map[string]*Session), owners: make(map[principal.Key]*owned),
+		byID: make(map[string]*Session), owners: make(map[account]*owned),
+		open:   quota.NewTally("sessions", quota.For(cfg.MaxPerPrincipal)),
+		moving: quota.NewTally("sessions that are being opened or closed", quota.For(cfg.MaxPerPrincipal)),
 	}, nil
 }
 
@@ -180,32 +204,33 @@ func DigestOf(id string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Opening notes that a session is about to be opened, until done is called: a
-// principal has no more on their way, in and out, than it may have open. Errors:
-// [ErrTooMany].
-func (s *Store) Opening(key Key) (done func(), err error) {
+// Opening notes that a session is about to be opened by a caller with these accounts, until done is called:
+// none of them has more on their way, in and out, than it may have open. Errors: [ErrTooMany].
+func (s *Store) Opening(by principal.Accounts) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	has := s.of(key.Key)
-	if s.closed || has.opening+has.closing >= s.cfg.MaxPerPrincipal {
-		s.forget(key.Key)
+	if s.closed {
 		return nil, ErrTooMany
 	}
-	has.opening++
+	if err := s.moving.Take(&by, 1); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTooMany, err)
+	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		has.opening--
-		s.forget(key.Key)
+		s.moving.Give(&by, 1)
 	}, nil
 }
 
-// Add opens a session. Where its principal has as many as it may have, the one
-// longest unused without a request in flight is closed. A member counts as its hub does, which has to
-// be open. Errors: [ErrTooMany], [ErrUnknown].
+// Add opens a session. Where one of its accounts has as many as it may have, the one of that account's
+// that was longest unused, without a request in flight, is closed. A member counts as its hub does, which
+// has to be open. Errors: [ErrTooMany], [ErrUnknown].
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(sess.Accounts.All()) == 0 {
+		sess.Accounts = principal.Alone(sess.Key.Key)
+	}
 	if sess.Hub != nil {
 		if !sess.Hub.isOpen {
 			return ErrUnknown
@@ -213,46 +238,61 @@ func (s *Store) Add(sess *Session) error {
 		s.byID[sess.ID], sess.isOpen = sess, true
 		return nil
 	}
-	has := s.of(sess.Key.Key)
-	defer s.forget(sess.Key.Key)
 	if s.closed {
 		return ErrTooMany
 	}
-	if has.byUse.Len() >= s.cfg.MaxPerPrincipal {
-		idle := has.idlest()
+	for full := s.open.Full(&sess.Accounts, 1); full != nil; full = s.open.Full(&sess.Accounts, 1) {
+		idle := s.idlest(account{full.Account, full.Person})
 		if idle == nil {
-			return ErrTooMany
+			return fmt.Errorf("%w: %w", ErrTooMany, full)
 		}
 		s.remove(idle)
-		has = s.of(sess.Key.Key)
 	}
+	s.open.Count(&sess.Accounts, 1)
 	sess.lastUsed = time.Now()
-	sess.place = has.byUse.PushFront(sess)
+	s.list(sess)
 	s.byID[sess.ID], sess.isOpen = sess, true
 	return nil
 }
 
-// of returns what a principal has, to be changed.
-func (s *Store) of(who principal.Key) *owned {
-	has := s.owners[who]
-	if has == nil {
-		has = new(owned)
-		s.owners[who] = has
+// list puts a session in the lists of its accounts.
+func (s *Store) list(sess *Session) {
+	put := func(of account, most int) {
+		own := s.owners[of]
+		if own == nil {
+			own = &owned{most: most}
+			s.owners[of] = own
+		}
+		sess.places = append(sess.places, place{of: of, own: own, at: own.byUse.PushFront(sess)})
 	}
-	return has
+	for _, a := range sess.Accounts.All() {
+		if a.Principal {
+			put(account{Key: a.Key}, maxLearned)
+		}
+		if a.Person {
+			put(account{Key: a.Key, person: true}, quota.PersonFactor*maxLearned)
+		}
+	}
 }
 
-// forget drops a principal that has nothing.
-func (s *Store) forget(who principal.Key) {
-	if has := s.owners[who]; has != nil && has.byUse.Len() == 0 && has.opening == 0 && has.closing == 0 {
-		delete(s.owners, who)
+// unlist takes a session out of the lists of its accounts.
+func (s *Store) unlist(sess *Session) {
+	for _, p := range sess.places {
+		if p.own.byUse.Remove(p.at); p.own.byUse.Len() == 0 {
+			delete(s.owners, p.of)
+		}
 	}
+	sess.places = nil
 }
 
-// idlest returns the session that was longest unused and has no request in
-// flight; nil if there is none.
-func (o *owned) idlest() *Session {
-	for e := o.byUse.Back(); e != nil; e = e.Prev() {
+// idlest returns the session of an account that was longest unused and has no request in flight; nil if
+// there is none.
+func (s *Store) idlest(of account) *Session {
+	own := s.owners[of]
+	if own == nil {
+		return nil
+	}
+	for e := own.byUse.Back(); e != nil; e = e.Prev() {
 		if sess := e.Value.(*Session); sess.inFlight == 0 {
 			return sess
 		}
@@ -343,7 +383,9 @@ func (s *Store) touch(sess *Session) {
 	if sess.lastUsed = time.Now(); sess.Hub != nil {
 		return // who uses it uses its hub
 	}
-	s.owners[sess.Key.Key].byUse.MoveToFront(sess.place)
+	for _, p := range sess.places {
+		p.own.byUse.MoveToFront(p.at)
+	}
 }
 
 // End ends a session at its client's wish. Errors: [ErrUnknown].
@@ -362,13 +404,15 @@ func (s *Store) End(id string, key Key) error {
 func (s *Store) remove(sess *Session) {
 	delete(s.byID, sess.ID)
 	sess.isOpen = false
-	has := s.of(sess.Key.Key)
-	if sess.place != nil {
-		has.byUse.Remove(sess.place)
+	s.count(sess, -sess.learned)
+	for member := range s.membersOf(sess) { // which is counted where its hub is listed
+		s.count(member, -member.learned)
 	}
-	has.learned -= sess.learned
-	has.closing++
-	sess.place = nil
+	if sess.Hub == nil {
+		s.open.Give(&sess.Accounts, 1)
+	}
+	s.unlist(sess)
+	s.moving.Count(&sess.Accounts, 1)
 	sess.hangUp()
 	sess.Asked.Close()
 	sess.Answers.Close()
@@ -377,7 +421,7 @@ func (s *Store) remove(sess *Session) {
 		s.remove(member)
 	}
 	s.closing.Go(func() {
-		defer s.ended(sess.Key.Key)
+		defer s.ended(sess)
 		if sess.Upstream == nil {
 			return
 		}
@@ -404,11 +448,10 @@ func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 }
 
 // ended notes that a closed session's server has ended it, or was given the time.
-func (s *Store) ended(who principal.Key) {
+func (s *Store) ended(sess *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.owners[who].closing--
-	s.forget(who)
+	s.moving.Give(&sess.Accounts, 1)
 }
 
 // List returns a tenant's sessions, the last used first; of those used at the
@@ -437,8 +480,10 @@ func (s *Store) snapshot(tenant string) []State {
 func (s *Store) Len() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, has := range s.owners {
-		n += has.byUse.Len()
+	for _, sess := range s.byID {
+		if sess.Hub == nil {
+			n++
+		}
 	}
 	return n
 }

@@ -243,7 +243,7 @@ func TestIdleSessionsAreClosed(t *testing.T) {
 		if err := s.Add(late); err == nil {
 			t.Error("a session was opened in a store that has ended")
 		}
-		if _, err := s.Opening(key("ana")); err == nil {
+		if _, err := s.Opening(principal.Alone(key("ana").Key)); err == nil {
 			t.Error("a session may be opened in a store that has ended")
 		}
 	})
@@ -299,25 +299,25 @@ func TestTheCapClosesTheLongestIdle(t *testing.T) {
 func TestOpeningsAreCapped(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Hour, 2)
-	first, err := s.Opening(key("ana"))
+	first, err := s.Opening(principal.Alone(key("ana").Key))
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := s.Opening(session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: "another"})
+	second, err := s.Opening(principal.Alone(principal.Key{Tenant: "t", Subject: "ana"}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Opening(key("ana")); !errors.Is(err, session.ErrTooMany) {
+	if _, err := s.Opening(principal.Alone(key("ana").Key)); !errors.Is(err, session.ErrTooMany) {
 		t.Errorf("a third opening: %v", err)
 	}
-	if other, err := s.Opening(key("ben")); err != nil {
+	if other, err := s.Opening(principal.Alone(key("ben").Key)); err != nil {
 		t.Errorf("somebody else: %v", err)
 	} else {
 		other()
 	}
 	add(t, s, key("ana"))
 	first()
-	if again, err := s.Opening(key("ana")); err != nil {
+	if again, err := s.Opening(principal.Alone(key("ana").Key)); err != nil {
 		t.Errorf("once one has ended: %v", err)
 	} else {
 		again()
@@ -342,7 +342,7 @@ func TestTheStoreKeepsItsWordUnderLoad(t *testing.T) {
 		k := key(fmt.Sprint(i % 2))
 		wg.Go(func() {
 			for j := range 500 {
-				done, err := s.Opening(k)
+				done, err := s.Opening(principal.Alone(k.Key))
 				if err != nil {
 					continue
 				}

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // stubborn is a session that its server does not end.
@@ -27,7 +30,7 @@ func TestN2SessionsThatEndHaveAShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, time.Hour, 3)
 		open := func(subject string) error {
-			done, err := s.Opening(key(subject))
+			done, err := s.Opening(principal.Alone(key(subject).Key))
 			if err != nil {
 				return err
 			}
@@ -105,4 +108,61 @@ func TestN2WhatSessionsHaveListedHasAShare(t *testing.T) {
 		}
 	}
 	s.Learn(all[0], map[string][]byte{"late": {1}}) // it has ended: nobody asks any more
+}
+
+// Agents have the sessions of the principal that made them, and of the person whom they work for: one more closes
+// the one of those that was longest unused, and nobody else's. Where all are in use none is opened.
+func TestAdd_AgentsHaveTheSessionsOfTheirMaker(t *testing.T) {
+	t.Parallel()
+	bot := &identityv1.Principal{Tenant: "t", Subject: "bot", Owner: "olga"}
+	agent := func(i int, chain ...*identityv1.Principal) *identityv1.Principal {
+		return &identityv1.Principal{Tenant: "t", Subject: fmt.Sprint("agent:t/", i), Owner: "olga", Chain: chain}
+	}
+	for name, c := range map[string]struct {
+		makes func(i int) *identityv1.Principal
+		most  int
+		says  string
+	}{
+		"agents of a caller": {func(i int) *identityv1.Principal { return agent(i, bot) }, 3, "bot and agents made by bot hold 3 of 3 sessions"},
+		"agents of agents":   {func(i int) *identityv1.Principal { return agent(i, agent(100+i), agent(200), bot) }, 3, "bot and agents made by bot hold 3 of 3 sessions"},
+		"agents of a person": {func(i int) *identityv1.Principal { return agent(i) }, 12, "olga and all that work for olga hold 12 of 12 sessions"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStore(t, time.Hour, 3)
+			open := func(p *identityv1.Principal) (*session.Session, error) {
+				sess, _ := opened(session.Key{Key: principal.Of(p), Server: "s"})
+				sess.Accounts = principal.AccountsOf(p)
+				return sess, s.Add(sess)
+			}
+			others, err := open(&identityv1.Principal{Tenant: "t", Subject: "ben"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			foreign, err := open(&identityv1.Principal{Tenant: "u", Subject: "bot", Owner: "olga"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var all []*session.Session
+			for i := range c.most {
+				sess, err := open(c.makes(i))
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, sess)
+			}
+			sess, err := open(c.makes(c.most))
+			if err != nil || isOpen(s, all[0]) || !isOpen(s, all[1]) || !isOpen(s, others) || !isOpen(s, foreign) {
+				t.Errorf("one more is opened with %v, and closes another's than the one longest unused", err)
+			}
+			for _, one := range append(all[1:], sess) {
+				if _, _, err := s.Use(one.ID, one.Key); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := open(c.makes(c.most + 1)); !errors.Is(err, session.ErrTooMany) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("while all are in use: %v", err)
+			}
+		})
+	}
 }

@@ -270,6 +270,8 @@ func (p *parked) close() {
 	p.answer.Message = nil
 }
 
+var errParked = fmt.Errorf("it has %d of %d here", maxParked, maxParked)
+
 // park keeps a request until its client makes it again, and answers with what the server asks.
 func (p *parked) park(req Request, open []byte) (Answer, error) {
 	state := rand.Text()
@@ -280,8 +282,10 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 	}
 	b := p.of
 	b.mu.Lock()
-	full := len(b.parked) >= maxParked || b.closed || !b.server.waiting.enter(b.who)
-	if !full {
+	var full error
+	if len(b.parked) >= maxParked || b.closed {
+		full = errParked
+	} else if full = b.server.waiting.Take(&b.accounts, 1); full == nil {
 		b.parked[state] = p
 		p.expiry = time.AfterFunc(parkedFor, func() {
 			if b.resume(state, p.digest) != nil { // nobody has come back
@@ -290,9 +294,9 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 		})
 	}
 	b.mu.Unlock()
-	if full {
+	if full != nil {
 		p.end(ErrCancelled)
-		return failed(req, mcp.CodeInternal, "Too many requests wait for this client.")
+		return failed(req, mcp.CodeInternal, "Too many requests wait for this client: "+full.Error()+". Answer or give up some of them.")
 	}
 	return Answer{Message: m, Status: http.StatusOK}, nil
 }

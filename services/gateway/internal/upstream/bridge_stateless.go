@@ -63,7 +63,7 @@ func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first R
 		return nil, answer, errors.Join(fmt.Errorf("%w: it greets in a way that can't be read: %w", ErrNoAnswer, err), under.Close(ctx))
 	}
 	under.conn = &stateless{
-		Conn: under.conn, greeting: &greeting, server: s, who: who, guesses: s.transport.Kind() == "stdio",
+		Conn: under.conn, greeting: &greeting, server: s, accounts: first.Room.AccountsOf(who), guesses: s.transport.Kind() == "stdio",
 		parked: make(map[string]*parked), heard: make(map[*listener]struct{}), singles: make(chan struct{}, 1),
 	}
 	return under, Answer{Message: discovered, Status: http.StatusOK}, nil
@@ -76,7 +76,8 @@ type stateless struct {
 
 	greeting *gate.Answer
 	server   *Server
-	who      principal.Key
+	// accounts are those of the caller, against which what waits counts.
+	accounts principal.Accounts
 	// guesses says that the server does not tell to which request its questions belong.
 	guesses bool
 
@@ -200,7 +201,7 @@ func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 		return nil
 	}
 	delete(b.parked, state)
-	b.server.waiting.leave(b.who)
+	b.server.waiting.Give(&b.accounts, 1)
 	p.expiry.Stop()
 	return p
 }
@@ -221,7 +222,7 @@ func (b *stateless) Close(ctx context.Context) error {
 		var all sync.WaitGroup
 		for _, p := range waiting {
 			p.expiry.Stop()
-			b.server.waiting.leave(b.who)
+			b.server.waiting.Give(&b.accounts, 1)
 			all.Go(func() { p.end(ErrClosed) })
 		}
 		all.Wait()

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 // A Server is one configured MCP server. It knows how it is, for people to see and to
@@ -31,7 +32,7 @@ type Server struct {
 	network   string
 	health    *health
 	lastError atomic.Pointer[string]
-	waiting   waiting
+	waiting   *quota.Quota
 }
 
 // New returns the server that a transport reaches.
@@ -39,7 +40,7 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 	if t == nil || m == nil {
 		return nil, errors.New("upstream: a transport and meters are required")
 	}
-	return &Server{transport: t, meters: m, network: spans.Transport(t.Kind()), health: &health{tell: func() { m.Rested(context.Background()) }}}, nil
+	return &Server{transport: t, meters: m, waiting: newWaiting(), network: spans.Transport(t.Kind()), health: &health{tell: func() { m.Rested(context.Background()) }}}, nil
 }
 
 // Transport is how it is reached: `http`, `stdio` or `grpc`.
@@ -113,6 +114,9 @@ func (s *Server) Close() error { return s.transport.Close() }
 // error's own may quote what a server wrote.
 func Why(a Answer, err error) string {
 	said := ClassOf(err).Error()
+	if full := quota.Why(err); full != "" {
+		return full
+	}
 	for _, own := range []error{ErrRests, ErrBusy} {
 		if errors.Is(err, own) {
 			return own.Error()

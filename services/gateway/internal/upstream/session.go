@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
 // A Session is one session with a server: [Server.Open] and [Server.Later] make one. It
@@ -66,6 +67,9 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	}
 	if errors.Is(err, ErrRests) {
 		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, ErrRests)
+	}
+	if errors.Is(err, quota.ErrFull) || errors.Is(err, ErrBusy) {
+		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	}
 	if err != nil { // its class is that of another message: this one was not sent
 		return Answer{}, fmt.Errorf("%w: open the session: %s", ErrNeverSent, err) //nolint:errorlint // see above
@@ -205,7 +209,7 @@ func (s *Server) watch(ctx context.Context, method string, request func() (Answe
 // isOurs tells whether it was our side that ended a request, which says nothing about the server,
 // or the server has answered that it speaks another revision.
 func isOurs(err error) bool {
-	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrRests, ErrBusy, room.ErrFull}, func(own error) bool { return errors.Is(err, own) })
+	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrRests, ErrBusy, room.ErrFull, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }
 
 func (s *Server) measure(ctx context.Context, method string, a Answer, err error, begin time.Time) {

@@ -137,8 +137,7 @@ func TestT1TheFirstListIsAcceptedAndNoOther(t *testing.T) {
 	s.want(engine.Callable, get)
 }
 
-// T1: what a session of somebody is shown, on whichever page, counts as what the gateway
-// lists itself.
+// T1: what a session is shown, on whichever page, waits for a person, and stops that session.
 func TestT1WhatAnybodyIsShownCounts(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, first)
@@ -149,7 +148,7 @@ func TestT1WhatAnybodyIsShownCounts(t *testing.T) {
 	if out.States[0] != catalog.Waiting || s.server.Tools["get"].Of(read(t, other).Digest).By != "default/ana" {
 		t.Errorf("the page made %+v", s.server.Tools["get"])
 	}
-	s.want(engine.Changed, get)
+	s.want(engine.Callable, get)
 	s.want(engine.Changed, other)
 }
 
@@ -264,7 +263,51 @@ func TestT1AFullCatalogueStopsToolsToo(t *testing.T) {
 		t.Fatal("there is room")
 	}
 	s.report(catalog.Report{To: "default/ana"}, tool("get", "Reads, and sends it to us."))
+	s.want(engine.Changed, tool("get", "Reads, and sends it to us."))
+	s.report(whole, tool("get", "Reads, and sends it to them."))
 	s.want(engine.Changed, tool("get", "Reads."))
+}
+
+// T1: a definition that only sessions were shown stops those, and one that the gateway lists itself stops all.
+func TestT1ADefinitionOfOneSessionStopsThatSession(t *testing.T) {
+	t.Parallel()
+	const other, third = "Reads, and sends it to us.", "Reads, and deletes."
+	good, bad := tool("get", "Reads."), tool("get", other)
+	ana, ben := catalog.Report{To: "acme/ana"}, catalog.Report{To: "umbrella/ben"}
+	for name, tt := range map[string]struct {
+		reports func(s *shelf)
+		// all says that the tool is stopped for all.
+		all bool
+	}{
+		"one session":             {func(s *shelf) { s.report(ana, bad) }, false},
+		"sessions of two tenants": {func(s *shelf) { s.report(ana, bad); s.report(ben, bad) }, false},
+		"two definitions":         {func(s *shelf) { s.report(ana, bad); s.report(ben, tool("get", third)) }, false},
+		"another revision":        {func(s *shelf) { s.report(catalog.Report{To: "acme/ana", Version: "2024-11-05"}, bad) }, false},
+		"the gateway":             {func(s *shelf) { s.report(whole, bad) }, true},
+		"the gateway afterwards":  {func(s *shelf) { s.report(ana, bad); s.report(whole, bad) }, true},
+		"the gateway before":      {func(s *shelf) { s.report(whole, bad); s.report(ana, bad) }, true},
+		"the gateway once":        {func(s *shelf) { s.report(ana, bad); s.report(whole, bad); s.report(whole, good) }, true},
+		"a page of the gateway's": {func(s *shelf) { s.report(ana, bad); s.report(catalog.Report{}, bad) }, true},
+		"the gateway behind a crowd": {func(s *shelf) {
+			for i := range 3 * catalog.MaxWaiting {
+				s.report(ana, tool("get", fmt.Sprint(other, i)))
+			}
+			s.report(whole, bad)
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShelf(t, first)
+			s.report(whole, good)
+			tt.reports(s)
+			s.want(engine.Changed, bad)
+			standing := engine.Callable
+			if tt.all {
+				standing = engine.Changed
+			}
+			s.want(standing, good)
+		})
+	}
 }
 
 func TestPinsThatAreOff(t *testing.T) {

@@ -152,13 +152,16 @@ func (w *reporting) take(s *Server, place int, l Listed, set Settings) (State, e
 	if known == nil {
 		return w.add(s, place, l, set)
 	}
-	listed := !w.Whole || slices.Contains(known.Whole, w.Version)
+	listed := (!w.Whole || slices.Contains(known.Whole, w.Version)) && (w.To != "" || known.By == "")
 	if listed && slices.Contains(known.Versions, w.Version) && w.now.Sub(known.Again) < again && (!w.first || known.State != Waiting) {
 		return known.State, nil
 	}
 	t := w.tool(s, l.Name)
 	d := t.Of(l.Digest)
 	d.Again = w.now
+	if w.To == "" {
+		d.By = ""
+	}
 	d.Versions = including(d.Versions, w.Version)
 	if w.Whole {
 		d.Whole = including(d.Whole, w.Version)
@@ -235,7 +238,7 @@ func (w *reporting) compare(t *Tool, d *Definition, l Listed) error {
 	if !t.has(Accepted) {
 		d.Reason = "it is new on the server"
 	}
-	if t.has(Waiting) || t.has(Refused) { // a person is at it, or was
+	if t.waitsForAll() || t.has(Refused) { // a person is at it, or was
 		return nil
 	}
 	for i := range t.Definitions {
@@ -268,8 +271,9 @@ func (w *reporting) room(s *Server, l Listed) bool {
 	if t != nil {
 		waits = len(t.Waiting())
 	}
+	stops := waits == 0 || w.To == "" && !t.Stopped()
 	switch {
-	case t != nil && t.has(Accepted) && waits == 0: // else the tool would not be stopped
+	case t != nil && t.has(Accepted) && stops: // else the tool would not be stopped
 	case !known && len(s.Tools)+w.added >= MaxTools, w.waiting+len(l.Text)+overhead > MaxWaitingBytes,
 		waits >= MaxWaiting, t != nil && len(t.Definitions) >= MaxDefinitions && oldest(t) < 0:
 		return false

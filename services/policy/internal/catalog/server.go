@@ -69,7 +69,7 @@ type Definition struct {
 	// Seen is when it was listed first, and Again when last, to the hour.
 	Seen  time.Time `json:"seen"`
 	Again time.Time `json:"again"`
-	// By is to whom it was listed first; empty where the gateway listed it by itself.
+	// By is to whom it was listed first; empty where the gateway has listed it itself, then or later.
 	By string `json:"by,omitempty"`
 	// Versions are those under which it was listed, and Whole those whose newest whole
 	// list has it; both sorted.
@@ -183,9 +183,15 @@ func (t *Tool) Newest() *Definition {
 	return best
 }
 
-// Stopped reports whether a definition waits beside one that was accepted: then nobody can
-// call the tool, for the server shows different people different things.
-func (t *Tool) Stopped() bool { return t.has(Waiting) && t.has(Accepted) }
+// Stopped reports whether a definition that the gateway has listed itself waits beside one that was accepted: then no
+// session can call the tool. A definition that only sessions were shown stops those sessions, because their calls are
+// judged by it, and no other: else a server could stop a tool for every tenant by what it shows one caller.
+func (t *Tool) Stopped() bool { return t.has(Accepted) && t.waitsForAll() }
+
+// waitsForAll reports whether a definition waits that the gateway has listed itself.
+func (t *Tool) waitsForAll() bool {
+	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == Waiting && (d.By == "" || len(d.Whole) > 0) })
+}
 
 func (t *Tool) has(state State) bool {
 	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == state })

@@ -167,7 +167,7 @@ func (t *tool) connectMCP(ctx context.Context, server string) (*session, error) 
 	if err != nil {
 		return nil, err
 	}
-	client, err := edgeClient(f)
+	client, err := t.edgeClient(f)
 	if err != nil {
 		return nil, err
 	}

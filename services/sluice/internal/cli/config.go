@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/loopback"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 	"github.com/sluice-mesh/sluice/services/policy"
@@ -119,7 +120,7 @@ func checkGRPC(f *config.File) error {
 	case f.TLS.Dir != "":
 		_, _, err := pki.Load(f.Path(f.TLS.Dir), authv1.Role_ROLE_GATEWAY)
 		return err
-	case !isLoopback(f.GRPC):
+	case !loopback.Address(f.GRPC):
 		return fmt.Errorf("grpc: %s: plaintext gRPC is served on loopback only: set tls.dir, or listen on 127.0.0.1", f.GRPC)
 	default:
 		return nil

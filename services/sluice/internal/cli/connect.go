@@ -22,8 +22,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/loopback"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
 // askTimeout bounds one question to a running mesh.
@@ -91,7 +93,7 @@ func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) 
 	if err != nil {
 		return nil, err
 	}
-	if cfg == nil && !isLoopback(target) {
+	if cfg == nil && !loopback.Address(target) {
 		return nil, fmt.Errorf("%s is not on this machine, and a token is sent in the clear to loopback alone: set tls.dir to the folder with ca.pem", target)
 	}
 	return rpc.DialPerson(target, token, cfg)
@@ -108,15 +110,6 @@ func clientTLS(f *config.File, server authv1.Role) (*tls.Config, error) {
 		return nil, err
 	}
 	return rpc.ClientTLS(nil, pool, server), nil
-}
-
-func isLoopback(target string) bool {
-	host, _, err := net.SplitHostPort(target)
-	if err != nil {
-		return false
-	}
-	ip := net.ParseIP(host)
-	return host == "localhost" || (ip != nil && ip.IsLoopback())
 }
 
 // mcpPath is the path at which the MCP edge serves a server; all together where it is empty.
@@ -139,11 +132,11 @@ func mcpURL(f *config.File, server string) string {
 	return f.MCPScheme() + "://" + net.JoinHostPort(host, port) + mcpPath(server)
 }
 
-// edgeClient is a client of the MCP edge, which trusts the edge's own certificate
-// beside the authorities of the system.
-func edgeClient(f *config.File) (*http.Client, error) {
+// edgeClient returns a client for the MCP address. It trusts the system's authorities and the certificate that the
+// configuration names for that address, and refuses what [tokenhttp.New] refuses.
+func (t *tool) edgeClient(f *config.File) (*http.Client, error) {
 	if f.ListenTLS.Cert == "" {
-		return http.DefaultClient, nil
+		return tokenhttp.New(nil, t.cleartextTo), nil
 	}
 	trusted, err := x509.SystemCertPool()
 	if err != nil {
@@ -156,7 +149,7 @@ func edgeClient(f *config.File) (*http.Client, error) {
 	case !errors.Is(err, fs.ErrNotExist): // the command may run elsewhere
 		return nil, fmt.Errorf("read the certificate of MCP: %w", err)
 	}
-	return &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}}}, nil
+	return tokenhttp.New(trusted, t.cleartextTo), nil
 }
 
 // ask bounds a question in time.

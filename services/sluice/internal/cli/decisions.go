@@ -28,10 +28,17 @@ func (t *tool) decisions() *cobra.Command {
 func (t *tool) decisionsTail() *cobra.Command {
 	var n int32
 	var follow bool
+	var since, until string
 	filter := new(gatewayv1.DecisionFilter)
 	c := &cobra.Command{
 		Use: "tail", Short: "Print the newest records", Args: args(cobra.NoArgs),
+		Long: `Print the newest records, the oldest of them first. --since and --until take a time
+such as 2026-03-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 7d. The search takes as
+long as it needs and says on standard error how far it is; Ctrl-C ends it.`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := setTimes(filter, since, until, time.Now()); err != nil {
+				return usageError{err}
+			}
 			client, done, err := t.gatewayClient()
 			if err != nil {
 				return err
@@ -40,9 +47,7 @@ func (t *tool) decisionsTail() *cobra.Command {
 			if follow {
 				return t.followDecisions(c.Context(), client, &gatewayv1.WatchDecisionsRequest{Last: n, Filter: filter})
 			}
-			ctx, cancel := ask(c.Context())
-			defer cancel()
-			records, err := newestDecisions(ctx, client, filter, n)
+			records, err := t.newestDecisions(c.Context(), client, filter, n)
 			if err != nil {
 				return t.explain(err)
 			}
@@ -54,6 +59,9 @@ func (t *tool) decisionsTail() *cobra.Command {
 	c.Flags().StringVar(&filter.Server, "server", "", "only of this server")
 	c.Flags().StringVar(&filter.Tool, "tool", "", "only of this tool")
 	c.Flags().StringVar(&filter.Subject, "subject", "", "only of this subject")
+	c.Flags().StringVar(&since, "since", "", "only of this time or later: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&until, "until", "", "only of before this time, likewise")
+	c.MarkFlagsMutuallyExclusive("follow", "until")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	return c
 }
@@ -129,20 +137,30 @@ func (t *tool) nextRecord(ctx context.Context, stream grpc.ServerStreamingClient
 	}
 }
 
-// newestDecisions asks for the newest n records, and returns them oldest first.
-func newestDecisions(ctx context.Context, client gatewayv1.GatewayServiceClient, filter *gatewayv1.DecisionFilter, n int32) ([]*gatewayv1.Record, error) {
+// newestDecisions asks for the newest n records, and returns them oldest first. Between two pages it says on standard error
+// how far the search is.
+func (t *tool) newestDecisions(ctx context.Context, client gatewayv1.GatewayServiceClient, filter *gatewayv1.DecisionFilter, n int32) ([]*gatewayv1.Record, error) {
 	var out []*gatewayv1.Record
 	req := &gatewayv1.ListDecisionsRequest{Filter: filter}
 	for more := true; more; more = req.GetPageToken() != "" && len(out) < int(n) {
 		req.PageSize = min(n-int32(len(out)), maxPage)
-		resp, err := client.ListDecisions(ctx, req)
+		resp, err := page(ctx, client, req)
 		if err != nil {
 			return nil, err
 		}
 		out, req.PageToken = append(out, resp.GetRecords()...), resp.GetNextPageToken()
+		if back := resp.GetSearched(); back != nil && req.GetPageToken() != "" && len(resp.GetRecords()) < int(req.GetPageSize()) {
+			fmt.Fprintf(t.errOut, "searched back to %s, %d found so far\n", back.AsTime().Local().Format(time.DateTime), len(out))
+		}
 	}
 	slices.Reverse(out)
 	return out, nil
+}
+
+func page(ctx context.Context, client gatewayv1.GatewayServiceClient, req *gatewayv1.ListDecisionsRequest) (*gatewayv1.ListDecisionsResponse, error) {
+	ctx, cancel := ask(ctx)
+	defer cancel()
+	return client.ListDecisions(ctx, req)
 }
 
 func (t *tool) printRecords(records []*gatewayv1.Record) error {

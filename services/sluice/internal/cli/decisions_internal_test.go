@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"io"
 	"slices"
 	"strconv"
 	"testing"
@@ -50,7 +51,7 @@ func TestTheNewestDecisionsComePageByPage(t *testing.T) {
 		"as many as there are": {700, 700, []int32{700}, 1},
 	} {
 		p := &pages{kept: tt.kept}
-		got, err := newestDecisions(t.Context(), p, nil, tt.n)
+		got, err := (&tool{errOut: io.Discard}).newestDecisions(t.Context(), p, nil, tt.n)
 		if err != nil || len(got) != min(int(tt.n), tt.kept) || !slices.Equal(p.asked, tt.asked) {
 			t.Fatalf("%s: %d records by asking for %v, %v", name, len(got), p.asked, err)
 		}

@@ -247,7 +247,7 @@ func lastError(s *gatewayv1.ServerStatus) string {
 // listAs is how many tools of a server the holder of a token sees on the first page of its list, and
 // that there is more, in words.
 func (t *tool) listAs(ctx context.Context, f *config.File, server, secret string) (n int, more string, err error) {
-	client, err := edgeClient(f)
+	client, err := t.edgeClient(f)
 	if err != nil {
 		return 0, "", err
 	}

@@ -39,8 +39,10 @@ type tool struct {
 	// addrFrom is what gave addr, called the words that were called, and asked whom
 	// they ask: for what is said of a failure.
 	addrFrom string
-	called   string
-	asked    asked
+	// cleartextTo is the one other host that the agent's token may be sent to without TLS; empty: none.
+	cleartextTo string
+	called      string
+	asked       asked
 }
 
 // Main runs the command line of a program that was called by that name, and returns
@@ -123,6 +125,7 @@ Start with:  ` + t.self + ` up`,
 	flags.StringVar(&t.config, "config", "", "the configuration file (SLUICE_CONFIG)")
 	flags.StringVar(&t.addr, "addr", "", "the gRPC address of a running mesh (SLUICE_ADDR)")
 	flags.StringVar(&t.data, "data", "", "the folder for state and tokens (SLUICE_DATA; default .sluice)")
+	flags.StringVar(&t.cleartextTo, "token-in-cleartext-to", "", "the host to which the agent's token may be sent by http, for all on the way to read (SLUICE_TOKEN_IN_CLEARTEXT_TO)")
 	flags.StringVarP(&t.output, "output", "o", "table", "how to print: table or json")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
@@ -138,6 +141,9 @@ func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	}
 	if t.config == "" {
 		t.config, _ = app.Env("SLUICE_CONFIG")
+	}
+	if t.cleartextTo == "" {
+		t.cleartextTo, _ = app.Env("SLUICE_TOKEN_IN_CLEARTEXT_TO")
 	}
 	t.addrFrom = "--addr"
 	if t.addr == "" {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
 const (
@@ -138,6 +139,9 @@ func (s *session) send(ctx context.Context, method string, m *message) (*http.Re
 
 // unreached says why nothing of HTTP came from an address.
 func unreached(url string, err error) error {
+	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
+		return refused
+	}
 	// gRPC speaks first: its words are no answer, or come before there is a question.
 	if strings.Contains(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)") {
 		return fmt.Errorf("what answers at %s does not speak HTTP/1.1: is that the address of gRPC? SLUICE_URL, or listen in the configuration, is that of MCP", url)

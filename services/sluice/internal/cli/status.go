@@ -153,6 +153,8 @@ type meshStatus struct {
 	JournalHealthy bool           `json:"journalHealthy"`
 	JournalHead    *journal.Head  `json:"journalHead,omitempty"`
 	JournalCheck   journalCheck   `json:"journalCheck"`
+	JournalRoom    journalRoom    `json:"journalRoom"`
+	OwnTenantOnly  bool           `json:"ownTenantOnly,omitzero"`
 	Sessions       int32          `json:"sessions"`
 	Roles          []roleStatus   `json:"roles"`
 	Servers        []serverStatus `json:"servers"`
@@ -196,7 +198,7 @@ func (t *tool) printStatus(h heard) error {
 		Version: g.GetVersion(), Ready: g.GetReady(), NotReady: g.GetNotReady(), Degraded: g.GetDegraded(),
 		PolicyRevision: g.GetPolicyRevision(), PolicyRejected: h.rejected,
 		JournalHealthy: g.GetJournalHealthy(), JournalHead: journal.HeadFromProto(g.GetJournal().GetHead()), JournalCheck: toCheck(g.GetJournal().GetCheck()),
-		Sessions: g.GetSessions(), Roles: h.roles,
+		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: toRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
 	}
 	for _, s := range g.GetServers() {
 		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), Revisions: s.GetRevisions()}
@@ -231,9 +233,15 @@ func (t *tool) writeStatus(all meshStatus) error {
 			{"ready", strconv.FormatBool(all.Ready)},
 			{"policy", orDash(all.PolicyRevision)},
 			{"journal", healthWord(all.JournalHealthy)},
-			{"journal head", headWords(all.JournalHead)},
-			{"old records", all.JournalCheck.String()},
 			{"sessions", strconv.Itoa(int(all.Sessions))},
+		}
+		if all.OwnTenantOnly {
+			rows = append(rows, []string{"not shown", "servers, records and other tenants' sessions: people of the tenant \"default\" see them"})
+		} else {
+			rows = append(rows,
+				[]string{"journal head", headWords(all.JournalHead)},
+				[]string{"journal room", all.JournalRoom.String()},
+				[]string{"old records", all.JournalCheck.String()})
 		}
 	}
 	for _, why := range all.JournalCheck.Broken {

@@ -50,7 +50,7 @@ func (t *tool) runStdio(ctx context.Context, server string) error {
 	if err != nil {
 		return err
 	}
-	client, err := edgeClient(f)
+	client, err := t.edgeClient(f)
 	if err != nil {
 		return err
 	}

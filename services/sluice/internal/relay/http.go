@@ -14,6 +14,8 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/tmaxmax/go-sse"
+
+	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
 const (
@@ -54,6 +56,9 @@ func (r *Relay) send(ctx context.Context, method string, body []byte, in session
 		}
 	}
 	resp, err := r.cfg.Client.Do(req)
+	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
+		return nil, refused
+	}
 	if err != nil {
 		return nil, fmt.Errorf("the mesh does not answer: is it up? (%w)", err)
 	}
@@ -220,7 +225,7 @@ func (r *Relay) hear(all, ctx context.Context, in session) {
 	last, wait := "", leastWait
 	for {
 		resp, err := r.send(ctx, http.MethodGet, nil, in, last)
-		if ctx.Err() != nil {
+		if _, refused := errors.AsType[*tokenhttp.RefusedError](err); refused || ctx.Err() != nil {
 			return
 		}
 		if err == nil {

@@ -31,7 +31,8 @@ const (
 type Config struct {
 	// URL is the endpoint of a server behind the mesh, and Token the agent's.
 	URL, Token string
-	// Client makes the requests. It has no time-out of its own: calls may take long.
+	// Client makes the requests. [tokenhttp.New] makes one that keeps the token. It has no time-out of its own, because
+	// calls may take long.
 	Client *http.Client
 	// Log is told what the client can't be.
 	Log *slog.Logger

@@ -12,10 +12,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/sluice/internal/relay"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
 // mesh is an endpoint that answers as a gateway does.
@@ -120,7 +122,7 @@ func start(t *testing.T, url, token string) *client {
 	c := &client{t: t, in: write, lines: make(chan string, 100), ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		err := relay.Run(ctx, relay.Config{URL: url, Token: token, Client: new(http.Client), Log: slog.New(slog.DiscardHandler)}, in, out)
+		err := relay.Run(ctx, relay.Config{URL: url, Token: token, Client: tokenhttp.New(nil, ""), Log: slog.New(slog.DiscardHandler)}, in, out)
 		_ = out.Close()
 		c.ended <- err
 	}()
@@ -290,7 +292,7 @@ func TestFailuresAreTold(t *testing.T) {
 func TestItEnds(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
-	cfg := relay.Config{URL: m.URL, Token: "token", Client: new(http.Client), Log: slog.New(slog.DiscardHandler)}
+	cfg := relay.Config{URL: m.URL, Token: "token", Client: tokenhttp.New(nil, ""), Log: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := relay.Run(ctx, cfg, strings.NewReader(""), io.Discard); !errors.Is(err, context.Canceled) {
@@ -313,4 +315,26 @@ func TestItEnds(t *testing.T) {
 		defer m.mu.Unlock()
 		return len(m.ended) == 1
 	})
+}
+
+// A client learns why its token was not sent, and nothing is asked again.
+func TestRelay_TokenThatMayNotBeSentIsNotSent(t *testing.T) {
+	t.Parallel()
+	var elsewhere atomic.Int64
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere.Add(1) }))
+	t.Cleanup(other.Close)
+	redirects := httptest.NewServer(http.RedirectHandler(other.URL, http.StatusPermanentRedirect))
+	t.Cleanup(redirects.Close)
+	for url, want := range map[string]string{
+		redirects.URL: "no redirect is followed", "http://localhost.evil.example": "the token is not sent", "http://token@127.0.0.1": "the token is not sent",
+	} {
+		c := start(t, url, "token")
+		c.say(hello)
+		if got := <-c.lines; !strings.Contains(got, `"id":0,"error"`) || !strings.Contains(got, want) {
+			t.Errorf("%s: the client was told %s", url, got)
+		}
+	}
+	if n := elsewhere.Load(); n != 0 {
+		t.Errorf("%d requests went to where the redirect refers", n)
+	}
 }

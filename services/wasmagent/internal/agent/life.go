@@ -189,7 +189,7 @@ func expired(now time.Time) func(*wasmagentv1.RightsGrant) bool {
 // Fork makes a second agent that goes on from where this one stands, or stood at a snapshot,
 // if there is room. Of the spec it takes who makes it and what it is called. Errors:
 // [ErrSnapshot], [ErrBusy], the store's. Of an agent whose journal is broken a fork begins with a snapshot
-// that the journal covers up to the break.
+// that the journal covers up to the break, and is stopped until it is resumed.
 func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room) (out *Agent, err error) {
 	err = a.take(by.Context, false) // so that its journal stands still
 	broken := isBroken(err)
@@ -221,8 +221,11 @@ func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room)
 	if err != nil {
 		return nil, err
 	}
-	if broken && covered.List == nil {
-		return nil, fmt.Errorf("%w: the journal does not cover the snapshot", ErrDiffers)
+	if broken {
+		if covered.List == nil {
+			return nil, fmt.Errorf("%w: the journal does not cover the snapshot", ErrDiffers)
+		}
+		now.stopped() // until it is resumed
 	}
 	spec := a.Spec
 	spec.ID, spec.ForkedFrom, spec.Imported = id, a.ID, ""

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"strings"
@@ -50,15 +49,19 @@ type Config struct {
 
 // Deps is what a transport needs.
 type Deps struct {
-	// Conn is the connection to the server. It is closed with the transport where it can be.
+	// Conn is the connection to the server.
 	Conn grpc.ClientConnInterface
-	Log  *slog.Logger
+	// Close ends Conn. The transport calls it once, when it is closed itself. Nil if Conn belongs to the caller, who
+	// shares it with others and ends it.
+	Close func() error
+	Log   *slog.Logger
 }
 
 // Transport reaches one server.
 type Transport struct {
 	cfg     Config
 	conn    grpc.ClientConnInterface
+	close   func() error
 	headers metadata.MD
 	clean   *scrub.Scrubber
 	log     *slog.Logger
@@ -74,7 +77,10 @@ func New(cfg Config, deps Deps) (*Transport, error) {
 	if deps.Conn == nil || deps.Log == nil {
 		return nil, errors.New("grpctools: a connection and a log are required")
 	}
-	t := &Transport{cfg: cfg, conn: deps.Conn, headers: make(metadata.MD), clean: scrub.New(nil, cfg.Secrets), log: deps.Log}
+	t := &Transport{cfg: cfg, conn: deps.Conn, close: func() error { return nil }, headers: make(metadata.MD), clean: scrub.New(nil, cfg.Secrets), log: deps.Log}
+	if deps.Close != nil {
+		t.close = sync.OnceValue(deps.Close)
+	}
 	for key, value := range cfg.Headers {
 		if strings.HasPrefix(strings.ToLower(key), "grpc-") {
 			return nil, fmt.Errorf("server %s: the header %q is gRPC's own", cfg.Name, key)
@@ -97,13 +103,8 @@ func (*Transport) Kind() string { return "grpc" }
 // ToolsChanged implements upstream.Transport: a server's contracts don't change while it runs.
 func (*Transport) ToolsChanged() <-chan struct{} { return nil }
 
-// Close implements upstream.Transport.
-func (t *Transport) Close() error {
-	if closer, ok := t.conn.(io.Closer); ok {
-		return closer.Close()
-	}
-	return nil
-}
+// Close implements upstream.Transport. It is idempotent.
+func (t *Transport) Close() error { return t.close() }
 
 // Open implements upstream.Transport. A gRPC server has no sessions: initialize is answered
 // here, once the server has said what tools it has.

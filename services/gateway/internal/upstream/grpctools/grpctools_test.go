@@ -6,16 +6,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/grpctools"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
@@ -347,5 +350,47 @@ func TestX1AnswersAreBounded(t *testing.T) {
 	body = strings.Repeat("\x01", 3<<20) // six bytes each, twice, and quoted again
 	if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, upstream.ErrNoAnswer) {
 		t.Errorf("an answer that is too large as JSON is %v, want no answer", err)
+	}
+}
+
+// closes counts how often a connection is ended.
+type closes struct {
+	grpc.ClientConnInterface
+	n int
+}
+
+func (c *closes) Close() error {
+	c.n++
+	if c.n > 1 {
+		return errors.New("closed before")
+	}
+	return nil
+}
+
+// A connection that others use too, as that to the mesh's own agents, is ended by its owner. Ended twice, it would make
+// the gateway's program exit with status 1.
+func TestClose_EndsItsOwnConnectionAlone(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		owned bool
+		want  int
+	}{"of others": {false, 0}, "of its own": {true, 1}} {
+		conn := new(closes)
+		deps := grpctools.Deps{Conn: conn, Log: slog.New(slog.DiscardHandler)}
+		if tt.owned {
+			deps.Close = conn.Close
+		}
+		over, err := grpctools.New(grpctools.Config{Name: "notes"}, deps)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if err := over.Close(); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if conn.n != tt.want {
+			t.Errorf("%s: closed %d times, want %d", name, conn.n, tt.want)
+		}
 	}
 }

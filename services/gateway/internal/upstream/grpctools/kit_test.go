@@ -268,7 +268,7 @@ func transport(t *testing.T, addr string, headers map[string]string, secrets ...
 	if err != nil {
 		t.Fatal(err)
 	}
-	over, err := grpctools.New(grpctools.Config{Name: "notes", Headers: headers, Secrets: secrets}, grpctools.Deps{Conn: conn, Log: slog.New(slog.DiscardHandler)})
+	over, err := grpctools.New(grpctools.Config{Name: "notes", Headers: headers, Secrets: secrets}, grpctools.Deps{Conn: conn, Close: conn.Close, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,6 +32,8 @@ var (
 // server. Its fields are guarded by transport.mu.
 type host struct {
 	who principal.Key
+	// accounts are those that its process counts against.
+	accounts principal.Accounts
 	// room is whose the lines of its processes take: of a shared server nobody's but its
 	// own. It has nothing itself.
 	room *room.Holding
@@ -79,6 +81,7 @@ func (s *transport) join(who principal.Key, has *room.Holding) (*host, error) {
 	if who.Tenant == "" || who.Subject == "" {
 		return nil, fmt.Errorf("%w: the session is for nobody", upstream.ErrNeverSent)
 	}
+	accounts := has.AccountsOf(who)
 	if s.cfg.Shared {
 		who = principal.Key{}
 	}
@@ -92,15 +95,38 @@ func (s *transport) join(who principal.Key, has *room.Holding) (*host, error) {
 	}
 	h, ok := s.hosts[who]
 	if !ok {
-		if len(s.hosts) >= s.cfg.MaxProcesses {
-			return nil, fmt.Errorf("%w: server %q: %d principals have a process, which is the most", upstream.ErrNeverSent, s.cfg.Name, len(s.hosts))
+		if err := s.admit(&accounts); err != nil {
+			return nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
 		}
-		h = &host{who: who, room: has.Beside()}
+		h = &host{who: who, accounts: accounts, room: has.Beside()}
 		s.hosts[who] = h
 	}
 	h.conns++
 	h.stopIdle()
 	return h, nil
+}
+
+// admit counts a process of a caller that has none. Errors: [upstream.ErrBusy], with whose share is used up
+// where it is one. It needs the lock.
+func (s *transport) admit(accounts *principal.Accounts) error {
+	if len(s.hosts) >= s.cfg.MaxProcesses {
+		return fmt.Errorf("%w: all %d processes of this server are in use (processes)", upstream.ErrBusy, s.cfg.MaxProcesses)
+	}
+	if s.cfg.Shared {
+		return nil
+	}
+	return s.shares.Take(accounts, 1)
+}
+
+// forget forgets a host whose process has ended. It needs the lock.
+func (s *transport) forget(h *host) {
+	if s.hosts[h.who] != h {
+		return // it was forgotten before, and this is another
+	}
+	delete(s.hosts, h.who)
+	if !s.cfg.Shared {
+		s.shares.Give(&h.accounts, 1)
+	}
 }
 
 // hasOne tells whether one session alone is served, whose client is then the one that the
@@ -136,9 +162,7 @@ func (s *transport) expire(h *host) {
 	switch {
 	case s.closed || h.conns > 0:
 	case h.start == nil && (h.proc == nil || h.proc.isDone()):
-		if s.hosts[h.who] == h { // else it was forgotten before, and this is another
-			delete(s.hosts, h.who)
-		}
+		s.forget(h)
 	default:
 		if h.start == nil {
 			h.proc.end(errIdle)

@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
+	"github.com/sluice-mesh/sluice/services/internal/quota"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
@@ -75,7 +76,8 @@ type Config struct {
 	// 0 means 5 min.
 	IdleTimeout time.Duration
 	// MaxProcesses is how many principals may have a process at a time; 0 means
-	// 256. Where Shared is set there is one.
+	// 256. One principal and all agents made by it may have a quarter of them, and all principals of one
+	// person half, each at least one. Where Shared is set there is one process.
 	MaxProcesses int
 	// MaxMessage is the longest line that is taken from a process, in bytes; one
 	// that is longer ends the process. 0 means [upstream.MaxMessage], which is also the
@@ -152,6 +154,9 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 		clean: scrub.New(cfg.Env, cfg.Secrets),
 		room:  deps.Room,
 		hosts: make(map[principal.Key]*host),
+		shares: quota.NewTally("processes of this server", quota.Limits{
+			Principal: max(1, cfg.MaxProcesses/4), Person: max(1, cfg.MaxProcesses/2),
+		}),
 	}, nil
 }
 
@@ -212,6 +217,7 @@ type transport struct {
 
 	mu     sync.Mutex // guards all below and the fields of all hosts
 	hosts  map[principal.Key]*host
+	shares *quota.Tally // of the processes; a shared server has one, which is nobody's
 	closed bool
 }
 

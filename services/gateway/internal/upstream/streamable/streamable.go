@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
+	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
@@ -74,7 +75,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	}
 	u, err := url.Parse(cfg.URL)
 	if err != nil || u.Hostname() == "" || (u.Scheme != "http" && u.Scheme != "https") {
-		return nil, fmt.Errorf("server %s: %q is not the URL of an MCP endpoint", cfg.Name, cfg.URL)
+		return nil, fmt.Errorf("server %s: %q is not the URL of an MCP endpoint", cfg.Name, config.ShownURL(cfg.URL))
 	}
 	headers := make(http.Header, len(cfg.Headers))
 	for key, value := range cfg.Headers {

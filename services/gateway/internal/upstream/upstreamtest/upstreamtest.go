@@ -19,7 +19,9 @@ func Answers() *room.Room {
 }
 
 // Holder is whose room a principal's answers take.
-func Holder(who principal.Key) *room.Holder { return &room.Holder{Principal: who, Server: "test"} }
+func Holder(who principal.Key) *room.Holder {
+	return &room.Holder{Accounts: principal.Alone(who), Server: "test"}
+}
 
 // Roomy gives each request over a transport room for its answer, as the edge does.
 type Roomy struct {
@@ -31,7 +33,9 @@ type Roomy struct {
 
 // Open implements upstream.Transport.
 func (s Roomy) Open(ctx context.Context, who principal.Key, initialize upstream.Request) (upstream.Conn, upstream.Answer, error) {
-	initialize.Room = s.All.Open(Holder(who))
+	if initialize.Room == nil {
+		initialize.Room = s.All.Open(Holder(who))
+	}
 	defer initialize.Room.Close()
 	conn, answer, err := s.Transport.Open(ctx, who, initialize)
 	if err != nil {

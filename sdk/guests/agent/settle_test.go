@@ -1,0 +1,52 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/sdk/guest"
+)
+
+// turnOf is a conversation with a turn before, and one that made the first of two calls.
+func turnOf() talk {
+	return talk{messages: []guest.Message{
+		{Role: "user", Content: "before"}, {Role: "assistant", Content: "done"},
+		{Role: "user", Content: "both"},
+		{Role: "assistant", Calls: []guest.ModelCall{{ID: "c", Name: "pay", Arguments: json.RawMessage(`{"n":1}`)}, {ID: "c", Name: "pay", Arguments: json.RawMessage(`{"n":2}`)}}},
+		{Role: "tool", Content: "paid", CallID: "c"},
+	}}
+}
+
+func TestSettle_KeepsCallsThatWereMade(t *testing.T) {
+	t.Parallel()
+	k := turnOf()
+	k.settle(&guest.Error{Code: "model_overloaded", Message: "status 529"})
+	if len(k.messages) != 7 || k.messages[4].Content != "paid" || !strings.Contains(k.messages[5].Content, "before this call was made") || k.messages[5].CallID != "c" {
+		t.Fatalf("it keeps %+v", k.messages)
+	}
+	if last := k.messages[6]; last.Role != "assistant" || !strings.Contains(last.Content, "model_overloaded: status 529") {
+		t.Errorf("it ends with %+v", last)
+	}
+}
+
+func TestSettle_TellsOfCallsWhenTheConversationIsRejected(t *testing.T) {
+	t.Parallel()
+	k := turnOf()
+	k.messages[4].Content = strings.Repeat("x", 1<<20)
+	k.settle(&guest.Error{Code: "model_rejected", Message: "too long"})
+	if len(k.messages) != 4 || len(k.messages[3].Calls) > 0 || !strings.Contains(k.messages[3].Content, `pay {"n":1}: xxx`) || len(k.messages[3].Content) > 8<<10 {
+		t.Errorf("it keeps %+v", k.messages)
+	}
+}
+
+func TestSettle_DropsAPromptAfterWhichNothingWasDone(t *testing.T) {
+	t.Parallel()
+	k := talk{messages: []guest.Message{{Role: "user", Content: "before"}, {Role: "assistant", Content: "done"}, {Role: "user", Content: "bad"}}}
+	k.settle(errors.New("no"))
+	if len(k.messages) != 2 {
+		t.Errorf("it keeps %+v", k.messages)
+	}
+	new(talk).settle(errors.New("no")) // nothing was said at all
+}

@@ -1,0 +1,84 @@
+package e2e_test
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// commandsWithTokens are those that send a token over HTTP, each with what it reads.
+var commandsWithTokens = map[string][]string{
+	"call": {"call", "demo", "echo"}, "tools": {"tools", "demo"}, "tools of all": {"tools"}, "stdio": {"stdio"},
+	"stdio to one": {"stdio", "--server", "demo"},
+}
+
+// initializeLine is what a client writes first.
+const initializeLine = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}` + "\n"
+
+// listener counts the requests that bring a token.
+func listener(t *testing.T, answer http.HandlerFunc) (url string, tokens *atomic.Int64) {
+	t.Helper()
+	tokens = new(atomic.Int64)
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			tokens.Add(1)
+		}
+		answer(w, r)
+	}))
+	t.Cleanup(s.Close)
+	return s.URL, tokens
+}
+
+// The proxy of the environment stands for all who read the network between the command and the mesh.
+func TestToken_CommandSendsItWithoutTLSToLoopbackAlone(t *testing.T) {
+	t.Parallel()
+	proxy, seen := listener(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	for name, args := range commandsWithTokens {
+		for _, url := range []string{"http://mesh.evil.example:7777", "http://localhost.evil.example", "http://127.0.0.1@evil.example", "http://2130706433:7777"} {
+			ran := stack.Run(t, stack.Command{Args: args, Stdin: initializeLine, Env: []string{
+				"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + url, "HTTP_PROXY=" + proxy, "http_proxy=" + proxy, "NO_PROXY=", "no_proxy=",
+			}})
+			if out := ran.Stdout + ran.Stderr; !strings.Contains(out, "the token is not sent") {
+				t.Errorf("%s to %s: %d, %s", name, url, ran.Code, out)
+			}
+		}
+	}
+	if n := seen.Load(); n != 0 {
+		t.Errorf("the token was sent %d times", n)
+	}
+}
+
+func TestToken_CommandFollowsNoRedirectWithIt(t *testing.T) {
+	t.Parallel()
+	elsewhere, seen := listener(t, func(http.ResponseWriter, *http.Request) {})
+	mesh, _ := listener(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere+r.URL.Path+"?key=hidden", http.StatusTemporaryRedirect)
+	})
+	for name, args := range commandsWithTokens {
+		ran := stack.Run(t, stack.Command{Args: args, Stdin: initializeLine, Env: []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + mesh}})
+		out := ran.Stdout + ran.Stderr
+		if !strings.Contains(out, "no redirect is followed") || !strings.Contains(out, elsewhere) || strings.Contains(out, "hidden") {
+			t.Errorf("%s: %d, %s", name, ran.Code, out)
+		}
+	}
+	if n := seen.Load(); n != 0 {
+		t.Errorf("the token was sent %d times to where a redirect refers", n)
+	}
+}
+
+func TestToken_OperatorsCommandSendsItOverPlaintextGRPCToLoopbackAlone(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"approvals", "list"}, {"status"}, {"decisions", "tail"}, {"doctor"}} {
+		for _, host := range []string{"mesh.evil.example", "localhost.evil.example", "2130706433", "0177.0.0.1", "::ffff:192.0.2.1"} {
+			ran := stack.Run(t, stack.Command{Args: append(args, "--addr", net.JoinHostPort(host, "7778")), Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
+			if out := ran.Stdout + ran.Stderr; ran.Code == 0 || !strings.Contains(out, "loopback alone") {
+				t.Errorf("%v to %s: %d, %s", args, host, ran.Code, out)
+			}
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package joint
+
+import (
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+)
+
+// isPlainKey reports whether the texts under a key of a form's schema are for programs, or come back to the server. All
+// other texts are for people, whatever their key is.
+func isPlainKey(key string) bool {
+	switch key {
+	case "type", "format", "const", "enum", "default", "pattern", "required", "$schema", "$id", "$ref":
+		return true
+	default:
+		return false
+	}
+}
+
+// form marks each text for people in a form or in a part of one. A field without a title gets its key as one, because
+// clients show the key there; field is that key, and empty for what is no field.
+func (w *walker) form(field string) error {
+	titled, members := field == "", 0
+	err := eachMember(w.dec, func(key string) error {
+		members++
+		switch kind := w.dec.PeekKind(); {
+		case isPlainKey(key):
+			return w.dec.SkipValue()
+		case key == "properties" && kind == '{':
+			return eachMember(w.dec, w.field)
+		case key == "title" && kind == '"':
+			titled = true
+		case key == "title" && field != "":
+			titled = true
+			return w.retitle(field)
+		}
+		return w.formValue()
+	})
+	if err != nil || titled {
+		return err
+	}
+	title := append([]byte(`"title":`), quoted(asks(w.server, field))...)
+	if members > 0 {
+		title = append([]byte{','}, title...)
+	}
+	end := int(w.dec.InputOffset()) - 1
+	return w.add(gate.Edit{Span: gate.Span{Start: end, End: end}, With: title})
+}
+
+// field marks one property of a form.
+func (w *walker) field(key string) error {
+	if w.dec.PeekKind() == '{' {
+		return w.form(key)
+	}
+	return w.formValue()
+}
+
+// retitle replaces a title that is no text.
+func (w *walker) retitle(field string) error {
+	raw, err := w.dec.ReadValue()
+	if err != nil {
+		return err
+	}
+	end := int(w.dec.InputOffset())
+	return w.add(Say(gate.Span{Start: end - len(raw), End: end}, asks(w.server, field)))
+}
+
+// formValue marks the texts of any other value.
+func (w *walker) formValue() error {
+	switch w.dec.PeekKind() {
+	case '{':
+		return w.form("")
+	case '[':
+		if _, err := w.dec.ReadToken(); err != nil {
+			return err
+		}
+		for w.dec.PeekKind() != ']' {
+			if err := w.formValue(); err != nil {
+				return err
+			}
+		}
+		_, err := w.dec.ReadToken()
+		return err
+	case '"':
+		return w.text([]place{{joins: asks}})
+	default:
+		return w.dec.SkipValue()
+	}
+}

@@ -1,0 +1,111 @@
+package joint
+
+import (
+	"bytes"
+	"regexp"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+)
+
+// Notifications of which a client has to know the server.
+const (
+	elicited = "notifications/elicitation/complete"
+	logged   = "notifications/message"
+)
+
+// lineBreaks are all that some reader takes for one (Unicode Standard, section 5.8).
+var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
+
+// mark begins each line of a text, because a line could else begin as another server's text.
+func mark(begin, text string) string {
+	return begin + lineBreaks.ReplaceAllString(text, "\n"+begin)
+}
+
+// Title is the name that a server gives something for people, with the name of that server: `notes: Search`.
+func Title(server, text string) string { return mark(server+": ", text) }
+
+// asks is a text of a question to a person, who sees one connection: `notes asks: Your name?`.
+func asks(server, text string) string { return mark(server+" asks: ", text) }
+
+// elicitationID is the id of an address to open. Without the server's name another server could use the id.
+func elicitationID(server, id string) string { return server + ":" + id }
+
+// inQuestion are the places in the params of a question (MCP 2025-11-25, Elicitation and Sampling).
+func inQuestion(path string) []place {
+	return []place{
+		at(path+"/message", asks),
+		{path: strings.Split(path+"/requestedSchema", "/"), form: true},
+		at(path+"/elicitationId", elicitationID),
+		at(path+"/includeContext", func(_, _ string) string { return "none" }), // a server's own context is that of all here
+	}
+}
+
+// TitlesOf returns the edits by which the definition of a tool, which stands at this place in raw, names its server in
+// its titles.
+func TitlesOf(server string, raw []byte, definition gate.Span) (out []gate.Edit, err error) {
+	w := walker{found: func(at gate.Span, text string, p place) error {
+		at.Start, at.End = at.Start+definition.Start, at.End+definition.Start
+		out = append(out, Say(at, p.joins(server, text)))
+		return nil
+	}}
+	err = w.walk(definition.Of(raw), []place{at("title", Title), at("annotations/title", Title)})
+	return out, err
+}
+
+// signLog returns the edits by which the logger of a line of the log is the server, or a logger of the server's (MCP
+// 2025-11-25, Logging).
+func signLog(server string, raw []byte) (out []gate.Edit, err error) {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // the gate has let none through
+	err = eachMember(dec, func(key string) error {
+		if key != "params" || dec.PeekKind() != '{' {
+			return dec.SkipValue()
+		}
+		comma := ""
+		err := eachMember(dec, func(key string) error {
+			comma = ","
+			if key != "logger" {
+				return dec.SkipValue()
+			}
+			value, err := dec.ReadValue()
+			if err != nil {
+				return err
+			}
+			text := server
+			if own, err := jsontext.AppendUnquote(nil, value); err == nil {
+				text = Title(server, string(own))
+			}
+			end := int(dec.InputOffset())
+			out = append(out, Say(gate.Span{Start: end - len(value), End: end}, text))
+			return nil
+		})
+		if end := int(dec.InputOffset()) - 1; err == nil && len(out) == 0 {
+			out = append(out, gate.Edit{Span: gate.Span{Start: end, End: end}, With: append([]byte(comma+`"logger":`), quoted(server)...)})
+		}
+		return err
+	})
+	if err == nil && len(out) == 0 {
+		err = ErrNobody
+	}
+	return out, err
+}
+
+// eachMember reads an object, of which read reads each value.
+func eachMember(dec *jsontext.Decoder, read func(key string) error) error {
+	if _, err := dec.ReadToken(); err != nil {
+		return err
+	}
+	for dec.PeekKind() != '}' {
+		token, err := dec.ReadToken()
+		if err != nil {
+			return err
+		}
+		if err := read(token.String()); err != nil {
+			return err
+		}
+	}
+	_, err := dec.ReadToken()
+	return err
+}

@@ -1,0 +1,118 @@
+package question
+
+import (
+	"bytes"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+)
+
+// maxURL and maxID bound the address and the id of a question, in bytes.
+const (
+	maxURL = 8 << 10
+	maxID  = 256
+)
+
+// elicit checks elicitation/create (MCP 2025-11-25, Elicitation).
+func (o Offer) elicit(asked map[string]jsontext.Value) *Error {
+	if _, ok := text(asked, "message"); o.Joint && !ok {
+		return invalid("the question has no message, so nothing could say which server asks")
+	}
+	mode := "form"
+	if has(asked, "mode") {
+		mode, _ = text(asked, "mode")
+	}
+	switch mode {
+	case "form":
+		return o.form(asked)
+	case "url":
+		return o.address(asked)
+	default:
+		return invalid("`mode` is neither form nor url")
+	}
+}
+
+// form checks a question by a form. A client that names no mode offers forms.
+func (o Offer) form(asked map[string]jsontext.Value) *Error {
+	offered, told := o.option(mcp.MethodElicit, "form")
+	schema := asked["requestedSchema"]
+	switch {
+	case told && !offered:
+		return denied("the client was not said to show forms (`elicitation.form`)")
+	case has(asked, "url") || has(asked, "elicitationId"):
+		return invalid("a form has no `url` and no `elicitationId`")
+	case has(asked, "requestedSchema") && schema.Kind() != '{':
+		return invalid("`requestedSchema` is not an object")
+	case o.Joint && has(asked, "requestedSchema"):
+		return signable(schema)
+	}
+	return nil
+}
+
+// address checks a question that sends a person to an address.
+func (o Offer) address(asked map[string]jsontext.Value) *Error {
+	offered, _ := o.option(mcp.MethodElicit, "url")
+	if !offered || !hasOptions(o.Revision) {
+		return denied("the client was not said to open addresses (`elicitation.url`)")
+	}
+	if has(asked, "requestedSchema") {
+		return invalid("a question by an address has no `requestedSchema`")
+	}
+	if id, is := text(asked, "elicitationId"); has(asked, "elicitationId") && (!is || id == "" || len(id) > maxID) {
+		return invalid("`elicitationId` is not a text of 1 to 256 bytes")
+	}
+	if at, is := text(asked, "url"); !is || !opens(at) {
+		return invalid("`url` is not an https address (http on loopback) of visible ASCII without a user")
+	}
+	return nil
+}
+
+// opens reports whether people may be sent to an address: by https or, on their own machine, http. Only visible ASCII
+// is taken, because readers agree on nothing else (RFC 3986), and no user, which can be mistaken for the host.
+func opens(at string) bool {
+	if len(at) > maxURL || strings.ContainsFunc(at, func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }) {
+		return false
+	}
+	u, err := url.Parse(at)
+	if err != nil || u.Opaque != "" || u.User != nil || u.Hostname() == "" {
+		return false
+	}
+	return u.Scheme == "https" || u.Scheme == "http" && isLoopback(u.Hostname())
+}
+
+func isLoopback(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.IsLoopback()
+}
+
+// signable checks a form at the URL of all servers, where each text of it says which server asks: what can't say
+// that, because the server gets it back as it is, is one line.
+func signable(schema jsontext.Value) *Error {
+	dec := jsontext.NewDecoder(bytes.NewBuffer(schema), jsontext.AllowDuplicateNames(true))
+	key := ""
+	for {
+		token, err := dec.ReadToken()
+		if err != nil {
+			return nil // the end: the gate has read it before
+		}
+		if token.Kind() != '"' {
+			continue
+		}
+		kind, n := dec.StackIndex(dec.StackDepth())
+		isKey := kind == '{' && n%2 == 1
+		if isKey {
+			key = token.String()
+		}
+		isPlain := isKey || kind == '[' || key == "const" || key == "default"
+		if isPlain && strings.ContainsAny(token.String(), "\n\r\v\f\u0085\u2028\u2029") {
+			return invalid("a key or a value of the form has more than one line")
+		}
+	}
+}

@@ -1,0 +1,144 @@
+// Package question checks what a server asks of a client: sampling/createMessage, elicitation/create and roots/list,
+// and what stands for these in the results of 2026-07-28 and in the error -32042. A server may use what the client has
+// offered, in the form that the revision of MCP has.
+package question
+
+import (
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+)
+
+// Offer is what a server was told that the client can do. The zero Offer allows no question. It is read-only.
+type Offer struct {
+	// Abilities are those of the client, with the options that the server was told.
+	Abilities []mcp.Ability
+	// Revision is the revision of MCP in which the server asks.
+	Revision string
+	// Named is the revision that the client asked for, which may be newer than Revision; empty means Revision.
+	Named string
+	// Joint means that the client reaches several servers at one URL: a question must say which server asks, and
+	// the caller of Check replaces includeContext by "none", which the joint package does.
+	Joint bool
+}
+
+// Error says why a server may not ask a question. Its Detail never quotes the question.
+type Error struct {
+	// Code is METHOD_DENIED where something was not offered, and METHOD_INVALID where MCP has no such question.
+	Code commonv1.Code
+	// Method reports that the method itself was not offered.
+	Method bool
+	// Detail is a sentence without its full stop.
+	Detail string
+}
+
+func (e *Error) Error() string { return e.Detail }
+
+func denied(detail string) *Error {
+	return &Error{Code: commonv1.Code_CODE_METHOD_DENIED, Detail: detail}
+}
+
+func invalid(detail string) *Error {
+	return &Error{Code: commonv1.Code_CODE_METHOD_INVALID, Detail: detail}
+}
+
+// Methods returns the methods by which the server may ask.
+func (o Offer) Methods() (out []string) {
+	for _, a := range o.Abilities {
+		if a.Method != mcp.MethodElicit || o.Revision == mcp.Modern || mcp.Elicits(o.Revision) {
+			out = append(out, a.Method)
+		}
+	}
+	return out
+}
+
+// Has reports whether the server may ask by this method.
+func (o Offer) Has(method string) bool { return slices.Contains(o.Methods(), method) }
+
+// Check returns why the server may not ask this, and nil where it may. A method of an extension it does not judge.
+func (o Offer) Check(m *gate.Message) *Error {
+	if !mcp.AsksClient(m.Method) {
+		return nil
+	}
+	if !o.Has(m.Method) {
+		return &Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the server asks what it was not told that the client can do"}
+	}
+	asked, err := read(m.Params.Of(m.Raw), fields)
+	if err != nil {
+		return err
+	}
+	if has(asked, "task") {
+		return denied("the client was not said to answer with tasks, but the question has `task`")
+	}
+	switch m.Method {
+	case mcp.MethodSample:
+		return o.sample(asked)
+	case mcp.MethodElicit:
+		return o.elicit(asked)
+	}
+	return nil
+}
+
+// fields are the members of questions by their folded names: a variant of one is refused, because a client that
+// ignores case would act on it.
+var fields = table(
+	"_meta", "task",
+	"messages", "modelPreferences", "systemPrompt", "includeContext", "temperature", "maxTokens", "stopSequences", "metadata", "tools", "toolChoice",
+	"mode", "message", "requestedSchema", "url", "elicitationId",
+)
+
+func table(names ...string) map[string]string {
+	out := make(map[string]string, len(names))
+	for _, name := range names {
+		out[gate.Folded(name)] = name
+	}
+	return out
+}
+
+// read returns the members of an object. An absent one has none.
+func read(raw []byte, known map[string]string) (map[string]jsontext.Value, *Error) {
+	if raw == nil {
+		return nil, nil
+	}
+	var out map[string]jsontext.Value
+	if err := json.Unmarshal(raw, &out); err != nil {
+		return nil, invalid("the question is not an object")
+	}
+	for key := range out {
+		if name, is := known[gate.Folded(key)]; is && name != key {
+			return nil, &Error{Code: commonv1.Code_CODE_FIELD_CASE_VARIANT, Detail: "a key of the question differs from `" + name + "` in case only"}
+		}
+	}
+	return out, nil
+}
+
+// has reports whether a member is there and says something: several libraries write null for what is absent.
+func has(of map[string]jsontext.Value, key string) bool {
+	value, is := of[key]
+	return is && value.Kind() != 'n'
+}
+
+// text returns a member that is a string.
+func text(of map[string]jsontext.Value, key string) (string, bool) {
+	value := of[key]
+	if value.Kind() != '"' {
+		return "", false
+	}
+	out, err := jsontext.AppendUnquote(nil, value)
+	return string(out), err == nil
+}
+
+// option reports whether the server was told an option of an ability, and told whether it was told any.
+func (o Offer) option(method, name string) (is, told bool) {
+	for _, a := range o.Abilities {
+		if a.Method == method {
+			return slices.ContainsFunc(a.Options, func(o mcp.Option) bool { return o.Name == name }), len(a.Options) > 0
+		}
+	}
+	return false, false
+}

@@ -1,0 +1,95 @@
+package question
+
+import (
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+)
+
+// sample checks sampling/createMessage (MCP 2025-11-25, Sampling).
+func (o Offer) sample(asked map[string]jsontext.Value) *Error {
+	if err := o.context(asked); err != nil {
+		return err
+	}
+	tools, _ := o.option(mcp.MethodSample, "tools")
+	if tools && hasOptions(o.Revision) {
+		return nil
+	}
+	if has(asked, "tools") || has(asked, "toolChoice") || usesTools(asked["messages"]) {
+		return denied("the client was not said to take tools in sampling (`sampling.tools`), but the question has some")
+	}
+	return nil
+}
+
+// context checks includeContext. Before 2025-11-25 a client had no way to offer it: there it goes with sampling, unless
+// the client named a revision in which it would have offered it.
+func (o Offer) context(asked map[string]jsontext.Value) *Error {
+	if !has(asked, "includeContext") {
+		return nil
+	}
+	switch value, _ := text(asked, "includeContext"); value {
+	case "none":
+		return nil
+	case "thisServer", "allServers":
+	default:
+		return invalid("`includeContext` is not none, thisServer or allServers")
+	}
+	offered, _ := o.option(mcp.MethodSample, "context")
+	implied := isBeforeOptions(o.Revision) && (o.Named == "" || isBeforeOptions(o.Named))
+	if offered || implied || o.Joint {
+		return nil
+	}
+	return denied("the client was not said to include context (`sampling.context`), but `includeContext` asks for some")
+}
+
+// hasOptions reports whether a revision has sampling with tools and elicitation by a URL.
+func hasOptions(revision string) bool { return revision == "2025-11-25" || revision == mcp.Modern }
+
+// isBeforeOptions reports whether clients of a revision could not offer any options. An unknown revision may be newer.
+func isBeforeOptions(revision string) bool { return mcp.IsSupported(revision) && !hasOptions(revision) }
+
+// usesTools reports whether a message contains the use of a tool or its result.
+func usesTools(messages jsontext.Value) bool {
+	var all []map[string]jsontext.Value
+	if messages.Kind() != '[' || json.Unmarshal(messages, &all) != nil {
+		return messages.Kind() == '{' // which is no list, so a reader may take it for a message
+	}
+	for _, message := range all {
+		for key, content := range message {
+			if gate.Folded(key) == "content" && hasToolContent(content) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// hasToolContent looks at one content, or at a list of some.
+func hasToolContent(content jsontext.Value) bool {
+	var blocks []map[string]jsontext.Value
+	switch content.Kind() {
+	case '[':
+		if json.Unmarshal(content, &blocks) != nil {
+			return true // not to be read, so it may be anything
+		}
+	case '{':
+		blocks = make([]map[string]jsontext.Value, 1)
+		if json.Unmarshal(content, &blocks[0]) != nil {
+			return true
+		}
+	}
+	for _, block := range blocks {
+		for key, value := range block {
+			if gate.Folded(key) != "type" || value.Kind() != '"' {
+				continue
+			}
+			kind, err := jsontext.AppendUnquote(nil, value)
+			if folded := gate.Folded(string(kind)); err != nil || folded == "tool_use" || folded == "tool_result" {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,72 @@
+package gateway
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+)
+
+const (
+	// searchTime is how long records are searched for one page. A page that has fewer records than were asked for then
+	// says where to go on.
+	searchTime = 2 * time.Second
+	// searchStep is after how many records the search looks at the clock.
+	searchStep = 10_000
+)
+
+// ListDecisions implements gatewayv1.GatewayServiceServer.
+func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecisionsRequest) (*gatewayv1.ListDecisionsResponse, error) {
+	at, err := placeOf(req.GetPageToken())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	wanted := filter(ctx, req.GetFilter())
+	resp, size, most := new(gatewayv1.ListDecisionsResponse), 0, cmp.Or(int(req.GetPageSize()), defaultPage)
+	begun := time.Now()
+	for listed, err := range s.journal.Backward(ctx, at, stepping(wanted, req.GetFilter())) {
+		if err != nil {
+			return nil, fmt.Errorf("read the journal: %w", err)
+		}
+		if isBefore(&listed.Record, req.GetFilter()) {
+			break // all others are older
+		}
+		if wanted(&listed.Record) {
+			rec := journal.ToProto(&listed.Record)
+			if size += proto.Size(rec); len(resp.GetRecords()) == most || size > maxList {
+				resp.NextPageToken = tokenOf(at)
+				break
+			}
+			resp.Records = append(resp.Records, rec)
+		}
+		at, resp.Searched = listed.Place, timestamppb.New(listed.Record.Time)
+		if time.Since(begun) > searchTime {
+			resp.NextPageToken = tokenOf(at)
+			break
+		}
+	}
+	return resp, nil
+}
+
+// stepping takes what is wanted, the first record that is too old, and one in searchStep of the others, so that the search
+// can end between them.
+func stepping(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Filter {
+	looked := 0
+	return func(r *journal.Record) bool {
+		looked++
+		return wanted(r) || isBefore(r, f) || looked%searchStep == 0
+	}
+}
+
+// isBefore reports whether a record is older than all that a filter picks.
+func isBefore(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
+	return f.GetSince() != nil && r.Time.Before(f.GetSince().AsTime())
+}
+
+func tokenOf(at journal.Place) string { return fmt.Sprintf("%d-%d", at.Calls, at.Refusals) }

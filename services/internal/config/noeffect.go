@@ -1,0 +1,58 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// unread is a reference where none is replaced. A shell's `${name}` and `${env:-default}` are none.
+var unread = regexp.MustCompile(`\$\{(?:env|file|plain):[A-Za-z_./~][^}]*\}`)
+
+// literal refuses a reference in a value that is taken as it stands. The advice says what to write instead, and may
+// name the reference as REF.
+func (p *problems) literal(path, text, advice string) bool {
+	ref := unread.FindString(text)
+	if ref != "" {
+		p.addf(path, "%s is not replaced here%s", ref, strings.ReplaceAll(advice, "REF", ref))
+	}
+	return ref == ""
+}
+
+// ownHeaders are headers that the gateway writes itself, or that belong to a connection (RFC 9110, section 7.6.1).
+var ownHeaders = []string{
+	"accept", "connection", "content-length", "content-type", "host", "keep-alive", "last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id",
+	"te", "traceparent", "trailer", "transfer-encoding", "upgrade",
+}
+
+// headers refuses headers that would not be sent, or only one of which would be.
+func (p *problems) headers(path string, headers map[string]Secret) {
+	seen := make(map[string]bool)
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		lower := strings.ToLower(name)
+		switch {
+		case lower == "host":
+			p.addf(path, "%q has no effect, because the gateway writes it itself; write the host in url", name)
+		case slices.Contains(ownHeaders, lower):
+			p.addf(path, "%q has no effect, because the gateway writes it itself; take it out", name)
+		case seen[lower]:
+			p.addf(path, "%q is there twice, in other letters; keep one", name)
+		}
+		seen[lower] = true
+	}
+}
+
+// literals refuses references in what a program is started with, but for its environment.
+func (s *StdioServer) literals(p *problems, path string) {
+	for i, arg := range s.Command {
+		p.literal(fmt.Sprintf("%s.command[%d]", path, i), arg, ", and other users see arguments: put the value into env, where the program reads it")
+	}
+	p.literal(path+".dir", s.Dir, ": write the folder as it stands")
+	for key, paths := range map[string][]string{"read": s.Sandbox.Read, "write": s.Sandbox.Write} {
+		for i, name := range paths {
+			p.literal(fmt.Sprintf("%s.sandbox.%s[%d]", path, key, i), name, ": write the path as it stands")
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package config_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+// S1: what a URL holds of credentials is found, and no message shows it.
+func TestS1CredentialsOfAURLAreSecrets(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]string{
+		"https://h/mcp": nil, "https://h/mcp?page=canary-1&q=x": nil,
+		"https://h/mcp?key=canary-1":                               {"canary-1"},
+		"https://h/mcp?profile=a&API_Key=canary-1&access_token=c2": {"c2", "canary-1"},
+		"https://h/mcp?sig=can%2Bary&x=y":                          {"can%2Bary", "can+ary"},
+		"https://h/mcp?%6bey=canary-1":                             {"canary-1"},
+		"https://ana:canary-1@h/mcp":                               {"canary-1"},
+		"https://canary-1@h/mcp":                                   {"canary-1"},
+	} {
+		if got := config.URLSecrets(text); !slices.Equal(got, want) {
+			t.Errorf("%s holds %q, want %q", text, got, want)
+		}
+	}
+	for _, text := range []string{"ftp://h/mcp?key=canary-1", "ftp://ana:canary-1@h/mcp", "canary-1@h", "ftp://ana:canary-1@%zz/x", "ftp://h/#canary-1", "://x?token=canary-1"} {
+		_, err := config.Load(write(t, `servers: {s: {http: {url: "`+text+`"}}}`), none)
+		if err == nil || strings.Contains(err.Error(), "canary-1") || !strings.Contains(err.Error(), "servers.s.http.url: ") {
+			t.Errorf("of %s it says %v", text, err)
+		}
+	}
+}

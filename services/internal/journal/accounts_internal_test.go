@@ -1,0 +1,31 @@
+package journal
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// A record is charged to its principal, to those of its chain and to the persons whom they work for, each once.
+func TestAppendAccounts_ChargesChainAndPersons(t *testing.T) {
+	t.Parallel()
+	key := func(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }
+	of := func(subject, owner string) Principal { return Principal{Tenant: "t", Subject: subject, Owner: owner} }
+	for name, c := range map[string]struct {
+		rec  Record
+		want []principal.Key
+	}{
+		"nobody":           {Record{}, nil},
+		"a principal":      {Record{Principal: of("bot", "")}, []principal.Key{key("bot")}},
+		"a person's agent": {Record{Principal: of("agent:t/1", "olga")}, []principal.Key{key("agent:t/1"), key("olga")}},
+		"a chain of two": {
+			Record{Principal: of("agent:t/1", "olga"), Chain: []Principal{of("agent:t/2", "olga"), of("bot", "olga")}},
+			[]principal.Key{key("agent:t/1"), key("olga"), key("agent:t/2"), key("bot")},
+		},
+	} {
+		if got := appendAccounts(nil, &c.rec); !slices.Equal(got, c.want) {
+			t.Errorf("%s: it is charged to %v, want %v", name, got, c.want)
+		}
+	}
+}

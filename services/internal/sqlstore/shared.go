@@ -1,0 +1,45 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"regexp"
+)
+
+const (
+	// sharedTable is the table of versions of releases in which one role alone could use a database.
+	sharedTable = "goose_db_version"
+	// adoptLock is the advisory lock under which a role takes that table over.
+	adoptLock = 0x736c7569636501
+)
+
+var nameGrammar = regexp.MustCompile(`^[a-z]{1,32}$`)
+
+func isName(name string) bool { return nameGrammar.MatchString(name) }
+
+// versionTable is where a role has the version of its tables in PostgreSQL.
+func versionTable(cfg Config) string { return sharedTable + "_" + cfg.Name }
+
+// adopt renames the table of versions of an earlier release, if the role's own tables are what it is about. It is not
+// copied: a program of that release would not learn from the copy's original that the tables are newer than it knows.
+func adopt(ctx context.Context, db *sql.DB, cfg Config) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", int64(adoptLock)); err != nil {
+		return err
+	}
+	var ours bool
+	err = tx.QueryRowContext(ctx, "SELECT to_regclass($1) IS NULL AND to_regclass($2) IS NOT NULL AND to_regclass($3) IS NOT NULL",
+		versionTable(cfg), sharedTable, cfg.Marker).Scan(&ours)
+	if err != nil || !ours {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, fmt.Sprintf("ALTER TABLE %s RENAME TO %s", sharedTable, versionTable(cfg))); err != nil {
+		return fmt.Errorf("take over the table of versions: %w", err)
+	}
+	return tx.Commit()
+}

@@ -1,0 +1,52 @@
+package policy
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+)
+
+// notServed answers a method that the contract has and this version does not serve, with what to use instead.
+func notServed(method, instead string) error {
+	return &rpc.Error{Code: codes.Unimplemented, Reason: "NOT_SERVED", Err: errors.New(method + " is not served in this version: " + instead)}
+}
+
+// ListRevisions implements policyv1.PolicyServiceServer.
+func (*Service) ListRevisions(context.Context, *policyv1.ListRevisionsRequest) (*policyv1.ListRevisionsResponse, error) {
+	return nil, notServed("ListRevisions", "the active revision alone is kept, and GetRevision returns it")
+}
+
+// TestDocuments implements policyv1.PolicyServiceServer.
+func (*Service) TestDocuments(context.Context, *policyv1.TestDocumentsRequest) (*policyv1.TestDocumentsResponse, error) {
+	return nil, notServed("TestDocuments", "`sluice policy explain`, or ExplainCall, judges a call by the active documents")
+}
+
+// SimulateCall implements policyv1.PolicyServiceServer.
+func (*Service) SimulateCall(context.Context, *policyv1.SimulateCallRequest) (*policyv1.SimulateCallResponse, error) {
+	return nil, notServed("SimulateCall", "start a mesh of your own with those documents, and ask `sluice policy explain` there")
+}
+
+// DiffRevisions implements policyv1.PolicyServiceServer.
+func (*Service) DiffRevisions(context.Context, *policyv1.DiffRevisionsRequest) (*policyv1.DiffRevisionsResponse, error) {
+	return nil, notServed("DiffRevisions", "the documents come from files: compare them where you keep their versions")
+}
+
+// ReplayCalls implements policyv1.PolicyServiceServer.
+func (*Service) ReplayCalls(*policyv1.ReplayCallsRequest, grpc.ServerStreamingServer[policyv1.ReplayCallsResponse]) error {
+	return notServed("ReplayCalls", "`sluice decisions tail` lists recorded calls, and `sluice policy explain` judges one of them")
+}
+
+// SuggestDocument implements policyv1.PolicyServiceServer.
+func (*Service) SuggestDocument(context.Context, *policyv1.SuggestDocumentRequest) (*policyv1.SuggestDocumentResponse, error) {
+	return nil, notServed("SuggestDocument", "`sluice policy suggest` writes a document")
+}
+
+// ImportDocument implements policyv1.PolicyServiceServer.
+func (*Service) ImportDocument(context.Context, *policyv1.ImportDocumentRequest) (*policyv1.ImportDocumentResponse, error) {
+	return nil, notServed("ImportDocument", "`sluice policy suggest` writes a document to begin with")
+}

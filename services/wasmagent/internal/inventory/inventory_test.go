@@ -1,0 +1,143 @@
+package inventory_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
+)
+
+// list is an agent with some turns, files, todos and messages.
+func list(t *testing.T, turns int, files, todos, messages []string) *inventory.Inventory {
+	t.Helper()
+	s := &wasmstorev1.State{Turns: int32(turns), Memory: []byte{byte(turns)}}
+	for _, f := range files {
+		s.Files = append(s.Files, &wasmstorev1.File{Path: f, Content: f, ModifiedAt: timestamppb.New(time.Unix(1, 2))})
+	}
+	for _, text := range todos {
+		s.Todos = append(s.Todos, &wasmagentv1.Todo{Content: text, Status: wasmagentv1.TodoStatus_TODO_STATUS_PENDING})
+	}
+	for _, text := range messages {
+		s.Messages = append(s.Messages, &wasmagentv1.Message{Content: text, Role: wasmagentv1.MessageRole_MESSAGE_ROLE_USER})
+	}
+	out, err := inventory.Of(&wasmstorev1.Record{Id: "a", Turns: int32(turns)}, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// What changes lead to is what was listed, whatever was added, replaced, dropped and moved between.
+func TestApply_LeadsToWhatWasListed(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		some := func(most int, distinct bool) (out []string) {
+			for i := range r.IntN(most) {
+				n := r.IntN(4)
+				if distinct {
+					n = i*10 + r.IntN(2)
+				}
+				out = append(out, fmt.Sprint("x", n))
+			}
+			return out
+		}
+		var covered inventory.Covered
+		var before *inventory.Inventory
+		var talk []string
+		for turn := range 12 {
+			talk = append(talk[min(len(talk), r.IntN(3)):], some(4, false)...)
+			now := list(t, turn, some(9, true), some(6, false), talk)
+			basis := inventory.Before
+			if before == nil {
+				basis = inventory.Made
+			}
+			text, err := now.Change(basis, before, "digest")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := covered.Apply(text, int64(turn+2)); err != nil {
+				t.Fatalf("seed %d, turn %d: %v: %s", seed, turn, err, text)
+			}
+			if d := covered.List.Compare(now); d != nil || !now.Has(covered.Record) || len(covered.List.NotCovered()) > 0 {
+				t.Fatalf("seed %d, turn %d: %v", seed, turn, d)
+			}
+			before = now
+		}
+	}
+}
+
+// A conversation that drops its oldest message for each new one is not listed anew each time.
+func TestChange_OfALongConversationIsShort(t *testing.T) {
+	t.Parallel()
+	var talk []string
+	for i := range 1000 {
+		talk = append(talk, fmt.Sprint("message ", i))
+	}
+	before := list(t, 1, nil, nil, talk)
+	now := list(t, 2, nil, nil, append(append([]string{talk[0]}, talk[3:]...), "question", "answer"))
+	text, err := now.Change(inventory.Before, before, "digest")
+	if err != nil || len(text) > 1000 {
+		t.Errorf("it has %d bytes: %v", len(text), err)
+	}
+}
+
+// A change that can't stand where it does is refused: one that lists everything anew would hide what was
+// changed in the store.
+func TestApply_RefusesWhatCanNotFollow(t *testing.T) {
+	t.Parallel()
+	made, found, next := inventory.Made, inventory.Found, inventory.Before
+	now := list(t, 1, []string{"a"}, nil, []string{"m"})
+	write := func(basis inventory.Basis) []byte {
+		text, err := now.Change(basis, nil, "digest")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	for name, bases := range map[string][]inventory.Basis{
+		"nothing before": {next}, "found behind made": {made, found}, "found twice": {found, found}, "made later": {found, made}, "of no basis that is known": {"other"},
+	} {
+		var covered inventory.Covered
+		var err error
+		for i, basis := range bases {
+			if err = covered.Apply(write(basis), int64(2+i)); err != nil && i < len(bases)-1 {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		if !errors.Is(err, inventory.ErrChange) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, text := range []string{
+		"", "{}", `{"form":"sluice-agent-stored-2"}`, `{"form":"sluice-agent-stored-1","basis":"made","messages":[{"at":1}]}`,
+		`{"form":"sluice-agent-stored-1","basis":"made","messages":[{"at":0,"drop":1}]}`, `{"form":"sluice-agent-stored-1","basis":"made","todos":[{"at":-1}]}`,
+	} {
+		if err := new(inventory.Covered).Apply([]byte(text), 2); !errors.Is(err, inventory.ErrChange) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+// All of a message and of a todo is listed: a field that is added to the contract has to be, too.
+func TestOf_ListsAllFieldsOfWhatIsRead(t *testing.T) {
+	t.Parallel()
+	for fields, want := range map[int]int{
+		new(wasmagentv1.Message).ProtoReflect().Descriptor().Fields().Len(): 2, new(wasmstorev1.File).ProtoReflect().Descriptor().Fields().Len(): 3,
+		new(wasmstorev1.State).ProtoReflect().Descriptor().Fields().Len(): 6,
+	} {
+		if fields != want {
+			t.Errorf("there are %d fields, and %d are listed", fields, want)
+		}
+	}
+	if n := new(wasmagentv1.Todo).ProtoReflect().Descriptor().Fields().Len(); n != 2 {
+		t.Errorf("a todo has %d fields, and 2 are listed", n)
+	}
+}
