@@ -95,7 +95,7 @@ func attack(kind string) string {
 		"setsid": func(string) error {
 			return forkMany(&syscall.SysProcAttr{Setsid: true})
 		},
-		"double-fork": func(string) error { return doubleFork() },
+		"double-fork": doubleFork,
 		"threads":     func(string) error { return threads() },
 		"memory":      func(string) error { hog(); return nil },
 		"grandchild":  func(string) error { return grandchildHog() },
@@ -131,10 +131,11 @@ func forkMany(sys *syscall.SysProcAttr) error {
 	return nil
 }
 
-// doubleFork starts processes whose parents end at once, each in a session of its own.
-func doubleFork() error {
+// doubleFork starts processes whose parents end at once, each ten in a session of their own. They sleep for so many
+// seconds.
+func doubleFork(seconds string) error {
 	for range maxChildren / 10 {
-		cmd := exec.Command("/bin/sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 60 & done")
+		cmd := exec.Command("/bin/sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10; do sleep "+seconds+" & done")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		if err := cmd.Run(); err != nil {
 			time.Sleep(30 * time.Second)
@@ -181,7 +182,9 @@ func grandchildHog() error {
 	}
 	cmd := exec.Command("/bin/sh", "-c", `"$0" & wait`, self)
 	cmd.Env = []string{attackerVariable + "=hog"}
-	return cmd.Run()
+	err = cmd.Run()
+	waitLong() // what the process was ended for is found meanwhile
+	return err
 }
 
 // oneFile writes one file until the disk or 512 MiB end it, and removes its name first where that is wanted.

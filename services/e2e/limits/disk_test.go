@@ -17,6 +17,7 @@ const smallDisk = `mount -t tmpfs -o size=96m,nr_inodes=20000 none "$DATA"`
 
 // Point 10: a program that fills its private folder is ended, and calls of others are made and recorded all the while.
 func TestX20Limits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"one-file", "unlinked", "small-files", "nested"} {
 		t.Run(kind, func(t *testing.T) {
 			m := meshOf(t, "disk: 32MiB", "", smallDisk)
@@ -49,6 +50,7 @@ func (m *mesh) callsOfOthers(n int) string {
 
 // A sparse file takes no space, so it is no reason to end a server.
 func TestX20Limits_SparseFileCountsItsBlocksAlone(t *testing.T) {
+	t.Parallel()
 	m := meshOf(t, "disk: 32MiB", "", "")
 	if got := m.attack("sparse").Text(t); got != "did all of it" {
 		t.Errorf("it says %s", got)
@@ -61,6 +63,7 @@ func TestX20Limits_SparseFileCountsItsBlocksAlone(t *testing.T) {
 // A folder over its limit is kept where the disk has room, and no process is started in it until an operator has made
 // room in it.
 func TestX20Limits_FolderOverItsLimitIsKept(t *testing.T) {
+	t.Parallel()
 	m := meshOf(t, "disk: 16MiB", "", "")
 	m.refusedFor(m.attack("one-file"), "disk")
 	found, err := filepath.Glob(filepath.Join(m.Dir, "data/gateway/servers/attacker/*/big"))

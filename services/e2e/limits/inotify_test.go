@@ -24,6 +24,7 @@ func instances(pid int) int {
 
 // Class N: all programs of a gateway are watched with one inotify instance, and one program can't take those of others.
 func TestX20Limits_ProgramTakesFewInotifyInstances(t *testing.T) {
+	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {
 		t.Skip("no namespaces can be made here")
 	}
