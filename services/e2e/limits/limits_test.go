@@ -163,6 +163,26 @@ func TestX20Limits_StatusSaysWhatIsNotHeld(t *testing.T) {
 	}
 }
 
+// A limit that can't be held is no reason not to start: a server runs in a container that shows little of /proc, and
+// without any capability, such as in a pod whose processes the kernel ends first anyhow.
+func TestX20Limits_ServerRunsWhereNothingCanBeLimited(t *testing.T) {
+	t.Parallel()
+	const noCapabilities = noCgroups + ` && echo 1000 > /proc/self/oom_score_adj && set -- setpriv --bounding-set=-all --inh-caps=-all "$@"`
+	for where, setup := range map[string]string{
+		"little of /proc": noCgroups + " && mount -t tmpfs none /proc/sys",
+		"no capabilities": noCapabilities,
+	} {
+		t.Run(where, func(t *testing.T) {
+			m := meshOf(t, "", "", setup)
+			m.othersGoOn()
+			m.saysInStatus("tasks: watched, not limited by the kernel")
+			if got := m.attack("oom").Text(t); where == "no capabilities" && !strings.Contains(got, "score 1000") {
+				t.Errorf("it says %s", got)
+			}
+		})
+	}
+}
+
 // The kernel ends a child before the mesh where memory is short.
 func TestX20Limits_ChildrenAreTheFirstThatTheKernelEnds(t *testing.T) {
 	t.Parallel()
