@@ -33,7 +33,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 		if err != nil {
 			break
 		}
-		*s = Size(n) * factor //nolint:gosec // it has 24 bits
+		*s = Size(n) * factor
 		return nil
 	}
 	return errors.New("is not a size such as 512MiB or 2GiB")

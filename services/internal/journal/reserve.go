@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"context"
 	"errors"
 	"syscall"
 )
@@ -72,10 +73,10 @@ func (c *chain) setShort(short bool) {
 		return
 	}
 	if short {
-		c.cfg.Log.Error("the disk is full: the journal goes on in the space that it has reserved; make room", "chain", c.name, "reserved_bytes", c.reserved-c.size)
+		c.cfg.Log.ErrorContext(context.Background(), "the disk is full: the journal goes on in the space that it has reserved; make room", "chain", c.name, "reserved_bytes", c.reserved-c.size)
 		return
 	}
-	c.cfg.Log.Info("the disk has space for the journal again", "chain", c.name)
+	c.cfg.Log.InfoContext(context.Background(), "the disk has space for the journal again", "chain", c.name)
 }
 
 // staysFor reports whether records of so many bytes go into the active segment although it is full: a new one would

@@ -31,5 +31,5 @@ func freeSpace(dir string) int64 {
 	if unix.Statfs(dir, &st) != nil {
 		return math.MaxInt64
 	}
-	return int64(min(st.Bavail, 1<<40)) * st.Bsize //nolint:gosec // see min
+	return int64(min(st.Bavail, 1<<40)) * st.Bsize
 }

@@ -114,7 +114,7 @@ func cgroupMounts() (map[string]cgroupMount, error) {
 		case "cgroup2":
 			out[""] = m
 		case "cgroup":
-			for _, option := range strings.Split(kind[2], ",") {
+			for option := range strings.SplitSeq(kind[2], ",") {
 				out[option] = m
 			}
 		}
@@ -134,7 +134,7 @@ func cgroupPaths() (map[string]string, error) {
 		if len(parts) != 3 {
 			continue
 		}
-		for _, name := range strings.Split(parts[1], ",") {
+		for name := range strings.SplitSeq(parts[1], ",") {
 			out[name] = parts[2]
 		}
 	}

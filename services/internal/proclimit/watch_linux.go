@@ -210,7 +210,7 @@ func freeMemory() int64 {
 	if unix.Sysinfo(&info) != nil {
 		return 0
 	}
-	return int64(info.Freeram) * int64(info.Unit) //nolint:gosec // no machine has that much
+	return int64(info.Freeram) * int64(info.Unit)
 }
 
 // noLimit stands for a limit of the machine that can't be found out.
@@ -227,7 +227,7 @@ func shareOfMachine(pids, memory *controller) Limits {
 	}
 	var own unix.Rlimit
 	if os.Geteuid() != 0 && unix.Getrlimit(unix.RLIMIT_NPROC, &own) == nil && own.Cur > 0 && own.Cur < noLimit {
-		tasks = min(tasks, int64(own.Cur)) //nolint:gosec // see the condition
+		tasks = min(tasks, int64(own.Cur))
 	}
 	if pids != nil {
 		if most := number(pids.own, "pids.max"); most > 0 {
@@ -237,7 +237,7 @@ func shareOfMachine(pids, memory *controller) Limits {
 	bytes := int64(noLimit) << 20
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil && info.Totalram > 0 {
-		bytes = int64(info.Totalram) * int64(info.Unit) //nolint:gosec // no machine has that much
+		bytes = int64(info.Totalram) * int64(info.Unit)
 	}
 	if memory != nil {
 		for _, file := range []string{"memory.max", "memory.limit_in_bytes"} {

@@ -97,7 +97,7 @@ func (n *notices) stop() {
 // forgetEnded closes the pipes of launchers that have ended. It needs mu.
 func (n *notices) forgetEnded() {
 	for wake := range n.wakes {
-		poll := []unix.PollFd{{Fd: int32(wake)}} //nolint:gosec // descriptors are small
+		poll := []unix.PollFd{{Fd: int32(wake)}}
 		if _, err := unix.Poll(poll, 0); err == nil && poll[0].Revents&unix.POLLERR != 0 {
 			n.forget(wake)
 		}

@@ -3,6 +3,7 @@
 package stdio
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -109,7 +110,7 @@ func (d *disk) admit() error {
 	d.used, err = measure(d.dir, d.server.cfg.Limits.Disk)
 	d.free, _ = space(d.dir)
 	if err = d.verdict(err); err != nil {
-		d.server.log.Error("server is not started: its private folder holds too much; remove files from it, or raise the limit", "folder", d.dir, "error", err)
+		d.server.log.ErrorContext(context.Background(), "server is not started: its private folder holds too much; remove files from it, or raise the limit", "folder", d.dir, "error", err)
 	}
 	return err
 }
@@ -123,9 +124,9 @@ func (d *disk) makeRoom(log *slog.Logger) {
 	if _, short := space(d.dir); !short {
 		return
 	}
-	log.Error("the disk is short of space: the files that the process made in its private folder are removed", "folder", d.dir)
+	log.ErrorContext(context.Background(), "the disk is short of space: the files that the process made in its private folder are removed", "folder", d.dir)
 	if err := removeSince(d.server.cfg.WorkRoot, d.dir, d.started); err != nil {
-		log.Error("they can't be removed; make room on the disk", "folder", d.dir, "error", err)
+		log.ErrorContext(context.Background(), "they can't be removed; make room on the disk", "folder", d.dir, "error", err)
 	}
 }
 
@@ -140,7 +141,7 @@ func space(dir string) (free int64, short bool) {
 	bytes, all := int64(st.Bavail)*size, int64(st.Blocks)*size
 	short = bytes < min(all/shortShare, shortMost) || st.Files > 0 && st.Ffree < st.Files/shortShare
 	if st.Files > 0 {
-		bytes = min(bytes, 1<<50) + int64(min(st.Ffree, 1<<38))*fileCost //nolint:gosec // see min
+		bytes = min(bytes, 1<<50) + int64(min(st.Ffree, 1<<38))*fileCost
 	}
 	return bytes, short
 }
@@ -197,7 +198,7 @@ func openBelow(root, dir string) (int, error) {
 	}
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
 	fd, err := unix.Open(root, flags, 0)
-	for _, name := range strings.Split(inside, string(filepath.Separator)) {
+	for name := range strings.SplitSeq(inside, string(filepath.Separator)) {
 		if err != nil {
 			return -1, err
 		}
@@ -244,7 +245,7 @@ func walkIn(fd int, device uint64, depth int, visit func(folder int, name string
 			}
 		}
 		if err != nil || len(names) == 0 {
-			return nil //nolint:nilerr // it ends with io.EOF
+			return nil // it ends with io.EOF
 		}
 	}
 }
