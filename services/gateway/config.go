@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
@@ -84,6 +85,8 @@ type Server struct {
 	Remove []string
 	// Recycle is how many calls a process serves before it is replaced; 0 is no end.
 	Recycle int
+	// Limits are what one process may take; the zero value means the defaults.
+	Limits stdio.Limits
 	// Processes is how many processes all principals may have together; 0 means 256.
 	Processes int
 	// Sandbox says what the program is kept away from; the zero value starts none
@@ -214,6 +217,7 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, ba
 		out.Command = s.Stdio.Command
 		out.Remove, out.Recycle, out.Processes = s.Stdio.Remove, s.Stdio.Recycle, s.Stdio.Processes
 		out.Shared = s.Stdio.Per == "shared"
+		out.Limits = stdio.Limits{Tasks: s.Stdio.Limits.Tasks, Memory: int64(s.Stdio.Limits.Memory), Disk: int64(s.Stdio.Limits.Disk)}
 		out.Sandbox = sandboxFrom(f, &s.Stdio.Sandbox)
 		if s.Stdio.Dir != "private" {
 			out.Dir = f.Path(s.Stdio.Dir)

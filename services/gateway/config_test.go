@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
@@ -153,6 +154,12 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"local.Shared", func(f *config.File) { local(f).Per = "shared" }, true},
 		{"local.Recycle", func(f *config.File) { local(f).Recycle = 7 }, 7},
 		{"local.Processes", func(f *config.File) { local(f).Processes = 9 }, 9},
+		{
+			"local.Limits", func(f *config.File) {
+				local(f).Limits = config.StdioLimits{Tasks: 40, Memory: 64 << 20, Disk: 32 << 20}
+			},
+			stdio.Limits{Tasks: 40, Memory: 64 << 20, Disk: 32 << 20},
+		},
 		{"local.Remove", func(f *config.File) { local(f).Remove = []string{"lock"} }, []string{"lock"}},
 		{"local.Dir", func(f *config.File) { local(f).Dir = "/srv" }, "/srv"},
 		{

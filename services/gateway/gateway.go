@@ -51,6 +51,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
@@ -109,6 +110,7 @@ type Service struct {
 	servers  map[string]*upstream.Server
 	answers  *room.Room
 	holds    map[string]sandbox.Report
+	limiter  *proclimit.Limiter
 	left     []approvals.Left
 	pipeline *pipeline.Pipeline
 	edge     *edge.Edge
@@ -196,9 +198,12 @@ func (s *Service) newTransport(ctx context.Context, name string, server Server, 
 	if err != nil {
 		return nil, err
 	}
+	if s.limiter == nil {
+		s.limiter = proclimit.New()
+	}
 	s.holds[name] = report
-	s.deps.Log.InfoContext(ctx, "what the kernel holds of a server over stdio", "server", name, "sandbox", report.String())
-	return stdio.New(server.stdio(name, s.cfg.workRoot(), s.deps.Env), stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held})
+	s.deps.Log.InfoContext(ctx, "what the kernel holds of a server over stdio", "server", name, "sandbox", s.held(name).String())
+	return stdio.New(server.stdio(name, s.cfg.workRoot(), s.deps.Env), stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held, Limiter: s.limiter})
 }
 
 // newMethods returns what reaches a gRPC server.
@@ -280,7 +285,13 @@ func (s *Service) holder() (string, error) {
 
 // Sandboxes returns what the kernel holds of each server over stdio, by name. They
 // are read-only.
-func (s *Service) Sandboxes() map[string]sandbox.Report { return s.holds }
+func (s *Service) Sandboxes() map[string]sandbox.Report {
+	out := make(map[string]sandbox.Report, len(s.holds))
+	for name := range s.holds {
+		out[name] = s.held(name)
+	}
+	return out
+}
 
 // Addr is the address on which MCP is served.
 func (s *Service) Addr() net.Addr { return s.lis.Addr() }
@@ -313,11 +324,15 @@ func (s *Service) NotReady() []string {
 	return why
 }
 
-// Degraded says which other roles are away or do not work together; empty if all do. Anybody may read it.
+// Degraded says which other roles are away or do not work together, and whether the journal's disk is full; empty if all
+// is well. Anybody may read it.
 func (s *Service) Degraded() []string {
 	why := s.peers.missing()
 	if s.pipeline != nil && s.pipeline.Miscounting() {
 		why = append(why, attempt.Miscounted)
+	}
+	if s.journal.Short() {
+		why = append(why, "the disk of the journal is full: records go into the space that it has reserved, for some thousand calls; make room")
 	}
 	return why
 }
@@ -387,6 +402,9 @@ func (s *Service) Close() error {
 	}
 	for _, up := range s.servers {
 		errs = append(errs, up.Close())
+	}
+	if s.limiter != nil {
+		s.limiter.Close()
 	}
 	if s.journal != nil {
 		errs = append(errs, s.journal.Close())

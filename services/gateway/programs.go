@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 // stdio is what a server's processes are started with, in folders below work where it
@@ -15,7 +17,8 @@ import (
 func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 	return stdio.Config{
 		Name: name, Command: s.Command, Env: s.Env, Secrets: s.Secrets, Shared: s.Shared,
-		Dir: s.Dir, Remove: s.Remove, Recycle: s.Recycle, MaxProcesses: s.Processes, WorkRoot: work, Path: lookUp(env, "PATH"), Home: lookUp(env, "HOME"),
+		Dir: s.Dir, Remove: s.Remove, Recycle: s.Recycle, Limits: s.Limits, MaxProcesses: s.Processes,
+		WorkRoot: work, Path: lookUp(env, "PATH"), Home: lookUp(env, "HOME"),
 	}
 }
 
@@ -50,4 +53,15 @@ func (s *Service) warnOfPrograms(ctx context.Context) {
 	for _, text := range s.cfg.MissingPrograms(s.deps.Env) {
 		s.deps.Log.WarnContext(ctx, "a server can't be started; calls to it are refused", "reason", text)
 	}
+}
+
+// held returns what the kernel holds of a server over stdio now, its limits among it.
+func (s *Service) held(name string) sandbox.Report {
+	holds, limits := s.holds[name], s.limiter.Report()
+	holds.Held = slices.Concat(holds.Held, limits.Held)
+	holds.NotHeld = slices.Concat(holds.NotHeld, limits.NotHeld)
+	if limits.Why != "" {
+		holds.Why = strings.TrimPrefix(holds.Why+"; no cgroups: "+limits.Why, "; ")
+	}
+	return holds
 }

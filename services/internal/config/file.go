@@ -230,6 +230,18 @@ type StdioServer struct {
 	Processes int `yaml:"processes"`
 	// Sandbox says what the program is kept away from.
 	Sandbox StdioSandbox `yaml:"sandbox"`
+	// Limits are what one process may take, with all that it starts.
+	Limits StdioLimits `yaml:"limits"`
+}
+
+// StdioLimits are what one process of a server may take, with all that it starts. Absent ones have their defaults.
+type StdioLimits struct {
+	// Tasks is how many processes and threads there may be at a time: 512 where absent.
+	Tasks int `yaml:"tasks"`
+	// Memory is how much memory they may take: 2GiB where absent.
+	Memory Size `yaml:"memory"`
+	// Disk is how much the private folder may hold: 2GiB where absent.
+	Disk Size `yaml:"disk"`
 }
 
 // StdioSandbox says what a program is kept away from: all that is the mesh's own, save

@@ -111,6 +111,9 @@ func (f *File) complete() {
 		if s.Stdio != nil {
 			s.Stdio.Per = cmp.Or(s.Stdio.Per, "principal")
 			s.Stdio.Dir = cmp.Or(s.Stdio.Dir, "private")
+			s.Stdio.Limits.Tasks = cmp.Or(s.Stdio.Limits.Tasks, defaultTasks)
+			s.Stdio.Limits.Memory = cmp.Or(s.Stdio.Limits.Memory, defaultMemory)
+			s.Stdio.Limits.Disk = cmp.Or(s.Stdio.Limits.Disk, defaultDisk)
 			s.Stdio.Processes = cmp.Or(s.Stdio.Processes, defaultProcesses)
 			s.Stdio.Sandbox.Mode = cmp.Or(s.Stdio.Sandbox.Mode, "auto")
 			if s.Stdio.Sandbox.Network == nil {

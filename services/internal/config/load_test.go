@@ -91,6 +91,7 @@ func TestEveryKeyIsRead(t *testing.T) {
 	want.Servers = map[string]config.Server{
 		"notes": {Timeout: time.Minute, Stdio: &config.StdioServer{
 			Command: []string{"node", "server.js"}, Env: map[string]config.Secret{"KEY": "${file:key}"}, Per: "shared", Processes: 9, Dir: "work",
+			Limits:  config.StdioLimits{Tasks: 512, Memory: 2 << 30, Disk: 2 << 30},
 			Sandbox: config.StdioSandbox{Mode: "required", Write: []string{"shared"}, Network: new(false)},
 		}},
 		"github": {Timeout: 5 * time.Second, HTTP: &config.HTTPServer{

@@ -438,6 +438,7 @@ func (s StdioServer) check(p *problems, path string) {
 			p.addf(path+".env", "%q is not the name of a variable", key)
 		}
 	}
+	s.Limits.check(p, path+".limits")
 	s.literals(p, path)
 	s.Sandbox.check(p, path+".sandbox")
 }

@@ -33,16 +33,21 @@ type chain struct {
 	// down is why the chain takes no records; nil while it does.
 	down atomic.Pointer[error]
 
+	// short says that the disk has no space for more than what is reserved.
+	short atomic.Bool
+
 	// writing guards what follows; it is held while the disk is at work.
 	writing sync.Mutex
 	closed  bool
 	file    file // nil: the next write begins a segment
 	size    int64
-	pos     link
-	buf     []byte
-	sizes   []int64 // of the lines in buf
-	items   []item
-	shares  shares
+	// reserved is up to which size the file can grow without more of the disk.
+	reserved int64
+	pos      link
+	buf      []byte
+	sizes    []int64 // of the lines in buf
+	items    []item
+	shares   shares
 	// begun is set when a segment was begun, and what that makes outdated not removed.
 	begun bool
 	// doubtful is set when a sync failed: what the segment's pages hold is not known.
@@ -126,7 +131,7 @@ func (c *chain) write(items []item) error {
 	now := time.Now().UTC()
 	begins := c.file == nil
 	next := c.compose(now, items, begins || c.size == 0)
-	if !begins && c.size > 0 && c.size+int64(len(c.buf)) > c.cfg.SegmentBytes {
+	if !begins && c.size > 0 && c.size+int64(len(c.buf)) > c.cfg.SegmentBytes && !c.staysFor(len(c.buf)) {
 		begins = true
 		next = c.compose(now, items, true)
 	}
@@ -141,6 +146,7 @@ func (c *chain) write(items []item) error {
 	first := c.pos.seq + 1
 	c.pos = next
 	c.size += int64(len(c.buf))
+	c.reserve()
 	for i := range items {
 		c.shares.charge(items[i].who, c.sizes[i])
 	}
@@ -227,6 +233,7 @@ func (c *chain) end() ChainHead {
 // rotate ends the active segment, if there is one, and begins the next.
 func (c *chain) rotate() error {
 	if c.file != nil {
+		c.giveBack()
 		old := c.file
 		c.file = nil
 		if err := old.Close(); err != nil {
@@ -237,7 +244,8 @@ func (c *chain) rotate() error {
 	if err := c.create(next.path); err != nil {
 		return err
 	}
-	c.size = 0
+	c.size, c.reserved = 0, 0
+	c.reserve()
 	c.listing.Lock()
 	defer c.listing.Unlock()
 	if n := len(c.segments); n > 0 && c.segments[n-1].size == 0 {
@@ -290,6 +298,7 @@ func (c *chain) close() error {
 	}
 	c.down.Store(new(ErrClosed))
 	if c.file != nil {
+		c.giveBack()
 		errs = append(errs, c.file.Close())
 	}
 	return errors.Join(errs...)

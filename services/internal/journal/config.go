@@ -129,5 +129,5 @@ func openFile(name string, flag int, perm fs.FileMode) (file, error) {
 	if err != nil {
 		return nil, err
 	}
-	return f, nil
+	return systemFile{f}, nil
 }

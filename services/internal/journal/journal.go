@@ -268,6 +268,8 @@ func (j *Journal) keep() {
 			}
 		case <-second.C:
 			j.seal()
+			j.calls.lookForSpace()
+			j.refusals.lookForSpace()
 		case <-hour.C:
 			j.tellHead()
 		case now := <-minute.C:

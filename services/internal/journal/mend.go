@@ -64,6 +64,7 @@ func (c *chain) mend() error {
 	if err := c.file.Truncate(c.size); err != nil {
 		return fmt.Errorf("cut off what was half written: %w", err)
 	}
+	c.reserved = c.size // the cut may have let go of what was behind it
 	if !c.doubtful {
 		return nil
 	}

@@ -67,6 +67,7 @@ func (c *chain) loadLast(ctx context.Context, s *segment) error {
 		return fmt.Errorf("open segment: %w", err)
 	}
 	c.size = s.size
+	defer c.reserve()
 	if good < len(data) {
 		if err := c.cut(ctx, s, data, good); err != nil {
 			return err

@@ -17,6 +17,7 @@ const (
 	heldSockets    = "Unix sockets with a path"
 	heldAbstract   = "abstract Unix sockets"
 	heldNetwork    = "network"
+	heldInotify    = "the number of inotify instances"
 	heldTCP        = "TCP"
 	heldPrograms   = "programs"
 	heldDatagrams  = "UDP, Multipath TCP and other protocols"

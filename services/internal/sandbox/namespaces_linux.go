@@ -31,7 +31,8 @@ func enterNamespaces(o *order) (Report, func(), error) {
 	if err != nil {
 		return Report{}, nil, err
 	}
-	replaced, unseen, err := p.notice()
+	unbound := boundInotify()
+	unseen, err := p.look(noticesFD)
 	if err != nil {
 		return Report{}, nil, err
 	}
@@ -42,7 +43,8 @@ func enterNamespaces(o *order) (Report, func(), error) {
 	for _, folder := range unseen {
 		report.NotHeld = append(report.NotHeld, fmt.Sprintf("what is replaced in %s, which this user may not list", folder))
 	}
-	return report, func() { p.watch(replaced) }, err
+	report.NotHeld = append(report.NotHeld, unbound...)
+	return report, p.watch, err
 }
 
 // mount mounts over everything that the plan names.

@@ -10,19 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notice returns a descriptor that tells when something that is to be hidden may
-// have been replaced, and the folders of which it can't tell.
-func (p *plan) notice() (fd int, unseen []string, err error) {
-	fd, err = unix.InotifyInit1(unix.IN_CLOEXEC)
-	if err != nil {
-		return 0, nil, fmt.Errorf("watch what is hidden: %w", err)
-	}
-	unseen, err = p.look(fd)
-	return fd, unseen, err
-}
-
 // look watches the folders of what is to be hidden, and of what is not there the
-// nearest that there is. Twice is once.
+// nearest that there is. It returns the folders that this user may not list. Twice is once.
 func (p *plan) look(fd int) (unseen []string, err error) {
 	seen := make(map[string]bool)
 	for _, w := range p.watched {
@@ -37,7 +26,7 @@ func (p *plan) look(fd int) (unseen []string, err error) {
 			case errors.Is(err, unix.EACCES):
 				unseen = append(unseen, folder)
 			case err != nil && !errors.Is(err, unix.ENOENT):
-				return nil, fmt.Errorf("watch %s: %w", folder, err)
+				return nil, fmt.Errorf("watch %s: %w", folder, limitOfInotify(err))
 			}
 		}
 	}
@@ -47,12 +36,12 @@ func (p *plan) look(fd int) (unseen []string, err error) {
 // watch hides anew what is replaced: a mount goes with the file that it is mounted
 // over, such as one that an editor puts another in the place of. What goes just while
 // it is hidden is looked for again at once. Where something can't be hidden any more,
-// the launcher ends, and with it the program.
-func (p *plan) watch(replaced int) {
-	events := make([]byte, 64<<10)
+// the launcher ends, and with it the program; so it does where it is told of nothing more.
+func (p *plan) watch() {
+	wakes := make([]byte, 4<<10)
 	for {
 		// First, so that what comes while it is looked for is seen: a folder may be new.
-		if _, err := p.look(replaced); err != nil {
+		if _, err := p.look(noticesFD); err != nil {
 			os.Exit(exitLauncher)
 		}
 		gone := false
@@ -67,7 +56,7 @@ func (p *plan) watch(replaced int) {
 		if gone {
 			continue
 		}
-		if _, err := unix.Read(replaced, events); err != nil && !errors.Is(err, unix.EINTR) {
+		if n, err := unix.Read(wakeFD, wakes); n == 0 || err != nil && !errors.Is(err, unix.EINTR) {
 			os.Exit(exitLauncher)
 		}
 	}

@@ -75,7 +75,11 @@ type Command struct {
 
 // Launcher is how this program is started again so that it becomes the launcher:
 // [RunLauncher] returns it. The zero value is no launcher.
-type Launcher struct{ argv []string }
+type Launcher struct {
+	argv []string
+	// notices watch what is hidden for all programs.
+	notices *notices
+}
 
 // word makes this program the launcher.
 const word = "stdio-launch"
@@ -84,7 +88,7 @@ const word = "stdio-launch"
 // does not return. A main function calls it before anything else; what it returns is
 // the proof that it did.
 func RunLauncher() Launcher {
-	self := Launcher{[]string{"/proc/self/exe", word}}
+	self := Launcher{[]string{"/proc/self/exe", word}, new(notices)}
 	if len(os.Args) == len(self.argv) && os.Args[1] == word {
 		os.Exit(launch())
 	}
@@ -155,10 +159,21 @@ func (s *Sandbox) Holds() Report { return s.holds }
 // head of a process group. What goes wrong in the launcher is written to that
 // standard error, and the launcher exits with 126.
 func (s *Sandbox) Start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr) (*os.Process, error) {
-	if s.rules.Mode == Off {
-		return os.StartProcess(c.Path, c.Args, &os.ProcAttr{Dir: c.Dir, Env: c.Env, Files: stdio[:], Sys: sys})
+	return s.StartJoined(c, stdio, sys, func(int) {})
+}
+
+// StartJoined is [Sandbox.Start] with a function that gets the number of the process before the program runs in it, so
+// that whatever holds for that process then holds for all that the program starts. Where the sandbox is off the program runs already by then, since a moment.
+func (s *Sandbox) StartJoined(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int)) (*os.Process, error) {
+	if s.rules.Mode != Off {
+		return s.start(c, stdio, sys, join, false)
 	}
-	return s.start(c, stdio, sys, false)
+	process, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{Dir: c.Dir, Env: c.Env, Files: stdio[:], Sys: sys})
+	if err != nil {
+		return nil, err
+	}
+	join(process.Pid)
+	return process, nil
 }
 
 // Check finds what Read and Write name and nothing opens. The error begins with the

@@ -34,23 +34,11 @@ type order struct {
 // orderFD is the descriptor of the order.
 const orderFD = 3
 
-// start starts the launcher.
-func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, try bool) (*os.Process, error) {
+// start starts the launcher, which waits for its order until join has returned.
+func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int), try bool) (*os.Process, error) {
 	o := order{By: s.by, Rules: s.rules, Command: c, Try: try, AsRoot: isRoot()}
 	raw, err := json.Marshal(o)
 	if err != nil {
-		return nil, fmt.Errorf("write to the launcher: %w", err)
-	}
-	fd, err := unix.MemfdCreate("order", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("write to the launcher: %w", err)
-	}
-	file := os.NewFile(uintptr(fd), "order")
-	defer file.Close() //nolint:errcheck // it is memory
-	if _, err := file.Write(raw); err != nil {
-		return nil, fmt.Errorf("write to the launcher: %w", err)
-	}
-	if _, err := file.Seek(0, 0); err != nil {
 		return nil, fmt.Errorf("write to the launcher: %w", err)
 	}
 	if s.by == byNamespaces {
@@ -58,16 +46,37 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 			return nil, err
 		}
 	}
-	return os.StartProcess(s.launcher.argv[0], s.launcher.argv, &os.ProcAttr{
-		Dir: "/", Env: []string{}, Files: []*os.File{stdio[0], stdio[1], stdio[2], file}, Sys: sys,
-	})
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("write to the launcher: %w", err)
+	}
+	defer write.Close() //nolint:errcheck // closed before where the order was written
+	files := []*os.File{stdio[0], stdio[1], stdio[2], read}
+	if s.by == byNamespaces {
+		instance, wake, err := s.launcher.notices.subscribe()
+		if err != nil {
+			_ = read.Close()
+			return nil, err
+		}
+		defer wake.Close() //nolint:errcheck // the launcher has it
+		files = append(files, instance, wake)
+	}
+	process, err := os.StartProcess(s.launcher.argv[0], s.launcher.argv, &os.ProcAttr{Dir: "/", Env: []string{}, Files: files, Sys: sys})
+	_ = read.Close() // the launcher has it
+	if err != nil {
+		return nil, err
+	}
+	join(process.Pid)
+	// A launcher that ends without having read all says why on its standard error.
+	_, _ = write.Write(raw)
+	return process, nil
 }
 
 // ownNamespaces makes a child the first process of a user, mount and process
 // namespace of its own, in which users are who they are outside.
 func ownNamespaces(sys *syscall.SysProcAttr, asRoot bool) (err error) {
 	sys.Cloneflags |= unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID
-	sys.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN}
+	sys.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN, unix.CAP_SYS_RESOURCE}
 	if !asRoot {
 		sys.UidMappings = []syscall.SysProcIDMap{{ContainerID: os.Geteuid(), HostID: os.Geteuid(), Size: 1}}
 		sys.GidMappings = []syscall.SysProcIDMap{{ContainerID: os.Getegid(), HostID: os.Getegid(), Size: 1}}
@@ -115,7 +124,7 @@ func (s *Sandbox) try() (Report, error) {
 		return Report{}, err
 	}
 	defer outR.Close() //nolint:errcheck // it is read to its end
-	process, err := s.start(Command{Dir: "/"}, [3]*os.File{null, outW, outW}, &syscall.SysProcAttr{Setsid: true}, true)
+	process, err := s.start(Command{Dir: "/"}, [3]*os.File{null, outW, outW}, &syscall.SysProcAttr{Setsid: true}, func(int) {}, true)
 	_ = outW.Close() // the launcher has it
 	if err != nil {
 		return Report{}, err

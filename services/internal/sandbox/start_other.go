@@ -16,8 +16,16 @@ func (s *Sandbox) try() (Report, error) {
 	return Report{NotHeld: everything(&s.rules)}, nil
 }
 
-func (*Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, _ bool) (*os.Process, error) {
-	return os.StartProcess(c.Path, c.Args, &os.ProcAttr{Dir: c.Dir, Env: c.Env, Files: stdio[:], Sys: sys})
+func (*Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(int), _ bool) (*os.Process, error) {
+	process, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{Dir: c.Dir, Env: c.Env, Files: stdio[:], Sys: sys})
+	if err != nil {
+		return nil, err
+	}
+	join(process.Pid)
+	return process, nil
 }
 
 func launch() int { return exitLauncher }
+
+// notices are for Linux alone.
+type notices struct{}

@@ -337,6 +337,9 @@ func Unusable(status int, err error) string {
 			return own.Error() + "."
 		}
 	}
+	if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
+		return unusableByLimit(limit, err)
+	}
 	if errors.Is(err, ErrClient) {
 		return ErrClient.Error() + "."
 	}
@@ -347,6 +350,13 @@ func Unusable(status int, err error) string {
 		return ""
 	}
 	return fmt.Sprintf("the server answered with HTTP status %d; whether the call ran is not known.", status)
+}
+
+func unusableByLimit(limit *upstream.LimitError, err error) string {
+	if errors.Is(err, upstream.ErrNeverSent) {
+		return limit.Error() + "."
+	}
+	return limit.Error() + ". Whether the call ran is not known."
 }
 
 // Code says what a caller learns of a call without a usable answer.

@@ -234,6 +234,9 @@ func (x *exchange) silent(ctx context.Context, answer upstream.Answer, err error
 // unanswered is the refusal of a request that is no call and has no answer.
 func unanswered(err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
+	if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
+		refused.Message, refused.RetryAfter = limit.Error()+".", limit.RetryAfter
+	}
 	switch {
 	case errors.Is(err, quota.ErrFull):
 		refused.Message = quota.Why(err) + "; end some of them, or wait until they are idle and end by themselves."

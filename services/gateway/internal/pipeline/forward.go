@@ -34,6 +34,9 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 		if errors.Is(err, upstream.ErrRests) {
 			result.Refusal.RetryAfter = upstream.Rest
 		}
+		if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
+			result.Refusal.RetryAfter = limit.RetryAfter
+		}
 	}
 	if unrecorded != nil {
 		p.deps.Log.ErrorContext(ctx, "outcome not recorded yet", "decision_id", a.ID, "error", unrecorded)

@@ -122,6 +122,9 @@ func Why(a Answer, err error) string {
 			return own.Error()
 		}
 	}
+	if limit, ok := errors.AsType[*LimitError](err); ok {
+		return limit.Error()
+	}
 	if errors.Is(err, room.ErrFull) {
 		return "its answer found no room: others are read, or sent, too slowly, or there are too many at once"
 	}

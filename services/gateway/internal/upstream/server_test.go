@@ -26,6 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
@@ -211,7 +212,7 @@ func TestWhyAServerIsAway(t *testing.T) {
 	foreign.StartTLS()
 	t.Cleanup(foreign.Close)
 	program := func(command string) upstream.Transport {
-		s, err := stdio.New(stdio.Config{Name: "files", Command: []string{command}, WorkRoot: t.TempDir()}, stdio.Deps{Log: slog.New(slog.DiscardHandler), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing()})
+		s, err := stdio.New(stdio.Config{Name: "files", Command: []string{command}, WorkRoot: t.TempDir()}, stdio.Deps{Log: slog.New(slog.DiscardHandler), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching()})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
+	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
@@ -36,7 +37,7 @@ func TestNewRefusesWhatCannotRun(t *testing.T) {
 	} {
 		cfg := good
 		edit(&cfg)
-		if _, err := stdio.New(cfg, stdio.Deps{Log: newLog(), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing()}); err == nil {
+		if _, err := stdio.New(cfg, stdio.Deps{Log: newLog(), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching()}); err == nil {
 			t.Errorf("%s was accepted", name)
 		}
 	}
@@ -46,7 +47,7 @@ func TestNewRefusesWhatCannotRun(t *testing.T) {
 	if _, err := stdio.New(good, stdio.Deps{Log: newLog()}); err == nil {
 		t.Error("no room was accepted")
 	}
-	srv, err := stdio.New(good, stdio.Deps{Log: newLog(), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing()})
+	srv, err := stdio.New(good, stdio.Deps{Log: newLog(), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching()})
 	if err != nil {
 		t.Fatal(err)
 	}

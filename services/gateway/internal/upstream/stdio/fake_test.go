@@ -26,6 +26,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
+	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
@@ -347,7 +348,7 @@ func runGateway() {
 	self, _ := os.Executable()
 	srv, err := stdio.New(stdio.Config{
 		Name: "orphan", Command: []string{self}, Env: map[string]string{roleVariable: "stubborn"}, Dir: os.TempDir(),
-	}, stdio.Deps{Log: slog.New(slog.DiscardHandler), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing()})
+	}, stdio.Deps{Log: slog.New(slog.DiscardHandler), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching()})
 	if err != nil {
 		os.Exit(8)
 	}

@@ -50,6 +50,8 @@ type host struct {
 	// after the one before.
 	startedAt time.Time
 	quick     int
+	// limited is why the last processes ended that have reached a limit.
+	limited limited
 	// failure is why the last start failed; nil if it did not.
 	failure error
 	// idle runs while no session is open.
@@ -204,6 +206,9 @@ func (s *transport) begin(h *host, with greeting) error {
 	since := now.Sub(h.startedAt)
 	if h.failure == nil && h.proc != nil && h.proc.calls.isRetired() {
 		h.quick = 0 // its end was ours
+	}
+	if err := h.limited.check(); err != nil {
+		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
 	}
 	if wait := h.pause() - since; wait > 0 {
 		return fmt.Errorf("%w: server %q keeps ending soon after its start and may start again in %s; last: %s",

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/upstreamtest"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
@@ -80,7 +81,7 @@ func newRig(t *testing.T, role string, edit func(*stdio.Config)) *rig {
 		edit(&cfg)
 	}
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	server, err := stdio.New(cfg, stdio.Deps{Log: log, Room: r.all, Sandbox: sandbox.Nothing()})
+	server, err := stdio.New(cfg, stdio.Deps{Log: log, Room: r.all, Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching()})
 	if err != nil {
 		t.Fatal(err)
 	}

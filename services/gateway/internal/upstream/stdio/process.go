@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
@@ -46,6 +47,9 @@ type process struct {
 	replies chan []byte
 	piping  sync.WaitGroup
 	spoken  stderrTail
+	// group is the process with all that it starts, and disk its private folder.
+	group *proclimit.Group
+	disk  *disk
 
 	// endings holds the reason for which the process is to end; the first counts.
 	endings chan ending
@@ -100,9 +104,15 @@ func (s *transport) launch(h *host) (*process, error) {
 		drops:   make(map[string]int),
 		room:    h.room.Beside(),
 	}
+	p.disk = newDisk(s, command.Own)
+	if err := p.disk.admit(); err != nil {
+		return nil, err
+	}
+	p.group = s.limit.Group(s.cfg.Name, proclimit.Limits{Tasks: s.cfg.Limits.Tasks, Memory: s.cfg.Limits.Memory})
 	p.reading, p.unread = context.WithCancel(context.Background())
 	childEnds, err := p.pipes()
 	if err != nil {
+		p.group.Close()
 		return nil, err
 	}
 	started := make(chan error, 1)
@@ -141,10 +151,11 @@ func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, star
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var err error
-	p.os, err = p.server.box.Start(command, childEnds, ownGroup())
+	p.os, err = p.server.box.StartJoined(command, childEnds, ownGroup(), p.group.Join)
 	closeAll(childEnds[:]...)
 	if err != nil {
 		closeAll(p.stdin, p.stdout, p.stderr)
+		p.group.Close()
 		started <- err
 		return
 	}
@@ -153,6 +164,8 @@ func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, star
 	p.piping.Go(p.write)
 	p.piping.Go(p.read)
 	p.piping.Go(p.listen)
+	var guarding sync.WaitGroup
+	guarding.Go(p.guard)
 	started <- nil
 
 	stopped := make(chan struct{})
@@ -163,11 +176,15 @@ func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, star
 	awaitExit(p.os)
 	close(p.exited)
 	<-stopped
+	guarding.Wait()
 	// The leader is a zombie until it is waited for, so its number, and with it
 	// that of the group, can't be anybody else's yet.
 	signalGroup(p.os, syscall.SIGKILL)
+	p.settleLimit()
+	p.group.End()
 	p.drain()
 	state, _ := p.os.Wait()
+	p.group.Close()
 	p.bury(state)
 }
 
@@ -177,6 +194,11 @@ func (p *process) stop() {
 	close(p.gone)
 	p.unread()
 	_ = p.stdin.Close()
+	if _, limited := errors.AsType[*upstream.LimitError](p.reason); limited {
+		signalGroup(p.os, syscall.SIGKILL)
+		p.group.End()
+		return
+	}
 	if p.exits(settleTime) {
 		return
 	}

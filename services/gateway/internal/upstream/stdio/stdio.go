@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
@@ -63,6 +64,8 @@ type Config struct {
 	// Recycle is how many calls of tools a process serves. Then it is ended as soon as
 	// none is in flight, and the next request starts another; 0 means as many as come.
 	Recycle int
+	// Limits are what one process may take; the zero value means [DefaultLimits].
+	Limits Limits
 	// HandshakeTimeout bounds the time from a start to the answer to initialize;
 	// 0 means 30 s.
 	HandshakeTimeout time.Duration
@@ -92,6 +95,8 @@ type Deps struct {
 	Room *room.Room
 	// Sandbox starts the processes.
 	Sandbox *sandbox.Sandbox
+	// Limiter holds them to their limits.
+	Limiter *proclimit.Limiter
 }
 
 // New returns a server that is run as child processes. None is started
@@ -100,7 +105,8 @@ type Deps struct {
 // in memory.
 //
 // A process ends with its whole group: its standard input is closed, it gets
-// SIGTERM, and 2 s later SIGKILL. What has left the group is out of reach.
+// SIGTERM, and 2 s later SIGKILL; one that has reached a limit gets that at once. What has left the group is killed
+// likewise, as far as deps.Limiter knows of it.
 //
 // A process is initialized once, with the initialize of the session that
 // started it, of a shared server without client capabilities: such a process can't know
@@ -118,8 +124,8 @@ type Deps struct {
 // Errors of sessions quote the process's standard error, which may hold data of
 // other sessions: they are for the operator, not for clients.
 func New(cfg Config, deps Deps) (upstream.Transport, error) {
-	if deps.Log == nil || deps.Room == nil || deps.Sandbox == nil {
-		return nil, errors.New("stdio: a log, room for answers and a sandbox are required")
+	if deps.Log == nil || deps.Room == nil || deps.Sandbox == nil || deps.Limiter == nil {
+		return nil, errors.New("stdio: a log, room for answers, a sandbox and a limiter are required")
 	}
 	if !groupsWork {
 		return nil, fmt.Errorf("server %q: processes are run on Unix alone; reach it over http", cfg.Name)
@@ -130,6 +136,7 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 	cfg.Command = slices.Clone(cfg.Command)
 	cfg.Env = maps.Clone(cfg.Env)
 	cfg.Remove = slices.Clone(cfg.Remove)
+	cfg.Limits = cmp.Or(cfg.Limits, DefaultLimits())
 	cfg.Path = present(cfg.Path)
 	if path, ok := cfg.Env["PATH"]; ok {
 		cfg.Env["PATH"] = present(path)
@@ -143,6 +150,7 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 		cfg:   cfg,
 		log:   deps.Log.With("server", cfg.Name),
 		box:   deps.Sandbox,
+		limit: deps.Limiter,
 		clean: scrub.New(cfg.Env, cfg.Secrets),
 		room:  deps.Room,
 		hosts: make(map[principal.Key]*host),
@@ -172,6 +180,8 @@ func (c *Config) check() error {
 		return errors.New("files are removed from private folders alone")
 	case min(c.HandshakeTimeout, c.WriteTimeout, c.IdleTimeout) < 0:
 		return errors.New("a timeout is negative")
+	case c.Limits != Limits{} && (c.Limits.Tasks < 1 || c.Limits.Memory < 1 || c.Limits.Disk < 1):
+		return errors.New("a limit is not positive")
 	case c.Recycle < 0:
 		return errors.New("the number of calls to recycle after is negative")
 	case c.MaxProcesses < 0:
@@ -197,6 +207,7 @@ type transport struct {
 	cfg     Config
 	log     *slog.Logger
 	box     *sandbox.Sandbox
+	limit   *proclimit.Limiter
 	clean   *scrub.Scrubber
 	room    *room.Room
 	running sync.WaitGroup

@@ -1,0 +1,277 @@
+//go:build linux
+
+package limits_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// attackerVariable makes this test program a server over stdio (value "server") or a helper of one.
+const attackerVariable = "SLUICE_LIMITS_ATTACKER"
+
+const (
+	// maxChildren is how many processes an attacker starts before it stops by itself.
+	maxChildren = 3000
+	// maxThreads is how many threads an attacker starts before it stops by itself.
+	maxThreads = 2000
+	// maxHog is how much memory an attacker takes before it stops by itself, in bytes.
+	maxHog = 768 << 20
+)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv(attackerVariable); role != "" {
+		os.Exit(attacker(role))
+	}
+	os.Exit(stack.Main(m))
+}
+
+// attacker runs one of the roles of the attackers' program.
+func attacker(role string) int {
+	switch role {
+	case "server":
+		serve()
+	case "hog":
+		hog()
+	case "sleeper":
+		waitLong()
+	}
+	return 0
+}
+
+// serve answers MCP over standard input and output. Its tools are `fine`, `pid` and `attack`.
+func serve() {
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		var m struct {
+			ID     json.RawMessage
+			Method string
+			Params struct {
+				Name      string
+				Arguments struct{ Kind string }
+			}
+		}
+		if json.Unmarshal(in.Bytes(), &m) != nil || m.ID == nil {
+			continue
+		}
+		result := `{}`
+		switch m.Method {
+		case "initialize":
+			result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"attacker","version":"1"}}`
+		case "tools/list":
+			result = `{"tools":[{"name":"fine","inputSchema":{"type":"object"}},{"name":"attack","inputSchema":{"type":"object"}}]}`
+		case "tools/call":
+			text := "fine"
+			if m.Params.Name == "attack" {
+				text = attack(m.Params.Arguments.Kind)
+			}
+			raw, _ := json.Marshal(text)
+			result = `{"content":[{"type":"text","text":` + string(raw) + `}]}`
+		}
+		fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":%s}`+"\n", m.ID, result)
+	}
+}
+
+// attack makes one attack and returns what came of it.
+func attack(kind string) string {
+	kind, argument, _ := strings.Cut(kind, ":")
+	attacks := map[string]func(string) error{
+		"fork": func(string) error { return forkMany(nil) },
+		"setsid": func(string) error {
+			return forkMany(&syscall.SysProcAttr{Setsid: true})
+		},
+		"double-fork": doubleFork,
+		"threads":     func(string) error { return threads() },
+		"memory":      func(string) error { hog(); return nil },
+		"grandchild":  func(string) error { return grandchildHog() },
+		"one-file":    func(string) error { return oneFile("big", false) },
+		"unlinked":    func(string) error { return oneFile("gone", true) },
+		"small-files": func(string) error { return smallFiles() },
+		"sparse":      func(string) error { return sparse() },
+		"nested":      func(string) error { return nested() },
+		"inotify":     func(string) error { return inotify() },
+		"file":        func(size string) error { return fileOf(size) },
+		"oom":         func(string) error { return oomScore() },
+	}
+	run, ok := attacks[kind]
+	if !ok {
+		return "unknown attack " + kind
+	}
+	if err := run(argument); err != nil {
+		return err.Error()
+	}
+	return "did all of it"
+}
+
+// forkMany starts processes until that fails or there are maxChildren.
+func forkMany(sys *syscall.SysProcAttr) error {
+	for range maxChildren {
+		cmd := exec.Command("/bin/sleep", "60")
+		cmd.SysProcAttr = sys
+		if err := cmd.Start(); err != nil {
+			time.Sleep(30 * time.Second) // what it was ended for is found meanwhile
+			return err
+		}
+	}
+	return nil
+}
+
+// doubleFork starts processes whose parents end at once, each ten in a session of their own. They sleep for so many
+// seconds.
+func doubleFork(seconds string) error {
+	for range maxChildren / 10 {
+		cmd := exec.Command("/bin/sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10; do sleep "+seconds+" & done")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Run(); err != nil {
+			time.Sleep(30 * time.Second)
+			return err
+		}
+	}
+	return nil
+}
+
+// threads starts threads of its own process.
+func threads() error {
+	for range maxThreads {
+		go func() {
+			runtime.LockOSThread()
+			waitLong()
+		}()
+	}
+	waitLong()
+	return nil
+}
+
+// waitLong blocks the thread.
+func waitLong() { _ = unix.Nanosleep(&unix.Timespec{Sec: 30}, nil) }
+
+// hog takes memory and keeps it.
+func hog() {
+	var kept [][]byte
+	for total := 0; total < maxHog; total += 8 << 20 {
+		block := make([]byte, 8<<20)
+		for i := 0; i < len(block); i += 4096 {
+			block[i] = 1
+		}
+		kept = append(kept, block)
+	}
+	waitLong()
+	runtime.KeepAlive(kept)
+}
+
+// grandchildHog has a process that is not its own child take the memory.
+func grandchildHog() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("/bin/sh", "-c", `"$0" & wait`, self)
+	cmd.Env = []string{attackerVariable + "=hog"}
+	err = cmd.Run()
+	waitLong() // what the process was ended for is found meanwhile
+	return err
+}
+
+// oneFile writes one file until the disk or 512 MiB end it, and removes its name first where that is wanted.
+func oneFile(name string, unlinked bool) error {
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	if unlinked {
+		_ = os.Remove(name)
+	}
+	block := make([]byte, 1<<20)
+	for range 512 {
+		if _, err := f.Write(block); err != nil {
+			waitLong() // with the file open: its blocks stay taken
+			return err
+		}
+	}
+	waitLong()
+	return errors.Join(f.Close())
+}
+
+// smallFiles makes many empty files.
+func smallFiles() error {
+	for i := range 1_000_000 {
+		dir := strconv.Itoa(i / 1000)
+		if i%1000 == 0 {
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				waitLong()
+				return err
+			}
+		}
+		f, err := os.Create(filepath.Join(dir, strconv.Itoa(i)))
+		if err != nil {
+			waitLong()
+			return err
+		}
+		_ = f.Close()
+	}
+	waitLong()
+	return nil
+}
+
+// sparse makes a file of 1 TiB that has no blocks, which takes no space.
+func sparse() error {
+	f, err := os.Create("sparse")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Truncate(1<<40), f.Close())
+}
+
+// nested makes folders in one another until no path reaches the last one, and a large file in it.
+func nested() error {
+	name := strings.Repeat("d", 250)
+	for range 40 {
+		if err := os.Mkdir(name, 0o700); err != nil {
+			return err
+		}
+		if err := os.Chdir(name); err != nil {
+			return err
+		}
+	}
+	return oneFile("big", false)
+}
+
+// inotify makes instances of inotify until that fails.
+func inotify() error {
+	for n := range 1000 {
+		if _, err := unix.InotifyInit1(0); err != nil {
+			return fmt.Errorf("%d instances: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// fileOf writes a file of so many MiB.
+func fileOf(mib string) error {
+	n, err := strconv.Atoi(mib)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile("kept", make([]byte, n<<20), 0o600)
+}
+
+// oomScore says how readily the kernel ends it.
+func oomScore() error {
+	raw, err := os.ReadFile("/proc/self/oom_score_adj")
+	return fmt.Errorf("score %s%w", strings.TrimSpace(string(raw)), errors.Join(err))
+}

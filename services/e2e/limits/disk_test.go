@@ -1,0 +1,76 @@
+//go:build linux
+
+package limits_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// smallDisk puts the mesh's data on a file system of 96 MiB and 20,000 files, which the mesh's end removes.
+const smallDisk = `mount -t tmpfs -o size=96m,nr_inodes=20000 none "$DATA"`
+
+// Point 10: a program that fills its private folder is ended, and calls of others are made and recorded all the while.
+func TestX20Limits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"one-file", "unlinked", "small-files", "nested"} {
+		t.Run(kind, func(t *testing.T) {
+			m := meshOf(t, "disk: 32MiB", "", smallDisk)
+			done := make(chan string)
+			go func() { done <- m.callsOfOthers(40) }()
+			m.refusedFor(m.attack(kind), "disk")
+			if refused := <-done; refused != "" {
+				t.Error("a call of another server meanwhile answers " + refused)
+			}
+			m.othersGoOn()
+			m.saysInStatus("servers.attacker.stdio.limits.disk")
+		})
+	}
+}
+
+// callsOfOthers makes calls of another server and returns the first answer that is none of its; empty for none.
+func (m *mesh) callsOfOthers(n int) string {
+	c := stack.NewClient(m.t, m.MCP("other"), stack.OtherToken)
+	if err := c.Open(); err != nil {
+		return err.Error()
+	}
+	for range n {
+		got, err := c.Try([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"fine","arguments":{}}}`))
+		if err != nil || !strings.Contains(string(got.Body), `"fine"`) {
+			return fmt.Sprintf("%s %v", got.Body, err)
+		}
+	}
+	return ""
+}
+
+// A sparse file takes no space, so it is no reason to end a server.
+func TestX20Limits_SparseFileCountsItsBlocksAlone(t *testing.T) {
+	t.Parallel()
+	m := meshOf(t, "disk: 32MiB", "", "")
+	if got := m.attack("sparse").Text(t); got != "did all of it" {
+		t.Errorf("it says %s", got)
+	}
+	if got := m.attack("file:8").Text(t); got != "did all of it" {
+		t.Errorf("it says %s", got)
+	}
+}
+
+// A folder over its limit is kept where the disk has room, and no process is started in it until an operator has made
+// room in it.
+func TestX20Limits_FolderOverItsLimitIsKept(t *testing.T) {
+	t.Parallel()
+	m := meshOf(t, "disk: 16MiB", "", "")
+	m.refusedFor(m.attack("one-file"), "disk")
+	found, err := filepath.Glob(filepath.Join(m.Dir, "data/gateway/servers/attacker/*/big"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%d files are there, not 1: %v", len(found), err)
+	}
+	if info, err := os.Stat(found[0]); err != nil || info.Size() < 16<<20 {
+		t.Errorf("the file is %v, %v", info, err)
+	}
+}

@@ -1,0 +1,193 @@
+//go:build linux
+
+package limits_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+const openPolicy = "version: 1\nname: open\ndefault: allow\n"
+
+// mesh is a mesh with the attackers' program as the server `attacker`, and as `other` with the default limits.
+type mesh struct {
+	*stack.Process
+	t *testing.T
+}
+
+// meshOf starts a mesh whose server `attacker` has these limits and more keys of `stdio`. setup is a shell script
+// that runs before, in a mount namespace of its own; empty: none.
+func meshOf(t *testing.T, limits, more, setup string) *mesh {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := stack.Write(t, stack.Options{Policy: openPolicy, Servers: fmt.Sprintf(`  attacker: {stdio: {command: [%[1]q], env: {%[2]s: "server"}, limits: {%[3]s}%[4]s}, timeout: 40s}
+  other: {stdio: {command: [%[1]q], env: {%[2]s: "server"}}, timeout: 40s}`, self, attackerVariable, limits, more)})
+	if setup != "" {
+		if os.Getuid() != 0 {
+			t.Skip("only root can mount file systems for this test")
+		}
+		if err := os.MkdirAll(s.Dir+"/data", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		s.Under = []string{"unshare", "-m", "/bin/sh", "-c", setup + ` && exec "$@"`, "sh"}
+		s.Env = append(s.Env, "DATA="+s.Dir+"/data")
+	}
+	p := stack.Start(t, s)
+	t.Cleanup(func() { _ = p.Stop(t) }) // in good order, so that it removes its cgroups
+	return &mesh{p, t}
+}
+
+func (m *mesh) status() string {
+	m.t.Helper()
+	return stack.Run(m.t, stack.Command{Args: []string{"status", "--config", m.Config, "--addr", m.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}).Stdout
+}
+
+// attack makes the attack and returns the answer.
+func (m *mesh) attack(kind string) stack.Response {
+	m.t.Helper()
+	return stack.Connect(m.t, m.MCP("attacker"), stack.AgentToken).Call("attack", `{"kind":"`+kind+`"}`)
+}
+
+// othersGoOn fails the test unless the other server answers.
+func (m *mesh) othersGoOn() {
+	m.t.Helper()
+	c := stack.Connect(m.t, m.MCP("other"), stack.OtherToken)
+	for range 20 {
+		if got := c.Call("fine", "{}"); got.Text(m.t) != "fine" || got.IsError(m.t) {
+			m.t.Fatalf("a call of another server answers %s", got.Body)
+		}
+	}
+}
+
+// marked counts the processes on this machine that carry a text in their command line.
+func marked(text string) int {
+	out, _ := exec.Command("pgrep", "-c", "-f", text).Output()
+	n := 0
+	_, _ = fmt.Sscan(string(out), &n)
+	return n
+}
+
+const noCgroups = "mount -t tmpfs none /sys/fs/cgroup"
+
+// ways are the two ways in which limits hold: by the kernel's cgroups, and by watching.
+var ways = map[string]string{"cgroup": "", "watched": noCgroups}
+
+// Point 10: a program that starts processes or threads without end is ended with all that it started, and nothing else
+// is.
+func TestX20Limits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
+	t.Parallel()
+	for way, setup := range ways {
+		for _, kind := range []string{"fork", "setsid", "double-fork", "threads"} {
+			if way == "watched" && (kind == "setsid" || kind == "threads") {
+				continue // package proclimit tests these in less time
+			}
+			t.Run(way+"/"+kind, func(t *testing.T) {
+				m := meshOf(t, "tasks: 200", "", setup)
+				seconds := fmt.Sprintf("61.%d", m.PID()) // tells the attacker's processes from others of this machine
+				m.refusedFor(m.attack(kind+":"+seconds), "tasks")
+				m.othersGoOn()
+				m.saysInStatus("servers.attacker.stdio.limits.tasks")
+				eventually.Within(t, 20*time.Second, "no process is left", func() bool { return marked("^sleep "+seconds+"$") == 0 })
+			})
+		}
+	}
+}
+
+// Point 10: a program that takes memory without end is ended, whichever of its processes takes it.
+func TestX20Limits_ServerThatTakesMemoryWithoutEndIsEnded(t *testing.T) {
+	t.Parallel()
+	for way, setup := range ways {
+		for _, kind := range []string{"memory", "grandchild"} {
+			if way == "watched" && kind == "memory" {
+				continue // a grandchild is the same for what counts both
+			}
+			t.Run(way+"/"+kind, func(t *testing.T) {
+				m := meshOf(t, "memory: 128MiB", "", setup)
+				m.refusedFor(m.attack(kind), "memory")
+				m.othersGoOn()
+				m.saysInStatus("servers.attacker.stdio.limits.memory")
+			})
+		}
+	}
+}
+
+// refusedFor fails the test unless the answer names the limit and its key.
+func (m *mesh) refusedFor(got stack.Response, limit string) {
+	m.t.Helper()
+	if text := got.Text(m.t); !strings.Contains(text, "servers.attacker.stdio.limits."+limit) {
+		m.t.Errorf("the answer does not name the limit %s: %s\n%s", limit, got.Body, m.Stderr())
+	}
+}
+
+func (m *mesh) saysInStatus(text string) {
+	m.t.Helper()
+	if said := m.status(); !strings.Contains(said, text) {
+		m.t.Errorf("status does not say %q:\n%s", text, said)
+	}
+}
+
+// A server that was ended for a limit is started again only after a pause, and says why.
+func TestX20Limits_EndedServerIsStartedAgainAfterAPause(t *testing.T) {
+	t.Parallel()
+	m := meshOf(t, "tasks: 200", "", "")
+	m.refusedFor(m.attack("fork"), "tasks")
+	c := stack.NewClient(t, m.MCP("attacker"), stack.AgentToken)
+	resp, err := c.Try([]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`))
+	if err != nil || !strings.Contains(string(resp.Body), "limits.tasks") || resp.Decision(t).RetryAfterMs == 0 {
+		t.Errorf("a start right after answers %s, %v", resp.Body, err)
+	}
+	eventually.Within(t, 30*time.Second, "the server serves again", func() bool {
+		return stack.NewClient(t, m.MCP("attacker"), stack.AgentToken).Open() == nil
+	})
+}
+
+// `status` and `doctor` say how limits hold on this system.
+func TestX20Limits_StatusSaysWhatIsNotHeld(t *testing.T) {
+	t.Parallel()
+	m := meshOf(t, "", "", noCgroups)
+	m.saysInStatus("tasks: watched, not limited by the kernel")
+	m.saysInStatus("memory: watched, not limited by the kernel")
+	doctor := stack.Run(t, stack.Command{Args: []string{"doctor", "--config", m.Config, "--addr", m.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}).Stdout
+	if !strings.Contains(doctor, "tasks: watched, not limited by the kernel") {
+		t.Errorf("doctor does not say it:\n%s", doctor)
+	}
+}
+
+// A limit that can't be held is no reason not to start: a server runs in a container that shows little of /proc, and
+// without any capability, such as in a pod whose processes the kernel ends first anyhow.
+func TestX20Limits_ServerRunsWhereNothingCanBeLimited(t *testing.T) {
+	t.Parallel()
+	const noCapabilities = noCgroups + ` && echo 1000 > /proc/self/oom_score_adj && set -- setpriv --bounding-set=-all --inh-caps=-all "$@"`
+	for where, setup := range map[string]string{
+		"little of /proc": noCgroups + " && mount -t tmpfs none /proc/sys",
+		"no capabilities": noCapabilities,
+	} {
+		t.Run(where, func(t *testing.T) {
+			m := meshOf(t, "", "", setup)
+			m.othersGoOn()
+			m.saysInStatus("tasks: watched, not limited by the kernel")
+			if got := m.attack("oom").Text(t); where == "no capabilities" && !strings.Contains(got, "score 1000") {
+				t.Errorf("it says %s", got)
+			}
+		})
+	}
+}
+
+// The kernel ends a child before the mesh where memory is short.
+func TestX20Limits_ChildrenAreTheFirstThatTheKernelEnds(t *testing.T) {
+	t.Parallel()
+	m := meshOf(t, "", "", "")
+	if got := m.attack("oom").Text(t); !strings.Contains(got, "score 800") {
+		t.Errorf("it says %s", got)
+	}
+}

@@ -1,0 +1,26 @@
+package upstream
+
+import (
+	"fmt"
+	"time"
+)
+
+// A LimitError says that a server's program was ended, or is not started, because it reached a limit. It holds nothing
+// that a server wrote.
+type LimitError struct {
+	// Key is the configuration key of the limit, such as `servers.files.stdio.limits.tasks`.
+	Key string
+	// What says which limit was reached, such as "it reached its limit of 512 tasks".
+	What string
+	// RetryAfter is when the program is started again, from now; 0 where it has only just ended.
+	RetryAfter time.Duration
+}
+
+// Error says what happened and what to do.
+func (e *LimitError) Error() string {
+	again := ""
+	if e.RetryAfter > 0 {
+		again = fmt.Sprintf("; it is started again in %s at the earliest", e.RetryAfter.Round(time.Second))
+	}
+	return fmt.Sprintf("the server's program was ended: %s (%s)%s", e.What, e.Key, again)
+}

@@ -1,0 +1,21 @@
+//go:build !unix
+
+package stdio
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/proclimit"
+)
+
+// disk watches nothing: no server is started here.
+type disk struct{}
+
+func newDisk(*transport, string) *disk { return new(disk) }
+
+func (*disk) check(time.Time, *proclimit.Group) error { return nil }
+
+func (*disk) admit() error { return nil }
+
+func (*disk) makeRoom(*slog.Logger) {}

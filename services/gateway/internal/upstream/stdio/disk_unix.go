@@ -1,0 +1,302 @@
+//go:build unix
+
+package stdio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sluice-mesh/sluice/services/internal/proclimit"
+)
+
+const (
+	// fileCost is what a file or folder counts at least, in bytes: disks have a limit for their number, too.
+	fileCost = 4 << 10
+	// maxDepth is how deep folders may be nested in a private folder.
+	maxDepth = 200
+	// measureEvery is how often a folder is measured, and measureShare how many times as long as a measurement the
+	// pause after it is at least.
+	measureEvery = 2 * time.Second
+	measureShare = 4
+	// smallDrop is by how much the free space must have dropped for a measurement out of turn, in bytes.
+	smallDrop = 4 << 20
+	// shortShare is below which part of its size a file system is short of space, and shortMost the most of that.
+	shortShare = 20
+	shortMost  = 1 << 30
+)
+
+var errDepth = fmt.Errorf("its private folder has folders nested deeper than %d levels", maxDepth)
+
+// disk watches how much a process's private folder holds. It is for one goroutine at a time.
+type disk struct {
+	server *transport
+	// dir is empty for a folder that is not private.
+	dir     string
+	started time.Time
+	// next is when to measure again at the latest, and earliest at the earliest.
+	next, earliest time.Time
+	// used is what was measured last, and free the free space then, both in bytes.
+	used, free int64
+}
+
+func newDisk(s *transport, dir string) *disk {
+	if s.cfg.Dir != "" {
+		dir = ""
+	}
+	return &disk{server: s, dir: dir, started: time.Now()}
+}
+
+// check returns a limit error if the folder holds too much or can't be measured.
+func (d *disk) check(now time.Time, group *proclimit.Group) error {
+	if d.dir == "" || now.Before(d.earliest) {
+		return nil
+	}
+	free, _ := space(d.dir)
+	most := d.server.cfg.Limits.Disk
+	if dropped := d.free - free; now.Before(d.next) && dropped < max((most-d.used)/2, smallDrop) {
+		return nil
+	}
+	var err error
+	d.used, err = measure(d.dir, most)
+	if err == nil && d.used <= most {
+		d.used += unnamed(d.dir, group)
+	}
+	d.free = free
+	took := time.Since(now)
+	d.earliest, d.next = now.Add(took*(measureShare+1)), now.Add(max(measureEvery, took*measureShare*measureShare))
+	return d.verdict(err)
+}
+
+// verdict is the limit error for what was measured.
+func (d *disk) verdict(err error) error {
+	most := d.server.cfg.Limits.Disk
+	switch {
+	case cantSee(err):
+		return d.server.limitError("disk", fmt.Sprintf("how much its private folder holds can't be found out: %v", withoutPath(err)))
+	case d.used > most:
+		return d.server.limitError("disk", fmt.Sprintf("its private folder reached its limit of %d MiB, or %d files", most>>20, most/fileCost))
+	}
+	return nil
+}
+
+// cantSee reports whether an error of a measurement is the work of the program. Others, such as too many open files of
+// the gateway, pass, and the next measurement finds out more.
+func cantSee(err error) bool {
+	return errors.Is(err, errDepth) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
+}
+
+func withoutPath(err error) error {
+	if number, ok := errors.AsType[unix.Errno](err); ok {
+		return number
+	}
+	return err
+}
+
+// admit returns a limit error if the folder holds too much for a process to be started.
+func (d *disk) admit() error {
+	if d.dir == "" {
+		return nil
+	}
+	var err error
+	d.used, err = measure(d.dir, d.server.cfg.Limits.Disk)
+	d.free, _ = space(d.dir)
+	if err = d.verdict(err); err != nil {
+		d.server.log.ErrorContext(context.Background(), "server is not started: its private folder holds too much; remove files from it, or raise the limit", "folder", d.dir, "error", err)
+	}
+	return err
+}
+
+// makeRoom removes the files that were made since the process started if the file system is short of space: the mesh and
+// other servers need it. Otherwise the folder is kept. Older files are always kept.
+func (d *disk) makeRoom(log *slog.Logger) {
+	if d.dir == "" {
+		return
+	}
+	if _, short := space(d.dir); !short {
+		return
+	}
+	log.ErrorContext(context.Background(), "the disk is short of space: the files that the process made in its private folder are removed", "folder", d.dir)
+	if err := removeSince(d.server.cfg.WorkRoot, d.dir, d.started); err != nil {
+		log.ErrorContext(context.Background(), "they can't be removed; make room on the disk", "folder", d.dir, "error", err)
+	}
+}
+
+// space returns how much a file system can take, in bytes, of which each free inode is worth fileCost, and whether that
+// is little.
+func space(dir string) (free int64, short bool) {
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) != nil {
+		return 0, false
+	}
+	size := int64(st.Bsize) //nolint:unconvert // it has another type on other systems
+	bytes, all := int64(st.Bavail)*size, int64(st.Blocks)*size
+	short = bytes < min(all/shortShare, shortMost) || st.Files > 0 && st.Ffree < st.Files/shortShare
+	if st.Files > 0 {
+		bytes = min(bytes, 1<<50) + int64(min(st.Ffree, 1<<38))*fileCost
+	}
+	return bytes, short
+}
+
+// measure returns how much a folder holds, in bytes. It stops where that is more than most.
+func measure(dir string, most int64) (used int64, err error) {
+	errEnough := errors.New("it is more than that")
+	linked := make(map[uint64]struct{})
+	err = walk(dir, func(_ int, _ string, st *unix.Stat_t) error {
+		if _, counted := linked[st.Ino]; counted {
+			return nil
+		}
+		if st.Nlink > 1 && st.Mode&unix.S_IFMT == unix.S_IFREG {
+			linked[st.Ino] = struct{}{}
+		}
+		if used += max(st.Blocks*512, fileCost); used > most {
+			return errEnough
+		}
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return used, err
+}
+
+// removeSince removes what was made in a private folder since a time. The file system says when that was, which a
+// program can't change; where it does not say, everything is kept. A link on the way from root to the folder is not
+// followed: the program may have put it there.
+func removeSince(root, dir string, since time.Time) error {
+	fd, err := openBelow(root, dir)
+	if err != nil {
+		return err
+	}
+	_, mount, _ := madeAt(fd, ".")
+	return walkOpen(fd, func(fd int, name string, st *unix.Stat_t) error {
+		made, in, known := madeAt(fd, name)
+		switch {
+		case !known || in != mount || made.Before(since):
+		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+			_ = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) // fails where it holds older files
+		default:
+			_ = unix.Unlinkat(fd, name, 0)
+		}
+		return nil
+	})
+}
+
+// openBelow opens a folder that is below another one, and follows no links on the way.
+func openBelow(root, dir string) (int, error) {
+	inside, err := filepath.Rel(root, dir)
+	if err != nil || !filepath.IsLocal(inside) || inside == "." {
+		return -1, fmt.Errorf("%s is not a folder below %s", dir, root)
+	}
+	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC
+	fd, err := unix.Open(root, flags, 0)
+	for name := range strings.SplitSeq(inside, string(filepath.Separator)) {
+		if err != nil {
+			return -1, err
+		}
+		above := fd
+		fd, err = unix.Openat(above, name, flags|unix.O_NOFOLLOW, 0)
+		_ = unix.Close(above)
+	}
+	return fd, err
+}
+
+// walk visits everything in a folder, what is in a folder before the folder itself. It follows no links, and goes to no
+// other file system.
+func walk(dir string, visit func(folder int, name string, st *unix.Stat_t) error) error {
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return walkOpen(fd, visit)
+}
+
+// walkOpen is walk for an open folder, which it closes.
+func walkOpen(fd int, visit func(folder int, name string, st *unix.Stat_t) error) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		_ = unix.Close(fd)
+		return err
+	}
+	return walkIn(fd, uint64(st.Dev), 0, visit) //nolint:unconvert // it has another type on other systems
+}
+
+// walkIn is walk for an open folder, which it closes.
+func walkIn(fd int, device uint64, depth int, visit func(folder int, name string, st *unix.Stat_t) error) error {
+	folder := os.NewFile(uintptr(fd), "folder")
+	defer folder.Close() //nolint:errcheck // it was only read
+	if depth > maxDepth {
+		return errDepth
+	}
+	const batch = 512
+	for {
+		names, err := folder.Readdirnames(batch)
+		for _, name := range names {
+			if err := visitOne(fd, name, device, depth, visit); err != nil && !errors.Is(err, unix.ENOENT) {
+				return err
+			}
+		}
+		if err != nil || len(names) == 0 {
+			return nil // it ends with io.EOF
+		}
+	}
+}
+
+func visitOne(fd int, name string, device uint64, depth int, visit func(folder int, name string, st *unix.Stat_t) error) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	if uint64(st.Dev) != device { //nolint:unconvert // it has another type on other systems
+		return nil
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		inner, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		if err := walkIn(inner, device, depth+1, visit); err != nil {
+			return err
+		}
+	}
+	return visit(fd, name, &st)
+}
+
+// unnamed returns how much files hold that a group's processes have open and that have no name any more, in bytes, on
+// the file system of a folder.
+func unnamed(dir string, group *proclimit.Group) (used int64) {
+	var folder unix.Stat_t
+	if unix.Stat(dir, &folder) != nil {
+		return 0
+	}
+	const most = 4096
+	counted := make(map[uint64]struct{})
+	for _, pid := range group.PIDs() {
+		fds := filepath.Join("/proc", strconv.Itoa(pid), "fd")
+		open, err := os.Open(fds)
+		if err != nil {
+			continue
+		}
+		names, _ := open.Readdirnames(most)
+		_ = open.Close()
+		for _, name := range names {
+			var st unix.Stat_t
+			if unix.Stat(filepath.Join(fds, name), &st) != nil || st.Nlink != 0 || st.Dev != folder.Dev {
+				continue
+			}
+			if _, known := counted[st.Ino]; !known && st.Mode&unix.S_IFMT == unix.S_IFREG {
+				counted[st.Ino] = struct{}{}
+				used += st.Blocks * 512
+			}
+		}
+	}
+	return used
+}

@@ -1,0 +1,127 @@
+package stdio
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/proclimit"
+)
+
+// Limits are what one process of a server may take, together with all that it starts. Every field is positive.
+type Limits struct {
+	// Tasks is how many processes and threads there may be at a time.
+	Tasks int
+	// Memory is how much memory they may take, in bytes.
+	Memory int64
+	// Disk is how much a private folder may hold, in bytes: the blocks of its files, and at least 4 KiB for each file
+	// and folder. A folder that is configured with Dir has no limit.
+	Disk int64
+}
+
+// DefaultLimits returns the limits that hold where the configuration says nothing: 512 tasks, 2 GiB of memory, 2 GiB of
+// disk.
+func DefaultLimits() Limits { return Limits{Tasks: 512, Memory: 2 << 30, Disk: 2 << 30} }
+
+const (
+	// limitPause is how long after its end a process that has reached a limit is started again. It doubles with each
+	// such end, up to limitDoublings times, and is what it was after limitForgotten without one.
+	limitPause     = 5 * time.Second
+	limitDoublings = 5
+	limitForgotten = 10 * time.Minute
+)
+
+// limited is what is known of a host's processes that were ended for a limit.
+type limited struct {
+	last *upstream.LimitError
+	// ended is when that was, and times how many there were in a row.
+	ended time.Time
+	times int
+}
+
+// add notes one more.
+func (l *limited) add(err *upstream.LimitError) {
+	if time.Since(l.ended) > limitForgotten {
+		l.times = 0
+	}
+	l.last, l.ended = err, time.Now()
+	l.times++
+}
+
+// check returns an error while no process is to be started.
+func (l *limited) check() error {
+	if l.last == nil {
+		return nil
+	}
+	wait := limitPause<<min(l.times-1, limitDoublings) - time.Since(l.ended)
+	if wait <= 0 {
+		return nil
+	}
+	return &upstream.LimitError{Key: l.last.Key, What: l.last.What, RetryAfter: wait}
+}
+
+// limitError returns the error for a limit of this server.
+func (s *transport) limitError(limit, what string) *upstream.LimitError {
+	return &upstream.LimitError{Key: s.limitKey(limit), What: what}
+}
+
+func (s *transport) limitKey(limit string) string {
+	return "servers." + s.cfg.Name + ".stdio.limits." + limit
+}
+
+// checkLimits returns a [upstream.LimitError] if the process has reached a limit.
+func (p *process) checkLimits() error {
+	exceeded, ok := errors.AsType[*proclimit.Exceeded](p.group.Check())
+	if ok {
+		return p.server.limitError(exceeded.Limit, exceeded.Error())
+	}
+	return p.disk.check(time.Now(), p.group)
+}
+
+// guard ends the process when it has reached a limit.
+func (p *process) guard() {
+	tick := time.NewTicker(proclimit.CheckEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.exited:
+			return
+		case <-tick.C:
+		}
+		if err := p.checkLimits(); err != nil {
+			p.end(err)
+			return
+		}
+	}
+}
+
+// overLimit returns the limit for which the process has ended; nil if there is none. The kernel may have ended the
+// process before it was checked.
+func (p *process) overLimit() *upstream.LimitError {
+	if limit, ok := errors.AsType[*upstream.LimitError](p.reason); ok {
+		return limit
+	}
+	if p.reason != nil {
+		return nil
+	}
+	limit, _ := errors.AsType[*upstream.LimitError](p.checkLimits())
+	return limit
+}
+
+// settleLimit notes that the process has ended for a limit.
+func (p *process) settleLimit() {
+	limit := p.overLimit()
+	if limit == nil {
+		return
+	}
+	p.reason = limit
+	p.log.LogAttrs(context.Background(), slog.LevelError, "server process was ended for a limit", slog.String("limit", limit.Key), slog.String("reason", limit.What))
+	if limit.Key == p.server.limitKey("disk") {
+		p.disk.makeRoom(p.log)
+	}
+	p.server.mu.Lock()
+	defer p.server.mu.Unlock()
+	p.host.limited.add(limit)
+}

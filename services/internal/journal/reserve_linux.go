@@ -1,0 +1,35 @@
+package journal
+
+import (
+	"errors"
+	"math"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// systemFile is a file of the system.
+type systemFile struct{ *os.File }
+
+// reserve implements reserver. What is reserved doesn't count as the file's size.
+func (f systemFile) reserve(size int64) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, info.Size(), size-info.Size())
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return errUnreserved
+	}
+	return err
+}
+
+// freeSpace returns how much space the disk of a folder has for this program, in bytes; the highest number where that
+// can't be found out.
+func freeSpace(dir string) int64 {
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) != nil {
+		return math.MaxInt64
+	}
+	return int64(min(st.Bavail, 1<<40)) * st.Bsize
+}

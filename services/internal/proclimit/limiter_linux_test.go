@@ -1,0 +1,154 @@
+package proclimit_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/proclimit"
+)
+
+// hidden is the attack that watching does not find: a process has left its session and its parents between two looks.
+const hidden = "double forks in sessions of their own"
+
+// attacks are shell programs that stop by themselves, each with the limit that it reaches.
+var attacks = map[string]struct{ script, limit string }{
+	"forks":        {"for i in $(seq 300); do sleep 20 & done; wait", proclimit.Tasks},
+	"sessions":     {"for i in $(seq 300); do setsid sleep 20 & done; wait", proclimit.Tasks},
+	"double forks": {"for i in $(seq 30); do (for j in 1 2 3 4 5 6 7 8 9 10; do sleep 20 & done) ; done; sleep 20", proclimit.Tasks},
+	hidden:         {"for i in $(seq 30); do (for j in 1 2 3 4 5 6 7 8 9 10; do setsid sleep 20 & done) ; done; sleep 20", proclimit.Tasks},
+	"memory":       {"head -c 300000000 /dev/zero | tail -c 300000000 | sleep 20", proclimit.Memory},
+	"a grandchild": {"(head -c 300000000 /dev/zero | tail -c 300000000 | sleep 20) & wait", proclimit.Memory},
+}
+
+// Point 10: a program is found to be over its limit, and all that it started ends, whether the kernel counts or we do.
+func TestGroup_ProgramOverItsLimitIsFoundAndEnded(t *testing.T) {
+	for way, limiter := range map[string]*proclimit.Limiter{"cgroup": proclimit.New(), "watched": proclimit.NewWatching()} {
+		if way == "cgroup" && len(limiter.Report().NotHeld) > 0 {
+			t.Logf("cgroups can't be made here: %+v", limiter.Report())
+			continue
+		}
+		for name, attack := range attacks {
+			if way == "watched" && name == hidden {
+				continue
+			}
+			t.Run(way+"/"+name, func(t *testing.T) { overLimit(t, limiter, attack.script, attack.limit) })
+		}
+		if way == "cgroup" {
+			limiter.Close()
+			if left := cgroupsOfThisProcess(t); len(left) > 0 {
+				t.Errorf("cgroups are left: %s", left)
+			}
+		}
+	}
+}
+
+// cgroupsOfThisProcess returns the cgroups that limiters of this process have made.
+func cgroupsOfThisProcess(t *testing.T) (found []string) {
+	t.Helper()
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, _ fs.DirEntry, _ error) error {
+		if strings.HasPrefix(filepath.Base(path), "sluice-"+strconv.Itoa(os.Getpid())+"-") {
+			found = append(found, path)
+		}
+		return nil
+	})
+	return found
+}
+
+// A cgroup that is not there any more is no reason not to run a program: it is watched.
+func TestGroup_ProgramWithoutACgroupIsWatched(t *testing.T) {
+	limiter := proclimit.New()
+	if len(limiter.Report().NotHeld) > 0 {
+		t.Skipf("cgroups can't be made here: %+v", limiter.Report())
+	}
+	gone := limiter.Group("gone", proclimit.Limits{Tasks: 100, Memory: 64 << 20})
+	for _, dir := range cgroupsOfThisProcess(t) {
+		inner, _ := filepath.Glob(filepath.Join(dir, "gone-*"))
+		for _, d := range append(inner, dir) {
+			if err := os.Remove(d); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, group := range map[string]*proclimit.Group{"gone before it joins": gone, "gone before it is made": limiter.Group("late", proclimit.Limits{Tasks: 100, Memory: 64 << 20})} {
+		cmd := exec.Command("/bin/sleep", "60")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		group.Join(cmd.Process.Pid)
+		if err := group.Check(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if got := group.PIDs(); len(got) != 1 || got[0] != cmd.Process.Pid {
+			t.Errorf("%s: it has the processes %v, not %d", name, got, cmd.Process.Pid)
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		group.Close()
+	}
+	if said := strings.Join(limiter.Report().NotHeld, "; "); !strings.Contains(said, "watched") {
+		t.Errorf("it says %q", said)
+	}
+	limiter.Close()
+}
+
+func overLimit(t *testing.T, limiter *proclimit.Limiter, script, limit string) {
+	group := limiter.Group("test", proclimit.Limits{Tasks: 100, Memory: 64 << 20})
+	cmd := exec.Command("/bin/sh", "-c", "read go; "+script)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	group.Join(cmd.Process.Pid)
+	if _, err := in.Write([]byte("go\n")); err != nil {
+		t.Fatal(err)
+	}
+	var found error
+	eventually.Holds(t, "the limit is reached", func() bool { found = group.Check(); return found != nil })
+	if exceeded, ok := errors.AsType[*proclimit.Exceeded](found); !ok || exceeded.Limit != limit {
+		t.Errorf("it says %v, not %s", found, limit)
+	}
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	group.End()
+	left := group.PIDs()
+	_ = cmd.Wait()
+	group.Close()
+	for _, pid := range left {
+		if pid != cmd.Process.Pid {
+			t.Errorf("process %d is left", pid)
+		}
+	}
+}
+
+// A program within its limits is let be.
+func TestGroup_ProgramWithinItsLimitsIsLetBe(t *testing.T) {
+	limiter := proclimit.NewWatching()
+	group := limiter.Group("test", proclimit.Limits{Tasks: 100, Memory: 64 << 20})
+	cmd := exec.Command("/bin/sleep", "1")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	group.Join(cmd.Process.Pid)
+	if err := group.Check(); err != nil {
+		t.Error(err)
+	}
+	if n := len(group.PIDs()); n != 1 {
+		t.Errorf("it has %d processes, not 1", n)
+	}
+	_ = cmd.Wait()
+	group.Close()
+	if said := strings.Join(limiter.Report().NotHeld, "; "); !strings.Contains(said, "tasks: watched") {
+		t.Errorf("it says %s", said)
+	}
+}

@@ -1,0 +1,41 @@
+//go:build !linux
+
+package proclimit
+
+// A Limiter makes groups of processes. This system has no way to limit them.
+type Limiter struct{}
+
+// A Group is one process with all its descendants.
+type Group struct{}
+
+// New returns a limiter that holds nothing.
+func New() *Limiter { return &Limiter{} }
+
+// NewWatching returns a limiter that holds nothing.
+func NewWatching() *Limiter { return &Limiter{} }
+
+// Report says that nothing is held.
+func (*Limiter) Report() Report {
+	return Report{NotHeld: []string{"tasks: not limited", "memory: not limited"}, Why: "limits are for Linux alone"}
+}
+
+// Close does nothing.
+func (*Limiter) Close() {}
+
+// Group returns a group without limits.
+func (*Limiter) Group(string, Limits) *Group { return &Group{} }
+
+// Join does nothing.
+func (*Group) Join(int) {}
+
+// Check returns nil.
+func (*Group) Check() error { return nil }
+
+// PIDs returns nothing.
+func (*Group) PIDs() []int { return nil }
+
+// End does nothing.
+func (*Group) End() {}
+
+// Close does nothing.
+func (*Group) Close() {}

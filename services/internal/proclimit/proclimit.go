@@ -1,0 +1,85 @@
+// Package proclimit limits the tasks and the memory of child processes, each together with all its descendants.
+//
+// On Linux the kernel holds the limits where this process can make control groups (cgroups, version 1 or 2). Elsewhere
+// the descendants are counted at intervals, and the caller ends the processes that are over a limit.
+package proclimit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Names of limits, as [Exceeded] has them.
+const (
+	Tasks  = "tasks"
+	Memory = "memory"
+)
+
+// OOMScore is the oom_score_adj of processes in a group. The kernel ends a process with a higher score first; the range
+// is -1000 to 1000, and 0 is the default.
+const OOMScore = 800
+
+// CheckEvery is how often a group is to be checked.
+const CheckEvery = 100 * time.Millisecond
+
+// Limits are those of one process with all its descendants. Zero values are no limits: callers set both.
+type Limits struct {
+	// Tasks is how many processes and threads there may be at a time.
+	Tasks int
+	// Memory is how much memory they may take, in bytes: what the cgroup counts, or the sum of resident pages.
+	Memory int64
+}
+
+// Exceeded says that a group has reached a limit.
+type Exceeded struct {
+	// Limit is [Tasks] or [Memory].
+	Limit string
+	// Most is the limit: a number of tasks, or bytes.
+	Most int64
+	// Shared says that it is the limit of all groups together, of which this one takes the most.
+	Shared bool
+}
+
+// Error says which limit it is.
+func (e *Exceeded) Error() string {
+	whose := "its limit"
+	if e.Shared {
+		whose = "the limit of all programs together, of which it takes the most,"
+	}
+	if e.Limit == Tasks {
+		return fmt.Sprintf("it reached %s of %d tasks", whose, e.Most)
+	}
+	return fmt.Sprintf("it reached %s of %d MiB of memory", whose, e.Most>>20)
+}
+
+// Report says how limits hold on this system.
+type Report struct {
+	// Held and NotHeld are what the kernel holds and what it does not, each a few words.
+	Held, NotHeld []string
+	// Why says why the kernel does not hold all; empty where it does.
+	Why string
+}
+
+// note adds what is not held and why, once.
+func (r *Report) note(what string, err error) {
+	if slices.Contains(r.NotHeld, what) {
+		return
+	}
+	r.NotHeld = append(r.NotHeld, what)
+	r.Why = strings.TrimPrefix(r.Why+"; "+err.Error(), "; ")
+}
+
+func (r *Report) clone() Report {
+	return Report{slices.Clone(r.Held), slices.Clone(r.NotHeld), r.Why}
+}
+
+// add notes how a limit is held.
+func (r *Report) add(limit string, version int) {
+	if version > 0 {
+		r.Held = append(r.Held, fmt.Sprintf("%s: limited by cgroup version %d", limit, version))
+		return
+	}
+	r.NotHeld = append(r.NotHeld, limit+": watched, not limited by the kernel")
+}

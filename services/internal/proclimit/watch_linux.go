@@ -1,0 +1,250 @@
+package proclimit
+
+import (
+	"bytes"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// tableAge is how old the table of processes may be, and tableTasks and tableMemory by how much the machine's
+	// tasks and its free memory, in bytes, may have changed since it was read.
+	tableAge    = time.Second
+	tableTasks  = 48
+	tableMemory = 64 << 20
+	// killRounds bounds how often the processes of a group are looked for to be ended, with a pause in between.
+	killRounds = 100
+	killPause  = 5 * time.Millisecond
+)
+
+// table is what all processes of the machine are, for groups without cgroups.
+type table struct {
+	at     time.Time
+	tasks  int64
+	memory int64
+}
+
+// refresh reads the table again where it may be out of date: what a look costs grows with the machine's processes.
+func (t *table) refresh(groups map[*Group]struct{}) {
+	tasks, memory := machineTasks(), freeMemory()
+	if time.Since(t.at) < tableAge && tasks-t.tasks < tableTasks && t.memory-memory < tableMemory {
+		return
+	}
+	t.read(groups)
+	t.at, t.tasks, t.memory = time.Now(), tasks, memory
+}
+
+// process is one line of the table.
+type process struct {
+	pid, parent, session, group int
+	threads                     int
+	started                     uint64
+	resident                    int64
+	// dead says that it has ended and was not waited for.
+	dead bool
+}
+
+// read finds out which processes belong to which group, and what they take.
+func (t *table) read(groups map[*Group]struct{}) {
+	all := processes()
+	for g := range groups {
+		if g.leader != 0 {
+			g.count(all)
+		}
+	}
+}
+
+// count finds the group's processes: the leader and its session, what was known before, and all descendants of these.
+func (g *Group) count(all map[int]process) {
+	belongs := make(map[int]bool)
+	var find func(pid int) bool
+	find = func(pid int) bool {
+		p, ok := all[pid]
+		if !ok {
+			return false
+		}
+		if said, seen := belongs[pid]; seen {
+			return said
+		}
+		belongs[pid] = false // where parents go in a circle, which is what a table has that was read slowly
+		known, was := g.known[pid]
+		in := pid == g.leader || p.session == g.leader || p.group == g.leader || was && known == p.started || find(p.parent)
+		belongs[pid] = in
+		return in
+	}
+	g.usage = usage{}
+	known := make(map[int]uint64)
+	for pid, p := range all {
+		switch {
+		case !find(pid):
+		case p.dead: // it counts while its parent, which is to wait for it, is of the group
+			if find(p.parent) {
+				g.usage.tasks++
+			}
+		default:
+			known[pid] = p.started
+			g.usage.tasks += p.threads
+			g.usage.memory += p.resident - sharedMemory(pid)
+		}
+	}
+	g.known = known
+}
+
+// sharedMemory returns how much of a process's resident memory is of files or shared, in bytes (proc_pid_statm(5)):
+// pages of one program would otherwise count once for each of its processes.
+func sharedMemory(pid int) int64 {
+	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
+	fields := strings.Fields(string(raw))
+	if err != nil || len(fields) < 3 {
+		return 0
+	}
+	n, _ := strconv.ParseInt(fields[2], 10, 64)
+	return n * int64(os.Getpagesize())
+}
+
+// kill ends every process of the group, wherever it went.
+func (g *Group) kill() {
+	for range killRounds {
+		left := 0
+		for _, pid := range g.PIDs() {
+			if pid != g.leader && alive(pid) && syscall.Kill(pid, syscall.SIGKILL) == nil {
+				left++
+			}
+		}
+		if left == 0 {
+			return
+		}
+		time.Sleep(killPause)
+	}
+}
+
+// removeSoon removes a cgroup, whose processes may take a moment to be gone.
+func removeSoon(dir string) {
+	for range killRounds {
+		if err := os.Remove(dir); err == nil || os.IsNotExist(err) {
+			return
+		}
+		time.Sleep(killPause)
+	}
+}
+
+// processes reads the table of all processes.
+func processes() map[int]process {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil
+	}
+	defer dir.Close() //nolint:errcheck // it was only read
+	names, _ := dir.Readdirnames(-1)
+	out := make(map[int]process, len(names))
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		raw, err := os.ReadFile("/proc/" + name + "/stat")
+		if p, ok := parseStat(raw); err == nil && ok {
+			p.pid = pid
+			out[pid] = p
+		}
+	}
+	return out
+}
+
+// parseStat reads /proc/PID/stat (proc_pid_stat(5)), whose second field may hold anything but ends with the last
+// parenthesis.
+func parseStat(raw []byte) (p process, ok bool) {
+	end := bytes.LastIndexByte(raw, ')')
+	if end < 0 {
+		return p, false
+	}
+	fields := strings.Fields(string(raw[end+1:]))
+	const ppid, pgrp, session, threads, start, rss = 1, 2, 3, 17, 19, 21
+	if len(fields) <= rss {
+		return p, false
+	}
+	p.dead = strings.ContainsAny(fields[0], "ZX")
+	number := func(i int) int64 { n, _ := strconv.ParseInt(fields[i], 10, 64); return n }
+	p.parent, p.group, p.session = int(number(ppid)), int(number(pgrp)), int(number(session))
+	p.threads, p.resident = int(number(threads)), number(rss)*int64(os.Getpagesize())
+	p.started, _ = strconv.ParseUint(fields[start], 10, 64)
+	return p, true
+}
+
+// descends reports whether a process is another or descends from it.
+func descends(pid, ancestor int) bool {
+	for pid > 1 {
+		if pid == ancestor {
+			return true
+		}
+		raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+		p, ok := parseStat(raw)
+		if err != nil || !ok {
+			return false
+		}
+		pid = p.parent
+	}
+	return pid == ancestor
+}
+
+// machineTasks returns how many tasks there are on the machine (proc_loadavg(5)).
+func machineTasks() int64 {
+	raw, err := os.ReadFile("/proc/loadavg")
+	fields := strings.Fields(string(raw))
+	if err != nil || len(fields) < 4 {
+		return 0
+	}
+	_, all, _ := strings.Cut(fields[3], "/")
+	n, _ := strconv.ParseInt(all, 10, 64)
+	return n
+}
+
+// freeMemory returns how much memory is free, in bytes.
+func freeMemory() int64 {
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) != nil {
+		return 0
+	}
+	return int64(info.Freeram) * int64(info.Unit)
+}
+
+// noLimit stands for a limit of the machine that can't be found out.
+const noLimit = 1 << 30
+
+// shareOfMachine returns what all groups may take together: three quarters of the tasks that there may be, and of the
+// memory. What can't be found out is no limit.
+func shareOfMachine(pids, memory *controller) Limits {
+	tasks := int64(noLimit)
+	for _, file := range []string{"threads-max", "pid_max"} {
+		if most := number("/proc/sys/kernel", file); most > 0 {
+			tasks = min(tasks, most)
+		}
+	}
+	var own unix.Rlimit
+	if os.Geteuid() != 0 && unix.Getrlimit(unix.RLIMIT_NPROC, &own) == nil && own.Cur > 0 && own.Cur < noLimit {
+		tasks = min(tasks, int64(own.Cur))
+	}
+	if pids != nil {
+		if most := number(pids.own, "pids.max"); most > 0 {
+			tasks = min(tasks, most)
+		}
+	}
+	bytes := int64(noLimit) << 20
+	var info unix.Sysinfo_t
+	if unix.Sysinfo(&info) == nil && info.Totalram > 0 {
+		bytes = int64(info.Totalram) * int64(info.Unit)
+	}
+	if memory != nil {
+		for _, file := range []string{"memory.max", "memory.limit_in_bytes"} {
+			if most := number(memory.own, file); most > 0 {
+				bytes = min(bytes, most)
+			}
+		}
+	}
+	return Limits{Tasks: int(tasks / 4 * 3), Memory: bytes / 4 * 3}
+}

@@ -1,0 +1,136 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Descriptors that a launcher in namespaces has beside its order.
+const (
+	// noticesFD is the inotify instance to which the launcher adds watches.
+	noticesFD = orderFD + 1
+	// wakeFD is a pipe that has a byte when the launcher is to look again.
+	wakeFD = orderFD + 2
+)
+
+// maxInotify is how many inotify instances a program in namespaces may have.
+const maxInotify = 32
+
+// notices is the one inotify instance of all programs that this process starts: users have few of them
+// (fs.inotify.max_user_instances). Launchers add watches to it, and are woken by a pipe each. The zero value makes the
+// instance when it is first needed. It is safe for concurrent use.
+type notices struct {
+	mu       sync.Mutex
+	instance *os.File
+	// wakes are the ends to write to of the pipes of launchers that may still live.
+	wakes map[int]struct{}
+}
+
+// subscribe returns the instance, and the end of a pipe from which a launcher reads that it is to look again.
+func (n *notices) subscribe() (instance, wake *os.File, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.begin(); err != nil {
+		return nil, nil, err
+	}
+	n.forgetEnded()
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, fmt.Errorf("watch what is hidden: %w", err)
+	}
+	if err := unix.SetNonblock(ends[1], true); err != nil {
+		_, _ = unix.Close(ends[0]), unix.Close(ends[1])
+		return nil, nil, fmt.Errorf("watch what is hidden: %w", err)
+	}
+	n.wakes[ends[1]] = struct{}{}
+	return n.instance, os.NewFile(uintptr(ends[0]), "wake"), nil
+}
+
+// begin makes the instance unless there is one. It needs mu.
+func (n *notices) begin() error {
+	if n.instance != nil {
+		return nil
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("watch what is hidden: %w", limitOfInotify(err))
+	}
+	n.instance, n.wakes = os.NewFile(uintptr(fd), "inotify"), make(map[int]struct{})
+	go n.run(fd)
+	return nil
+}
+
+// run wakes all launchers at every event, for as long as this program runs.
+func (n *notices) run(fd int) {
+	events := make([]byte, 64<<10)
+	for {
+		if _, err := unix.Read(fd, events); err != nil && !errors.Is(err, unix.EINTR) {
+			n.stop() // a launcher that hears nothing more ends
+			return
+		}
+		n.mu.Lock()
+		for wake := range n.wakes {
+			_, err := unix.Write(wake, []byte{0}) // one that is full has not been read yet
+			if errors.Is(err, unix.EPIPE) {
+				n.forget(wake)
+			}
+		}
+		n.mu.Unlock()
+	}
+}
+
+func (n *notices) stop() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for wake := range n.wakes {
+		n.forget(wake)
+	}
+	_ = n.instance.Close()
+	n.instance = nil
+}
+
+// forgetEnded closes the pipes of launchers that have ended. It needs mu.
+func (n *notices) forgetEnded() {
+	for wake := range n.wakes {
+		poll := []unix.PollFd{{Fd: int32(wake)}}
+		if _, err := unix.Poll(poll, 0); err == nil && poll[0].Revents&unix.POLLERR != 0 {
+			n.forget(wake)
+		}
+	}
+}
+
+func (n *notices) forget(wake int) {
+	delete(n.wakes, wake)
+	_ = unix.Close(wake)
+}
+
+// limitOfInotify names the limit of inotify that an error stands for.
+func limitOfInotify(err error) error {
+	name := ""
+	switch {
+	case errors.Is(err, unix.EMFILE):
+		name = "max_user_instances"
+	case errors.Is(err, unix.ENOSPC):
+		name = "max_user_watches"
+	default:
+		return err
+	}
+	most, _ := os.ReadFile("/proc/sys/fs/inotify/" + name)
+	return fmt.Errorf("%w: this user's programs have as many as fs.inotify.%s (%s) allows; raise it with `sysctl fs.inotify.%s=...`",
+		err, name, strings.TrimSpace(string(most)), name)
+}
+
+// boundInotify bounds the inotify instances of this user namespace, so that its programs don't take all that the user
+// may have. It returns what is not held.
+func boundInotify() []string {
+	const file = "/proc/sys/user/max_inotify_instances"
+	if err := os.WriteFile(file, fmt.Append(nil, maxInotify), 0); err != nil {
+		return []string{heldInotify}
+	}
+	return nil
+}
