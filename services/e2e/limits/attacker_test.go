@@ -105,7 +105,7 @@ func attack(kind string) string {
 		"sparse":      func(string) error { return sparse() },
 		"nested":      func(string) error { return nested() },
 		"inotify":     func(string) error { return inotify() },
-		"file":        func(size string) error { return fileOf(size) },
+		"file":        fileOf,
 		"oom":         func(string) error { return oomScore() },
 	}
 	run, ok := attacks[kind]

@@ -157,7 +157,7 @@ func alive(pid int) bool {
 	return ok && !p.dead
 }
 
-// Check returns an [Exceeded] if the group has reached a limit since it was made, nil otherwise.
+// Check returns an [ExceededError] if the group has reached a limit since it was made, nil otherwise.
 func (g *Group) Check() error {
 	l := g.limiter
 	l.mu.Lock()
@@ -176,9 +176,9 @@ func (g *Group) Check() error {
 	}
 	switch {
 	case g.pids == "" && g.usage.tasks > g.limits.Tasks:
-		return &Exceeded{Limit: Tasks, Most: int64(g.limits.Tasks)}
+		return &ExceededError{Limit: Tasks, Most: int64(g.limits.Tasks)}
 	case g.memory == "" && g.usage.memory > g.limits.Memory:
-		return &Exceeded{Limit: Memory, Most: g.limits.Memory}
+		return &ExceededError{Limit: Memory, Most: g.limits.Memory}
 	}
 	return g.checkShare()
 }
@@ -187,9 +187,9 @@ func (g *Group) Check() error {
 func (g *Group) reached() error {
 	switch {
 	case g.pids != "" && g.wasRefused():
-		return &Exceeded{Limit: Tasks, Most: int64(g.limits.Tasks)}
+		return &ExceededError{Limit: Tasks, Most: int64(g.limits.Tasks)}
 	case g.memory != "" && g.limiter.memory.kills(g.memory) > 0:
-		return &Exceeded{Limit: Memory, Most: g.limits.Memory}
+		return &ExceededError{Limit: Memory, Most: g.limits.Memory}
 	}
 	return nil
 }
@@ -209,7 +209,7 @@ func (g *Group) wasRefused() bool {
 	return true
 }
 
-// checkShare returns an [Exceeded] if all groups together take too much and this one takes the most.
+// checkShare returns an [ExceededError] if all groups together take too much and this one takes the most.
 func (g *Group) checkShare() error {
 	var all, most usage
 	for other := range g.limiter.groups {
@@ -220,9 +220,9 @@ func (g *Group) checkShare() error {
 	share := g.limiter.share
 	switch {
 	case all.tasks >= share.Tasks-share.Tasks/8 && g.usage.tasks == most.tasks:
-		return &Exceeded{Limit: Tasks, Most: int64(share.Tasks), Shared: true}
+		return &ExceededError{Limit: Tasks, Most: int64(share.Tasks), Shared: true}
 	case all.memory >= share.Memory && g.usage.memory == most.memory:
-		return &Exceeded{Limit: Memory, Most: share.Memory, Shared: true}
+		return &ExceededError{Limit: Memory, Most: share.Memory, Shared: true}
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func overLimit(t *testing.T, limiter *proclimit.Limiter, script, limit string) {
 	}
 	var found error
 	eventually.Holds(t, "the limit is reached", func() bool { found = group.Check(); return found != nil })
-	if exceeded, ok := errors.AsType[*proclimit.Exceeded](found); !ok || exceeded.Limit != limit {
+	if exceeded, ok := errors.AsType[*proclimit.ExceededError](found); !ok || exceeded.Limit != limit {
 		t.Errorf("it says %v, not %s", found, limit)
 	}
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)

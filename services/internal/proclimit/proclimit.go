@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Names of limits, as [Exceeded] has them.
+// Names of limits, as [ExceededError] has them.
 const (
 	Tasks  = "tasks"
 	Memory = "memory"
@@ -32,8 +32,8 @@ type Limits struct {
 	Memory int64
 }
 
-// Exceeded says that a group has reached a limit.
-type Exceeded struct {
+// ExceededError says that a group has reached a limit.
+type ExceededError struct {
 	// Limit is [Tasks] or [Memory].
 	Limit string
 	// Most is the limit: a number of tasks, or bytes.
@@ -43,7 +43,7 @@ type Exceeded struct {
 }
 
 // Error says which limit it is.
-func (e *Exceeded) Error() string {
+func (e *ExceededError) Error() string {
 	whose := "its limit"
 	if e.Shared {
 		whose = "the limit of all programs together, of which it takes the most,"

@@ -119,7 +119,7 @@ func (g *Group) kill() {
 		if left == 0 {
 			return
 		}
-		time.Sleep(killPause)
+		<-time.After(killPause)
 	}
 }
 
@@ -129,7 +129,7 @@ func removeSoon(dir string) {
 		if err := os.Remove(dir); err == nil || os.IsNotExist(err) {
 			return
 		}
-		time.Sleep(killPause)
+		<-time.After(killPause)
 	}
 }
 

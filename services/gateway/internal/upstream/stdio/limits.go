@@ -73,7 +73,7 @@ func (s *transport) limitKey(limit string) string {
 
 // checkLimits returns a [upstream.LimitError] if the process has reached a limit.
 func (p *process) checkLimits() error {
-	exceeded, ok := errors.AsType[*proclimit.Exceeded](p.group.Check())
+	exceeded, ok := errors.AsType[*proclimit.ExceededError](p.group.Check())
 	if ok {
 		return p.server.limitError(exceeded.Limit, exceeded.Error())
 	}
@@ -104,7 +104,7 @@ func (p *process) overLimit() *upstream.LimitError {
 		return limit
 	}
 	if p.reason != nil {
-		return nil
+		return nil //nolint:nilerr // it ended for a reason of its own
 	}
 	limit, _ := errors.AsType[*upstream.LimitError](p.checkLimits())
 	return limit
