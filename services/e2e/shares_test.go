@@ -32,7 +32,7 @@ func makeAgent(t *testing.T, caller *stack.Client) string {
 	return textBetween(t, made, `"id":"`, `"`)
 }
 
-// Case 11: one caller makes ten agents, each of which calls a server that has a process for each principal.
+// One caller makes ten agents, each of which calls a server that has a process for each principal.
 // They get the caller's share of the processes and no more, the refusal says whose share that is, and
 // another caller has its process.
 func TestShares_AgentsOfOneCallerDoNotTakeAllProcesses(t *testing.T) {

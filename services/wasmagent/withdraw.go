@@ -18,7 +18,7 @@ const (
 	// withdrawPause is the pause before the second request, doubled each time, and maxWithdraws
 	// the number of requests: together they take two minutes.
 	withdrawPause = time.Second
-	maxWithdraws  = 7
+	maxWithdraws  = 8
 )
 
 // Withdraw implements [agent.Host]. Without it an approver could approve a call that no agent

@@ -15,7 +15,7 @@ import (
 // smallDisk puts the mesh's data on a file system of 96 MiB and 20,000 files, which the mesh's end removes.
 const smallDisk = `mount -t tmpfs -o size=96m,nr_inodes=20000 none "$DATA"`
 
-// Point 10: a program that fills its private folder is ended, and calls of others are made and recorded all the while.
+// A program that fills its private folder is ended, and calls of others are made and recorded all the while.
 func TestX20Limits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"one-file", "unlinked", "small-files", "nested"} {

@@ -82,14 +82,14 @@ const noCgroups = "mount -t tmpfs none /sys/fs/cgroup"
 // ways are the two ways in which limits hold: by the kernel's cgroups, and by watching.
 var ways = map[string]string{"cgroup": "", "watched": noCgroups}
 
-// Point 10: a program that starts processes or threads without end is ended with all that it started, and nothing else
+// A program that starts processes or threads without end is ended with all that it started, and nothing else
 // is.
 func TestX20Limits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 	t.Parallel()
 	for way, setup := range ways {
 		for _, kind := range []string{"fork", "setsid", "double-fork", "threads"} {
 			if way == "watched" && (kind == "setsid" || kind == "threads") {
-				continue // package proclimit tests these in less time
+				continue // package proclimit tests sessions in less time, and threads count as processes do
 			}
 			t.Run(way+"/"+kind, func(t *testing.T) {
 				m := meshOf(t, "tasks: 200", "", setup)
@@ -103,7 +103,7 @@ func TestX20Limits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 	}
 }
 
-// Point 10: a program that takes memory without end is ended, whichever of its processes takes it.
+// A program that takes memory without end is ended, whichever of its processes takes it.
 func TestX20Limits_ServerThatTakesMemoryWithoutEndIsEnded(t *testing.T) {
 	t.Parallel()
 	for way, setup := range ways {

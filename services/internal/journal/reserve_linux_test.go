@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Point 10: when another program has filled the disk, records go on, and they do so again once there is room.
+// When another program has filled the disk, records go on, and they do so again once there is room.
 func TestJournal_FullDiskTakesRecordsIntoItsReserve(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "disk")
 	if err := os.Mkdir(dir, 0o700); err != nil {

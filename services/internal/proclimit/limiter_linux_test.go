@@ -28,7 +28,7 @@ var attacks = map[string]struct{ script, limit string }{
 	"a grandchild": {"(head -c 300000000 /dev/zero | tail -c 300000000 | sleep 20) & wait", proclimit.Memory},
 }
 
-// Point 10: a program is found to be over its limit, and all that it started ends, whether the kernel counts or we do.
+// A program is found to be over its limit, and all that it started ends, whether the kernel counts or we do.
 func TestGroup_ProgramOverItsLimitIsFoundAndEnded(t *testing.T) {
 	for way, limiter := range map[string]*proclimit.Limiter{"cgroup": proclimit.New(), "watched": proclimit.NewWatching()} {
 		if way == "cgroup" && len(limiter.Report().NotHeld) > 0 {

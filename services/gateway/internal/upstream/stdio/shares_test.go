@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// Case 11: a caller with its agents has a quarter of the processes, and a person half, however the agents
+// A caller with its agents has a quarter of the processes, and a person half, however the agents
 // were made. What has ended is counted no more.
 func TestOpen_AgentsHaveTheProcessesOfTheirMaker(t *testing.T) {
 	t.Parallel()
