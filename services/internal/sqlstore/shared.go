@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"regexp"
+	"strings"
 )
 
 const (
@@ -21,6 +22,11 @@ func isName(name string) bool { return nameGrammar.MatchString(name) }
 // versionTable is where a role has the version of its tables in PostgreSQL.
 func versionTable(cfg Config) string { return sharedTable + "_" + cfg.Name }
 
+// isOurs reports whether the current schema, and no other on the search path, has the shared table and all tables that
+// the role's first migration makes: another application's table of versions is left alone.
+const isOurs = `SELECT NOT bool_or(name = $1) AND bool_or(name = $2) AND $3::text[] <@ array_agg(name)
+	FROM (SELECT tablename::text AS name FROM pg_tables WHERE schemaname = current_schema() UNION SELECT '') AS tables`
+
 // adopt renames the table of versions of an earlier release, if the role's own tables are what it is about. It is not
 // copied: a program of that release would not learn from the copy's original that the tables are newer than it knows.
 func adopt(ctx context.Context, db *sql.DB, cfg Config) error {
@@ -33,8 +39,7 @@ func adopt(ctx context.Context, db *sql.DB, cfg Config) error {
 		return err
 	}
 	var ours bool
-	err = tx.QueryRowContext(ctx, "SELECT to_regclass($1) IS NULL AND to_regclass($2) IS NOT NULL AND to_regclass($3) IS NOT NULL",
-		versionTable(cfg), sharedTable, cfg.Marker).Scan(&ours)
+	err = tx.QueryRowContext(ctx, isOurs, versionTable(cfg), sharedTable, strings.Fields(cfg.Marker)).Scan(&ours)
 	if err != nil || !ours {
 		return err
 	}

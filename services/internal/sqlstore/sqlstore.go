@@ -34,7 +34,7 @@ type Config struct {
 	// Name is the role whose tables they are, `[a-z]+`. Roles may share a PostgreSQL database: each has its version in a
 	// table of its own, and no two have a table of the same name.
 	Name string
-	// Marker is a table that the first migration makes. It tells whose version a database of an earlier release has,
+	// Marker names the tables that the first migration makes, separated by spaces. They tell whose version a database of an earlier release has,
 	// where all roles named the table of versions alike.
 	Marker string
 	// Migrations are goose's, in SQL, in the root of the file system.

@@ -60,7 +60,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := sqlstore.Open(ctx, sqlstore.Config{Name: "approval", Marker: "approvals", Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log, Now: cfg.Now, Queue: "moved"})
+	db, err := sqlstore.Open(ctx, sqlstore.Config{Name: "approval", Marker: "moved approvals pending claims moves", Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log, Now: cfg.Now, Queue: "moved"})
 	if err != nil {
 		return nil, err
 	}

@@ -122,8 +122,9 @@ func Join(server, method string, raw []byte) ([]gate.Edit, error) {
 	return out, err
 }
 
-// maxNames is how many names an answer may say: each takes more memory than its bytes.
-const maxNames = 10_000
+// maxNames is how many names and titles an answer may have, three for each of 10,000 items: each takes more memory than
+// its bytes.
+const maxNames = 30_000
 
 // Errors of [Join] and [Aim]. Compare with errors.Is.
 var (

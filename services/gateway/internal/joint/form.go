@@ -22,7 +22,7 @@ func (w *walker) form(field string) error {
 	err := eachMember(w.dec, func(key string) error {
 		members++
 		switch kind := w.dec.PeekKind(); {
-		case isPlainKey(key):
+		case isPlainKey(key) && kind != '{': // an object may be a definition of that name, whose texts are shown
 			return w.dec.SkipValue()
 		case key == "properties" && kind == '{':
 			return eachMember(w.dec, w.field)

@@ -1,6 +1,8 @@
 package programs
 
 import (
+	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -103,9 +105,22 @@ func (f *finder) absolute(path string) string {
 	}
 }
 
-// isScript reports whether a path is a file of code: its name or its mode says so.
+// isScript reports whether a path is a file of code: its name says so, or its mode and its first bytes. The mode alone
+// says nothing on file systems where each file is executable.
 func isScript(path string) bool {
-	return path != "" && !isFolder(path) && exists(path) && (slices.Contains(scripts, filepath.Ext(path)) || isExecutable(path))
+	return path != "" && !isFolder(path) && exists(path) && (slices.Contains(scripts, filepath.Ext(path)) || isExecutable(path) && isProgram(path))
+}
+
+// isProgram reports whether a file begins as a script or as an ELF program does.
+func isProgram(path string) bool {
+	file, err := os.Open(path)
+	if err != nil {
+		return true // it can't be read, so it may be one
+	}
+	defer file.Close() //nolint:errcheck // it is read alone
+	head := make([]byte, 4)
+	n, _ := io.ReadFull(file, head)
+	return strings.HasPrefix(string(head[:n]), "#!") || string(head[:n]) == "\x7fELF"
 }
 
 // words returns what of an argument could be a path: of `--import=/opt/x.mjs` and of a shell's text too.

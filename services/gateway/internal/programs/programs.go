@@ -121,9 +121,7 @@ func (f *finder) belongings(path string) {
 	if slices.Contains([]string{"bin", "sbin", "shims"}, filepath.Base(bin)) {
 		prefix := filepath.Dir(bin)
 		for _, name := range []string{"lib", "lib64", "versions", "installs"} {
-			if exists(filepath.Join(prefix, name)) {
-				f.folder(prefix)
-			}
+			f.folder(filepath.Join(prefix, name))
 		}
 	}
 }

@@ -67,7 +67,7 @@ func TestX15FilesThatACommandExecutesAreFound(t *testing.T) {
 		},
 		"a virtual environment": {
 			files:   map[string]string{"v/pyvenv.cfg": data, "v/bin/python": "-> python3", "v/bin/python3": "-> ROOT/py/bin/python3", "py/bin/python3": script, "py/lib/python3/os.py": data, "v/lib/python3/site-packages/m.py": data, "s/server.py": data},
-			command: "ROOT/v/bin/python ROOT/s/server.py", want: "v v/bin py/bin py s",
+			command: "ROOT/v/bin/python ROOT/s/server.py", want: "v v/bin py/bin py/lib s",
 		},
 		"a chain of links": {
 			files:   map[string]string{"links/current": "-> ROOT/releases/2", "releases/2/server": script, "other/note": data},

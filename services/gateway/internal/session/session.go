@@ -242,7 +242,7 @@ func (s *Store) Add(sess *Session) error {
 		return ErrTooMany
 	}
 	for full := s.open.Full(&sess.Accounts, 1); full != nil; full = s.open.Full(&sess.Accounts, 1) {
-		idle := s.idlest(account{full.Account, full.Person})
+		idle := s.idlest(account{full.Account, full.Person}, &sess.Accounts)
 		if idle == nil {
 			return fmt.Errorf("%w: %w", ErrTooMany, full)
 		}
@@ -286,14 +286,18 @@ func (s *Store) unlist(sess *Session) {
 }
 
 // idlest returns the session of an account that was longest unused and has no request in flight; nil if
-// there is none.
-func (s *Store) idlest(of account) *Session {
+// there is none. An agent does not close
+// sessions of the principals that made it.
+func (s *Store) idlest(of account, by *principal.Accounts) *Session {
 	own := s.owners[of]
 	if own == nil {
 		return nil
 	}
 	for e := own.byUse.Back(); e != nil; e = e.Prev() {
-		if sess := e.Value.(*Session); sess.inFlight == 0 {
+		sess := e.Value.(*Session)
+		owner := sess.Accounts.Caller()
+		isMakers := owner != by.Caller() && slices.ContainsFunc(by.All(), func(a principal.Account) bool { return a.Key == owner })
+		if !isMakers && sess.inFlight == 0 {
 			return sess
 		}
 	}

@@ -42,7 +42,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := sqlstore.Open(ctx, sqlstore.Config{Name: "policy", Marker: "servers", Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log, Queue: "changes"})
+	db, err := sqlstore.Open(ctx, sqlstore.Config{Name: "policy", Marker: "changes servers definitions", Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log, Queue: "changes"})
 	if err != nil {
 		return nil, err
 	}

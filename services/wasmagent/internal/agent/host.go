@@ -225,6 +225,7 @@ func (a *Agent) call(t *turn, call ToolCall) (in abi.In, err error) {
 // of this process ends nothing: the guest gives its place to others, and the turn goes on alone.
 func (a *Agent) people(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (result ToolResult, err error) {
 	t.tell("waits for people to decide on " + call.Tool + ": approval " + call.Approval)
+	t.approval = call.Approval
 	if !t.alone && !t.follow() {
 		<-t.caller.Done()
 		return result, errCancelled // nobody waits for it any more
@@ -238,7 +239,6 @@ func (a *Agent) people(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (resu
 		}
 	}
 	a.wait(t, waits)
-	t.approval = call.Approval
 	if !t.alone {
 		t.alone = true
 		close(t.parked)

@@ -271,6 +271,9 @@ func (a *Agent) save(ctx context.Context, next *state, turn store.Turn) error {
 	}
 	c, list, err := a.stored(next, basis)
 	if err != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.lost = true // events of the turn wait that nothing stores: the agent is read again
 		return err
 	}
 	c.Turn = turn

@@ -78,12 +78,18 @@ type Provider struct {
 // optional fraction.
 type Price struct{ Input, Output string }
 
+// shortestKey is the length of a provider's key, in bytes, from which it is taken out of answers.
+const shortestKey = 16
+
 // Models are the models that may be asked. It is safe for concurrent use.
 type Models struct {
 	drivers map[string]driver
 	retries map[string]Retry
 	keys    map[string]*scrub.Scrubber
-	prices  map[string]price
+	// said are for what a provider says of a failure: a short key, such as a local model's placeholder, is taken
+	// out of that alone, because it may be an ordinary word of an answer.
+	said   map[string]*scrub.Scrubber
+	prices map[string]price
 }
 
 // price is in billionths of a dollar for a million tokens.
@@ -91,7 +97,7 @@ type price struct{ input, output int64 }
 
 // New returns the models of some providers, by name, beside the one that is built in: `script`.
 func New(providers map[string]Provider) (*Models, error) {
-	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), keys: map[string]*scrub.Scrubber{"script": scrub.New(nil, nil)}, prices: make(map[string]price)}
+	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), keys: map[string]*scrub.Scrubber{"script": scrub.New(nil, nil)}, said: map[string]*scrub.Scrubber{"script": scrub.New(nil, nil)}, prices: make(map[string]price)}
 	for name, p := range providers {
 		if m.drivers[name] != nil {
 			return nil, fmt.Errorf("agents.providers.%s: it is built in", name)
@@ -106,7 +112,11 @@ func New(providers map[string]Provider) (*Models, error) {
 			return nil, fmt.Errorf("agents.providers.%s.kind: %q is neither openai nor anthropic", name, p.Kind)
 		}
 		m.retries[name] = Retry{cmp.Or(p.Retry.Tries, DefaultTries), cmp.Or(p.Retry.Backoff, DefaultBackoff)}
-		m.keys[name] = scrub.New(nil, scrub.Spellings(p.Key))
+		m.said[name] = scrub.New(nil, scrub.Spellings(p.Key))
+		m.keys[name] = scrub.New(nil, nil)
+		if len(p.Key) >= shortestKey {
+			m.keys[name] = m.said[name]
+		}
 		for model, cost := range p.Prices {
 			input, err := nanos(cost.Input)
 			output, also := nanos(cost.Output)
@@ -181,7 +191,7 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell
 		return err
 	})
 	if f, ok := errors.AsType[*FailureError](err); ok {
-		f.Said = line(clean.Log(f.Said))
+		f.Said = line(m.said[provider].Log(f.Said))
 		if !f.Charged {
 			return Answer{}, err
 		}
@@ -190,6 +200,9 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell
 	for _, c := range answer.Calls {
 		c.Id, c.Name = clean.Log(c.GetId()), clean.Log(c.GetName())
 		c.Arguments = clean.Log(string(clean.Answer([]byte(c.GetArguments()))))
+	}
+	if err != nil && heard > 0 { // a provider counts the output when the answer ends
+		answer.Output = max(answer.Output, int64(heard/perToken))
 	}
 	size := len(answer.Content)
 	for _, c := range answer.Calls {

@@ -63,7 +63,7 @@ func (r Retry) asks(ctx context.Context, tell func(string), once func() error) e
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return ctx.Err()
+			return fmt.Errorf("%w: %w", ctx.Err(), f) // the provider refused every try, so it charges nothing
 		}
 	}
 }

@@ -73,7 +73,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	db, err := sqlstore.Open(ctx, sqlstore.Config{Name: "wasmagent", Marker: "agents", Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log})
+	db, err := sqlstore.Open(ctx, sqlstore.Config{Name: "wasmagent", Marker: "agents behind events spent templates", Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log})
 	if err != nil {
 		return nil, errors.Join(err, kept.bucket.Close())
 	}

@@ -59,6 +59,11 @@ func (s *Store) Keep(ctx context.Context, tenant string, untrusted bool, templat
 					return err
 				}
 			}
+			if !untrusted {
+				if _, err := tx.ExecContext(ctx, "INSERT INTO accepted (tenant, id) VALUES ($1, $2) ON CONFLICT DO NOTHING", tenant, t.GetId()); err != nil {
+					return err
+				}
+			}
 			text, err := proto.Marshal(t)
 			if err != nil {
 				return err

@@ -109,6 +109,9 @@ func (d *disk) admit() error {
 	var err error
 	d.used, err = measure(d.dir, d.server.cfg.Limits.Disk)
 	d.free, _ = space(d.dir)
+	if cantSee(err) {
+		err = nil // what one process made is no reason to start no other; while one runs it is
+	}
 	if err = d.verdict(err); err != nil {
 		d.server.log.ErrorContext(context.Background(), "server is not started: its private folder holds too much; remove files from it, or raise the limit", "folder", d.dir, "error", err)
 	}
@@ -116,9 +119,10 @@ func (d *disk) admit() error {
 }
 
 // makeRoom removes the files that were made since the process started if the file system is short of space: the mesh and
-// other servers need it. Otherwise the folder is kept. Older files are always kept.
+// other servers need it. Otherwise the folder is kept. Files that were made before are kept, and so is a folder that
+// principals share. A file that is replaced by a new one counts as made then.
 func (d *disk) makeRoom(log *slog.Logger) {
-	if d.dir == "" {
+	if d.dir == "" || d.server.cfg.Shared {
 		return
 	}
 	if _, short := space(d.dir); !short {
