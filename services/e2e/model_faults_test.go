@@ -224,6 +224,8 @@ func TestModelFaults_NoTurnLosesOrRepeatsACall(t *testing.T) {
 			t.Errorf("the call with %s} was made %d times", arguments, n)
 		}
 	}
+	model.mu.Lock()
+	defer model.mu.Unlock()
 	t.Logf("%d turns, seed %d: tasks done by each agent %v, %d calls; turns that failed %v; faults %v", turns, seed, tasks, len(made), failed, model.faults)
 	if len(made) == 0 || len(failed) == 0 {
 		t.Error("no call was made, or no turn failed: nothing was shown")
@@ -279,8 +281,11 @@ func TestModelFaults_NamedAndCharged(t *testing.T) {
 		fault, n = c.fault, 0
 		mu.Unlock()
 		said := a.agents(t, "prompt", fmt.Sprintf(`{"agentId":%q,"input":"task x"}`, id))
-		if !strings.Contains(said, c.want) || strings.Contains(said, "outcome_unknown") || n != c.tries {
-			t.Errorf("%s: asked %d times, it answers %s", c.name, n, said)
+		mu.Lock()
+		asked := n
+		mu.Unlock()
+		if !strings.Contains(said, c.want) || strings.Contains(said, "outcome_unknown") || asked != c.tries {
+			t.Errorf("%s: asked %d times, it answers %s", c.name, asked, said)
 		}
 		state := a.agents(t, "state", fmt.Sprintf(`{"agentId":%q}`, id))
 		if charged := strings.Contains(state, `"inputTokens"`) && !strings.Contains(state, `"inputTokens":"0"`); charged != c.charged {

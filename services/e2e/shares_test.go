@@ -17,12 +17,12 @@ default: allow
 
 // sharing is a mesh with agents and a server over stdio that may have eight processes, so that two are the
 // share of one caller.
-func sharing(t *testing.T) *stack.Stack {
+func sharing(t *testing.T) *stack.Process {
 	t.Helper()
-	return stack.Up(t, stack.Options{
+	return stack.Start(t, stack.Write(t, stack.Options{
 		Servers: fmt.Sprintf("  program: {stdio: {command: [%q], env: {%s: \"1\"}, per: principal, processes: 8}}\n  agents: {grpc: {target: wasmagent}}", os.Args[0], echoServer),
 		Policy:  sharesPolicy, Extra: "approvals: {hold: 0s}",
-	})
+	}))
 }
 
 // makeAgent has a caller make an agent that may call the program, and returns the agent's id.
