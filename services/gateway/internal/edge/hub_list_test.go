@@ -267,7 +267,7 @@ func TestU1AServerSaysNamesWithoutAnEnd(t *testing.T) {
 		pages := 0
 		w.beside.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if r.Method() == "tools/call" {
-				return answer(r, `{"content":[`+strings.TrimSuffix(strings.Repeat(`{"uri":"a"},`, 10_001), ",")+`]}`), nil
+				return answer(r, `{"content":[`+strings.TrimSuffix(strings.Repeat(`{"uri":"a"},`, 30_001), ",")+`]}`), nil
 			}
 			pages++
 			return answer(r, fmt.Sprintf(`{"prompts":[{"name":"p"}],"nextCursor":"%d"}`, pages)), nil
