@@ -175,7 +175,7 @@ func (g *Group) Check() error {
 		g.usage.memory = 0 // the kernel holds the share, too; what it counts has caches in it
 	}
 	switch {
-	case g.pids == "" && g.usage.tasks > g.limits.Tasks:
+	case g.usage.tasks > g.limits.Tasks: // in a cgroup, too: a program may have raised the limit of its own
 		return &ExceededError{Limit: Tasks, Most: int64(g.limits.Tasks)}
 	case g.memory == "" && g.usage.memory > g.limits.Memory:
 		return &ExceededError{Limit: Memory, Most: g.limits.Memory}

@@ -255,55 +255,6 @@ func (s *Store) Add(sess *Session) error {
 	return nil
 }
 
-// list puts a session in the lists of its accounts.
-func (s *Store) list(sess *Session) {
-	put := func(of account, most int) {
-		own := s.owners[of]
-		if own == nil {
-			own = &owned{most: most}
-			s.owners[of] = own
-		}
-		sess.places = append(sess.places, place{of: of, own: own, at: own.byUse.PushFront(sess)})
-	}
-	for _, a := range sess.Accounts.All() {
-		if a.Principal {
-			put(account{Key: a.Key}, maxLearned)
-		}
-		if a.Person {
-			put(account{Key: a.Key, person: true}, quota.PersonFactor*maxLearned)
-		}
-	}
-}
-
-// unlist takes a session out of the lists of its accounts.
-func (s *Store) unlist(sess *Session) {
-	for _, p := range sess.places {
-		if p.own.byUse.Remove(p.at); p.own.byUse.Len() == 0 {
-			delete(s.owners, p.of)
-		}
-	}
-	sess.places = nil
-}
-
-// idlest returns the session of an account that was longest unused and has no request in flight; nil if
-// there is none. An agent does not close
-// sessions of the principals that made it.
-func (s *Store) idlest(of account, by *principal.Accounts) *Session {
-	own := s.owners[of]
-	if own == nil {
-		return nil
-	}
-	for e := own.byUse.Back(); e != nil; e = e.Prev() {
-		sess := e.Value.(*Session)
-		owner := sess.Accounts.Caller()
-		isMakers := owner != by.Caller() && slices.ContainsFunc(by.All(), func(a principal.Account) bool { return a.Key == owner })
-		if !isMakers && sess.inFlight == 0 {
-			return sess
-		}
-	}
-	return nil
-}
-
 // Use returns a session and holds it until done is called. Errors: [ErrUnknown].
 func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) {
 	s.mu.Lock()

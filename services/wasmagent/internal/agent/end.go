@@ -29,21 +29,8 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 	if err != nil || cause != nil {
 		next, err = undone(t, &next, err, cause)
 	} else {
-		next.memory, next.at = memory, wasmagentv1.AgentState_AGENT_STATE_IDLE
-		next.turns++
-		if out.Kind == abi.Fail {
-			err = fmt.Errorf("%w: %s", ErrTurn, out.Text)
-			if t.noModel {
-				err = fmt.Errorf("%w: %w", ErrTurn, ErrNoModel)
-			}
-		} else {
-			next.say(wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT, out.Text)
-		}
-		if out.Done {
-			next.at, next.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED
-		} else {
-			next.spend()
-		}
+		next.memory = memory
+		err = next.finish(t, out)
 	}
 	if isUndone := err != nil && !errors.Is(err, ErrTurn); isUndone && t.noted > 0 {
 		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: whyUndone(err)}, nil)
@@ -86,6 +73,26 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 		a.Host.Withdraw(context.WithoutCancel(t.ctx), a, t.approval, withdrawn(whyUndone(err)))
 	}
 	return Answer{}, err
+}
+
+// finish brings the state to the end of a turn that counts. Errors: [ErrTurn] if the guest says that the turn failed.
+func (s *state) finish(t *turn, out abi.Out) (err error) {
+	s.at = wasmagentv1.AgentState_AGENT_STATE_IDLE
+	s.turns++
+	switch {
+	case out.Kind != abi.Fail:
+		s.say(wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT, out.Text)
+	case t.noModel:
+		err = fmt.Errorf("%w: %w", ErrTurn, ErrNoModel)
+	default:
+		err = fmt.Errorf("%w: %s", ErrTurn, out.Text)
+	}
+	if out.Done {
+		s.at, s.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_GOAL_REACHED
+	} else {
+		s.spend()
+	}
+	return err
 }
 
 // withdrawn is why an approval was withdrawn, for approvers.

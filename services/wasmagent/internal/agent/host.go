@@ -196,6 +196,12 @@ func (a *Agent) call(t *turn, call ToolCall) (in abi.In, err error) {
 		a.usage.denied++
 		a.mu.Unlock()
 	}
+	return a.toGuest(t, call, result, lost)
+}
+
+// toGuest returns what the guest gets of a call; lost says that it is not known what came of it.
+func (a *Agent) toGuest(t *turn, call ToolCall, result ToolResult, lost error) (in abi.In, err error) {
+	in = abi.In{Kind: abi.Result}
 	switch {
 	case lost != nil:
 		if call.Model != "" {
