@@ -105,7 +105,11 @@ func (h host) Spent(ctx context.Context, a *agent.Agent, call agent.ToolCall, to
 // Call implements [agent.Host]: it takes the gateway's way, as anybody's.
 func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hold time.Duration) (agent.ToolResult, error) {
 	if call.Approval != "" { // what allowed it may be gone since people were asked
-		if refused, err := h.stillAllowed(ctx, a, call); refused != nil || err != nil {
+		refused, err := h.stillAllowed(ctx, a, call)
+		if refused != nil {
+			h.Withdraw(ctx, a, call.Approval, agent.Withdrawn(refused.Message))
+		}
+		if refused != nil || err != nil {
 			return agent.ToolResult{Refused: refused, Denied: refused != nil}, err
 		}
 	}

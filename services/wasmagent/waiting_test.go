@@ -14,6 +14,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
@@ -288,6 +289,37 @@ func TestParkedTurn_GoneWhileItWaits(t *testing.T) {
 				t.Errorf("%d calls ran", n)
 			}
 		})
+	}
+}
+
+// A right that is gone when the wait goes on refuses the call, and the approval is withdrawn with it.
+func TestParkedTurn_TheMakerIsGone(t *testing.T) {
+	t.Parallel()
+	gateway := newApprovalGateway()
+	l := newLifeAt(t, gateway)
+	rights := mayCall("t")
+	rights.Children = &wasmagentv1.ChildRight{Depth: 1, Count: 1}
+	ana := l.agent(t, "ana")
+	maker := ana.create(&wasmagentv1.CreateAgentRequest{Manifest: rights})
+	as := rpctest.Principal("default", "agent:default/"+maker)
+	as.Owner, as.Chain = "ana", []*identityv1.Principal{rpctest.Principal("default", "ana")}
+	id := l.speaks(t, as).create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")})
+	ana.parks(id)
+	gateway.tick(t)
+	if _, err := ana.TerminateAgent(ana.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: maker}); err != nil {
+		t.Fatal(err)
+	}
+	gateway.noneWithdrawn(t)
+	l.end()
+	l.begin()
+	ana = l.agent(t, "ana")
+	gateway.wasWithdrawn(t, "an agent that stands behind this one is gone")
+	eventually.Holds(t, "the guest knows", func() bool {
+		messages := ana.state(id).GetState().GetMessages()
+		return len(messages) > 0 && strings.Contains(messages[len(messages)-1].GetContent(), "creator_gone")
+	})
+	if n := gateway.ran(); n != 0 {
+		t.Errorf("%d calls ran", n)
 	}
 }
 

@@ -56,14 +56,15 @@ func Main(m *testing.M) int {
 }
 
 // Postgres returns the URL of an empty database on a server that all tests of the
-// program share.
+// program share. A connection may take as long to open as a busy machine needs: a test of a server that is away
+// starts its own with [Start].
 func Postgres(t testing.TB) string {
 	t.Helper()
 	shared.once.Do(func() { shared.server, shared.err = newServer() })
 	if shared.err != nil {
 		t.Fatal(shared.err)
 	}
-	return shared.server.Database(t)
+	return shared.server.Database(t) + "?connect_timeout=30"
 }
 
 // Start starts a server of the test's own, which it may stop and start again. It

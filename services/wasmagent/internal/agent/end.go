@@ -70,7 +70,7 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 		return Answer{Text: out.Text, Agent: a.Proto()}, nil
 	}
 	if t.approval != "" && !lost { // an agent that was lost may go on elsewhere
-		a.Host.Withdraw(context.WithoutCancel(t.ctx), a, t.approval, withdrawn(whyUndone(err)))
+		a.Host.Withdraw(context.WithoutCancel(t.ctx), a, t.approval, Withdrawn(whyUndone(err)))
 	}
 	return Answer{}, err
 }
@@ -95,8 +95,8 @@ func (s *state) finish(t *turn, out abi.Out) (err error) {
 	return err
 }
 
-// withdrawn is why an approval was withdrawn, for approvers.
-func withdrawn(why string) string {
+// Withdrawn returns the text that approvers read of an approval whose agent does not wait for it, for a reason.
+func Withdrawn(why string) string {
 	return "the agent does not wait for the call any more, and nothing would run: " + why
 }
 

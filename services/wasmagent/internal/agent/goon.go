@@ -31,7 +31,7 @@ func (a *Agent) goOnAlone() {
 				return out, nil, err
 			}
 			before := a.journal.head
-			head, err := a.tail(t.ctx, before, func(*wasmstorev1.StoredEvent) {})
+			head, err := a.tail(t.ctx, before, func(e *wasmstorev1.StoredEvent) { t.approval = waitsAfter(e.GetEvent(), t.approval) })
 			if err != nil {
 				a.doubt(err) // nothing can be put behind a journal whose end is not known
 				return out, nil, err

@@ -227,12 +227,7 @@ func (a *Agent) abandon(ctx context.Context, why string) error {
 	var more usage
 	approval := "" // the one that the turn waited for
 	head, err := a.tail(ctx, before, func(e *wasmstorev1.StoredEvent) {
-		switch e.GetEvent().GetKind() { //nolint:exhaustive // the others begin and end no wait
-		case wasmagentv1.EventKind_EVENT_KIND_PARKED:
-			approval = e.GetEvent().GetApprovalId()
-		case wasmagentv1.EventKind_EVENT_KIND_RESULT:
-			approval = ""
-		}
+		approval = waitsAfter(e.GetEvent(), approval)
 		more.fuel += e.GetEvent().GetFuel()
 		if e.GetEvent().GetKind() == wasmagentv1.EventKind_EVENT_KIND_RESULT {
 			more.effects++
@@ -253,9 +248,21 @@ func (a *Agent) abandon(ctx context.Context, why string) error {
 	a.mu.Unlock()
 	err = a.save(ctx, &next, store.NoTurn)
 	if err == nil && approval != "" {
-		a.Host.Withdraw(context.WithoutCancel(ctx), a, approval, withdrawn(why))
+		a.Host.Withdraw(context.WithoutCancel(ctx), a, approval, Withdrawn(why))
 	}
 	return errors.Join(err, a.Store.Tidy(ctx, a.saved))
+}
+
+// waitsAfter returns the approval that a turn waits for after an event, which before it waited for another one or, if
+// that is empty, for none.
+func waitsAfter(e *wasmagentv1.Event, before string) string {
+	switch e.GetKind() { //nolint:exhaustive // the others begin and end no wait
+	case wasmagentv1.EventKind_EVENT_KIND_PARKED:
+		return e.GetApprovalId()
+	case wasmagentv1.EventKind_EVENT_KIND_RESULT:
+		return ""
+	}
+	return before
 }
 
 // flush keeps the events that wait, while a turn goes on.
