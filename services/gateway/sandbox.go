@@ -186,13 +186,25 @@ func (c *Config) opened(name string, files map[string][]string) []string {
 			}
 		}
 	}
+	return append(out, server.dirHeld(files)...)
+}
+
+// dirHeld says what the programs of servers mean for a working folder that no sandbox.write opens: the folder of a
+// program is read only, and a folder inside a program's stays writable.
+func (s *Server) dirHeld(files map[string][]string) []string {
+	dir := absolute(s.Dir)
+	if s.Dir == "" || slices.ContainsFunc(s.Sandbox.Write, func(w string) bool { return below(dir, w) }) {
+		return nil
+	}
 	for _, owner := range slices.Sorted(maps.Keys(files)) {
-		if server.Dir != "" && slices.Contains(files[owner], absolute(server.Dir)) && !slices.ContainsFunc(server.Sandbox.Write, func(w string) bool { return below(absolute(server.Dir), w) }) {
-			out = append(out, fmt.Sprintf("its dir %s is read only, for a program is in it: where it writes, name folders in sandbox.write", server.Dir))
-			break
+		switch {
+		case slices.Contains(files[owner], dir):
+			return []string{fmt.Sprintf("its dir %s is read only, because a program is in it: if the server writes there, name folders in sandbox.write", s.Dir)}
+		case owner != "" && slices.ContainsFunc(files[owner], func(path string) bool { return below(dir, path) }):
+			return []string{fmt.Sprintf("its dir %s is writable and lies in the program of server %s, which it can change there: move one of the two", s.Dir, owner)}
 		}
 	}
-	return out
+	return nil
 }
 
 // below reports whether a path is a folder or lies in it.
