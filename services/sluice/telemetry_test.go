@@ -55,7 +55,7 @@ func makeEverySpan(t *testing.T, collector string) {
 	up := rawmcp.Start(t, `[{"name":"limited","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
 	s := stack.Start(t, stack.Write(t, stack.Options{
 		Servers: fmt.Sprintf("  raw: {http: {url: %q}}\n  agents: {grpc: {target: wasmagent}}", up.URL),
-		Policy: "version: 1\nname: p\ndefault: deny\ntools:\n  limited: {rate_limit: {max: 2, window: 60}}\n  pay: {action: require_approval}\n  wasm_agent_create: {action: allow}\n  wasm_agent_prompt: {action: allow}\n  wasm_model_ask: {action: allow}\n" +
+		Policy: "version: 1\nname: p\ndefault: deny\ntools:\n  limited: {rate_limit: {max: 2, window: 60}}\n  pay: {action: require_approval}\n  wasm_agent_create: {action: allow}\n  wasm_agent_prompt: {action: allow}\n  wasm_agent_terminate: {action: allow}\n  wasm_model_ask: {action: allow}\n" +
 			"rules:\n  - {name: lists, match: {method: prompts/list}, action: allow}\n  - {name: prompts, match: {prompt: p}, action: allow}\n",
 		Extra: fmt.Sprintf("telemetry: {otlp: %q, sample: 1}\napprovals: {hold: 1s}", collector),
 	}))
@@ -69,6 +69,11 @@ func makeEverySpan(t *testing.T, collector string) {
 		id, _, _ := strings.Cut(made, `"`)
 		agents.Call("wasm_agent_prompt", fmt.Sprintf(`{"agentId":%q,"input":%q}`, id, prompt))
 	}
+	// It waits for a person when it is terminated, and its approval is withdrawn.
+	_, made, _ := strings.Cut(agents.Call("wasm_agent_create", `{"manifest":{"tools":[{"server":"raw","tool":"pay"}]}}`).Text(t), `"id":"`)
+	waiting, _, _ := strings.Cut(made, `"`)
+	agents.Call("wasm_agent_prompt", fmt.Sprintf(`{"agentId":%q,"input":"tool raw pay"}`, waiting))
+	agents.Call("wasm_agent_terminate", fmt.Sprintf(`{"agentId":%q}`, waiting))
 	c := stack.Connect(t, s.MCP("raw"), stack.AgentToken)
 	c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 	up.On("", rawmcp.Result(`{"prompts":[{"name":"p"}]}`))
@@ -77,7 +82,9 @@ func makeEverySpan(t *testing.T, collector string) {
 	c.Call("limited", "{}")
 	c.Call("pay", "{}") // it is held, and gets its ticket
 	people := approvalv1.NewApprovalServiceClient(s.Operator(t))
-	list, err := people.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{})
+	list, err := people.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{
+		States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING},
+	}})
 	if err != nil || len(list.GetApprovals()) != 1 {
 		t.Fatal(list, err)
 	}

@@ -61,18 +61,19 @@ func (t *tool) acceptTemplate(ctx context.Context, client wasmagentv1.GallerySer
 		to = t.errOut
 	}
 	printTemplate(to, shown)
-	switch named := strings.HasPrefix(shown.GetDigest(), strings.ToLower(digest)); {
+	whole := shown.GetDigest()
+	switch named := len(digest) <= len(whole) && strings.EqualFold(whole[:len(digest)], digest); {
 	case digest != "" && !named:
-		return fmt.Errorf("nothing was accepted: the template has the digest %s, not the one that you named; read it again", shown.GetDigest())
+		return fmt.Errorf("nothing was accepted: the template has the digest %s, not the one that you named; read it again", whole)
 	case digest == "" && !asks(false):
-		return usageError{errors.New("nothing was accepted: without a terminal, read the template and name it with --digest " + shown.GetDigest())}
+		return usageError{errors.New("nothing was accepted: without a terminal, read the template and name it with --digest " + whole)}
 	}
 	if err := t.confirm(ctx, digest != "", "Let agents be made of this template?"); err != nil {
 		return fmt.Errorf("%w: the template stays as it was", err)
 	}
 	inTime, cancel = ask(ctx)
 	defer cancel()
-	resp, err := client.AcceptTemplate(inTime, &wasmagentv1.AcceptTemplateRequest{Id: shown.GetTemplate().GetId(), Digest: shown.GetDigest()})
+	resp, err := client.AcceptTemplate(inTime, &wasmagentv1.AcceptTemplateRequest{Id: shown.GetTemplate().GetId(), Digest: whole})
 	if err != nil {
 		return t.explain(err)
 	}
