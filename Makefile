@@ -45,7 +45,7 @@ check: generated breaking lint test ## Everything CI runs, in CI's order
 .PHONY: test
 test: npm build ## Every test that needs no Docker, with the race detector (RACE= leaves it out)
 	@mkdir -p .cache
-	GORACE=atexit_sleep_ms=0 go test $(ALONE) -parallel 3 $(RACE) -timeout 25m work
+	SLUICE_TEST_PROGRAMS=$(CURDIR)/bin GORACE=atexit_sleep_ms=0 go test $(ALONE) -parallel 3 $(RACE) -timeout 25m work
 
 # One package is tested at a time; where there is flock(1) the next is built meanwhile. Many
 # tests wait for something, so that 3 may run on two processors.

@@ -36,7 +36,7 @@ func everythingProgram(t *testing.T) string {
 func conformanceProgram(t *testing.T, name string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), name)
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "github.com/modelcontextprotocol/go-sdk/conformance/"+name)
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, "github.com/modelcontextprotocol/go-sdk/conformance/"+name)
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", name, err, out)
 	}

@@ -16,7 +16,7 @@ import (
 func startNotes(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "notes")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./notes")
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", program, "./notes")
 	build.Dir = "../../examples"
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

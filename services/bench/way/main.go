@@ -120,7 +120,7 @@ func covered(ctx context.Context) (map[string]*cover.Profile, error) {
 		return nil, err
 	}
 	for _, args := range [][]string{
-		{"go", "build", "-cover", "-covermode=atomic", "-coverpkg=" + module + gateway + "/...," + module + caller, "-o", program, module + caller},
+		{"go", "build", "-trimpath", "-cover", "-covermode=atomic", "-coverpkg=" + module + gateway + "/...," + module + caller, "-o", program, module + caller},
 		{program, counters},
 		{"go", "tool", "covdata", "textfmt", "-i=" + counters, "-o=" + profile},
 	} {

@@ -34,11 +34,18 @@ type builds struct {
 
 var programs = builds{built: make(map[string]error)}
 
+// programsDir names the folder that programs are built into; if it is not set, each run of a package
+// has a temporary folder. `make test` names that of `make build`, so that each program is linked once.
+const programsDir = "SLUICE_TEST_PROGRAMS"
+
 // build builds a program with the flags of `make build`, so that what is compiled
 // there need not be compiled again.
 func (b *builds) build(name string) (err error) {
 	if b.dir == "" {
-		if b.dir, err = os.MkdirTemp("", "sluice-e2e-*"); err != nil {
+		if b.dir = os.Getenv(programsDir); b.dir == "" {
+			b.dir, err = os.MkdirTemp("", "sluice-e2e-*")
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -71,7 +78,7 @@ func Program(t *testing.T, name string) string {
 func Main(m *testing.M) int {
 	programs.self = sandbox.RunLauncher()
 	code := m.Run()
-	if programs.dir != "" {
+	if programs.dir != "" && programs.dir != os.Getenv(programsDir) {
 		_ = os.RemoveAll(programs.dir) // what stays goes with the system's temporary files
 	}
 	return code

@@ -21,7 +21,7 @@ func Run(*testing.M) int {
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // what stays goes with the system's temporary files
 	program := filepath.Join(dir, "unraced.test")
-	if out, err := exec.Command("go", "test", "-c", "-o", program, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "test", "-c", "-trimpath", "-o", program, ".").CombinedOutput(); err != nil {
 		fmt.Printf("build the tests: %v\n%s", err, out)
 		return 1
 	}

@@ -42,19 +42,25 @@ func Module(t testing.TB, pkg string) []byte {
 	return text
 }
 
-// programDir is where the program is; empty where nobody wanted it.
+// programsDir names the folder that programs are built into, see package stack of the tests.
+const programsDir = "SLUICE_TEST_PROGRAMS"
+
+// programDir is the temporary folder of the program; empty if there is none.
 var programDir string
 
 // program is what workers are: without the race detector, with which compiling a guest takes
 // half a minute.
 var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "wasmagent-*")
-	if err != nil {
-		return "", err
+	dir := os.Getenv(programsDir)
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "wasmagent-*"); err != nil {
+			return "", err
+		}
+		programDir = dir
 	}
-	programDir = dir
 	path := filepath.Join(dir, "wasmagent")
-	if out, err := exec.Command("go", "build", "-o", path, "github.com/sluice-mesh/sluice/services/wasmagent/cmd/wasmagent").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-trimpath", "-o", path, "github.com/sluice-mesh/sluice/services/wasmagent/cmd/wasmagent").CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)
 	}
 	return path, nil

@@ -1,0 +1,50 @@
+package hostile_test
+
+import (
+	"context"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// TestCostsOfAttacks prints the processor time that the mesh spends on each attack, done by one
+// worker at a time for as long as SLUICE_ATTACK_COSTS says. Two builds can be compared by it on a
+// machine that is too busy for the ratios of TestAWellBehavedCallerBesideAttackers.
+func TestCostsOfAttacks(t *testing.T) {
+	lasts, err := time.ParseDuration(os.Getenv("SLUICE_ATTACK_COSTS"))
+	if err != nil {
+		t.Skip("SLUICE_ATTACK_COSTS says how long each attack is done")
+	}
+	stack.Program(t, "sluice")
+	good := httptest.NewServer(newCounting())
+	defer good.Close()
+	urls := make(map[string]string)
+	for name, handler := range servers() {
+		server := httptest.NewServer(handler)
+		defer server.Close()
+		urls[name] = server.URL + "/mcp"
+	}
+	mesh := startMesh(t, good.URL+"/mcp", maps.Clone(urls))
+	at, seen := target{MCP: mesh.URL, GRPC: mesh.GRPC, Token: badToken}, watch{pid: mesh.PID()}
+	for _, a := range chosen() {
+		ctx, cancel := context.WithTimeout(t.Context(), lasts)
+		done, before, began := 0, seen.cpu(t), time.Now()
+		for ctx.Err() == nil {
+			if a.do(ctx, at) {
+				done++
+			} else {
+				rest(ctx, 10*time.Millisecond)
+			}
+		}
+		cancel()
+		used, took := seen.cpu(t)-before, time.Since(began)
+		t.Logf("%9.3f ms each, %5.2f processors, %7d × %s", used.Seconds()*1000/float64(max(1, done)), used.Seconds()/took.Seconds(), done, a.name)
+	}
+	if err := mesh.Stop(t); err != nil {
+		t.Errorf("the mesh stopped with %v", err)
+	}
+}
