@@ -120,7 +120,7 @@ func signs(c *policyv1.Classification) string {
 		case tagSpeaks:
 			said = append(said, "Its definition tells whoever reads it what to do or what to hide, instead of what the tool does.")
 		case tagHidden:
-			said = append(said, "Its definition has characters that nobody sees.")
+			said = append(said, "Its definition has characters that show nothing, or text in another script than the rest.")
 		case tagDepends: // said already
 		default:
 			others = append(others, viewtext.Line(tag))

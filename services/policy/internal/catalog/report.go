@@ -223,7 +223,7 @@ func (w *reporting) judge(d *Definition, l Listed) {
 	case slices.Contains(d.Class.Tags, "speaks-to-the-model"):
 		d.Reason = "it tells the model what to do, beside what the tool does"
 	case slices.Contains(d.Class.Tags, "hidden-text"):
-		d.Reason = "it has characters that nobody sees"
+		d.Reason = "it has characters that show nothing, or text in another script than the rest"
 	case w.looks[Look(l.Name)] > 1:
 		d.Reason = "its name looks like that of another tool of the server"
 	default:

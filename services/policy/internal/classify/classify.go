@@ -25,9 +25,10 @@ func Classify(t Tool, trusted bool) *policyv1.Classification {
 	c.byMoney()
 	c.byRetractions()
 	c.byHints()
+	tags := c.tags()
 	category, confidence := c.weigh()
 	out := &policyv1.Classification{
-		Category: category, Confidence: confidence, Evidence: c.evidence, DependsOnArgument: c.dependsOn, Tags: c.tags(),
+		Category: category, Confidence: confidence, Evidence: c.evidence, DependsOnArgument: c.dependsOn, Tags: tags,
 		Sensitivity: c.sensitivity(), OpenWorld: c.openWorld(), Irreversibility: c.irreversibility(category), BlastRadius: c.blastRadius(),
 	}
 	out.Risk = c.risk(out)

@@ -1,6 +1,7 @@
 package classify_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +14,11 @@ import (
 
 // stands tells whether a piece of evidence stands in a definition where it says.
 func stands(tool classify.Tool, e *policyv1.Evidence) bool {
+	if e.GetCategory() == 0 { // it speaks for no category, and stands in any text
+		return slices.ContainsFunc(tool.Texts, func(one classify.Text) bool {
+			return one.InKey == e.GetInKey() && strings.HasPrefix(one.Value[min(int(e.GetOffset()), len(one.Value)):], e.GetQuote()) && e.GetQuote() != ""
+		})
+	}
 	var text string
 	steps := strings.Split(strings.TrimPrefix(e.GetPath(), "/"), "/")
 	switch {

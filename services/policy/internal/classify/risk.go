@@ -2,7 +2,6 @@ package classify
 
 import (
 	"slices"
-	"strings"
 
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -121,35 +120,17 @@ func (c *finding) blastRadius() policyv1.Axis {
 	return policyv1.Axis_AXIS_LOW
 }
 
-// commands are phrases by which a description speaks to the model instead of describing a tool.
-var commands = []string{
-	"ignore previous", "ignore all previous", "ignore the above", "disregard previous", "do not tell the user", "don't tell the user", "do not mention",
-	"without telling", "do not inform", "hide this from", "<important>", "<system>", "before using this tool, you must",
-}
-
 // tags name what else is to be known of a tool.
 func (c *finding) tags() []string {
 	var out []string
-	all := []string{c.tool.Name, c.tool.Description}
-	for _, p := range c.tool.Parameters {
-		all = append(all, p.Name, p.Description)
-	}
-	texts := strings.Join(append(all, c.tool.Texts), "\n")
-	lower := lowered(texts)
-	if slices.ContainsFunc(commands, func(text string) bool { return strings.Contains(lower, text) }) {
+	if c.steers() {
 		out = append(out, tagSpeaks)
 	}
-	if strings.ContainsFunc(texts, hidden) {
+	if c.hides() {
 		out = append(out, tagHidden)
 	}
 	if c.dependsOn != "" {
 		out = append(out, "depends-on-argument")
 	}
 	return out
-}
-
-// hidden tells whether a character shows nothing, or changes the direction of the text: those of
-// Unicode's format characters that no script needs within a definition, and tags.
-func hidden(r rune) bool {
-	return r == 0x00AD || r == 0x180E || r == 0x200B || 0x2060 <= r && r <= 0x2064 || r == 0xFEFF || 0x202A <= r && r <= 0x202E || 0x2066 <= r && r <= 0x2069 || 0xE0000 <= r && r <= 0xE01EF
 }

@@ -8,7 +8,6 @@
 package classify
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -35,9 +34,10 @@ type Tool struct {
 	Parameters []Parameter
 	// Hints are the annotations that are there.
 	Hints map[string]bool
-	// Texts are all that stands in the definition for a reader, keys too, wherever it
-	// stands: a client may show a model any of it.
-	Texts string
+	// Texts are all texts of the definition, keys too, in its order.
+	Texts []Text
+
+	definition jsontext.Value
 }
 
 // Parameter is a property of an input schema.
@@ -66,29 +66,13 @@ func Read(definition jsontext.Value) (Tool, error) {
 		return Tool{}, fmt.Errorf("%w: it has no name", ErrDefinition)
 	}
 	t := Tool{Name: in.Name, Description: in.Description, Parameters: in.InputSchema.parameters(), Hints: make(map[string]bool)}
-	t.Texts = textsIn(definition)
+	t.Texts, t.definition = textsIn(definition), definition
 	for name, value := range in.Annotations {
 		if hint, ok := value.(bool); ok {
 			t.Hints[name] = hint
 		}
 	}
 	return t, nil
-}
-
-// textsIn are the texts in a definition, a line each.
-func textsIn(definition jsontext.Value) string {
-	var out strings.Builder
-	dec := jsontext.NewDecoder(bytes.NewReader(definition))
-	for {
-		token, err := dec.ReadToken()
-		if err != nil { // its end: it was read before
-			return out.String()
-		}
-		if token.Kind() == '"' {
-			out.WriteString(token.String())
-			out.WriteByte('\n')
-		}
-	}
 }
 
 // schema is an input schema. What is written otherwise than JSON Schema has it counts as absent:

@@ -113,7 +113,7 @@ func deceives(t *tool) *notice {
 		n.Text = append(n.Text, say("It tells the model what to do or what to hide, instead of what the tool does. Read it before anybody uses the tool."))
 	}
 	if slices.Contains(tags, tagHidden) {
-		n.Text = append(n.Text, say("It has characters that nobody sees. This page shows them as escapes, such as ", code(`\u202e`), "."))
+		n.Text = append(n.Text, say("It has characters that show nothing, or text in another script than the rest. This page shows such characters as escapes, such as ", code(`\u202e`), "."))
 	}
 	if n.Text == nil {
 		return nil

@@ -1,0 +1,104 @@
+package viewtext
+
+import (
+	"unicode"
+	"unicode/utf8"
+)
+
+// Code points that Invisible treats by what stands around them.
+const (
+	zeroWidthNonJoiner = 0x200c
+	zeroWidthJoiner    = 0x200d
+	textStyle          = 0xfe0e // variation selector 15
+	emojiStyle         = 0xfe0f // variation selector 16
+	keycap             = 0x20e3
+	blackFlag          = 0x1f3f4
+	firstTag           = 0xe0020
+	lastTag            = 0xe007e
+	cancelTag          = 0xe007f
+)
+
+// maxFlagTags is how many tag characters a flag of a region has at most: `gbeng`, and one to spare.
+const maxFlagTags = 6
+
+// joining are scripts whose words need joiners (Unicode 16, section 23.2, and UAX 31, section 2.3).
+var joining = []*unicode.RangeTable{
+	unicode.Arabic, unicode.Syriac, unicode.Mongolian, unicode.Nko, unicode.Devanagari, unicode.Bengali, unicode.Gurmukhi, unicode.Gujarati,
+	unicode.Oriya, unicode.Tamil, unicode.Telugu, unicode.Kannada, unicode.Malayalam, unicode.Sinhala, unicode.Khmer, unicode.Myanmar, unicode.Tibetan,
+}
+
+// rightToLeft are scripts in which marks of direction stand between words.
+var rightToLeft = []*unicode.RangeTable{unicode.Arabic, unicode.Hebrew, unicode.Syriac, unicode.Thaana, unicode.Nko}
+
+// Invisible returns where the first character stands that shows nothing or changes how its neighbours show, in bytes;
+// -1 if there is none. It is the list of [Hides], without line ends, tabs and the blanks of French and of Chinese,
+// Japanese and Korean, and without what emoji and scripts need at that place: a joiner between emoji, a selector behind
+// a symbol, the tags of a flag, joiners in scripts whose letters join, and marks of direction beside such as run to the left.
+func Invisible(text string) int {
+	var before, base rune // the character before this one, and the last one that shows
+	for at := 0; at < len(text); {
+		r, size := utf8.DecodeRuneInString(text[at:])
+		after, _ := utf8.DecodeRuneInString(text[at+size:])
+		switch {
+		case r == utf8.RuneError && size == 1: // no character: it is shown as one that stands for such
+		case r == '\n', r == '\t', r == '\r' && after == '\n', r == 0xa0, r == 0x202f, r == 0x3000, isNewEmoji(r), !Hides(r):
+		case r == blackFlag:
+		case firstTag <= r && r <= lastTag && before == blackFlag:
+			end := flagEnd(text[at:])
+			if end == 0 {
+				return at
+			}
+			size = end
+			r = cancelTag
+		case !needed(r, before, base, after):
+			return at
+		}
+		if !Hides(r) {
+			base = r
+		}
+		before = r
+		at += size
+	}
+	return -1
+}
+
+// isNewEmoji reports whether r is in the blocks of emoji and not assigned in this version of Unicode.
+func isNewEmoji(r rune) bool { return 0x1f300 <= r && r <= 0x1faff && !unicode.Is(unicode.Cf, r) }
+
+// flagEnd returns how long the tags are that a text begins with, with the one that ends them; 0 if they are of no flag.
+func flagEnd(tags string) int {
+	for at, count := 0, 0; at < len(tags); count++ {
+		r, size := utf8.DecodeRuneInString(tags[at:])
+		at += size
+		switch {
+		case r == cancelTag && count > 0:
+			return at
+		case count == maxFlagTags, r < 0xe0030 || 0xe0039 < r && r < 0xe0061 || 0xe007a < r: // digits and small letters
+			return 0
+		}
+	}
+	return 0
+}
+
+// needed reports whether a character that hides is needed between its neighbours. base is the last one that shows.
+func needed(r, before, base, after rune) bool {
+	switch r {
+	case emojiStyle, textStyle:
+		return before == base && (isSymbol(base) || after == keycap)
+	case zeroWidthJoiner:
+		return isSymbol(base) && (before == base || before == emojiStyle || before == cancelTag) && isSymbol(after) ||
+			before == base && unicode.In(base, joining...)
+	case zeroWidthNonJoiner:
+		return before == base && unicode.In(base, joining...) && unicode.In(after, joining...)
+	case 0x200e, 0x200f, 0x061c:
+		return before == base && (unicode.In(base, rightToLeft...) || unicode.In(after, rightToLeft...))
+	case 0x180b, 0x180c, 0x180d, 0x180f:
+		return before == base && unicode.Is(unicode.Mongolian, base)
+	}
+	return 0xe0100 <= r && r <= 0xe01ef && before == base && unicode.Is(unicode.Han, base)
+}
+
+// isSymbol reports whether emoji are made of r.
+func isSymbol(r rune) bool {
+	return unicode.In(r, unicode.So, unicode.Sk, unicode.Sm) || isNewEmoji(r) || r == 0x203c || r == 0x2049 || r == 0x3030 || r == 0x303d
+}

@@ -1,0 +1,158 @@
+package classify
+
+import (
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+)
+
+// A script is a group of scripts that are written together.
+type script uint8
+
+const (
+	noScript script = iota
+	latin
+	cyrillic
+	greek
+	eastAsian
+	anyOther
+	scripts
+)
+
+func scriptOf(r rune) script {
+	switch {
+	case r < utf8.RuneSelf:
+		if 'a' <= r|0x20 && r|0x20 <= 'z' {
+			return latin
+		}
+		return noScript
+	case !unicode.IsLetter(r):
+		return noScript
+	case unicode.In(r, unicode.Latin):
+		return latin
+	case unicode.In(r, unicode.Cyrillic):
+		return cyrillic
+	case unicode.In(r, unicode.Greek):
+		return greek
+	case unicode.In(r, unicode.Han, unicode.Hiragana, unicode.Katakana, unicode.Hangul, unicode.Bopomofo):
+		return eastAsian
+	}
+	return anyOther
+}
+
+// Bounds of a passage in another script than the rest: how many letters it has at least, and how much of its text is in
+// that script at most. A text in two languages has more of each. One ideogram says as much as three letters.
+const (
+	minPassage  = 16
+	minIdeogram = 8
+	maxShare    = 0.35
+	ideogram    = 3
+)
+
+// count counts the letters of a text by their scripts.
+func count(letters *[scripts]int, text string) {
+	for _, r := range text {
+		switch s := scriptOf(r); s {
+		case noScript:
+		case eastAsian:
+			letters[s] += ideogram
+		default:
+			letters[s]++
+		}
+	}
+}
+
+// isRare reports whether at most maxShare of some letters are of a script.
+func isRare(letters *[scripts]int, s script) bool {
+	all := 0
+	for _, some := range letters {
+		all += some
+	}
+	return float64(letters[s]) <= maxShare*float64(all)
+}
+
+// hides reports whether the definition has text that its reader does not see or can't read: characters that show
+// nothing, a word of Latin letters with look-alikes of another script among them, or a passage in another script than
+// the rest. Of a script in which no form of steering is known the rest is the whole definition, of others the text.
+func (c *finding) hides() bool {
+	found := false
+	var whole [scripts]int
+	for _, text := range c.tool.Texts {
+		at := viewtext.Invisible(text.Value)
+		if at >= 0 && !found {
+			found = true
+			c.quote(text, at, lastOf(text.Value, at), "this character shows nothing, or changes how others show")
+		}
+		if !text.InKey {
+			count(&whole, text.Value)
+		}
+	}
+	for _, text := range c.tool.Texts {
+		var own [scripts]int
+		count(&own, text.Value)
+		from, to, meaning := stranger(text.Value, func(s script) bool {
+			if s == anyOther {
+				return isRare(&whole, s)
+			}
+			return isRare(&own, s)
+		})
+		if meaning != "" {
+			c.quote(text, from, to, meaning)
+			return true
+		}
+	}
+	return found
+}
+
+// stranger finds a word of two scripts that look alike, or a passage in a script that is rare.
+func stranger(text string, rare func(script) bool) (from, to int, meaning string) {
+	var word, passage struct {
+		from, letters int
+		in            [scripts]bool
+		of            script
+	}
+	for at, r := range text + " " {
+		s := scriptOf(r)
+		if s == noScript && !unicode.IsMark(r) {
+			if word.in[latin] && (word.in[cyrillic] || word.in[greek]) && word.letters > 3 {
+				return word.from, at, "this word mixes letters of scripts that look alike"
+			}
+			word.letters, word.in = 0, [scripts]bool{}
+		}
+		if s != noScript {
+			if word.letters == 0 {
+				word.from = at
+			}
+			word.letters++
+			word.in[s] = true
+		}
+		switch {
+		case s == noScript && !isQuote(r): // blanks and marks are part of a passage
+		case s == noScript || s == latin || s != passage.of:
+			passage.letters, passage.of, passage.from = 0, s, at
+			if s > latin {
+				passage.letters = 1
+			}
+		default:
+			passage.letters++
+		}
+		least := minPassage
+		if passage.of == eastAsian {
+			least = minIdeogram
+		}
+		if passage.letters >= least && rare(passage.of) {
+			return passage.from, min(at+utf8.RuneLen(r), len(text)), "this passage is in another script than the rest"
+		}
+	}
+	return 0, 0, ""
+}
+
+// isQuote reports whether r bounds an example within a sentence.
+func isQuote(r rune) bool {
+	switch r {
+	case '"', '\'', '`', '“', '”', '«', '»', '„', '(', ')', '（', '）', '「', '」', '‘', '’', '[', ']':
+		return true
+	}
+	return false
+}
