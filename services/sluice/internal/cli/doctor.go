@@ -19,6 +19,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
@@ -81,8 +82,8 @@ It ends with 1 where something has to be mended. Of warnings it does not.`,
 
 // examine looks at everything, and goes on where something is wrong.
 func (t *tool) examine(ctx context.Context, f *config.File) []symptom {
-	out := append(t.examineFile(f), examineCertificates(f, time.Now())...)
 	h := t.askAll(ctx, f)
+	out := append(t.examineFile(f, t.inventoryOf(ctx, f, h)), examineCertificates(f, time.Now())...)
 	out = append(out, t.examineMesh(h)...)
 	if h.silence == nil {
 		out = append(out, t.examineServers(ctx, f, h.gateway.GetServers())...)
@@ -90,10 +91,37 @@ func (t *tool) examine(ctx context.Context, f *config.File) []symptom {
 	return out
 }
 
+// inventoryOf returns the servers and their tools: as the running mesh lists them, else as the data folder has them.
+func (t *tool) inventoryOf(ctx context.Context, f *config.File, h heard) map[string][]string {
+	out := inventoryOf(ctx, f)
+	if h.silence != nil {
+		return out
+	}
+	client, done, err := t.catalogClient()
+	if err != nil {
+		return out
+	}
+	defer done()
+	tools, err := t.allTools(ctx, client, &policyv1.ListToolsRequest{PageSize: maxCatalogPage})
+	if err != nil {
+		return out
+	}
+	listed := make(map[string][]string)
+	for _, one := range tools {
+		if one.GetListedNow() {
+			listed[one.GetServer()] = append(listed[one.GetServer()], one.GetName())
+		}
+	}
+	for name := range out {
+		out[name] = listed[name] // nil: it was not listed yet, or has no tool
+	}
+	return out
+}
+
 // examineFile looks at the configuration, as `config check` does.
-func (t *tool) examineFile(f *config.File) (out []symptom) {
+func (t *tool) examineFile(f *config.File, inventory map[string][]string) (out []symptom) {
 	of := cmp.Or(f.Name(), "configuration")
-	warnings, err := resolveAll(f)
+	warnings, err := resolveAll(f, inventory)
 	if err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			out = append(out, symptom{stateProblem, of, line, "mend it, and look again with " + t.command("config check")})
