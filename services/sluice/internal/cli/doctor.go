@@ -17,6 +17,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -245,24 +246,63 @@ func (t *tool) examineServer(ctx context.Context, f *config.File, s *gatewayv1.S
 		return symptom{stateProblem, of, "it was not reached many times in a row: " + s.GetLastError(), "is it up, and the address right? It is tried again by itself"}
 	}
 	if secret != "" {
-		ctx, cancel := context.WithTimeout(ctx, serverTimeout)
-		defer cancel()
-		n, more, err := t.listAs(ctx, f, s.GetName(), secret)
-		switch {
-		case errors.Is(err, context.DeadlineExceeded):
-			return symptom{stateProblem, of, fmt.Sprintf("it gave no answer within %v", serverTimeout) + lastError(s), "the gateway's log says more"}
-		case err != nil:
-			return symptom{stateProblem, of, err.Error() + lastError(s), "the gateway's log says more"}
-		case n == 0 && more == "":
-			return symptom{stateWarning, of, "the agent sees no tool of it", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for it"}
-		default:
-			return symptom{State: stateOK, Of: of, Found: fmt.Sprintf("the agent sees %d tools", n) + more + lastError(s)}
-		}
+		return t.examineAsAgent(ctx, f, s, secret)
+	}
+	if since := s.GetStartingSince(); since != nil {
+		return starting(of, since)
 	}
 	if s.GetLastError() != "" {
 		return symptom{State: stateWarning, Of: of, Found: "its last request had no usable answer: " + s.GetLastError()}
 	}
 	return symptom{State: stateOK, Of: of, Found: "nothing is known against it"}
+}
+
+// examineAsAgent looks at what the agent finds at a server. A server that gives no list is a problem, unless its
+// program is still starting.
+func (t *tool) examineAsAgent(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) symptom {
+	of := "server " + s.GetName()
+	listing, cancel := context.WithTimeout(ctx, serverTimeout)
+	defer cancel()
+	n, more, err := t.listAs(listing, f, s.GetName(), secret)
+	if err != nil {
+		if since := t.startingSince(ctx, f, s.GetName()); since != nil {
+			return starting(of, since)
+		}
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return symptom{stateProblem, of, fmt.Sprintf("it gave no answer within %v", serverTimeout) + lastError(s), "the gateway's log says more"}
+	case err != nil:
+		return symptom{stateProblem, of, err.Error() + lastError(s), "the gateway's log says more"}
+	case n == 0 && more == "":
+		return symptom{stateWarning, of, "the agent sees no tool of it", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for it"}
+	default:
+		return symptom{State: stateOK, Of: of, Found: fmt.Sprintf("the agent sees %d tools", n) + more + lastError(s)}
+	}
+}
+
+// startingSince asks the gateway since when the program of a server is starting; nil if none is.
+func (t *tool) startingSince(ctx context.Context, f *config.File, server string) *timestamppb.Timestamp {
+	own := *t // others ask at the same time
+	ctx, cancel := ask(ctx)
+	defer cancel()
+	now, err := own.gatewayStatus(ctx, f)
+	if err != nil {
+		return nil
+	}
+	for _, s := range now.GetServers() {
+		if s.GetName() == server {
+			return s.GetStartingSince()
+		}
+	}
+	return nil
+}
+
+func starting(of string, since *timestamppb.Timestamp) symptom {
+	return symptom{
+		stateWarning, of, "its program is still starting, for " + startingFor(since.AsTime()),
+		"look again in a while: the first start of an npx server installs it",
+	}
 }
 
 func lastError(s *gatewayv1.ServerStatus) string {
