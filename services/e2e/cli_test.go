@@ -239,7 +239,14 @@ func TestCommandLineLooks(t *testing.T) {
 	})
 	t.Run("policy explain", func(t *testing.T) {
 		ran := d.sluice(t, "policy", "explain", "--server", "demo", "--tool", "delete_note")
-		holds(t, ran, 0, ran.Stdout, "deny  denied_by_rule\n", "Rule starter/tools.delete_note matches", "reason: notes are kept")
+		holds(t, ran, 0, ran.Stdout, "deny  denied_by_rule\n", "Rule starter/tools.delete_note matches", "reason: notes are kept", "\nrules that did not decide: ")
+		if n := strings.Count(ran.Stdout, "starter/tools."); n != 2 { // of the sentence and of the table
+			t.Errorf("%d rules are named without --all:\n%s", n, ran.Stdout)
+		}
+		all := d.sluice(t, "policy", "explain", "--server", "demo", "--tool", "delete_note", "--all")
+		holds(t, all, 0, all.Stdout, "Rule starter/tools.delete_note matches", "starter/tools.list_notes ")
+		limited := d.sluice(t, "policy", "explain", "--server", "demo", "--tool", "create_note")
+		holds(t, limited, 0, limited.Stdout, "limit: 4 in 1m0s", "starter/tools.create_note ")
 		e := decode[struct {
 			Decision struct{ Effect string }
 			Why      string

@@ -89,6 +89,9 @@ func (s *Service) serverStatuses() (all []*gatewayv1.ServerStatus) {
 		if until := up.RestsUntil(); !until.IsZero() {
 			status.RestsUntil = timestamppb.New(until)
 		}
+		if since := up.StartingSince(); !since.IsZero() {
+			status.StartingSince = timestamppb.New(since)
+		}
 		if _, ok := s.holds[name]; ok {
 			r := s.held(name)
 			status.Sandbox = &gatewayv1.Sandbox{By: r.By, Held: r.Held, NotHeld: slices.Concat(r.NotHeld, r.Opened), Why: r.Why}

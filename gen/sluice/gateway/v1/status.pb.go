@@ -520,7 +520,10 @@ type ServerStatus struct {
 	RestsUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=rests_until,json=restsUntil,proto3" json:"rests_until,omitempty"`
 	// The revisions of MCP that it was found to speak, newest first; empty where
 	// it has not been asked.
-	Revisions     []string `protobuf:"bytes,7,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	Revisions []string `protobuf:"bytes,7,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	// When the oldest start of its program began that is still under way, of any
+	// caller; absent if none is, and for a server that is not a program of ours.
+	StartingSince *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=starting_since,json=startingSince,proto3" json:"starting_since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -600,6 +603,13 @@ func (x *ServerStatus) GetRestsUntil() *timestamppb.Timestamp {
 func (x *ServerStatus) GetRevisions() []string {
 	if x != nil {
 		return x.Revisions
+	}
+	return nil
+}
+
+func (x *ServerStatus) GetStartingSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartingSince
 	}
 	return nil
 }
@@ -716,7 +726,7 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\x04done\x18\x01 \x01(\bR\x04done\x12\x1a\n" +
 	"\bsegments\x18\x02 \x01(\x05R\bsegments\x12\x18\n" +
 	"\arecords\x18\x03 \x01(\x03R\arecords\x12\x16\n" +
-	"\x06broken\x18\x04 \x03(\tR\x06broken\"\x8d\x02\n" +
+	"\x06broken\x18\x04 \x03(\tR\x06broken\"\xd0\x02\n" +
 	"\fServerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\ttransport\x18\x02 \x01(\tR\ttransport\x12\x1b\n" +
@@ -726,7 +736,8 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\asandbox\x18\x05 \x01(\v2\x1a.sluice.gateway.v1.SandboxR\asandbox\x12;\n" +
 	"\vrests_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"restsUntil\x12\x1c\n" +
-	"\trevisions\x18\a \x03(\tR\trevisions\"Z\n" +
+	"\trevisions\x18\a \x03(\tR\trevisions\x12A\n" +
+	"\x0estarting_since\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\rstartingSince\"Z\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x12\n" +
 	"\x04held\x18\x02 \x03(\tR\x04held\x12\x19\n" +
@@ -771,11 +782,12 @@ var file_sluice_gateway_v1_status_proto_depIdxs = []int32{
 	4,  // 8: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
 	7,  // 9: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
 	8,  // 10: sluice.gateway.v1.ServerStatus.rests_until:type_name -> google.protobuf.Timestamp
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	8,  // 11: sluice.gateway.v1.ServerStatus.starting_since:type_name -> google.protobuf.Timestamp
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_status_proto_init() }

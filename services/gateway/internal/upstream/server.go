@@ -66,6 +66,14 @@ func (s *Server) RestsUntil() time.Time {
 	return until
 }
 
+// StartingSince is when the oldest start of its program began that is under way; zero if none is.
+func (s *Server) StartingSince() time.Time {
+	if starter, ok := s.transport.(Starter); ok {
+		return starter.StartingSince()
+	}
+	return time.Time{}
+}
+
 // LastError says why the last request had no usable answer; empty where it had
 // one, or none was made. It is the same for every principal's eyes: it holds
 // nothing that a server wrote, and nothing of a request.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -80,6 +81,12 @@ type Transport interface {
 	ToolsChanged() <-chan struct{}
 	// Close ends every connection and waits for what it started.
 	Close() error
+}
+
+// A Starter is a [Transport] that starts programs.
+type Starter interface {
+	// StartingSince is when the oldest start began that is under way, of any principal; zero if none is.
+	StartingSince() time.Time
 }
 
 // A Conn is one session over a [Transport]. Nobody uses it but a [Session]. It is safe

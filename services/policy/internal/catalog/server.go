@@ -133,6 +133,18 @@ type Stop struct {
 	Time time.Time `json:"time"`
 }
 
+// ListedNow returns the names of the tools in the newest whole lists, sorted; not nil.
+func (s *Server) ListedNow() []string {
+	out := []string{}
+	for name, tool := range s.Tools {
+		if slices.ContainsFunc(tool.Definitions, func(d Definition) bool { return len(d.Whole) > 0 }) {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // with returns a server with other tools in place of those of the same names.
 func (s *Server) with(tools map[string]*Tool) *Server {
 	out := *s

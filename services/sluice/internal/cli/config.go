@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,12 +51,12 @@ func (t *tool) configCheck() *cobra.Command {
 	return &cobra.Command{
 		Use: "check", Short: "Check the configuration, its secrets and its policies, and show what would run",
 		Args: args(cobra.NoArgs),
-		RunE: func(*cobra.Command, []string) error {
+		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()
 			if err != nil {
 				return err
 			}
-			warnings, err := resolveAll(f)
+			warnings, err := resolveAll(f, inventoryOf(c.Context(), f))
 			if err != nil {
 				return err
 			}
@@ -69,29 +71,61 @@ func (t *tool) configCheck() *cobra.Command {
 
 // resolveAll does what the roles do when they start, short of starting: it
 // resolves secrets, loads the policies and, where the roles share a process, the
-// certificates. It returns what is to be said although nothing is wrong.
-func resolveAll(f *config.File) (warnings []string, err error) {
+// certificates. It returns warnings too, among them the names in policies that are not in the inventory.
+func resolveAll(f *config.File, inventory map[string][]string) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
 	serves, gerr := gateway.FromFile(f, app.Env)
 	warnings = serves.MissingPrograms(app.Env)
 	errs := []error{perr, checkTokens(decides.Tokens), gerr, checkGRPC(f), checkMCP(f)}
-	if len(f.Policies) > 0 {
-		paths := make([]string, len(f.Policies))
-		for i, p := range f.Policies {
-			paths[i] = f.Path(p)
+	said, err := checkPolicies(f, inventory)
+	return append(warnings, said...), errors.Join(append(errs, err)...)
+}
+
+// checkPolicies loads the policy documents of the configuration. A configuration with servers and no policy is an
+// error, because `up` and the policy role do not start with it; without servers `up` makes a policy.
+func checkPolicies(f *config.File, inventory map[string][]string) (warnings []string, err error) {
+	if len(f.Policies) == 0 {
+		switch {
+		case f.Apart(): // the policy role may have a file of its own
+			return []string{"no policies are configured: the policy role does not start with this file; name files or folders under `policies`"}, nil
+		case len(f.Servers) > 0:
+			return nil, errNoPolicies
+		default:
+			return nil, nil
 		}
-		documents, err := policy.ReadDocuments(paths)
-		errs = append(errs, err)
-		for _, found := range policy.LintFor(withGenerated(f), documents) {
-			text := placeOf(found) + adviceOf(found)
-			if refuses(found) {
-				errs = append(errs, errors.New(text))
-			} else {
-				warnings = append(warnings, text)
-			}
+	}
+	paths := make([]string, len(f.Policies))
+	for i, p := range f.Policies {
+		paths[i] = f.Path(p)
+	}
+	documents, err := policy.ReadDocuments(paths)
+	errs := []error{err}
+	for _, found := range append(policy.LintFor(withGenerated(f), documents), policy.UnknownNames(documents, inventory)...) {
+		text := placeOf(found) + adviceOf(found)
+		if refuses(found) {
+			errs = append(errs, errors.New(text))
+		} else {
+			warnings = append(warnings, text)
 		}
 	}
 	return warnings, errors.Join(errs...)
+}
+
+var errNoPolicies = errors.New("no policies are configured, so every call would be refused: name files or folders under `policies`; `policy suggest` writes a first policy for a server")
+
+// inventoryOf returns the servers of the configuration, or those that `up` serves without one, and the tools that each
+// has listed as far as the data folder has them. Nothing is asked of a running mesh.
+func inventoryOf(ctx context.Context, f *config.File) map[string][]string {
+	known := policy.ListedTools(ctx, f, app.Env)
+	names := slices.Collect(maps.Keys(f.Servers))
+	if len(names) == 0 && !f.Apart() {
+		names = []string{demoName, agentsName}
+	}
+	out := make(map[string][]string, len(names))
+	for _, name := range names {
+		out[name] = known[name]
+	}
+	return out
 }
 
 // sandboxesOf tries what the kernel would hold of servers over stdio here.
@@ -171,6 +205,13 @@ func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report,
 	}
 	for _, name := range out.Policies {
 		rows = append(rows, []string{"policy", name})
+	}
+	if len(out.Policies) == 0 {
+		none := "none"
+		if len(out.Servers) == 0 && !out.Apart {
+			none = "none: " + t.command("up") + " makes starter policies in " + filepath.Join(out.Data, "policies")
+		}
+		rows = append(rows, []string{"policy", none})
 	}
 	if len(out.Servers) == 0 {
 		rows = append(rows, []string{"server", "none: " + t.command("up") + " serves its demo server"})

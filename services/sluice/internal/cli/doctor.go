@@ -17,8 +17,10 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/internal/app"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
@@ -81,8 +83,8 @@ It ends with 1 where something has to be mended. Of warnings it does not.`,
 
 // examine looks at everything, and goes on where something is wrong.
 func (t *tool) examine(ctx context.Context, f *config.File) []symptom {
-	out := append(t.examineFile(f), examineCertificates(f, time.Now())...)
 	h := t.askAll(ctx, f)
+	out := append(t.examineFile(f, t.inventoryOf(ctx, f, h)), examineCertificates(f, time.Now())...)
 	out = append(out, t.examineMesh(h)...)
 	if h.silence == nil {
 		out = append(out, t.examineServers(ctx, f, h.gateway.GetServers())...)
@@ -90,10 +92,37 @@ func (t *tool) examine(ctx context.Context, f *config.File) []symptom {
 	return out
 }
 
+// inventoryOf returns the servers and their tools: as the running mesh lists them, else as the data folder has them.
+func (t *tool) inventoryOf(ctx context.Context, f *config.File, h heard) map[string][]string {
+	out := inventoryOf(ctx, f)
+	if h.silence != nil {
+		return out
+	}
+	client, done, err := t.catalogClient()
+	if err != nil {
+		return out
+	}
+	defer done()
+	tools, err := t.allTools(ctx, client, &policyv1.ListToolsRequest{PageSize: maxCatalogPage})
+	if err != nil {
+		return out
+	}
+	listed := make(map[string][]string)
+	for _, one := range tools {
+		if one.GetListedNow() {
+			listed[one.GetServer()] = append(listed[one.GetServer()], one.GetName())
+		}
+	}
+	for name := range out {
+		out[name] = listed[name] // nil: it was not listed yet, or has no tool
+	}
+	return out
+}
+
 // examineFile looks at the configuration, as `config check` does.
-func (t *tool) examineFile(f *config.File) (out []symptom) {
+func (t *tool) examineFile(f *config.File, inventory map[string][]string) (out []symptom) {
 	of := cmp.Or(f.Name(), "configuration")
-	warnings, err := resolveAll(f)
+	warnings, err := resolveAll(f, inventory)
 	if err != nil {
 		for line := range strings.SplitSeq(err.Error(), "\n") {
 			out = append(out, symptom{stateProblem, of, line, "mend it, and look again with " + t.command("config check")})
@@ -217,24 +246,63 @@ func (t *tool) examineServer(ctx context.Context, f *config.File, s *gatewayv1.S
 		return symptom{stateProblem, of, "it was not reached many times in a row: " + s.GetLastError(), "is it up, and the address right? It is tried again by itself"}
 	}
 	if secret != "" {
-		ctx, cancel := context.WithTimeout(ctx, serverTimeout)
-		defer cancel()
-		n, more, err := t.listAs(ctx, f, s.GetName(), secret)
-		switch {
-		case errors.Is(err, context.DeadlineExceeded):
-			return symptom{stateProblem, of, fmt.Sprintf("it gave no answer within %v", serverTimeout) + lastError(s), "the gateway's log says more"}
-		case err != nil:
-			return symptom{stateProblem, of, err.Error() + lastError(s), "the gateway's log says more"}
-		case n == 0 && more == "":
-			return symptom{stateWarning, of, "the agent sees no tool of it", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for it"}
-		default:
-			return symptom{State: stateOK, Of: of, Found: fmt.Sprintf("the agent sees %d tools", n) + more + lastError(s)}
-		}
+		return t.examineAsAgent(ctx, f, s, secret)
+	}
+	if since := s.GetStartingSince(); since != nil {
+		return starting(of, since)
 	}
 	if s.GetLastError() != "" {
 		return symptom{State: stateWarning, Of: of, Found: "its last request had no usable answer: " + s.GetLastError()}
 	}
 	return symptom{State: stateOK, Of: of, Found: "nothing is known against it"}
+}
+
+// examineAsAgent looks at what the agent finds at a server. A server that gives no list is a problem, unless its
+// program is still starting.
+func (t *tool) examineAsAgent(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) symptom {
+	of := "server " + s.GetName()
+	listing, cancel := context.WithTimeout(ctx, serverTimeout)
+	defer cancel()
+	n, more, err := t.listAs(listing, f, s.GetName(), secret)
+	if err != nil {
+		if since := t.startingSince(ctx, f, s.GetName()); since != nil {
+			return starting(of, since)
+		}
+	}
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return symptom{stateProblem, of, fmt.Sprintf("it gave no answer within %v", serverTimeout) + lastError(s), "the gateway's log says more"}
+	case err != nil:
+		return symptom{stateProblem, of, err.Error() + lastError(s), "the gateway's log says more"}
+	case n == 0 && more == "":
+		return symptom{stateWarning, of, "the agent sees no tool of it", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for it"}
+	default:
+		return symptom{State: stateOK, Of: of, Found: fmt.Sprintf("the agent sees %d tools", n) + more + lastError(s)}
+	}
+}
+
+// startingSince asks the gateway since when the program of a server is starting; nil if none is.
+func (t *tool) startingSince(ctx context.Context, f *config.File, server string) *timestamppb.Timestamp {
+	own := *t // others ask at the same time
+	ctx, cancel := ask(ctx)
+	defer cancel()
+	now, err := own.gatewayStatus(ctx, f)
+	if err != nil {
+		return nil
+	}
+	for _, s := range now.GetServers() {
+		if s.GetName() == server {
+			return s.GetStartingSince()
+		}
+	}
+	return nil
+}
+
+func starting(of string, since *timestamppb.Timestamp) symptom {
+	return symptom{
+		stateWarning, of, "its program is still starting, for " + startingFor(since.AsTime()),
+		"look again in a while: the first start of an npx server installs it",
+	}
 }
 
 func lastError(s *gatewayv1.ServerStatus) string {

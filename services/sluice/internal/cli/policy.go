@@ -10,9 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/protobuf/encoding/protojson"
-
-	"github.com/go-json-experiment/json/jsontext"
 
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
@@ -31,11 +28,12 @@ func (t *tool) policyLint() *cobra.Command {
 	return &cobra.Command{
 		Use:   "lint FILE...",
 		Short: "Check that documents load together; nothing is sent anywhere",
-		Long: `Check that documents load together, with --config also whether there are people who
-can give each approval. Nothing is sent anywhere. It fails where a document would not
-load; a warning alone is no failure.`,
+		Long: `Check that documents load together. With --config also whether there are people who can
+give each approval, whether the servers that they name are configured, and whether the
+tools were listed when the mesh ran last. Nothing is sent anywhere. It fails if a
+document would not load; a warning alone is no failure.`,
 		Args: args(cobra.MinimumNArgs(1)),
-		RunE: func(_ *cobra.Command, given []string) error {
+		RunE: func(c *cobra.Command, given []string) error {
 			documents, err := policy.ReadDocuments(given)
 			if err != nil {
 				return err
@@ -47,7 +45,8 @@ load; a warning alone is no failure.`,
 			if err != nil {
 				return err
 			}
-			return t.printFindings(policy.LintFor(withGenerated(f), documents), len(documents))
+			unknown := policy.UnknownNames(documents, inventoryOf(c.Context(), f))
+			return t.printFindings(append(policy.LintFor(withGenerated(f), documents), unknown...), len(documents))
 		},
 	}
 }
@@ -183,6 +182,7 @@ type explainFlags struct {
 	paramsJSON             string
 	arg                    []string
 	args                   string
+	all                    bool
 }
 
 // call is what the flags describe, but for its params.
@@ -243,6 +243,7 @@ func (t *tool) policyExplain() *cobra.Command {
 	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE, as the command call takes it")
 	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads it from standard input")
 	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object with the arguments inside")
+	flags.BoolVar(&f.all, "all", false, "print every rule that was considered, not only those that decided")
 	_ = c.MarkFlagRequired("server")
 	c.MarkFlagsOneRequired("tool", "prompt", "uri", "method")
 	c.MarkFlagsMutuallyExclusive("tool", "prompt", "uri")
@@ -277,7 +278,7 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	if err != nil {
 		return t.explain(err)
 	}
-	if err := t.printExplanation(resp, params != ""); err != nil {
+	if err := t.printExplanation(resp, params != "", flags.all); err != nil {
 		return err
 	}
 	t.noteServer(ctx, f, flags.server)
@@ -305,46 +306,6 @@ func (t *tool) noteServer(ctx context.Context, f *config.File, name string) {
 		strconv.Quote(name), orDash(strings.Join(known, ", ")))
 }
 
-// printExplanation prints an explanation of a call of which the arguments are known, or
-// not.
-func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, known bool) error {
-	if t.json() {
-		raw, err := protojson.Marshal(e)
-		if err != nil {
-			return fmt.Errorf("print the answer: %w", err)
-		}
-		return t.printJSON(jsontext.Value(raw))
-	}
-	d := e.GetDecision()
-	t.printf("%s  %s", effectName(d.GetEffect()), enum.Given(d.GetCode()))
-	t.printf("%s", e.GetWhy())
-	if d.GetMessage() != "" {
-		t.printf("reason: %s", d.GetMessage())
-	}
-	if terms := d.GetApproval(); terms != nil {
-		t.printf("approval: %s", termsText(terms))
-		if terms.GetGrant() == nil {
-			t.printNoGrant(e.GetRules(), known)
-		}
-	}
-	if d.GetIdempotent() {
-		fmt.Fprintln(t.out, "idempotent: it may be sent again where what came of it is not known")
-	}
-	for _, l := range d.GetLimits() {
-		t.printf("limit: %s in %s per %s, by %s", l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
-	}
-	var rows [][]string
-	for _, r := range e.GetRules() {
-		var checks []string
-		for _, c := range r.GetChecks() {
-			checks = append(checks, checkText(c))
-		}
-		rows = append(rows, []string{ruleName(r.GetRule()), effectName(r.GetEffect()), strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")})
-	}
-	fmt.Fprintln(t.out)
-	return t.table([]string{"RULE", "ACTION", "MATCHED", "CHECKS"}, rows)
-}
-
 // termsText is what an approval takes, in one line.
 func termsText(terms *policyv1.ApprovalTerms) string {
 	parts := []string{"by " + viewtext.Who(terms)}
@@ -362,50 +323,4 @@ func termsText(terms *policyv1.ApprovalTerms) string {
 		parts = append(parts, text)
 	}
 	return strings.Join(parts, "; ")
-}
-
-// printNoGrant says why rules that can give a grant give none.
-func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, known bool) {
-	for _, r := range rules {
-		for _, c := range r.GetChecks() {
-			switch {
-			case c.GetName() != conditionCheck || c.GetHeld():
-			case known:
-				t.printf("no grant: this call would be approved by itself, for %s gives a grant where %s; that is %s",
-					ruleName(r.GetRule()), c.GetWant(), c.GetGot())
-			default:
-				t.printf("no grant: %s gives one where %s: give --arg NAME=VALUE to learn whether that holds", ruleName(r.GetRule()), c.GetWant())
-			}
-		}
-	}
-}
-
-// conditionCheck is the name of the check of a grant's condition.
-const conditionCheck = "grant.where"
-
-// checkText is a check in a few words, with why a condition can't be told.
-func checkText(c *policyv1.Check) string {
-	text := fmt.Sprintf("%s %s=%s", mark(c.GetHeld()), c.GetName(), c.GetWant())
-	if c.GetName() == conditionCheck && c.GetGot() != strconv.FormatBool(c.GetHeld()) {
-		text += " (" + c.GetGot() + ")"
-	}
-	return text
-}
-
-func mark(held bool) string {
-	if held {
-		return "✓"
-	}
-	return "✗"
-}
-
-func effectName(e policyv1.Effect) string {
-	return orDash(enum.Given(e))
-}
-
-func ruleName(r *policyv1.RuleRef) string {
-	if r.GetDocument() == "" {
-		return "-"
-	}
-	return r.GetDocument() + "/" + r.GetRule()
 }

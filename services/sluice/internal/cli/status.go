@@ -167,7 +167,9 @@ type serverStatus struct {
 	LastError string `json:"lastError,omitzero"`
 	// RestsUntil is until when nothing is sent to it; zero where it does not rest.
 	RestsUntil time.Time `json:"restsUntil,omitzero"`
-	Revisions  []string  `json:"revisions,omitempty"`
+	// StartingSince is when its program was started that is not ready yet; zero if none is starting.
+	StartingSince time.Time `json:"startingSince,omitzero"`
+	Revisions     []string  `json:"revisions,omitempty"`
 	// Sandbox is what the kernel holds of it; nil for one that is no program of ours.
 	Sandbox *sandbox.Report `json:"sandbox,omitempty"`
 }
@@ -181,10 +183,18 @@ func (s serverStatus) String() string {
 	if !s.RestsUntil.IsZero() {
 		line += "; not reached many times in a row, is tried again at " + s.RestsUntil.Format(time.TimeOnly)
 	}
+	if !s.StartingSince.IsZero() {
+		line += "; still starting, for " + startingFor(s.StartingSince)
+	}
 	if s.LastError != "" {
 		line += "; last error: " + s.LastError
 	}
 	return line
+}
+
+// startingFor is how long a start has taken, in whole seconds.
+func startingFor(since time.Time) string {
+	return max(0, time.Since(since)).Truncate(time.Second).String()
 }
 
 // printStatus prints what was heard. Where the gateway said nothing that is what the
@@ -204,6 +214,9 @@ func (t *tool) printStatus(h heard) error {
 		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), Revisions: s.GetRevisions()}
 		if until := s.GetRestsUntil(); until != nil {
 			line.RestsUntil = until.AsTime().Local()
+		}
+		if since := s.GetStartingSince(); since != nil {
+			line.StartingSince = since.AsTime().Local()
 		}
 		if box := s.GetSandbox(); box != nil {
 			line.Sandbox = &sandbox.Report{By: box.GetBy(), Held: box.GetHeld(), NotHeld: box.GetNotHeld(), Why: box.GetWhy()}

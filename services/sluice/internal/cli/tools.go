@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 )
 
 // listedTool is a tool as the agent may see it.
@@ -20,29 +22,81 @@ type listedTool struct {
 
 func (t *tool) tools() *cobra.Command {
 	return &cobra.Command{
-		Use:               "tools [SERVER]",
-		Short:             "List the tools that the agent may see",
+		Use:   "tools [SERVER]",
+		Short: "List the tools that the agent may see",
+		Long: `List the tools that the agent may see, of one server or of all. A server that gives no
+list is named on standard error; the tools of the others are printed all the same, and
+the command ends with 1.`,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: t.completeServer,
 		RunE: func(c *cobra.Command, given []string) error {
-			servers := given
-			if len(servers) == 0 {
-				var err error
-				if servers, err = t.everyServer(c.Context()); err != nil {
-					return err
-				}
-			}
-			all := []listedTool{}
-			for _, server := range servers {
-				tools, err := t.toolsOf(c.Context(), server)
+			if len(given) == 1 {
+				tools, err := t.toolsOf(c.Context(), given[0])
 				if err != nil {
 					return err
 				}
-				all = append(all, tools...)
+				return t.printTools(tools)
 			}
-			return t.printTools(all)
+			servers, err := t.everyServer(c.Context())
+			if err != nil {
+				return err
+			}
+			return t.printEvery(t.toolsOfEach(c.Context(), servers))
 		},
 	}
+}
+
+// listTimeout bounds the list of one server among those of all.
+const listTimeout = 30 * time.Second
+
+// serverTools are the tools of a server, or why there are none to show.
+type serverTools struct {
+	server string
+	tools  []listedTool
+	err    error
+}
+
+// toolsOfEach lists the tools of each server, of [maxExamined] at a time.
+func (t *tool) toolsOfEach(ctx context.Context, servers []string) []serverTools {
+	out := make([]serverTools, len(servers))
+	var group errgroup.Group
+	group.SetLimit(maxExamined)
+	for i, server := range servers {
+		own := *t // each question knows for itself whom it asked
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, listTimeout)
+			defer cancel()
+			tools, err := own.toolsOf(ctx, server)
+			if errors.Is(err, context.DeadlineExceeded) {
+				err = fmt.Errorf("it gave no answer within %v", listTimeout)
+			}
+			out[i] = serverTools{server: server, tools: tools, err: err}
+			return nil
+		})
+	}
+	_ = group.Wait() // what went wrong is in the answers
+	return out
+}
+
+// printEvery prints the tools of the servers that listed them, and on standard error why others did not.
+func (t *tool) printEvery(found []serverTools) error {
+	all, failed := []listedTool{}, false
+	for _, f := range found {
+		all = append(all, f.tools...)
+		failed = failed || f.err != nil
+	}
+	if err := t.printTools(all); err != nil {
+		return err
+	}
+	for _, f := range found {
+		if f.err != nil {
+			_ = oneLine(t.errOut, "sluice: the tools of %s are not among these: %v; %s says what is wrong with it", f.server, f.err, t.command("doctor"))
+		}
+	}
+	if failed {
+		return errSilent
+	}
+	return nil
 }
 
 func (t *tool) toolsOf(ctx context.Context, server string) ([]listedTool, error) {

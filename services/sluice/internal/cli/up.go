@@ -193,7 +193,7 @@ func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *sl
 // alone what is there. It tells whether that of the demo is as it was made.
 func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 	if !demo {
-		return false, errors.New("no policy document is configured: name files or folders under `policies`")
+		return false, errNoPolicies
 	}
 	asMade := false
 	for name, policy := range map[string]string{"starter.yaml": starterPolicy, "agents.yaml": agentsPolicy} {

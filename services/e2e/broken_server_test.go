@@ -1,0 +1,67 @@
+package e2e_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+const brokenServers = `  raw: {http: {url: %q}}
+  away: {http: {url: "http://127.0.0.1:1/mcp"}}
+  ended: {stdio: {command: [sh, -c, "exit 3"]}}
+  mute: {http: {url: %q}}`
+
+// Servers that are away, end at once or answer without a list leave the tools of others in the list.
+func TestTools_OfOthersAreListedWhenServersAreBroken(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, tools)
+	mute := rawmcp.Start(t, `"none"`)
+	s := stack.Write(t, stack.Options{Servers: fmt.Sprintf(brokenServers, up.URL, mute.URL), Policy: openPolicy})
+	p := stack.Start(t, s)
+	list := func(args ...string) stack.Ran {
+		return stack.Run(t, stack.Command{
+			Args: append([]string{"tools", "--config", s.Config, "--addr", p.GRPC}, args...),
+			Env:  []string{"SLUICE_URL=" + p.URL, "SLUICE_TOKEN=" + stack.AgentToken},
+		})
+	}
+	one := list("raw")
+	holds(t, one, 0, one.Stdout, "SERVER", "raw ")
+	tokens := t.TempDir()
+	if err := os.Mkdir(filepath.Join(tokens, "tokens"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(tokens, "tokens", "agent"), stack.AgentToken)
+	write(t, filepath.Join(tokens, "tokens", "operator"), stack.OperatorToken)
+	all := stack.Run(t, stack.Command{
+		Args: []string{"tools", "--config", s.Config, "--addr", p.GRPC, "--data", tokens}, Env: []string{"SLUICE_URL=" + p.URL},
+	})
+	holds(t, all, 1, all.Stderr, "sluice: the tools of away are not among these: ", "sluice: the tools of ended are not among these: ", "`sluice doctor` says what is wrong with it")
+	if rest, _ := strings.CutPrefix(one.Stdout, "SERVER"); !strings.Contains(all.Stdout, strings.TrimSpace(strings.Split(rest, "\n")[1])) {
+		t.Errorf("the tools of raw are not listed:\n%s", all.Stdout)
+	}
+	if broken := list("away"); broken.Code != 1 {
+		t.Errorf("a broken server by its name: %+v", broken)
+	}
+}
+
+// A server whose program does not answer yet is starting: status and doctor say so, and doctor does not end with 1.
+func TestDoctor_StartingServerIsNoProblem(t *testing.T) {
+	t.Parallel()
+	s := stack.Write(t, stack.Options{Servers: `  slow: {stdio: {command: [sleep, "600"]}}`, Policy: openPolicy})
+	p := stack.Start(t, s)
+	status := func() string {
+		return stack.Run(t, stack.Command{Args: []string{"status", "--config", s.Config, "--addr", p.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}).Stdout
+	}
+	eventually.Holds(t, "status says that it is starting", func() bool { return strings.Contains(status(), "; still starting, for ") })
+	code, found := doctor(t, "SLUICE_CONFIG="+s.Config, "SLUICE_ADDR="+p.GRPC, "SLUICE_URL="+p.URL, "SLUICE_TOKEN="+stack.OperatorToken, "SLUICE_AGENT_TOKEN="+stack.AgentToken)
+	slow := found["warning server slow"]
+	if code != 0 || !strings.Contains(slow.Found, "its program is still starting, for ") || !strings.Contains(slow.Do, "look again") {
+		t.Errorf("doctor ended with %d: %+v", code, found)
+	}
+}

@@ -1,0 +1,22 @@
+package sqlstore
+
+import (
+	"database/sql"
+	"fmt"
+	"net/url"
+	"os"
+)
+
+// OpenReadOnly opens SQLite's file for reading alone, also while another process writes to it. A missing file is
+// [os.ErrNotExist]. The caller closes it.
+func OpenReadOnly(file string) (*sql.DB, error) {
+	if _, err := os.Stat(file); err != nil {
+		return nil, fmt.Errorf("open the store: %w", err)
+	}
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: file}).EscapedPath()+"?mode=ro&_pragma=busy_timeout(1000)")
+	if err != nil {
+		return nil, fmt.Errorf("open the store %s: %w", file, err)
+	}
+	db.SetMaxOpenConns(1)
+	return db, nil
+}

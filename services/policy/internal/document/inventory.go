@@ -1,0 +1,29 @@
+package document
+
+import (
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// UnknownNames returns where documents name a server or a tool that the inventory does not have. A document that does
+// not load is left out: [ParseSet] says why.
+func UnknownNames(files []File, inventory engine.Inventory) strictyaml.Errors {
+	var out strictyaml.Errors
+	for _, f := range files {
+		r, d, err := parse(f.Path, f.Text, nil)
+		if err != nil {
+			continue
+		}
+		for _, fault := range inventory.Faults(&d) {
+			at := fault.Field
+			if fault.Rule >= 0 {
+				at = r.places[fault.Rule]
+				if fault.Field != "" {
+					at += "." + fault.Field
+				}
+			}
+			out = append(out, r.source.Problem(at, fault.Message, fault.Suggestion))
+		}
+	}
+	return out
+}

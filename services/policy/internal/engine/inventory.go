@@ -1,0 +1,120 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
+)
+
+// An Inventory says which servers are configured, and the names of the tools that each lists. A server whose tools are
+// not known has nil.
+type Inventory map[string][]string
+
+// ownTools are tools of the mesh itself, which no server lists.
+var ownTools = []string{modelTool, "sluice_approval_wait"}
+
+// Faults returns as warnings which names of a document, which has no faults, stand for no configured server and no
+// listed tool. A rule for other methods than tools/call, and a pattern that begins with `*` or `?`, are not looked at.
+func (in Inventory) Faults(d *Document) []Fault {
+	home := in.among(slices.Sorted(maps.Keys(in)), d.Server)
+	if len(home) == 0 {
+		return []Fault{in.noServer(-1, "server", d.Server)}
+	}
+	var faults []Fault
+	for i := range d.Rules {
+		faults = append(faults, in.ruleFaults(d, i, home)...)
+	}
+	return faults
+}
+
+// among returns the servers that a pattern stands for; all of them where it is empty.
+func (in Inventory) among(servers []string, pattern string) []string {
+	if pattern == "" {
+		return servers
+	}
+	g, _, _ := compileGlob(pattern) // has no faults
+	return slices.DeleteFunc(slices.Clone(servers), func(name string) bool { return !g.match(name) })
+}
+
+func (in Inventory) noServer(rule int, field, pattern string) Fault {
+	return Fault{
+		Rule: rule, Field: field, Warning: true,
+		Message:    fmt.Sprintf("no configured server is called %q", pattern),
+		Suggestion: strictyaml.Suggest(pattern, slices.Sorted(maps.Keys(in))),
+	}
+}
+
+// ruleFaults looks at the names in one rule of a document about the servers of home.
+func (in Inventory) ruleFaults(d *Document, rule int, home []string) []Fault {
+	r := &d.Rules[rule]
+	if r.Tool != "" {
+		return in.toolFaults(rule, "", r.Tool, home)
+	}
+	var faults []Fault
+	servers := home
+	if len(r.Match.Server) > 0 {
+		servers = nil
+	}
+	for i, pattern := range r.Match.Server {
+		found := in.among(home, pattern)
+		if servers = append(servers, found...); len(found) > 0 {
+			continue
+		}
+		fault := in.noServer(rule, strictyaml.Index("match.server", i), pattern)
+		if len(in.among(slices.Collect(maps.Keys(in)), pattern)) > 0 {
+			fault.Message = fmt.Sprintf("the document is about %q alone, so the rule matches no call of %q", d.Server, pattern)
+			fault.Suggestion = "move the rule into a document for that server"
+		}
+		faults = append(faults, fault)
+	}
+	for i, pattern := range r.Match.Tool {
+		faults = append(faults, in.toolFaults(rule, strictyaml.Index("match.tool", i), pattern, servers)...)
+	}
+	return faults
+}
+
+// toolFaults looks at the name of a tool, or a pattern for names, in a rule about the servers.
+func (in Inventory) toolFaults(rule int, field, pattern string, servers []string) []Fault {
+	g, _, _ := compileGlob(pattern) // has no faults
+	if field == "" {
+		g = glob{prefix: pattern, exact: true}
+	}
+	if g.prefix == "" || len(servers) == 0 || slices.ContainsFunc(ownTools, g.match) {
+		return nil
+	}
+	known := true
+	for _, name := range servers {
+		known = known && in[name] != nil
+		if slices.ContainsFunc(in[name], g.match) {
+			return nil
+		}
+	}
+	f := Fault{Rule: rule, Field: field, Warning: true}
+	server, tool, joint := strings.Cut(pattern, "__")
+	if _, configured := in[server]; joint && configured {
+		f.Message = fmt.Sprintf("%q is a name at /mcp, where the names of servers stand before those of their tools; rules have the server's own name, so this matches no call", pattern)
+		f.Suggestion = fmt.Sprintf("write the tool as %q, for the server %q", tool, server)
+		return []Fault{f}
+	}
+	if !known {
+		return nil
+	}
+	f.Message = fmt.Sprintf("no tool called %q was listed by %s", pattern, strings.Join(servers, ", "))
+	if names := in.toolsOf(servers); len(names) > 0 {
+		if best, ok := strictyaml.Closest(pattern, names); ok {
+			f.Suggestion = fmt.Sprintf("did you mean %q?", best)
+		}
+	}
+	return []Fault{f}
+}
+
+func (in Inventory) toolsOf(servers []string) []string {
+	var names []string
+	for _, server := range servers {
+		names = append(names, in[server]...)
+	}
+	return names
+}

@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+)
+
+// printExplanation prints an explanation of a call of which the arguments are known, or
+// not: the rules that decided, with all every rule that was considered.
+func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, known, all bool) error {
+	if t.json() {
+		raw, err := protojson.Marshal(e)
+		if err != nil {
+			return fmt.Errorf("print the answer: %w", err)
+		}
+		return t.printJSON(jsontext.Value(raw))
+	}
+	t.printDecided(e, known)
+	var rows [][]string
+	for _, r := range e.GetRules() {
+		if all || decided(r, e.GetDecision()) {
+			rows = append(rows, ruleRow(r))
+		}
+	}
+	if len(rows) > 0 {
+		fmt.Fprintln(t.out)
+		if err := t.table([]string{"RULE", "ACTION", "MATCHED", "CHECKS"}, rows); err != nil {
+			return err
+		}
+	}
+	if left := len(e.GetRules()) - len(rows); left > 0 {
+		t.printf("rules that did not decide: %d; --all prints them", left)
+	}
+	return nil
+}
+
+// printDecided prints the decision, and its terms and limits.
+func (t *tool) printDecided(e *policyv1.ExplainCallResponse, known bool) {
+	d := e.GetDecision()
+	t.printf("%s  %s", effectName(d.GetEffect()), enum.Given(d.GetCode()))
+	t.printf("%s", e.GetWhy())
+	if d.GetMessage() != "" {
+		t.printf("reason: %s", d.GetMessage())
+	}
+	if terms := d.GetApproval(); terms != nil {
+		t.printf("approval: %s", termsText(terms))
+		if terms.GetGrant() == nil {
+			t.printNoGrant(e.GetRules(), known)
+		}
+	}
+	if d.GetIdempotent() {
+		fmt.Fprintln(t.out, "idempotent: it may be sent again where what came of it is not known")
+	}
+	for _, l := range d.GetLimits() {
+		t.printf("limit: %s in %s per %s, by %s", l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
+	}
+}
+
+// decided reports whether a rule that was considered is the one that won, or brings a limit of the decision.
+func decided(r *policyv1.ConsideredRule, d *policyv1.Decision) bool {
+	if !r.GetMatched() {
+		return false
+	}
+	won := proto.Equal(r.GetRule(), d.GetRule()) && r.GetChainIndex() == d.GetChainIndex()
+	for _, l := range d.GetLimits() {
+		won = won || proto.Equal(r.GetRule(), l.GetRule())
+	}
+	return won
+}
+
+func ruleRow(r *policyv1.ConsideredRule) []string {
+	var checks []string
+	for _, c := range r.GetChecks() {
+		checks = append(checks, checkText(c))
+	}
+	return []string{ruleName(r.GetRule()), effectName(r.GetEffect()), strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")}
+}
+
+// printNoGrant says why rules that can give a grant give none.
+func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, known bool) {
+	for _, r := range rules {
+		for _, c := range r.GetChecks() {
+			switch {
+			case c.GetName() != conditionCheck || c.GetHeld():
+			case known:
+				t.printf("no grant: this call would be approved by itself, for %s gives a grant where %s; that is %s",
+					ruleName(r.GetRule()), c.GetWant(), c.GetGot())
+			default:
+				t.printf("no grant: %s gives one where %s: give --arg NAME=VALUE to learn whether that holds", ruleName(r.GetRule()), c.GetWant())
+			}
+		}
+	}
+}
+
+// conditionCheck is the name of the check of a grant's condition.
+const conditionCheck = "grant.where"
+
+// checkText is a check in a few words, with why a condition can't be told.
+func checkText(c *policyv1.Check) string {
+	text := fmt.Sprintf("%s %s=%s", mark(c.GetHeld()), c.GetName(), c.GetWant())
+	if c.GetName() == conditionCheck && c.GetGot() != strconv.FormatBool(c.GetHeld()) {
+		text += " (" + c.GetGot() + ")"
+	}
+	return text
+}
+
+func mark(held bool) string {
+	if held {
+		return "✓"
+	}
+	return "✗"
+}
+
+func effectName(e policyv1.Effect) string {
+	return orDash(enum.Given(e))
+}
+
+func ruleName(r *policyv1.RuleRef) string {
+	if r.GetDocument() == "" {
+		return "-"
+	}
+	return r.GetDocument() + "/" + r.GetRule()
+}
