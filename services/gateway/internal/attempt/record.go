@@ -346,10 +346,25 @@ func Unusable(status int, err error) string {
 	if errors.Is(err, intake.ErrSlow) {
 		return intake.ErrSlow.Error() + ". Whether the call ran is not known."
 	}
+	if errors.Is(err, upstream.ErrSessionLost) {
+		return lostSession(err)
+	}
+	if wrong := upstream.WhatIsWrong(err); wrong != "" && status < http.StatusMultipleChoices {
+		return "the server's answer can't be used: " + wrong + ". Whether the call ran is not known."
+	}
 	if status < http.StatusMultipleChoices {
 		return ""
 	}
 	return fmt.Sprintf("the server answered with HTTP status %d; whether the call ran is not known.", status)
+}
+
+// lostSession says what a client does whose server no longer knows the session.
+func lostSession(err error) string {
+	ran := "Whether the call ran is not known"
+	if errors.Is(err, upstream.ErrNeverSent) {
+		ran = "The call was not sent"
+	}
+	return upstream.ErrSessionLost.Error() + ", most likely because it was restarted. " + ran + ". This session ends: initialize again."
 }
 
 func unusableByLimit(limit *upstream.LimitError, err error) string {

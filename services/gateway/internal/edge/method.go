@@ -250,6 +250,10 @@ func unanswered(err error) *refusal.Refusal {
 		refused.Message = upstream.ErrBusy.Error() + "."
 	case errors.Is(err, room.ErrFull):
 		refused.Message = room.ErrFull.Error() + "; read others first."
+	case errors.Is(err, upstream.ErrSessionLost):
+		refused.Message = upstream.ErrSessionLost.Error() + "; initialize again."
+	case upstream.WhatIsWrong(err) != "":
+		refused.Message = "the server's answer can't be used: " + upstream.WhatIsWrong(err) + "."
 	}
 	return refused
 }

@@ -50,6 +50,9 @@ func (s *scanner) key(f *frame) error {
 		return err
 	}
 	if escaped {
+		if s.mend != nil && s.mend.last > f.start {
+			return s.fail(commonv1.Code_CODE_JSON_ENCODING, f.start, "a key holds half of a surrogate pair")
+		}
 		body, _ = s.unescape(s.raw[f.start:s.pos])
 	}
 	if len(body) > s.limits.KeyBytes {

@@ -84,6 +84,11 @@ func (r *reader) envelopeField(f *frame) (err error) {
 	case "result":
 		a.Result, err = r.section(inResult)
 	case "error":
+		if r.mend.isNull(r.raw[r.pos:]) {
+			err = r.value()
+			r.mend.null = item{Span{f.start, r.pos}, f.prev}
+			return err
+		}
 		a.Error, err = r.section(inError)
 	default:
 		err = r.memberValue(f)
@@ -183,7 +188,7 @@ func (r *reader) resultField(f *frame) (err error) {
 	case "inputRequests":
 		return r.inputs()
 	default:
-		err = r.memberValue(f)
+		err = r.mendable(f)
 	}
 	return err
 }

@@ -83,7 +83,10 @@ func (s *scanner) escape(i int) (int, error) {
 	}
 	low, ok := codeUnit(s.raw, i+6)
 	if !ok || utf16.DecodeRune(unit, low) == utf8.RuneError {
-		return i, s.fail(commonv1.Code_CODE_JSON_ENCODING, i, "a surrogate stands alone")
+		if s.mend.replace(s.raw, i) {
+			return i + 6, nil
+		}
+		return i, s.fail(commonv1.Code_CODE_JSON_ENCODING, i, "the message holds half of a surrogate pair")
 	}
 	return i + 12, nil
 }

@@ -37,6 +37,8 @@ type scanner struct {
 	text []byte
 	// foreign are members that only the gateway may send, in order of place.
 	foreign []item
+	// mend is what is repaired of an answer; nil for every reading but that of [Mend].
+	mend *mending
 }
 
 // A frame is the state of reading one object or array.

@@ -19,3 +19,19 @@ func Message(ctx context.Context, raw []byte, clean *scrub.Scrubber, has *room.H
 	defer end()
 	return gate.ReadAnswer(clean.Answer(raw), gate.AnswerLimits())
 }
+
+// Mended reads a message as [Message] does. If it is an answer with a fault that [gate.Mend] repairs, it is repaired in
+// raw itself; methodOf is as there.
+func Mended(ctx context.Context, raw []byte, clean *scrub.Scrubber, has *room.Holding, methodOf func(id []byte) string) (*gate.Answer, error) {
+	end, err := has.TurnFor(ctx, len(raw))
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	raw = clean.Answer(raw)
+	answer, err := gate.ReadAnswer(raw, gate.AnswerLimits())
+	if err == nil || !gate.Mend(raw, gate.AnswerLimits(), methodOf) {
+		return answer, err
+	}
+	return gate.ReadAnswer(raw, gate.AnswerLimits())
+}

@@ -27,7 +27,7 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	result := Result{Answer: answer.Message, Status: answer.Status, ID: a.ID, Decision: a.Decision, Held: a.HeldFor}
 	if err != nil {
 		result.Left = errors.Is(err, upstream.ErrLeft)
-		p.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", a.ID, "server", a.Server, "code", enum.Given(attempt.Code(err)))
+		p.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", a.ID, "server", a.Server, "code", enum.Given(attempt.Code(err)), "why", upstream.Why(answer, err))
 		p.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", a.ID, "error", err) // it may quote what a server wrote
 		result.Answer = nil
 		result.Refusal = &refusal.Refusal{ID: a.ID, Code: attempt.Code(err), Message: attempt.Unusable(answer.Status, err), PolicyRevision: a.Decision.GetPolicyRevision()}

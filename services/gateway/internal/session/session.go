@@ -263,7 +263,7 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	if !ok || sess.Key != key {
 		return nil, nil, ErrUnknown
 	}
-	if sess.Hub != nil && !sess.Hub.isOpen { // which was closed while this one was made
+	if sess.Hub != nil && !sess.Hub.isOpen || sess.lost() { // the hub was closed while this one was made
 		s.remove(sess)
 		return nil, nil, ErrUnknown
 	}
@@ -288,6 +288,10 @@ func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (se
 	defer s.mu.Unlock()
 	sess, ok := s.byID[id]
 	if !ok || sess.Key != key {
+		return nil, nil, nil, ErrUnknown
+	}
+	if sess.lost() {
+		s.remove(sess)
 		return nil, nil, nil, ErrUnknown
 	}
 	if !beside {
@@ -342,6 +346,9 @@ func (s *Store) touch(sess *Session) {
 		p.own.byUse.MoveToFront(p.at)
 	}
 }
+
+// lost reports whether the session's server no longer knows it: it has ended then, and its client opens another.
+func (sess *Session) lost() bool { return sess.Upstream != nil && sess.Upstream.Lost() }
 
 // End ends a session at its client's wish. Errors: [ErrUnknown].
 func (s *Store) End(id string, key Key) error {

@@ -127,7 +127,7 @@ func sentBefore(err error) error {
 	if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 		what[0] = ErrTimeout
 	}
-	for _, reason := range []error{ErrCancelled, ErrClosed, ErrShutdown, room.ErrFull} {
+	for _, reason := range []error{ErrCancelled, ErrClosed, ErrShutdown, ErrSessionLost, room.ErrFull} {
 		if errors.Is(err, reason) {
 			what = append(what, reason)
 		}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -138,6 +139,12 @@ func Why(a Answer, err error) string {
 	}
 	if errors.Is(err, intake.ErrSlow) {
 		return said + ": it sent a large one too slowly"
+	}
+	if errors.Is(err, ErrSessionLost) {
+		return said + ": " + ErrSessionLost.Error() + " (HTTP status " + strconv.Itoa(a.Status) + "), so its client's session ends"
+	}
+	if wrong := WhatIsWrong(err); wrong != "" && a.Status < http.StatusMultipleChoices {
+		return said + ": " + wrong
 	}
 	if a.Status >= http.StatusMultipleChoices {
 		return fmt.Sprintf("%s: HTTP status %d", said, a.Status)

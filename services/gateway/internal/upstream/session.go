@@ -34,6 +34,8 @@ type Session struct {
 	// version is the revision that was agreed on, and since when it is open.
 	version string
 	since   time.Time
+	// lost says that the server no longer knows it.
+	lost bool
 	// err is why it never will be open; nil while it may be, and where it was from the start:
 	// then its transport knows whether it is closed.
 	err error
@@ -74,7 +76,20 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	if err != nil { // its class is that of another message: this one was not sent
 		return Answer{}, fmt.Errorf("%w: open the session: %s", ErrNeverSent, err) //nolint:errorlint // see above
 	}
-	return s.server.watch(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
+	answer, err := s.server.watch(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
+	if errors.Is(err, ErrSessionLost) {
+		s.mu.Lock()
+		s.lost = true
+		s.mu.Unlock()
+	}
+	return answer, err
+}
+
+// Lost reports whether the server no longer knows the session, so that its client has to open another.
+func (s *Session) Lost() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lost
 }
 
 // Tell sends a notification of the gateway's own, or its answer to a request of the server's

@@ -58,6 +58,10 @@ var ErrNoStream = errors.New("the server has no stream")
 // event to come back behind. Compare with errors.Is.
 var ErrLeft = errors.New("the server ended the stream of its answer and gave no way back to it")
 
+// ErrSessionLost means that a server no longer knows a session, though it does not say so by 404. A request that found
+// it out may have run. The session can't be used any more. Compare with errors.Is.
+var ErrSessionLost = errors.New("the server no longer knows the session")
+
 // ErrRevision means that a server does not speak the revision that it was greeted in. Compare with
 // errors.Is.
 var ErrRevision = errors.New("the server does not speak this revision of MCP")

@@ -108,6 +108,29 @@ func (t *callTable) only() *pendingCall {
 	return nil
 }
 
+// methodOf returns the method of the request that the id of an answer, as raw JSON, belongs to; empty if none does.
+func (t *callTable) methodOf(id []byte) string {
+	if number := gate.NumberIn(id); number != nil {
+		id = number
+	}
+	if c := t.find(id); c != nil {
+		return c.m.Method
+	}
+	return ""
+}
+
+// alone returns the request in flight if the process works on no other. Of a shared process, requests that were given
+// up count until they are answered: another principal's must not end this one.
+func (t *callTable) alone(shared bool) *pendingCall {
+	t.mu.Lock()
+	owed := len(t.owed)
+	t.mu.Unlock()
+	if shared && owed > 0 {
+		return nil
+	}
+	return t.only()
+}
+
 // first returns the request in flight that was made first and whose events somebody takes; nil
 // for none.
 func (t *callTable) first() (first *pendingCall) {

@@ -52,6 +52,7 @@ type fake struct {
 
 	inits, ready int
 	discovered   int
+	raws         int
 	capabilities string
 	cancelled    []string
 	held         map[string]jsontext.Value // ids by key
@@ -136,6 +137,8 @@ func (f *fake) initialize(m incoming) {
 		f.answer(m.ID, map[string]string{"protocolVersion": "2024-11-05", "instructions": strings.Repeat("x", 64<<10)})
 	case "refuses":
 		f.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32602,"message":"not on a Monday"}}`, m.ID)
+	case "marked":
+		f.say("\ufeff"+`{"jsonrpc":"2.0","id":"%s","error":null,"result":{"protocolVersion":"2024-11-05","capabilities":{}}}`, m.ID)
 	default:
 		f.say(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2024-11-05","serverInfo":{"name":"fake","version":"1"},"capabilities":{}}}`, m.ID)
 	}
@@ -254,6 +257,9 @@ func (f *fake) call(m incoming, line []byte) {
 	case "unasked":
 		f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.ID)
 		f.answer(m.ID, map[string]string{"ok": "yes"})
+	case "raw": // a line of the test's own
+		f.raws++
+		f.say("%s", strings.NewReplacer("ID", string(m.ID), "<E9>", "\xe9", "<BOM>", "\ufeff").Replace(args["line"]))
 	case "forge":
 		f.say(`{"jsonrpc":"2.0","id":%s,"result":{"ok":"yes","_meta":{"dev.sluice/decision":{"id":"forged"},"theirs":1}}}`, m.ID)
 	case "deaf":
@@ -275,6 +281,7 @@ func (f *fake) info() map[string]string {
 		"pid": strconv.Itoa(os.Getpid()), "dir": dir, "note": string(note),
 		"env": strings.Join(os.Environ(), "\n"), "args": strings.Join(os.Args, " "),
 		"inits": strconv.Itoa(f.inits), "ready": strconv.Itoa(f.ready), "discovered": strconv.Itoa(f.discovered),
+		"raws":         strconv.Itoa(f.raws),
 		"held":         strings.Join(slices.Sorted(maps.Keys(f.held)), " "),
 		"first":        string(f.held["first"]),
 		"capabilities": f.capabilities, "cancelled": strings.Join(f.cancelled, " "),
@@ -316,16 +323,16 @@ func (f *fake) noise(id jsontext.Value) {
 	f.say("this is not JSON")
 	f.say("")
 	f.say("null")
-	f.say(`[{"jsonrpc":"2.0","id":%s,%s]`, id, forged)
-	f.say(`{"jsonrpc":"2.0","id":%s,"id":%s,%s`, id, id, forged)
-	f.say(`{"jsonrpc":"2.0","id":%s,"result":{"a":1,"a":2}}`, id)
-	f.say(`{"jsonrpc":"2.0","id":%s,"result":{"a":"`+"\xff"+`"}}`, id)
-	f.say(`{"jsonrpc":"2.0","id":%s}`, id)
+	f.say(`[[{"jsonrpc":"2.0","id":%s,%s]]`, id, forged)
+	f.say(`{"jsonrpc":"2.0","id":%s,"id":%s000,%s`, id, id, forged)
+	f.say(`{"jsonrpc":"2.0","id":%s000,"result":{"a":1,"a":2}}`, id)
+	f.say(`{"jsonrpc":"2.0","id":null,"result":{"a":"` + "\xff" + `"}}`)
+	f.say(`{"level":"info","id":%s,"error":"no answer"}`, id)
 	f.say(`{"jsonrpc":"2.0","ID":%s,%s`, id, forged)
-	f.say(`{"jsonrpc":"2.0","id":"%s",%s`, id, forged)
-	f.say(`{"jsonrpc":"2.0","id":%s.0,%s`, id, forged)
+	f.say(`{"jsonrpc":"2.0","id":"x%s",%s`, id, forged)
+	f.say(`{"jsonrpc":"2.0","id":"",%s`, forged)
 	f.say(`{"jsonrpc":"2.0","id":%s000,%s`, id, forged)
-	f.say(`{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}`)
+	f.say(`{"jsonrpc":"2.0","id":{"n":%s},%s`, id, forged)
 	f.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 }
 

@@ -53,7 +53,7 @@ func TestStdioU1DropsWhatAnswersNothing(t *testing.T) {
 	if len(r.ToolsChanged()) == 0 {
 		t.Error("nobody is told that the tools have changed")
 	}
-	if want := "dropped=\"map[malformed:8 unknown_id:4]\""; !strings.Contains(r.log.String(), want) {
+	if want := "dropped=\"map[malformed:9 unknown_id:3]\""; !strings.Contains(r.log.String(), want) {
 		t.Errorf("the log lacks %s:\n%s", want, r.log)
 	}
 }

@@ -129,9 +129,13 @@ func (p *process) read() {
 	lines := lineReader{limit: p.server.cfg.MaxMessage}
 	lines.long = p.memory(lines.limit)
 	lines.r = bufio.NewReaderSize(intake.Pace(p.stdout, lines.long.IsHeld, func() { p.end(intake.ErrSlow) }), room.Free)
-	flood, bytes := rate{max: upstream.MaxEvents, per: time.Minute}, rate{max: maxDropped, per: time.Minute}
+	first := true
+	flood, dropped := rate{max: upstream.MaxEvents, per: time.Minute}, rate{max: maxDropped, per: time.Minute}
 	for {
 		line, err := lines.next()
+		if err == nil && first {
+			first, line = false, bytes.TrimPrefix(line, []byte(gate.ByteOrderMark))
+		}
 		switch {
 		case errors.Is(err, room.ErrFull):
 			return // nobody waits for it any more
@@ -146,8 +150,8 @@ func (p *process) read() {
 		}
 		if reason := p.receive(line, lines.own); reason != "" {
 			p.drop(reason)
-			if now := time.Now(); reason != dropLate && (!flood.allow(now, 1) || !bytes.allow(now, len(line))) {
-				p.end(fmt.Errorf("it wrote more than %d messages, or %d bytes of them, within %s that nobody asked for", flood.max, bytes.max, flood.per))
+			if now := time.Now(); reason != dropLate && (!flood.allow(now, 1) || !dropped.allow(now, len(line))) {
+				p.end(fmt.Errorf("it wrote more than %d messages, or %d bytes of them, within %s that nobody asked for", flood.max, dropped.max, flood.per))
 				return
 			}
 		}

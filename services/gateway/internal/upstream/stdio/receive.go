@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -28,6 +29,8 @@ const (
 	dropOverflow = "overflow"
 	// dropRequest: a request of the server, which the gateway answered itself.
 	dropRequest = "server_request"
+	// dropUnusable: an answer that ended its call, because it can't be used.
+	dropUnusable = "unusable"
 )
 
 // maxServerID is the longest id of a server's request that is answered, in bytes.
@@ -44,10 +47,10 @@ func (p *process) drop(reason string) {
 // receive takes one line of the process, which it keeps only where it is its own. It
 // returns why the message was dropped; empty if it was not.
 func (p *process) receive(line []byte, own bool) string {
-	a, err := intake.Message(context.Background(), line, p.server.clean, p.room) // turns are short
+	a, err := intake.Mended(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // turns are short
 	switch {
 	case err != nil:
-		return dropMalformed
+		return p.unreadable(line, err)
 	case a.Kind == gate.Response:
 		return p.settle(a, own)
 	case a.Kind == gate.Request:
@@ -59,13 +62,17 @@ func (p *process) receive(line []byte, own bool) string {
 
 // settle hands an answer over to its request, with the room that it takes.
 func (p *process) settle(a *gate.Answer, own bool) string {
-	c := p.calls.find(a.ID.Of(a.Raw))
+	id := a.ID.Of(a.Raw)
+	if number := gate.NumberIn(id); number != nil {
+		id = number
+	}
+	c := p.calls.find(id)
 	switch {
 	case c != nil:
-	case p.calls.owes(a.ID.Of(a.Raw)):
+	case p.calls.owes(id):
 		return dropLate
 	default:
-		return dropUnknown
+		return p.misses(gate.Sketch{ID: id, Result: a.Result.Present(), Error: a.Error.Present()})
 	}
 	p.calls.remove(c)
 	if upstream.Forged(a) {
@@ -81,6 +88,56 @@ func (p *process) settle(a *gate.Answer, own bool) string {
 	}
 	c.result <- callResult{a, nil}
 	return ""
+}
+
+// unreadable ends the call whose answer a line that can't be read looks like.
+func (p *process) unreadable(line []byte, err error) string {
+	s, is := gate.SketchOf(line)
+	if !is {
+		return dropMalformed
+	}
+	number := s.ID
+	if text := gate.NumberIn(s.ID); text != nil {
+		number = text
+	}
+	switch c := p.calls.find(number); {
+	case c != nil:
+		p.fail(c, upstream.Unreadable(err))
+		return ""
+	case p.calls.owes(number):
+		return dropLate
+	default:
+		if p.misses(s) == "" {
+			return ""
+		}
+		return dropMalformed
+	}
+}
+
+// misses ends the call that an answer is meant for, though it doesn't name it as JSON-RPC demands: the one whose id it
+// has in another spelling or, of an error without an id, the only one in flight. It returns why the answer was dropped
+// if there is none.
+func (p *process) misses(s gate.Sketch) string {
+	if n, ok := gate.Integer(s.ID); ok {
+		if c := p.calls.find(strconv.AppendInt(nil, n, 10)); c != nil {
+			p.fail(c, upstream.ErrOtherID)
+			return ""
+		}
+	}
+	if s.ID == nil || string(s.ID) == "null" {
+		if c := p.calls.alone(p.server.cfg.Shared); c != nil && s.Error && !s.Result {
+			p.fail(c, upstream.ErrNoID)
+			return ""
+		}
+	}
+	return dropUnknown
+}
+
+// fail ends a call whose answer can't be used.
+func (p *process) fail(c *pendingCall, why error) {
+	p.calls.remove(c)
+	p.drop(dropUnusable)
+	c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, p.server.cfg.Name, why)}
 }
 
 // requested takes a request of the server to the only session's client, or answers it.

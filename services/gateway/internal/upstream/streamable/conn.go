@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -23,7 +24,10 @@ var (
 	// else: by MCP 2025-11-25, "Session Management", it has ended the session and
 	// did not read the request.
 	errForgotten = errors.New("the server no longer knows the session")
-	errSession   = errors.New("the server's name for the session is too long, or holds a character that MCP does not allow there")
+	// errDoubtful means that the server answered a request of a session with one of the statuses by which servers in
+	// use say that they don't know the session, and that what came is no answer to the request.
+	errDoubtful = errors.New("the server may no longer know the session")
+	errSession  = errors.New("the server's name for the session is too long, or holds a character that MCP does not allow there")
 )
 
 // conn is a session with a server.
@@ -36,6 +40,8 @@ type conn struct {
 	// gone open one together. It is a channel, for nobody waits for it longer than
 	// for its answer.
 	turn chan struct{}
+	// probed is when it was last found out whether the server still knows the session. Who has the turn has it.
+	probed time.Time
 	// listened says that the server had a stream.
 	listened atomic.Bool
 }
@@ -47,8 +53,12 @@ type agreed struct {
 	// version is the protocol revision that was negotiated; empty where it is none
 	// that we know.
 	version string
-	// closed says that nothing may be sent any more.
-	closed bool
+	// closed says that nothing may be sent any more, and lost that this is because the server forgot the session.
+	closed, lost bool
+	// opening says that there is no session yet.
+	opening bool
+	// cookies are those of the session; nil if there is no session.
+	cookies *cookies
 }
 
 // handshake sends initialize and returns what it gave. The answer lies in has.
@@ -58,16 +68,17 @@ func (c *conn) handshake(ctx context.Context, has *room.Holding) (*agreed, upstr
 	}
 	initialize := c.initialize
 	initialize.Room = has
-	resp, err := c.post(ctx, initialize, &agreed{})
+	opening := &agreed{opening: true, cookies: c.server.newCookies()}
+	resp, err := c.post(ctx, initialize, opening)
 	if err != nil {
 		return nil, upstream.Answer{}, err
 	}
 	defer closeBody(resp)
-	message, err := c.answer(ctx, resp, initialize, nil, nil)
+	message, err := c.answer(ctx, resp, initialize, opening, nil)
 	if err != nil {
 		return nil, upstream.Answer{Status: resp.StatusCode}, err
 	}
-	state := &agreed{session: resp.Header.Get(headerSession)}
+	state := &agreed{session: resp.Header.Get(headerSession), cookies: opening.cookies}
 	if !isSession(state.session) {
 		return nil, upstream.Answer{}, c.unusable(resp, errSession)
 	}
@@ -166,7 +177,7 @@ func (c *conn) end(ctx context.Context, state *agreed) error {
 	if state.session == "" {
 		return nil
 	}
-	resp, err := c.server.wire.Send(ctx, c.server.remove, state.appendFields(nil, upstream.Request{}), nil)
+	resp, err := c.server.wire.Send(ctx, c.server.remove, c.fields(nil, state, upstream.Request{}), nil)
 	if err != nil {
 		return fmt.Errorf("end the session with %s: %w", c.server.name, err)
 	}

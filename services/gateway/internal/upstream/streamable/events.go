@@ -3,7 +3,6 @@ package streamable
 import (
 	"bufio"
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,15 +48,17 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, 
 		if len(data) == 0 {
 			continue // a priming event, or one that carries no message
 		}
-		message, err := intake.Message(ctx, data, clean, req.Room)
+		message, err := intake.Mended(ctx, data, clean, req.Room, methodOf(req))
 		if err != nil {
-			return nil, fmt.Errorf("read an event: %w", err)
+			return nil, fmt.Errorf("read an event: %w", upstream.Unreadable(err))
 		}
 		switch {
-		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID()) && upstream.Forged(message):
+		case message.Kind == gate.Response && message.UnquoteID(req.ID()) && upstream.Forged(message):
 			return nil, upstream.ErrForged
 		case message.Kind == gate.Response && gate.SameID(message.ID.Of(message.Raw), req.ID()):
 			return message, nil
+		case message.Error.Present() && string(message.ID.Of(message.Raw)) == "null":
+			return nil, upstream.ErrNoID
 		default:
 			to.take(message, req.ProgressToken())
 		}
@@ -106,7 +107,7 @@ const replyTimeout = 5 * time.Second
 // reply answers a request of the server's own that is for no client. Before there is a session
 // nobody answers.
 func (c *conn) reply(ctx context.Context, m *gate.Answer, state *agreed) {
-	if state == nil {
+	if state.opening {
 		return
 	}
 	own := upstream.Refused(m.ID.Of(m.Raw), mcp.CodeMethodUnknown, upstream.NotCarried)
@@ -143,6 +144,9 @@ type eventReader struct {
 	// id and retry are the fields of the event at hand, as far as they are short and, for
 	// retry, digits.
 	id, retry string
+	// hasID says that the event has an id, which may be empty. cr says that the last line ended with a CR, to which an
+	// LF may belong, and begins that something of the stream was read.
+	hasID, cr, begins bool
 	// last is the id of the last event that has one, and wait what the last retry says.
 	last string
 	wait time.Duration
@@ -151,6 +155,7 @@ type eventReader struct {
 // reads has the reader go on with a body. What it has of an event is no event.
 func (e *eventReader) reads(body io.ReadCloser) {
 	e.data.Drop()
+	e.cr, e.begins = false, false
 	from := intake.Pace(body, e.data.IsHeld, closer(body))
 	if e.in == nil {
 		e.in = bufio.NewReaderSize(from, eventBuffer)
@@ -175,7 +180,7 @@ func (e *eventReader) next() ([]byte, error) {
 		return nil, fmt.Errorf("more than %d events came before the answer, or in a minute", upstream.MaxEvents)
 	}
 	e.data.Drop()
-	e.seen, e.lines, e.other, e.kind, e.id, e.retry = 0, 0, false, "", "", ""
+	e.seen, e.lines, e.other, e.kind, e.id, e.hasID, e.retry = 0, 0, false, "", "", false, ""
 	for {
 		blank, err := e.line()
 		if err != nil {
@@ -184,7 +189,9 @@ func (e *eventReader) next() ([]byte, error) {
 		if !blank {
 			continue
 		}
-		e.last = cmp.Or(e.id, e.last)
+		if e.hasID { // an empty id forgets the one before
+			e.last = e.id
+		}
 		if ms, err := strconv.Atoi(e.retry); err == nil {
 			e.wait = time.Duration(ms) * time.Millisecond
 		}
@@ -195,30 +202,33 @@ func (e *eventReader) next() ([]byte, error) {
 	}
 }
 
-// line reads a line, and tells whether it is blank. The stream's end is an error: an
-// event without a blank line behind it is not whole.
+// line reads a line, and reports whether it is blank. The stream's end is an error: an event without a blank line
+// behind it is not whole.
 func (e *eventReader) line() (blank bool, err error) {
 	part, more, err := e.part()
 	if err != nil {
 		return false, err
 	}
-	if !more && len(bytes.TrimRight(part, "\r\n")) == 0 {
+	if !more && len(part) == 0 {
 		return true, nil
 	}
 	field, value, _ := bytes.Cut(part, []byte(":"))
-	isData := string(bytes.TrimRight(field, "\r\n")) == "data"
-	begin := len(e.data.Bytes())
-	switch {
-	case isData:
-		begin, err = e.dataLine(bytes.TrimPrefix(value, []byte(" ")))
-	case string(field) == "event":
-		kind := string(bytes.TrimRight(bytes.TrimPrefix(value, []byte(" ")), "\r\n"))
+	value = bytes.TrimPrefix(value, []byte(" "))
+	isData := string(field) == "data"
+	switch string(field) {
+	case "data":
+		err = e.dataLine(value)
+	case "event":
+		kind := string(value)
 		e.kind, e.other = kind, kind != "" && kind != "message" && kind != e.wanted
-	case string(field) == "id":
-		e.id = short(value)
-	case string(field) == "retry":
-		if e.retry = short(value); strings.Trim(e.retry, "0123456789") != "" || len(e.retry) > maxRetry {
-			e.retry = ""
+	case "id":
+		if text, ok := short(value); ok && !more {
+			e.id, e.hasID = text, true
+		}
+	case "retry":
+		text, ok := short(value)
+		if ok && !more && text != "" && len(text) <= maxRetry && strings.Trim(text, "0123456789") == "" {
+			e.retry = text
 		}
 	}
 	for more && err == nil {
@@ -226,47 +236,97 @@ func (e *eventReader) line() (blank bool, err error) {
 			err = e.data.Add(part)
 		}
 	}
-	if isData && err == nil {
-		e.data.Cut(begin + len(bytes.TrimRight(e.data.Bytes()[begin:], "\r\n")))
-	}
 	return false, err
 }
 
-// short is the text of a field that goes on to a client: visible ASCII of at most maxField
-// bytes, else nothing.
-func short(value []byte) string {
-	text := string(bytes.TrimRight(bytes.TrimPrefix(value, []byte(" ")), "\r\n"))
-	if len(text) > maxField || !isSession(text) {
-		return ""
+// short returns the text of a field that goes on to a client, and reports whether it may: it is visible ASCII of at
+// most maxField bytes.
+func short(value []byte) (string, bool) {
+	if len(value) > maxField || !isSession(string(value)) {
+		return "", false
 	}
-	return text
+	return string(value), true
 }
 
-// dataLine begins a line of data, and returns where it begins.
-func (e *eventReader) dataLine(value []byte) (begin int, err error) {
+// dataLine begins a line of data.
+func (e *eventReader) dataLine(value []byte) error {
 	if e.lines++; e.lines > 1 {
 		if err := e.data.Add([]byte("\n")); err != nil {
-			return 0, err
+			return err
 		}
 	}
-	begin = len(e.data.Bytes())
-	return begin, e.data.Add(value)
+	return e.data.Add(value)
 }
 
-// part reads a line, or as much of it as is looked at at once: then there is more.
+// part reads a line without its end, which is CR LF, LF or CR (HTML Standard, section 9.2.5), or as much of it as is
+// looked at at once: then there is more. It does not wait for what may follow a CR.
 func (e *eventReader) part() (part []byte, more bool, err error) {
-	part, err = e.in.ReadSlice('\n')
-	e.all, e.seen = e.all+len(part), e.seen+len(part)
+	if err := e.skip(); err != nil {
+		return nil, false, err
+	}
+	for n := 0; ; {
+		part, _ = e.in.Peek(e.in.Buffered()) // which has no error
+		if end := lineEnd(part[n:]); end >= 0 {
+			e.cr = part[n+end] == '\r'
+			return part[:n+end], false, e.took(n + end + 1)
+		}
+		if n = len(part); n == e.in.Size() {
+			return part, true, e.took(n)
+		}
+		if _, err := e.in.Peek(n + 1); err != nil {
+			return nil, false, ended(err)
+		}
+	}
+}
+
+// skip steps over a byte order mark at the beginning of the stream, and over the LF of a CR LF.
+func (e *eventReader) skip() error {
+	next, err := e.in.Peek(1)
+	if err != nil {
+		return ended(err)
+	}
+	if e.cr && next[0] == '\n' {
+		err = e.took(1)
+	}
+	if !e.begins && next[0] == gate.ByteOrderMark[0] {
+		if mark, _ := e.in.Peek(len(gate.ByteOrderMark)); string(mark) == gate.ByteOrderMark { // else the line is short
+			err = e.took(len(mark))
+		}
+	}
+	e.cr, e.begins = false, true
+	return err
+}
+
+// lineEnd returns where the first CR or LF stands; -1 if there is none.
+func lineEnd(text []byte) int {
+	end := bytes.IndexByte(text, '\n')
+	if end >= 0 {
+		text = text[:end]
+	}
+	if cr := bytes.IndexByte(text, '\r'); cr >= 0 {
+		return cr
+	}
+	return end
+}
+
+// took steps over bytes that were looked at, which stay valid until more is read.
+func (e *eventReader) took(n int) error {
+	_, _ = e.in.Discard(n) // they are buffered
+	e.all, e.seen = e.all+n, e.seen+n
 	switch {
 	case e.all > upstream.MaxStream:
-		return nil, false, fmt.Errorf("more than %d bytes came before the answer, or in a minute", upstream.MaxStream)
+		return fmt.Errorf("more than %d bytes came before the answer, or in a minute", upstream.MaxStream)
 	case e.seen > upstream.MaxMessage:
-		return nil, false, fmt.Errorf("an event is larger than %d bytes", upstream.MaxMessage)
-	case errors.Is(err, bufio.ErrBufferFull):
-		return part, true, nil
-	case errors.Is(err, io.EOF):
-		return nil, false, errEnded
+		return fmt.Errorf("an event is larger than %d bytes", upstream.MaxMessage)
 	default:
-		return part, false, err
+		return nil
 	}
+}
+
+// ended returns what an error of reading means for a stream.
+func ended(err error) error {
+	if errors.Is(err, io.EOF) {
+		return errEnded
+	}
+	return err
 }

@@ -1,6 +1,7 @@
 package streamable
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
+	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
 // Content types of answers.
@@ -41,10 +43,15 @@ const (
 func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	state := c.state.Load()
 	answer, err := c.exchange(ctx, req, state, events)
+	if errors.Is(err, errDoubtful) {
+		return answer, c.probe(ctx, state, req.Room, err)
+	}
 	if !errors.Is(err, errForgotten) {
 		return answer, err
 	}
 	if req.Once {
+		_, _ = c.reopen(ctx, state, req.Room) // for the next request; what comes of it changes nothing for this one
+		req.Room.Keep(0)
 		return answer, fmt.Errorf("%w: %s forgot the session", upstream.ErrNoAnswer, c.server.name)
 	}
 	state, err = c.reopen(ctx, state, req.Room)
@@ -69,6 +76,9 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed
 	if err != nil && resp.StatusCode == http.StatusNotFound && state.session != "" && contentType(resp) != typeEvents {
 		err = fmt.Errorf("%w: %w", errForgotten, err)
 	}
+	if err != nil && mayMeanLost(resp.StatusCode) && state.session != "" && contentType(resp) != typeEvents {
+		err = fmt.Errorf("%w: %w", errDoubtful, err)
+	}
 	return upstream.Answer{Message: message, Status: resp.StatusCode}, err
 }
 
@@ -84,18 +94,35 @@ func (state *agreed) appendFields(fields []wire.Field, req upstream.Request) []w
 	return fields
 }
 
+// fields appends what the requests of a session of this connection say besides, cookies among it.
+func (c *conn) fields(fields []wire.Field, state *agreed, req upstream.Request) []wire.Field {
+	return append(state.appendFields(fields, req), state.cookies.field(c.server.cookie))
+}
+
+// cleanOf blots out what no answer in a session is to hold.
+func (c *conn) cleanOf(state *agreed) *scrub.Scrubber {
+	if state.cookies == nil {
+		return c.server.clean
+	}
+	return state.cookies.scrubber()
+}
+
 // post sends one message. An error says whether any byte of it may have left.
 func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*http.Response, error) {
+	if state.lost {
+		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrSessionLost)
+	}
 	if state.closed {
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrClosed)
 	}
 	if req.Kind() == gate.Invalid {
 		return nil, fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, c.server.name)
 	}
-	var space [4]wire.Field
-	resp, err := c.server.wire.Send(ctx, c.server.post, state.appendFields(space[:0], req), req.Body())
+	var space [5]wire.Field
+	resp, err := c.server.wire.Send(ctx, c.server.post, c.fields(space[:0], state, req), req.Body())
 	switch {
 	case err == nil:
+		state.cookies.take(resp.Header)
 		return resp, nil
 	case errors.Is(err, wire.ErrNeverSent):
 		return nil, c.server.neverSent(err)
@@ -115,7 +142,7 @@ func (s *Transport) neverSent(err error) error {
 }
 
 // answer reads the answer to req out of a response: one JSON message, or the
-// messages of an event stream up to the answer. The state is nil before there is a session.
+// messages of an event stream up to the answer.
 func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, state *agreed, events func([]byte)) (message *gate.Answer, err error) {
 	defer func() {
 		if err != nil {
@@ -126,10 +153,10 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	switch kind := contentType(resp); kind {
 	case typeEvents:
 		to := takers{events: events, reply: func(m *gate.Answer) { c.reply(ctx, m, state) }, changed: c.server.Tell}
-		if state != nil && !state.modern() {
+		if !state.opening && !state.modern() {
 			to.resume = func(last string, wait time.Duration) (io.ReadCloser, error) { return c.resume(ctx, state, last, wait) }
 		}
-		return readEvents(ctx, resp.Body, c.server.clean, req, to)
+		return readEvents(ctx, resp.Body, c.cleanOf(state), req, to)
 	case typeJSON:
 	default:
 		return nil, fmt.Errorf("the content type is %q", kind)
@@ -138,18 +165,31 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 	if err != nil {
 		return nil, err
 	}
-	message, err = intake.Message(ctx, body, c.server.clean, req.Room)
+	body = bytes.TrimPrefix(body, []byte(gate.ByteOrderMark))
+	message, err = intake.Mended(ctx, body, c.cleanOf(state), req.Room, methodOf(req))
 	switch {
 	case err != nil:
-		return nil, err
+		return nil, upstream.Unreadable(err)
 	case message.Kind != gate.Response:
-		return nil, errors.New("the message is no response")
-	case !gate.SameID(message.ID.Of(message.Raw), req.ID()):
-		return nil, errors.New("the response has another id")
+		return nil, upstream.ErrNoResponse
+	case message.Error.Present() && string(message.ID.Of(message.Raw)) == "null":
+		return nil, upstream.ErrNoID
+	case !message.UnquoteID(req.ID()):
+		return nil, upstream.ErrOtherID
 	case upstream.Forged(message):
 		return nil, upstream.ErrForged
 	default:
 		return message, nil
+	}
+}
+
+// methodOf returns the method of a request for the id of its answer, and nothing for any other id.
+func methodOf(req upstream.Request) func(id []byte) string {
+	return func(id []byte) string {
+		if gate.SameID(id, req.ID()) || gate.SameID(gate.NumberIn(id), req.ID()) {
+			return req.Method()
+		}
+		return ""
 	}
 }
 

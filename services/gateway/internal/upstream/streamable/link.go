@@ -43,6 +43,8 @@ type link struct {
 	ended chan struct{}
 	// post is the head of what is posted.
 	post *wire.Head
+	// cookies are those of the session.
+	cookies *cookies
 	// has is what the message takes that is read.
 	has *room.Holding
 	// version is the revision that was agreed on; nil before that.
@@ -59,12 +61,12 @@ type link struct {
 
 // dial opens a stream, and waits for the place to which messages are to be posted.
 func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) {
-	l := &link{server: s, has: has.Beside(), ended: make(chan struct{}), replies: make(chan upstream.Request, queued)}
+	l := &link{server: s, has: has.Beside(), ended: make(chan struct{}), replies: make(chan upstream.Request, queued), cookies: s.newCookies()}
 	l.all, l.end = context.WithCancelCause(s.all)
 	late := time.AfterFunc(endpointTimeout, func() { l.end(context.DeadlineExceeded) })
 	defer late.Stop()
 	defer context.AfterFunc(ctx, func() { l.end(context.Cause(ctx)) })()
-	resp, err := s.wire.Send(l.all, s.get, nil, nil)
+	resp, err := s.wire.Send(l.all, s.get, []wire.Field{l.cookies.field(s.cookie)}, nil)
 	if err != nil {
 		l.end(err)
 		return nil, s.neverSent(err)
@@ -77,6 +79,7 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 		}
 		return nil, errors.Join(fmt.Errorf("%w: %w: %s answered %d to who wants a stream", upstream.ErrNeverSent, why, s.name, resp.StatusCode), resp.Body.Close())
 	}
+	l.cookies.take(resp.Header)
 	stream := &eventReader{data: intake.New(l.all, l.has, upstream.MaxMessage), begun: time.Now()}
 	stream.reads(resp.Body)
 	place, err := stream.named("endpoint")
@@ -139,10 +142,11 @@ func (l *link) read(stream *eventReader) error {
 			continue
 		}
 		stream.data.Settle()
-		m, err := intake.Message(l.all, data, l.server.clean, l.has)
+		m, err := intake.Mended(l.all, data, l.cookies.scrubber(), l.has, l.methodOf)
 		switch {
 		case l.all.Err() != nil:
 			return fmt.Errorf("%s: %w", l.server.name, context.Cause(l.all))
+		case err != nil && l.fails(data, err):
 		case err != nil:
 			if l.dropped++; l.dropped == 1 {
 				l.server.log.InfoContext(l.all, "message of a server dropped, for it can't be read; more are only counted", "server", l.server.name)
@@ -212,9 +216,10 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 	if version := l.version.Load(); version != nil {
 		state.version = *version
 	}
-	resp, err := l.server.wire.Send(ctx, l.post, state.appendFields(nil, upstream.Request{TraceParent: req.TraceParent}), body)
+	resp, err := l.server.wire.Send(ctx, l.post, append(state.appendFields(nil, upstream.Request{TraceParent: req.TraceParent}), l.cookies.field(l.server.cookie)), body)
 	switch {
 	case err == nil:
+		l.cookies.take(resp.Header)
 	case errors.Is(err, wire.ErrNeverSent):
 		return l.server.neverSent(err)
 	case errors.Is(err, context.DeadlineExceeded):

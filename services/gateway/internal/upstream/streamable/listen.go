@@ -59,11 +59,12 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 func (c *conn) stream(ctx context.Context, state *agreed, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
-	resp, err := c.server.wire.Send(ctx, c.server.get, append(state.appendFields(nil, upstream.Request{}), wire.Field{Name: headerLast, Value: after}), nil) //nolint:bodyclose // streamBody closes it
+	resp, err := c.server.wire.Send(ctx, c.server.get, append(c.fields(nil, state, upstream.Request{}), wire.Field{Name: headerLast, Value: after}), nil) //nolint:bodyclose // streamBody closes it
 	if err != nil {
 		cancel()
 		return nil, fmt.Errorf("open the stream of %s: %w", c.server.name, err)
 	}
+	state.cookies.take(resp.Header)
 	body := streamBody{resp.Body, cancel}
 	if resp.StatusCode == http.StatusOK && contentType(resp) == typeEvents && late.Stop() {
 		return body, nil
@@ -125,11 +126,11 @@ func (c *conn) hear(ctx context.Context, to upstream.Listener, data []byte, stre
 	if event.Retry != "" && stream.wait < leastRetry { // clients would come again and again
 		event.Retry = strconv.FormatInt(leastRetry.Milliseconds(), 10)
 	}
-	if c.server.clean.Log(event.ID) != event.ID { // a secret, which is to reach no client
+	if c.server.clean.Log(event.ID) != event.ID || state.cookies.holds(event.ID) { // a secret, which is to reach no client
 		event.ID = ""
 	}
 	if len(data) > 0 {
-		m, err := intake.Message(ctx, data, c.server.clean, to.Room)
+		m, err := intake.Message(ctx, data, c.cleanOf(state), to.Room)
 		if err != nil {
 			return fmt.Errorf("read an event of %s: %w", c.server.name, err)
 		}

@@ -54,6 +54,9 @@ type Transport struct {
 	url     *url.URL
 	headers http.Header
 	clean   *scrub.Scrubber
+	// secrets are what clean blots out, and cookie is the configured value of the field Cookie; may be empty.
+	secrets []string
+	cookie  string
 	// links are the streams of older servers, and older says that the server was one.
 	links sync.WaitGroup
 	// all ends with the transport, which stop ends.
@@ -91,8 +94,10 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	for _, own := range []string{headerSession, headerVersion, headerTrace, headerLast, headerMethod, headerName} {
 		headers.Del(own)
 	}
+	cookie := headers.Get("Cookie") // which has one field, with those that the server sets
+	headers.Del("Cookie")
 	all, stop := context.WithCancel(context.Background())
-	s := &Transport{name: cfg.Name, all: all, stop: stop, clean: scrub.New(nil, cfg.Secrets), log: log, wire: wire.New(u)}
+	s := &Transport{name: cfg.Name, all: all, stop: stop, secrets: cfg.Secrets, cookie: cookie, clean: scrub.New(nil, cfg.Secrets), log: log, wire: wire.New(u)}
 	if s.remove, err = head(http.MethodDelete, u, headers); err != nil {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
 	}

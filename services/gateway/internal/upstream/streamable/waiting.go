@@ -19,6 +19,7 @@ import (
 // gateway's on the stream: what comes late for one must not be taken for another's.
 type waiting struct {
 	number int64
+	method string
 	// client and token are the client's own, raw; token is empty where there is none.
 	client, token []byte
 	room          *room.Holding
@@ -65,14 +66,11 @@ type answered struct {
 // settle hands an answer over to its request, with the room that it takes, and tells whether
 // somebody waits for it.
 func (l *link) settle(m *gate.Answer) bool {
-	number, err := strconv.ParseInt(string(m.ID.Of(m.Raw)), 10, 64)
-	if err != nil {
-		return false
-	}
-	w := l.remove(func(w *waiting) bool { return w.number == number })
+	id := m.ID.Of(m.Raw)
+	w := l.remove(func(w *waiting) bool { return w.is(id) })
 	switch {
 	case w == nil:
-		return false
+		return l.misses(gate.Sketch{ID: id, Result: m.Result.Present(), Error: m.Error.Present()})
 	case upstream.Forged(m):
 		w.answer <- answered{err: upstream.ErrForged}
 	case !l.has.Give(w.room):
@@ -80,6 +78,58 @@ func (l *link) settle(m *gate.Answer) bool {
 	default:
 		w.answer <- answered{message: m}
 	}
+	return true
+}
+
+// is reports whether the id of an answer, as raw JSON, is the one that was sent, or its decimal text.
+func (w *waiting) is(id []byte) bool {
+	return bytes.Equal(id, w.id()) || bytes.Equal(gate.NumberIn(id), w.id())
+}
+
+// methodOf returns the method of the request that the id of an answer belongs to; empty if none does.
+func (l *link) methodOf(id []byte) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range l.waiting {
+		if w.is(id) {
+			return w.method
+		}
+	}
+	return ""
+}
+
+// fails ends the request whose answer a message that can't be read looks like, and reports whether there is one.
+func (l *link) fails(data []byte, err error) bool {
+	s, is := gate.SketchOf(data)
+	if !is {
+		return false
+	}
+	if w := l.remove(func(w *waiting) bool { return w.is(s.ID) }); w != nil {
+		w.answer <- answered{err: upstream.Unreadable(err)}
+		return true
+	}
+	return l.misses(s)
+}
+
+// misses ends the request that an answer is meant for, though it doesn't name it as JSON-RPC demands: the one whose id
+// it has in another spelling or, of an error without an id, the only one that waits. It reports whether there is one.
+func (l *link) misses(s gate.Sketch) bool {
+	why := upstream.ErrOtherID
+	n, isNumber := gate.Integer(s.ID)
+	w := l.remove(func(w *waiting) bool { return isNumber && w.number == n })
+	if w == nil && (s.ID == nil || string(s.ID) == "null") && s.Error && !s.Result {
+		why = upstream.ErrNoID
+		l.mu.Lock()
+		alone := len(l.waiting) == 1
+		l.mu.Unlock()
+		if alone {
+			w = l.remove(anything)
+		}
+	}
+	if w == nil {
+		return false
+	}
+	w.answer <- answered{err: why}
 	return true
 }
 
@@ -166,7 +216,7 @@ func anything(*waiting) bool { return true }
 // request posts a request, and waits for the answer on the stream, which may come before the post
 // has ended.
 func (l *link) request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
-	w := &waiting{client: bytes.Clone(req.ID()), token: bytes.Clone(req.ProgressToken()), room: req.Room, answer: make(chan answered, 1)}
+	w := &waiting{method: req.Method(), client: bytes.Clone(req.ID()), token: bytes.Clone(req.ProgressToken()), room: req.Room, answer: make(chan answered, 1)}
 	if events != nil {
 		w.events = newQueue(req.Room)
 	}

@@ -1,0 +1,107 @@
+package streamable
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// newEvents returns a reader of a stream.
+func newEvents(t *testing.T, stream io.Reader) *eventReader {
+	t.Helper()
+	all, err := room.New(room.Answers())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &eventReader{data: intake.New(t.Context(), all.Open(&room.Holder{}), upstream.MaxMessage)}
+	e.reads(io.NopCloser(stream))
+	return e
+}
+
+// event is one as it is read: its data, its id and the last one, and when to come back, in milliseconds.
+type event struct {
+	data, id, last string
+	wait           int64
+}
+
+// Case J: a stream is read by the grammar of the HTML standard, wherever its pieces end.
+func TestEventReader_GrammarOfTheStandard(t *testing.T) {
+	t.Parallel()
+	const lines = "id: 1|data: a|data:  b|data:c|| |:comment|data|event: ping|data: x||event|data: y||id|data: z||id: 2|retry: 70|retry: 7x||data: unfinished|"
+	want := []event{{"a\n b\nc", "1", "1", 0}, {"", "", "1", 0}, {"y", "", "1", 0}, {"z", "", "", 0}, {"", "2", "2", 70}}
+	for name, stream := range map[string]string{
+		"LF":            strings.ReplaceAll(lines, "|", "\n"),
+		"CR":            strings.ReplaceAll(lines, "|", "\r"),
+		"CR LF":         strings.ReplaceAll(lines, "|", "\r\n"),
+		"mixed":         strings.ReplaceAll(strings.ReplaceAll(lines, "||", "\r\n\n"), "|", "\r"),
+		"a mark, LF":    "\ufeff" + strings.ReplaceAll(lines, "|", "\n"),
+		"a mark, CR LF": "\ufeff" + strings.ReplaceAll(lines, "|", "\r\n"),
+	} {
+		for how, reader := range map[string]io.Reader{"whole": strings.NewReader(stream), "in bytes": iotest.OneByteReader(strings.NewReader(stream)), "in halves": iotest.HalfReader(strings.NewReader(stream))} {
+			e := newEvents(t, reader)
+			var got []event
+			data, err := e.next()
+			for ; err == nil; data, err = e.next() {
+				got = append(got, event{string(data), e.id, e.last, e.wait.Milliseconds()})
+			}
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(event{})); diff != "" || !errors.Is(err, errEnded) {
+				t.Errorf("%s, %s: %v (-want +got):\n%s", name, how, err, diff)
+			}
+		}
+	}
+}
+
+// Case J: a byte order mark within the stream is part of its line, and a long line keeps what stands at its borders.
+func TestEventReader_MarksAndLongLines(t *testing.T) {
+	t.Parallel()
+	e := newEvents(t, strings.NewReader("data: \ufeffa\n\ufeffdata: b\n\n"))
+	if data, err := e.next(); err != nil || string(data) != "\ufeffa" {
+		t.Errorf("read %q, %v", data, err)
+	}
+	for _, size := range []int{eventBuffer - 7, eventBuffer - 6, eventBuffer - 5, 3 * eventBuffer} {
+		long := strings.Repeat("x", size)
+		e := newEvents(t, strings.NewReader("data: "+long+"\r\ndata: y\r\n\r\n"))
+		if data, err := e.next(); err != nil || string(data) != long+"\ny" {
+			t.Errorf("%d: read %d bytes, %v", size, len(data), err)
+		}
+	}
+}
+
+// Case J: an event whose blank line ends with a CR is there at once, whether or not an LF follows.
+func TestEventReader_WaitsForNothingBehindCR(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r, w := io.Pipe()
+		e := newEvents(t, r)
+		read := make(chan string)
+		go func() {
+			for data, err := e.next(); err == nil; data, err = e.next() {
+				read <- string(data)
+			}
+			close(read)
+		}()
+		for _, piece := range []string{"data: a\r\r", "data: b\r\n\r", "\ndata: c\n\r"} {
+			_, _ = w.Write([]byte(piece)) // the pipe has a reader
+			synctest.Wait()
+			select {
+			case data := <-read:
+				if want := strings.Trim(piece, "\r\n"); data != want[len("data: "):] {
+					t.Errorf("read %q behind %q", data, piece)
+				}
+			default:
+				t.Errorf("nothing was read behind %q", piece)
+			}
+		}
+		_ = w.Close()
+		<-read
+	})
+}

@@ -1,0 +1,76 @@
+package streamable
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+const (
+	// probeEvery is how often it is found out at most whether a server still knows a session, and probeTimeout how long
+	// the server has for that.
+	probeEvery   = time.Minute
+	probeTimeout = 10 * time.Second
+)
+
+// mayMeanLost reports whether servers in use answer with this status to a session that they don't know. By MCP
+// 2025-11-25, "Session Management", that is 404, which [errForgotten] is for: by that alone nothing was read.
+func mayMeanLost(status int) bool {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusGone:
+		return true
+	default:
+		return false
+	}
+}
+
+// probe finds out whether a server still knows a session after an answer that says so of it or of the request, and
+// returns the error of that request. The session is lost if the server opens another one now: a server that refuses the
+// gateway does not. The request is never sent again, because the server may have run it. The fresh session is ended:
+// the client opens its own, so that it knows that what the server kept for it is gone.
+func (c *conn) probe(ctx context.Context, old *agreed, has *room.Holding, why error) error {
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return why
+	}
+	if now := c.state.Load(); now != old {
+		return lostBy(now, why)
+	}
+	if !c.probed.IsZero() && time.Since(c.probed) < probeEvery {
+		return why
+	}
+	c.probed = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	fresh, answer, err := c.handshake(ctx, has)
+	defer has.Keep(0)
+	if err != nil {
+		return why
+	}
+	if answer.Message.Error.Present() {
+		return why
+	}
+	if err := c.end(ctx, fresh); err != nil {
+		c.server.log.DebugContext(ctx, "server did not end the session", "server", c.server.name, "error", err)
+	}
+	lost := &agreed{closed: true, lost: true}
+	if !c.state.CompareAndSwap(old, lost) { // it was closed meanwhile
+		return why
+	}
+	c.server.log.InfoContext(ctx, "server no longer knows a session, which ends", "server", c.server.name)
+	return lostBy(lost, why)
+}
+
+// lostBy returns the error of a request in whose session something was found out.
+func lostBy(now *agreed, why error) error {
+	if now.lost {
+		return fmt.Errorf("%w: %w", upstream.ErrSessionLost, why)
+	}
+	return why
+}
