@@ -32,26 +32,54 @@ const (
 	maxEpoch = 1_000_000
 )
 
-// loadKey reads the key that signs archives, or makes it.
-func loadKey(path string) (ed25519.PrivateKey, error) {
+// archiveKeys are the keys of archives: the one that signs, and those whose archives may be imported.
+type archiveKeys struct {
+	signs   ed25519.PrivateKey
+	accepts []ed25519.PublicKey
+}
+
+// loadKeys reads the keys of archives. Processes that share a store share the key that signs; the first one brings the
+// key of its data folder with it. accepts are those of other installations.
+func loadKeys(ctx context.Context, kept *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
+	own, found, err := loadKey(path, !kept.Shared)
+	if err != nil {
+		return archiveKeys{}, fmt.Errorf("read the key that signs archives: %w", err)
+	}
+	if !kept.Shared {
+		public, _ := own.Public().(ed25519.PublicKey)
+		return archiveKeys{own, append([]ed25519.PublicKey{public}, accepts...)}, nil
+	}
+	signs, all, err := kept.ArchiveKeys(ctx, own, found)
+	if err != nil {
+		return archiveKeys{}, fmt.Errorf("read the key that signs archives: %w", err)
+	}
+	return archiveKeys{signs, append(all, accepts...)}, nil
+}
+
+// loadKey reads a key, or makes one, which it writes if it is to be kept. It reports whether there was one.
+func loadKey(path string, keep bool) (key ed25519.PrivateKey, found bool, err error) {
 	seed, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		seed = make([]byte, ed25519.SeedSize)
+		seed, err = make([]byte, ed25519.SeedSize), nil
 		_, _ = rand.Read(seed) // never fails
-		err = pki.WriteFile(path, seed, 0o600)
+		if keep {
+			err = pki.WriteFile(path, seed, 0o600)
+		}
+	} else {
+		found = true
 	}
 	if err == nil && len(seed) != ed25519.SeedSize {
 		err = fmt.Errorf("%s has %d bytes, and not %d", path, len(seed), ed25519.SeedSize)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the key that signs archives: %w", err)
+		return nil, false, err
 	}
-	return ed25519.NewKeyFromSeed(seed), nil
+	return ed25519.NewKeyFromSeed(seed), found, nil
 }
 
 // export makes an archive, or goes on with one.
 func (s *Service) export(ctx context.Context, a *agent.Agent, req *wasmagentv1.ExportAgentRequest) (*wasmagentv1.ArchivePart, error) {
-	key := parcelKey{owner: principal.Person(acting(ctx)), digest: req.GetArchiveDigest()}
+	key := store.ArchiveKey{Owner: principal.Person(acting(ctx)), Digest: req.GetArchiveDigest()}
 	if req.ArchiveDigest == nil {
 		if err := s.packing(ctx); err != nil {
 			return nil, err
@@ -70,24 +98,24 @@ func (s *Service) export(ctx context.Context, a *agent.Agent, req *wasmagentv1.E
 				return nil, err
 			}
 		}
-		text, _, err := archive.Write(content, s.key)
+		text, _, err := archive.Write(content, s.keys.signs)
 		if err != nil {
 			return nil, err
 		}
 		sum := sha256.Sum256(text)
-		key.digest = hex.EncodeToString(sum[:])
-		if err := s.depot.keep(key, text); err != nil {
+		key.Digest = hex.EncodeToString(sum[:])
+		if err := s.store.PutArchive(ctx, key, text); err != nil {
 			return nil, err
 		}
 	}
-	part, size, err := s.depot.part(key, int64(req.GetOffset()), maxPart)
+	part, size, err := s.store.ArchivePart(ctx, key, int64(req.GetOffset()))
 	if err != nil {
 		return nil, err
 	}
-	public, _ := s.key.Public().(ed25519.PublicKey)
+	public, _ := s.keys.signs.Public().(ed25519.PublicKey)
 	id := sha256.Sum256(public)
 	out := &wasmagentv1.ArchivePart{
-		Digest: key.digest, SizeBytes: int32(size), Offset: req.GetOffset(), DataBase64: part, KeyId: hex.EncodeToString(id[:]), PublicKeyBase64: public,
+		Digest: key.Digest, SizeBytes: int32(size), Offset: req.GetOffset(), DataBase64: part, KeyId: hex.EncodeToString(id[:]), PublicKeyBase64: public,
 	}
 	if next := int64(req.GetOffset()) + int64(len(part)); next < size {
 		out.NextOffset = int32(next)
@@ -108,41 +136,45 @@ func (s *Service) packing(ctx context.Context) error {
 // ImportAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentRequest) (*wasmagentv1.ImportAgentResponse, error) {
 	who := acting(ctx)
-	key := parcelKey{principal.Person(who), req.GetArchiveDigest(), true}
+	key := store.ArchiveKey{Owner: principal.Person(who), Digest: req.GetArchiveDigest(), Comes: true}
+	if req.GetSizeBytes() > archive.MaxBytes {
+		return nil, toStatus(store.ErrPart)
+	}
 	if err := s.packing(ctx); err != nil {
 		return nil, err
 	}
 	defer func() { <-s.packs }()
-	found, whole, err := s.depot.add(key, int64(req.GetSizeBytes()), int64(req.GetOffset()), req.GetDataBase64())
+	found, whole, err := s.store.AddArchivePart(ctx, key, int64(req.GetSizeBytes()), int64(req.GetOffset()), req.GetDataBase64())
 	switch {
 	case err != nil:
 		return nil, toStatus(err)
-	case found.made != "":
-		a, err := s.find(ctx, found.made)
+	case found.Made != "":
+		a, err := s.find(ctx, found.Made)
 		if err != nil {
 			return nil, err
 		}
-		return &wasmagentv1.ImportAgentResponse{Agent: a.Proto(), ExportedId: found.from}, nil
+		return &wasmagentv1.ImportAgentResponse{Agent: a.Proto(), ExportedId: found.Origin}, nil
 	case whole == nil:
-		return &wasmagentv1.ImportAgentResponse{NextOffset: int32(found.have)}, nil
+		return &wasmagentv1.ImportAgentResponse{NextOffset: int32(found.Have)}, nil
 	}
 	a, from, err := s.unpacked(ctx, whole, req.GetArchiveDigest())
 	if err != nil {
 		if !errors.Is(err, agent.ErrKeep) && !errors.Is(err, store.ErrAway) && !errors.Is(err, errRoom) { // else it may be sent again
-			s.depot.drop(key)
+			err = errors.Join(err, s.store.DropArchive(ctx, key))
 		}
 		return nil, toStatus(err)
 	}
-	s.depot.done(key, a.ID, from)
 	s.shelf.add(a)
+	if err := s.store.SetArchiveMade(ctx, key, a.ID, from); err != nil { // its last part, sent again, would make another one
+		s.log.WarnContext(ctx, "what was made of an archive can't be noted", "agent", a.ID, "error", err)
+	}
 	return &wasmagentv1.ImportAgentResponse{Agent: a.Proto(), ExportedId: from}, nil
 }
 
 // unpacked makes an agent of an archive, and says which one it was.
 func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*agent.Agent, string, error) {
 	who := acting(ctx)
-	public, _ := s.key.Public().(ed25519.PublicKey)
-	content, err := archive.Read(text, append([]ed25519.PublicKey{public}, s.accepts...))
+	content, err := archive.Read(text, s.keys.accepts)
 	if err != nil {
 		return nil, "", err
 	}

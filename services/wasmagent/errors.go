@@ -97,10 +97,10 @@ var statuses = []struct {
 	{errInput, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
 	{errPage, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
 	{errDepth, codes.InvalidArgument, "ARCHIVE_DEPTH"},
-	{errArchive, codes.NotFound, "ARCHIVE_UNKNOWN"},
-	{errParcels, codes.ResourceExhausted, "ARCHIVES_FULL"},
-	{errPart, codes.InvalidArgument, "ARCHIVE_INVALID"},
-	{errPlaceGone, codes.FailedPrecondition, "PART_OUT_OF_ORDER"},
+	{store.ErrArchive, codes.NotFound, "ARCHIVE_UNKNOWN"},
+	{store.ErrArchivesFull, codes.ResourceExhausted, "ARCHIVES_FULL"},
+	{store.ErrPart, codes.InvalidArgument, "ARCHIVE_INVALID"},
+	{store.ErrPartOrder, codes.FailedPrecondition, "PART_OUT_OF_ORDER"},
 	{archive.ErrInvalid, codes.InvalidArgument, "ARCHIVE_INVALID"},
 	{archive.ErrSignature, codes.PermissionDenied, "SIGNATURE_UNKNOWN"},
 	{archive.ErrLarge, codes.ResourceExhausted, "ARCHIVE_TOO_LARGE"},
@@ -162,8 +162,8 @@ func toStatus(err error) error {
 		if paid, ok := errors.AsType[paidError](err); ok {
 			out.Facts = paid.facts()
 		}
-		if at, ok := errors.AsType[placeError](err); ok {
-			out.Facts = map[string]string{"offset": strconv.FormatInt(at.next, 10)}
+		if at, ok := errors.AsType[store.PartOrderError](err); ok {
+			out.Facts = map[string]string{"offset": strconv.FormatInt(at.Next, 10)}
 		}
 		switch {
 		case s.code == codes.Unavailable:

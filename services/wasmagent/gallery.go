@@ -156,7 +156,12 @@ func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemp
 	if err := from.Add(ctx, principal.Person(acting(ctx)), source, req.GetTemplate()); err != nil {
 		return nil, toStatus(err)
 	}
-	return &wasmagentv1.AddTemplateResponse{Id: req.GetTemplate().GetId()}, nil
+	resp := &wasmagentv1.AddTemplateResponse{Id: req.GetTemplate().GetId()}
+	added, err := from.Get(acting(ctx).GetTenant(), resp.GetId())
+	if err == nil { // otherwise it was removed since
+		resp.Quarantined = added.GetQuarantined()
+	}
+	return resp, nil
 }
 
 // RemoveTemplate implements wasmagentv1.GalleryServiceServer.

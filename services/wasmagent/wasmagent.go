@@ -121,13 +121,9 @@ type Service struct {
 	day    dayBound
 	store  *store.Store
 	shelf  *shelf
-	// key signs archives, and accepts are others that may have signed those that are
-	// imported. depot has those that come and go, and packs somebody in it while one is
-	// written or read.
-	key     ed25519.PrivateKey
-	accepts []ed25519.PublicKey
-	depot   *depot
-	packs   chan struct{}
+	// keys are those of archives. packs has an element while an archive is written or read.
+	keys  archiveKeys
+	packs chan struct{}
 
 	// prompts are those that are worked on.
 	prompts share
@@ -180,19 +176,18 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
-	key, err := loadKey(dir.Path("archive.key"))
-	if err != nil {
-		return nil, errors.Join(err, workers.Close(), dir.Close())
-	}
-	archives, err := newDepot(dir.Path("archives"))
-	if err != nil {
-		return nil, errors.Join(err, workers.Close(), dir.Close())
-	}
 	kept, err := store.Open(context.Background(), store.Config{
 		Source: cmp.Or(cfg.Source, sqlstore.SQLite), File: dir.Path("agents.db"), Bucket: cfg.Bucket, Folder: dir.Path("states"), Holder: rand.Text(), Log: deps.Log,
 	})
 	if err != nil {
 		return nil, errors.Join(err, workers.Close(), dir.Close())
+	}
+	keys, err := loadKeys(context.Background(), kept, dir.Path("archive.key"), cfg.Accepts)
+	if err == nil {
+		err = os.RemoveAll(dir.Path("archives")) // of releases that stored archives there
+	}
+	if err != nil {
+		return nil, errors.Join(err, kept.Close(), workers.Close(), dir.Close())
 	}
 	templates, err := gallery.New(context.Background(), kept)
 	if err != nil {
@@ -201,7 +196,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s := &Service{
 		dir: dir, gallery: templates, guests: runs, workers: workers, gateway: deps.Gateway, hold: cfg.Hold, ownBytes: cmp.Or(cfg.OwnBytes, maxOwnBytes), log: deps.Log, store: kept,
 		models: known, model: cfg.Model, server: cfg.Server, asks: share{all: maxAsked, own: maxOwnAsked}, day: day,
-		key: key, accepts: cfg.Accepts, depot: archives, packs: make(chan struct{}, 1),
+		keys: keys, packs: make(chan struct{}, 1),
 		prompts: share{all: maxPrompts * cfg.Workers, own: maxOwnPrompts * cfg.Workers}, compiling: make(chan struct{}, 1), refused: make(map[string]error),
 		closing: make(chan struct{}),
 	}
@@ -305,6 +300,9 @@ func (s *Service) goOn(ctx context.Context) {
 func (s *Service) sweep(ctx context.Context) {
 	if err := s.store.ForgetDays(ctx, today(time.Now())-1); err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "what persons used of models on past days can't be removed", "error", err)
+	}
+	if err := s.store.ForgetUsed(ctx); err != nil && ctx.Err() == nil {
+		s.log.WarnContext(ctx, "counters of agents that are gone can't be removed", "error", err)
 	}
 	gone, err := s.store.Gone(ctx)
 	for _, id := range gone {

@@ -29,7 +29,9 @@ type AgentState int32
 const (
 	// Not known to this reader: it can't be used.
 	AgentState_AGENT_STATE_UNSPECIFIED AgentState = 0
-	// Made, and not yet run.
+	// Never set: an agent is idle as soon as it is made.
+	//
+	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	AgentState_AGENT_STATE_CREATED AgentState = 1
 	// A step runs.
 	AgentState_AGENT_STATE_RUNNING AgentState = 2
@@ -37,7 +39,9 @@ const (
 	AgentState_AGENT_STATE_WAITING AgentState = 3
 	// It takes a prompt.
 	AgentState_AGENT_STATE_IDLE AgentState = 4
-	// It takes a prompt: kept as a snapshot without an instance.
+	// Never set: an agent that takes a prompt is idle, whether it has an instance or not.
+	//
+	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	AgentState_AGENT_STATE_HIBERNATED AgentState = 5
 	// It takes none until it is resumed: see `stop_reason`.
 	AgentState_AGENT_STATE_STOPPED AgentState = 6
@@ -110,9 +114,13 @@ const (
 	StopReason_STOP_REASON_MAX_TURNS StopReason = 1
 	// One turn had more effects than it may have.
 	StopReason_STOP_REASON_MAX_EFFECTS StopReason = 2
-	// Its tokens, cost or calls are spent.
+	// Never set: an effect beyond a budget is refused, and the agent goes on.
+	//
+	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	StopReason_STOP_REASON_BUDGET StopReason = 3
-	// A turn took longer than it may.
+	// Never set: an agent whose turn takes too long fails, with FAILURE_CAUSE_DEADLINE.
+	//
+	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	StopReason_STOP_REASON_DEADLINE StopReason = 4
 	// Somebody stopped it, or it was imported and nobody has resumed it.
 	StopReason_STOP_REASON_EXPLICIT StopReason = 5
@@ -120,7 +128,9 @@ const (
 	StopReason_STOP_REASON_POLICY_DENIED StopReason = 6
 	// It said that it is done.
 	StopReason_STOP_REASON_GOAL_REACHED StopReason = 7
-	// Its module trapped.
+	// Never set: an agent whose module traps fails, with FAILURE_CAUSE_TRAP.
+	//
+	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	StopReason_STOP_REASON_TRAP StopReason = 8
 )
 
@@ -317,7 +327,9 @@ const (
 	MessageRole_MESSAGE_ROLE_USER MessageRole = 2
 	// The agent.
 	MessageRole_MESSAGE_ROLE_ASSISTANT MessageRole = 3
-	// A tool.
+	// Never set: calls of tools are events of the journal, and no messages.
+	//
+	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	MessageRole_MESSAGE_ROLE_TOOL MessageRole = 4
 )
 
@@ -1380,29 +1392,29 @@ const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\n" +
 	"size_bytes\x18\x06 \x01(\x03R\tsizeBytes\x129\n" +
 	"\n" +
-	"created_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt*\xf3\x01\n" +
+	"created_at\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\tcreatedAt*\xfb\x01\n" +
 	"\n" +
 	"AgentState\x12\x1b\n" +
-	"\x17AGENT_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +
-	"\x13AGENT_STATE_CREATED\x10\x01\x12\x17\n" +
+	"\x17AGENT_STATE_UNSPECIFIED\x10\x00\x12\x1b\n" +
+	"\x13AGENT_STATE_CREATED\x10\x01\x1a\x02\b\x01\x12\x17\n" +
 	"\x13AGENT_STATE_RUNNING\x10\x02\x12\x17\n" +
 	"\x13AGENT_STATE_WAITING\x10\x03\x12\x14\n" +
-	"\x10AGENT_STATE_IDLE\x10\x04\x12\x1a\n" +
-	"\x16AGENT_STATE_HIBERNATED\x10\x05\x12\x17\n" +
+	"\x10AGENT_STATE_IDLE\x10\x04\x12\x1e\n" +
+	"\x16AGENT_STATE_HIBERNATED\x10\x05\x1a\x02\b\x01\x12\x17\n" +
 	"\x13AGENT_STATE_STOPPED\x10\x06\x12\x16\n" +
 	"\x12AGENT_STATE_FAILED\x10\a\x12\x1a\n" +
-	"\x16AGENT_STATE_TERMINATED\x10\b*\x80\x02\n" +
+	"\x16AGENT_STATE_TERMINATED\x10\b*\x8c\x02\n" +
 	"\n" +
 	"StopReason\x12\x1b\n" +
 	"\x17STOP_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15STOP_REASON_MAX_TURNS\x10\x01\x12\x1b\n" +
-	"\x17STOP_REASON_MAX_EFFECTS\x10\x02\x12\x16\n" +
-	"\x12STOP_REASON_BUDGET\x10\x03\x12\x18\n" +
-	"\x14STOP_REASON_DEADLINE\x10\x04\x12\x18\n" +
+	"\x17STOP_REASON_MAX_EFFECTS\x10\x02\x12\x1a\n" +
+	"\x12STOP_REASON_BUDGET\x10\x03\x1a\x02\b\x01\x12\x1c\n" +
+	"\x14STOP_REASON_DEADLINE\x10\x04\x1a\x02\b\x01\x12\x18\n" +
 	"\x14STOP_REASON_EXPLICIT\x10\x05\x12\x1d\n" +
 	"\x19STOP_REASON_POLICY_DENIED\x10\x06\x12\x1c\n" +
-	"\x18STOP_REASON_GOAL_REACHED\x10\a\x12\x14\n" +
-	"\x10STOP_REASON_TRAP\x10\b*r\n" +
+	"\x18STOP_REASON_GOAL_REACHED\x10\a\x12\x18\n" +
+	"\x10STOP_REASON_TRAP\x10\b\x1a\x02\b\x01*r\n" +
 	"\n" +
 	"WaitingFor\x12\x1b\n" +
 	"\x17WAITING_FOR_UNSPECIFIED\x10\x00\x12\x16\n" +
@@ -1416,13 +1428,13 @@ const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\x14FAILURE_CAUSE_MEMORY\x10\x03\x12\x1a\n" +
 	"\x16FAILURE_CAUSE_DEADLINE\x10\x04\x12\x1a\n" +
 	"\x16FAILURE_CAUSE_INTERNAL\x10\x05\x12\x19\n" +
-	"\x15FAILURE_CAUSE_JOURNAL\x10\x06*\x8e\x01\n" +
+	"\x15FAILURE_CAUSE_JOURNAL\x10\x06*\x92\x01\n" +
 	"\vMessageRole\x12\x1c\n" +
 	"\x18MESSAGE_ROLE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13MESSAGE_ROLE_SYSTEM\x10\x01\x12\x15\n" +
 	"\x11MESSAGE_ROLE_USER\x10\x02\x12\x1a\n" +
-	"\x16MESSAGE_ROLE_ASSISTANT\x10\x03\x12\x15\n" +
-	"\x11MESSAGE_ROLE_TOOL\x10\x04*z\n" +
+	"\x16MESSAGE_ROLE_ASSISTANT\x10\x03\x12\x19\n" +
+	"\x11MESSAGE_ROLE_TOOL\x10\x04\x1a\x02\b\x01*z\n" +
 	"\n" +
 	"TodoStatus\x12\x1b\n" +
 	"\x17TODO_STATUS_UNSPECIFIED\x10\x00\x12\x17\n" +

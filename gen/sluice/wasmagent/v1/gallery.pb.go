@@ -1132,7 +1132,9 @@ func (x *AddTemplateRequest) GetTemplate() *Template {
 type AddTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template's id.
-	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Whether no agent is made of it until an operator accepts it.
+	Quarantined   bool `protobuf:"varint,2,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1172,6 +1174,13 @@ func (x *AddTemplateResponse) GetId() string {
 		return x.Id
 	}
 	return ""
+}
+
+func (x *AddTemplateResponse) GetQuarantined() bool {
+	if x != nil {
+		return x.Quarantined
+	}
+	return false
 }
 
 // RemoveTemplateRequest names a template.
@@ -1923,9 +1932,10 @@ const file_sluice_wasmagent_v1_gallery_proto_rawDesc = "" +
 	"\ttemplates\x18\x02 \x03(\v2$.sluice.wasmagent.v1.TemplateSummaryR\ttemplates\x12&\n" +
 	"\x0fnext_page_token\x18\x03 \x01(\tR\rnextPageToken\"W\n" +
 	"\x12AddTemplateRequest\x12A\n" +
-	"\btemplate\x18\x01 \x01(\v2\x1d.sluice.wasmagent.v1.TemplateB\x06\xbaH\x03\xc8\x01\x01R\btemplate\"%\n" +
+	"\btemplate\x18\x01 \x01(\v2\x1d.sluice.wasmagent.v1.TemplateB\x06\xbaH\x03\xc8\x01\x01R\btemplate\"G\n" +
 	"\x13AddTemplateResponse\x12\x0e\n" +
-	"\x02id\x18\x01 \x01(\tR\x02id\"L\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12 \n" +
+	"\vquarantined\x18\x02 \x01(\bR\vquarantined\"L\n" +
 	"\x15RemoveTemplateRequest\x123\n" +
 	"\x02id\x18\x01 \x01(\tB#\xbaH \xc8\x01\x01r\x1b2\x19^[a-z0-9][a-z0-9-]{0,63}$R\x02id\"(\n" +
 	"\x16RemoveTemplateResponse\x12\x0e\n" +

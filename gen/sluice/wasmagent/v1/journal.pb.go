@@ -54,6 +54,10 @@ const (
 	// agent, in the same transaction, so the journal of an agent that does not work
 	// ends with one. Journals from before version 1 of that form have none.
 	EventKind_EVENT_KIND_STORED EventKind = 8
+	// The guest printed `message` on its standard output or error in the step before: the
+	// last 4,096 bytes at the most of each step, and at most 64 KiB of a turn, the step that
+	// failed not counted. Text of the guest, never trusted.
+	EventKind_EVENT_KIND_PRINTED EventKind = 9
 )
 
 // Enum value maps for EventKind.
@@ -68,6 +72,7 @@ var (
 		6: "EVENT_KIND_LIFECYCLE",
 		7: "EVENT_KIND_UNDONE",
 		8: "EVENT_KIND_STORED",
+		9: "EVENT_KIND_PRINTED",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED": 0,
@@ -79,6 +84,7 @@ var (
 		"EVENT_KIND_LIFECYCLE":   6,
 		"EVENT_KIND_UNDONE":      7,
 		"EVENT_KIND_STORED":      8,
+		"EVENT_KIND_PRINTED":     9,
 	}
 )
 
@@ -434,7 +440,8 @@ type Event struct {
 	Fuel int64 `protobuf:"varint,12,opt,name=fuel,proto3" json:"fuel,omitempty"`
 	// State that a lifecycle event led to, as Agent.state; else unspecified.
 	State AgentState `protobuf:"varint,13,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// What a lifecycle event tells, or why a turn was undone, for people; else empty.
+	// What a lifecycle event tells, why a turn was undone, or what the guest printed, for
+	// people; else empty.
 	Message string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
 	// Principal that made a lifecycle event or an input: its subject; else empty.
 	Actor string `protobuf:"bytes,15,opt,name=actor,proto3" json:"actor,omitempty"`
@@ -980,7 +987,7 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\x10StoredDifference\x12\x12\n" +
 	"\x04part\x18\x01 \x01(\tR\x04part\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
-	"\amessage\x18\x03 \x01(\tR\amessage*\xe0\x01\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage*\xf8\x01\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10EVENT_KIND_INPUT\x10\x01\x12\x16\n" +
@@ -990,7 +997,8 @@ const file_sluice_wasmagent_v1_journal_proto_rawDesc = "" +
 	"\x11EVENT_KIND_RESULT\x10\x05\x12\x18\n" +
 	"\x14EVENT_KIND_LIFECYCLE\x10\x06\x12\x15\n" +
 	"\x11EVENT_KIND_UNDONE\x10\a\x12\x15\n" +
-	"\x11EVENT_KIND_STORED\x10\b*\xf2\x01\n" +
+	"\x11EVENT_KIND_STORED\x10\b\x12\x16\n" +
+	"\x12EVENT_KIND_PRINTED\x10\t*\xf2\x01\n" +
 	"\n" +
 	"EffectKind\x12\x1b\n" +
 	"\x17EFFECT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +

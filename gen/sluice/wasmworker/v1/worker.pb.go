@@ -325,7 +325,10 @@ func (x *Origin) GetSeed() []byte {
 type StartInstanceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Fuel.
-	Fuel          int64 `protobuf:"varint,1,opt,name=fuel,proto3" json:"fuel,omitempty"`
+	Fuel int64 `protobuf:"varint,1,opt,name=fuel,proto3" json:"fuel,omitempty"`
+	// What the guest printed on its standard output and error meanwhile: the last 4,096
+	// bytes at the most, UTF-8.
+	Printed       string `protobuf:"bytes,2,opt,name=printed,proto3" json:"printed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -365,6 +368,13 @@ func (x *StartInstanceResponse) GetFuel() int64 {
 		return x.Fuel
 	}
 	return 0
+}
+
+func (x *StartInstanceResponse) GetPrinted() string {
+	if x != nil {
+		return x.Printed
+	}
+	return ""
 }
 
 // StepInstanceRequest is an envelope for an instance.
@@ -448,7 +458,9 @@ type StepInstanceResponse struct {
 	// Fuel that it took.
 	Fuel int64 `protobuf:"varint,2,opt,name=fuel,proto3" json:"fuel,omitempty"`
 	// Memory that it has, in bytes.
-	MemoryBytes   int64 `protobuf:"varint,3,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	MemoryBytes int64 `protobuf:"varint,3,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// What the guest printed in this step, as StartInstanceResponse.printed.
+	Printed       string `protobuf:"bytes,4,opt,name=printed,proto3" json:"printed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -502,6 +514,13 @@ func (x *StepInstanceResponse) GetMemoryBytes() int64 {
 		return x.MemoryBytes
 	}
 	return 0
+}
+
+func (x *StepInstanceResponse) GetPrinted() string {
+	if x != nil {
+		return x.Printed
+	}
+	return ""
 }
 
 // SnapshotInstanceRequest names an instance.
@@ -701,18 +720,20 @@ const file_sluice_wasmworker_v1_worker_proto_rawDesc = "" +
 	"\x04from\x12\x05\xbaH\x02\b\x01\";\n" +
 	"\x06Origin\x12\x14\n" +
 	"\x05clock\x18\x01 \x01(\x04R\x05clock\x12\x1b\n" +
-	"\x04seed\x18\x02 \x01(\fB\a\xbaH\x04z\x02\x18 R\x04seed\"+\n" +
+	"\x04seed\x18\x02 \x01(\fB\a\xbaH\x04z\x02\x18 R\x04seed\"E\n" +
 	"\x15StartInstanceResponse\x12\x12\n" +
-	"\x04fuel\x18\x01 \x01(\x03R\x04fuel\"\x98\x01\n" +
+	"\x04fuel\x18\x01 \x01(\x03R\x04fuel\x12\x18\n" +
+	"\aprinted\x18\x02 \x01(\tR\aprinted\"\x98\x01\n" +
 	"\x13StepInstanceRequest\x12\"\n" +
 	"\binstance\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\binstance\x12\x1a\n" +
 	"\benvelope\x18\x02 \x01(\fR\benvelope\x12\x12\n" +
 	"\x04fuel\x18\x03 \x01(\x03R\x04fuel\x12-\n" +
-	"\x04time\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04time\"i\n" +
+	"\x04time\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04time\"\x83\x01\n" +
 	"\x14StepInstanceResponse\x12\x1a\n" +
 	"\benvelope\x18\x01 \x01(\fR\benvelope\x12\x12\n" +
 	"\x04fuel\x18\x02 \x01(\x03R\x04fuel\x12!\n" +
-	"\fmemory_bytes\x18\x03 \x01(\x03R\vmemoryBytes\"=\n" +
+	"\fmemory_bytes\x18\x03 \x01(\x03R\vmemoryBytes\x12\x18\n" +
+	"\aprinted\x18\x04 \x01(\tR\aprinted\"=\n" +
 	"\x17SnapshotInstanceRequest\x12\"\n" +
 	"\binstance\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01R\binstance\"6\n" +
 	"\x18SnapshotInstanceResponse\x12\x1a\n" +

@@ -36,7 +36,7 @@ const (
 // guest; what it did badly ends it, and it is to be dropped.
 //
 // Errors of StartInstance and StepInstance, with the fuel that was taken, decimal, as
-// `fuel` of ErrorInfo.metadata:
+// `fuel` of ErrorInfo.metadata, and with what the guest printed in the call as `printed`:
 //
 //	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT; WORKER_FULL: not the guest's fault
 //	DEADLINE_EXCEEDED    STEP_CUT
@@ -128,7 +128,7 @@ func (c *workerServiceClient) DropInstance(ctx context.Context, in *DropInstance
 // guest; what it did badly ends it, and it is to be dropped.
 //
 // Errors of StartInstance and StepInstance, with the fuel that was taken, decimal, as
-// `fuel` of ErrorInfo.metadata:
+// `fuel` of ErrorInfo.metadata, and with what the guest printed in the call as `printed`:
 //
 //	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT; WORKER_FULL: not the guest's fault
 //	DEADLINE_EXCEEDED    STEP_CUT

@@ -265,7 +265,7 @@ func AllowsModel(ctx context.Context, at *store.Store, lineage []*Agent, model s
 		if slices.ContainsFunc(fits, rights.ModelFit.Unbounded) {
 			continue
 		}
-		if left, err := at.HasLeft(ctx, one.ID, fits); err != nil || !left {
+		if left, err := at.HasLeft(ctx, one.Budget(), fits); err != nil || !left {
 			return errors.Join(keepError(err), leftError(left, model))
 		}
 	}
@@ -287,7 +287,7 @@ func SpendModel(ctx context.Context, at *store.Store, lineage []*Agent, model st
 		if err != nil || slices.ContainsFunc(fits, rights.ModelFit.Unbounded) {
 			continue
 		}
-		spends = append(spends, store.Spend{ID: one.ID, Fits: fits, Tokens: tokens, Nanos: nanos})
+		spends = append(spends, store.Spend{Budget: one.Budget(), Fits: fits, Tokens: tokens, Nanos: nanos})
 	}
 	if len(spends) == 0 {
 		return nil

@@ -35,6 +35,9 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 	if isUndone := err != nil && !errors.Is(err, ErrTurn); isUndone && t.noted > 0 {
 		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: whyUndone(err)}, nil)
 	}
+	if t.last != "" { // behind the event that ends the turn, which has to follow what the guest was given
+		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_PRINTED, Message: t.last}, nil)
+	}
 	why, isForced := errors.AsType[*forced](cause)
 	if isForced {
 		var event *wasmagentv1.Event
@@ -115,6 +118,9 @@ func undone(t *turn, now *state, err, cause error) (next state, _ error) {
 	next = t.before
 	next.usage = now.usage
 	fail := func(why wasmagentv1.FailureCause) (state, error) {
+		if t.last != "" {
+			err = fmt.Errorf("%w (the journal has what it printed: sluice agents events)", err)
+		}
 		next.at, next.failure = wasmagentv1.AgentState_AGENT_STATE_FAILED, &wasmagentv1.Failure{Cause: why, Message: err.Error()}
 		return next, fmt.Errorf("%w: %w", ErrFailed, err)
 	}

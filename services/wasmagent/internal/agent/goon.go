@@ -131,6 +131,6 @@ func (a *Agent) again(t *turn, given, emitted *wasmstorev1.StoredEvent, asked ab
 	if !bytes.Equal(answer, emitted.GetEnvelope()) || t.first+fuel != emitted.GetEvent().GetFuel() {
 		return out, fmt.Errorf("%w: run again, it does not do what its journal says", engine.ErrTrap)
 	}
-	t.first = 0
+	t.first, t.begun = 0, ""
 	return abi.Read(answer)
 }

@@ -262,6 +262,11 @@ func (a *Agent) Events(ctx context.Context, behind int64, limit, bytes int) (all
 	return all, more, keepError(err)
 }
 
+// Budget names the counters of its rights, which it shares with all its copies: a copy has no budget of its own.
+func (s *Spec) Budget() store.Budget {
+	return store.Budget{Tenant: s.Creator.GetTenant(), Journal: s.JournalID}
+}
+
 // Allows takes a use of a right out of what is left, of the agent and of those behind it.
 func Allows(ctx context.Context, at *store.Store, lineage []*Agent, call ToolCall) (giveBack func(), err error) {
 	var wishes []store.Wish
@@ -271,7 +276,7 @@ func Allows(ctx context.Context, at *store.Store, lineage []*Agent, call ToolCal
 			return nil, err
 		}
 		if !slices.ContainsFunc(fits, func(f rights.Fit) bool { return f.Most == 0 }) {
-			wishes = append(wishes, store.Wish{ID: one.ID, Fits: fits})
+			wishes = append(wishes, store.Wish{Budget: one.Budget(), Fits: fits})
 		}
 	}
 	if len(wishes) == 0 {

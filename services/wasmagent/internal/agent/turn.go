@@ -31,6 +31,9 @@ const (
 	// do: those that read the journal see no later ones.
 	flushTime  = time.Second
 	maxWaiting = 64
+	// maxPrinted is how much of what a guest prints in a turn stands in the journal, in bytes. The
+	// step that fails is not counted.
+	maxPrinted = 64 << 10
 )
 
 // A turn is a prompt that an agent works on.
@@ -65,8 +68,9 @@ type turn struct {
 	worked   time.Duration
 	slept    time.Duration
 
-	// first is what the guest's start took of its fuel.
+	// first is what the guest's start took of its fuel, and begun what the guest printed then.
 	first int64
+	begun string
 	// emitted is the newest event of the guest's, about what is known for the next one, and
 	// left what the journal says of an effect that is gone on with.
 	emitted *wasmagentv1.Event
@@ -75,6 +79,10 @@ type turn struct {
 	// flushed is when its events were kept last, and noted how large all are, in bytes.
 	flushed time.Time
 	noted   int64
+	// printed is how much the guest printed, in bytes, and last what it printed in the step that
+	// failed.
+	printed int
+	last    string
 }
 
 // kind is what the store is told of the turn.
@@ -320,7 +328,12 @@ func (a *Agent) start(t *turn) (err error) {
 func (a *Agent) startAnew(t *turn) (err error) {
 	t.instance, t.first, err = a.Workers.Start(t.ctx, a.module, a.engineLimits(), a.origin(), a.Limits.Fuel, a.Limits.Deadline)
 	t.fuel += t.first
-	return err
+	if err != nil {
+		t.last = worker.PrintedOf(err)
+		return err
+	}
+	t.begun = t.instance.Printed()
+	return nil
 }
 
 // origin is what its guest is told of the world: the same each time.
@@ -380,15 +393,29 @@ func (a *Agent) stepped(t *turn, text []byte) (abi.Out, error) {
 	t.worked += t.instance.Took()
 	t.fuel += fuel
 	if err != nil {
+		t.last = t.begun + worker.PrintedOf(err)
 		return abi.Out{}, err
 	}
 	out, err := abi.Read(answer)
 	if err != nil {
+		t.last = t.begun + t.instance.Printed()
 		return abi.Out{}, fmt.Errorf("%w: %w", engine.ErrTrap, err)
 	}
 	t.emitted = a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_EMITTED, Effect: effectKinds[out.Kind], Fuel: t.first + fuel}, answer)
-	t.first = 0
+	a.notePrinted(t, t.begun+t.instance.Printed())
+	t.first, t.begun = 0, ""
 	return out, nil
+}
+
+// notePrinted notes what the guest printed, as long as there is room for that.
+func (a *Agent) notePrinted(t *turn, text string) {
+	if text == "" || t.printed > maxPrinted {
+		return
+	}
+	if t.printed += len(text); t.printed > maxPrinted {
+		text = fmt.Sprintf("(it prints more than %d KiB in this turn; the rest is left out)", maxPrinted>>10)
+	}
+	a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_PRINTED, Message: text}, nil)
 }
 
 // noteTurn notes an event of a turn.

@@ -28,7 +28,12 @@ const (
 	exportAlloc   = "alloc"       // (i32 bytes) -> i32 place
 	exportStep    = "step"        // (i32 place, i32 bytes) -> i64 place<<32 | bytes
 	exportInit    = "_initialize" // () -> (), where it has one: it is called first
+	exportCommand = "_start"      // of commands alone
 )
+
+// buildModes is what authors of a command are told.
+const buildModes = "Build it as a reactor (library): with Go by -buildmode=c-shared and GOOS=wasip1 GOARCH=wasm, with TinyGo by -buildmode=c-shared and -target=wasip1, " +
+	"with Rust by the crate type cdylib for wasm32-wasip1, with clang by -mexec-model=reactor"
 
 // Errors of steps, for [errors.Is]. An instance that had one is good for nothing more.
 var (
@@ -137,6 +142,9 @@ var signatures = map[string]module.FuncType{
 
 // check refuses a module that is no guest.
 func check(m *module.Module) error {
+	if m.Exported(exportCommand, module.Func) {
+		return fmt.Errorf("%w: a command, which exports %q and runs once. %s", module.ErrNotOffered, exportCommand, buildModes)
+	}
 	if m.HasStart() {
 		return fmt.Errorf("%w: a function that runs at the start; do that in %s", module.ErrNotOffered, exportInit)
 	}
@@ -151,9 +159,6 @@ func check(m *module.Module) error {
 	}
 	if m.Memory == nil || !m.Exported(exportMemory, module.Memory) {
 		return fmt.Errorf("%w: it has to export its memory as %q", module.ErrNotOffered, exportMemory)
-	}
-	if m.Exported("_start", module.Func) && !m.Exported(exportStep, module.Func) {
-		return fmt.Errorf("%w: a program that runs once; build a library, with Go -buildmode=c-shared", module.ErrNotOffered)
 	}
 	for name, want := range signatures {
 		got, ok := m.FuncExported(name)

@@ -142,7 +142,7 @@ func TestW7CallsOfTheHostAreLookedAt(t *testing.T) {
 	}
 	in := started(t, compiled(t, guesttest.HandMade{Imports: guesttest.Import("fd_write", 3), Step: append(step, guesttest.Answer(0, 0)...)}.Module()))
 	_, used, err := in.Step(t.Context(), []byte("{}"), 50_000)
-	if wrote := len(in.Log()); !errors.Is(err, engine.ErrFuel) || used != 50_000 || wrote < 100 || wrote > 300 {
+	if wrote := len(in.Printed()); !errors.Is(err, engine.ErrFuel) || used != 50_000 || wrote < 100 || wrote > 300 {
 		t.Errorf("it ends with %v, having taken %d and written %d bytes", err, used, wrote)
 	}
 }

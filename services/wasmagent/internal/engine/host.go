@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/tetratelabs/wazero"
@@ -242,17 +243,28 @@ func write(in *Instance, memory api.Memory, args []uint64) uint64 {
 	return ok
 }
 
-// maxLog is how much of what a guest writes is kept: the last bytes.
-const maxLog = 16 << 10
+// MaxPrinted is how much of what a guest prints in one step is returned, in bytes: the end of it.
+const MaxPrinted = 4096
 
-// logs is what a guest wrote at last.
-type logs struct{ text []byte }
+// logs is what a guest prints.
+type logs struct {
+	text []byte
+	// cut says that the beginning was dropped.
+	cut bool
+}
 
 func (l *logs) write(text []byte) {
 	l.text = append(l.text, text...)
-	if over := len(l.text) - maxLog; over > 0 {
-		l.text = append(l.text[:0], l.text[over:]...)
+	if over := len(l.text) - MaxPrinted; over > 0 {
+		l.text, l.cut = append(l.text[:0], l.text[over:]...), true
 	}
 }
 
-func (l *logs) String() string { return string(l.text) }
+func (l *logs) String() string {
+	text := strings.ToValidUTF8(string(l.text), "�")
+	if !l.cut && len(text) <= MaxPrinted {
+		return text
+	}
+	const mark = "… "
+	return mark + strings.ToValidUTF8(text[max(0, len(text)-MaxPrinted+len(mark)):], "")
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -96,9 +97,25 @@ func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel in
 		return err
 	})
 	if err != nil {
-		return nil, used, errors.Join(err, in.Close(ctx))
+		return nil, used, startError{errors.Join(err, in.Close(ctx)), in.Printed()}
 	}
 	return in, used, nil
+}
+
+// startError is why a start failed, with what the guest printed until then.
+type startError struct {
+	error
+
+	printed string
+}
+
+// Unwrap implements errors.Unwrap.
+func (e startError) Unwrap() error { return e.error }
+
+// PrintedOf returns what a guest printed whose start failed with an error.
+func PrintedOf(err error) string {
+	failed, _ := errors.AsType[startError](err)
+	return failed.printed
 }
 
 // instantiate makes an instance that has run nothing yet, and the context of its calls.
@@ -118,8 +135,8 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 		in.memory = p.engine.spares.linear(min(int64(min(most, 1<<32)), limits.Memory))
 		return in.memory
 	}))
-	if in.in, err = p.engine.runtime.InstantiateModule(allocating, p.compiled, wazero.NewModuleConfig().WithName("")); err != nil {
-		return in, nil, fmt.Errorf("%w: %w", ErrTrap, err)
+	if in.in, err = p.engine.runtime.InstantiateModule(allocating, p.compiled, wazero.NewModuleConfig().WithName("").WithStartFunctions()); err != nil {
+		return in, nil, failure(err)
 	}
 	in.alloc, in.step = in.in.ExportedFunction(exportAlloc), in.in.ExportedFunction(exportStep)
 	for _, name := range append([]string{module.FuelGlobal}, p.state...) {
@@ -158,6 +175,7 @@ func (in *Instance) context(ctx context.Context) context.Context {
 // [ErrMemory], [ErrDeadline], [ErrTrap].
 func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answer []byte, used int64, err error) {
 	ctx = in.context(ctx)
+	in.log = logs{}
 	used, err = in.run(fuel, func() error {
 		place, err := in.alloc.Call(ctx, uint64(len(envelope)))
 		if err != nil {
@@ -183,6 +201,9 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 	})
 	return answer, used, err
 }
+
+// errHost is what a guest ends with that was ended by a fault of the program that runs it.
+var errHost = errors.New("the program that runs guests has a fault in what the guest called")
 
 // errStack is what a guest ends with whose calls are nested too deeply.
 var errStack = fmt.Errorf("stack overflow: its calls take more than %d MiB", module.MaxStack>>20)
@@ -211,15 +232,24 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	return min(used, fuel), in.failed
 }
 
-// failure is an error of a step as one of ours.
+// stacks are what follows in an error of the runtime: stacks of the guest and of this program.
+var stacks = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
+
+// failure is an error of a step as one of ours, without any stack: callers read it.
 func failure(err error) error {
 	for _, own := range []error{ErrFuel, ErrMemory, ErrSystem, ErrDeadline} {
 		if errors.Is(err, own) {
 			return own
 		}
 	}
-	text, _, _ := strings.Cut(err.Error(), " (recovered by wazero)")
-	return fmt.Errorf("%w: %s", ErrTrap, text)
+	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // its text names addresses of this program
+		return fmt.Errorf("%w: %w", ErrTrap, errHost)
+	}
+	text := err.Error()
+	for _, stack := range stacks {
+		text, _, _ = strings.Cut(text, stack)
+	}
+	return fmt.Errorf("%w: %s", ErrTrap, strings.TrimPrefix(text, "wasm error: "))
 }
 
 // refilled is what the guest's fuel is once it is below zero.
@@ -249,8 +279,9 @@ func (in *Instance) charge(fuel int64) {
 // Memory is how much it has, in bytes.
 func (in *Instance) Memory() int64 { return int64(in.in.Memory().Size()) }
 
-// Log is what it wrote to its standard output and error at last.
-func (in *Instance) Log() string { return in.log.String() }
+// Printed is what it wrote to its standard output and error in the newest step, or at its start:
+// the last [MaxPrinted] bytes at the most, as UTF-8.
+func (in *Instance) Printed() string { return in.log.String() }
 
 // Close ends it.
 func (in *Instance) Close(ctx context.Context) error {

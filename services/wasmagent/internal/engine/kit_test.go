@@ -65,7 +65,7 @@ func step(t testing.TB, in *engine.Instance, e envelope) (envelope, int64) {
 	t.Helper()
 	text, fuel, err := in.Step(t.Context(), e.text(), plenty)
 	if err != nil {
-		t.Fatalf("%v: %v\n%s", e, err, in.Log())
+		t.Fatalf("%v: %v\n%s", e, err, in.Printed())
 	}
 	var out envelope
 	if err := json.Unmarshal(text, &out); err != nil {

@@ -20,15 +20,26 @@ var modules sync.Map
 // Module builds a guest of a Go package, once in a program.
 func Module(t testing.TB, pkg string) []byte {
 	t.Helper()
+	return built(t, pkg, "c-shared")
+}
+
+// Command builds a Go package as a command, which is no guest.
+func Command(t testing.TB, pkg string) []byte {
+	t.Helper()
+	return built(t, pkg, "default")
+}
+
+func built(t testing.TB, pkg, mode string) []byte {
+	t.Helper()
 	//nolint:usetesting // it outlives the test that is the first to want it
-	build, _ := modules.LoadOrStore(pkg, sync.OnceValues(func() ([]byte, error) {
+	build, _ := modules.LoadOrStore(mode+" "+pkg, sync.OnceValues(func() ([]byte, error) {
 		dir, err := os.MkdirTemp("", "guest")
 		if err != nil {
 			return nil, err
 		}
 		defer os.RemoveAll(dir)
 		path := filepath.Join(dir, "guest.wasm")
-		cmd := exec.Command("go", "build", "-buildmode=c-shared", "-trimpath", "-o", path, pkg)
+		cmd := exec.Command("go", "build", "-buildmode="+mode, "-trimpath", "-o", path, pkg)
 		cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("%w: %s", err, out)

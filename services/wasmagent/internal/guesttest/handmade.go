@@ -41,11 +41,13 @@ type HandMade struct {
 	Imports     []byte
 	Data        []byte
 	More        []Code
+	// Names are under what names the first of More are exported.
+	Names []string
 }
 
 // Module writes it. Its functions are abi_version, alloc, step and those beside, behind
 // what it imports: type 0 is () -> i32, 1 (i32) -> i32, 2 (i32, i32) -> i64, 3 (i32, i32,
-// i32, i32) -> i32.
+// i32, i32) -> i32, 4 (i32) -> ().
 func (h HandMade) Module() []byte {
 	if h.Alloc == nil {
 		h.Alloc = I32(1024)
@@ -63,7 +65,7 @@ func (h HandMade) Module() []byte {
 	}
 	out := []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 	section := func(id byte, text []byte) { out = append(append(append(out, id), uleb(len(text))...), text...) }
-	section(1, []byte{4, 0x60, 0, 1, 0x7f, 0x60, 1, 0x7f, 1, 0x7f, 0x60, 2, 0x7f, 0x7f, 1, 0x7e, 0x60, 4, 0x7f, 0x7f, 0x7f, 0x7f, 1, 0x7f})
+	section(1, []byte{5, 0x60, 0, 1, 0x7f, 0x60, 1, 0x7f, 1, 0x7f, 0x60, 2, 0x7f, 0x7f, 1, 0x7e, 0x60, 4, 0x7f, 0x7f, 0x7f, 0x7f, 1, 0x7f, 0x60, 1, 0x7f, 0})
 	if h.Imports != nil {
 		section(2, h.Imports)
 	}
@@ -73,8 +75,8 @@ func (h HandMade) Module() []byte {
 	}
 	section(3, functions)
 	section(5, h.Memory)
-	exports := []byte{4}
-	for i, name := range []string{"abi_version", "alloc", "step"} {
+	exports := []byte{byte(4 + len(h.Names))}
+	for i, name := range append([]string{"abi_version", "alloc", "step"}, h.Names...) {
 		exports = append(append(append(exports, byte(len(name))), name...), 0, byte(imported+i))
 	}
 	section(7, append(append(exports, 6), "memory\x02\x00"...))

@@ -43,8 +43,8 @@ func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (m
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(made), 0) + 1 FROM agents").Scan(&made); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, `INSERT INTO agents (id, made, version, tenant, owner, state, restorable, size, turn, holder, held, record)
-			VALUES ($1, $2, 1, $3, $4, $5, 0, $6, 0, '', 0, $7)`, c.ID, made, who.GetTenant(), owner.Subject, int64(c.Record.GetState()), size(c.Record), text); err != nil {
+		if _, err := tx.ExecContext(ctx, `INSERT INTO agents (id, made, version, tenant, owner, state, restorable, size, turn, holder, held, record, journal)
+			VALUES ($1, $2, 1, $3, $4, $5, 0, $6, 0, '', 0, $7, $8)`, c.ID, made, who.GetTenant(), owner.Subject, int64(c.Record.GetState()), size(c.Record), text, c.Record.GetJournalId()); err != nil {
 			return err
 		}
 		for _, one := range append([]*identityv1.Principal{who}, who.GetChain()...) {

@@ -2,7 +2,13 @@ package store
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"time"
 
+	"google.golang.org/protobuf/proto"
+
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
 )
@@ -14,15 +20,22 @@ const (
 	Cost   = "cost"
 )
 
+// A Budget names the counters of an agent and of all its copies: forks, and imports of its archives.
+type Budget struct {
+	Tenant string
+	// Journal is the agent whose making their journals begin with.
+	Journal string
+}
+
 // A Wish is a use of one of an agent's rights: of the first that has something left.
 type Wish struct {
-	ID   string
+	Budget
 	Fits []rights.Fit
 }
 
 // A Use is a use that was taken.
 type Use struct {
-	ID string
+	Budget
 	rights.Fit
 }
 
@@ -44,14 +57,14 @@ func (s *Store) Take(ctx context.Context, wishes []Wish) (taken []Use, err error
 
 func take(ctx context.Context, tx *sqlstore.Tx, wish Wish) (Use, error) {
 	for _, fit := range wish.Fits {
-		result, err := tx.ExecContext(ctx, `INSERT INTO spent (id, granted, what, place, used) VALUES ($1, $2, $3, $4, 1)
-			ON CONFLICT (id, granted, what, place) DO UPDATE SET used = spent.used + 1 WHERE spent.used < $5`,
-			wish.ID, fit.Grant, Tools, int64(fit.Place), fit.Most)
+		result, err := tx.ExecContext(ctx, `INSERT INTO used (tenant, journal, granted, what, place, used, day) VALUES ($1, $2, $3, $4, $5, 1, $7)
+			ON CONFLICT (tenant, journal, granted, what, place) DO UPDATE SET used = used.used + 1, day = $7 WHERE used.used < $6`,
+			wish.Tenant, wish.Journal, fit.Grant, Tools, int64(fit.Place), fit.Most, dayOf(tx.Now))
 		if err != nil {
 			return Use{}, err
 		}
 		if n, err := result.RowsAffected(); err != nil || n == 1 {
-			return Use{wish.ID, fit}, err
+			return Use{wish.Budget, fit}, err
 		}
 	}
 	return Use{}, rights.ErrSpent
@@ -61,8 +74,8 @@ func take(ctx context.Context, tx *sqlstore.Tx, wish Wish) (Use, error) {
 func (s *Store) GiveBack(ctx context.Context, uses []Use) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, u := range uses {
-			if _, err := tx.ExecContext(ctx, "UPDATE spent SET used = used - 1 WHERE id = $1 AND granted = $2 AND what = $3 AND place = $4",
-				u.ID, u.Grant, Tools, int64(u.Place)); err != nil {
+			if _, err := tx.ExecContext(ctx, "UPDATE used SET used = used - 1 WHERE tenant = $1 AND journal = $2 AND granted = $3 AND what = $4 AND place = $5",
+				u.Tenant, u.Journal, u.Grant, Tools, int64(u.Place)); err != nil {
 				return err
 			}
 		}
@@ -73,15 +86,15 @@ func (s *Store) GiveBack(ctx context.Context, uses []Use) error {
 // A Spend is what a question to a model took, of one of an agent's rights: of the first that has
 // something left.
 type Spend struct {
-	ID            string
+	Budget
 	Fits          []rights.ModelFit
 	Tokens, Nanos int64
 }
 
 // HasLeft tells whether one of an agent's rights to ask a model has something left.
-func (s *Store) HasLeft(ctx context.Context, id string, fits []rights.ModelFit) (left bool, err error) {
+func (s *Store) HasLeft(ctx context.Context, of Budget, fits []rights.ModelFit) (left bool, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		at, err := firstLeft(ctx, tx, id, fits)
+		at, err := firstLeft(ctx, tx, of, fits)
 		left = at != nil
 		return err
 	})
@@ -89,12 +102,13 @@ func (s *Store) HasLeft(ctx context.Context, id string, fits []rights.ModelFit) 
 }
 
 // firstLeft is the first right that has something left; nil for none.
-func firstLeft(ctx context.Context, tx *sqlstore.Tx, id string, fits []rights.ModelFit) (*rights.ModelFit, error) {
+func firstLeft(ctx context.Context, tx *sqlstore.Tx, of Budget, fits []rights.ModelFit) (*rights.ModelFit, error) {
 	for _, fit := range fits {
 		left := true
 		for what, most := range map[string]int64{Tokens: fit.Tokens, Cost: fit.Nanos} {
 			var used int64
-			err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(used), 0) FROM spent WHERE id = $1 AND granted = $2 AND what = $3 AND place = $4", id, fit.Grant, what, int64(fit.Place)).Scan(&used)
+			err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(used), 0) FROM used WHERE tenant = $1 AND journal = $2 AND granted = $3 AND what = $4 AND place = $5",
+				of.Tenant, of.Journal, fit.Grant, what, int64(fit.Place)).Scan(&used)
 			if err != nil {
 				return nil, err
 			}
@@ -112,7 +126,7 @@ func firstLeft(ctx context.Context, tx *sqlstore.Tx, id string, fits []rights.Mo
 func (s *Store) SpendModel(ctx context.Context, spends []Spend) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, spend := range spends {
-			fit, err := firstLeft(ctx, tx, spend.ID, spend.Fits)
+			fit, err := firstLeft(ctx, tx, spend.Budget, spend.Fits)
 			if err != nil {
 				return err
 			}
@@ -120,12 +134,87 @@ func (s *Store) SpendModel(ctx context.Context, spends []Spend) error {
 				fit = &spend.Fits[0]
 			}
 			for what, n := range map[string]int64{Tokens: spend.Tokens, Cost: spend.Nanos} {
-				if _, err := tx.ExecContext(ctx, `INSERT INTO spent (id, granted, what, place, used) VALUES ($1, $2, $3, $4, $5)
-					ON CONFLICT (id, granted, what, place) DO UPDATE SET used = spent.used + $5`, spend.ID, fit.Grant, what, int64(fit.Place), n); err != nil {
+				if err := addUsed(ctx, tx, spend.Budget, fit.Grant, what, int64(fit.Place), n); err != nil {
 					return err
 				}
 			}
 		}
 		return nil
 	})
+}
+
+func addUsed(ctx context.Context, tx *sqlstore.Tx, of Budget, grant, what string, place, n int64) error {
+	_, err := tx.ExecContext(ctx, `INSERT INTO used (tenant, journal, granted, what, place, used, day) VALUES ($1, $2, $3, $4, $5, $6, $7)
+		ON CONFLICT (tenant, journal, granted, what, place) DO UPDATE SET used = used.used + $6, day = $7`,
+		of.Tenant, of.Journal, grant, what, place, n, dayOf(tx.Now))
+	return err
+}
+
+// dayOf is a time's day: days since 1970-01-01, UTC.
+func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
+
+// usedDays is how long counters stay after their last use once the agent and all its copies are gone. An archive that
+// is imported until then does not begin them again.
+const usedDays = 7
+
+// ForgetUsed removes counters of agents that are gone.
+func (s *Store) ForgetUsed(ctx context.Context) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM used WHERE day < $1
+			AND NOT EXISTS (SELECT 1 FROM agents WHERE agents.tenant = used.tenant AND agents.journal = used.journal)`, dayOf(tx.Now)-usedDays)
+		return err
+	})
+}
+
+// adoptSpent brings rows of releases in which each copy of an agent had counters of its own up to date: their journals are
+// noted, and what copies used is added up.
+func (s *Store) adoptSpent(ctx context.Context) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		journals := make(map[string]Budget)
+		err := tx.Each(ctx, func(rows *sql.Rows) error {
+			var id string
+			var text []byte
+			r := new(wasmstorev1.Record)
+			if err := errors.Join(rows.Scan(&id, &text), proto.Unmarshal(text, r)); err != nil {
+				return err
+			}
+			journals[id] = Budget{r.GetCreator().GetTenant(), r.GetJournalId()}
+			return nil
+		}, "SELECT id, record FROM agents WHERE journal = '' OR EXISTS (SELECT 1 FROM spent WHERE spent.id = agents.id)")
+		if err != nil {
+			return err
+		}
+		for id, of := range journals {
+			if err := adoptOne(ctx, tx, id, of); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func adoptOne(ctx context.Context, tx *sqlstore.Tx, id string, of Budget) error {
+	if _, err := tx.ExecContext(ctx, "UPDATE agents SET journal = $2 WHERE id = $1", id, of.Journal); err != nil {
+		return err
+	}
+	type row struct {
+		grant, what string
+		place, used int64
+	}
+	var all []row
+	err := tx.Each(ctx, func(rows *sql.Rows) error {
+		var one row
+		err := rows.Scan(&one.grant, &one.what, &one.place, &one.used)
+		all = append(all, one)
+		return err
+	}, "SELECT granted, what, place, used FROM spent WHERE id = $1", id)
+	for _, one := range all {
+		if err == nil {
+			err = addUsed(ctx, tx, of, one.grant, one.what, one.place, one.used)
+		}
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "DELETE FROM spent WHERE id = $1", id)
+	}
+	return err
 }

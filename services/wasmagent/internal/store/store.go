@@ -77,7 +77,11 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, errors.Join(err, kept.bucket.Close())
 	}
-	return &Store{db: db, states: kept, holder: cfg.Holder, Shared: cfg.Source != sqlstore.SQLite}, nil
+	s := &Store{db: db, states: kept, holder: cfg.Holder, Shared: cfg.Source != sqlstore.SQLite}
+	if err := s.adoptSpent(ctx); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
 }
 
 // Close closes the store.

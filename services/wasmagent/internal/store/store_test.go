@@ -237,7 +237,7 @@ func TestTake(t *testing.T) {
 		create(t, s, "a", person("ana"))
 		create(t, s, "b", person("ana"))
 		of := func(id string, most ...int64) store.Wish {
-			wish := store.Wish{ID: id}
+			wish := store.Wish{Budget: store.Budget{Tenant: "t", Journal: id}}
 			for place, n := range most {
 				wish.Fits = append(wish.Fits, rights.Fit{Place: place, Most: n})
 			}
@@ -267,11 +267,11 @@ func TestTake(t *testing.T) {
 		}
 		fits := []rights.ModelFit{{Tokens: 100, Nanos: -1}, {Fit: rights.Fit{Place: 1}, Tokens: -1, Nanos: 50}}
 		for i, want := range []bool{true, true, true, false} {
-			left, err := s.HasLeft(t.Context(), "a", fits)
+			left, err := s.HasLeft(t.Context(), store.Budget{Tenant: "t", Journal: "a"}, fits)
 			if err != nil || left != want {
 				t.Errorf("behind %d questions there is some left: %v %v", i, left, err)
 			}
-			if err := s.SpendModel(t.Context(), []store.Spend{{ID: "a", Fits: fits, Tokens: 60, Nanos: 60}}); err != nil {
+			if err := s.SpendModel(t.Context(), []store.Spend{{Budget: store.Budget{Tenant: "t", Journal: "a"}, Fits: fits, Tokens: 60, Nanos: 60}}); err != nil {
 				t.Fatal(err)
 			}
 		}

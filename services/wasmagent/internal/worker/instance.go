@@ -22,6 +22,7 @@ type Instance struct {
 	process *process
 	name    string
 	took    time.Duration
+	printed string
 	ended   atomic.Bool
 }
 
@@ -66,6 +67,7 @@ func (s *Supervisor) begin(ctx context.Context, req *wasmworkerv1.StartInstanceR
 		return nil, fuel, p.lost(ctx, err)
 	}
 	p.useful.Store(true)
+	in.printed = resp.GetPrinted()
 	return in, resp.GetFuel(), nil
 }
 
@@ -74,7 +76,7 @@ func (s *Supervisor) begin(ctx context.Context, req *wasmworkerv1.StartInstanceR
 func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within time.Duration) (answer []byte, used int64, err error) {
 	begin := time.Now()
 	resp, err := i.process.client.StepInstance(ctx, &wasmworkerv1.StepInstanceRequest{Instance: i.name, Envelope: envelope, Fuel: fuel, Time: durationpb.New(within)})
-	i.took = time.Since(begin)
+	i.took, i.printed = time.Since(begin), resp.GetPrinted()
 	if err != nil {
 		i.process.rest(failure)
 		used, err := cause(err)
@@ -87,6 +89,10 @@ func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within
 // Took is how long its newest step worked. [Instance.Step] may take longer: others go before who
 // caused much work.
 func (i *Instance) Took() time.Duration { return i.took }
+
+// Printed is what it printed in its newest step, or at its start: the last [engine.MaxPrinted]
+// bytes at the most. Of a step that failed [PrintedOf] returns it.
+func (i *Instance) Printed() string { return i.printed }
 
 // Snapshot returns all that the instance is.
 func (i *Instance) Snapshot(ctx context.Context) ([]byte, error) {

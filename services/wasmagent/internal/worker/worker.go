@@ -180,7 +180,7 @@ func (s *server) StartInstance(ctx context.Context, req *wasmworkerv1.StartInsta
 		in, fuel, err = p.Start(ctx, limits, from, req.GetFuel())
 	}
 	if err != nil {
-		return nil, refusal(err, fuel)
+		return nil, refusal(err, fuel, engine.PrintedOf(err))
 	}
 	if ctx.Err() != nil { // nobody waits for it
 		return nil, errors.Join(ctx.Err(), in.Close(ctx))
@@ -188,7 +188,7 @@ func (s *server) StartInstance(ctx context.Context, req *wasmworkerv1.StartInsta
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.instances[req.GetInstance()] = &slot{in: in}
-	return &wasmworkerv1.StartInstanceResponse{Fuel: fuel}, nil
+	return &wasmworkerv1.StartInstanceResponse{Fuel: fuel, Printed: in.Printed()}, nil
 }
 
 // instance finds one, and takes it.
@@ -219,9 +219,9 @@ func (s *server) StepInstance(ctx context.Context, req *wasmworkerv1.StepInstanc
 	}
 	envelope, fuel, err := at.in.Step(ctx, req.GetEnvelope(), req.GetFuel())
 	if err != nil {
-		return nil, refusal(err, fuel)
+		return nil, refusal(err, fuel, at.in.Printed())
 	}
-	return &wasmworkerv1.StepInstanceResponse{Envelope: envelope, Fuel: fuel, MemoryBytes: at.in.Memory()}, nil
+	return &wasmworkerv1.StepInstanceResponse{Envelope: envelope, Fuel: fuel, MemoryBytes: at.in.Memory(), Printed: at.in.Printed()}, nil
 }
 
 // SnapshotInstance implements wasmworkerv1.WorkerServiceServer.
@@ -233,7 +233,7 @@ func (s *server) SnapshotInstance(_ context.Context, req *wasmworkerv1.SnapshotI
 	defer at.mu.Unlock()
 	snapshot, err := at.in.Snapshot()
 	if err != nil {
-		return nil, refusal(err, 0)
+		return nil, refusal(err, 0, "")
 	}
 	return &wasmworkerv1.SnapshotInstanceResponse{Snapshot: snapshot}, nil
 }
@@ -267,6 +267,7 @@ const (
 	reasonTrapped    = "GUEST_TRAPPED"
 	reasonSnapshot   = "SNAPSHOT_REFUSED"
 	factFuel         = "fuel"
+	factPrinted      = "printed"
 )
 
 // causes are the engine's errors as the contract has them, and the way back.
@@ -285,11 +286,16 @@ var causes = []struct {
 }
 
 // refusal is an error of the engine's as the contract has it.
-func refusal(err error, fuel int64) error {
+func refusal(err error, fuel int64, printed string) error {
 	for _, c := range causes {
-		if errors.Is(err, c.err) {
-			return &rpc.Error{Code: c.code, Reason: c.reason, Facts: map[string]string{factFuel: strconv.FormatInt(fuel, 10)}, Err: err}
+		if !errors.Is(err, c.err) {
+			continue
 		}
+		facts := map[string]string{factFuel: strconv.FormatInt(fuel, 10)}
+		if printed != "" {
+			facts[factPrinted] = printed
+		}
+		return &rpc.Error{Code: c.code, Reason: c.reason, Facts: facts, Err: err}
 	}
 	return err
 }
@@ -298,6 +304,14 @@ func refusal(err error, fuel int64) error {
 type reportedError struct {
 	is   error
 	said string
+	// printed is what the guest printed meanwhile.
+	printed string
+}
+
+// PrintedOf returns what a guest printed in a step or start that failed with an error.
+func PrintedOf(err error) string {
+	reported, _ := errors.AsType[reportedError](err)
+	return reported.printed
 }
 
 func (e reportedError) Error() string {
@@ -316,7 +330,7 @@ func cause(err error) (fuel int64, _ error) {
 	for _, c := range causes {
 		if c.reason == reason {
 			fuel, _ = strconv.ParseInt(rpc.Facts(err)[factFuel], 10, 64)
-			return fuel, reportedError{c.err, strings.TrimPrefix(status.Convert(err).Message(), c.err.Error()+": ")}
+			return fuel, reportedError{c.err, strings.TrimPrefix(status.Convert(err).Message(), c.err.Error()+": "), rpc.Facts(err)[factPrinted]}
 		}
 	}
 	return 0, err

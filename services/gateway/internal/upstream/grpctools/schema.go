@@ -9,6 +9,7 @@ import (
 
 	validatepb "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/msgjson"
@@ -121,6 +122,12 @@ func (s *schemas) field(fd protoreflect.FieldDescriptor, rules *validatepb.Field
 	return out
 }
 
+// isDeprecated reports whether the contract deprecates a value: no service sets it any more.
+func isDeprecated(v protoreflect.EnumValueDescriptor) bool {
+	options, _ := v.Options().(*descriptorpb.EnumValueOptions)
+	return options.GetDeprecated()
+}
+
 // value is a field's schema as if it were there once.
 func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 	if msgjson.IsJSON(fd) {
@@ -147,7 +154,7 @@ func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 			return schema{"type": "string"}
 		}
 		for i := range fd.Enum().Values().Len() {
-			if v := fd.Enum().Values().Get(i); v.Number() != 0 || !msgjson.IsUnspecified(v) {
+			if v := fd.Enum().Values().Get(i); !msgjson.IsUnspecified(v) && !isDeprecated(v) {
 				names = append(names, enum.NameOf(v))
 			}
 		}

@@ -1,0 +1,157 @@
+package wasmagent_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
+	"github.com/sluice-mesh/sluice/services/wasmagent"
+)
+
+// made returns how many of a script's calls were made.
+func made(answer *wasmagentv1.PromptAgentResponse) int { return strings.Count(answer.GetResponse(), "done") }
+
+// Copies of an agent have no budget of their own: forks, forks of forks and of snapshots, imports of archives, and
+// what is left when the first agent is gone.
+func TestX18Copies_ShareTheBudgetOfTheFirst(t *testing.T) {
+	t.Parallel()
+	l := newLife(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return ran("done"), nil })
+	c := l.agent(t, "ana")
+	manifest := mayCall("t")
+	manifest.Tools[0].Calls = new(int32(3))
+	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest})
+	snapshot, err := c.SnapshotAgent(c.ctx, &wasmagentv1.SnapshotAgentRequest{AgentId: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	archived, _ := c.export(id)
+	if n := made(c.answers(id, "tool demo t\ntool demo t")); n != 2 {
+		t.Fatalf("the first one makes %d calls", n)
+	}
+	fork := func(of, at string) string {
+		req := &wasmagentv1.ForkAgentRequest{AgentId: of}
+		if at != "" {
+			req.SnapshotId = &at
+		}
+		resp, err := c.ForkAgent(c.ctx, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetAgent().GetId()
+	}
+	arrived, err := c.imports(archived, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	imported := arrived.GetAgent().GetId()
+	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: imported}); err != nil {
+		t.Fatal(err)
+	}
+	second := fork(id, "")
+	copies := []string{second, fork(second, ""), fork(id, snapshot.GetSnapshot().GetId()), imported, id}
+	all := 2
+	for _, one := range copies {
+		all += made(c.answers(one, "tool demo t\ntool demo t"))
+	}
+	if all != 3 {
+		t.Errorf("all copies together make %d calls, want 3", all)
+	}
+	if _, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+	l.end()
+	l.begin()
+	c = l.agent(t, "ana")
+	if n := made(c.answers(second, "tool demo t")); n != 0 {
+		t.Errorf("when the first one has ended and the role was started again, a copy makes %d calls", n)
+	}
+	if n := made(c.answers(c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest}), "tool demo t")); n != 1 {
+		t.Errorf("a new agent makes %d calls", n)
+	}
+}
+
+// Parts of an archive are fetched from, and sent to, whichever of two processes is asked, and one key signs for both.
+func TestArchive_PartsAtTwoReplicas(t *testing.T) {
+	t.Parallel()
+	database := sqlstoretest.Start(t).Database(t)
+	states := "file://" + t.TempDir() + "?metadata=skip&no_tmp_dir=true"
+	var both [2]*life
+	for i := range both {
+		both[i] = &life{t: t, cfg: wasmagent.Config{Data: t.TempDir(), Source: database, Bucket: states}, gateway: fakeGateway{}}
+		both[i].begin()
+		t.Cleanup(both[i].end)
+	}
+	one, two := both[0].agent(t, "ana"), both[1].agent(t, "ana")
+	id := one.create(new(wasmagentv1.CreateAgentRequest))
+	for _, name := range []string{"a", "b", "c"} {
+		one.answers(id, "write "+name+" "+strings.Repeat("0123456789", 70_000))
+	}
+	var text []byte
+	var key, digest string
+	for n, next := 0, int32(0); n == 0 || next > 0; n++ {
+		from := []client{one, two}[n%2]
+		req := &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: new(wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL), Offset: next}
+		if n > 0 {
+			req.ArchiveDigest = &digest
+		}
+		resp, err := from.ExportAgent(from.ctx, req)
+		if err != nil {
+			t.Fatalf("part %d: %v", n, err)
+		}
+		part := resp.GetArchive()
+		text, digest, next = append(text, part.GetDataBase64()...), part.GetDigest(), part.GetNextOffset()
+		if key == "" {
+			key = part.GetKeyId()
+		}
+		if part.GetKeyId() != key {
+			t.Errorf("part %d is of an archive that the key %s signed, and the first of one that %s signed", n, part.GetKeyId(), key)
+		}
+	}
+	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != digest || len(text) < 2<<20 {
+		t.Fatalf("the parts are no archive: %d bytes", len(text))
+	}
+	if again, _ := two.export(id); string(again) != string(text) {
+		t.Error("the other replica makes another archive of the same agent")
+	}
+	for n, offset := 0, 0; ; n++ {
+		to := []client{two, one}[n%2]
+		resp, err := to.ImportAgent(to.ctx, &wasmagentv1.ImportAgentRequest{
+			ArchiveDigest: digest, SizeBytes: int32(len(text)), Offset: int32(offset), DataBase64: text[offset:min(len(text), offset+700_000)],
+		})
+		if err != nil {
+			t.Fatalf("part %d: %v", n, err)
+		}
+		if resp.GetAgent() != nil {
+			again, err := []client{one, two}[n%2].ImportAgent(to.ctx, &wasmagentv1.ImportAgentRequest{
+				ArchiveDigest: digest, SizeBytes: int32(len(text)), Offset: int32(offset), DataBase64: text[offset:],
+			})
+			if err != nil || again.GetAgent().GetId() != resp.GetAgent().GetId() {
+				t.Errorf("its last part, sent again to the other replica, makes %v, %v", again, err)
+			}
+			break
+		}
+		offset = int(resp.GetNextOffset())
+	}
+	// The bounds of one person count both replicas.
+	begin := func(c client, name string) error {
+		sum := sha256.Sum256([]byte(name))
+		_, err := c.ImportAgent(c.ctx, &wasmagentv1.ImportAgentRequest{ArchiveDigest: hex.EncodeToString(sum[:]), SizeBytes: 64 << 20, DataBase64: []byte(name)})
+		return err
+	}
+	three, four := both[0].agent(t, "ben"), both[1].agent(t, "ben")
+	if err := begin(three, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if err := begin(four, "b"); err != nil {
+		t.Fatal(err)
+	}
+	rpctest.WantStatus(t, begin(four, "c"), codes.ResourceExhausted, "ARCHIVES_FULL")
+}

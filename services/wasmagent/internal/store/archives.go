@@ -1,0 +1,307 @@
+package store
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+const (
+	// archiveTime is how long an archive is stored after the last request for it.
+	archiveTime = 10 * time.Minute
+	// maxArchives and maxOwnArchives are how many archives are stored at a time: in all, and of one person.
+	maxArchives    = 16
+	maxOwnArchives = 2
+	// archivePart is the size of a stored part, in bytes.
+	archivePart = 1 << 20
+)
+
+// Errors of archives, for [errors.Is].
+var (
+	ErrArchive      = errors.New("there is no such archive: it was made more than 10 min ago, or not at all")
+	ErrArchivesFull = fmt.Errorf("too many archives come and go: at most %d of one caller and %d in all, each for %s after its last part", maxOwnArchives, maxArchives, archiveTime)
+	ErrPart         = errors.New("the part is another than the one that is stored, or the archive is not what its digest says")
+	ErrPartOrder    = errors.New("the part is not the next one")
+)
+
+// PartOrderError is [ErrPartOrder] with the place where the archive goes on.
+type PartOrderError struct{ Next int64 }
+
+func (e PartOrderError) Error() string { return fmt.Sprintf("%v: go on at %d", ErrPartOrder, e.Next) }
+
+// Unwrap returns [ErrPartOrder].
+func (e PartOrderError) Unwrap() error { return ErrPartOrder }
+
+// ArchiveKey names an archive: whose it is, its SHA-256 as hex, and whether it is sent to be imported.
+type ArchiveKey struct {
+	Owner  principal.Key
+	Digest string
+	Comes  bool
+}
+
+// Archive is how far an archive is.
+type Archive struct {
+	// Size is how large it is, and Have how much of it is stored, in bytes.
+	Size, Have int64
+	// Made is the agent that was made of it, and Origin the one that it is an archive of; empty before.
+	Made, Origin string
+
+	id string
+}
+
+// PutArchive stores an archive that is to be fetched. The oldest of its owner makes way. Errors: [ErrArchivesFull].
+func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) error {
+	var into *Archive
+	err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
+		into, err = findArchive(ctx, tx, key, int64(len(text)))
+		return err
+	})
+	for err == nil && into.Have < into.Size { // in transactions that others need not wait for
+		part := text[into.Have:min(into.Have+archivePart, into.Size)]
+		err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return addPart(ctx, tx, into, part) })
+		into.Have += int64(len(part))
+	}
+	return err
+}
+
+// ArchivePart returns a part of an archive that begins at an offset, and the size of all. Errors: [ErrArchive].
+func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (part []byte, size int64, err error) {
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		part = nil
+		at, err := findArchive(ctx, tx, key, 0)
+		if err != nil {
+			return err
+		}
+		if size = at.Size; at.Have < size {
+			return ErrArchive
+		}
+		var first int64
+		err = tx.QueryRowContext(ctx, "SELECT first, data FROM archive_parts WHERE id = $1 AND first <= $2 ORDER BY first DESC LIMIT 1", at.id, offset).Scan(&first, &part)
+		if err != nil {
+			return err
+		}
+		part = part[min(offset-first, int64(len(part))):]
+		return nil
+	})
+	return part, size, err
+}
+
+// AddArchivePart stores a part of an archive that is sent. It returns the whole archive with its last part, unless an
+// agent was made of it already. Errors: [ErrArchivesFull], [ErrPart], [ErrPartOrder].
+func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset int64, part []byte) (at Archive, whole []byte, err error) {
+	if offset+int64(len(part)) > size {
+		return at, nil, ErrPart
+	}
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		found, err := findArchive(ctx, tx, key, size)
+		if err != nil {
+			return err
+		}
+		at, whole = *found, nil
+		switch {
+		case found.Size != size:
+			return ErrPart
+		case found.Made != "":
+			return nil
+		case offset > found.Have:
+			return PartOrderError{found.Have}
+		}
+		rest := part // the transaction may be tried again
+		if again := min(int64(len(part)), found.Have-offset); again > 0 {
+			if is, err := hasBytes(ctx, tx, found.id, offset, part[:again]); err != nil || !is {
+				return errors.Join(err, ErrPart)
+			}
+			rest = part[again:]
+		}
+		if err := addPart(ctx, tx, found, rest); err != nil {
+			return err
+		}
+		at.Have += int64(len(rest))
+		if at.Have == size {
+			whole, err = allParts(ctx, tx, at.id)
+		}
+		return err
+	})
+	if err == nil && whole != nil {
+		if sum := sha256.Sum256(whole); hex.EncodeToString(sum[:]) != key.Digest {
+			return at, nil, errors.Join(ErrPart, s.DropArchive(ctx, key))
+		}
+	}
+	return at, whole, err
+}
+
+// SetArchiveMade notes the agent that was made of an archive, and the one that it is an archive of.
+func (s *Store) SetArchiveMade(ctx context.Context, key ArchiveKey, made, origin string) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		at, err := lookUpArchive(ctx, tx, key)
+		if err != nil || at == nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE archives SET made = $2, origin = $3 WHERE id = $1", at.id, made, origin)
+		return err
+	})
+}
+
+// DropArchive removes an archive.
+func (s *Store) DropArchive(ctx context.Context, key ArchiveKey) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		_, err := tx.ExecContext(ctx, "DELETE FROM archives WHERE tenant = $1 AND person = $2 AND digest = $3 AND comes = $4", key.args()...)
+		return err
+	})
+}
+
+func (k ArchiveKey) args() []any {
+	comes := int64(0)
+	if k.Comes {
+		comes = 1
+	}
+	return []any{k.Owner.Tenant, k.Owner.Subject, k.Digest, comes}
+}
+
+// findArchive finds an archive, whose time begins again, or makes room for one of a size above 0.
+func findArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey, size int64) (*Archive, error) {
+	if _, err := tx.ExecContext(ctx, "DELETE FROM archives WHERE until <= $1", sqlstore.Micros(tx.Now)); err != nil {
+		return nil, err
+	}
+	until := sqlstore.Micros(tx.Now.Add(archiveTime))
+	found, err := lookUpArchive(ctx, tx, key)
+	if err != nil {
+		return nil, err
+	}
+	if found != nil {
+		_, err := tx.ExecContext(ctx, "UPDATE archives SET until = $2 WHERE id = $1", found.id, until)
+		return found, err
+	}
+	if size == 0 {
+		return nil, ErrArchive
+	}
+	if err := archiveRoom(ctx, tx, key); err != nil {
+		return nil, err
+	}
+	out := &Archive{Size: size, id: rand.Text()}
+	_, err = tx.ExecContext(ctx, `INSERT INTO archives (tenant, person, digest, comes, id, size, have, until, made, origin)
+		VALUES ($1, $2, $3, $4, $5, $6, 0, $7, '', '')`, append(key.args(), out.id, size, until)...)
+	return out, err
+}
+
+// lookUpArchive returns nil if there is no such archive.
+func lookUpArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) (*Archive, error) {
+	out := new(Archive)
+	err := tx.QueryRowContext(ctx, "SELECT id, size, have, made, origin FROM archives WHERE tenant = $1 AND person = $2 AND digest = $3 AND comes = $4", key.args()...).
+		Scan(&out.id, &out.Size, &out.Have, &out.Made, &out.Origin)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil, nil //nolint:nilnil // none is an answer
+	}
+	return out, err
+}
+
+// archiveRoom makes room for one more archive. Errors: [ErrArchivesFull].
+func archiveRoom(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) error {
+	var all, own int
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM archives").Scan(&all); err != nil {
+		return err
+	}
+	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM archives WHERE tenant = $1 AND person = $2", key.Owner.Tenant, key.Owner.Subject).Scan(&own); err != nil {
+		return err
+	}
+	if own >= maxOwnArchives && !key.Comes { // an archive that was made before makes way
+		result, err := tx.ExecContext(ctx, `DELETE FROM archives WHERE id = (SELECT id FROM archives
+			WHERE tenant = $1 AND person = $2 AND comes = 0 ORDER BY until, id LIMIT 1)`, key.Owner.Tenant, key.Owner.Subject)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		if err != nil {
+			return err
+		}
+		own, all = own-int(n), all-int(n)
+	}
+	if own >= maxOwnArchives || all >= maxArchives {
+		return ErrArchivesFull
+	}
+	return nil
+}
+
+// addPart appends to an archive, unless another process has done so. It does not change into.
+func addPart(ctx context.Context, tx *sqlstore.Tx, into *Archive, part []byte) error {
+	if len(part) == 0 {
+		return nil
+	}
+	if _, err := tx.ExecContext(ctx, "INSERT INTO archive_parts (id, first, data) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", into.id, into.Have, part); err != nil {
+		return err
+	}
+	_, err := tx.ExecContext(ctx, "UPDATE archives SET have = $2 WHERE id = $1 AND have < $2", into.id, into.Have+int64(len(part)))
+	return err
+}
+
+// eachPart reads the parts of an archive that end behind an offset, in order.
+func eachPart(ctx context.Context, tx *sqlstore.Tx, id string, behind int64, do func(first int64, data []byte)) error {
+	return tx.Each(ctx, func(rows *sql.Rows) error {
+		var first int64
+		var data []byte
+		err := rows.Scan(&first, &data)
+		do(first, data)
+		return err
+	}, "SELECT first, data FROM archive_parts WHERE id = $1 AND first + length(data) > $2 ORDER BY first", id, behind)
+}
+
+func allParts(ctx context.Context, tx *sqlstore.Tx, id string) (whole []byte, err error) {
+	err = eachPart(ctx, tx, id, 0, func(_ int64, data []byte) { whole = append(whole, data...) })
+	return whole, err
+}
+
+// hasBytes reports whether an archive has these bytes at an offset.
+func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, want []byte) (is bool, err error) {
+	is = true
+	err = eachPart(ctx, tx, id, offset, func(first int64, data []byte) {
+		from, to := max(first, offset), min(first+int64(len(data)), offset+int64(len(want)))
+		if from < to {
+			is = is && string(data[from-first:to-first]) == string(want[from-offset:to-offset])
+		}
+	})
+	return is, err
+}
+
+// ArchiveKeys returns the key that signs archives of this installation, and all public keys that did. The first
+// process of the installation makes its own one that; known says that own may have signed archives.
+func (s *Store) ArchiveKeys(ctx context.Context, own ed25519.PrivateKey, known bool) (signs ed25519.PrivateKey, all []ed25519.PublicKey, err error) {
+	public, _ := own.Public().(ed25519.PublicKey)
+	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		signs, all = nil, nil
+		has := false
+		err := tx.Each(ctx, func(rows *sql.Rows) error {
+			var key, seed []byte
+			if err := rows.Scan(&key, &seed); err != nil {
+				return err
+			}
+			if len(all) == 0 && len(seed) == ed25519.SeedSize {
+				signs = ed25519.NewKeyFromSeed(seed)
+			}
+			all, has = append(all, key), has || public.Equal(ed25519.PublicKey(key))
+			return nil
+		}, "SELECT public, seed FROM archive_keys ORDER BY place")
+		if err != nil || has || len(all) > 0 && !known {
+			return err
+		}
+		seed := []byte{}
+		if len(all) == 0 {
+			signs, seed = own, own.Seed()
+		}
+		all = append(all, public)
+		_, err = tx.ExecContext(ctx, "INSERT INTO archive_keys (place, public, seed) VALUES ($1, $2, $3)", int64(len(all)), []byte(public), seed)
+		return err
+	})
+	if err == nil && signs == nil {
+		err = errors.New("the key that signs archives is damaged in the store: table archive_keys")
+	}
+	return signs, all, err
+}
