@@ -45,10 +45,11 @@ check: generated breaking lint test ## Everything CI runs, in CI's order
 .PHONY: test
 test: npm build ## Every test that needs no Docker, with the race detector (RACE= leaves it out)
 	@mkdir -p .cache
-	SLUICE_TEST_PROGRAMS=$(CURDIR)/bin GORACE=atexit_sleep_ms=0 go test $(ALONE) -parallel 3 $(RACE) -timeout 25m work
+	SLUICE_TEST_PROGRAMS=$(CURDIR)/bin GORACE=atexit_sleep_ms=0 go test $(ALONE) -vet=off -ldflags=-w -parallel 3 $(RACE) -timeout 25m work
 
-# One package is tested at a time; where there is flock(1) the next is built meanwhile. Many
-# tests wait for something, so that 3 may run on two processors.
+# `make lint` vets; debugging information (-w leaves it out) would take half of the time of linking.
+# One package is tested at a time; if there is flock(1), the next one is built meanwhile. Many tests
+# wait for something, so that 3 may run on two processors.
 ALONE := $(if $(shell command -v flock),-p 2 -exec "flock -o $(CURDIR)/.cache/test",-p 1)
 
 .PHONY: kill
