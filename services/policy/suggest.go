@@ -25,7 +25,8 @@ type Use struct {
 
 // Suggest writes a policy document for a server by what its tools are held to be: every tool by
 // its name, with the words of its definition that it was judged by, and everything else denied.
-// People are asked about a tool of which it is not sure what it does, or whose risk is critical.
+// People are asked about a tool of which it is not sure what it does, whose risk is critical, or that writes and whose
+// risk is high.
 // It is a draft, for a person to read.
 //
 // With used, by the tools' names, those alone are named that were called, each with a limit that

@@ -63,6 +63,25 @@ func TestSuggestionsTrustNoTricks(t *testing.T) {
 	}
 }
 
+// An edit of high risk is asked about, whatever verb it is called by, as a write of high risk is.
+func TestSuggest_EditOfHighRiskIsAskedAbout(t *testing.T) {
+	t.Parallel()
+	list := `[
+		{"name":"write_file","description":"Write a file, overwriting what is there.","annotations":{"destructiveHint":true}},
+		{"name":"edit_file","description":"Edit a file.","annotations":{"destructiveHint":true}},
+		{"name":"patch_file","description":"Patch a file.","annotations":{"destructiveHint":true}},
+		{"name":"update_all_records","description":"Update all records of a table."},
+		{"name":"append_file","description":"Append to a file.","annotations":{"destructiveHint":false}}]`
+	tools, err := policy.ClassifyList([]byte(list), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := suggested(t, "files", tools)
+	if strings.Count(text, "require_approval") != 4 || !strings.Contains(text, "append_file: {action: allow, rate_limit") {
+		t.Errorf("it suggests\n%s", text)
+	}
+}
+
 // Names and words of a server write nothing into a document but themselves.
 func TestSuggestionsHoldHostileNames(t *testing.T) {
 	t.Parallel()

@@ -40,6 +40,7 @@ type facts struct {
 	Tags     []string        `json:"tags"`
 	Hints    map[string]bool `json:"annotations"`
 	Believed bool            `json:"believed"`
+	Unsure   bool            `json:"unsure"`
 }
 
 type principal struct {
@@ -108,7 +109,7 @@ func (a *attempt) call(i int) engine.Call {
 		Server: a.Call.Server, Tool: a.Call.Name, Subject: engine.Subject{Caller: caller},
 		Facts: engine.Facts{
 			Standing: standings[a.Tool.Standing], Category: a.Tool.Category, Risk: a.Tool.Risk,
-			Tags: a.Tool.Tags, Hints: a.Tool.Hints, Believed: a.Tool.Believed,
+			Tags: a.Tool.Tags, Hints: a.Tool.Hints, Believed: a.Tool.Believed, Sure: !a.Tool.Unsure,
 		},
 	}
 	if a.Call.Args != nil {

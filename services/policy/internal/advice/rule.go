@@ -52,7 +52,8 @@ const surely = 0.5
 
 // Rule is what is recommended for a tool that is held to be c: the terms of an entry under
 // `tools`, as YAML on one line. People are asked about a tool of which it is not sure what it
-// does, and about one of critical or unknown risk, whatever its category.
+// does, about one of critical or unknown risk, whatever its category, and about one that writes
+// and whose risk is high: an edit that may ruin something is no better than a write that may.
 func Rule(c *policyv1.Classification) string { return RuleFor(c, 0) }
 
 // RuleFor is [Rule] for a tool of which a session made so many calls in a minute: where there
@@ -73,6 +74,8 @@ func against(c *policyv1.Classification) measure {
 		return measure{"{action: require_approval, reason: its definition leaves open what it does}", 0, askOf}
 	case c.GetCategory() < destructive && worst(c):
 		return measure{"{action: require_approval, reason: a wrong call of it can be as bad as any}", 0, askOf}
+	case c.GetCategory() == write && c.GetRisk() >= policyv1.Risk_RISK_HIGH:
+		return measure{"{action: require_approval, reason: what it changes can be much or not come back}", 0, askOf}
 	default:
 		return own
 	}

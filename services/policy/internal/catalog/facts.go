@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
@@ -49,6 +50,7 @@ func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 	if category, risk := nameOf(engine.Categories(), int(c.Category)), nameOf(engine.Risks(), int(c.Risk)); category != "" && risk != "" {
 		f.Category, f.Risk, f.Tags = category, risk, c.Tags
 	}
+	f.Sure = c.Confidence >= classify.Unsure || t.Override != nil && (t.Override.Category != 0 || t.Override.Risk != 0)
 	f.Believed = set.Trusted || t.Override != nil && t.Override.Risk != 0 || d != nil && d.State == Accepted && d.Settler != ""
 	if set.Trusted && d != nil {
 		f.Hints = engine.Annotations()

@@ -8,8 +8,9 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// unsure is the confidence below which the strictest of what there is evidence for holds.
-const unsure = 0.5
+// Unsure is the confidence below which the strictest of what there is evidence for holds, and `default: by_risk` asks a
+// person.
+const Unsure = 0.5
 
 // Classify says what a tool does. Annotations of servers that are trusted may make it look
 // better; those of others count where they make it look worse.
@@ -99,7 +100,7 @@ func (c *finding) weigh() (mcpv1.Category, float64) {
 		}
 	}
 	confidence := max(0, support[chosen]-others/3)
-	if confidence < unsure {
+	if confidence < Unsure {
 		chosen = choose(0)
 	}
 	slices.SortStableFunc(c.evidence, func(a, b *policyv1.Evidence) int { return cmp.Compare(b.GetWeight(), a.GetWeight()) })

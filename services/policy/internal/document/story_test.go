@@ -42,6 +42,7 @@ type storyFacts struct {
 	Tags     []string        `json:"tags"`
 	Hints    map[string]bool `json:"annotations"`
 	Believed bool            `json:"believed"`
+	Unsure   bool            `json:"unsure"`
 }
 
 // standings are those of stories; one without a word is callable.
@@ -176,7 +177,7 @@ func parseCall(t *testing.T, text []byte) engine.Call {
 		if !known {
 			t.Fatalf("no tool is %q", f.Standing)
 		}
-		call.Facts = engine.Facts{Standing: standing, Category: f.Category, Risk: f.Risk, Tags: f.Tags, Hints: f.Hints, Believed: f.Believed}
+		call.Facts = engine.Facts{Standing: standing, Category: f.Category, Risk: f.Risk, Tags: f.Tags, Hints: f.Hints, Believed: f.Believed, Sure: !f.Unsure}
 	}
 	for _, p := range c.Subject.Chain {
 		call.Subject.Chain = append(call.Subject.Chain, p.principal())

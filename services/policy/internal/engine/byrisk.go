@@ -14,6 +14,7 @@ const (
 	allowFew
 	allowSome
 	allowFreely
+	askWhat // it is not sure what the tool does
 	kinds
 )
 
@@ -22,6 +23,8 @@ const (
 // freely.
 func kindFor(f *Facts) byRiskKind {
 	switch {
+	case !f.Sure && f.Risk != "" && f.Risk != "critical":
+		return askWhat
 	case f.Risk == "low" && f.Believed:
 		return allowFreely
 	case f.Risk == "low", f.Risk == "medium" && f.Believed:
@@ -31,6 +34,14 @@ func kindFor(f *Facts) byRiskKind {
 	default:
 		return askPeople
 	}
+}
+
+// doubt is what an explanation adds about a tool of which it is not sure what it does.
+func doubt(f *Facts) string {
+	if kindFor(f) != askWhat {
+		return ""
+	}
+	return " It is not sure what the tool does, so a person is asked."
 }
 
 // byRisk are the rules that a document's `default: by_risk` stands for.
@@ -46,6 +57,7 @@ func newByRisk(d *Document) *byRisk {
 	out := new(byRisk)
 	for kind, source := range [kinds]Rule{
 		askPeople:   {Action: ActionRequireApproval, Reason: "by what is known of the tool, a wrong call can do much harm"},
+		askWhat:     {Action: ActionRequireApproval, Reason: "the tool's definition leaves open what it does"},
 		allowFew:    allow(minutely(10)),
 		allowSome:   allow(minutely(30)),
 		allowFreely: allow(),

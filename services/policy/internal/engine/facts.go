@@ -23,6 +23,9 @@ type Facts struct {
 	// Believed says that the server is trusted, or that a person has accepted the
 	// definition or said what the tool is. Else all of this is the server's word.
 	Believed bool
+	// Sure says that it is sure enough what the tool does, or that a person has said so. The zero value makes
+	// `default: by_risk` ask a person, whatever the risk.
+	Sure bool
 
 	// whatever stands for every tool that there may be.
 	whatever bool

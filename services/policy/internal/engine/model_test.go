@@ -165,7 +165,9 @@ func modelByRisk(f engine.Facts) engine.Rule {
 		most = map[string]int64{"low": 30}
 	}
 	n, allowed := most[f.Risk]
-	switch {
+	switch known := f.Risk == "low" || f.Risk == "medium" || f.Risk == "high"; {
+	case known && !f.Sure:
+		r.Action, r.Reason = engine.ActionRequireApproval, "the tool's definition leaves open what it does"
 	case !allowed:
 		r.Action, r.Reason = engine.ActionRequireApproval, "by what is known of the tool, a wrong call can do much harm"
 	case n > 0:

@@ -234,6 +234,7 @@ func drawFacts(t *rapid.T) engine.Facts {
 		f.Risk = rapid.SampledFrom(engine.Risks()).Draw(t, "risk")
 		f.Tags = drawSome(t, "tags", someTags, 2)
 		f.Believed = rapid.Bool().Draw(t, "believed")
+		f.Sure = rapid.Bool().Draw(t, "sure")
 	}
 	if rapid.Bool().Draw(t, "is trusted") {
 		f.Hints = map[string]bool{"readOnlyHint": rapid.Bool().Draw(t, "reads"), "openWorldHint": true}
