@@ -107,3 +107,80 @@ func TestAGrantIsBoundToCallerServerAndTool(t *testing.T) {
 		}
 	})
 }
+
+// A grant covers the calls that wait when it is given, the oldest first, as far as it goes, and no others.
+func TestGrant_CoversCallsThatWaitAlready(t *testing.T) {
+	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
+		wide := func(d *policyv1.Decision) {
+			grants(d)
+			d.Approval.Grant.Calls = 3
+		}
+		other := bot()
+		other.Agent = "prod"
+		earlier := s.askAs(t, bot(), `{"n":1}`, nil, wide)
+		voted := s.askAs(t, bot(), `{"n":2}`, nil, wide)
+		later := s.askAs(t, bot(), `{"n":3}`, nil, wide)
+		beyond := s.askAs(t, bot(), `{"n":4}`, nil, wide)
+		strangers := map[string]*approvalv1.Approval{
+			"beyond the calls of the grant": beyond,
+			"another agent":                 s.askAs(t, other, `{"n":5}`, nil, wide),
+			"another tool":                  s.askAs(t, bot(), `{"n":6}`, func(c *approvalv1.BoundCall) { c.Call.Name = "payout" }, wide),
+			"a tool of a like name":         s.askAs(t, bot(), `{"n":7}`, func(c *approvalv1.BoundCall) { c.Call.Name = "payday" }, wide),
+			"another server":                s.askAs(t, bot(), `{"n":8}`, func(c *approvalv1.BoundCall) { c.Call.Server = "pay2" }, wide),
+			"no grant, for its arguments":   s.askAs(t, bot(), `{"n":9}`, nil),
+			"other terms":                   s.askAs(t, bot(), `{"n":10}`, nil, wide, func(d *policyv1.Decision) { d.Approval.Quorum = 2 }),
+		}
+		s.approve(t, "ana", voted.GetId())
+		for name, a := range map[string]*approvalv1.Approval{"the oldest": earlier, "a later one": later} {
+			now := s.now(t, a.GetId())
+			if now.GetState() != approved || now.GetGrantedBy() != voted.GetId() {
+				t.Errorf("%s is not covered: %v", name, now)
+			}
+			got, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(now, "c"+a.GetId(), func(r *approvalv1.ClaimApprovalRequest) {
+				r.Decision, r.DefinitionDigest = decision(wide), now.GetDefinitionDigest()
+			}))
+			if err != nil || got.GetClaimed() == nil || len(got.GetClaimed().GetVotes()) != 1 || got.GetClaimed().GetVotes()[0].GetSubject() != "ana" {
+				t.Errorf("%s is not let pass by ana's vote: %v, %v", name, got, err)
+			}
+		}
+		for name, a := range strangers {
+			if now := s.now(t, a.GetId()); now.GetState() != pending || now.GetGrantedBy() != "" {
+				t.Errorf("%s is covered: %v", name, now)
+			}
+		}
+	})
+}
+
+// A denial, and a vote that is not the last, cover nothing.
+func TestGrant_CoversNothingBeforeItIsGiven(t *testing.T) {
+	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
+		two := func(d *policyv1.Decision) {
+			grants(d)
+			d.Approval.Quorum = 2
+		}
+		waits := s.askAs(t, bot(), `{"n":1}`, nil, two)
+		voted := s.askAs(t, bot(), `{"n":2}`, nil, two)
+		s.approve(t, "ana", voted.GetId())
+		if now := s.now(t, waits.GetId()); now.GetState() != pending {
+			t.Errorf("after one vote of two: %v", now)
+		}
+		one := s.askAs(t, bot(), `{"n":3}`, nil, grants)
+		denied := s.askAs(t, bot(), `{"n":4}`, nil, grants)
+		if _, err := s.vote(t, "ana", denied.GetId(), approvalv1.Verdict_VERDICT_DENY); err != nil {
+			t.Fatal(err)
+		}
+		if now := s.now(t, one.GetId()); now.GetState() != pending {
+			t.Errorf("after a denial: %v", now)
+		}
+	})
+}
+
+// now is an approval as it is.
+func (s *site) now(t *testing.T, id string) *approvalv1.Approval {
+	t.Helper()
+	resp, err := s.person(t, "operator").GetApproval(t.Context(), &approvalv1.GetApprovalRequest{ApprovalId: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.GetApproval()
+}

@@ -115,9 +115,38 @@ func (s *Service) count(ctx context.Context, id string, voters []*identityv1.Pri
 		if len(r.Moves) == 0 {
 			return nil
 		}
-		return tx.Save(ctx, r)
+		if err := tx.Save(ctx, r); err != nil {
+			return err
+		}
+		return coverWaiting(ctx, tx, r)
 	})
 	return out, err
+}
+
+// coverWaiting approves the calls that wait already and that a grant covers which was given just now: the oldest first,
+// and no more than the grant has calls left beside the one that people were asked about.
+func coverWaiting(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error {
+	if by.Approval.GetState() != approved || !by.LiveGrant(tx.Now) {
+		return nil
+	}
+	left := by.Approval.GetGrant().GetCalls() - by.Approval.GetGrant().GetUsed() - 1
+	if left < 1 {
+		return nil
+	}
+	waiting, err := tx.Coverable(ctx, by, left)
+	if err != nil {
+		return err
+	}
+	for _, r := range waiting {
+		if !by.Covers(r.Decision, tx.Now) {
+			continue
+		}
+		r.Cover(by, tx.Now)
+		if err := tx.Save(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // decides tells whether a person's role lets it decide on anything.

@@ -66,7 +66,7 @@ func TestRefusalsReachTheModelAsResults(t *testing.T) {
 		{"denied with a reason", "danger", "denied_by_rule", "Denied by policy: ask a person"},
 		{"X9: one that is not there, where another is hidden", "unlisted", "tool_unknown", "Unknown tool: the server has no such tool."},
 		{"T3: a hidden tool called directly", "secret", "tool_unknown", "Unknown tool: the server has no such tool."},
-		{"nobody has decided", "pay", "approval_pending", "Not executed: a person must approve this call, and was asked. Call the same tool again later with the same arguments: it runs once it is approved. To wait without sending them again, call sluice_approval_wait with {\"id\":\"ID\"}."},
+		{"nobody has decided", "pay", "approval_pending", "Not executed: a person must approve this call. It waits in the list of approvals (`sluice approvals list`): tell your user, so that a person looks there. Call the same tool again later with the same arguments: it runs once it is approved. To wait without sending them again, call sluice_approval_wait with {\"id\":\"ID\"}."},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

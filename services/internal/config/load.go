@@ -26,14 +26,40 @@ const AgentTimeout = 15 * time.Minute
 // SLUICE_… variables over the file, and validates the whole. An empty path means
 // no file. The error holds every problem, each with its place.
 func Load(path string, env Env) (*File, error) {
-	f := Default()
-	var source *strictyaml.Source
-	if path != "" {
-		var err error
-		if source, err = read(path, &f); err != nil {
-			return nil, err
-		}
+	if path == "" {
+		f := Default()
+		return f.over(nil, env)
 	}
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("the configuration %s does not exist: name another with --config", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
+	}
+	return Parse(path, raw, env)
+}
+
+// Parse does what [Load] does with the content of the file at path, which is not read.
+func Parse(path string, raw []byte, env Env) (*File, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("find the configuration %s: %w", path, err)
+	}
+	source, err := strictyaml.Parse(path, raw)
+	if err != nil {
+		return nil, err
+	}
+	f := Default()
+	f.path = abs
+	if err := source.Decode(&f); err != nil {
+		return nil, err
+	}
+	return f.over(source, env)
+}
+
+// over reads the environment over the file and validates the whole.
+func (f *File) over(source *strictyaml.Source, env Env) (*File, error) {
 	set, err := f.override(env)
 	if err != nil {
 		return nil, err
@@ -42,28 +68,7 @@ func Load(path string, env Env) (*File, error) {
 	if err := set.place(f.problems(), source); err != nil {
 		return nil, err
 	}
-	return &f, nil
-}
-
-// read decodes the file over f.
-func read(path string, f *File) (*strictyaml.Source, error) {
-	abs, err := filepath.Abs(path)
-	if err != nil {
-		return nil, fmt.Errorf("find the configuration %s: %w", path, err)
-	}
-	raw, err := os.ReadFile(abs)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("the configuration %s does not exist: name another with --config", path)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the configuration: %w", err)
-	}
-	source, err := strictyaml.Parse(path, raw)
-	if err != nil {
-		return nil, err
-	}
-	f.path = abs
-	return source, source.Decode(f)
+	return f, nil
 }
 
 // variables are the environment variables that set a key, by the key's path.

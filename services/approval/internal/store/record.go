@@ -100,6 +100,12 @@ func (t *Tx) Grants(ctx context.Context, r *lifecycle.Record) ([]*lifecycle.Reco
 	return t.query(ctx, "family = $1 AND granted_to > $2 ORDER BY granted_to DESC, opened", family(r), sqlstore.Micros(t.Now))
 }
 
+// Coverable reads the pending approvals that the grant of a record may cover, the oldest first, at most so many.
+func (t *Tx) Coverable(ctx context.Context, r *lifecycle.Record, most int64) ([]*lifecycle.Record, error) {
+	return t.query(ctx, "asker = $1 AND server = $2 AND state = $3 AND family = $4 AND id <> $5 ORDER BY opened LIMIT $6",
+		Asker(r.Approval.GetRequester()), r.Approval.GetServer(), int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), family(r), r.Approval.GetId(), most)
+}
+
 // Pending counts the approvals that a principal has pending, asked for by itself or
 // by somebody whom it stands behind.
 func (t *Tx) Pending(ctx context.Context, who []byte) (int, error) {

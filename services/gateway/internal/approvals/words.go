@@ -76,10 +76,12 @@ func pendingText(a *approvalv1.Approval) string {
 	if why := a.GetMessage(); why != "" {
 		text += " (" + why + ")"
 	}
+	// Nothing says that a person was asked: whether a notification went out, or was read, is not known here.
+	text += ". It waits in the list of approvals (`sluice approvals list`): tell your user, so that a person looks there. "
 	if method := a.GetMethod(); method != "" && method != mcp.MethodToolsCall { // its client may have no tools
-		return text + ", and was asked. Make the same request again later: it is carried out once it is approved."
+		return text + "Make the same request again later: it is carried out once it is approved."
 	}
-	return text + ", and was asked. Call the same tool again later with the same arguments: it runs once it is approved. " +
+	return text + "Call the same tool again later with the same arguments: it runs once it is approved. " +
 		"To wait without sending them again, call " + mcp.ToolApprovalWait + ` with {"id":"` + a.GetId() + `"}.`
 }
 

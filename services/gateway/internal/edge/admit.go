@@ -88,7 +88,7 @@ func (e *Edge) identified(next func(http.ResponseWriter, *http.Request, caller))
 	return func(w http.ResponseWriter, r *http.Request) {
 		secret, ok := bearer(r.Header["Authorization"])
 		if !ok {
-			e.unauthenticated(w, r)
+			e.unauthenticated(w, r, false)
 			return
 		}
 		p, err := e.deps.Tokens.Lookup(secret)
@@ -97,7 +97,7 @@ func (e *Edge) identified(next func(http.ResponseWriter, *http.Request, caller))
 		case stale && p == nil:
 			e.rejectStranger(w, r, http.StatusServiceUnavailable, commonv1.Code_CODE_POLICY_UNAVAILABLE)
 		case err != nil && !stale:
-			e.unauthenticated(w, r)
+			e.unauthenticated(w, r, true)
 		case p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
 			e.rejectStranger(w, r, http.StatusForbidden, commonv1.Code_CODE_FORBIDDEN)
 		case !hasRoom(r.Context(), p):
@@ -127,15 +127,32 @@ func bearer(lines []string) (string, bool) {
 	return secret, ok && strings.EqualFold(scheme, "bearer") && secret != ""
 }
 
-func (e *Edge) unauthenticated(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("WWW-Authenticate", `Bearer realm="sluice"`)
-	e.rejectStranger(w, r, http.StatusUnauthorized, commonv1.Code_CODE_UNAUTHENTICATED)
+const (
+	// noToken and wrongToken are what a client is told that sent no bearer token, and one that is not known.
+	noToken    = "the request has no bearer token, or more than one: send the header `Authorization: Bearer TOKEN`, with an agent's token of this mesh."
+	wrongToken = "the bearer token that was sent is none of this mesh's, or it was taken away: ask who runs the mesh for an agent's token."
+)
+
+// unauthenticated refuses a request without a token, or with one that is not known, which RFC 6750, section 3, tells
+// apart: only the second has an error code.
+func (e *Edge) unauthenticated(w http.ResponseWriter, r *http.Request, sent bool) {
+	challenge, why := `Bearer realm="sluice"`, noToken
+	if sent {
+		challenge += `, error="invalid_token", error_description="the token is not known"`
+		why = wrongToken
+	}
+	w.Header().Set("WWW-Authenticate", challenge)
+	e.refuseStranger(w, r, http.StatusUnauthorized, &refusal.Refusal{Code: commonv1.Code_CODE_UNAUTHENTICATED, Message: why})
 }
 
 // rejectStranger refuses a request before anybody is identified. It is counted, not
 // recorded one by one: who is nobody must not fill the journal.
 func (e *Edge) rejectStranger(w http.ResponseWriter, r *http.Request, status int, code commonv1.Code) {
-	e.deps.Admission(enum.Given(code), e.peer(r))
-	e.deps.Meters.Refused(r.Context(), code)
-	e.writeError(w, r, status, &refusal.Refusal{Code: code}, nil)
+	e.refuseStranger(w, r, status, &refusal.Refusal{Code: code})
+}
+
+func (e *Edge) refuseStranger(w http.ResponseWriter, r *http.Request, status int, refused *refusal.Refusal) {
+	e.deps.Admission(enum.Given(refused.Code), e.peer(r))
+	e.deps.Meters.Refused(r.Context(), refused.Code)
+	e.writeError(w, r, status, refused, nil)
 }

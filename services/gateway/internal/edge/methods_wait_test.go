@@ -60,7 +60,7 @@ func TestOtherMethodsWaitInLegs(t *testing.T) {
 			got := w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), head)
 			want := `"result":{"resultType":"input_required","inputRequests":{},"requestState":"sluice-leg.` + string(rune('1'+n)) + `.a-1"`
 			if n == 2 {
-				want = `"error":{"code":-31403,"message":"Not executed: a person must approve this call, and was asked. Make the same request again later: it is carried out once it is approved."`
+				want = `"error":{"code":-31403,"message":"Not executed: a person must approve this call. It waits in the list of approvals (` + "`sluice approvals list`" + `): tell your user, so that a person looks there. Make the same request again later: it is carried out once it is approved."`
 			}
 			if took := time.Since(begin); took != time.Duration(n+1)*35*time.Second || got.status != http.StatusOK || !strings.Contains(got.body, want) || !strings.Contains(got.body, `"code":"approval_pending"`) {
 				t.Errorf("leg %d took until %v, and got %d %s", n, took, got.status, got.body)

@@ -38,7 +38,7 @@ func (t *task) says() (taskSaid, taskEnd) {
 	}
 	switch {
 	case t.status == taskWorking && t.making == nil:
-		said.Message = "A person must approve this call, and was asked. It is made once they have, when this task is asked about."
+		said.Message = "A person must approve this call, which waits in the list of approvals. It is made once a person has, when this task is asked about."
 	case t.status == taskWorking:
 		said.Message = "The call is being made."
 	}

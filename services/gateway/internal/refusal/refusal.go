@@ -137,7 +137,7 @@ var reasons = map[commonv1.Code]string{
 	commonv1.Code_CODE_LOOP_DETECTED:        "the same call was made again and again.",
 	commonv1.Code_CODE_ABUSE_LIMITED:        "too many calls of this caller were refused; they are only counted now.",
 	commonv1.Code_CODE_APPROVAL_REQUIRED:    "a person must approve this call.",
-	commonv1.Code_CODE_APPROVAL_PENDING:     "a person was asked and has not decided yet.",
+	commonv1.Code_CODE_APPROVAL_PENDING:     "a person must approve this call, and has not decided yet.",
 	commonv1.Code_CODE_APPROVAL_DENIED:      "a person decided against this call.",
 	commonv1.Code_CODE_APPROVAL_EXPIRED:     "the approval has expired.",
 	commonv1.Code_CODE_APPROVAL_USED:        "the approval was used by another call.",

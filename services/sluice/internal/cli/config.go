@@ -50,9 +50,12 @@ type checked struct {
 func (t *tool) configCheck() *cobra.Command {
 	return &cobra.Command{
 		Use: "check", Short: "Check the configuration, its secrets and its policies, and show what would run",
+		Long: `Check the configuration, its secrets and its policies, and show what would run. Without
+--config that is the sluice.yaml of the folder where it runs, as up takes it. Nothing is
+started and nothing is sent.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			f, err := t.load()
+			f, _, err := t.loadHere()
 			if err != nil {
 				return err
 			}

@@ -52,7 +52,7 @@ func (t *tool) secret(f *config.File, name string) (string, error) {
 		return "", fmt.Errorf("no %s token: the configuration has its own under auth.tokens: set SLUICE_TOKEN to the text of one", name)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("no %s token: %s does not exist; start the mesh with %s, or name its folder with --data, or set SLUICE_TOKEN", name, file, t.command("up"))
+		return "", fmt.Errorf("no %s token: %s does not exist; start the mesh with %s, or name its folder with --data, or set SLUICE_TOKEN", name, absolute(file), t.command("up"))
 	}
 	if err != nil {
 		return "", fmt.Errorf("read the %s token: %w", name, err)

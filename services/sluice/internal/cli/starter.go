@@ -79,6 +79,12 @@ func (t *tool) welcome(f *config.File, w welcome) error {
 		fmt.Fprintf(&b, "  tokens    %s   (%s)\n", filepath.Join(f.Path(f.Data), "tokens"), strings.Join(generated, ", "))
 	}
 	fmt.Fprintf(&b, "\nFor your MCP client:\n\n%s\n", clientConfig(f, names, generated))
+	flags, _ := t.whereMesh()
+	entry := t.stdioEntry(flags)
+	if f.Listen != w.found.mcp {
+		entry = strings.TrimSuffix(entry, "}") + fmt.Sprintf(`,"env":{"SLUICE_URL":%q}}`, f.MCPScheme()+"://"+f.Listen)
+	}
+	fmt.Fprintf(&b, "For one that only starts programs, all servers together:\n\n  {\"mcpServers\": {\"sluice\": %s}}\n\n", entry)
 	if w.starter && slices.Contains(generated, agentToken) && slices.Contains(generated, operatorToken) {
 		b.WriteString(t.firstSteps(f, w.found))
 	}

@@ -37,24 +37,36 @@ func (t *tool) up() *cobra.Command {
 		Short: "Run the whole mesh in one process",
 		Long: `Run every role of the mesh in one process. Without a configuration it serves a
 small demo server of its own under a starter policy, and makes a token for an
-agent and one for an operator in the data folder.`,
+agent and one for an operator in the data folder.
+
+A sluice.yaml in the folder where it runs is used without --config, if its caller
+alone can write the file and the folder. It then shows the programs, addresses and
+names of secrets that this would use, and asks once for that content. Without a
+terminal, name the file with --config. Other commands than up and config check do
+not look for it.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			f, err := t.load()
+			f, found, err := t.loadHere()
 			if err != nil {
 				return err
 			}
 			if f.Apart() {
 				return errors.New("the configuration gives addresses to roles: start each role by its own program, or take `roles` out to run them in one process")
 			}
-			found := addresses{mcp: f.Listen, grpc: f.GRPC}
+			if found != nil {
+				if err := t.agree(c.Context(), found); err != nil {
+					return err
+				}
+				t.config = f.Name() // for the commands that are printed
+			}
+			at := addresses{mcp: f.Listen, grpc: f.GRPC}
 			if listen != "" {
 				f.Listen = listen
 			}
 			if grpc != "" {
 				f.GRPC = grpc
 			}
-			return t.runUp(c.Context(), f, found)
+			return t.runUp(c.Context(), f, at)
 		},
 	}
 	c.Flags().StringVar(&listen, "listen", "", "the address of MCP (default 127.0.0.1:8080)")

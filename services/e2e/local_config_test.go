@@ -1,0 +1,300 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+// screen is what a program at a terminal has printed.
+type screen struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (s *screen) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.Write(b)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.text.String()
+}
+
+// upHere is `sluice up` at a terminal.
+type upHere struct {
+	screen screen
+	person *os.File
+	cmd    *exec.Cmd
+	ended  chan struct{}
+}
+
+// startUpHere starts `sluice up` in a folder, for a person who sits at a terminal; home keeps what the person agrees to.
+func startUpHere(t *testing.T, dir, home string) *upHere {
+	t.Helper()
+	person, terminal, err := pty.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &upHere{person: person, cmd: exec.CommandContext(t.Context(), stack.Program(t, "sluice"), "up"), ended: make(chan struct{})}
+	u.cmd.Dir, u.cmd.Env = dir, append(os.Environ(), "HOME="+home, "XDG_CONFIG_HOME=")
+	u.cmd.Stdin, u.cmd.Stdout, u.cmd.Stderr = terminal, terminal, terminal
+	u.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := u.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = terminal.Close()
+	go func() {
+		part := make([]byte, 4096)
+		for {
+			n, err := person.Read(part)
+			_, _ = u.screen.Write(part[:n])
+			if err != nil {
+				return
+			}
+		}
+	}()
+	go func() {
+		_ = u.cmd.Wait() // its exit code is what is looked at
+		close(u.ended)
+	}()
+	t.Cleanup(u.stop)
+	return u
+}
+
+func (u *upHere) stop() {
+	_ = u.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	<-u.ended
+	_ = u.person.Close()
+}
+
+const agreeQuestion = "Run the mesh with it? You are asked once for this content. Type yes: "
+
+// says waits until one of the texts is on the screen, and returns it.
+func (u *upHere) says(t *testing.T, texts ...string) string {
+	t.Helper()
+	found := ""
+	eventually.Holds(t, "it says one of "+strings.Join(texts, " | "), func() bool {
+		for _, text := range texts {
+			if strings.Contains(u.screen.String(), text) {
+				found = text
+			}
+		}
+		return found != ""
+	})
+	return found
+}
+
+func (u *upHere) answers(t *testing.T, text string) {
+	t.Helper()
+	if _, err := u.person.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const isUp = "Stop with Ctrl-C."
+
+func hereConfig(server string) string {
+	return "listen: 127.0.0.1:0\ngrpc: 127.0.0.1:0\npolicies: [policy.yaml]\nservers:\n  " + server +
+		": {http: {url: \"http://127.0.0.1:1/mcp\", headers: {A: \"${env:HERE_SECRET}\"}}}\n"
+}
+
+func hereFolder(t *testing.T) (dir, home string) {
+	t.Helper()
+	dir = folder(t, map[string]string{"sluice.yaml": hereConfig("first"), "policy.yaml": goodPolicy})
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return dir, t.TempDir()
+}
+
+// The configuration of the working folder is shown and asked about once for its content, and what was shown is what
+// runs, whatever is in the file by the time of the answer.
+func TestUp_AsksOnceForTheConfigurationOfItsFolder(t *testing.T) {
+	t.Setenv("HERE_SECRET", "a-value-that-is-secret")
+	dir, home := hereFolder(t)
+	file := filepath.Join(dir, "sluice.yaml")
+
+	no := startUpHere(t, dir, home)
+	no.says(t, agreeQuestion)
+	no.answers(t, "no\n")
+	<-no.ended
+	if code := no.cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(no.screen.String(), "nothing was started") || strings.Contains(no.screen.String(), isUp) {
+		t.Errorf("after no it ended with %d:\n%s", code, no.screen.String())
+	}
+	if _, err := os.Stat(filepath.Join(dir, ".sluice")); err == nil {
+		t.Error("after no there is a data folder")
+	}
+
+	race := startUpHere(t, dir, home)
+	race.says(t, agreeQuestion)
+	for _, want := range []string{"server    first: http://127.0.0.1:1/mcp", "secret    env HERE_SECRET"} {
+		if !strings.Contains(race.screen.String(), want) {
+			t.Errorf("%q is not shown:\n%s", want, race.screen.String())
+		}
+	}
+	write(t, file, hereConfig("second"))
+	race.answers(t, "yes\n")
+	race.says(t, isUp)
+	if text := race.screen.String(); !strings.Contains(text, "/mcp/first") || strings.Contains(text, "/mcp/second") || strings.Contains(text, "a-value-that-is-secret") {
+		t.Errorf("what was shown is not what runs:\n%s", text)
+	}
+	race.stop()
+
+	changed := startUpHere(t, dir, home)
+	if said := changed.says(t, agreeQuestion, isUp); said != agreeQuestion {
+		t.Errorf("another content is not asked about:\n%s", changed.screen.String())
+	}
+	changed.stop()
+
+	write(t, file, hereConfig("first"))
+	again := startUpHere(t, dir, home)
+	if said := again.says(t, agreeQuestion, isUp); said != isUp {
+		t.Errorf("the content that was agreed to is asked about again:\n%s", again.screen.String())
+	}
+	again.stop()
+
+	elsewhere, _ := hereFolder(t)
+	moved := startUpHere(t, elsewhere, home)
+	if said := moved.says(t, agreeQuestion, isUp); said != agreeQuestion {
+		t.Errorf("the same content in another folder is not asked about:\n%s", moved.screen.String())
+	}
+}
+
+// Without a terminal, and where others may write, the configuration of the working folder is named and not used.
+func TestUp_RefusesTheConfigurationOfItsFolder(t *testing.T) {
+	t.Setenv("HERE_SECRET", "x")
+	for name, c := range map[string]struct {
+		change func(dir string) error
+		want   string
+		check  int
+	}{
+		"no terminal":       {func(string) error { return nil }, "there is no terminal to ask at: use it with --config sluice.yaml", 0},
+		"a shared folder":   {func(dir string) error { return os.Chmod(dir, 0o777) }, "sluice.yaml in this folder is not used, because other users may write to the folder", 1},
+		"a file of a group": {func(dir string) error { return os.Chmod(filepath.Join(dir, "sluice.yaml"), 0o660) }, "because other users may write to it", 1},
+		"a link":            {relink, "because it is a symbolic link", 1},
+		"a file that is wrong": {func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "sluice.yaml"), []byte("lisen: x"), 0o600)
+		}, `sluice.yaml:1:1: unknown key "lisen"`, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir, home := hereFolder(t)
+			if err := c.change(dir); err != nil {
+				t.Fatal(err)
+			}
+			env := []string{"HOME=" + home}
+			up := stack.Run(t, stack.Command{Args: []string{"up"}, Dir: dir, Env: env, Stdin: "yes\n"})
+			holds(t, up, 1, up.Stderr, c.want)
+			check := stack.Run(t, stack.Command{Args: []string{"config", "check"}, Dir: dir, Env: env})
+			if check.Code != c.check || c.check == 1 && !strings.Contains(check.Stderr, c.want) || c.check == 0 && !strings.Contains(check.Stdout, filepath.Join(dir, "sluice.yaml")) {
+				t.Errorf("config check: %+v", check)
+			}
+			if _, err := os.Stat(filepath.Join(dir, ".sluice")); err == nil {
+				t.Error("there is a data folder")
+			}
+		})
+	}
+}
+
+func relink(dir string) error {
+	if err := os.Rename(filepath.Join(dir, "sluice.yaml"), filepath.Join(dir, "real.yaml")); err != nil {
+		return err
+	}
+	return os.Symlink("real.yaml", filepath.Join(dir, "sluice.yaml"))
+}
+
+// No command that sends a token, or that a client starts, looks at the configuration of the working folder: nothing
+// reaches the addresses in it.
+func TestCommandsThatSendTokens_IgnoreTheConfigurationOfTheirFolder(t *testing.T) {
+	t.Parallel()
+	trap, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	caught := make(chan struct{}, 100)
+	go func() {
+		for {
+			conn, err := trap.Accept()
+			if err != nil {
+				return
+			}
+			caught <- struct{}{}
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() { _ = trap.Close() })
+	dir := folder(t, map[string]string{"sluice.yaml": fmt.Sprintf("listen: %s\ngrpc: %[1]s\n", trap.Addr())})
+	for _, args := range [][]string{
+		{"stdio"}, {"stdio", "--server", "demo"}, {"call", "demo", "list_notes"}, {"tools"}, {"tools", "demo"}, {"doctor"}, {"status"},
+		{"decisions", "tail"}, {"approvals", "list"}, {"approvals", "approve", "x"}, {"catalog", "servers"}, {"agents", "list"}, {"policy", "explain", "--server", "a", "--tool", "b"},
+		{"policy", "suggest", "--server", "a"}, {"stdio", "--help"},
+	} {
+		stack.Run(t, stack.Command{Args: args, Dir: dir, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}, Stdin: "{}\n"})
+		select {
+		case <-caught:
+			t.Errorf("%v reached the address of the folder's configuration", args)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// What the help of stdio prints to paste works from another folder, with no variable set.
+func TestStdio_HelpPrintsWhatWorksFromAnyFolder(t *testing.T) {
+	t.Parallel()
+	run := func(t *testing.T, dir string, args ...string) {
+		t.Helper()
+		help := stack.Run(t, stack.Command{Args: append([]string{"stdio", "--help"}, args...), Dir: dir})
+		holds(t, help, 0, help.Stdout, "It is for the mesh of this folder")
+		entries := regexp.MustCompile(`(?m)^  (\{"mcpServers": .*\})$`).FindAllStringSubmatch(help.Stdout, -1)
+		if len(entries) != 2 {
+			t.Fatalf("%d entries in\n%s", len(entries), help.Stdout)
+		}
+		for _, entry := range entries {
+			var pasted struct {
+				Servers map[string]struct {
+					Command string
+					Args    []string
+				} `json:"mcpServers"`
+			}
+			if err := json.Unmarshal([]byte(entry[1]), &pasted); err != nil {
+				t.Fatal(err)
+			}
+			for name, server := range pasted.Servers {
+				cmd := exec.CommandContext(t.Context(), server.Command, server.Args...)
+				cmd.Dir, cmd.Env = t.TempDir(), []string{}
+				cmd.Stdin = strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}` + "\n")
+				if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), `"serverInfo"`) {
+					t.Errorf("%s: %v\n%s", name, err, out)
+				}
+			}
+		}
+	}
+	t.Run("a mesh with a configuration", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		run(t, d.Dir, "--config", "sluice.yaml")
+		run(t, d.Dir) // which finds it by itself, for it is the caller's alone
+	})
+	t.Run("no mesh", func(t *testing.T) {
+		t.Parallel()
+		help := stack.Run(t, stack.Command{Args: []string{"stdio", "--help"}, Dir: t.TempDir()})
+		holds(t, help, 0, help.Stdout, "No mesh has run in this folder")
+	})
+}

@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/url"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/sluice/internal/localconfig"
+)
+
+// local is the configuration of the working folder, as it was read once.
+type local struct {
+	file    *config.File
+	content []byte
+	folder  string
+}
+
+// loadHere returns the configuration that --config or SLUICE_CONFIG names, else that of the working folder, else the
+// defaults. found is the working folder's; nil if another holds. Only commands that send no token may use it.
+func (t *tool) loadHere() (f *config.File, found *local, err error) {
+	if t.config != "" {
+		f, err = t.load()
+		return f, nil, err
+	}
+	raw, err := localconfig.Read(".")
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = t.load()
+		return f, nil, err
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if f, err = config.Parse(localconfig.Name, raw, app.Env); err != nil {
+		return nil, nil, err
+	}
+	if t.data != "" {
+		f.SetData(t.data)
+	}
+	folder, err := filepath.EvalSymlinks(filepath.Dir(f.Name()))
+	if err != nil {
+		return nil, nil, fmt.Errorf("find the folder of %s: %w", localconfig.Name, err)
+	}
+	return f, &local{file: f, content: raw, folder: folder}, nil
+}
+
+// agree shows what the configuration of the working folder would use, and asks a person once for this content. Without
+// a terminal it refuses.
+func (t *tool) agree(ctx context.Context, found *local) error {
+	if !asks(false) {
+		return fmt.Errorf("%s in this folder was not named and there is no terminal to ask at: use it with --config %s", localconfig.Name, localconfig.Name)
+	}
+	agreed, err := localconfig.OpenAgreed()
+	if err != nil {
+		fmt.Fprintf(t.errOut, "sluice: your answer can't be remembered: %v\n", err)
+	}
+	digest := localconfig.Digest(found.folder, found.content)
+	if agreed.Has(digest) {
+		return nil
+	}
+	_ = oneLine(t.errOut, "%s would use:", found.file.Name())
+	printUses(t.errOut, found.file)
+	if err := t.confirm(ctx, false, "Run the mesh with it? You are asked once for this content."); err != nil {
+		return fmt.Errorf("nothing was started: leave %s with `--config FILE`, or run it in another folder", localconfig.Name)
+	}
+	if err := agreed.Add(digest); err != nil {
+		fmt.Fprintf(t.errOut, "sluice: your answer can't be remembered: %v\n", err)
+	}
+	return nil
+}
+
+// printUses prints the programs, addresses, files and names of secrets of a configuration. No secret is in it.
+func printUses(w io.Writer, f *config.File) {
+	line := func(what, format string, args ...any) {
+		_ = oneLine(w, "  %-9s %s", what, fmt.Sprintf(format, args...))
+	}
+	line("listens", "MCP %s, gRPC %s", f.Listen, f.GRPC)
+	line("data", "%s", f.Path(f.Data))
+	for _, token := range f.Auth.Tokens {
+		line("token", "%s, with the role %s", token.Name, token.Role)
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
+		line("server", "%s: %s", name, useOfServer(f.Servers[name]))
+	}
+	for _, p := range f.Policies {
+		line("policies", "%s", f.Path(p))
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Agents.Guests)) {
+		line("guest", "%s: %s", name, f.Path(f.Agents.Guests[name].Module))
+	}
+	addresses, secrets := referencesOf(f)
+	for _, address := range addresses {
+		line("address", "%s", address)
+	}
+	for _, name := range secrets {
+		line("secret", "%s", name)
+	}
+}
+
+// useOfServer is the program or the address of a server, and what opens its sandbox.
+func useOfServer(s config.Server) string {
+	switch {
+	case s.HTTP != nil:
+		return withoutQuery(s.HTTP.URL)
+	case s.GRPC != nil:
+		return "gRPC " + s.GRPC.Target
+	case s.Stdio == nil:
+		return "-"
+	}
+	text := "runs " + shellWords(s.Stdio.Command...)
+	if s.Stdio.Dir != "" && s.Stdio.Dir != "private" {
+		text += ", in " + s.Stdio.Dir
+	}
+	if len(s.Stdio.Env) > 0 {
+		text += ", with " + strings.Join(slices.Sorted(maps.Keys(s.Stdio.Env)), ", ")
+	}
+	box := s.Stdio.Sandbox
+	if box.Mode == "off" {
+		text += ", without a sandbox"
+	}
+	if len(box.Read) > 0 {
+		text += ", reads " + strings.Join(box.Read, ", ")
+	}
+	if len(box.Write) > 0 {
+		text += ", writes " + strings.Join(box.Write, ", ")
+	}
+	return text
+}
+
+// withoutQuery is an address without what may be a secret in it.
+func withoutQuery(address string) string {
+	u, err := url.Parse(address)
+	if err != nil || u.Host == "" {
+		return "an address that is none"
+	}
+	return u.Scheme + "://" + u.Host + u.EscapedPath()
+}
+
+// reference is a reference of the configuration to a variable or a file.
+var reference = regexp.MustCompile(`\$\{([a-z]+):([^}]*)\}`)
+
+// referencesOf returns the addresses with a scheme in a configuration and the variables and files that it refers to,
+// both sorted, wherever they stand.
+func referencesOf(f *config.File) (addresses, secrets []string) {
+	eachString(reflect.ValueOf(*f), func(text string) {
+		for _, found := range reference.FindAllStringSubmatch(text, -1) {
+			secrets = append(secrets, found[1]+" "+found[2])
+		}
+		if strings.Contains(text, "://") {
+			addresses = append(addresses, withoutQuery(reference.ReplaceAllString(text, "secret")))
+		}
+	})
+	slices.Sort(addresses)
+	slices.Sort(secrets)
+	return slices.Compact(addresses), slices.Compact(secrets)
+}
+
+// eachString calls do with every string in a value, keys of maps too.
+func eachString(v reflect.Value, do func(string)) {
+	switch v.Kind() { //nolint:exhaustive // others hold no string
+	case reflect.String:
+		do(v.String())
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			eachString(v.Elem(), do)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			eachString(v.Field(i), do)
+		}
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			eachString(v.Index(i), do)
+		}
+	case reflect.Map:
+		for entry := v.MapRange(); entry.Next(); {
+			eachString(entry.Key(), do)
+			eachString(entry.Value(), do)
+		}
+	}
+}

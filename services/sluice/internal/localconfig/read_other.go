@@ -1,0 +1,24 @@
+//go:build !unix
+
+package localconfig
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Read refuses the file where it is there: who may write it is known on Unix alone.
+func Read(folder string) ([]byte, error) {
+	if _, err := os.Lstat(filepath.Join(folder, Name)); errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", Name, err)
+	}
+	return nil, &UntrustedError{Why: "this system does not say who may write it"}
+}
+
+// Usable reports whether [Read] would read the file in a folder.
+func Usable(string) bool { return false }
+
+func ownAlone(fs.FileInfo) bool { return false }

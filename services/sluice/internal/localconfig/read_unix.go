@@ -1,0 +1,97 @@
+//go:build unix
+
+package localconfig
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// othersWrite are the permissions of others than the owner to write. An access control list that lets another user
+// write shows in those of the group.
+const othersWrite = 0o022
+
+// Read returns the content of the file in a folder. Errors: [fs.ErrNotExist], and [UntrustedError] unless folder and
+// file belong to this process's user and nobody else may write to them. The checks are of what was opened, and a
+// symbolic link is not followed.
+func Read(folder string) ([]byte, error) {
+	file, err := open(folder)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // it is only read
+	raw, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", Name, err)
+	}
+	if len(raw) > maxBytes {
+		return nil, &UntrustedError{Why: fmt.Sprintf("it is larger than %d bytes", maxBytes)}
+	}
+	return raw, nil
+}
+
+// Usable reports whether [Read] would read the file in a folder. It reads nothing of it.
+func Usable(folder string) bool {
+	file, err := open(folder)
+	return err == nil && file.Close() == nil
+}
+
+// open opens the file in a folder, and checks both.
+func open(folder string) (*os.File, error) {
+	dir, err := unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open the folder %s: %w", folder, err)
+	}
+	defer unix.Close(dir) //nolint:errcheck // it is only looked at
+	fd, err := unix.Openat(dir, Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return nil, fmt.Errorf("%s: %w", Name, fs.ErrNotExist)
+	case errors.Is(err, unix.ELOOP):
+		return nil, &UntrustedError{Why: "it is a symbolic link"}
+	case err != nil:
+		return nil, &UntrustedError{Why: "it can't be opened: " + err.Error()}
+	}
+	file := os.NewFile(uintptr(fd), Name)
+	if err := checkOwner(dir, fd); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// checkOwner checks an open folder and an open file in it.
+func checkOwner(dir, file int) error {
+	var folder, content unix.Stat_t
+	if err := unix.Fstat(dir, &folder); err != nil {
+		return fmt.Errorf("look at the folder of %s: %w", Name, err)
+	}
+	if err := unix.Fstat(file, &content); err != nil {
+		return fmt.Errorf("look at %s: %w", Name, err)
+	}
+	own := uint32(os.Geteuid())
+	switch {
+	case content.Mode&unix.S_IFMT != unix.S_IFREG:
+		return &UntrustedError{Why: "it is not a regular file"}
+	case folder.Uid != own:
+		return &UntrustedError{Why: fmt.Sprintf("the folder belongs to another user (%d; this command runs as %d)", folder.Uid, own)}
+	case content.Uid != own:
+		return &UntrustedError{Why: fmt.Sprintf("it belongs to another user (%d; this command runs as %d)", content.Uid, own)}
+	case folder.Mode&othersWrite != 0:
+		return &UntrustedError{Why: fmt.Sprintf("other users may write to the folder (mode %04o)", folder.Mode&0o7777), Do: "run `chmod go-w .`"}
+	case content.Mode&othersWrite != 0:
+		return &UntrustedError{Why: fmt.Sprintf("other users may write to it (mode %04o)", content.Mode&0o7777), Do: "run `chmod go-w " + Name + "`"}
+	}
+	return nil
+}
+
+// ownAlone reports whether a file belongs to this process's user and nobody else may write to it.
+func ownAlone(info fs.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	return ok && int(stat.Uid) == os.Geteuid() && info.Mode().Perm()&othersWrite == 0
+}
