@@ -168,6 +168,8 @@ type serverStatus struct {
 	// RestsUntil is until when nothing is sent to it; zero where it does not rest.
 	RestsUntil time.Time `json:"restsUntil,omitzero"`
 	Revisions  []string  `json:"revisions,omitempty"`
+	// ListFaults are what keeps elements of its lists from clients.
+	ListFaults []listFault `json:"listFaults,omitempty"`
 	// Sandbox is what the kernel holds of it; nil for one that is no program of ours.
 	Sandbox *sandbox.Report `json:"sandbox,omitempty"`
 }
@@ -183,6 +185,9 @@ func (s serverStatus) String() string {
 	}
 	if s.LastError != "" {
 		line += "; last error: " + s.LastError
+	}
+	for _, fault := range faultLines(s.ListFaults) {
+		line += "; " + fault
 	}
 	return line
 }
@@ -201,7 +206,7 @@ func (t *tool) printStatus(h heard) error {
 		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: toRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
 	}
 	for _, s := range g.GetServers() {
-		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), Revisions: s.GetRevisions()}
+		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), Revisions: s.GetRevisions(), ListFaults: faultsOf(s)}
 		if until := s.GetRestsUntil(); until != nil {
 			line.RestsUntil = until.AsTime().Local()
 		}
