@@ -22,6 +22,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(echoServer) != "" {
 		os.Exit(serveEcho())
 	}
+	if os.Getenv(oddProgram) != "" {
+		os.Exit(serveOdd())
+	}
 	if os.Getenv(clientsTest) != "" {
 		os.Exit(serveSuite())
 	}

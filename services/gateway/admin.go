@@ -85,7 +85,7 @@ func seesAll(caller *authn.Caller) bool {
 func (s *Service) serverStatuses() (all []*gatewayv1.ServerStatus) {
 	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
 		up := s.servers[name]
-		status := &gatewayv1.ServerStatus{Name: name, Transport: up.Transport(), InFlight: up.InFlight(), LastError: up.LastError(), Revisions: s.edge.Spoken(name)}
+		status := &gatewayv1.ServerStatus{Name: name, Transport: up.Transport(), InFlight: up.InFlight(), LastError: up.LastError(), Revisions: s.edge.Spoken(name), ListFaults: s.edge.Faults(name)}
 		if until := up.RestsUntil(); !until.IsZero() {
 			status.RestsUntil = timestamppb.New(until)
 		}

@@ -100,6 +100,8 @@ type Server struct {
 	Unwrap string
 	// Timeout bounds one request.
 	Timeout time.Duration
+	// MaxTimeout bounds one that tells of progress; below Timeout progress changes nothing.
+	MaxTimeout time.Duration
 	// Embedded is the name of a server that the gateway's own process serves: its
 	// address, another one at every start, says nothing of what stands behind it.
 	// Empty for any other.
@@ -201,7 +203,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 
 // serverFrom returns what a server's entry says, and each reference in it that can't be resolved.
 func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, bad []error) {
-	out = Server{Unwrap: s.Unwrap, Timeout: s.Timeout}
+	out = Server{Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout}
 	switch {
 	case s.HTTP != nil:
 		out.URL = s.HTTP.URL

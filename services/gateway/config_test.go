@@ -144,6 +144,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"web.URL", func(f *config.File) { web(f).URL = "http://localhost/2" }, "http://localhost/2"},
 		{"web.Headers", func(f *config.File) { web(f).Headers = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
 		{"web.Timeout", func(f *config.File) { s := f.Servers["web"]; s.Timeout = time.Hour; f.Servers["web"] = s }, time.Hour},
+		{"web.MaxTimeout", func(f *config.File) { s := f.Servers["web"]; s.MaxTimeout = time.Hour; f.Servers["web"] = s }, time.Hour},
 		{"web.Unwrap", func(f *config.File) { s := f.Servers["web"]; s.Unwrap = "claude-flow"; f.Servers["web"] = s }, "claude-flow"},
 		{"methods.Target", func(f *config.File) { methods(f).Target = "y.example:443" }, "y.example:443"},
 		{"methods.CA", func(f *config.File) { methods(f).CA = "/ca.pem" }, "/ca.pem"},

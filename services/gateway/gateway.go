@@ -250,7 +250,7 @@ func (s *Service) newEdge() (err error) {
 	targets := make(map[string]edge.Target, len(s.servers))
 	for name, up := range s.servers {
 		server := s.cfg.Servers[name]
-		targets[name] = edge.Target{Server: up, Timeout: server.Timeout, Identity: server.identity()}
+		targets[name] = edge.Target{Server: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity()}
 	}
 	s.edge, err = edge.New(
 		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},

@@ -160,6 +160,8 @@ type Server struct {
 	Unwrap string `yaml:"unwrap"`
 	// Timeout bounds a call: 60 s where absent.
 	Timeout time.Duration `yaml:"timeout"`
+	// MaxTimeout bounds a call whose server tells of progress: ten times Timeout where absent, and at most 1 h.
+	MaxTimeout time.Duration `yaml:"max_timeout"`
 	// Pin is how the definitions of its tools are pinned: `first_use`, `review` or `off`.
 	// Absent: first_use, and off for the mesh's own agents. See [Server.PinMode].
 	Pin string `yaml:"pin"`

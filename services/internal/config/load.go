@@ -18,6 +18,13 @@ import (
 // defaultTimeout bounds a call to a server whose entry says nothing.
 const defaultTimeout = 60 * time.Second
 
+// progressFactor is how many times its timeout a call may take whose server tells of progress, and maxProgress how long
+// it may take at most, unless the server's entry says more.
+const (
+	progressFactor = 10
+	maxProgress    = time.Hour
+)
+
 // AgentTimeout bounds a call to the mesh's own agents where the server's entry says nothing: a
 // prompt may ask models, and sleep.
 const AgentTimeout = 15 * time.Minute
@@ -113,6 +120,7 @@ func (f *File) complete() {
 			s.Timeout = cmp.Or(s.Timeout, AgentTimeout)
 		}
 		s.Timeout = cmp.Or(s.Timeout, defaultTimeout)
+		s.MaxTimeout = cmp.Or(s.MaxTimeout, max(s.Timeout, min(progressFactor*s.Timeout, maxProgress)))
 		if s.Stdio != nil {
 			s.Stdio.Per = cmp.Or(s.Stdio.Per, "principal")
 			s.Stdio.Dir = cmp.Or(s.Stdio.Dir, "private")

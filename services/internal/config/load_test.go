@@ -57,7 +57,7 @@ session: {idle: 1h, max_per_principal: 7, cap: 3}
 servers:
   notes:
     stdio: {command: [node, server.js], env: {KEY: "${file:key}"}, per: shared, processes: 9, dir: work, sandbox: {mode: required, write: [shared], network: false}}
-  github: {http: {url: "https://api.example.com/mcp", headers: {Authorization: "Bearer ${env:GITHUB}"}}, timeout: 5s}
+  github: {http: {url: "https://api.example.com/mcp", headers: {Authorization: "Bearer ${env:GITHUB}"}}, timeout: 5s, max_timeout: 7s}
 policies: [policies, more.yaml]
 telemetry: {otlp: "http://localhost:4317", sample: 0.5, trust_parent: true}
 `
@@ -89,12 +89,12 @@ func TestEveryKeyIsRead(t *testing.T) {
 	want.Journal = config.Journal{Sync: "always", CallsMiB: 128, Share: 0.25}
 	want.Session = config.Session{Idle: time.Hour, MaxPerPrincipal: 7, Cap: 3}
 	want.Servers = map[string]config.Server{
-		"notes": {Timeout: time.Minute, Stdio: &config.StdioServer{
+		"notes": {Timeout: time.Minute, MaxTimeout: 10 * time.Minute, Stdio: &config.StdioServer{
 			Command: []string{"node", "server.js"}, Env: map[string]config.Secret{"KEY": "${file:key}"}, Per: "shared", Processes: 9, Dir: "work",
 			Limits:  config.StdioLimits{Tasks: 512, Memory: 2 << 30, Disk: 2 << 30},
 			Sandbox: config.StdioSandbox{Mode: "required", Write: []string{"shared"}, Network: new(false)},
 		}},
-		"github": {Timeout: 5 * time.Second, HTTP: &config.HTTPServer{
+		"github": {Timeout: 5 * time.Second, MaxTimeout: 7 * time.Second, HTTP: &config.HTTPServer{
 			URL: "https://api.example.com/mcp", Headers: map[string]config.Secret{"Authorization": "Bearer ${env:GITHUB}"},
 		}},
 	}

@@ -384,6 +384,7 @@ func (s Server) check(p *problems, path, name string) {
 		p.addf(path+".pin", "%q is not one of first_use, review, off", s.Pin)
 	}
 	p.between(path+".timeout", s.Timeout, time.Millisecond, 24*time.Hour)
+	p.between(path+".max_timeout", s.MaxTimeout, s.Timeout, 24*time.Hour)
 }
 
 func (s GRPCServer) check(p *problems, path string) {

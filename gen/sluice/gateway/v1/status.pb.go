@@ -521,9 +521,10 @@ type ServerStatus struct {
 	// The revisions of MCP that it was found to speak, newest first; empty where
 	// it has not been asked.
 	Revisions []string `protobuf:"bytes,7,rep,name=revisions,proto3" json:"revisions,omitempty"`
-	// When the oldest start of its program began that is still under way, of any
-	// caller; absent if none is, and for a server that is not a program of ours.
-	StartingSince *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=starting_since,json=startingSince,proto3" json:"starting_since,omitempty"`
+	// What keeps parts of its lists from clients, as of when the gateway listed it last
+	// and, of other lists than that of tools, as of when a client asked at the URL of all
+	// servers last: at most 100 of each list.
+	ListFaults    []*ListFault `protobuf:"bytes,16,rep,name=list_faults,json=listFaults,proto3" json:"list_faults,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -607,11 +608,87 @@ func (x *ServerStatus) GetRevisions() []string {
 	return nil
 }
 
-func (x *ServerStatus) GetStartingSince() *timestamppb.Timestamp {
+func (x *ServerStatus) GetListFaults() []*ListFault {
 	if x != nil {
-		return x.StartingSince
+		return x.ListFaults
 	}
 	return nil
+}
+
+// ListFault is what keeps an element of a server's list, or the whole list, from
+// clients.
+type ListFault struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which list: `tools`, `prompts`, `resources` or `resourceTemplates`.
+	List string `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"`
+	// Name of the element as the server wrote it, cut to 128 bytes: untrusted. Empty if
+	// it has none that can be read, or if the whole list is meant.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// What is wrong, in the gateway's own words, such as "inputSchema.type is missing".
+	Why string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	// Whether it is kept from the list of all servers (`/mcp`) alone, and the list of
+	// this server has it.
+	JointOnly     bool `protobuf:"varint,4,opt,name=joint_only,json=jointOnly,proto3" json:"joint_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListFault) Reset() {
+	*x = ListFault{}
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListFault) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListFault) ProtoMessage() {}
+
+func (x *ListFault) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListFault.ProtoReflect.Descriptor instead.
+func (*ListFault) Descriptor() ([]byte, []int) {
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *ListFault) GetList() string {
+	if x != nil {
+		return x.List
+	}
+	return ""
+}
+
+func (x *ListFault) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ListFault) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *ListFault) GetJointOnly() bool {
+	if x != nil {
+		return x.JointOnly
+	}
+	return false
 }
 
 // Sandbox is what the kernel holds a program to.
@@ -631,7 +708,7 @@ type Sandbox struct {
 
 func (x *Sandbox) Reset() {
 	*x = Sandbox{}
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -643,7 +720,7 @@ func (x *Sandbox) String() string {
 func (*Sandbox) ProtoMessage() {}
 
 func (x *Sandbox) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_gateway_v1_status_proto_msgTypes[7]
+	mi := &file_sluice_gateway_v1_status_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -656,7 +733,7 @@ func (x *Sandbox) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sandbox.ProtoReflect.Descriptor instead.
 func (*Sandbox) Descriptor() ([]byte, []int) {
-	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{7}
+	return file_sluice_gateway_v1_status_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Sandbox) GetBy() string {
@@ -726,7 +803,7 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\x04done\x18\x01 \x01(\bR\x04done\x12\x1a\n" +
 	"\bsegments\x18\x02 \x01(\x05R\bsegments\x12\x18\n" +
 	"\arecords\x18\x03 \x01(\x03R\arecords\x12\x16\n" +
-	"\x06broken\x18\x04 \x03(\tR\x06broken\"\xd0\x02\n" +
+	"\x06broken\x18\x04 \x03(\tR\x06broken\"\xcc\x02\n" +
 	"\fServerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\ttransport\x18\x02 \x01(\tR\ttransport\x12\x1b\n" +
@@ -736,8 +813,15 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\asandbox\x18\x05 \x01(\v2\x1a.sluice.gateway.v1.SandboxR\asandbox\x12;\n" +
 	"\vrests_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"restsUntil\x12\x1c\n" +
-	"\trevisions\x18\a \x03(\tR\trevisions\x12A\n" +
-	"\x0estarting_since\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\rstartingSince\"Z\n" +
+	"\trevisions\x18\a \x03(\tR\trevisions\x12=\n" +
+	"\vlist_faults\x18\x10 \x03(\v2\x1c.sluice.gateway.v1.ListFaultR\n" +
+	"listFaults\"d\n" +
+	"\tListFault\x12\x12\n" +
+	"\x04list\x18\x01 \x01(\tR\x04list\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\x12\x1d\n" +
+	"\n" +
+	"joint_only\x18\x04 \x01(\bR\tjointOnly\"Z\n" +
 	"\aSandbox\x12\x0e\n" +
 	"\x02by\x18\x01 \x01(\tR\x02by\x12\x12\n" +
 	"\x04held\x18\x02 \x03(\tR\x04held\x12\x19\n" +
@@ -757,7 +841,7 @@ func file_sluice_gateway_v1_status_proto_rawDescGZIP() []byte {
 	return file_sluice_gateway_v1_status_proto_rawDescData
 }
 
-var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_sluice_gateway_v1_status_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_sluice_gateway_v1_status_proto_goTypes = []any{
 	(*GetStatusRequest)(nil),      // 0: sluice.gateway.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),     // 1: sluice.gateway.v1.GetStatusResponse
@@ -766,23 +850,24 @@ var file_sluice_gateway_v1_status_proto_goTypes = []any{
 	(*ChainHead)(nil),             // 4: sluice.gateway.v1.ChainHead
 	(*JournalCheck)(nil),          // 5: sluice.gateway.v1.JournalCheck
 	(*ServerStatus)(nil),          // 6: sluice.gateway.v1.ServerStatus
-	(*Sandbox)(nil),               // 7: sluice.gateway.v1.Sandbox
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 9: google.protobuf.Duration
+	(*ListFault)(nil),             // 7: sluice.gateway.v1.ListFault
+	(*Sandbox)(nil),               // 8: sluice.gateway.v1.Sandbox
+	(*timestamppb.Timestamp)(nil), // 9: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 10: google.protobuf.Duration
 }
 var file_sluice_gateway_v1_status_proto_depIdxs = []int32{
-	8,  // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
+	9,  // 0: sluice.gateway.v1.GetStatusResponse.started:type_name -> google.protobuf.Timestamp
 	6,  // 1: sluice.gateway.v1.GetStatusResponse.servers:type_name -> sluice.gateway.v1.ServerStatus
 	2,  // 2: sluice.gateway.v1.GetStatusResponse.journal:type_name -> sluice.gateway.v1.JournalStatus
 	3,  // 3: sluice.gateway.v1.JournalStatus.head:type_name -> sluice.gateway.v1.JournalHead
 	5,  // 4: sluice.gateway.v1.JournalStatus.check:type_name -> sluice.gateway.v1.JournalCheck
-	9,  // 5: sluice.gateway.v1.JournalStatus.calls_room_lasts:type_name -> google.protobuf.Duration
-	8,  // 6: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
+	10, // 5: sluice.gateway.v1.JournalStatus.calls_room_lasts:type_name -> google.protobuf.Duration
+	9,  // 6: sluice.gateway.v1.JournalHead.time:type_name -> google.protobuf.Timestamp
 	4,  // 7: sluice.gateway.v1.JournalHead.calls:type_name -> sluice.gateway.v1.ChainHead
 	4,  // 8: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
-	7,  // 9: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
-	8,  // 10: sluice.gateway.v1.ServerStatus.rests_until:type_name -> google.protobuf.Timestamp
-	8,  // 11: sluice.gateway.v1.ServerStatus.starting_since:type_name -> google.protobuf.Timestamp
+	8,  // 9: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
+	9,  // 10: sluice.gateway.v1.ServerStatus.rests_until:type_name -> google.protobuf.Timestamp
+	7,  // 11: sluice.gateway.v1.ServerStatus.list_faults:type_name -> sluice.gateway.v1.ListFault
 	12, // [12:12] is the sub-list for method output_type
 	12, // [12:12] is the sub-list for method input_type
 	12, // [12:12] is the sub-list for extension type_name
@@ -801,7 +886,7 @@ func file_sluice_gateway_v1_status_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_gateway_v1_status_proto_rawDesc), len(file_sluice_gateway_v1_status_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

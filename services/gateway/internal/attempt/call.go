@@ -45,6 +45,9 @@ type Call struct {
 	// clock of that; nil for one that is never stopped.
 	Timeout  time.Duration
 	Patience *upstream.Patience
+	// MaxTimeout is how long the upstream may work in all if it tells of progress, unless policy says how long it may
+	// work; below Timeout: progress changes nothing.
+	MaxTimeout time.Duration
 	// FromServer says that the request is the server's own, and goes to the client.
 	FromServer bool
 	// Told is what the server is told that the client can do in place of what the message says, as

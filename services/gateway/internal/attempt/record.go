@@ -346,6 +346,9 @@ func Unusable(status int, err error) string {
 	if errors.Is(err, intake.ErrSlow) {
 		return intake.ErrSlow.Error() + ". Whether the call ran is not known."
 	}
+	if late, ok := errors.AsType[TimeoutError](err); ok && late.Key != "" {
+		return late.Error() + "; whether the call ran is not known."
+	}
 	if errors.Is(err, upstream.ErrSessionLost) {
 		return lostSession(err)
 	}
@@ -356,6 +359,24 @@ func Unusable(status int, err error) string {
 		return ""
 	}
 	return fmt.Sprintf("the server answered with HTTP status %d; whether the call ran is not known.", status)
+}
+
+// A TimeoutError says which time a call has exceeded. The zero value says nothing.
+type TimeoutError struct {
+	// After is that time, and Key the configuration key that sets it, or a rule's.
+	After time.Duration
+	Key   string
+	// Progress says that progress would have given the server more time.
+	Progress bool
+}
+
+// Error says what happened.
+func (e TimeoutError) Error() string {
+	text := fmt.Sprintf("the server did not answer within %s (%s)", e.After, e.Key)
+	if e.Progress {
+		text += " and told of no progress since"
+	}
+	return text
 }
 
 // lostSession says what a client does whose server no longer knows the session.

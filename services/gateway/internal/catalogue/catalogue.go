@@ -31,10 +31,9 @@ const (
 	reportTimeout = 10 * time.Second
 )
 
-// Bounds of a definition, as ReportTools has them, and of how many names are told that
-// break them.
+// The bound of a definition, as ReportTools has it, and of how many names are told of entries that break it or have a
+// name that can't be called.
 const (
-	maxName       = 1024
 	maxDefinition = 1 << 20
 	maxLeftOut    = 1000
 	maxLeftName   = 128
@@ -148,7 +147,7 @@ func (r *Reporter) send(ctx context.Context, l List, answer *gate.Answer) (resp 
 	var tools []*policyv1.ToolDefinition
 	for _, t := range answer.Tools {
 		text := t.Definition.Of(answer.Raw)
-		if t.Name == "" || len(t.Name) > maxName || len(text) > maxDefinition {
+		if !gate.IsToolName(t.Name) || len(text) > maxDefinition {
 			if len(head.GetLeftOut()) < maxLeftOut {
 				head.LeftOut = append(head.LeftOut, clip(t.Name))
 			}

@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"go.opentelemetry.io/otel/trace"
 
@@ -67,9 +66,11 @@ type Found struct {
 	Known   *catalogue.Known
 	// Aliases are what its tools are called among those of all servers.
 	Aliases joint.Aliases
-	// Unsound are the names of those that lack what MCP requires of a tool: a reader that checks
-	// would refuse a list with one.
-	Unsound map[string]bool
+	// Joint is List for one of many servers: without tools that have not MCP's form, for a client that checks it would
+	// refuse the lists of all, and without optional members that are null.
+	Joint *gate.Answer
+	// Faults are what keeps tools of List from clients, in the order of the list.
+	Faults []Fault
 	// mirrors are which arguments of its tools heads say too, of clients without sessions.
 	mirrors map[string][]mirror.Binding
 	// At is when the server was asked.
@@ -257,8 +258,10 @@ func (s *Server) look(ctx context.Context, at time.Time) (*Found, error) {
 	if found.List, err = list(ctx, sess, found.by(), has); err != nil {
 		return nil, err
 	}
-	found.Aliases, found.Unsound = joint.AliasesOf(s.cfg.Name, namesOf(found.List)), unsound(found.List)
-	found.mirrors = mirrors(found.List)
+	found.Aliases, found.mirrors = joint.AliasesOf(s.cfg.Name, namesOf(found.List)), mirrors(found.List)
+	if found.Joint, found.Faults, err = conform(s.cfg.Name, found.List, found.Aliases); err != nil {
+		return nil, err
+	}
 	found.Known, err = s.deps.Catalogue.Of(ctx, catalogue.List{Server: s.cfg.Name, Version: found.Version, Whole: true, To: asked()}, found.List, 0)
 	return found, err
 }
@@ -272,21 +275,6 @@ func (s *Server) greets() {
 func namesOf(list *gate.Answer) (out []string) {
 	for _, t := range list.Tools {
 		out = append(out, t.Name)
-	}
-	return out
-}
-
-// unsound are the names of a list's tools that have no schema for their arguments (MCP 2025-11-25,
-// Tools, Tool).
-func unsound(list *gate.Answer) map[string]bool {
-	out := make(map[string]bool)
-	for _, t := range list.Tools {
-		var tool struct {
-			Schema jsontext.Value `json:"inputSchema"`
-		}
-		if json.Unmarshal(t.Definition.Of(list.Raw), &tool) != nil || tool.Schema.Kind() != '{' {
-			out[t.Name] = true
-		}
 	}
 	return out
 }
@@ -362,8 +350,12 @@ func end(ctx context.Context, sess *upstream.Session) {
 // list reads all pages of a list and makes one of them.
 func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has *room.Holding) (*gate.Answer, error) {
 	whole := bytes.NewBufferString(`{"jsonrpc":"2.0","id":0,"result":{"tools":[`)
-	tools, cursor := 0, ""
-	for range maxPages {
+	tools, cursor, given := 0, "", make(map[string]bool)
+	for n := range maxPages {
+		if given[cursor] {
+			return nil, &listError{fmt.Sprintf("page %d has a cursor that was given before", n)}
+		}
+		given[cursor] = true
 		has.Keep(0) // what a page says is taken from it before the next one is read
 		answer, err := sess.Ask(ctx, upstream.ListTools(cursor, by), has, nil)
 		if err != nil {
@@ -371,8 +363,15 @@ func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has 
 		}
 		page := answer.Message
 		none := cursor == "" && upstream.HasCode(page, mcp.CodeMethodUnknown) // a server without tools
-		if tools += len(page.Tools); !page.ToolList.Present() && !none || tools > maxTools || whole.Len()+len(page.Raw) > upstream.MaxMessage {
-			return nil, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ErrList)
+		switch tools += len(page.Tools); {
+		case page.Error.Present() && !none:
+			return nil, &listError{"the server answers with an error"}
+		case !page.ToolList.Present() && !none:
+			return nil, &listError{"the answer has no list of tools"}
+		case tools > maxTools:
+			return nil, &listError{fmt.Sprintf("it has more than %d tools", maxTools)}
+		case whole.Len()+len(page.Raw) > upstream.MaxMessage:
+			return nil, &listError{fmt.Sprintf("it has more than %d bytes", upstream.MaxMessage)}
 		}
 		for _, t := range page.Tools {
 			if whole.Bytes()[whole.Len()-1] != '[' {
@@ -391,5 +390,5 @@ func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has 
 			return gate.ReadAnswer(whole.Bytes(), gate.AnswerLimits())
 		}
 	}
-	return nil, fmt.Errorf("%w: %w: it has more than %d pages", upstream.ErrNoAnswer, ErrList, maxPages)
+	return nil, &listError{fmt.Sprintf("it has more than %d pages", maxPages)}
 }

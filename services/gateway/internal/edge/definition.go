@@ -94,7 +94,12 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	has := x.has.Answer.Beside()
 	defer has.Close()
 	var cursor string
+	given := make(map[string]bool)
 	for range maxPages {
+		if given[cursor] {
+			return nil, fmt.Errorf("%w: a page has a cursor that was given before", errList)
+		}
+		given[cursor] = true
 		has.Keep(0) // what a page says is taken from it before the next one is read
 		answer, err := x.page(ctx, cursor, has)
 		if err != nil {

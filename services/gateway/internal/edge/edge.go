@@ -62,6 +62,8 @@ type Target struct {
 	Server *upstream.Server
 	// Timeout bounds one request to it.
 	Timeout time.Duration
+	// MaxTimeout bounds one that tells of progress; below Timeout progress changes nothing.
+	MaxTimeout time.Duration
 	// Identity is what stands behind its name, as approvals are bound to it.
 	Identity string
 
@@ -69,6 +71,8 @@ type Target struct {
 	// of it in each revision of MCP that clients may speak.
 	found *discovery.Server
 	under map[string]*discovery.Server
+	// faults are what keeps elements of its lists from clients.
+	faults *faults
 	// used is when somebody used it last, in nanoseconds of the Unix time.
 	used *atomic.Int64
 }
@@ -149,7 +153,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 		if target.found, err = discovery.New(view, with); err != nil {
 			return nil, fmt.Errorf("server %s: %w", name, err)
 		}
-		target.under, target.used = make(map[string]*discovery.Server), new(atomic.Int64)
+		target.under, target.used, target.faults = make(map[string]*discovery.Server), new(atomic.Int64), new(faults)
 		versions := mcp.Supported()
 		if target.Server.CanBeModern() {
 			versions = append(versions, mcp.Modern)
@@ -185,13 +189,26 @@ func (e *Edge) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", e.health)
 	mux.HandleFunc("GET /readyz", e.ready)
-	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}"} { // of all servers, and of one
+	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}", "/mcp/{server}/{$}"} { // of all servers, and of one
 		mux.HandleFunc("POST "+at, e.identified(e.post))
 		mux.HandleFunc("DELETE "+at, e.identified(e.end))
 		mux.HandleFunc("GET "+at, e.identified(e.listen))
 		mux.HandleFunc(at, e.notAllowed)
 	}
+	for _, at := range []string{"/healthz", "/readyz"} {
+		mux.HandleFunc(at, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Allow", "GET, HEAD")
+			writeText(w, http.StatusMethodNotAllowed, "Method Not Allowed\n")
+		})
+	}
+	mux.HandleFunc("/", notFound)
 	return e.sameSite(mux)
+}
+
+// notFound names the paths that there are to a client that uses another. It names no server: anyone may ask.
+func notFound(w http.ResponseWriter, _ *http.Request) {
+	writeText(w, http.StatusNotFound, "there is nothing at this path; send messages of MCP to /mcp/NAME, NAME being a server of the configuration, "+
+		"or to /mcp for all servers; /healthz and /readyz say how the gateway is\n")
 }
 
 // health tells that the process lives.

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,6 +60,8 @@ type reached struct {
 	parts [][]byte
 	size  int
 	kept  *room.Holding
+	// out are elements that its lists have and that are left out.
+	out []leftOut
 	// unrecorded says that the outcome of asking it is not on record yet.
 	unrecorded bool
 }
@@ -69,6 +70,7 @@ type reached struct {
 type missing struct {
 	Server string `json:"server"`
 	Code   string `json:"code"`
+	Why    string `json:"why,omitzero"`
 }
 
 // reached returns the servers on which the caller could come by something, by their names. One of
@@ -174,7 +176,7 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 	if seen.waits {
 		s.sess.Waits.Store(true)
 	}
-	list, known := s.found.List, s.found.Known.Digests
+	list, known := s.found.Joint, s.found.Known.Digests
 	end, err := s.has.Answer.TurnFor(ctx, len(list.Raw)) // each of its tools is written anew
 	if err != nil {
 		return tooManyLists()
@@ -188,7 +190,12 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 	})
 	hides := func(t gate.Tool) bool {
 		_, one := s.found.Aliases.Shown(s.server, t.Name)
-		return seen.hides(t) || !one || s.found.Unsound[t.Name]
+		return seen.hides(t) || !one
+	}
+	for _, f := range s.found.Faults {
+		if f.JointOnly && seen.visible[f.Tool] { // what the caller may not know of is not named
+			s.out = append(s.out, leftOut{s.server, f.Tool, f.Why})
+		}
 	}
 	edits := append(list.Clean(hides), around(list.Raw, list.ToolList)...)
 	for _, t := range list.Tools {
@@ -324,7 +331,7 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 		return refused
 	}
 	defer left()
-	last := ""
+	given := make(map[string]bool)
 	s.r = s.r.Clone(ctx)
 	s.r.Header["Accept"] = []string{"application/json"} // nobody is asked anything for a list
 	for range maxGatheredPages {
@@ -341,23 +348,25 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 		}
 		items, next, err := elements(v.done.Answer, field)
 		if err != nil {
-			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
+			return s.broken(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "the answer has no list")
 		}
+		items = s.conform(field, items)
 		if !s.add(items, size) {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		}
 		if next == "" {
+			s.target.faults.set(field, s.out)
 			return nil
 		}
-		if next == last { // a server that goes on without an end
-			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
+		if given[next] { // a server that goes on without an end
+			return s.broken(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "a page has a cursor that was given before")
 		}
-		last = next
+		given[next] = true
 		if s.msg, err = page(s.msg, next, s.limits); err != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 		}
 	}
-	return &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
+	return s.broken(field, commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("it has more than %d pages", maxGatheredPages))
 }
 
 // page is the request for the page of a list behind a raw cursor, in the run of the one before.
@@ -407,23 +416,7 @@ func elements(raw []byte, field string) (items []jsontext.Value, next string, er
 	if cursor := answer.Result["nextCursor"]; cursor.Kind() == '"' && string(cursor) != `""` {
 		next = string(cursor)
 	}
-	return slices.DeleteFunc(items, func(item jsontext.Value) bool { return !isSound(item, field) }), next, nil
-}
-
-// isSound tells whether an element of a list has what MCP requires of it: a reader that checks would
-// else refuse the whole list, and with it those of all other servers.
-func isSound(item jsontext.Value, field string) bool {
-	var has map[string]jsontext.Value
-	if item.Kind() != '{' || json.Unmarshal(item, &has) != nil {
-		return false
-	}
-	required := map[string][]string{"prompts": {"name"}, "resources": {"uri", "name"}, "resourceTemplates": {"uriTemplate", "name"}}[field]
-	for key := range has { // which a reader that ignores case could take for the other
-		if slices.ContainsFunc(required, func(name string) bool { return key != name && strings.EqualFold(key, name) }) {
-			return false
-		}
-	}
-	return !slices.ContainsFunc(required, func(key string) bool { return has[key].Kind() != '"' })
+	return items, next, nil
 }
 
 // errNoList means that a server's answer has not the list that was asked for.
@@ -438,13 +431,16 @@ func (x *exchange) writeList(out *writer, field string, servers []*reached) {
 	}
 	body := [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{%s"%s":[`, x.id(), kind, field)}
 	var left []missing
+	var without []leftOut
 	size := 0
 	for _, s := range servers {
 		if size+s.size > maxGathered {
 			s.parts, s.size, s.why = nil, 0, &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		}
 		if s.why != nil {
-			left = append(left, missing{Server: s.server, Code: enum.Given(s.why.Code)})
+			left = append(left, missing{Server: s.server, Code: enum.Given(s.why.Code), Why: s.why.Message})
+		} else {
+			without = append(without, s.out[:min(len(s.out), maxLeftOut-len(without))]...)
 		}
 		if s.size == 0 {
 			continue
@@ -456,7 +452,7 @@ func (x *exchange) writeList(out *writer, field string, servers []*reached) {
 		size += s.size
 	}
 	end := []byte("]}}")
-	if meta, err := json.Marshal(map[string][]missing{mcp.MetaUnavailable: left}); err == nil && len(left) > 0 {
+	if meta, err := metaOf(left, without); err == nil && meta != nil {
 		end = fmt.Appendf(nil, `],"_meta":%s}}`, meta)
 	}
 	out.message(append(body, end)...)

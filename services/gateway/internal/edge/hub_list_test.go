@@ -31,7 +31,7 @@ func TestAServerThatIsAwayIsNamed(t *testing.T) {
 		"it is away": {func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }, "upstream_unavailable", 0},
 		"its list is none": {func(r upstream.Request) (upstream.Answer, error) {
 			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{}}`), nil
-		}, "upstream_unavailable", 0},
+		}, `upstream_unavailable","why":"the list of tools can't be read: the answer has no list of tools.`, 0},
 		"it speaks something new": {func(r upstream.Request) (upstream.Answer, error) {
 			return answer(r, `{"protocolVersion":"2031-01-01","capabilities":{}}`), nil
 		}, "upstream_unavailable", 0},
@@ -95,7 +95,7 @@ func TestListsOfManyServers(t *testing.T) {
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{"content":[]}`), nil
 		}
-		want = `{"jsonrpc":"2.0","id":1,"result":{"resourceTemplates":[],"_meta":{"dev.sluice/unavailable":[{"server":"files","code":"upstream_unavailable"}]}}}`
+		want = `{"jsonrpc":"2.0","id":1,"result":{"resourceTemplates":[],"_meta":{"dev.sluice/unavailable":[{"server":"files","code":"upstream_unavailable","why":"its list can't be read: the answer has no list."}]}}}`
 		if got := ask("resources/templates/list"); got != want {
 			t.Errorf("templates are %s", got)
 		}
@@ -116,7 +116,8 @@ func TestAListOfManyServersIsOne(t *testing.T) {
 		"the last is empty":   {sound("a"), sound(), sound("files__a")},
 		"both are empty":      {sound(), sound(), sound()},
 		"the first is hidden": {sound("secret"), sound("a", "secret"), sound("notes__a")},
-		"one is broken":       {broken, sound("a"), sound("files__safe", "notes__a")},
+		"one is broken": {broken, sound("a"), strings.TrimSuffix(sound("files__safe", "notes__a"), "}") + `,"_meta":{"dev.sluice/leftOut":[` +
+			`{"server":"files","name":"x","why":"it has not the form of a tool: inputSchema is missing"},{"server":"files","name":"y","why":"it has not the form of a tool: inputSchema is no object"}]}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -213,7 +214,9 @@ func TestAListOfManyServersEnds(t *testing.T) {
 		begin := time.Now()
 		body := `{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"_meta":{"dev.sluice/run":"r-1"}}}`
 		got := w.do("POST", "/mcp", body, h)
-		want := `{"jsonrpc":"2.0","id":1,"result":{"prompts":[{"name":"files__p"}],"_meta":{"dev.sluice/unavailable":[{"server":"notes","code":"upstream_timeout"}]}}}`
+		want := `{"jsonrpc":"2.0","id":1,"result":{"prompts":[{"name":"files__p"}],"_meta":{"dev.sluice/leftOut":[` +
+			`{"server":"files","why":"it has not the form that MCP gives it: name is missing"},{"server":"files","why":"it has not the form that MCP gives it: it is no object"}],` +
+			`"dev.sluice/unavailable":[{"server":"notes","code":"upstream_timeout"}]}}}`
 		if took := time.Since(begin); got.body != want || took > 15*time.Second {
 			t.Errorf("after %v: %s", took, got.body)
 		}
@@ -277,7 +280,7 @@ func TestU1AServerSaysNamesWithoutAnEnd(t *testing.T) {
 			t.Errorf("its answer: %d, %d bytes", got.status, len(got.body))
 		}
 		got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`, h)
-		if pages != 20 || !strings.Contains(got.body, `"dev.sluice/unavailable":[{"server":"files"`) || !strings.Contains(got.body, `{"server":"notes","code":"body_too_large"}`) {
+		if pages != 20 || !strings.Contains(got.body, `"dev.sluice/unavailable":[{"server":"files"`) || !strings.Contains(got.body, `{"server":"notes","code":"body_too_large","why":"its list can't be read: it has more than 20 pages."}`) {
 			t.Errorf("after %d pages: %s", pages, got.body)
 		}
 	})

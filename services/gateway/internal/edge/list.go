@@ -102,7 +102,11 @@ func (x *exchange) unfound(ctx context.Context, err error) *refusal.Refusal {
 		x.deps.Log.WarnContext(ctx, "the catalogue was not told what a server lists", "server", x.server, "error", err)
 		return policyAway()
 	}
-	return x.silent(ctx, upstream.Answer{}, err)
+	refused := x.silent(ctx, upstream.Answer{}, err)
+	if why := discovery.WhyList(err); why != "" {
+		refused.Message = why + "."
+	}
+	return refused
 }
 
 // look tells the catalogue of a page of a list, asks policy about it and notes the

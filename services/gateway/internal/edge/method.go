@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -70,7 +71,7 @@ func (x *exchange) call(ctx context.Context) {
 	} else if x.msg.Method == mcp.MethodToolsCall && x.target.sessionless() {
 		call.Mirrored = mirror.Say(x.msg.Arguments.Of(x.msg.Raw), x.target.found.Mirrors(x.msg.Name))
 	}
-	call.Told = x.claimed()
+	call.Told, call.MaxTimeout = x.claimed(), x.target.MaxTimeout
 	if x.sess.Client.Elicits && out.streams {
 		call.Confirm = x.confirm(out)
 	}
@@ -228,7 +229,11 @@ func (x *exchange) ask(ctx context.Context, own upstream.Own, out *writer) (*gat
 func (x *exchange) silent(ctx context.Context, answer upstream.Answer, err error) *refusal.Refusal {
 	x.deps.Log.WarnContext(ctx, "server did not answer", "server", x.server, "mcp_method", x.msg.Method, "why", upstream.Why(answer, err))
 	x.deps.Log.DebugContext(ctx, "server did not answer", "server", x.server, "error", err) // it may quote what a server wrote
-	return unanswered(err)
+	refused := unanswered(err)
+	if refused.Code == commonv1.Code_CODE_UPSTREAM_TIMEOUT && refused.Message == "" {
+		refused.Message = fmt.Sprintf("the server did not answer within %s (servers.%s.timeout).", x.target.Timeout, x.server)
+	}
+	return refused
 }
 
 // unanswered is the refusal of a request that is no call and has no answer.
@@ -250,6 +255,8 @@ func unanswered(err error) *refusal.Refusal {
 		refused.Message = upstream.ErrBusy.Error() + "."
 	case errors.Is(err, room.ErrFull):
 		refused.Message = room.ErrFull.Error() + "; read others first."
+	case errors.Is(err, upstream.ErrOneSession):
+		refused.Message = upstream.ErrOneSession.Error() + "."
 	case errors.Is(err, upstream.ErrSessionLost):
 		refused.Message = upstream.ErrSessionLost.Error() + "; initialize again."
 	case upstream.WhatIsWrong(err) != "":

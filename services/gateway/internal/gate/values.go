@@ -105,3 +105,6 @@ func internMethod(name []byte) string {
 		return string(name)
 	}
 }
+
+// IsToolName reports whether a tool of that name can be called.
+func IsToolName(name string) bool { return inGrammar([]byte(name), false) }

@@ -242,6 +242,8 @@ const (
 	MetaDecision = "dev.sluice/decision"
 	// MetaUnavailable is which servers are left out of a list of those of all, and why.
 	MetaUnavailable = "dev.sluice/unavailable"
+	// MetaLeftOut is which elements of servers' lists are left out of a list of those of all, and why.
+	MetaLeftOut = "dev.sluice/leftOut"
 )
 
 // Keys of `_meta` that every request of 2026-07-28 has.

@@ -1,14 +1,17 @@
 package pipeline
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -74,15 +77,22 @@ func (c sending) Value(key any) any {
 
 // send is the one place from which a judged request leaves.
 func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer, error) {
-	timeout := a.Timeout
-	if d := a.Decision.GetTimeout(); d != nil {
-		timeout = d.AsDuration()
+	timeout, most := a.Timeout, a.MaxTimeout
+	if d := a.Decision.GetTimeout(); d != nil { // which holds whatever the server tells
+		timeout, most = d.AsDuration(), 0
+	}
+	events, patience := a.Events(), a.Patience
+	if most > timeout && events != nil {
+		if patience == nil {
+			patience = new(upstream.Patience)
+		}
+		events = extends(events, patience)
 	}
 	own, leave := context.WithCancelCause(p.cut)
 	defer leave(nil)
 	on := sending{Context: own, values: ctx}
-	if a.Patience != nil {
-		defer a.Patience.Begin(timeout, leave)()
+	if patience != nil {
+		defer patience.Begin(timeout, most, leave)()
 	} else {
 		on.until = time.Now().Add(timeout)
 		defer time.AfterFunc(timeout, func() { leave(context.DeadlineExceeded) }).Stop()
@@ -101,13 +111,44 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	req.Room, req.Leave = a.Room, leave
 	ctx = authn.OnBehalfOf(ctx, a.Principal) // which a service of the mesh is told, and no other server
 	// gofail: var gatewayBeforeSend struct{}
-	answer, err := a.Upstream.Forward(ctx, req, a.Events())
+	answer, err := a.Upstream.Forward(ctx, req, events)
+	if errors.Is(err, upstream.ErrTimeout) {
+		err = fmt.Errorf("%w: %w", tooLong(a, timeout, most, patience), err)
+	}
 	if err != nil {
 		spans.Failed(span, enum.Given(attempt.Code(err)))
 	} else {
 		spans.Answer(span, answer.Message)
 	}
 	return answer, err
+}
+
+// extends returns what takes events and gives the server its time again with each notification of progress.
+func extends(events func([]byte), patience *upstream.Patience) func([]byte) {
+	return func(message []byte) {
+		if !bytes.Contains(message, []byte("progress")) {
+			events(message)
+			return
+		}
+		if m, err := gate.ReadAnswer(message, gate.AnswerLimits()); err == nil && m.Kind == gate.Notification && m.Method == mcp.MethodProgress {
+			patience.Progressed()
+		}
+		events(message)
+	}
+}
+
+// tooLong says which time a call has exceeded.
+func tooLong(a attempt.Attempt, timeout, most time.Duration, patience *upstream.Patience) error {
+	if a.FromServer {
+		return attempt.TimeoutError{}
+	}
+	if a.Decision.GetTimeout() != nil {
+		return attempt.TimeoutError{After: timeout, Key: "the timeout of rule " + a.Decision.GetRule().GetRule()}
+	}
+	if worked, all := patience.Worked(); all {
+		return attempt.TimeoutError{After: worked.Round(time.Second), Key: "servers." + a.Server + ".max_timeout"}
+	}
+	return attempt.TimeoutError{After: timeout, Key: "servers." + a.Server + ".timeout", Progress: most > timeout}
 }
 
 // Prepare makes what goes upstream of what was judged: the same bytes, save that

@@ -43,6 +43,28 @@ func TestPatience(t *testing.T) {
 			time.Sleep(5 * time.Minute)
 			resume()
 		}, 6 * time.Minute},
+		"it makes progress": {func(p *upstream.Patience, begin func()) {
+			begin()
+			time.Sleep(50 * time.Second)
+			p.Progressed()
+			time.Sleep(50 * time.Second)
+			p.Progressed()
+		}, 160 * time.Second},
+		"it makes progress, and waits": {func(p *upstream.Patience, begin func()) {
+			begin()
+			time.Sleep(50 * time.Second)
+			resume := p.Pause()
+			time.Sleep(10 * time.Minute)
+			p.Progressed()
+			resume()
+		}, 11*time.Minute + 50*time.Second},
+		"it makes progress without end": {func(p *upstream.Patience, begin func()) {
+			begin()
+			for range 30 {
+				time.Sleep(30 * time.Second)
+				p.Progressed()
+			}
+		}, 5 * time.Minute},
 		"without end": {func(p *upstream.Patience, begin func()) {
 			begin()
 			p.Pause()
@@ -54,14 +76,17 @@ func TestPatience(t *testing.T) {
 				var p upstream.Patience
 				var ctx context.Context
 				var begun time.Time
+				done := make(chan time.Time, 1)
 				tt.do(&p, func() {
 					var end context.CancelCauseFunc
 					ctx, end = context.WithCancelCause(t.Context())
-					t.Cleanup(p.Begin(time.Minute, end))
+					t.Cleanup(p.Begin(time.Minute, 5*time.Minute, end))
 					begun = time.Now()
+					context.AfterFunc(ctx, func() { done <- time.Now() })
 				})
 				<-ctx.Done()
-				if took := time.Since(begun); took != tt.ends || !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+				ended := <-done
+				if took := ended.Sub(begun); took != tt.ends || !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 					t.Errorf("it ended after %v, %v", took, context.Cause(ctx))
 				}
 			})

@@ -126,7 +126,7 @@ func Why(a Answer, err error) string {
 	if full := quota.Why(err); full != "" {
 		return full
 	}
-	for _, own := range []error{ErrRests, ErrBusy} {
+	for _, own := range []error{ErrRests, ErrBusy, ErrOneSession} {
 		if errors.Is(err, own) {
 			return own.Error()
 		}

@@ -62,6 +62,11 @@ var ErrLeft = errors.New("the server ended the stream of its answer and gave no 
 // it out may have run. The session can't be used any more. Compare with errors.Is.
 var ErrSessionLost = errors.New("the server no longer knows the session")
 
+// ErrOneSession means that a server refuses a session because it takes one in all, which the gateway has used to list its
+// tools: no client's session can be lent for that, since that would mix principals. Compare with errors.Is.
+var ErrOneSession = errors.New("the server takes one session in all, and the gateway has used it to list what the server has; " +
+	"have the server make a transport for each session, or none")
+
 // ErrRevision means that a server does not speak the revision that it was greeted in. Compare with
 // errors.Is.
 var ErrRevision = errors.New("the server does not speak this revision of MCP")

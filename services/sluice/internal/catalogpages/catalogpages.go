@@ -24,6 +24,8 @@ type Catalogue struct {
 	// Tools are the tools, in any order: whole pages, with their parameters, evidence,
 	// history and advice.
 	Tools []*policyv1.CatalogTool
+	// ListFaults are what keeps parts of servers' lists from clients, by the server, a line each.
+	ListFaults map[string][]string
 	// Made is when the catalogue was read. It stands on every page, in UTC.
 	Made time.Time
 }
@@ -45,6 +47,8 @@ type server struct {
 
 	stem  string
 	tools []*tool
+	// faults are what keeps parts of its lists from clients, a line each.
+	faults []string
 }
 
 // tool is a tool and its server.
@@ -62,7 +66,7 @@ func arrange(c Catalogue) (*contents, error) {
 		if known[s.GetName()] != nil {
 			return nil, fmt.Errorf("server %q: %w", s.GetName(), ErrTwice)
 		}
-		known[s.GetName()] = &server{CatalogServer: s, stem: stem(s.GetName())}
+		known[s.GetName()] = &server{CatalogServer: s, stem: stem(s.GetName()), faults: c.ListFaults[s.GetName()]}
 	}
 	for _, t := range c.Tools {
 		s := known[t.GetServer()]

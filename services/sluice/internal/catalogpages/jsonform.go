@@ -22,6 +22,7 @@ type jsonServer struct {
 	QuarantinedBy    string    `json:"quarantinedBy,omitzero"`
 	Trusted          bool      `json:"trusted"`
 	LeftOut          []string  `json:"leftOut,omitempty"`
+	ListFaults       []string  `json:"listFaults,omitempty"`
 	Pin              string    `json:"pin"`
 	Unkept           int32     `json:"unkept"`
 }
@@ -30,7 +31,7 @@ func jsonServerOf(s *server) jsonServer {
 	return jsonServer{
 		Name: s.GetName(), Listed: instant(s.GetListed()), Tools: s.GetTools(), Waiting: s.GetWaiting(), WaitingDigest: digest(s.GetWaitingDigest()),
 		Quarantined: s.GetQuarantined(), QuarantineReason: s.GetQuarantineReason(), QuarantinedBy: s.GetQuarantinedBy(), Trusted: s.GetTrusted(),
-		LeftOut: s.GetLeftOut(), Pin: enum.Name(s.GetPin()), Unkept: s.GetUnkept(),
+		LeftOut: s.GetLeftOut(), ListFaults: s.faults, Pin: enum.Name(s.GetPin()), Unkept: s.GetUnkept(),
 	}
 }
 

@@ -56,8 +56,17 @@ func (t *tool) catalogServers() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			faults, err := t.listFaults(ctx)
+			if err != nil {
+				return err
+			}
+			servers = withUnlisted(servers, faults)
 			if t.json() {
-				return catalogpages.JSON(t.out, catalogpages.Catalogue{Servers: servers, Made: time.Now()})
+				lines := make(map[string][]string)
+				for name, of := range faults {
+					lines[name] = faultLines(of)
+				}
+				return catalogpages.JSON(t.out, catalogpages.Catalogue{Servers: servers, ListFaults: lines, Made: time.Now()})
 			}
 			rows := make([][]string, len(servers))
 			for i, s := range servers {
@@ -65,11 +74,51 @@ func (t *tool) catalogServers() *cobra.Command {
 				if s.GetQuarantined() {
 					state = "stopped: " + s.GetQuarantineReason()
 				}
+				for i, line := range faultLines(faults[s.GetName()]) {
+					if i == 0 && state == "-" {
+						state = line
+						continue
+					}
+					state += "; " + line
+				}
 				rows[i] = []string{s.GetName(), strconv.Itoa(int(s.GetTools())), strconv.Itoa(int(s.GetWaiting())), enum.Given(s.GetPin()), yesNo(s.GetTrusted()), when(s.GetListed()), state}
 			}
 			return t.table([]string{"SERVER", "TOOLS", "WAITING", "PIN", "TRUSTED", "LISTED", "STATE"}, rows)
 		}),
 	}
+}
+
+// listFaults returns what the gateway says keeps elements of servers' lists from clients, by the server; nothing if the
+// gateway says nothing.
+func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
+	f, err := t.load()
+	if err != nil {
+		return nil, err
+	}
+	asking, cancel := ask(ctx)
+	defer cancel()
+	status, err := t.gatewayStatus(asking, f)
+	if err != nil {
+		return nil, nil //nolint:nilerr,nilnil // the catalog has its own answer
+	}
+	out := make(map[string][]listFault)
+	for _, s := range status.GetServers() {
+		if faults := faultsOf(s); len(faults) > 0 {
+			out[s.GetName()] = faults
+		}
+	}
+	return out, nil
+}
+
+// withUnlisted adds servers of whose lists the catalog was told nothing, because they can't be read.
+func withUnlisted(servers []*policyv1.CatalogServer, faults map[string][]listFault) []*policyv1.CatalogServer {
+	for name := range faults {
+		if !slices.ContainsFunc(servers, func(s *policyv1.CatalogServer) bool { return s.GetName() == name }) {
+			servers = append(servers, &policyv1.CatalogServer{Name: name})
+		}
+	}
+	slices.SortFunc(servers, func(a, b *policyv1.CatalogServer) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return servers
 }
 
 func (t *tool) allServers(ctx context.Context, client policyv1.CatalogServiceClient) ([]*policyv1.CatalogServer, error) {

@@ -219,7 +219,7 @@ func (t *tool) examineServers(ctx context.Context, f *config.File, servers []*ga
 	}
 	all.Wait()
 	for i, s := range servers {
-		out = append(out, found[i])
+		out = append(append(out, found[i]), t.listSymptoms(s)...)
 		if not := s.GetSandbox().GetNotHeld(); len(not) > 0 {
 			out = append(out, symptom{stateWarning, "sandbox of " + s.GetName(), "not held: " + strings.Join(not, ", ") + "; " + s.GetSandbox().GetWhy(), "docs/operations.md, Servers over stdio, says what it needs"})
 		}

@@ -170,6 +170,8 @@ type serverStatus struct {
 	// StartingSince is when its program was started that is not ready yet; zero if none is starting.
 	StartingSince time.Time `json:"startingSince,omitzero"`
 	Revisions     []string  `json:"revisions,omitempty"`
+	// ListFaults are what keeps elements of its lists from clients.
+	ListFaults []listFault `json:"listFaults,omitempty"`
 	// Sandbox is what the kernel holds of it; nil for one that is no program of ours.
 	Sandbox *sandbox.Report `json:"sandbox,omitempty"`
 }
@@ -188,6 +190,9 @@ func (s serverStatus) String() string {
 	}
 	if s.LastError != "" {
 		line += "; last error: " + s.LastError
+	}
+	for _, fault := range faultLines(s.ListFaults) {
+		line += "; " + fault
 	}
 	return line
 }
@@ -211,7 +216,7 @@ func (t *tool) printStatus(h heard) error {
 		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: toRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
 	}
 	for _, s := range g.GetServers() {
-		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), Revisions: s.GetRevisions()}
+		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), Revisions: s.GetRevisions(), ListFaults: faultsOf(s)}
 		if until := s.GetRestsUntil(); until != nil {
 			line.RestsUntil = until.AsTime().Local()
 		}

@@ -172,6 +172,8 @@ func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Req
 		return nil, upstream.Unreadable(err)
 	case message.Kind != gate.Response:
 		return nil, upstream.ErrNoResponse
+	case state.opening && c.server.hasOneSession(resp.StatusCode, message):
+		return nil, upstream.ErrOneSession
 	case message.Error.Present() && string(message.ID.Of(message.Raw)) == "null":
 		return nil, upstream.ErrNoID
 	case !message.UnquoteID(req.ID()):

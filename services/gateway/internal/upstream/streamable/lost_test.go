@@ -178,3 +178,30 @@ func TestU3Cookies_AreKeptFromAnswers(t *testing.T) {
 		t.Errorf("the cookies are %q", got)
 	}
 }
+
+// Case C: a request that is to be sent once is not sent again by 404 either, but the session is opened again for those
+// that come after it.
+func TestU3Request_ApprovedOneIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	s := newWeb(t)
+	conn := openHTTP(t, s.URL)
+	s.on("initialize", greet("second", "2025-11-25"))
+	s.on("tools/call", func(w http.ResponseWriter, r *http.Request, p webPost) {
+		if p.session == "first" {
+			forgotten(w, r, p)
+			return
+		}
+		fine(w, r, p)
+	})
+	for i := range 3 {
+		req := message("tools/call", fmt.Sprint(i))
+		req.Once = true
+		_, err := conn.Request(within(t, soon), req, nil)
+		if (err == nil) != (i > 0) || errors.Is(err, upstream.ErrNeverSent) {
+			t.Errorf("request %d: %v", i, err)
+		}
+	}
+	if calls, opened := len(s.got("tools/call")), len(s.got("initialize")); calls != 3 || opened != 2 {
+		t.Errorf("%d calls in %d sessions, want 3 in 2", calls, opened)
+	}
+}

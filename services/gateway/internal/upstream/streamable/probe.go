@@ -1,11 +1,14 @@
 package streamable
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -73,4 +76,14 @@ func lostBy(now *agreed, why error) error {
 		return fmt.Errorf("%w: %w", upstream.ErrSessionLost, why)
 	}
 	return why
+}
+
+// hasOneSession reports whether an answer to initialize says that the server takes one session in all, as one of the
+// official SDK for TypeScript says whose transport is shared by all clients: it answers 400 with an invalid request
+// once it has opened one.
+func (s *Transport) hasOneSession(status int, answer *gate.Answer) bool {
+	if status != http.StatusBadRequest || !upstream.HasCode(answer, mcp.CodeInvalidRequest) {
+		return false
+	}
+	return s.opened.Load() || bytes.Contains(bytes.ToLower(answer.Error.Of(answer.Raw)), []byte("already initialized"))
 }

@@ -63,6 +63,8 @@ type Transport struct {
 	all   context.Context //nolint:containedctx // it is the transport's own
 	stop  context.CancelFunc
 	older atomic.Bool
+	// opened says that the server has opened a session once.
+	opened atomic.Bool
 	// newer is when it last was none, in nanoseconds of the Unix time.
 	newer atomic.Int64
 	// wire follows no redirects: an address comes from the configuration alone.
@@ -162,10 +164,13 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	c := &conn{server: s, initialize: hello, turn: make(chan struct{}, 1)}
 	state, answer, err := c.handshake(ctx, has)
 	if err == nil {
+		if state.session != "" && !answer.Message.Error.Present() {
+			s.opened.Store(true)
+		}
 		c.state.Store(state)
 		return c, answer, nil
 	}
-	if !initializes || !answer.Refuses() || time.Since(time.Unix(0, s.newer.Load())) < newerFor {
+	if !initializes || errors.Is(err, upstream.ErrOneSession) || !answer.Refuses() || time.Since(time.Unix(0, s.newer.Load())) < newerFor {
 		return nil, answer, err
 	}
 	old, greeting, failed := s.openLegacy(ctx, hello, has) // MCP 2025-11-25, Transports, Backwards Compatibility

@@ -1,0 +1,83 @@
+package mcpschema
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// schema is a JSON Schema of an object, as tools have for their arguments and results.
+var schema = members{
+	required: map[string]check{"type": oneOf("object")},
+	optional: map[string]check{"properties": each(anyObject), "required": list(text)},
+}
+
+var icons = list(members{
+	required: map[string]check{"src": text},
+	optional: map[string]check{"mimeType": text, "sizes": list(text), "theme": oneOf("light", "dark")},
+}.check)
+
+// resourceAnnotations are of the contents of resources (MCP 2025-11-25, Resources, Annotations).
+var resourceAnnotations = members{optional: map[string]check{
+	"audience": list(oneOf("user", "assistant")), "priority": priority, "lastModified": date,
+}}
+
+var lists = map[string]check{
+	"tools": members{
+		required: map[string]check{"name": text, "inputSchema": schema.check},
+		optional: map[string]check{
+			"title": text, "description": text, "outputSchema": schema.check, "icons": icons, "_meta": anyObject,
+			"annotations": members{optional: map[string]check{
+				"title": text, "readOnlyHint": flag, "destructiveHint": flag, "idempotentHint": flag, "openWorldHint": flag,
+			}}.check,
+			"execution": members{optional: map[string]check{"taskSupport": oneOf("required", "optional", "forbidden")}}.check,
+		},
+	}.check,
+	"prompts": members{
+		required: map[string]check{"name": text},
+		optional: map[string]check{
+			"title": text, "description": text, "icons": icons, "_meta": anyObject,
+			"arguments": list(members{
+				required: map[string]check{"name": text},
+				optional: map[string]check{"title": text, "description": text, "required": flag},
+			}.check),
+		},
+	}.check,
+	"resources": members{
+		required: map[string]check{"uri": text, "name": text},
+		optional: map[string]check{
+			"title": text, "description": text, "mimeType": text, "size": number, "icons": icons, "_meta": anyObject,
+			"annotations": resourceAnnotations.check,
+		},
+	}.check,
+	"resourceTemplates": members{
+		required: map[string]check{"uriTemplate": text, "name": text},
+		optional: map[string]check{
+			"title": text, "description": text, "mimeType": text, "icons": icons, "_meta": anyObject,
+			"annotations": resourceAnnotations.check,
+		},
+	}.check,
+}
+
+// priority is a number from 0 to 1.
+func priority(value jsontext.Value) (jsontext.Value, *fault) {
+	if n, err := strconv.ParseFloat(string(value), 64); value.Kind() != '0' || err != nil || n < 0 || n > 1 {
+		return nil, &fault{what: "is no number from 0 to 1"}
+	}
+	return value, nil
+}
+
+// date is a point in time by ISO 8601.
+func date(value jsontext.Value) (jsontext.Value, *fault) {
+	said, err := jsontext.AppendUnquote(nil, value)
+	if err != nil {
+		return nil, &fault{what: "is no text"}
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04Z07:00"} {
+		if _, err := time.Parse(layout, string(said)); err == nil {
+			return value, nil
+		}
+	}
+	return nil, &fault{what: "is no date with a time"}
+}

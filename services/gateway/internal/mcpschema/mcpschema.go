@@ -1,0 +1,211 @@
+// Package mcpschema holds elements of lists to the form that MCP gives them (MCP 2025-11-25, Schema Reference: Tool,
+// Prompt, Resource, ResourceTemplate). Clients that check it refuse a whole list for one element, so in a list of many
+// servers the fault of one would take away the tools of all.
+package mcpschema
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Conform returns an element of a list in MCP's form, without optional members that are null, and all other bytes as
+// they are. If the element has not that form, why says what is wrong, such as "inputSchema.type is missing", and holds
+// nothing that the server wrote. The list is `tools`, `prompts`, `resources` or `resourceTemplates`; the elements of any
+// other have no form. The element is JSON whose keys are unique.
+func Conform(list string, element []byte) (out []byte, why string) {
+	check, known := lists[list]
+	if !known {
+		return nil, "no such list has a form"
+	}
+	out, fault := check(element)
+	if fault == nil && !bytes.Contains(element, []byte("null")) {
+		return element, "" // nothing was left out, and its spaces are its own
+	}
+	if fault == nil {
+		return out, ""
+	}
+	if len(fault.path) == 0 {
+		return nil, "it " + fault.what
+	}
+	slices.Reverse(fault.path)
+	return nil, strings.Join(fault.path, ".") + " " + fault.what
+}
+
+// A fault is what is wrong with a value; path are the members that lead to it, the innermost first.
+type fault struct {
+	path []string
+	what string
+}
+
+// A check returns a value in its form, or what is wrong with it.
+type check func(value jsontext.Value) (jsontext.Value, *fault)
+
+// kind is the check of a value of one kind of JSON.
+func kind(is jsontext.Kind, what string) check {
+	return func(value jsontext.Value) (jsontext.Value, *fault) {
+		if value.Kind() != is {
+			return nil, &fault{what: what}
+		}
+		return value, nil
+	}
+}
+
+var (
+	text      = kind('"', "is no text")
+	number    = kind('0', "is no number")
+	anyObject = kind('{', "is no object")
+)
+
+func flag(value jsontext.Value) (jsontext.Value, *fault) {
+	if k := value.Kind(); k != 't' && k != 'f' {
+		return nil, &fault{what: "is neither true nor false"}
+	}
+	return value, nil
+}
+
+// oneOf is the check of a text that is one of these.
+func oneOf(known ...string) check {
+	return func(value jsontext.Value) (jsontext.Value, *fault) {
+		said, err := jsontext.AppendUnquote(nil, value)
+		if err != nil || !slices.Contains(known, string(said)) {
+			return nil, &fault{what: "is none of " + strings.Join(known, ", ")}
+		}
+		return value, nil
+	}
+}
+
+// list is the check of an array of such values.
+func list(of check) check {
+	return func(value jsontext.Value) (jsontext.Value, *fault) {
+		if value.Kind() != '[' {
+			return nil, &fault{what: "is no list"}
+		}
+		var out bytes.Buffer
+		dec := jsontext.NewDecoder(bytes.NewReader(value))
+		_, _ = dec.ReadToken() // it is JSON
+		for dec.PeekKind() != ']' {
+			raw, err := dec.ReadValue()
+			if err != nil {
+				return nil, &fault{what: "can't be read"}
+			}
+			element, wrong := of(raw)
+			if wrong != nil {
+				wrong.what = "of an element " + wrong.what
+				return nil, wrong
+			}
+			separate(&out, '[')
+			out.Write(element)
+		}
+		return closed(&out, '[', ']'), nil
+	}
+}
+
+// members is the check of an object. Those that are required must be there, and optional ones are left out if they are
+// null; others may be anything.
+type members struct{ required, optional map[string]check }
+
+func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
+	found := make(map[string]bool, len(m.required))
+	out, wrong := eachMember(value, func(key string, raw jsontext.Value) (jsontext.Value, *fault) {
+		of, required := m.required[key]
+		if required {
+			found[key] = true
+		} else if of = m.optional[key]; of == nil {
+			return raw, m.variant(key)
+		} else if raw.Kind() == 'n' {
+			return nil, nil
+		}
+		out, wrong := of(raw)
+		if wrong != nil {
+			wrong.path = append(wrong.path, key)
+		}
+		return out, wrong
+	})
+	for _, key := range slices.Sorted(maps.Keys(m.required)) {
+		if wrong == nil && !found[key] {
+			wrong = &fault{path: []string{key}, what: "is missing"}
+		}
+	}
+	return out, wrong
+}
+
+// variant returns what is wrong with a key that a reader that ignores case takes for a required one.
+func (m members) variant(key string) *fault {
+	for name := range m.required {
+		if strings.EqualFold(key, name) {
+			return &fault{path: []string{name}, what: "is there in two spellings"}
+		}
+	}
+	return nil
+}
+
+// each is the check of an object whose members are all such values.
+func each(of check) check {
+	return func(value jsontext.Value) (jsontext.Value, *fault) {
+		return eachMember(value, func(_ string, raw jsontext.Value) (jsontext.Value, *fault) {
+			out, wrong := of(raw)
+			if wrong != nil {
+				wrong.what = "of a member " + wrong.what
+			}
+			return out, wrong
+		})
+	}
+}
+
+// eachMember returns an object with each member as do returns it, and without those for which it returns nothing.
+func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (jsontext.Value, *fault)) (jsontext.Value, *fault) {
+	if value.Kind() != '{' {
+		return nil, &fault{what: "is no object"}
+	}
+	var out bytes.Buffer
+	dec := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true)) // the gate lets none through
+	_, _ = dec.ReadToken()                                                                 // it is JSON
+	for dec.PeekKind() != '}' {
+		name, err := dec.ReadValue()
+		if err != nil {
+			return nil, &fault{what: "can't be read"}
+		}
+		name = name.Clone()
+		key, err := jsontext.AppendUnquote(nil, name)
+		if err != nil {
+			return nil, &fault{what: "can't be read"}
+		}
+		raw, err := dec.ReadValue()
+		if err != nil {
+			return nil, &fault{what: "can't be read"}
+		}
+		member, wrong := do(string(key), raw)
+		if wrong != nil {
+			return nil, wrong
+		}
+		if member != nil {
+			separate(&out, '{')
+			out.Write(name)
+			out.WriteByte(':')
+			out.Write(member)
+		}
+	}
+	return closed(&out, '{', '}'), nil
+}
+
+// separate begins an array or object, or parts its next element from the one before.
+func separate(out *bytes.Buffer, begin byte) {
+	if out.Len() == 0 {
+		out.WriteByte(begin)
+		return
+	}
+	out.WriteByte(',')
+}
+
+// closed ends an array or object.
+func closed(out *bytes.Buffer, begin, end byte) jsontext.Value {
+	if out.Len() == 0 {
+		out.WriteByte(begin)
+	}
+	out.WriteByte(end)
+	return out.Bytes()
+}

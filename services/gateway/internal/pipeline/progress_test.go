@@ -1,0 +1,89 @@
+package pipeline_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// progressing is a server that tells of progress at these times after the call, and never answers.
+type progressing []time.Duration
+
+// Forward implements attempt.Forwarder.
+func (p progressing) Forward(ctx context.Context, _ upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	begin := time.Now()
+	for _, at := range p {
+		select {
+		case <-time.After(time.Until(begin.Add(at))):
+		case <-ctx.Done():
+			return upstream.Answer{}, upstream.ErrTimeout
+		}
+		events([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"progress"}}`))
+		events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`))
+	}
+	<-ctx.Done()
+	return upstream.Answer{}, upstream.ErrTimeout
+}
+
+// saying is a server that says much, and nothing of progress.
+type saying struct{ progressing }
+
+// Forward implements attempt.Forwarder.
+func (s saying) Forward(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
+	return s.progressing.Forward(ctx, r, func([]byte) {
+		events([]byte(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"notifications/progress"}}`))
+		events([]byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
+	})
+}
+
+// A call's time begins again with each notification of progress, up to a most, and the refusal names the time and its
+// key. What a rule says of the time holds.
+func TestDo_ProgressExtendsACall(t *testing.T) {
+	t.Parallel()
+	every := func(d time.Duration, n int) (all progressing) {
+		for i := range n {
+			all = append(all, time.Duration(i+1)*d)
+		}
+		return all
+	}
+	for name, tt := range map[string]struct {
+		server interface {
+			Forward(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
+		}
+		rule *durationpb.Duration
+		most time.Duration
+		want time.Duration
+		text string
+	}{
+		"none":                       {every(0, 0), nil, 10 * time.Minute, time.Minute, "within 1m0s (servers.files.timeout) and told of no progress since; whether"},
+		"a while":                    {every(50*time.Second, 3), nil, 10 * time.Minute, 210 * time.Second, "within 1m0s (servers.files.timeout) and told of no progress since; whether"},
+		"without end":                {every(50*time.Second, 100), nil, 10 * time.Minute, 10 * time.Minute, "within 10m0s (servers.files.max_timeout); whether"},
+		"too late":                   {every(61*time.Second, 3), nil, 10 * time.Minute, time.Minute, "(servers.files.timeout)"},
+		"where it changes nothing":   {every(50*time.Second, 3), nil, time.Minute, time.Minute, "within 1m0s (servers.files.timeout); whether"},
+		"where a rule says the time": {every(time.Second, 100), durationpb.New(5 * time.Second), 10 * time.Minute, 5 * time.Second, "within 5s (the timeout of rule "},
+		"other messages":             {saying{every(50*time.Second, 3)}, nil, 10 * time.Minute, time.Minute, "(servers.files.timeout)"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld()
+				d := allow()
+				d.Timeout = tt.rule
+				w.decide = decides(d)
+				call := w.call(t)
+				call.Upstream, call.MaxTimeout, call.Reply = tt.server, tt.most, new(heldReply)
+				begin := time.Now()
+				got := w.pipeline(t).Do(t.Context(), call).Refusal
+				if took := time.Since(begin); took != tt.want || got == nil || !strings.Contains(got.Text(), tt.text) {
+					t.Errorf("after %s: %+v, want %s and %q", took, got, tt.want, tt.text)
+				}
+			})
+		})
+	}
+}
