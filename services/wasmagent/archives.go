@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/archive"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
@@ -186,7 +187,12 @@ func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*ag
 	if err := validArchive(content.Agent); err != nil {
 		return nil, "", err
 	}
-	manifest, room, err := s.granted(ctx, who, inherited(who, was.GetCreator(), content.Agent.GetDetail().GetManifest()), "")
+	asked := inherited(who, was.GetCreator(), content.Agent.GetDetail().GetManifest())
+	if asked == content.Agent.GetDetail().GetManifest() {
+		asked = proto.CloneOf(asked) // the archive is compared with its journal
+		s.addModel(asked, guest, was.GetConfig().GetModel())
+	}
+	manifest, room, err := s.granted(ctx, who, asked, "")
 	if err != nil {
 		return nil, "", err
 	}
@@ -198,6 +204,23 @@ func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*ag
 	}
 	a, err := agent.Import(by(ctx), spec, content, s.deps(), room)
 	return a, was.GetId(), err
+}
+
+// addModel adds the right to ask the model of the configuration to the manifest of an imported agent that runs it in
+// place of the model that its archive names. The bounds of its first right on a model stay.
+func (s *Service) addModel(m *wasmagentv1.Manifest, guest, named string) {
+	model := s.modelOf(named, true)
+	if m == nil || model == "" || model == named || guest != modelGuest {
+		return
+	}
+	if _, err := rights.Of(m).Model(model, time.Now()); err == nil {
+		return
+	}
+	right := &wasmagentv1.ModelRight{Model: model}
+	if had := m.GetModels(); len(had) > 0 {
+		right.Tokens, right.Cost = had[0].Tokens, had[0].Cost
+	}
+	m.Models = append(m.Models, right)
 }
 
 // validArchive tells whether what an archive says of an agent could have been asked for here.

@@ -11,6 +11,7 @@ import (
 	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/internal/app"
+	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
@@ -61,7 +62,16 @@ func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 	return New(
 		Config{Data: mesh.File.Path(mesh.File.Data), Source: source, Bucket: bucket, Hold: mesh.File.Approvals.Hold, Guests: listed, Accepts: accepts, Workers: mesh.File.Agents.Workers,
 			Models: providers, Model: mesh.File.Agents.Model, Server: server, PersonDay: PersonDay(mesh.File.Agents.PersonDay),
+			Turns: placesOf(mesh.File.Agents.Turns), Questions: questionsOf(mesh.File.Agents.Questions), QuestionTime: mesh.File.Agents.Questions.Timeout, AnswerTime: mesh.File.Agents.Questions.FirstByte,
 		},
 		Deps{Gateway: gatewayv1.NewGatewayServiceClient(gateway), Log: mesh.Log},
 	)
+}
+
+func placesOf(p config.Places) Places {
+	return Places{All: p.Places, Person: p.PersonPlaces, Queue: p.Queue, PersonQueue: p.PersonQueue, Wait: p.Wait}
+}
+
+func questionsOf(q config.Questions) Places {
+	return Places{All: q.Places, Person: q.PersonPlaces, Queue: q.Queue, PersonQueue: q.PersonQueue, Wait: q.Wait}
 }

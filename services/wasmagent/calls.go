@@ -22,7 +22,6 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
-	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
@@ -35,11 +34,6 @@ const maxCall = 30 * time.Minute
 
 // host implements [agent.Host].
 type host struct{ *Service }
-
-// Enter implements [agent.Host].
-func (h host) Enter(a *agent.Agent) (func(), error) {
-	return h.prompts.begin(principal.Person(a.Creator))
-}
 
 // Allow implements [agent.Host]: a call has to be in the rights of the agent and of every agent
 // that stands behind it.

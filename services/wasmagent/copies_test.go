@@ -17,13 +17,17 @@ import (
 )
 
 // made returns how many of a script's calls were made.
-func made(answer *wasmagentv1.PromptAgentResponse) int { return strings.Count(answer.GetResponse(), "done") }
+func made(answer *wasmagentv1.PromptAgentResponse) int {
+	return strings.Count(answer.GetResponse(), "done")
+}
 
 // Copies of an agent have no budget of their own: forks, forks of forks and of snapshots, imports of archives, and
 // what is left when the first agent is gone.
 func TestX18Copies_ShareTheBudgetOfTheFirst(t *testing.T) {
 	t.Parallel()
-	l := newLife(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return ran("done"), nil })
+	l := newLife(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+		return ran("done"), nil
+	})
 	c := l.agent(t, "ana")
 	manifest := mayCall("t")
 	manifest.Tools[0].Calls = new(int32(3))

@@ -26,12 +26,13 @@ import (
 var (
 	errUnknown       = errors.New("there is no such agent")
 	errAgentsFull    = fmt.Errorf("there are as many agents as there may be: %d of one caller, %d in all; terminate some, which are forgotten an hour later", maxOwn, maxAgents)
-	errPromptsFull   = fmt.Errorf("as many prompts are worked on as may be: %d of one caller, %d in all", maxOwnPrompts, maxPrompts)
-	errQuestionsFull = fmt.Errorf("as many questions are asked of models as may be: %d of one caller, %d in all", maxOwnAsked, maxAsked)
+	errQuestionsFull = errors.New("the question to the model has no place among those that are asked")
+	errQuestionTime  = errors.New("the model took longer than a question may: an operator changes it with agents.questions.timeout")
 	errRoom          = errors.New("agents are larger than they may be together, as they are kept; terminate some")
 	errInput         = errors.New("the input of the tool is not what it takes")
 	errDepth         = errors.New("an archive is fetched with depth full")
 	errSkill         = errors.New("no template has the skill")
+	errInstructions  = fmt.Errorf("the instructions and the skills of the template have more than %d KiB together", maxInstructions>>10)
 	errPlugin        = errors.New("there are no plugins here: take them out")
 	errDestructive   = errors.New("the tool's name says that it removes or stops things: set mcpToolsAllowDestructive to pack it")
 	errRights        = errors.New("rights on the clock and random numbers are not offered in this version: take them out of the manifest")
@@ -70,6 +71,7 @@ var statuses = []struct {
 	{models.ErrCut, codes.ResourceExhausted, "MODEL_ANSWER_CUT"},
 	{models.ErrLarge, codes.ResourceExhausted, "MODEL_ANSWER_TOO_LARGE"},
 	{errDaySpent, codes.ResourceExhausted, "MODEL_COST_SPENT"},
+	{errQuestionTime, codes.Aborted, "MODEL_TIMED_OUT"},
 	{errQuestionsFull, codes.ResourceExhausted, "QUESTIONS_FULL"},
 	{agent.ErrTurn, codes.FailedPrecondition, "TURN_FAILED"},
 	{agent.ErrTurns, codes.FailedPrecondition, "TURNS_SPENT"},
@@ -77,6 +79,7 @@ var statuses = []struct {
 	{engine.ErrFuel, codes.ResourceExhausted, "FUEL_SPENT"},
 	{engine.ErrMemory, codes.ResourceExhausted, "MEMORY_SPENT"},
 	{agent.ErrFailed, codes.FailedPrecondition, "AGENT_FAILED"},
+	{agent.ErrPlaces, codes.ResourceExhausted, "PROMPTS_FULL"},
 	{agent.ErrAway, codes.Unavailable, "WORKER_AWAY"},
 	{agent.ErrCalled, codes.Aborted, "TURN_LOST"},
 	{worker.ErrLost, codes.Unavailable, "WORKER_AWAY"},
@@ -92,7 +95,6 @@ var statuses = []struct {
 	{guests.ErrListed, codes.FailedPrecondition, "GUEST_CHANGED"},
 	{worker.ErrModule, codes.FailedPrecondition, "GUEST_INVALID"},
 	{guests.ErrNotBuilt, codes.FailedPrecondition, "GUEST_NOT_BUILT"},
-	{errPromptsFull, codes.ResourceExhausted, "PROMPTS_FULL"},
 	{errRoom, codes.ResourceExhausted, "STORE_FULL"},
 	{errInput, codes.InvalidArgument, "TOOL_INPUT_INVALID"},
 	{errPage, codes.InvalidArgument, "PAGE_TOKEN_INVALID"},
@@ -110,6 +112,7 @@ var statuses = []struct {
 	{agent.ErrNotCovered, codes.FailedPrecondition, "NOT_COVERED"},
 	{errModuleUnknown, codes.FailedPrecondition, "MODULE_UNKNOWN"},
 	{errSkill, codes.NotFound, "SKILL_UNKNOWN"},
+	{errInstructions, codes.InvalidArgument, "INSTRUCTIONS_TOO_LARGE"},
 	{errPlugin, codes.NotFound, "PLUGIN_UNKNOWN"},
 	{errDestructive, codes.InvalidArgument, "TOOL_DESTRUCTIVE"},
 	{gallery.ErrUnknown, codes.NotFound, "TEMPLATE_UNKNOWN"},

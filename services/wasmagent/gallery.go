@@ -1,6 +1,7 @@
 package wasmagent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -286,8 +287,13 @@ func (s *Service) fromTemplate(ctx context.Context, who *identityv1.Principal, r
 			out.Instructions = config.Instructions
 		}
 	}
+	text, err := withSkills(out.GetInstructions(), t.GetSkills())
+	if err != nil {
+		return nil, "", err
+	}
+	out.Instructions = &text
 	if out.GetManifest() == nil {
-		out.Manifest = t.GetManifest()
+		out.Manifest = proto.CloneOf(t.GetManifest())
 	}
 	if out.MaxTurns == nil {
 		out.MaxTurns = config.MaxTurns
@@ -296,6 +302,26 @@ func (s *Service) fromTemplate(ctx context.Context, who *identityv1.Principal, r
 		out.Model = config.Model
 	}
 	return out, t.GetId(), nil
+}
+
+// maxInstructions is how long instructions may be, in bytes.
+const maxInstructions = 64 << 10
+
+// withSkills returns instructions with the skills of a template, which the model is told with them.
+func withSkills(instructions string, skills []*wasmagentv1.TemplateSkill) (string, error) {
+	if len(skills) == 0 {
+		return instructions, nil
+	}
+	var text strings.Builder
+	text.WriteString(instructions)
+	text.WriteString("\n\nYou have these skills. When a prompt begins with the word of a skill, do what the skill says with the rest of the prompt.")
+	for _, s := range skills {
+		fmt.Fprintf(&text, "\n\n%s: %s\n%s", cmp.Or(s.GetTrigger(), s.GetName()), s.GetDescription(), s.GetContent())
+	}
+	if text.Len() > maxInstructions {
+		return "", errInstructions
+	}
+	return text.String(), nil
 }
 
 // ComposeAgent implements wasmagentv1.AgentServiceServer.

@@ -127,7 +127,7 @@ func TestPagesOfAGallery(t *testing.T) {
 		}
 		token = resp.GetNextPageToken()
 	}
-	if len(seen) != 8 || seen[6] != "a" || seen[7] != "b" {
+	if len(seen) != 7 || seen[5] != "a" || seen[6] != "b" { // the orchestrator needs a server of agents
 		t.Errorf("the pages hold %v", seen)
 	}
 	for i := range 2 {

@@ -27,7 +27,7 @@ const (
 	// maxTold is how many messages of a prompt wait to be read.
 	maxTold = 64
 
-	// defaultGuest is for agents without a model, and modelGuest for those that name one.
+	// defaultGuest is for agents without a model, and modelGuest for those with one.
 	defaultGuest = "script"
 	modelGuest   = "agent"
 	defaultTurns = 50
@@ -97,16 +97,19 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	manifest, room, err := s.granted(ctx, who, req.GetManifest(), cmp.Or(req.GetModel(), s.model))
-	if err != nil {
-		return nil, toStatus(err)
-	}
-	guest := defaultGuest
+	guest, model := defaultGuest, cmp.Or(req.GetModel(), s.model)
 	switch {
 	case req.Guest != nil:
 		guest = req.GetGuest()
-	case req.GetModel() != "":
+	case model != "":
 		guest = modelGuest
+	}
+	manifest, room, err := s.granted(ctx, who, req.GetManifest(), model)
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	if req.Guest == nil && model != "" && len(manifest.GetModels()) == 0 {
+		manifest.Models = []*wasmagentv1.ModelRight{{Model: model}}
 	}
 	if err := s.room(ctx, principal.Person(who)); err != nil {
 		return nil, toStatus(err)
@@ -292,7 +295,7 @@ func (s *Service) bury(ctx context.Context, id string) (*wasmagentv1.Agent, erro
 		return nil, err
 	}
 	s.shelf.drop(id)
-	shown := agent.Shown(row.Record)
+	shown := s.shown(row.Record)
 	shown.State, shown.IsStopped, shown.RestorableUntil = wasmagentv1.AgentState_AGENT_STATE_TERMINATED, true, timestamppb.New(until)
 	return shown, nil
 }

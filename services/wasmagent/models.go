@@ -3,6 +3,7 @@ package wasmagent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
@@ -18,10 +20,6 @@ import (
 )
 
 const (
-	// maxAsked is how many questions models work on at a time, and maxOwnAsked how many of
-	// one person's.
-	maxAsked    = 32
-	maxOwnAsked = 8
 	// maxPieces is how many pieces of an answer wait to be read.
 	maxPieces = 64
 	// maxToolsBytes is how much an agent is told of tools, in bytes, and maxToolsPages how
@@ -40,11 +38,16 @@ type modelServer struct {
 func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagentv1.ModelService_AskModelServer) error {
 	ctx := stream.Context()
 	person := principal.Person(acting(ctx))
-	end, err := s.asks.begin(person)
+	end, err := s.asks.take(ctx, person, false)
+	if errors.Is(err, errPlaces) {
+		err = fmt.Errorf("%w: %w", errQuestionsFull, err)
+	}
 	if err != nil {
-		return toStatus(errQuestionsFull)
+		return toStatus(err)
 	}
 	defer end()
+	ctx, cancel := context.WithTimeoutCause(ctx, s.questionTime, errQuestionTime)
+	defer cancel()
 	settle, err := s.reserveDay(ctx, person, s.models.Most(req))
 	if err != nil {
 		return toStatus(err)
@@ -65,6 +68,9 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 		default:
 		}
 	})
+	if err != nil && errors.Is(context.Cause(ctx), errQuestionTime) {
+		err = errQuestionTime
+	}
 	settle(answer)
 	close(pieces)
 	<-sent
@@ -103,12 +109,25 @@ func (e paidError) facts() map[string]string {
 func (h host) Model(a *agent.Agent, asked string) (string, bool) {
 	name := asked
 	if name == "" {
-		name = a.Config.GetModel()
-	}
-	if name == "" {
-		name = h.model
+		name = h.modelOf(a.Config.GetModel(), a.Imported != "")
 	}
 	return name, h.server != "" && h.models.Has(name)
+}
+
+// modelOf is the model of an agent that was made with a model of that name, which may be empty: that of the
+// configuration if it named none. An archive comes from elsewhere, and may name one that is not served here.
+func (s *Service) modelOf(named string, imported bool) string {
+	if named == "" || imported && s.model != "" && !s.models.Has(named) {
+		return s.model
+	}
+	return named
+}
+
+// shown is an agent that was stored as its owner sees it.
+func (s *Service) shown(r *wasmstorev1.Record) *wasmagentv1.Agent {
+	out := agent.Shown(r)
+	out.Model = s.modelOf(r.GetConfig().GetModel(), r.GetImportedDigest() != "")
+	return out
 }
 
 // Server implements [agent.Host].

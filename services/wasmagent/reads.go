@@ -110,7 +110,7 @@ func (s *Service) listed(who *identityv1.Principal, states []wasmagentv1.AgentSt
 		now[a.ID] = listed{a.Proto(), a.Made()}
 	}
 	for _, row := range rows {
-		shown := listed{agent.Shown(row.Record), row.Made}
+		shown := listed{s.shown(row.Record), row.Made}
 		if here, ok := now[row.GetId()]; ok {
 			shown = here
 			delete(now, row.GetId())

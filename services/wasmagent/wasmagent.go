@@ -38,10 +38,6 @@ const (
 	// have made, with those that ended and can be brought back.
 	maxAgents = 10_000
 	maxOwn    = 1000
-	// maxPrompts is how many prompts are worked on at a time for each worker, into which
-	// their guests fit together, and maxOwnPrompts how many of one principal's.
-	maxPrompts    = workerMemory / 4 * 3 / guestMemory
-	maxOwnPrompts = maxPrompts / 3
 	// maxBytes is how much all agents may be together as they are kept, in bytes, and
 	// maxOwnBytes how much those of one principal: their files, conversations, snapshots and
 	// journals.
@@ -51,7 +47,15 @@ const (
 	sweepTime = time.Minute
 	// renewTime is how often other processes are told that this one works on its turns.
 	renewTime = store.Lease / 3
-	// What a worker may have, and what compiling a module may take.
+	// maxHeldBytes is how much the snapshots of guests have together that gave their places away while they
+	// wait for calls, in bytes, and maxOwnHeldBytes how much those of one person.
+	maxHeldBytes    = 256 << 20
+	maxOwnHeldBytes = 64 << 20
+	// defaultYield is how long a turn waits for a call until its guest gives its place away.
+	defaultYield = 250 * time.Millisecond
+	// defaultQuestionTime is how long one question to a model may take.
+	defaultQuestionTime = 10 * time.Minute
+	// What a worker may have at the least, and what compiling a module may take.
 	workerMemory  = 768 << 20
 	guestMemory   = 32 << 20
 	compileMemory = 768 << 20
@@ -81,6 +85,14 @@ type Config struct {
 	Server string
 	// Accepts are the public keys of others whose archives may be imported.
 	Accepts []ed25519.PublicKey
+	// Turns are the places for turns, for each worker; questions to models wait in Questions. Defaults: 18 places, 6
+	// of one person, 256 that wait, 32 of one person, for 5 min; for questions 32, 8, 256, 64 and 5 min.
+	Turns, Questions Places
+	// QuestionTime is how long one question may take, with its retries; 0 means 10 min. AnswerTime is how long a
+	// provider may take until its answer begins; 0 means 2 min.
+	QuestionTime, AnswerTime time.Duration
+	// Yield is how long a turn waits for a call until its guest gives its place away, for tests; 0 means 250 ms.
+	Yield time.Duration
 	// OwnBytes is how much the agents of one person may be together as they are kept, for
 	// tests; 0 means 2 GiB.
 	OwnBytes int64
@@ -117,16 +129,19 @@ type Service struct {
 	models *models.Models
 	model  string
 	server string
-	asks   share
+	asks   *queue
 	day    dayBound
-	store  *store.Store
-	shelf  *shelf
+	// questionTime is how long one question may take, and yield as in Config.
+	questionTime, yield time.Duration
+	store               *store.Store
+	shelf               *shelf
 	// keys are those of archives. packs has an element while an archive is written or read.
 	keys  archiveKeys
 	packs chan struct{}
 
-	// prompts are those that are worked on.
-	prompts share
+	// prompts has the places of guests, and held the snapshots of those that gave theirs away.
+	prompts *queue
+	held    room
 
 	// background has what goes on after the call that began it, until closing is closed.
 	background sync.WaitGroup
@@ -155,7 +170,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	known, err := models.New(cfg.Models)
+	turns, questions, err := cfg.places()
+	if err != nil {
+		return nil, err
+	}
+	known, err := models.New(cfg.Models, cfg.AnswerTime)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +190,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	workers, err := worker.NewSupervisor(worker.Config{
-		Program: program, Cache: dir.Path("compiled"), Workers: cfg.Workers, Guests: maxPrompts, Memory: workerMemory, CompileTime: compileTime, CompileMemory: compileMemory,
+		Program: program, Cache: dir.Path("compiled"), Workers: cfg.Workers, Guests: turns.All / cfg.Workers, Memory: max(workerMemory, int64(turns.All/cfg.Workers)*guestMemory/3*4), CompileTime: compileTime, CompileMemory: compileMemory,
 	}, deps.Log)
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
@@ -189,15 +208,16 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, errors.Join(err, kept.Close(), workers.Close(), dir.Close())
 	}
-	templates, err := gallery.New(context.Background(), kept)
+	templates, err := gallery.New(context.Background(), kept, cfg.Server)
 	if err != nil {
 		return nil, errors.Join(err, kept.Close(), workers.Close(), dir.Close())
 	}
 	s := &Service{
 		dir: dir, gallery: templates, guests: runs, workers: workers, gateway: deps.Gateway, hold: cfg.Hold, ownBytes: cmp.Or(cfg.OwnBytes, maxOwnBytes), log: deps.Log, store: kept,
-		models: known, model: cfg.Model, server: cfg.Server, asks: share{all: maxAsked, own: maxOwnAsked}, day: day,
+		models: known, model: cfg.Model, server: cfg.Server, asks: newQueue(questions), day: day,
+		questionTime: cmp.Or(cfg.QuestionTime, defaultQuestionTime), yield: cmp.Or(cfg.Yield, defaultYield),
 		keys: keys, packs: make(chan struct{}, 1),
-		prompts: share{all: maxPrompts * cfg.Workers, own: maxOwnPrompts * cfg.Workers}, compiling: make(chan struct{}, 1), refused: make(map[string]error),
+		prompts: newQueue(turns), held: room{all: maxHeldBytes, own: maxOwnHeldBytes}, compiling: make(chan struct{}, 1), refused: make(map[string]error),
 		closing: make(chan struct{}),
 	}
 	s.shelf = newShelf(kept, func(ctx context.Context, row *store.Row) (*agent.Agent, error) {
@@ -214,8 +234,19 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
+// places are those of turns, of all workers, and those of questions.
+func (c Config) places() (turns, questions Places, err error) {
+	turns = c.Turns.or(Places{All: 18, Person: 6, Queue: 256, PersonQueue: 32, Wait: 5 * time.Minute})
+	questions = c.Questions.or(Places{All: 32, Person: 8, Queue: 256, PersonQueue: 64, Wait: 5 * time.Minute})
+	if err := errors.Join(turns.validate("turns"), questions.validate("questions")); err != nil {
+		return turns, questions, err
+	}
+	turns.All, turns.Person = turns.All*c.Workers, turns.Person*c.Workers
+	return turns, questions, nil
+}
+
 func (s *Service) deps() agent.Deps {
-	return agent.Deps{Workers: s.workers, Host: host{s}, Store: s.store}
+	return agent.Deps{Workers: s.workers, Host: host{s}, Store: s.store, Yield: s.yield}
 }
 
 // Register implements rpc.Service.
@@ -377,36 +408,4 @@ func (s *Service) room(ctx context.Context, of principal.Key) error {
 		}
 	}
 	return fmt.Errorf("%w: those of one caller may have %d MiB, and all %d MiB", errRoom, s.ownBytes>>20, int64(maxBytes)>>20)
-}
-
-// share is how many of something work at a time: in all, and of one person's. Set its bounds;
-// it is safe for concurrent use.
-type share struct {
-	all, own int
-
-	mu   sync.Mutex
-	n    int
-	each map[principal.Key]int
-}
-
-// begin counts one more of somebody's, until end is called.
-func (s *share) begin(of principal.Key) (end func(), err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.n >= s.all || s.each[of] >= s.own {
-		return nil, errPromptsFull
-	}
-	if s.each == nil {
-		s.each = make(map[principal.Key]int)
-	}
-	s.n++
-	s.each[of]++
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.n--
-		if s.each[of]--; s.each[of] == 0 {
-			delete(s.each, of)
-		}
-	}, nil
 }

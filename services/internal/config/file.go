@@ -287,9 +287,14 @@ type Stores struct {
 
 // Agents configures the mesh's own agents.
 type Agents struct {
-	// Workers is how many processes they run in, 768 MiB and 18 prompts at a time each: 1 to
-	// 64.
+	// Workers is how many processes they run in, of 768 MiB each, or more if `turns.places` is above 18:
+	// 1 to 64.
 	Workers int `yaml:"workers"`
+	// Turns are the places for turns, for each worker. A turn that waits for a model, a tool or people has
+	// none.
+	Turns Places `yaml:"turns"`
+	// Questions bounds what is asked of models.
+	Questions Questions `yaml:"questions"`
 	// Guests are modules that agents may run beside those that are shipped, by name.
 	Guests map[string]Guest `yaml:"guests"`
 	// AcceptKeys are the public keys of other installations whose archives of agents may be
@@ -301,6 +306,34 @@ type Agents struct {
 	Providers map[string]Provider `yaml:"providers"`
 	// PersonDay bounds what all agents of one person may use of models in a day (UTC).
 	PersonDay PersonDay `yaml:"person_day"`
+}
+
+// Places bounds how many work at a time, and how many wait for that. 0 means the default.
+type Places struct {
+	// Places is how many work at a time: up to 64 turns for each worker (18), or 1,024 questions (32).
+	Places int `yaml:"places"`
+	// PersonPlaces is how many of one person do, for each worker: at most Places; 6 turns, or 8 questions.
+	PersonPlaces int `yaml:"person_places"`
+	// Queue is how many wait for a place, up to 10,000 (256); more are refused.
+	Queue int `yaml:"queue"`
+	// PersonQueue is how many of one person wait: at most Queue; 32 turns, or 64 questions.
+	PersonQueue int `yaml:"person_queue"`
+	// Wait is how long one waits at most, up to 1 h (5 m).
+	Wait time.Duration `yaml:"wait"`
+}
+
+// Questions bounds what is asked of models. 0 means the default.
+type Questions struct {
+	// Places, PersonPlaces, Queue, PersonQueue and Wait are as those of turns, for all workers together.
+	Places       int           `yaml:"places"`
+	PersonPlaces int           `yaml:"person_places"`
+	Queue        int           `yaml:"queue"`
+	PersonQueue  int           `yaml:"person_queue"`
+	Wait         time.Duration `yaml:"wait"`
+	// Timeout is how long one question may take, with its retries, up to 1 h; 0 means 10 m.
+	Timeout time.Duration `yaml:"timeout"`
+	// FirstByte is how long a provider may take until its answer begins, up to 1 h; 0 means 2 m.
+	FirstByte time.Duration `yaml:"first_byte"`
 }
 
 // PersonDay bounds what one person may use of models in a day.

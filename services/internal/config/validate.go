@@ -311,6 +311,7 @@ func (f *File) checkNumbers(p *problems) {
 	if n := f.Agents.Workers; n < 1 || n > 64 {
 		p.addf("agents.workers", "%d is not between 1 and 64", n)
 	}
+	f.Agents.checkPlaces(p)
 	p.hold("approvals.hold", f.Approvals.Hold)
 	for i, c := range f.Approvals.Clients {
 		at := fmt.Sprintf("approvals.clients[%d]", i)

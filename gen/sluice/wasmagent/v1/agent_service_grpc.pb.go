@@ -73,7 +73,9 @@ type AgentServiceClient interface {
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN, GUEST_UNKNOWN
 	//	FAILED_PRECONDITION  TEMPLATE_QUARANTINED: an operator has to accept it first
-	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: more than 64 conditions in all
+	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: more than 64 conditions in all;
+	//	                     INSTRUCTIONS_TOO_LARGE: with the template's skills they have
+	//	                     more than 65,536 bytes
 	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may make no
 	//	                     more, or none that stand so deep
 	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on clock or random
@@ -480,7 +482,9 @@ type AgentServiceServer interface {
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN, GUEST_UNKNOWN
 	//	FAILED_PRECONDITION  TEMPLATE_QUARANTINED: an operator has to accept it first
-	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: more than 64 conditions in all
+	//	INVALID_ARGUMENT     MANIFEST_TOO_LARGE: more than 64 conditions in all;
+	//	                     INSTRUCTIONS_TOO_LARGE: with the template's skills they have
+	//	                     more than 65,536 bytes
 	//	PERMISSION_DENIED    MANIFEST_TOO_WIDE: the creator is an agent that may make no
 	//	                     more, or none that stand so deep
 	//	FAILED_PRECONDITION  RIGHTS_NOT_OFFERED: rights on clock or random

@@ -39,11 +39,12 @@ type CreateAgentRequest struct {
 	// the start.
 	MaxTurns *int32 `protobuf:"varint,4,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
 	// Guest to run: `agent`, which has a model decide, `script`, which does what its
-	// prompts say, `echo`, or one that the configuration lists. Absent: `agent` where a
-	// model is named, else `script`.
+	// prompts say, `echo`, or one that the configuration lists. Absent: `agent` if a
+	// model is named here, in the template or in the configuration, otherwise `script`.
 	Guest *string `protobuf:"bytes,5,opt,name=guest,proto3,oneof" json:"guest,omitempty"`
 	// What it may do. Absent, with no template that says: its own files and todos, and its
-	// model.
+	// model. If it names no model, and the request no guest, the right to ask the agent's
+	// model is added.
 	Manifest *Manifest `protobuf:"bytes,6,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// Tighter bounds on its work.
 	Limits        *Limits `protobuf:"bytes,7,opt,name=limits,proto3" json:"limits,omitempty"`

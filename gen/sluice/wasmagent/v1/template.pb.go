@@ -46,7 +46,9 @@ type Template struct {
 	Tools []*TemplateTool `protobuf:"bytes,8,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Prompts, 1 to 64. The first one is the agent's instructions.
 	Prompts []*TemplatePrompt `protobuf:"bytes,9,rep,name=prompts,proto3" json:"prompts,omitempty"`
-	// Skills, by name for ComposeAgent, at most 64.
+	// Skills, at most 64. They follow the instructions of its agents, both together at most
+	// 65,536 bytes (INSTRUCTIONS_TOO_LARGE), so that a model is told them. ComposeAgent finds
+	// them by name.
 	Skills []*TemplateSkill `protobuf:"bytes,10,rep,name=skills,proto3" json:"skills,omitempty"`
 	// MCP tools that go into its container, at most 256. They give no right.
 	McpTools []*TemplateMcpTool `protobuf:"bytes,11,rep,name=mcp_tools,proto3" json:"mcp_tools,omitempty"`
@@ -366,7 +368,7 @@ type TemplateSkill struct {
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
 	// Word that calls it, for example `/refactor`; at most 128 bytes.
 	Trigger string `protobuf:"bytes,3,opt,name=trigger,proto3" json:"trigger,omitempty"`
-	// What the agent is told then, at most 65,536 bytes.
+	// What the agent does then, at most 65,536 bytes.
 	Content       string `protobuf:"bytes,4,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -95,7 +95,7 @@ func (t *tool) agentsCreate() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&guest, "guest", "", "what it runs: agent has a model decide, script does what its prompts say, echo answers with them; without, agent where a model is named, else script")
+	c.Flags().StringVar(&guest, "guest", "", "what it runs: agent has a model decide, script does what its prompts say, echo answers with them; without, agent if a model is named here or under agents.model, otherwise script")
 	c.Flags().StringVar(&model, "model", "", "the model that it asks, as provider:name; script:lines is built in")
 	c.Flags().StringVar(&instructions, "instructions", "", "what it is told before all prompts")
 	c.Flags().Int32Var(&turns, "max-turns", 50, "how many turns it may take")

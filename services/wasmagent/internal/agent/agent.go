@@ -36,6 +36,8 @@ var (
 	ErrTurns = errors.New("the agent has taken all turns that it may: raise max_turns")
 	// ErrOperator: an operator stopped it, and only one resumes it.
 	ErrOperator = errors.New("an operator stopped the agent, and only an operator resumes it")
+	// ErrPlaces: as many agents work, and as many prompts wait, as may; nothing was changed.
+	ErrPlaces = errors.New("the prompt has no place among those that are worked on")
 	// ErrAway: agents can't be run now; nothing was changed.
 	ErrAway = errors.New("agents can't be run now")
 	// ErrKeep: what happened could not be kept; whether it was is not known.
@@ -102,6 +104,9 @@ type Deps struct {
 	Workers *worker.Supervisor
 	Host    Host
 	Store   *store.Store
+	// Yield is how long a turn waits for a call, or sleeps, until its guest gives its place to others;
+	// 0 means at once.
+	Yield time.Duration
 }
 
 func (d Deps) validate() error {

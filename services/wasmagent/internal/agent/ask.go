@@ -237,10 +237,14 @@ func (a *Agent) estimate(t *turn, call ToolCall) {
 // tools tells a guest which tools of servers it may call.
 func (a *Agent) tools(t *turn) (in abi.In, err error) {
 	in = abi.In{Kind: abi.Result}
-	list, err := a.Host.Tools(t.ctx, a)
-	if err != nil {
+	var list []ToolInfo
+	var failed error
+	if err := a.await(t, func() { list, failed = a.Host.Tools(t.ctx, a) }); err != nil {
+		return in, err
+	}
+	if failed != nil {
 		in.Error = &abi.Error{Code: "tools_unavailable", Message: "which tools there are can't be learned now"}
-		return in, nil //nolint:nilerr // the guest is told
+		return in, nil
 	}
 	if in.Result, err = json.Marshal(list); err != nil {
 		in.Result, in.Error = nil, &abi.Error{Code: "tools_unavailable", Message: "which tools there are is no text"}

@@ -33,8 +33,8 @@ func (a *Agent) effect(t *turn, out abi.Out) (abi.In, error) {
 		d := time.Duration(min(max(out.Milliseconds, 0), maxSleep.Milliseconds()+1)) * time.Millisecond
 		if t.slept += d; t.slept > maxSleep {
 			err = errSleep
-		} else {
-			a.sleep(t, d)
+		} else if err := a.sleep(t, d); err != nil {
+			return in, err
 		}
 	case abi.Model:
 		return a.model(t, out)
@@ -115,14 +115,16 @@ func Status(name string) wasmagentv1.TodoStatus {
 }
 
 // sleep waits, or for the end of the turn or of whoever prompts.
-func (a *Agent) sleep(t *turn, d time.Duration) {
+func (a *Agent) sleep(t *turn, d time.Duration) error {
 	a.wait(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
 	defer a.wait(t, nil)
-	select {
-	case <-time.After(d):
-	case <-t.ctx.Done():
-	case <-t.caller.Done():
-	}
+	return a.await(t, func() {
+		select {
+		case <-time.After(d):
+		case <-t.ctx.Done():
+		case <-t.caller.Done():
+		}
+	})
 }
 
 // wait says what the turn waits for; nil: nothing any more.

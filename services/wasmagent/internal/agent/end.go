@@ -135,6 +135,8 @@ func undone(t *turn, now *state, err, cause error) (next state, _ error) {
 	case errors.Is(err, errDenied):
 		next.at, next.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_POLICY_DENIED
 		return next, fmt.Errorf("%w: %w", ErrStopped, err)
+	case errors.Is(err, ErrPlaces):
+		return next, err
 	case errors.Is(err, errCancelled), t.caller.Err() != nil: // it may have worked on until it was cut
 		return next, context.Cause(t.caller)
 	case errors.Is(err, errFault):

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"time"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
@@ -37,7 +36,7 @@ func (a *Agent) goOnAlone() {
 				return out, nil, err
 			}
 			a.journal.head, a.journal.kept, t.noted = head, head.GetPlace(), head.GetBytes()-before.GetBytes()
-			if err := a.enter(t); err != nil {
+			if err := a.enter(t, true); err != nil {
 				return out, nil, err
 			}
 			var tail []*wasmstorev1.StoredEvent // once there is a place
@@ -50,22 +49,6 @@ func (a *Agent) goOnAlone() {
 			return a.goOn(t, out)
 		})
 	}()
-}
-
-// enter waits for a place for the guest.
-func (a *Agent) enter(t *turn) error {
-	for {
-		leave, err := a.Host.Enter(a)
-		if err == nil {
-			t.leave = leave
-			return nil
-		}
-		select {
-		case <-time.After(againAfter / 10):
-		case <-t.ctx.Done():
-			return t.ctx.Err()
-		}
-	}
 }
 
 // replay runs the guest by the events of the turn, and returns what it asked for last.

@@ -17,7 +17,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
-	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
 // A Host is how agents reach what is not their own. It is safe for concurrent use.
@@ -38,9 +37,13 @@ type Host interface {
 	Spent(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
 	// Tools are the tools of servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
-	// Enter counts a guest that runs, until leave is called. It fails where there are as many
-	// as may be.
-	Enter(a *Agent) (leave func(), err error)
+	// Enter waits for a place in which a guest may run, which leave gives back. back says that the turn
+	// had a place before: then it comes before others, and waits until ctx ends. Errors: ctx's,
+	// [ErrPlaces].
+	Enter(ctx context.Context, a *Agent, back bool) (leave func(), err error)
+	// Hold takes room for the snapshot of a guest that gives its place away while it waits for a call;
+	// ok is false if there is none.
+	Hold(a *Agent, bytes int) (giveBack func(), ok bool)
 	// Withdraw ends an approval that an agent waits for no longer, and says why to approvers.
 	// It returns within seconds; what fails then is tried again in the background.
 	Withdraw(ctx context.Context, a *Agent, approval, reason string)
@@ -178,7 +181,10 @@ func (a *Agent) call(t *turn, call ToolCall) (in abi.In, err error) {
 		if err := a.flush(t.ctx, t.kind()); err != nil {
 			return in, err
 		}
-		result, lost = a.Host.Call(t.ctx, a, call, 0)
+		if err := a.await(t, func() { result, lost = a.Host.Call(t.ctx, a, call, 0) }); err != nil {
+			t.called = true // or it may have been
+			return in, err
+		}
 	}
 	if lost == nil && result.Waits != nil {
 		call.Approval = result.Waits.GetApprovalId()
@@ -281,46 +287,4 @@ func (a *Agent) decided(t *turn, call ToolCall, lost bool) (ToolResult, error) {
 			return ToolResult{}, t.ctx.Err()
 		}
 	}
-}
-
-// park gives up the guest's place while people decide.
-func (a *Agent) park(t *turn, wait func() error) error {
-	snapshot, err := t.instance.Snapshot(t.ctx)
-	if err != nil {
-		return err
-	}
-	_ = t.instance.Close(context.WithoutCancel(t.ctx)) // or the worker is gone, and it too
-	t.instance = nil
-	a.keepParked(len(snapshot))
-	defer a.keepParked(0)
-	t.leave()
-	t.leave = nil
-	if err := wait(); err != nil {
-		return err
-	}
-	for t.leave == nil {
-		if t.leave, err = a.Host.Enter(a); err == nil {
-			break
-		}
-		t.leave = nil
-		select {
-		case <-time.After(againAfter / 10):
-		case <-t.ctx.Done():
-			return t.ctx.Err()
-		}
-	}
-	for range maxRestores {
-		if t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), snapshot); !errors.Is(err, worker.ErrLost) {
-			return err
-		}
-		t.instance = nil
-	}
-	return err
-}
-
-// keepParked says how large what is kept of a guest is that has no place, in bytes.
-func (a *Agent) keepParked(bytes int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.parked = bytes
 }

@@ -14,6 +14,7 @@ func (a *Agent) Proto() *wasmagentv1.Agent {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	out := Shown(a.record(&a.state))
+	out.Model, _ = a.Host.Model(a, "")
 	if a.turn != nil {
 		out.Waiting = a.turn.waiting
 	}

@@ -20,7 +20,7 @@ const (
 	maxEnvelope = 1 << 20
 	// maxCancels is how often a guest is told that nobody waits any more.
 	maxCancels = 3
-	// maxSleep is how long a turn may sleep in all: its guest keeps its memory meanwhile.
+	// maxSleep is how long a turn may sleep in all.
 	maxSleep = 10 * time.Minute
 	// maxResult is how long what an effect answers may be, in bytes; as JSON it may have four
 	// times as much, and so may a tool's answer.
@@ -129,26 +129,25 @@ var (
 )
 
 // Prompt has the agent take a turn. Errors: [ErrBusy], [ErrTerminated], [ErrStopped],
-// [ErrFailed], [ErrTurn], [ErrAway], [ErrKeep], [ErrCalled], the host's, and the context's.
+// [ErrFailed], [ErrTurn], [ErrPlaces], [ErrAway], [ErrKeep], [ErrCalled], the host's, and the context's.
 func (a *Agent) Prompt(p Prompt) (Answer, error) {
-	leave, err := a.Host.Enter(a)
-	if err != nil {
-		return Answer{}, err
-	}
 	listens := &listener{tell: p.Tell}
 	defer listens.end()
 	p.Tell = listens.hear
 	t, err := a.begin(p)
 	if err != nil {
-		leave()
 		return Answer{}, err
 	}
-	t.leave = leave
 	var answer Answer
 	go func() {
 		defer close(t.done)
 		defer t.cut(nil)
-		answer, err = a.play(t, func() (abi.Out, []byte, error) { return a.run(t, p.Input) })
+		answer, err = a.play(t, func() (out abi.Out, memory []byte, err error) {
+			if err := a.enter(t, false); err != nil {
+				return out, nil, err
+			}
+			return a.run(t, p.Input)
+		})
 	}()
 	select {
 	case <-t.done:
@@ -316,7 +315,8 @@ func (a *Agent) start(t *turn) (err error) {
 		return err
 	}
 	actor := t.about
-	out, err := a.step(t, abi.In{Kind: abi.Start, Instructions: a.Instructions, MaxTurns: t.before.maxTurns, Model: a.Config.GetModel()})
+	model, _ := a.Host.Model(a, "")
+	out, err := a.step(t, abi.In{Kind: abi.Start, Instructions: a.Instructions, MaxTurns: t.before.maxTurns, Model: model})
 	t.about = actor
 	if err == nil && out.Kind != abi.Finish {
 		err = fmt.Errorf("%w: it answers its start with %q", engine.ErrTrap, out.Kind)

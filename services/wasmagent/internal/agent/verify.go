@@ -45,7 +45,7 @@ type plan struct {
 // that: each effect and the fuel have to come out the same. It changes nothing that is stored; an agent
 // that does not hold takes no more prompts.
 func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, error) {
-	leave, err := a.Host.Enter(a)
+	leave, err := a.Host.Enter(ctx, a, false)
 	if err != nil {
 		return nil, err
 	}

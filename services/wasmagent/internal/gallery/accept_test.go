@@ -22,7 +22,7 @@ func digestOf(t *testing.T, g *gallery.Gallery, tenant, id string) string {
 // openGallery returns a gallery of what a keeper has.
 func openGallery(t *testing.T, keeper gallery.Keeper) *gallery.Gallery {
 	t.Helper()
-	g, err := gallery.New(t.Context(), keeper)
+	g, err := gallery.New(t.Context(), keeper, "agents")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -124,8 +124,12 @@ type choice struct {
 	config *wasmagentv1.TemplateConfig
 }
 
-// New returns a gallery of the installation's templates and of those that are kept.
-func New(ctx context.Context, keeper Keeper) (*Gallery, error) {
+// ownServer is what the installation's templates call the server of agents.
+const ownServer = "agents"
+
+// New returns a gallery of the installation's templates and of those that are kept. Server is the name of the server of
+// agents; if it is empty, templates that need that server are left out.
+func New(ctx context.Context, keeper Keeper, server string) (*Gallery, error) {
 	if keeper == nil {
 		return nil, errors.New("gallery: somebody has to keep templates")
 	}
@@ -133,8 +137,16 @@ func New(ctx context.Context, keeper Keeper) (*Gallery, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the installation's templates: %w", err)
 	}
+	if server == "" {
+		builtin = slices.DeleteFunc(builtin, func(t *wasmagentv1.Template) bool { return len(t.GetManifest().GetTools()) > 0 })
+	}
 	for _, t := range builtin {
 		t.Builtin = true
+		for _, right := range t.GetManifest().GetTools() {
+			if right.GetServer() == ownServer {
+				right.Server = server
+			}
+		}
 	}
 	g := &Gallery{
 		builtin: builtin, keeper: keeper, tenants: make(map[string]*tenant), versions: make(map[string]int64),

@@ -26,7 +26,7 @@ var (
 
 func newGallery(t testing.TB) *gallery.Gallery {
 	t.Helper()
-	g, err := gallery.New(t.Context(), newMemory())
+	g, err := gallery.New(t.Context(), newMemory(), "agents")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func TestN2SharesOfAGallery(t *testing.T) {
 func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		g, err := gallery.New(t.Context(), newMemory())
+		g, err := gallery.New(t.Context(), newMemory(), "agents")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ func TestGalleriesFollowEachOther(t *testing.T) {
 	kept := newMemory()
 	var galleries [2]*gallery.Gallery
 	for i := range galleries {
-		g, err := gallery.New(t.Context(), kept)
+		g, err := gallery.New(t.Context(), kept, "agents")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -44,7 +44,7 @@ func TestKey_IsRemovedFromWhatTheProviderSays(t *testing.T) {
 				t.Run(kind+" "+form+" "+name, func(t *testing.T) {
 					t.Parallel()
 					f := newFake(t, answer)
-					m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL, Key: key}})
+					m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL, Key: key}}, 0)
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/cockroachdb/apd/v3"
 	"google.golang.org/protobuf/proto"
@@ -28,6 +29,8 @@ const (
 	defaultTokens = 8192
 	// perToken is how many bytes are taken for a token where a provider counts none.
 	perToken = 4
+	// defaultAnswerTime is how long a provider may take until its answer begins.
+	defaultAnswerTime = 2 * time.Minute
 )
 
 // Errors of models, for [errors.Is].
@@ -95,14 +98,15 @@ type Models struct {
 // price is in billionths of a dollar for a million tokens.
 type price struct{ input, output int64 }
 
-// New returns the models of some providers, by name, beside the one that is built in: `script`.
-func New(providers map[string]Provider) (*Models, error) {
+// New returns the models of some providers, by name, beside the one that is built in: `script`. A provider may take
+// answerTime until its answer begins; 0 means 2 min.
+func New(providers map[string]Provider, answerTime time.Duration) (*Models, error) {
 	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), keys: map[string]*scrub.Scrubber{"script": scrub.New(nil, nil)}, said: map[string]*scrub.Scrubber{"script": scrub.New(nil, nil)}, prices: make(map[string]price)}
 	for name, p := range providers {
 		if m.drivers[name] != nil {
 			return nil, fmt.Errorf("agents.providers.%s: it is built in", name)
 		}
-		client := &http.Client{Transport: wire{transport()}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		client := &http.Client{Transport: wire{transport(cmp.Or(answerTime, defaultAnswerTime))}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 		switch p.Kind {
 		case "openai":
 			m.drivers[name] = newOpenAI(p, client)

@@ -125,7 +125,7 @@ func TestProviders(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			f := newFake(t, events(want.events...))
-			m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL, Key: "secret", Prices: map[string]models.Price{"m": {Input: "1.25", Output: "10"}}}})
+			m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL, Key: "secret", Prices: map[string]models.Price{"m": {Input: "1.25", Output: "10"}}}}, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -199,7 +199,7 @@ func TestProvidersThatFail(t *testing.T) {
 				t.Parallel()
 				n := 0
 				f := newFake(t, func(w http.ResponseWriter) { n++; c.answer(w) })
-				m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL, Key: "sk-of-somebody", Retry: models.Retry{Tries: 3, Backoff: 1}}})
+				m, err := models.New(map[string]models.Provider{"p": {Kind: kind, URL: f.URL, Key: "sk-of-somebody", Retry: models.Retry{Tries: 3, Backoff: 1}}}, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -216,7 +216,7 @@ func TestProvidersThatFail(t *testing.T) {
 	}
 	gone, end := context.WithCancel(t.Context())
 	end()
-	m, err := models.New(map[string]models.Provider{"p": {Kind: "openai", URL: "http://127.0.0.1:1"}})
+	m, err := models.New(map[string]models.Provider{"p": {Kind: "openai", URL: "http://127.0.0.1:1"}}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +239,7 @@ func cut(whole []string) (out []string) {
 // The model that is built in does what it is told, one call at a time.
 func TestScript(t *testing.T) {
 	t.Parallel()
-	m, err := models.New(nil)
+	m, err := models.New(nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -264,7 +264,7 @@ func TestScript(t *testing.T) {
 func TestPricesAreAmounts(t *testing.T) {
 	t.Parallel()
 	for _, bad := range []string{"", "x", "-1", "NaN", "1e30", "99999999999999999999"} {
-		if _, err := models.New(map[string]models.Provider{"p": {Kind: "openai", Prices: map[string]models.Price{"m": {Input: bad, Output: "1"}}}}); err == nil {
+		if _, err := models.New(map[string]models.Provider{"p": {Kind: "openai", Prices: map[string]models.Price{"m": {Input: bad, Output: "1"}}}}, 0); err == nil {
 			t.Errorf("the price %q is taken", bad)
 		}
 	}

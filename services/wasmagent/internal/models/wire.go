@@ -15,10 +15,10 @@ import (
 const maxRefusal = 16 << 10
 
 // transport reaches providers.
-func transport() *http.Transport {
+func transport(answer time.Duration) *http.Transport {
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: 2 * time.Minute, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
+		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: answer, IdleConnTimeout: 90 * time.Second, ForceAttemptHTTP2: true,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
 }

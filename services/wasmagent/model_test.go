@@ -1,0 +1,195 @@
+package wasmagent_test
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"google.golang.org/grpc"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/wasmagent"
+)
+
+// question is what a model was asked.
+type question struct {
+	Model    string `json:"model"`
+	Messages []struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
+	} `json:"messages"`
+}
+
+// asksModels is a gateway that answers every question to a model, and remembers it.
+type asksModels struct {
+	mu    sync.Mutex
+	asked []question
+}
+
+func (g *asksModels) answer(_ context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+	var q question
+	if err := json.Unmarshal([]byte(req.GetArgumentsJson()), &q); err != nil {
+		return nil, err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.asked = append(g.asked, q)
+	return &gatewayv1.ToolAnswer{
+		Decision:   &gatewayv1.DecisionInfo{Id: "d"},
+		ResultJson: `{"content":[{"type":"text","text":"yes"}],"structuredContent":{"content":"yes","inputTokens":1,"outputTokens":1,"cost":"0"}}`,
+	}, nil
+}
+
+// modelGateway knows no tools of servers.
+type modelGateway struct{ fakeGateway }
+
+// ListTools implements gatewayv1.GatewayServiceClient.
+func (modelGateway) ListTools(context.Context, *gatewayv1.ListToolsRequest, ...grpc.CallOption) (*gatewayv1.ListToolsResponse, error) {
+	return new(gatewayv1.ListToolsResponse), nil
+}
+
+// last returns the newest question.
+func (g *asksModels) last(t *testing.T) question {
+	t.Helper()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.asked) == 0 {
+		t.Fatal("no model was asked")
+	}
+	return g.asked[len(g.asked)-1]
+}
+
+// withModel returns a service whose agents ask a model that the configuration names.
+func withModel(t *testing.T, accepts ...ed25519.PublicKey) (mesh, *asksModels) {
+	t.Helper()
+	gateway := new(asksModels)
+	s := openServiceAt(t, wasmagent.Config{Data: t.TempDir(), Model: "script:lines", Server: "helpers", Accepts: accepts}, modelGateway{fakeGateway{answer: gateway.answer}})
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}, gateway
+}
+
+// With agents.model set an agent runs that model, whatever it was made from, and may ask it.
+func TestModel_OfTheConfigurationWhateverAnAgentWasMadeFrom(t *testing.T) {
+	t.Parallel()
+	elsewhere := newMesh(t).agent(t, "ana")
+	archived, key := elsewhere.export(elsewhere.create(&wasmagentv1.CreateAgentRequest{Model: new("elsewhere:m")}))
+	m, gateway := withModel(t, key)
+	c := m.agent(t, "ana")
+	withTools := custom("with-tools")
+	withTools.Manifest = mayCall("t")
+	for _, template := range []*wasmagentv1.Template{custom("plain"), withTools} {
+		if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: template}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made := map[string]string{
+		"nothing":                   c.create(new(wasmagentv1.CreateAgentRequest)),
+		"a manifest":                c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")}),
+		"a shipped template":        c.create(&wasmagentv1.CreateAgentRequest{Template: new("coder")}),
+		"a template":                c.create(&wasmagentv1.CreateAgentRequest{Template: new("plain")}),
+		"a template with rights":    c.create(&wasmagentv1.CreateAgentRequest{Template: new("with-tools")}),
+		"the guest that is named":   c.create(&wasmagentv1.CreateAgentRequest{Guest: new("agent")}),
+		"a template and a manifest": c.create(&wasmagentv1.CreateAgentRequest{Template: new("coder"), Manifest: mayCall("t")}),
+	}
+	arrived, err := c.imports(archived, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made["an archive"] = arrived.GetAgent().GetId()
+	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: made["an archive"]}); err != nil {
+		t.Fatal(err)
+	}
+	list, err := c.ListAgents(c.ctx, new(wasmagentv1.ListAgentsRequest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for from, id := range made {
+		if said := c.answers(id, "Is it so?").GetResponse(); said != "yes" || gateway.last(t).Model != "script:lines" {
+			t.Errorf("made from %s it answers %q, and %q was asked", from, said, gateway.last(t).Model)
+		}
+		if info := c.state(id).GetInfo(); info.GetModel() != "script:lines" || info.GetGuest() != "agent" {
+			t.Errorf("made from %s it is shown with the model %q and the guest %q", from, info.GetModel(), info.GetGuest())
+		}
+		if at := slices.IndexFunc(list.GetAgents(), func(a *wasmagentv1.Agent) bool { return a.GetId() == id }); list.GetAgents()[at].GetModel() != "script:lines" {
+			t.Errorf("made from %s it is listed with the model %q", from, list.GetAgents()[at].GetModel())
+		}
+	}
+	named := c.create(&wasmagentv1.CreateAgentRequest{Model: new("script:other"), Manifest: mayCall("t")})
+	if c.answers(named, "Is it so?"); gateway.last(t).Model != "script:other" {
+		t.Errorf("with a model of its own %q was asked", gateway.last(t).Model)
+	}
+	script := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("script")})
+	if said := c.answers(script, "say hello\nask Is it so?").GetResponse(); said != "hello\nyes" || gateway.last(t).Model != "script:lines" {
+		t.Errorf("a script answers %q", said)
+	}
+}
+
+// Skills of a template are part of what the model is told, whoever writes the rest of the instructions.
+func TestSkills_ReachTheModel(t *testing.T) {
+	t.Parallel()
+	m, gateway := withModel(t)
+	c := m.agent(t, "ana")
+	for _, instructions := range []*string{nil, new("Be brief.")} {
+		id := c.create(&wasmagentv1.CreateAgentRequest{Template: new("coder"), Instructions: instructions})
+		c.answers(id, "/refactor main.go")
+		told := gateway.last(t).Messages
+		if len(told) < 2 || told[0].Role != "system" || !strings.Contains(told[0].Content, "/refactor: ") || !strings.Contains(told[0].Content, "Say first what must stay the same") || told[1].Content != "/refactor main.go" {
+			t.Errorf("the model is told %+v", told)
+		}
+		if instructions != nil && !strings.HasPrefix(told[0].Content, "Be brief.\n\n") {
+			t.Errorf("instructions are %.40q", told[0].Content)
+		}
+	}
+	large := custom("large")
+	for range 2 {
+		large.Skills = append(large.Skills, &wasmagentv1.TemplateSkill{Name: "s", Content: strings.Repeat("x", 40<<10)})
+	}
+	if _, err := c.gallery().AddTemplate(c.ctx, &wasmagentv1.AddTemplateRequest{Template: large}); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("large")})
+	rpctest.WantStatus(t, err, 3, "INSTRUCTIONS_TOO_LARGE")
+}
+
+// The orchestrator may make agents and give them work, at the server that the configuration names; without one it is
+// not offered.
+func TestTemplates_HaveTheRightsThatTheyPromise(t *testing.T) {
+	t.Parallel()
+	m, _ := withModel(t)
+	for c, wants := range map[client]int{m.agent(t, "ana"): 6, newMesh(t).agent(t, "ana"): 5} {
+		list, err := c.gallery().ListTemplates(c.ctx, new(wasmagentv1.ListTemplatesRequest))
+		if err != nil || len(list.GetTemplates()) != wants {
+			t.Fatalf("there are %v, %v", list, err)
+		}
+		for _, template := range list.GetTemplates() {
+			rights := template.GetEffectiveRights()
+			if leads := template.GetId() == "swarm-orchestrator"; leads != (rights.GetChildren().GetCount() == 8) || leads != (len(rights.GetTools()) > 0) {
+				t.Errorf("%s has %v", template.GetId(), rights)
+			}
+		}
+	}
+	c := m.agent(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{Template: new("swarm")})
+	for _, right := range c.state(id).GetManifest().GetTools() {
+		if right.GetServer() != "helpers" || !strings.HasPrefix(right.GetTool(), "wasm_agent_") {
+			t.Errorf("it may call %v", right)
+		}
+	}
+	made := rpctest.Principal("default", "agent:default/"+id)
+	made.Owner, made.Chain = "ana", append(made.Chain, rpctest.Principal("default", "ana"))
+	child := m.speaks(t, made).create(new(wasmagentv1.CreateAgentRequest))
+	if said := m.speaks(t, made).answers(child, "Is it so?").GetResponse(); said != "yes" {
+		t.Errorf("an agent that it made answers %q", said)
+	}
+}

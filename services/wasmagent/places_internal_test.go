@@ -1,0 +1,136 @@
+package wasmagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+func named(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }
+
+// Callers that wait get places in the order in which they came; those of a person at its bound hold up no other, and
+// those that had a place before come first.
+func TestQueue_GivesPlacesInOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(Places{All: 3, Person: 2, Queue: 10, PersonQueue: 5, Wait: time.Hour})
+		var mu sync.Mutex
+		var order []string
+		leaves := make(map[string]func())
+		take := func(person, name string, back bool) {
+			go func() {
+				leave, err := q.take(t.Context(), named(person), back)
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+					return
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				order, leaves[name] = append(order, name), leave
+			}()
+			synctest.Wait()
+		}
+		for _, c := range []struct {
+			person, name string
+			back         bool
+		}{
+			{"ana", "a1", false}, {"ana", "a2", false}, {"ana", "a3", false}, {"ben", "b1", false},
+			{"ben", "b2", false}, {"eve", "e1", false}, {"ben", "back", true},
+		} {
+			take(c.person, c.name, c.back)
+		}
+		for _, name := range []string{"b1", "a1", "a2", "back", "b2"} {
+			leaves[name]()
+			leaves[name]() // twice is once
+			synctest.Wait()
+		}
+		if want := []string{"a1", "a2", "b1", "back", "a3", "b2", "e1"}; !slices.Equal(order, want) {
+			t.Errorf("places were given to %v, want %v", order, want)
+		}
+		for _, name := range []string{"a3", "e1"} {
+			leaves[name]()
+		}
+		if q.working != 0 || len(q.each) != 0 || len(q.waiting) != 0 {
+			t.Errorf("behind that %d work, %d wait, and %d persons are known", q.working, len(q.waiting), len(q.each))
+		}
+	})
+}
+
+// More than may wait are refused at once, and so is a caller that has waited for too long; a caller that had a place waits
+// on. A caller that gives up makes way.
+func TestQueue_IsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(Places{All: 1, Person: 1, Queue: 3, PersonQueue: 2, Wait: time.Minute})
+		leave, err := q.take(t.Context(), named("ana"), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		came := make(chan string, 10)
+		wait := func(ctx context.Context, person string, back bool) {
+			go func() {
+				leave, err := q.take(ctx, named(person), back)
+				if err == nil {
+					leave()
+				}
+				came <- fmt.Sprintf("%s %v %v", person, errors.Is(err, errPlaces), errors.Is(err, context.Canceled))
+			}()
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		wait(ctx, "ana", false)
+		wait(t.Context(), "ana", false)
+		for _, person := range []string{"ana", "ana"} {
+			if _, err := q.take(t.Context(), named(person), false); !errors.Is(err, errPlaces) {
+				t.Errorf("a third of a person that waits: %v", err)
+			}
+		}
+		wait(t.Context(), "ben", false)
+		if _, err := q.take(t.Context(), named("eve"), false); !errors.Is(err, errPlaces) {
+			t.Errorf("a fourth that waits: %v", err)
+		}
+		wait(t.Context(), "back", true)
+		cancel()
+		if got := <-came; got != "ana false true" {
+			t.Errorf("the one that gives up: %s", got)
+		}
+		time.Sleep(2 * time.Minute)
+		var late []string
+		for range 2 {
+			late = append(late, <-came)
+		}
+		slices.Sort(late)
+		if want := []string{"ana true false", "ben true false"}; !slices.Equal(late, want) {
+			t.Errorf("after a minute there end %v, want %v", late, want)
+		}
+		leave()
+		if got := <-came; got != "back false false" {
+			t.Errorf("the one that had a place: %s", got)
+		}
+	})
+}
+
+// Bytes of snapshots are bounded for each person and in all, and given back once.
+func TestRoom_IsBounded(t *testing.T) {
+	t.Parallel()
+	r := &room{all: 10, own: 6}
+	first, ok := r.take(named("ana"), 6)
+	if _, more := r.take(named("ana"), 1); !ok || more {
+		t.Error("a person has more than its share")
+	}
+	if _, ok := r.take(named("ben"), 5); ok {
+		t.Error("all have more than there is")
+	}
+	first()
+	first()
+	if _, ok := r.take(named("ben"), 5); !ok || r.n != 5 || len(r.each) != 1 {
+		t.Errorf("behind that %d bytes of %d persons are taken", r.n, len(r.each))
+	}
+}

@@ -1,0 +1,298 @@
+package wasmagent_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/wasmagent"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
+)
+
+// slowGateway has calls wait until the test lets them go.
+type slowGateway struct {
+	begun chan string
+	goOn  chan struct{}
+
+	mu   sync.Mutex
+	made map[string]int
+}
+
+func newSlowGateway() *slowGateway {
+	return &slowGateway{begun: make(chan string, 100), goOn: make(chan struct{}), made: make(map[string]int)}
+}
+
+func (g *slowGateway) answer(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
+	if req.GetTool() == "panic" {
+		panic("a fault of the program")
+	}
+	g.mu.Lock()
+	g.made[req.GetArgumentsJson()]++
+	g.mu.Unlock()
+	g.begun <- req.GetArgumentsJson()
+	select {
+	case <-g.goOn:
+		return ran("done"), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// waits waits until so many calls are under way.
+func (g *slowGateway) waits(t *testing.T, n int) {
+	t.Helper()
+	for i := range n {
+		select {
+		case <-g.begun:
+		case <-time.After(lost):
+			t.Fatalf("%d calls are under way, want %d", i, n)
+		}
+	}
+}
+
+// withPlaces returns a service with so many places, whose calls wait.
+func withPlaces(t *testing.T, cfg wasmagent.Config) (mesh, *slowGateway) {
+	t.Helper()
+	gateway := newSlowGateway()
+	cfg.Data = t.TempDir()
+	s := openService(t, cfg, gateway.answer)
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}, gateway
+}
+
+// prompted is what came of a prompt.
+type prompted struct {
+	answer *wasmagentv1.PromptAgentResponse
+	err    error
+}
+
+// prompts prompts an agent, and does not wait for that.
+func (c client) prompts(id, input string) <-chan prompted {
+	out := make(chan prompted, 1)
+	go func() {
+		_, answer, err := c.prompt(id, input)
+		out <- prompted{answer, err}
+	}()
+	return out
+}
+
+// Turns that wait for a tool give their places to others: in one place several wait for their calls at a time, each call
+// is made once, each turn ends as if it had kept its place, and the journal proves that.
+func TestTurns_GiveTheirPlacesBackWhileTheyWait(t *testing.T) {
+	t.Parallel()
+	m, gateway := withPlaces(t, wasmagent.Config{Turns: wasmagent.Places{All: 1}, Yield: 20 * time.Millisecond})
+	c := m.agent(t, "ana")
+	const agents = 4
+	var ids []string
+	var ends []<-chan prompted
+	for i := range agents {
+		id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("slow")})
+		c.answers(id, "todo pending x")
+		ids = append(ids, id)
+		ends = append(ends, c.prompts(id, fmt.Sprintf("todo completed x\ntool demo slow {\"n\":\"%d-a\"}\ntool demo slow {\"n\":\"%d-b\"}\nsay after", i, i)))
+	}
+	gateway.waits(t, agents)
+	free := c.create(new(wasmagentv1.CreateAgentRequest))
+	if said := c.answers(free, "say here").GetResponse(); said != "here" {
+		t.Errorf("while all wait another one answers %q", said)
+	}
+	for _, id := range ids {
+		if waiting := c.state(id).GetInfo().GetWaiting(); waiting.GetWaitingFor() != wasmagentv1.WaitingFor_WAITING_FOR_EFFECT {
+			t.Errorf("one that waits for its call waits for %v", waiting)
+		}
+	}
+	close(gateway.goOn)
+	for i, end := range ends {
+		if got := <-end; got.err != nil || got.answer.GetResponse() != "done\ndone\nafter" {
+			t.Errorf("turn %d: %q, %v", i, got.answer.GetResponse(), got.err)
+		}
+	}
+	for call, n := range gateway.made {
+		if n != 1 {
+			t.Errorf("%s was made %d times", call, n)
+		}
+	}
+	if len(gateway.made) != 2*agents {
+		t.Errorf("made were %v", gateway.made)
+	}
+	for _, id := range ids {
+		c.matches(id)
+	}
+}
+
+// A turn that sleeps gives its place back as well, and one that waits can be stopped and cancelled; then its call is not
+// made again.
+func TestTurns_ThatGaveTheirPlacesBackEnd(t *testing.T) {
+	t.Parallel()
+	m, gateway := withPlaces(t, wasmagent.Config{Turns: wasmagent.Places{All: 1}, Yield: 20 * time.Millisecond})
+	c := m.agent(t, "ana")
+	ctx, cancel := context.WithCancel(c.ctx)
+	sleeper := c
+	sleeper.ctx = ctx
+	asleep := c.create(new(wasmagentv1.CreateAgentRequest))
+	slept := sleeper.prompts(asleep, "write a.txt x\nsleep 9m")
+	eventually.Holds(t, "it sleeps", func() bool {
+		return c.state(asleep).GetInfo().GetWaiting().GetWaitingFor() == wasmagentv1.WaitingFor_WAITING_FOR_EFFECT
+	})
+	id := c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("slow", "panic")})
+	stopped := c.prompts(id, `tool demo slow {"n":"stopped"}`)
+	gateway.waits(t, 1)
+	if said := c.answers(c.create(new(wasmagentv1.CreateAgentRequest)), "say here").GetResponse(); said != "here" {
+		t.Errorf("while they wait another one answers %q", said)
+	}
+	cancel()
+	if got := <-slept; got.err == nil {
+		t.Errorf("the one that sleeps ends with %v", got.answer)
+	}
+	eventually.Holds(t, "what it did is undone", func() bool { return len(c.files(asleep)) == 0 })
+	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+	rpctest.WantStatus(t, (<-stopped).err, codes.FailedPrecondition, "AGENT_STOPPED")
+	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+	if said := c.answers(id, "say again").GetResponse(); said != "again" || gateway.made[`{"n":"stopped"}`] != 1 {
+		t.Errorf("behind that it answers %q, and its call was made %d times", said, gateway.made[`{"n":"stopped"}`])
+	}
+	_, _, err := c.prompt(id, "tool demo panic {}")
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_FAILED")
+	if cause := c.state(id).GetInfo().GetFailure().GetCause(); cause != wasmagentv1.FailureCause_FAILURE_CAUSE_INTERNAL {
+		t.Errorf("a fault of the program in a call is %v", cause)
+	}
+	c.matches(id)
+}
+
+// Prompts beyond the places wait, and say so; more than may wait are refused, those of one person alone. One that gives up
+// changes nothing.
+func TestTurns_AreQueued(t *testing.T) {
+	t.Parallel()
+	m, gateway := withPlaces(t, wasmagent.Config{Turns: wasmagent.Places{All: 2, Person: 1, Queue: 10, PersonQueue: 2}, Yield: time.Hour})
+	ana, ben := m.agent(t, "ana"), m.agent(t, "ben")
+	var ids []string
+	for range 4 {
+		ids = append(ids, ana.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("slow")}))
+	}
+	works := ana.prompts(ids[0], "tool demo slow {}")
+	gateway.waits(t, 1)
+	queued := func(id string) func() bool {
+		return func() bool {
+			info := ana.state(id).GetInfo()
+			return info.GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING && info.GetWaiting().GetWaitingFor() == wasmagentv1.WaitingFor_WAITING_FOR_QUOTA
+		}
+	}
+	second := ana.prompts(ids[1], "say second")
+	eventually.Holds(t, "the second waits for a place", queued(ids[1]))
+	_, _, err := ana.prompt(ids[1], "say more")
+	rpctest.WantStatus(t, err, codes.Aborted, "AGENT_BUSY")
+	ctx, cancel := context.WithCancel(ana.ctx)
+	leaves := ana
+	leaves.ctx = ctx
+	events := len(ana.events(ids[2]))
+	third := leaves.prompts(ids[2], "say third")
+	eventually.Holds(t, "the third waits for a place", queued(ids[2]))
+	_, _, err = ana.prompt(ids[3], "say fourth")
+	rpctest.WantStatus(t, err, codes.ResourceExhausted, "PROMPTS_FULL")
+	if !strings.Contains(err.Error(), "1 of one caller and 2 in all work at a time") {
+		t.Errorf("it is refused with %v", err)
+	}
+	if said := ben.answers(ben.create(new(wasmagentv1.CreateAgentRequest)), "say here").GetResponse(); said != "here" {
+		t.Errorf("another person's answers %q", said)
+	}
+	cancel()
+	if got := <-third; got.err == nil {
+		t.Errorf("the one that gave up ends with %v", got.answer)
+	}
+	eventually.Holds(t, "it is idle again", func() bool {
+		return ana.state(ids[2]).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_IDLE
+	})
+	if now := len(ana.events(ids[2])); now != events {
+		t.Errorf("its journal has %d events, and had %d", now, events)
+	}
+	close(gateway.goOn)
+	if got := <-works; got.err != nil || got.answer.GetResponse() != "done" {
+		t.Errorf("the first: %v, %v", got.answer, got.err)
+	}
+	if got := <-second; got.err != nil || got.answer.GetResponse() != "second" {
+		t.Errorf("the second: %v, %v", got.answer, got.err)
+	}
+}
+
+// Questions to models wait for a place as well, and one that takes too long ends with the key that changes that.
+func TestQuestions_AreQueuedAndEnd(t *testing.T) {
+	t.Parallel()
+	goOn, begun := make(chan struct{}), make(chan struct{}, 10)
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		begun <- struct{}{}
+		select {
+		case <-goOn:
+		case <-r.Context().Done():
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, `data: {"id":"x","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"yes"},"finish_reason":"stop"}]}`+"\n\ndata: [DONE]\n\n")
+	}))
+	t.Cleanup(provider.Close)
+	providers := map[string]models.Provider{"p": {Kind: "openai", URL: provider.URL, Retry: models.Retry{Tries: 1}}}
+	ask := func(m mesh, person string) <-chan error {
+		out := make(chan error, 1)
+		p := rpctest.Principal("default", "agent:default/a")
+		p.Owner = person
+		client := m.speaks(t, p)
+		go func() {
+			stream, err := wasmagentv1.NewModelServiceClient(client.conn).AskModel(client.ctx, &wasmagentv1.AskModelRequest{
+				Model: "p:m", Messages: []*wasmagentv1.ModelMessage{{Role: wasmagentv1.MessageRole_MESSAGE_ROLE_USER, Content: "Is it so?"}},
+			})
+			for err == nil {
+				_, err = stream.Recv()
+			}
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			out <- err
+		}()
+		return out
+	}
+	m, _ := withPlaces(t, wasmagent.Config{Models: providers, Questions: wasmagent.Places{All: 1, PersonQueue: 1}})
+	first := ask(m, "ana")
+	<-begun
+	second, third := ask(m, "ana"), ask(m, "ana") // one of both waits
+	var refused error
+	select {
+	case refused = <-second:
+		second = third
+	case refused = <-third:
+	}
+	rpctest.WantStatus(t, refused, codes.ResourceExhausted, "QUESTIONS_FULL")
+	close(goOn)
+	for _, one := range []<-chan error{first, second} {
+		if err := <-one; err != nil {
+			t.Errorf("a question that was asked in its turn: %v", err)
+		}
+	}
+	goOn = make(chan struct{})
+	short, _ := withPlaces(t, wasmagent.Config{Models: providers, QuestionTime: 100 * time.Millisecond})
+	err := <-ask(short, "ana")
+	rpctest.WantStatus(t, err, codes.Aborted, "MODEL_TIMED_OUT")
+	if !strings.Contains(err.Error(), "agents.questions.timeout") {
+		t.Errorf("it is refused with %v", err)
+	}
+}
