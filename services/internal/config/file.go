@@ -4,6 +4,8 @@
 package config
 
 import (
+	"fmt"
+	"log/slog"
 	"path/filepath"
 	"time"
 )
@@ -57,6 +59,8 @@ type File struct {
 	Policies []string `yaml:"policies"`
 	// Telemetry configures tracing.
 	Telemetry Telemetry `yaml:"telemetry"`
+	// Log configures the logs of all programs.
+	Log Log `yaml:"log"`
 
 	// path is the file that was read; empty for defaults.
 	path string
@@ -269,6 +273,27 @@ type Telemetry struct {
 	TrustParent bool `yaml:"trust_parent"`
 }
 
+// Log configures the logs of all programs.
+type Log struct {
+	// Level is the lowest level that is logged: debug, info, warn or error.
+	Level string `yaml:"level"`
+}
+
+// logLevels are the levels of logs by their names.
+var logLevels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+
+// ParseLogLevel reads the name of a level.
+func ParseLogLevel(name string) (slog.Level, error) {
+	level, ok := logLevels[name]
+	if !ok {
+		return 0, fmt.Errorf("%q is not one of debug, info, warn, error", name)
+	}
+	return level, nil
+}
+
+// LogLevel returns the lowest level that is logged.
+func (f *File) LogLevel() slog.Level { return logLevels[f.Log.Level] }
+
 // Stores are where roles keep their state.
 type Stores struct {
 	// Policy is where the catalogue of tools is, in the words of Approval.
@@ -402,6 +427,7 @@ func Default() File {
 		Journal:   Journal{Sync: "never", CallsMiB: 1024, Share: 0.5},
 		Session:   Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10},
 		Telemetry: Telemetry{Sample: 0.01},
+		Log:       Log{Level: "info"},
 	}
 }
 

@@ -342,6 +342,9 @@ func (f *File) checkNumbers(p *problems) {
 	if s := f.Telemetry.Sample; !(s >= 0 && s <= 1) {
 		p.addf("telemetry.sample", "%v is not between 0 and 1", s)
 	}
+	if _, err := ParseLogLevel(f.Log.Level); err != nil {
+		p.addf("log.level", "%v", err)
+	}
 	if f.Telemetry.OTLP != "" {
 		p.httpURL("telemetry.otlp", f.Telemetry.OTLP)
 	}

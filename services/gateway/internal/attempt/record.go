@@ -346,10 +346,20 @@ func Unusable(status int, err error) string {
 	if errors.Is(err, intake.ErrSlow) {
 		return intake.ErrSlow.Error() + ". Whether the call ran is not known."
 	}
+	if cause := upstream.CauseOf(err); cause != nil {
+		return unusableByCause(cause, err)
+	}
 	if status < http.StatusMultipleChoices {
 		return ""
 	}
 	return fmt.Sprintf("the server answered with HTTP status %d; whether the call ran is not known.", status)
+}
+
+func unusableByCause(cause *upstream.CauseError, err error) string {
+	if errors.Is(err, upstream.ErrNeverSent) {
+		return refusal.Sentence(cause.Text)
+	}
+	return refusal.Sentence(cause.Text) + " Whether the call ran is not known."
 }
 
 func unusableByLimit(limit *upstream.LimitError, err error) string {

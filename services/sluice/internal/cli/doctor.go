@@ -222,9 +222,9 @@ func (t *tool) examineServer(ctx context.Context, f *config.File, s *gatewayv1.S
 		n, more, err := t.listAs(ctx, f, s.GetName(), secret)
 		switch {
 		case errors.Is(err, context.DeadlineExceeded):
-			return symptom{stateProblem, of, fmt.Sprintf("it gave no answer within %v", serverTimeout) + lastError(s), "the gateway's log says more"}
+			return symptom{stateProblem, of, t.withCause(f, s, fmt.Sprintf("it gave no answer within %v", serverTimeout)), wayOut(s)}
 		case err != nil:
-			return symptom{stateProblem, of, err.Error() + lastError(s), "the gateway's log says more"}
+			return symptom{stateProblem, of, t.withCause(f, s, err.Error()), wayOut(s)}
 		case n == 0 && more == "":
 			return symptom{stateWarning, of, "the agent sees no tool of it", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for it"}
 		default:
@@ -235,6 +235,28 @@ func (t *tool) examineServer(ctx context.Context, f *config.File, s *gatewayv1.S
 		return symptom{State: stateWarning, Of: of, Found: "its last request had no usable answer: " + s.GetLastError()}
 	}
 	return symptom{State: stateOK, Of: of, Found: "nothing is known against it"}
+}
+
+// withCause is what was found of a server, with what the gateway knows of it by now.
+func (t *tool) withCause(f *config.File, s *gatewayv1.ServerStatus, found string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
+	defer cancel()
+	if now, err := t.gatewayStatus(ctx, f); err == nil {
+		for _, other := range now.GetServers() {
+			if other.GetName() == s.GetName() {
+				s = other
+			}
+		}
+	}
+	return found + lastError(s)
+}
+
+// wayOut is where more is to be learned of a server that does not answer; empty where the cause says all.
+func wayOut(s *gatewayv1.ServerStatus) string {
+	if s.GetTransport() != "stdio" {
+		return ""
+	}
+	return "log.level: debug, or --log-level debug, has the mesh log what the program writes to standard error"
 }
 
 func lastError(s *gatewayv1.ServerStatus) string {

@@ -31,7 +31,7 @@ const startTimeout = 10 * time.Second
 const demoName = "demo"
 
 func (t *tool) up() *cobra.Command {
-	var listen, grpc string
+	var listen, grpc, level string
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run the whole mesh in one process",
@@ -40,9 +40,15 @@ small demo server of its own under a starter policy, and makes a token for an
 agent and one for an operator in the data folder.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if _, err := config.ParseLogLevel(level); level != "" && err != nil {
+				return usageError{fmt.Errorf("--log-level: %w", err)}
+			}
 			f, err := t.load()
 			if err != nil {
 				return err
+			}
+			if level != "" {
+				f.Log.Level = level
 			}
 			if f.Apart() {
 				return errors.New("the configuration gives addresses to roles: start each role by its own program, or take `roles` out to run them in one process")
@@ -59,12 +65,13 @@ agent and one for an operator in the data folder.`,
 	}
 	c.Flags().StringVar(&listen, "listen", "", "the address of MCP (default 127.0.0.1:8080)")
 	c.Flags().StringVar(&grpc, "grpc", "", "the address of gRPC (default 127.0.0.1:9090)")
+	c.Flags().StringVar(&level, "log-level", "", "the lowest level that is logged: debug, info, warn or error (default info)")
 	return c
 }
 
 func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err error) {
 	app.Tune()
-	log := app.NewLog(t.errOut, "sluice", true)
+	log := app.NewLog(t.errOut, "sluice", true, f.LogLevel())
 	held, err := datadir.Open(f.Path(f.Data), "") // before anything is made in it
 	if err != nil {
 		return err

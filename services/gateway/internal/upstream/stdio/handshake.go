@@ -56,12 +56,16 @@ func (p *process) handshake(with greeting) error {
 	case errors.Is(err, upstream.ErrTimeout):
 		p.end(fmt.Errorf("it did not answer %s within %s", hello.Method, limit))
 	case err != nil:
-		p.end(fmt.Errorf("it gave no usable answer to %s: %w", hello.Method, err))
+		p.end(&upstream.CauseError{
+			Text: "it gave no usable answer to " + hello.Method, Err: fmt.Errorf("it gave no usable answer to %s: %w", hello.Method, err),
+		})
 	case answer.Error.Present(), refuses(hello, answer):
 		p.server.era.Store(nil)
 		err = upstream.ErrNoAnswer
-		refusal := p.server.clean.Log(string(answer.Error.Of(answer.Raw)))
-		p.end(fmt.Errorf("it refused %s: %s", hello.Method, printable(refusal, refusalKept)))
+		refusal := upstream.Escaped(p.server.clean.Log(string(answer.Error.Of(answer.Raw))), refusalKept)
+		p.end(&upstream.CauseError{
+			Text: "it refused " + hello.Method, Detail: refusal, Err: fmt.Errorf("it refused %s: %s", hello.Method, refusal),
+		})
 	case hello.Method == mcp.MethodDiscover:
 		p.greeting, p.hello = with, answer
 		p.modern.Store(true)

@@ -171,7 +171,10 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	if errors.Is(failed, errNotOlder) {
 		s.newer.Store(time.Now().UnixNano())
 	}
-	s.log.DebugContext(ctx, "server refuses a session, and has no stream of HTTP+SSE", "server", s.name, "error", failed)
+	s.log.DebugContext(ctx, "server refuses a session, and has no stream of HTTP+SSE", "server", s.name, "error", upstream.ForLog(failed))
+	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil { // of the stream's address more is known
+		return nil, answer, upstream.Recast(upstream.ClassOf(err), s.name, failed)
+	}
 	return nil, answer, err
 }
 
