@@ -89,6 +89,8 @@ type Server struct {
 	Limits stdio.Limits
 	// Processes is how many processes all principals may have together; 0 means 256.
 	Processes int
+	// Start is how long a process may take for its start; 0 means 60 s, and longer while it writes to standard error.
+	Start time.Duration
 	// Sandbox says what the program is kept away from; the zero value starts none
 	// unless everything holds.
 	Sandbox Sandbox
@@ -217,6 +219,7 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, ba
 		out.Command = s.Stdio.Command
 		out.Remove, out.Recycle, out.Processes = s.Stdio.Remove, s.Stdio.Recycle, s.Stdio.Processes
 		out.Shared = s.Stdio.Per == "shared"
+		out.Start = s.Stdio.Start
 		out.Limits = stdio.Limits{Tasks: s.Stdio.Limits.Tasks, Memory: int64(s.Stdio.Limits.Memory), Disk: int64(s.Stdio.Limits.Disk)}
 		out.Sandbox = sandboxFrom(f, &s.Stdio.Sandbox)
 		if s.Stdio.Dir != "private" {

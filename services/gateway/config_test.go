@@ -153,6 +153,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"local.Env", func(f *config.File) { local(f).Env = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
 		{"local.Shared", func(f *config.File) { local(f).Per = "shared" }, true},
 		{"local.Recycle", func(f *config.File) { local(f).Recycle = 7 }, 7},
+		{"local.Start", func(f *config.File) { local(f).Start = time.Hour }, time.Hour},
 		{"local.Processes", func(f *config.File) { local(f).Processes = 9 }, 9},
 		{
 			"local.Limits", func(f *config.File) {

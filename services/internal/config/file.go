@@ -232,6 +232,9 @@ type StdioServer struct {
 	// Processes is how many processes all principals may have together, 1 to 10,000. One principal and
 	// all agents made by it may have a quarter of them.
 	Processes int `yaml:"processes"`
+	// Start is how long a process may take from its start to its answer to initialize: 1 s to 30 m. Absent: 60 s and
+	// longer, up to 10 m, while it writes to standard error.
+	Start time.Duration `yaml:"start"`
 	// Sandbox says what the program is kept away from.
 	Sandbox StdioSandbox `yaml:"sandbox"`
 	// Limits are what one process may take, with all that it starts.

@@ -436,6 +436,9 @@ func (s StdioServer) check(p *problems, path string) {
 			p.addf(fmt.Sprintf("%s.remove[%d]", path, i), "%q is not a path inside of the folder such as state/lock", name)
 		}
 	}
+	if s.Start != 0 {
+		p.between(path+".start", s.Start, time.Second, 30*time.Minute)
+	}
 	for key := range s.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") {
 			p.addf(path+".env", "%q is not the name of a variable", key)

@@ -192,11 +192,15 @@ func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*proce
 	}
 	start := h.start
 	s.mu.Unlock()
+	late, stop := beforeDeadline(ctx)
+	defer stop()
 	select {
 	case <-start.done:
 		return start.proc, start.err
+	case <-late:
+		return nil, s.starting(nil)
 	case <-ctx.Done():
-		return nil, s.gaveUp(ctx)
+		return nil, s.starting(ctx)
 	}
 }
 
@@ -228,7 +232,7 @@ func (s *transport) begin(h *host, with greeting) error {
 		if old != nil {
 			<-old.done // two processes must not meet in one folder
 		}
-		s.finish(h, s.bringUp(h, with))
+		s.finish(h, s.startNext(h, with))
 	})
 	return nil
 }

@@ -47,6 +47,8 @@ type process struct {
 	replies chan []byte
 	piping  sync.WaitGroup
 	spoken  stderrTail
+	// starting is the time that the process has for its start.
+	starting startTime
 	// group is the process with all that it starts, and disk its private folder.
 	group *proclimit.Group
 	disk  *disk

@@ -28,7 +28,7 @@ const (
 
 // listen reads the process's standard error until it ends.
 func (p *process) listen() {
-	r := bufio.NewReaderSize(p.stderr, stderrRead)
+	r := bufio.NewReaderSize(noting{p.stderr, p.starting.wrote}, stderrRead)
 	quota := rate{max: stderrRate, per: time.Second}
 	skipped := 0
 	for {
