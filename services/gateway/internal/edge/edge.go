@@ -191,7 +191,7 @@ func (e *Edge) Handler() http.Handler {
 		mux.HandleFunc("GET "+at, e.identified(e.listen))
 		mux.HandleFunc(at, e.notAllowed)
 	}
-	return e.sameSite(mux)
+	return e.sameSite(e.shared(mux))
 }
 
 // health tells that the process lives.
