@@ -71,9 +71,12 @@ type Server struct {
 	Target    string
 	CA        string
 	Plaintext bool
-	// URL is an MCP endpoint, and Headers what every request to it carries.
-	URL     string
-	Headers map[string]string
+	// URL is an MCP endpoint, and Headers what every request to it carries. Proxy is that by which it is reached, with
+	// its credentials, empty for none; ProxyHint is what is said where one may be meant.
+	URL       string
+	Headers   map[string]string
+	Proxy     string
+	ProxyHint string
 	// Command is a program to start, Env its environment beside PATH and HOME,
 	// Shared whether one process serves every principal, and Dir its working
 	// folder, empty for one of its own.
@@ -209,6 +212,10 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, ba
 		out.URL = s.HTTP.URL
 		out.Headers, out.Secrets, bad = resolve(f, s.HTTP.Headers, env)
 		out.Secrets = append(out.Secrets, config.URLSecrets(s.HTTP.URL)...)
+		if s.HTTP.CA != "" {
+			out.CA = f.Path(s.HTTP.CA)
+		}
+		bad = append(bad, out.resolveProxy(f, s.HTTP, env)...)
 	case s.GRPC != nil:
 		out.Target, out.Plaintext = s.GRPC.Target, s.GRPC.Plaintext
 		if s.GRPC.CA != "" {

@@ -143,6 +143,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		},
 		{"web.URL", func(f *config.File) { web(f).URL = "http://localhost/2" }, "http://localhost/2"},
 		{"web.Headers", func(f *config.File) { web(f).Headers = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
+		{"web.Proxy", func(f *config.File) { web(f).Proxy = "http://proxy.example:3128" }, "http://proxy.example:3128"},
 		{"web.Timeout", func(f *config.File) { s := f.Servers["web"]; s.Timeout = time.Hour; f.Servers["web"] = s }, time.Hour},
 		{"web.Unwrap", func(f *config.File) { s := f.Servers["web"]; s.Unwrap = "claude-flow"; f.Servers["web"] = s }, "claude-flow"},
 		{"methods.Target", func(f *config.File) { methods(f).Target = "y.example:443" }, "y.example:443"},
@@ -177,10 +178,11 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 			untested[f.Name] = true
 		}
 	}
-	delete(untested, "Version")  // the program's, not the file's
-	delete(untested, "Servers")  // their own fields
-	delete(untested, "Embedded") // the program's, not the file's
-	delete(untested, "Secrets")  // of references, which no setting here has
+	delete(untested, "Version")   // the program's, not the file's
+	delete(untested, "Servers")   // their own fields
+	delete(untested, "Embedded")  // the program's, not the file's
+	delete(untested, "ProxyHint") // of the environment
+	delete(untested, "Secrets")   // of references, which no setting here has
 	before := settings(t, func(*config.File) {})
 	for _, tt := range tests {
 		after := settings(t, tt.change)

@@ -190,7 +190,10 @@ func (s *Service) open(ctx context.Context) (err error) {
 // newTransport returns what reaches a server. The files are those of programs.
 func (s *Service) newTransport(ctx context.Context, name string, server Server, files map[string][]string) (upstream.Transport, error) {
 	if server.URL != "" {
-		return streamable.New(streamable.Config{Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets}, s.deps.Log)
+		return streamable.New(streamable.Config{
+			Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets,
+			Proxy: server.Proxy, ProxyHint: server.ProxyHint, CA: server.CA,
+		}, s.deps.Log)
 	}
 	if server.Target != "" {
 		return s.newMethods(name, server)

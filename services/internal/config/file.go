@@ -191,7 +191,15 @@ type HTTPServer struct {
 	URL string `yaml:"url"`
 	// Headers are sent with every request; values may hold references.
 	Headers map[string]Secret `yaml:"headers"`
+	// Proxy is the http or https URL of a proxy that an https server is reached by, which may hold references; or
+	// "env", which takes HTTPS_PROXY and NO_PROXY of the gateway's environment; empty for none.
+	Proxy Secret `yaml:"proxy"`
+	// CA is a PEM file with the certificates that are trusted in place of the system's.
+	CA string `yaml:"ca"`
 }
+
+// ProxyEnv is the proxy of the gateway's environment, as [HTTPServer.Proxy].
+const ProxyEnv = "env"
 
 // GRPCServer reaches a gRPC server. Those of its methods are tools whose contract carries
 // the option (sluice.mcp.v1.tool).

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -41,6 +42,33 @@ func (p *problems) headers(path string, headers map[string]Secret) {
 			p.addf(path, "%q is there twice, in other letters; keep one", name)
 		}
 		seen[lower] = true
+	}
+}
+
+// checkWay refuses a proxy or certificates that no request would use.
+func (s *HTTPServer) checkWay(p *problems, path string) {
+	p.literal(path+".ca", s.CA, ": write the file as it stands")
+	u, err := url.Parse(s.URL)
+	if err != nil || u.Scheme != "http" {
+		s.checkProxy(p, path)
+		return
+	}
+	if s.Proxy != "" {
+		p.addf(path+".proxy", "has no effect, because a proxy is asked by CONNECT alone, for https: write an https address into url, or take it out")
+	}
+	if s.CA != "" {
+		p.addf(path+".ca", "has no effect, because the server speaks no TLS: write an https address into url, or take it out")
+	}
+}
+
+// checkProxy refuses what is no proxy, as far as references let it be known. What it says holds no credentials.
+func (s *HTTPServer) checkProxy(p *problems, path string) {
+	if s.Proxy == "" || s.Proxy == ProxyEnv || len(reference.FindString(string(s.Proxy))) > 0 {
+		return
+	}
+	u, err := url.Parse(string(s.Proxy))
+	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		p.addf(path+".proxy", "is neither env nor the address of a proxy such as http://proxy.example.com:3128")
 	}
 }
 

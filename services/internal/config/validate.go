@@ -368,6 +368,7 @@ func (s Server) check(p *problems, path, name string) {
 			p.httpURL(path+".http.url", s.HTTP.URL)
 		}
 		p.headers(path+".http.headers", s.HTTP.Headers)
+		s.HTTP.checkWay(p, path+".http")
 	}
 	if s.Stdio != nil {
 		kinds++

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
 
 const (
@@ -114,8 +116,17 @@ func (s *Transport) shownPath(at *url.URL) string {
 func (s *Transport) unreached(err error) error {
 	key := "servers." + s.name + ".http"
 	text, lasts := "", false
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+	if refused, ok := errors.AsType[*wire.ProxyError](err); ok {
+		text, lasts = fmt.Sprintf("the proxy of the server answered %d (%s.proxy)", refused.Status, key), refused.Status < 500
+		if refused.Status == http.StatusProxyAuthRequired {
+			text = "the proxy of the server refuses the gateway: HTTP 407; look at the credentials in " + key + ".proxy"
+		}
+	} else if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "proxyconnect" {
+		text = "the proxy of the server can't be reached (" + key + ".proxy)"
+	} else if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		text, lasts = "the server's certificate can't be verified: "+untrusted(err, key), true
+	} else if s.hint != "" && errors.Is(err, wire.ErrUnreached) {
+		text = "the server can't be reached; " + s.hint
 	}
 	if text == "" {
 		return err
@@ -131,5 +142,5 @@ func untrusted(err error, key string) string {
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
 		return "it has ended, or does not count yet"
 	}
-	return "the gateway does not trust who has signed it"
+	return "the gateway does not trust who has signed it; write a CA of your own into " + key + ".ca"
 }
