@@ -24,8 +24,15 @@ func (p *problems) literal(path, text, advice string) bool {
 
 // ownHeaders are headers that the gateway writes itself, or that belong to a connection (RFC 9110, section 7.6.1).
 var ownHeaders = []string{
-	"accept", "connection", "content-length", "content-type", "host", "keep-alive", "last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id",
-	"te", "traceparent", "trailer", "transfer-encoding", "upgrade",
+	"accept", "connection", "content-length", "content-type", "expect", "host", "keep-alive", "last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id",
+	"proxy-connection", "te", "traceparent", "trailer", "transfer-encoding", "upgrade",
+}
+
+// misleading are headers that would make requests or answers unusable, and why.
+var misleading = map[string]string{
+	"accept-encoding":     "would have the server compress its answers, which the gateway does not read; take it out",
+	"content-encoding":    "would say of requests that they are compressed, which they are not; take it out",
+	"proxy-authorization": "is for a proxy, and would be sent to the server; write the credentials into the address of http.proxy",
 }
 
 // headers refuses headers that would not be sent, or only one of which would be.
@@ -36,7 +43,9 @@ func (p *problems) headers(path string, headers map[string]Secret) {
 		switch {
 		case lower == "host":
 			p.addf(path, "%q has no effect, because the gateway writes it itself; write the host in url", name)
-		case slices.Contains(ownHeaders, lower):
+		case misleading[lower] != "":
+			p.addf(path, "%q %s", name, misleading[lower])
+		case slices.Contains(ownHeaders, lower), strings.HasPrefix(lower, "mcp-param-"):
 			p.addf(path, "%q has no effect, because the gateway writes it itself; take it out", name)
 		case seen[lower]:
 			p.addf(path, "%q is there twice, in other letters; keep one", name)
