@@ -237,19 +237,19 @@ func TestServersThatDoNotStart(t *testing.T) {
   missing: {stdio: {command: [no-such-program]}}
   dying: {stdio: {command: [sh, -c, "echo the database is locked >&2; exit 3"]}}
 `, up.URL)}))
-	for server, log := range map[string]string{
-		"away":    "connection refused",
-		"missing": `find the program \"no-such-program\": it is in no folder of PATH`,
-		"dying":   "the database is locked",
+	for server, c := range map[string]struct{ told, log string }{
+		"away":    {"Not executed: the server can't be reached.", "connection refused"},
+		"missing": {"Not executed: its program can't be started: there is no such file.", `find the program \"no-such-program\": it is in no folder of PATH`},
+		"dying":   {"Not executed: it ended, exit status 3.", "the database is locked"},
 	} {
 		t.Run(server, func(t *testing.T) {
 			ran := stack.Run(t, stack.Command{
 				Args: []string{"call", server, "run", "--config", p.Config},
 				Env:  []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + p.URL},
 			})
-			holds(t, ran, 1, ran.Stderr, "Not executed: the server can't be reached.")
-			eventually.Holds(t, "the log says why", func() bool { return strings.Contains(p.Stderr(), log) })
-			if strings.Contains(ran.Stderr, log) {
+			holds(t, ran, 1, ran.Stderr, c.told)
+			eventually.Holds(t, "the log says why", func() bool { return strings.Contains(p.Stderr(), c.log) })
+			if strings.Contains(ran.Stderr, c.log) {
 				t.Errorf("the caller is told what is the operator's to know: %s", ran.Stderr)
 			}
 		})

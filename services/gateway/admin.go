@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
@@ -68,7 +69,7 @@ func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) 
 	if room.Lasts > 0 {
 		resp.Journal.CallsRoomLasts = durationpb.New(room.Lasts)
 	}
-	resp.Servers = s.serverStatuses()
+	resp.Servers = s.serverStatuses(isOperator(authn.CallerOf(ctx)))
 	return resp, nil
 }
 
@@ -81,11 +82,20 @@ func seesAll(caller *authn.Caller) bool {
 	return caller.Tenant() == home || caller.Person == nil && caller.Principal == nil
 }
 
-// serverStatuses returns how the configured servers are, by name.
-func (s *Service) serverStatuses() (all []*gatewayv1.ServerStatus) {
+// isOperator reports whether a caller who sees the servers may read what their programs write to standard error, which
+// may hold data of their callers.
+func isOperator(caller *authn.Caller) bool {
+	return seesAll(caller) && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
+}
+
+// serverStatuses returns how the configured servers are, by name, with what is for operators alone if inDetail.
+func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) {
 	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
 		up := s.servers[name]
 		status := &gatewayv1.ServerStatus{Name: name, Transport: up.Transport(), InFlight: up.InFlight(), LastError: up.LastError(), Revisions: s.edge.Spoken(name), ListFaults: s.edge.Faults(name)}
+		if inDetail {
+			status.LastError = up.LastErrorInDetail()
+		}
 		if until := up.RestsUntil(); !until.IsZero() {
 			status.RestsUntil = timestamppb.New(until)
 		}

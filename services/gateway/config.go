@@ -71,9 +71,12 @@ type Server struct {
 	Target    string
 	CA        string
 	Plaintext bool
-	// URL is an MCP endpoint, and Headers what every request to it carries.
-	URL     string
-	Headers map[string]string
+	// URL is an MCP endpoint, and Headers what every request to it carries. Proxy is that by which it is reached, with
+	// its credentials, empty for none; ProxyHint is what is said where one may be meant.
+	URL       string
+	Headers   map[string]string
+	Proxy     string
+	ProxyHint string
 	// Command is a program to start, Env its environment beside PATH and HOME,
 	// Shared whether one process serves every principal, and Dir its working
 	// folder, empty for one of its own.
@@ -89,6 +92,8 @@ type Server struct {
 	Limits stdio.Limits
 	// Processes is how many processes all principals may have together; 0 means 256.
 	Processes int
+	// Start is how long a process may take for its start; 0 means 60 s, and longer while it writes to standard error.
+	Start time.Duration
 	// Sandbox says what the program is kept away from; the zero value starts none
 	// unless everything holds.
 	Sandbox Sandbox
@@ -209,6 +214,10 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, ba
 		out.URL = s.HTTP.URL
 		out.Headers, out.Secrets, bad = resolve(f, s.HTTP.Headers, env)
 		out.Secrets = append(out.Secrets, config.URLSecrets(s.HTTP.URL)...)
+		if s.HTTP.CA != "" {
+			out.CA = f.Path(s.HTTP.CA)
+		}
+		bad = append(bad, out.resolveProxy(f, s.HTTP, env)...)
 	case s.GRPC != nil:
 		out.Target, out.Plaintext = s.GRPC.Target, s.GRPC.Plaintext
 		if s.GRPC.CA != "" {
@@ -219,6 +228,7 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, ba
 		out.Command = s.Stdio.Command
 		out.Remove, out.Recycle, out.Processes = s.Stdio.Remove, s.Stdio.Recycle, s.Stdio.Processes
 		out.Shared = s.Stdio.Per == "shared"
+		out.Start = s.Stdio.Start
 		out.Limits = stdio.Limits{Tasks: s.Stdio.Limits.Tasks, Memory: int64(s.Stdio.Limits.Memory), Disk: int64(s.Stdio.Limits.Disk)}
 		out.Sandbox = sandboxFrom(f, &s.Stdio.Sandbox)
 		if s.Stdio.Dir != "private" {

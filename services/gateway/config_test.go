@@ -143,6 +143,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		},
 		{"web.URL", func(f *config.File) { web(f).URL = "http://localhost/2" }, "http://localhost/2"},
 		{"web.Headers", func(f *config.File) { web(f).Headers = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
+		{"web.Proxy", func(f *config.File) { web(f).Proxy = "http://proxy.example:3128" }, "http://proxy.example:3128"},
 		{"web.Timeout", func(f *config.File) { s := f.Servers["web"]; s.Timeout = time.Hour; f.Servers["web"] = s }, time.Hour},
 		{"web.MaxTimeout", func(f *config.File) { s := f.Servers["web"]; s.MaxTimeout = time.Hour; f.Servers["web"] = s }, time.Hour},
 		{"web.Unwrap", func(f *config.File) { s := f.Servers["web"]; s.Unwrap = "claude-flow"; f.Servers["web"] = s }, "claude-flow"},
@@ -154,6 +155,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"local.Env", func(f *config.File) { local(f).Env = map[string]config.Secret{"A": "b"} }, map[string]string{"A": "b"}},
 		{"local.Shared", func(f *config.File) { local(f).Per = "shared" }, true},
 		{"local.Recycle", func(f *config.File) { local(f).Recycle = 7 }, 7},
+		{"local.Start", func(f *config.File) { local(f).Start = time.Hour }, time.Hour},
 		{"local.Processes", func(f *config.File) { local(f).Processes = 9 }, 9},
 		{
 			"local.Limits", func(f *config.File) {
@@ -177,10 +179,11 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 			untested[f.Name] = true
 		}
 	}
-	delete(untested, "Version")  // the program's, not the file's
-	delete(untested, "Servers")  // their own fields
-	delete(untested, "Embedded") // the program's, not the file's
-	delete(untested, "Secrets")  // of references, which no setting here has
+	delete(untested, "Version")   // the program's, not the file's
+	delete(untested, "Servers")   // their own fields
+	delete(untested, "Embedded")  // the program's, not the file's
+	delete(untested, "ProxyHint") // of the environment
+	delete(untested, "Secrets")   // of references, which no setting here has
 	before := settings(t, func(*config.File) {})
 	for _, tt := range tests {
 		after := settings(t, tt.change)

@@ -111,6 +111,7 @@ type Service struct {
 	answers  *room.Room
 	holds    map[string]sandbox.Report
 	limiter  *proclimit.Limiter
+	installs stdio.Installs
 	left     []approvals.Left
 	pipeline *pipeline.Pipeline
 	edge     *edge.Edge
@@ -189,7 +190,10 @@ func (s *Service) open(ctx context.Context) (err error) {
 // newTransport returns what reaches a server. The files are those of programs.
 func (s *Service) newTransport(ctx context.Context, name string, server Server, files map[string][]string) (upstream.Transport, error) {
 	if server.URL != "" {
-		return streamable.New(streamable.Config{Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets}, s.deps.Log)
+		return streamable.New(streamable.Config{
+			Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets,
+			Proxy: server.Proxy, ProxyHint: server.ProxyHint, CA: server.CA,
+		}, s.deps.Log)
 	}
 	if server.Target != "" {
 		return s.newMethods(name, server)
@@ -203,7 +207,7 @@ func (s *Service) newTransport(ctx context.Context, name string, server Server, 
 	}
 	s.holds[name] = report
 	s.deps.Log.InfoContext(ctx, "what the kernel holds of a server over stdio", "server", name, "sandbox", s.held(name).String())
-	return stdio.New(server.stdio(name, s.cfg.workRoot(), s.deps.Env), stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held, Limiter: s.limiter})
+	return stdio.New(server.stdio(name, s.cfg.workRoot(), s.deps.Env), stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held, Limiter: s.limiter, Installs: &s.installs})
 }
 
 // newMethods returns what reaches a gRPC server.

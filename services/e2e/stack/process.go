@@ -56,7 +56,7 @@ func (o *output) String() string {
 // until it serves. The process is killed with the test, if it still runs.
 func Start(t *testing.T, s *Stack) *Process {
 	t.Helper()
-	p := Launch(t, s, "--output", "json")
+	p := Launch(t, s, append([]string{"--output", "json"}, s.Args...)...)
 	p.await(t)
 	return p
 }

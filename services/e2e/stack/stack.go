@@ -66,6 +66,8 @@ type Stack struct {
 	// users run. Env are more variables for it.
 	Program string
 	Env     []string
+	// Args are more arguments for [Start].
+	Args []string
 	// OwnGroup gives the program a process group of its own, which Ctrl-C at a terminal
 	// does not reach.
 	OwnGroup bool

@@ -69,13 +69,14 @@ func Signals() (context.Context, context.CancelFunc) {
 	return ctx, stop
 }
 
-// NewLog returns a structured log that writes to w, as JSON or as text, and steers no
+// NewLog returns a structured log that writes records from a level on to w, as JSON or as text, and steers no
 // terminal on which it is read.
-func NewLog(w io.Writer, service string, text bool) *slog.Logger {
+func NewLog(w io.Writer, service string, text bool, level slog.Level) *slog.Logger {
 	w = viewtext.NewWriter(w)
-	var h slog.Handler = slog.NewJSONHandler(w, nil)
+	opts := &slog.HandlerOptions{Level: level}
+	var h slog.Handler = slog.NewJSONHandler(w, opts)
 	if text {
-		h = slog.NewTextHandler(w, nil)
+		h = slog.NewTextHandler(w, opts)
 	}
 	return slog.New(h).With("service", service)
 }
@@ -83,6 +84,7 @@ func NewLog(w io.Writer, service string, text bool) *slog.Logger {
 // options are the flags of a role's program.
 type options struct {
 	config  string
+	level   string
 	probe   bool
 	version bool
 }
@@ -93,6 +95,7 @@ func run(service string, args []string, do func(context.Context, options) error)
 	var opts options
 	flags := flag.NewFlagSet(service, flag.ContinueOnError)
 	flags.StringVar(&opts.config, "config", "", "the configuration file; SLUICE_CONFIG where it is not given")
+	flags.StringVar(&opts.level, "log-level", "", "the lowest level that is logged: debug, info, warn or error; that of the configuration where it is not given")
 	flags.BoolVar(&opts.probe, "probe", false, "ask the running service whether it serves, and exit 0 if it does")
 	flags.BoolVar(&opts.version, "version", false, "print the version and exit")
 	flags.Usage = func() {
@@ -106,6 +109,10 @@ func run(service string, args []string, do func(context.Context, options) error)
 		return 2
 	case flags.NArg() > 0:
 		fmt.Fprintf(os.Stderr, "%s: %q is not understood; see %s --help\n", service, flags.Arg(0), service)
+		return 2
+	}
+	if _, err := config.ParseLogLevel(opts.level); opts.level != "" && err != nil {
+		fmt.Fprintf(os.Stderr, "%s: --log-level: %v\n", service, err)
 		return 2
 	}
 	if opts.version {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -259,7 +260,7 @@ func TestLogs(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[bool]string{false: `"msg":"hello","service":"x","key":"value"`, true: `msg=hello service=x key=value`} {
 		var out bytes.Buffer
-		app.NewLog(&out, "x", text).InfoContext(t.Context(), "hello", "key", "value")
+		app.NewLog(&out, "x", text, slog.LevelInfo).InfoContext(t.Context(), "hello", "key", "value")
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("logged %q, want %q", out.String(), want)
 		}

@@ -2,6 +2,7 @@ package app_test
 
 import (
 	"bytes"
+	"log/slog"
 	"strings"
 	"testing"
 	"unicode"
@@ -14,7 +15,7 @@ func TestX7TheLogSteersNoTerminal(t *testing.T) {
 	t.Parallel()
 	for _, text := range []bool{true, false} {
 		var out bytes.Buffer
-		app.NewLog(&out, "test", text).InfoContext(t.Context(), "said", "what", "\x1b[2J\u009b2J\r\u202e\u2028\nFORGED")
+		app.NewLog(&out, "test", text, slog.LevelInfo).InfoContext(t.Context(), "said", "what", "\x1b[2J\u009b2J\r\u202e\u2028\nFORGED")
 		if got := strings.TrimSuffix(out.String(), "\n"); strings.ContainsFunc(got, func(r rune) bool { return !unicode.IsPrint(r) }) {
 			t.Errorf("%q is logged", got)
 		}

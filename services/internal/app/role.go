@@ -65,7 +65,10 @@ func Role(role authv1.Role, build Build) {
 		if err != nil {
 			return err
 		}
-		net, err := openNetwork(role, file, NewLog(os.Stderr, name, false))
+		if opts.level != "" {
+			file.Log.Level = opts.level
+		}
+		net, err := openNetwork(role, file, NewLog(os.Stderr, name, false, file.LogLevel()))
 		if err != nil {
 			return err
 		}

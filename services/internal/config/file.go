@@ -4,6 +4,8 @@
 package config
 
 import (
+	"fmt"
+	"log/slog"
 	"path/filepath"
 	"time"
 )
@@ -57,6 +59,8 @@ type File struct {
 	Policies []string `yaml:"policies"`
 	// Telemetry configures tracing.
 	Telemetry Telemetry `yaml:"telemetry"`
+	// Log configures the logs of all programs.
+	Log Log `yaml:"log"`
 
 	// path is the file that was read; empty for defaults.
 	path string
@@ -189,7 +193,15 @@ type HTTPServer struct {
 	URL string `yaml:"url"`
 	// Headers are sent with every request; values may hold references.
 	Headers map[string]Secret `yaml:"headers"`
+	// Proxy is the http or https URL of a proxy that an https server is reached by, which may hold references; or
+	// "env", which takes HTTPS_PROXY and NO_PROXY of the gateway's environment; empty for none.
+	Proxy Secret `yaml:"proxy"`
+	// CA is a PEM file with the certificates that are trusted in place of the system's.
+	CA string `yaml:"ca"`
 }
+
+// ProxyEnv is the proxy of the gateway's environment, as [HTTPServer.Proxy].
+const ProxyEnv = "env"
 
 // GRPCServer reaches a gRPC server. Those of its methods are tools whose contract carries
 // the option (sluice.mcp.v1.tool).
@@ -230,6 +242,9 @@ type StdioServer struct {
 	// Processes is how many processes all principals may have together, 1 to 10,000. One principal and
 	// all agents made by it may have a quarter of them.
 	Processes int `yaml:"processes"`
+	// Start is how long a process may take from its start to its answer to initialize: 1 s to 30 m. Absent: 60 s and
+	// longer, up to 10 m, while it writes to standard error.
+	Start time.Duration `yaml:"start"`
 	// Sandbox says what the program is kept away from.
 	Sandbox StdioSandbox `yaml:"sandbox"`
 	// Limits are what one process may take, with all that it starts.
@@ -270,6 +285,27 @@ type Telemetry struct {
 	// TrustParent continues a client's trace instead of linking to it.
 	TrustParent bool `yaml:"trust_parent"`
 }
+
+// Log configures the logs of all programs.
+type Log struct {
+	// Level is the lowest level that is logged: debug, info, warn or error.
+	Level string `yaml:"level"`
+}
+
+// logLevels are the levels of logs by their names.
+var logLevels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+
+// ParseLogLevel reads the name of a level.
+func ParseLogLevel(name string) (slog.Level, error) {
+	level, ok := logLevels[name]
+	if !ok {
+		return 0, fmt.Errorf("%q is not one of debug, info, warn, error", name)
+	}
+	return level, nil
+}
+
+// LogLevel returns the lowest level that is logged.
+func (f *File) LogLevel() slog.Level { return logLevels[f.Log.Level] }
 
 // Stores are where roles keep their state.
 type Stores struct {
@@ -437,6 +473,7 @@ func Default() File {
 		Journal:   Journal{Sync: "never", CallsMiB: 1024, Share: 0.5},
 		Session:   Session{Idle: 30 * time.Minute, MaxPerPrincipal: 100, Cap: 10},
 		Telemetry: Telemetry{Sample: 0.01},
+		Log:       Log{Level: "info"},
 	}
 }
 

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"maps"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -23,8 +24,15 @@ func (p *problems) literal(path, text, advice string) bool {
 
 // ownHeaders are headers that the gateway writes itself, or that belong to a connection (RFC 9110, section 7.6.1).
 var ownHeaders = []string{
-	"accept", "connection", "content-length", "content-type", "host", "keep-alive", "last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id",
-	"te", "traceparent", "trailer", "transfer-encoding", "upgrade",
+	"accept", "connection", "content-length", "content-type", "expect", "host", "keep-alive", "last-event-id", "mcp-method", "mcp-name", "mcp-protocol-version", "mcp-session-id",
+	"proxy-connection", "te", "traceparent", "trailer", "transfer-encoding", "upgrade",
+}
+
+// misleading are headers that would make requests or answers unusable, and why.
+var misleading = map[string]string{
+	"accept-encoding":     "would have the server compress its answers, which the gateway does not read; take it out",
+	"content-encoding":    "would say of requests that they are compressed, which they are not; take it out",
+	"proxy-authorization": "is for a proxy, and would be sent to the server; write the credentials into the address of http.proxy",
 }
 
 // headers refuses headers that would not be sent, or only one of which would be.
@@ -35,12 +43,41 @@ func (p *problems) headers(path string, headers map[string]Secret) {
 		switch {
 		case lower == "host":
 			p.addf(path, "%q has no effect, because the gateway writes it itself; write the host in url", name)
-		case slices.Contains(ownHeaders, lower):
+		case misleading[lower] != "":
+			p.addf(path, "%q %s", name, misleading[lower])
+		case slices.Contains(ownHeaders, lower), strings.HasPrefix(lower, "mcp-param-"):
 			p.addf(path, "%q has no effect, because the gateway writes it itself; take it out", name)
 		case seen[lower]:
 			p.addf(path, "%q is there twice, in other letters; keep one", name)
 		}
 		seen[lower] = true
+	}
+}
+
+// checkWay refuses a proxy or certificates that no request would use.
+func (s *HTTPServer) checkWay(p *problems, path string) {
+	p.literal(path+".ca", s.CA, ": write the file as it stands")
+	u, err := url.Parse(s.URL)
+	if err != nil || u.Scheme != "http" {
+		s.checkProxy(p, path)
+		return
+	}
+	if s.Proxy != "" {
+		p.addf(path+".proxy", "has no effect, because a proxy is asked by CONNECT alone, for https: write an https address into url, or take it out")
+	}
+	if s.CA != "" {
+		p.addf(path+".ca", "has no effect, because the server speaks no TLS: write an https address into url, or take it out")
+	}
+}
+
+// checkProxy refuses what is no proxy, as far as references let it be known. What it says holds no credentials.
+func (s *HTTPServer) checkProxy(p *problems, path string) {
+	if s.Proxy == "" || s.Proxy == ProxyEnv || len(reference.FindString(string(s.Proxy))) > 0 {
+		return
+	}
+	u, err := url.Parse(string(s.Proxy))
+	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		p.addf(path+".proxy", "is neither env nor the address of a proxy such as http://proxy.example.com:3128")
 	}
 }
 

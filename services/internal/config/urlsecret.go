@@ -11,8 +11,31 @@ import (
 // credential is what the name of a query parameter contains that holds a credential.
 var credential = regexp.MustCompile(`(?i)key|token|secret|passw|pwd|auth|sig|credential|session|sas|jwt|^code$|^pat$`)
 
+// isRandom reports whether a value looks like one that was drawn at random: at least 20 letters, digits, - and _ without
+// a break, upper and lower case and digits among them. Names, versions and UUIDs do not.
+func isRandom(value string) bool {
+	if len(value) < 20 {
+		return false
+	}
+	var upper, lower, digit bool
+	for _, r := range value {
+		switch {
+		case r >= 'A' && r <= 'Z':
+			upper = true
+		case r >= 'a' && r <= 'z':
+			lower = true
+		case r >= '0' && r <= '9':
+			digit = true
+		case r != '-' && r != '_':
+			return false
+		}
+	}
+	return upper && lower && digit
+}
+
 // URLSecrets returns the credentials that a URL holds: its password, or its user where there is no password, and the
-// values of query parameters whose names say so, each as written and as decoded. A URL that can't be read has none.
+// values of query parameters whose names say so or that look random, each as written and as decoded. A URL that can't be
+// read has none.
 func URLSecrets(text string) []string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -28,7 +51,7 @@ func URLSecrets(text string) []string {
 	}
 	for pair := range strings.FieldsFuncSeq(u.RawQuery, func(r rune) bool { return r == '&' || r == ';' }) {
 		name, value, _ := strings.Cut(pair, "=")
-		if plain, err := url.QueryUnescape(name); err != nil || !credential.MatchString(plain) {
+		if plain, err := url.QueryUnescape(name); err != nil || !credential.MatchString(plain) && !isRandom(value) {
 			continue
 		}
 		found[value] = true

@@ -17,6 +17,9 @@ func TestS1CredentialsOfAURLAreSecrets(t *testing.T) {
 		"https://h/mcp?profile=a&API_Key=canary-1&access_token=c2": {"c2", "canary-1"},
 		"https://h/mcp?sig=can%2Bary&x=y":                          {"can%2Bary", "can+ary"},
 		"https://h/mcp?%6bey=canary-1":                             {"canary-1"},
+		"https://h/mcp?k=q7Rk2vX9pLm4Tz8WcB1n":                     {"q7Rk2vX9pLm4Tz8WcB1n"},
+		"https://h/mcp?k=550e8400-e29b-41d4-a716-446655440000":     nil, // a UUID names things more often than it opens them
+		"https://h/mcp?project=my-Project-number-20000/a":          nil,
 		"https://ana:canary-1@h/mcp":                               {"canary-1"},
 		"https://canary-1@h/mcp":                                   {"canary-1"},
 	} {

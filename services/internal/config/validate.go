@@ -343,6 +343,9 @@ func (f *File) checkNumbers(p *problems) {
 	if s := f.Telemetry.Sample; !(s >= 0 && s <= 1) {
 		p.addf("telemetry.sample", "%v is not between 0 and 1", s)
 	}
+	if _, err := ParseLogLevel(f.Log.Level); err != nil {
+		p.addf("log.level", "%v", err)
+	}
 	if f.Telemetry.OTLP != "" {
 		p.httpURL("telemetry.otlp", f.Telemetry.OTLP)
 	}
@@ -366,6 +369,7 @@ func (s Server) check(p *problems, path, name string) {
 			p.httpURL(path+".http.url", s.HTTP.URL)
 		}
 		p.headers(path+".http.headers", s.HTTP.Headers)
+		s.HTTP.checkWay(p, path+".http")
 	}
 	if s.Stdio != nil {
 		kinds++
@@ -434,6 +438,9 @@ func (s StdioServer) check(p *problems, path string) {
 		if !filepath.IsLocal(name) || filepath.Clean(name) != name || name == "." {
 			p.addf(fmt.Sprintf("%s.remove[%d]", path, i), "%q is not a path inside of the folder such as state/lock", name)
 		}
+	}
+	if s.Start != 0 {
+		p.between(path+".start", s.Start, time.Second, 30*time.Minute)
 	}
 	for key := range s.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") {

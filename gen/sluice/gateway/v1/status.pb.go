@@ -521,6 +521,9 @@ type ServerStatus struct {
 	// The revisions of MCP that it was found to speak, newest first; empty where
 	// it has not been asked.
 	Revisions []string `protobuf:"bytes,7,rep,name=revisions,proto3" json:"revisions,omitempty"`
+	// When the oldest start of its program began that is still under way, of any
+	// caller; absent if none is, and for a server that is not a program of ours.
+	StartingSince *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=starting_since,json=startingSince,proto3" json:"starting_since,omitempty"`
 	// What keeps parts of its lists from clients, as of when the gateway listed it last
 	// and, of other lists than that of tools, as of when a client asked at the URL of all
 	// servers last: at most 100 of each list.
@@ -604,6 +607,13 @@ func (x *ServerStatus) GetRestsUntil() *timestamppb.Timestamp {
 func (x *ServerStatus) GetRevisions() []string {
 	if x != nil {
 		return x.Revisions
+	}
+	return nil
+}
+
+func (x *ServerStatus) GetStartingSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartingSince
 	}
 	return nil
 }
@@ -803,7 +813,7 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\x04done\x18\x01 \x01(\bR\x04done\x12\x1a\n" +
 	"\bsegments\x18\x02 \x01(\x05R\bsegments\x12\x18\n" +
 	"\arecords\x18\x03 \x01(\x03R\arecords\x12\x16\n" +
-	"\x06broken\x18\x04 \x03(\tR\x06broken\"\xcc\x02\n" +
+	"\x06broken\x18\x04 \x03(\tR\x06broken\"\x8f\x03\n" +
 	"\fServerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\ttransport\x18\x02 \x01(\tR\ttransport\x12\x1b\n" +
@@ -813,7 +823,8 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\asandbox\x18\x05 \x01(\v2\x1a.sluice.gateway.v1.SandboxR\asandbox\x12;\n" +
 	"\vrests_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"restsUntil\x12\x1c\n" +
-	"\trevisions\x18\a \x03(\tR\trevisions\x12=\n" +
+	"\trevisions\x18\a \x03(\tR\trevisions\x12A\n" +
+	"\x0estarting_since\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\rstartingSince\x12=\n" +
 	"\vlist_faults\x18\x10 \x03(\v2\x1c.sluice.gateway.v1.ListFaultR\n" +
 	"listFaults\"d\n" +
 	"\tListFault\x12\x12\n" +
@@ -867,12 +878,13 @@ var file_sluice_gateway_v1_status_proto_depIdxs = []int32{
 	4,  // 8: sluice.gateway.v1.JournalHead.refusals:type_name -> sluice.gateway.v1.ChainHead
 	8,  // 9: sluice.gateway.v1.ServerStatus.sandbox:type_name -> sluice.gateway.v1.Sandbox
 	9,  // 10: sluice.gateway.v1.ServerStatus.rests_until:type_name -> google.protobuf.Timestamp
-	7,  // 11: sluice.gateway.v1.ServerStatus.list_faults:type_name -> sluice.gateway.v1.ListFault
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	9,  // 11: sluice.gateway.v1.ServerStatus.starting_since:type_name -> google.protobuf.Timestamp
+	7,  // 12: sluice.gateway.v1.ServerStatus.list_faults:type_name -> sluice.gateway.v1.ListFault
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_sluice_gateway_v1_status_proto_init() }

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
 // maxClaims is how often a call claims anew because its approval changed meanwhile.
@@ -79,7 +80,7 @@ func (k *Clerk) attesting(a attempt.Attempt, definition []byte) Attest {
 // people would approve is not known.
 func (k *Clerk) notListed(ctx context.Context, a attempt.Attempt, err error) *refusal.Refusal {
 	k.log.WarnContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "server", a.Server)
-	k.log.DebugContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "error", err) // it may quote what a server wrote
+	k.log.DebugContext(ctx, "the tool's definition was not read", "decision_id", a.ID, "error", upstream.ForLog(err))
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so nobody can be asked about this call."}
 }
 

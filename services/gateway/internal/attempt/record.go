@@ -352,6 +352,9 @@ func Unusable(status int, err error) string {
 	if errors.Is(err, upstream.ErrSessionLost) {
 		return lostSession(err)
 	}
+	if cause := upstream.CauseOf(err); cause != nil {
+		return unusableByCause(cause, err)
+	}
 	if wrong := upstream.WhatIsWrong(err); wrong != "" && status < http.StatusMultipleChoices {
 		return "the server's answer can't be used: " + wrong + ". Whether the call ran is not known."
 	}
@@ -386,6 +389,13 @@ func lostSession(err error) string {
 		ran = "The call was not sent"
 	}
 	return upstream.ErrSessionLost.Error() + ", most likely because it was restarted. " + ran + ". This session ends: initialize again."
+}
+
+func unusableByCause(cause *upstream.CauseError, err error) string {
+	if errors.Is(err, upstream.ErrNeverSent) {
+		return refusal.Sentence(cause.Text)
+	}
+	return refusal.Sentence(cause.Text) + " Whether the call ran is not known."
 }
 
 func unusableByLimit(limit *upstream.LimitError, err error) string {

@@ -303,7 +303,7 @@ func (x *exchange) told(ctx context.Context, method string, err error) {
 		return
 	}
 	x.deps.Log.WarnContext(ctx, "server not told", "server", x.server, "mcp_method", method, "why", upstream.Why(upstream.Answer{}, err))
-	x.deps.Log.DebugContext(ctx, "server not told", "server", x.server, "error", err) // it may quote what a server wrote
+	x.deps.Log.DebugContext(ctx, "server not told", "server", x.server, "error", upstream.ForLog(err))
 }
 
 // answered passes the answer of a client on to who asked it. One that nobody waits for is

@@ -202,7 +202,7 @@ func (e *Edge) Handler() http.Handler {
 		})
 	}
 	mux.HandleFunc("/", notFound)
-	return e.sameSite(mux)
+	return e.sameSite(e.shared(mux))
 }
 
 // notFound names the paths that there are to a client that uses another. It names no server: anyone may ask.

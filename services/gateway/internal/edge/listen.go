@@ -170,7 +170,7 @@ func (x *exchange) hear(ctx context.Context, after string) {
 		out.Hold() // which gives the end of the stream, that net/http writes, its time
 		return
 	}
-	x.deps.Log.DebugContext(ctx, "server has no stream", "server", x.server, "error", err)
+	x.deps.Log.DebugContext(ctx, "server has no stream", "server", x.server, "error", upstream.ForLog(err))
 	if errors.Is(err, upstream.ErrNoStream) {
 		x.notAllowed(x.w, x.r)
 		return

@@ -228,8 +228,8 @@ func (x *exchange) ask(ctx context.Context, own upstream.Own, out *writer) (*gat
 // silent logs that a server gave no usable answer, and is the refusal that follows.
 func (x *exchange) silent(ctx context.Context, answer upstream.Answer, err error) *refusal.Refusal {
 	x.deps.Log.WarnContext(ctx, "server did not answer", "server", x.server, "mcp_method", x.msg.Method, "why", upstream.Why(answer, err))
-	x.deps.Log.DebugContext(ctx, "server did not answer", "server", x.server, "error", err) // it may quote what a server wrote
-	refused := unanswered(err)
+	x.deps.Log.DebugContext(ctx, "server did not answer", "server", x.server, "error", upstream.ForLog(err))
+	refused := unanswered(answer, err)
 	if refused.Code == commonv1.Code_CODE_UPSTREAM_TIMEOUT && refused.Message == "" {
 		refused.Message = fmt.Sprintf("the server did not answer within %s (servers.%s.timeout).", x.target.Timeout, x.server)
 	}
@@ -237,8 +237,13 @@ func (x *exchange) silent(ctx context.Context, answer upstream.Answer, err error
 }
 
 // unanswered is the refusal of a request that is no call and has no answer.
-func unanswered(err error) *refusal.Refusal {
+func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
+	if cause := upstream.CauseOf(err); cause != nil {
+		refused.Message, refused.RetryAfter, refused.Lasts = refusal.Sentence(cause.Text), cause.RetryAfter, cause.Lasts
+	} else if answer.Status >= http.StatusMultipleChoices {
+		refused.Message = fmt.Sprintf("the server answered with HTTP status %d.", answer.Status)
+	}
 	if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
 		refused.Message, refused.RetryAfter = limit.Error()+".", limit.RetryAfter
 	}

@@ -338,7 +338,7 @@ func (x *exchange) discover(ctx context.Context) {
 	if at := answer.SupportedVersions; at.Present() {
 		var said []string
 		if err := json.Unmarshal(at.Of(answer.Raw), &said); err != nil {
-			x.deps.Log.DebugContext(ctx, "server says in no readable way what it speaks", "server", x.server, "error", err)
+			x.deps.Log.DebugContext(ctx, "server says in no readable way what it speaks", "server", x.server)
 		}
 		both, err := json.Marshal(slices.DeleteFunc(x.spoken(), func(version string) bool { return !slices.Contains(said, version) }))
 		if err != nil { // they are texts of ours, so this can't be

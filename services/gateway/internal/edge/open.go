@@ -241,7 +241,7 @@ func (x *exchange) abandon(up *upstream.Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
 	if err := up.Close(ctx); err != nil {
-		x.deps.Log.DebugContext(ctx, "server did not end the session", "server", x.server, "error", err)
+		x.deps.Log.DebugContext(ctx, "server did not end the session", "server", x.server, "error", upstream.ForLog(err))
 	}
 }
 

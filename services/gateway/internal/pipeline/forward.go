@@ -31,11 +31,14 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	if err != nil {
 		result.Left = errors.Is(err, upstream.ErrLeft)
 		p.deps.Log.WarnContext(ctx, "call has no usable answer", "decision_id", a.ID, "server", a.Server, "code", enum.Given(attempt.Code(err)), "why", upstream.Why(answer, err))
-		p.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", a.ID, "error", err) // it may quote what a server wrote
+		p.deps.Log.DebugContext(ctx, "call has no usable answer", "decision_id", a.ID, "error", upstream.ForLog(err))
 		result.Answer = nil
 		result.Refusal = &refusal.Refusal{ID: a.ID, Code: attempt.Code(err), Message: attempt.Unusable(answer.Status, err), PolicyRevision: a.Decision.GetPolicyRevision()}
 		if errors.Is(err, upstream.ErrRests) {
 			result.Refusal.RetryAfter = upstream.Rest
+		}
+		if cause := upstream.CauseOf(err); cause != nil {
+			result.Refusal.RetryAfter, result.Refusal.Lasts = cause.RetryAfter, cause.Lasts
 		}
 		if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
 			result.Refusal.RetryAfter = limit.RetryAfter

@@ -29,6 +29,8 @@ type Refusal struct {
 	SessionKey policyv1.SessionKey
 	// PolicyRevision is the revision that judged; empty where none did.
 	PolicyRevision string
+	// Lasts reports whether the same call is refused until an operator changes something, whatever the code says.
+	Lasts bool
 	// Approval is the approval that the call waits for, or that refused it; nil
 	// where none did.
 	Approval *Approval
@@ -48,6 +50,9 @@ type Approval struct {
 // Retryable tells whether the same call may succeed later without anybody
 // changing anything.
 func (r *Refusal) Retryable() bool {
+	if r.Lasts {
+		return false
+	}
 	switch r.Code { //nolint:exhaustive // what is not named here stays refused until somebody acts
 	case commonv1.Code_CODE_RATE_LIMITED, commonv1.Code_CODE_BUDGET_EXCEEDED, commonv1.Code_CODE_LOOP_DETECTED:
 		return r.RetryAfter > 0

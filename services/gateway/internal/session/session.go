@@ -390,7 +390,7 @@ func (s *Store) remove(sess *Session) {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		if err := sess.Upstream.Close(ctx); err != nil {
-			s.log.DebugContext(ctx, "server did not end the session", "server", sess.Key.Server, "error", err)
+			s.log.DebugContext(ctx, "server did not end the session", "server", sess.Key.Server, "error", upstream.ForLog(err))
 		}
 	})
 }

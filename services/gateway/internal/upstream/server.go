@@ -2,15 +2,11 @@ package upstream
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net"
 	"net/http"
 	"strconv"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -32,7 +28,7 @@ type Server struct {
 	// network is how it is reached, as it is measured.
 	network   string
 	health    *health
-	lastError atomic.Pointer[string]
+	lastError atomic.Pointer[failure]
 	waiting   *quota.Quota
 }
 
@@ -75,14 +71,22 @@ func (s *Server) StartingSince() time.Time {
 	return time.Time{}
 }
 
-// LastError says why the last request had no usable answer; empty where it had
-// one, or none was made. It is the same for every principal's eyes: it holds
-// nothing that a server wrote, and nothing of a request.
+// LastError says why the last request had no usable answer; empty if it had one, or none was made. It holds nothing of
+// a request and, of the server's own words, what a [CauseError] may hold.
 func (s *Server) LastError() string {
-	if said := s.lastError.Load(); said != nil {
-		return *said
+	if last := s.lastError.Load(); last != nil {
+		return last.text
 	}
 	return ""
+}
+
+// LastErrorInDetail is LastError as operators of the home tenant may read it, who are told what a program has said.
+func (s *Server) LastErrorInDetail() string {
+	last := s.lastError.Load()
+	if last == nil || last.detail == "" {
+		return s.LastError()
+	}
+	return last.text + ": " + last.detail
 }
 
 // Open opens a session for a principal with this hello, in the trace of ctx, and returns
@@ -119,47 +123,47 @@ func versionOf(a Answer) string {
 // Close ends every session and waits for what was started.
 func (s *Server) Close() error { return s.transport.Close() }
 
-// Why says why a request has no usable answer, in words that are ours alone: the
-// error's own may quote what a server wrote.
-func Why(a Answer, err error) string {
-	said := ClassOf(err).Error()
+// Why says why a request has no usable answer, in words that every caller may know: the error's own may quote what a
+// server wrote.
+func Why(a Answer, err error) string { return why(a, err).text }
+
+func why(a Answer, err error) failure {
+	class := ClassOf(err).Error()
 	if full := quota.Why(err); full != "" {
-		return full
+		return failure{text: full}
 	}
 	for _, own := range []error{ErrRests, ErrBusy, ErrOneSession} {
 		if errors.Is(err, own) {
-			return own.Error()
+			return failure{text: own.Error()}
 		}
 	}
 	if limit, ok := errors.AsType[*LimitError](err); ok {
-		return limit.Error()
+		return failure{text: limit.Error()}
 	}
 	if errors.Is(err, room.ErrFull) {
-		return "its answer found no room: others are read, or sent, too slowly, or there are too many at once"
+		return failure{text: "its answer found no room: others are read, or sent, too slowly, or there are too many at once"}
 	}
 	if errors.Is(err, intake.ErrSlow) {
-		return said + ": it sent a large one too slowly"
+		return failure{text: class + ": it sent a large one too slowly"}
 	}
 	if errors.Is(err, ErrSessionLost) {
-		return said + ": " + ErrSessionLost.Error() + " (HTTP status " + strconv.Itoa(a.Status) + "), so its client's session ends"
+		return failure{text: class + ": " + ErrSessionLost.Error() + " (HTTP status " + strconv.Itoa(a.Status) + "), so its client's session ends"}
+	}
+	if cause := CauseOf(err); cause != nil {
+		return failure{text: cause.Text, detail: cause.Detail}
 	}
 	if wrong := WhatIsWrong(err); wrong != "" && a.Status < http.StatusMultipleChoices {
-		return said + ": " + wrong
+		return failure{text: class + ": " + wrong}
 	}
 	if a.Status >= http.StatusMultipleChoices {
-		return fmt.Sprintf("%s: HTTP status %d", said, a.Status)
+		return failure{text: fmt.Sprintf("%s: HTTP status %d", class, a.Status)}
 	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return said + ": there is no such file"
+	if known := Network(err); known != "" {
+		return failure{text: class + ": " + known}
 	}
-	if number, ok := errors.AsType[syscall.Errno](err); ok {
-		return said + ": " + number.Error()
-	}
-	if _, ok := errors.AsType[*net.DNSError](err); ok {
-		return said + ": its host name was not resolved"
-	}
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return said + ": its certificate can't be verified"
-	}
-	return said
+	return failure{text: class}
 }
+
+// failure is why a request had no usable answer: what every caller may know, and what operators of the home tenant may
+// know beside it.
+type failure struct{ text, detail string }

@@ -74,7 +74,7 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	}
 	if err != nil { // its class is that of another message: this one was not sent
-		return Answer{}, fmt.Errorf("%w: open the session: %s", ErrNeverSent, err) //nolint:errorlint // see above
+		return Answer{}, Recast(ErrNeverSent, "open the session", err)
 	}
 	answer, err := s.server.watch(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
 	if errors.Is(err, ErrSessionLost) {
@@ -216,7 +216,7 @@ func (s *Server) watch(ctx context.Context, method string, request func() (Answe
 		s.lastError.Store(nil)
 	case errors.Is(context.Cause(ctx), context.Canceled), isOurs(err):
 	default:
-		s.lastError.Store(new(Why(answer, err)))
+		s.lastError.Store(new(why(answer, err)))
 	}
 	return answer, err
 }

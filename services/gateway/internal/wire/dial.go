@@ -3,6 +3,9 @@ package wire
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -28,11 +31,63 @@ const (
 	receiveBuffer = 128 << 10
 )
 
+// Options are how a server is reached beside its address. The zero value is: directly, with the certificates of the
+// system.
+type Options struct {
+	// Proxy is the http or https URL of a proxy that is asked by CONNECT, with its credentials; nil for none.
+	Proxy *url.URL
+	// Roots are the certificates that are trusted in place of the system's, of an https proxy too; nil for those.
+	Roots *x509.CertPool
+}
+
 // New returns what carries requests to one configured endpoint, and closes what nobody
 // uses where it is asked to. It refuses addresses that no configuration can
-// mean: link-local ones, and those of private networks behind a public name.
-func New(u *url.URL) *Wire {
+// mean: link-local ones, and those of private networks behind a public name. By way of a proxy that holds of the proxy's
+// address, and of the endpoint's if that is written as one: its name is resolved by the proxy. Errors: a proxy for an
+// endpoint that speaks no TLS, whose requests the proxy could read, and an endpoint at such an address.
+func New(u *url.URL, opts Options) (*Wire, error) {
+	if opts.Proxy == nil {
+		return direct(u, opts), nil
+	}
+	if u.Scheme != "https" {
+		return nil, errors.New("a proxy is asked by CONNECT alone, for https")
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
+		if err := checkAddress(u.Hostname(), netip.AddrPortFrom(ip, 443).String(), true); err != nil {
+			return nil, err
+		}
+	}
+	rest := newTransport(opts.Proxy.Hostname())
+	rest.Proxy = http.ProxyURL(opts.Proxy)
+	rest.OnProxyConnectResponse = func(_ context.Context, _ *url.URL, _ *http.Request, answer *http.Response) error {
+		if answer.StatusCode != http.StatusOK {
+			return &ProxyError{Status: answer.StatusCode}
+		}
+		return nil
+	}
+	rest.TLSClientConfig = trusting(opts.Roots)
+	return &Wire{rest: rest}, nil
+}
+
+// A ProxyError says that a proxy was asked for a way to a server, and gave none.
+type ProxyError struct {
+	// Status is the HTTP status of its answer.
+	Status int
+}
+
+// Error implements error.
+func (e *ProxyError) Error() string { return fmt.Sprintf("the proxy answered %d", e.Status) }
+
+func trusting(roots *x509.CertPool) *tls.Config {
+	if roots == nil {
+		return nil
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
+}
+
+func direct(u *url.URL, opts Options) *Wire {
 	w := &Wire{rest: newTransport(u.Hostname())}
+	w.rest.TLSClientConfig = trusting(opts.Roots)
 	if u.Scheme == "http" {
 		w.addr = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80"))
 	}

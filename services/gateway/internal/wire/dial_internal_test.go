@@ -1,6 +1,12 @@
 package wire
 
-import "testing"
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+)
 
 // SSRF: where a configured name leads is decided at dial, on the address itself.
 func TestCheckAddress(t *testing.T) {
@@ -64,6 +70,52 @@ func TestCheckAddress(t *testing.T) {
 				t.Errorf("let through %s, want %s", got, tt.want)
 			}
 		})
+	}
+}
+
+// A proxy is asked for nothing that is not encrypted for its server, and not for an address that no configuration can
+// mean.
+func TestNew_ProxyForHTTPSAlone(t *testing.T) {
+	t.Parallel()
+	proxy, err := url.Parse("http://user:secret@127.0.0.1:3128")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for target, want := range map[string]bool{
+		"https://mcp.example.com/mcp": true, "https://10.0.0.7:8443/mcp": true, "https://127.0.0.1/mcp": true,
+		"http://mcp.example.com/mcp": false, "https://169.254.169.254/mcp": false, "https://[fe80::1]/mcp": false, "https://0.0.0.0/mcp": false,
+		"https://[::ffff:169.254.169.254]/mcp": false, "https://224.0.0.1/mcp": false,
+	} {
+		u, err := url.Parse(target)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := New(u, Options{Proxy: proxy}); (err == nil) != want {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+}
+
+// The address of the proxy is held to what the address of a server is.
+func TestNew_ProxyAtALinkLocalAddressIsNotDialled(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"http://169.254.169.254:3128", "http://[fe80::1]:3128", "https://0.0.0.0:3128"} {
+		proxy, err := url.Parse(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		target := &url.URL{Scheme: "https", Host: "mcp.example.com", Path: "/mcp"}
+		w, err := New(target, Options{Proxy: proxy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, err := NewHead(&http.Request{Method: http.MethodPost, URL: target, Header: make(http.Header)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp, err := w.Send(t.Context(), head, nil, []byte("{}")); !errors.Is(err, ErrNeverSent) || !strings.Contains(err.Error(), "where no server is reached") {
+			t.Errorf("%s: %v, %v", at, resp, err)
+		}
 	}
 }
 

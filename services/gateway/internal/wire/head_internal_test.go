@@ -91,7 +91,7 @@ func TestNoFieldHoldsALineEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{"a\nb", "a\rb", "a\x00b"} {
-		if resp, err := New(u).Send(t.Context(), head, []Field{{Name: "F", Value: bad}}, []byte("{}")); !errors.Is(err, ErrNeverSent) || !strings.Contains(err.Error(), "the field F") {
+		if resp, err := direct(u, Options{}).Send(t.Context(), head, []Field{{Name: "F", Value: bad}}, []byte("{}")); !errors.Is(err, ErrNeverSent) || !strings.Contains(err.Error(), "the field F") {
 			t.Errorf("%q was sent: %v, %v", bad, resp, err)
 		}
 	}

@@ -37,7 +37,7 @@ func (t *tool) demoServer() *cobra.Command {
 		Short: "Serve the demo MCP server by itself, to put the mesh in front of it",
 		Args:  args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
-			log := app.NewLog(t.errOut, "demo", false)
+			log := app.NewLog(t.errOut, "demo", false, slog.LevelInfo)
 			server, err := newDemo(log)
 			if err != nil {
 				return err

@@ -265,15 +265,16 @@ func (t *tool) examineAsAgent(ctx context.Context, f *config.File, s *gatewayv1.
 	defer cancel()
 	n, more, err := t.listAs(listing, f, s.GetName(), secret)
 	if err != nil {
-		if since := t.startingSince(ctx, f, s.GetName()); since != nil {
+		s = t.statusNow(ctx, f, s)
+		if since := s.GetStartingSince(); since != nil {
 			return starting(of, since)
 		}
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return symptom{stateProblem, of, fmt.Sprintf("it gave no answer within %v", serverTimeout) + lastError(s), "the gateway's log says more"}
+		return symptom{stateProblem, of, fmt.Sprintf("it gave no answer within %v", serverTimeout) + lastError(s), wayOut(s)}
 	case err != nil:
-		return symptom{stateProblem, of, err.Error() + lastError(s), "the gateway's log says more"}
+		return symptom{stateProblem, of, err.Error() + lastError(s), wayOut(s)}
 	case n == 0 && more == "":
 		return symptom{stateWarning, of, "the agent sees no tool of it", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for it"}
 	default:
@@ -281,21 +282,21 @@ func (t *tool) examineAsAgent(ctx context.Context, f *config.File, s *gatewayv1.
 	}
 }
 
-// startingSince asks the gateway since when the program of a server is starting; nil if none is.
-func (t *tool) startingSince(ctx context.Context, f *config.File, server string) *timestamppb.Timestamp {
+// statusNow asks the gateway how a server is by now; what was known before if it does not say.
+func (t *tool) statusNow(ctx context.Context, f *config.File, before *gatewayv1.ServerStatus) *gatewayv1.ServerStatus {
 	own := *t // others ask at the same time
 	ctx, cancel := ask(ctx)
 	defer cancel()
 	now, err := own.gatewayStatus(ctx, f)
 	if err != nil {
-		return nil
+		return before
 	}
 	for _, s := range now.GetServers() {
-		if s.GetName() == server {
-			return s.GetStartingSince()
+		if s.GetName() == before.GetName() {
+			return s
 		}
 	}
-	return nil
+	return before
 }
 
 func starting(of string, since *timestamppb.Timestamp) symptom {
@@ -303,6 +304,14 @@ func starting(of string, since *timestamppb.Timestamp) symptom {
 		stateWarning, of, "its program is still starting, for " + startingFor(since.AsTime()),
 		"look again in a while: the first start of an npx server installs it",
 	}
+}
+
+// wayOut is where more is to be learned of a server that does not answer; empty if the cause says all.
+func wayOut(s *gatewayv1.ServerStatus) string {
+	if s.GetTransport() != "stdio" {
+		return ""
+	}
+	return "log.level: debug, or --log-level debug, has the mesh log what the program writes to standard error"
 }
 
 func lastError(s *gatewayv1.ServerStatus) string {

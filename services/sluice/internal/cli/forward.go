@@ -31,7 +31,7 @@ Bytes are passed on as they come: TLS begins and ends elsewhere.`,
 		Hidden: true,
 		Args:   args(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
-			log := app.NewLog(t.errOut, "forward", false)
+			log := app.NewLog(t.errOut, "forward", false, slog.LevelInfo)
 			proxy := &tcpproxy.Proxy{ListenFunc: func(network, address string) (net.Listener, error) {
 				lis, err := new(net.ListenConfig).Listen(c.Context(), network, address)
 				if err != nil {

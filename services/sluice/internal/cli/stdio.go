@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,7 +132,7 @@ func (t *tool) runStdio(ctx context.Context, server string) error {
 	if err != nil {
 		return err
 	}
-	cfg := relay.Config{URL: t.edgeURL(f, server), Token: token, Client: client, Log: app.NewLog(t.errOut, "stdio", false)}
+	cfg := relay.Config{URL: t.edgeURL(f, server), Token: token, Client: client, Log: app.NewLog(t.errOut, "stdio", false, slog.LevelInfo)}
 	to := io.Writer(os.Stdout)
 	if term.IsTerminal(int(os.Stdout.Fd())) { // where somebody reads, and no program
 		to = t.out

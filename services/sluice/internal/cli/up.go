@@ -31,7 +31,7 @@ const startTimeout = 10 * time.Second
 const demoName = "demo"
 
 func (t *tool) up() *cobra.Command {
-	var listen, grpc string
+	var listen, grpc, level string
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run the whole mesh in one process",
@@ -46,9 +46,15 @@ terminal, name the file with --config. Other commands than up and config check d
 not look for it.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
+			if _, err := config.ParseLogLevel(level); level != "" && err != nil {
+				return usageError{fmt.Errorf("--log-level: %w", err)}
+			}
 			f, found, err := t.loadHere()
 			if err != nil {
 				return err
+			}
+			if level != "" {
+				f.Log.Level = level
 			}
 			if f.Apart() {
 				return errors.New("the configuration gives addresses to roles: start each role by its own program, or take `roles` out to run them in one process")
@@ -71,12 +77,13 @@ not look for it.`,
 	}
 	c.Flags().StringVar(&listen, "listen", "", "the address of MCP (default 127.0.0.1:8080)")
 	c.Flags().StringVar(&grpc, "grpc", "", "the address of gRPC (default 127.0.0.1:9090)")
+	c.Flags().StringVar(&level, "log-level", "", "the lowest level that is logged: debug, info, warn or error (default info)")
 	return c
 }
 
 func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err error) {
 	app.Tune()
-	log := app.NewLog(t.errOut, "sluice", true)
+	log := app.NewLog(t.errOut, "sluice", true, f.LogLevel())
 	held, err := datadir.Open(f.Path(f.Data), "") // before anything is made in it
 	if err != nil {
 		return err

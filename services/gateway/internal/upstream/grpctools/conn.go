@@ -187,7 +187,7 @@ func (c *conn) tell(ctx context.Context, text []byte, req upstream.Request, even
 	}
 	message, err := intake.Message(ctx, text, c.transport.clean, req.Room)
 	if err != nil {
-		c.transport.log.DebugContext(ctx, "progress of a call was dropped", "server", c.transport.cfg.Name, "error", err)
+		c.transport.log.DebugContext(ctx, "progress of a call was dropped", "server", c.transport.cfg.Name, "error", upstream.ForLog(err))
 		return
 	}
 	events(message.Raw)

@@ -167,7 +167,7 @@ func (c *conn) process(ctx context.Context) (*process, error) {
 	case errors.Is(err, upstream.ErrNeverSent):
 		return nil, err
 	default:
-		return nil, fmt.Errorf("%w: %s", upstream.ErrNeverSent, err) //nolint:errorlint // the class of a failed start is not that of the message
+		return nil, upstream.Recast(upstream.ErrNeverSent, "there is no process", err) // the class of a failed start is not that of the message
 	}
 }
 

@@ -31,7 +31,7 @@ func TestStdioSaysWhyAServerDoesNotStart(t *testing.T) {
 	command := func(words ...string) func(*stdio.Config) {
 		return func(c *stdio.Config) { c.Command, c.Path = words, "relative:"+folder }
 	}
-	hasty := func(c *stdio.Config) { c.HandshakeTimeout = 300 * time.Millisecond }
+	hasty := func(c *stdio.Config) { c.Start = 300 * time.Millisecond }
 	for name, c := range map[string]struct {
 		role string
 		edit func(*stdio.Config)
@@ -73,8 +73,21 @@ func TestStdioWaitsForAServerNoLongerThanItsCaller(t *testing.T) {
 	r := newRig(t, "mute", nil)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, _, err := r.Open(ctx, ana, hello(1)); !errors.Is(err, upstream.ErrTimeout) {
-		t.Errorf("the error is %v, want ErrTimeout", err)
+	_, _, err := r.Open(ctx, ana, hello(1))
+	if cause := upstream.CauseOf(err); !errors.Is(err, upstream.ErrNeverSent) || cause == nil || cause.Text != "the server is still starting" || cause.RetryAfter <= 0 {
+		t.Errorf("the error is %v, want that it is still starting", err)
+	}
+}
+
+// A caller whose client ends at the same time is told before that.
+func TestStdio_CallerIsToldBeforeItsDeadlineThatAServerStarts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, "mute", nil)
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	_, _, err := r.Open(ctx, ana, hello(1))
+	if upstream.CauseOf(err) == nil || ctx.Err() != nil {
+		t.Errorf("the error is %v, and the context %v", err, ctx.Err())
 	}
 }
 

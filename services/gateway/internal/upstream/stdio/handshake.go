@@ -40,8 +40,7 @@ func greetingOf(hello *gate.Message, known *era) greeting {
 // handshake greets a process that was just started. If it fails, the process has ended when handshake
 // returns. The answer is kept for as long as the process lives, so there is no room for a large one.
 func (p *process) handshake(with greeting) error {
-	limit := p.server.cfg.HandshakeTimeout
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	ctx, cancel := p.starting.begin(p.server.cfg.Start)
 	defer cancel()
 	hello := with.first
 	answer, err := p.hail(ctx, hello)
@@ -54,14 +53,18 @@ func (p *process) handshake(with greeting) error {
 	}
 	switch {
 	case errors.Is(err, upstream.ErrTimeout):
-		p.end(fmt.Errorf("it did not answer %s within %s", hello.Method, limit))
+		p.end(fmt.Errorf("it did not answer %s within %s of its start (servers.%s.stdio.start)", hello.Method, p.starting.lasted(p.server.cfg.Start), p.server.cfg.Name))
 	case err != nil:
-		p.end(fmt.Errorf("it gave no usable answer to %s: %w", hello.Method, err))
+		p.end(&upstream.CauseError{
+			Text: "it gave no usable answer to " + hello.Method, Err: fmt.Errorf("it gave no usable answer to %s: %w", hello.Method, err),
+		})
 	case answer.Error.Present(), refuses(hello, answer):
 		p.server.era.Store(nil)
 		err = upstream.ErrNoAnswer
-		refusal := p.server.clean.Log(string(answer.Error.Of(answer.Raw)))
-		p.end(fmt.Errorf("it refused %s: %s", hello.Method, printable(refusal, refusalKept)))
+		refusal := upstream.Escaped(p.server.clean.Log(string(answer.Error.Of(answer.Raw))), refusalKept)
+		p.end(&upstream.CauseError{
+			Text: "it refused " + hello.Method, Detail: refusal, Err: fmt.Errorf("it refused %s: %s", hello.Method, refusal),
+		})
 	case hello.Method == mcp.MethodDiscover:
 		p.greeting, p.hello = with, answer
 		p.modern.Store(true)

@@ -192,11 +192,15 @@ func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*proce
 	}
 	start := h.start
 	s.mu.Unlock()
+	late, stop := beforeDeadline(ctx)
+	defer stop()
 	select {
 	case <-start.done:
 		return start.proc, start.err
+	case <-late:
+		return nil, s.starting(nil)
 	case <-ctx.Done():
-		return nil, s.gaveUp(ctx)
+		return nil, s.starting(ctx)
 	}
 }
 
@@ -211,8 +215,7 @@ func (s *transport) begin(h *host, with greeting) error {
 		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
 	}
 	if wait := h.pause() - since; wait > 0 {
-		return fmt.Errorf("%w: server %q keeps ending soon after its start and may start again in %s; last: %s",
-			upstream.ErrNeverSent, s.cfg.Name, wait.Round(time.Millisecond), h.lastEnd())
+		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, s.pausing(h, wait))
 	}
 	if since < steadyAfter {
 		h.quick++
@@ -229,7 +232,7 @@ func (s *transport) begin(h *host, with greeting) error {
 		if old != nil {
 			<-old.done // two processes must not meet in one folder
 		}
-		s.finish(h, s.bringUp(h, with))
+		s.finish(h, s.startNext(h, with))
 	})
 	return nil
 }
@@ -242,15 +245,33 @@ func (h *host) pause() time.Duration {
 	return startInterval << min(h.quick-quickStarts, doublings)
 }
 
-// lastEnd says why the process is not there any more.
-func (h *host) lastEnd() string {
+// pausing says that a server is not started yet, because it kept ending.
+func (s *transport) pausing(h *host, wait time.Duration) error {
+	last := errors.New("it is still ending")
 	switch {
 	case h.failure != nil:
-		return h.failure.Error()
+		last = h.failure
 	case h.proc != nil && h.proc.isDone():
-		return h.proc.cause.Error()
-	default:
-		return "it is still ending"
+		last = h.proc.cause
+	}
+	out := &upstream.CauseError{Text: "it keeps ending soon after its start", RetryAfter: wait}
+	if cause := upstream.CauseOf(last); cause != nil {
+		out.Text, out.Detail = out.Text+"; last: "+cause.Text, cause.Detail
+	}
+	out.Err = fmt.Errorf("server %q keeps ending soon after its start and may start again in %s; last: %s",
+		s.cfg.Name, wait.Round(time.Millisecond), last) //nolint:errorlint // it says nothing of the message at hand
+	return out
+}
+
+// notStarted says that a process could not be started.
+func (s *transport) notStarted(err error) error {
+	text := "its program can't be started"
+	if known := upstream.Network(err); known != "" {
+		text += ": " + known
+	}
+	return &upstream.CauseError{
+		Text: text, Detail: upstream.Escaped(s.clean.Log(err.Error()), tailKept),
+		Err: fmt.Errorf("start server %q: %w", s.cfg.Name, err),
 	}
 }
 
@@ -259,7 +280,7 @@ func (s *transport) bringUp(h *host, with greeting) error {
 	p, err := s.launch(h)
 	if err != nil {
 		s.log.WarnContext(context.Background(), "server not started", "error", err)
-		return fmt.Errorf("%w: start server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
+		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, s.notStarted(err))
 	}
 	s.mu.Lock()
 	h.proc = p

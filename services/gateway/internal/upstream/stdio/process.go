@@ -47,6 +47,8 @@ type process struct {
 	replies chan []byte
 	piping  sync.WaitGroup
 	spoken  stderrTail
+	// starting is the time that the process has for its start.
+	starting startTime
 	// group is the process with all that it starts, and disk its private folder.
 	group *proclimit.Group
 	disk  *disk
@@ -245,7 +247,10 @@ func (p *process) drain() {
 func (p *process) bury(state *os.ProcessState) {
 	how := p.reason
 	if how == nil {
-		how = fmt.Errorf("it ended by itself, %s after its start (%s)", time.Since(p.started).Round(time.Millisecond), state)
+		how = &upstream.CauseError{
+			Text: fmt.Sprintf("it ended, %s", state), Detail: p.spoken.line(),
+			Err: fmt.Errorf("it ended by itself, %s after its start (%s)", time.Since(p.started).Round(time.Millisecond), state),
+		}
 	}
 	p.cause = p.describe(how)
 	level := slog.LevelWarn
@@ -260,15 +265,22 @@ func (p *process) bury(state *os.ProcessState) {
 	close(p.done)
 }
 
-// describe returns an error that says how the process ended, with the names of
-// the server and the program and with what it said last. It wraps nothing: what
-// is known of one request, err's cause, says nothing about the others.
+// describe returns an error that says how the process ended, with the names of the server and the program and with what
+// it said last. What is known of one request, the cause of err, says nothing of the others.
 func (p *process) describe(err error) error {
 	text := ""
 	if n := p.drops[dropMalformed]; n > 0 {
 		text = fmt.Sprintf("; %d lines of its standard output were no messages", n)
 	}
-	return fmt.Errorf("server %q (%s): %w%s%s", p.server.cfg.Name, p.server.cfg.Command[0], err, text, p.spoken.last())
+	out := &upstream.CauseError{Text: err.Error(), Detail: p.spoken.line()}
+	if cause := upstream.CauseOf(err); cause != nil {
+		out.Text = cause.Text
+		if cause.Detail != "" {
+			out.Detail = cause.Detail
+		}
+	}
+	out.Err = fmt.Errorf("server %q (%s): %w%s%s", p.server.cfg.Name, p.server.cfg.Command[0], err, text, p.spoken.last())
+	return out
 }
 
 // end ends the process; it does not wait.

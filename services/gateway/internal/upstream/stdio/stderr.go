@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
 const (
@@ -28,13 +28,13 @@ const (
 
 // listen reads the process's standard error until it ends.
 func (p *process) listen() {
-	r := bufio.NewReaderSize(p.stderr, stderrRead)
+	r := bufio.NewReaderSize(noting{p.stderr, p.starting.wrote}, stderrRead)
 	quota := rate{max: stderrRate, per: time.Second}
 	skipped := 0
 	for {
 		line, err := firstOfLine(r)
 		if len(line) > 0 {
-			text := printable(p.server.clean.Log(string(line)), stderrKept)
+			text := upstream.Escaped(p.server.clean.Log(string(line)), stderrKept)
 			p.spoken.add(text)
 			if quota.allow(time.Now(), 1) {
 				p.log.DebugContext(context.Background(), "server wrote to standard error", "line", text, "skipped_before", skipped)
@@ -62,29 +62,6 @@ func firstOfLine(r *bufio.Reader) ([]byte, error) {
 	return line, err
 }
 
-// printable returns text with all that could forge or garble a record escaped,
-// and with at most limit bytes or a little more where the last one is escaped.
-func printable(text string, limit int) string {
-	var b strings.Builder
-	for i, size := 0, 0; i < len(text); i += size {
-		if b.Len() >= limit {
-			b.WriteString("...")
-			break
-		}
-		var r rune
-		r, size = utf8.DecodeRuneInString(text[i:])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			b.WriteString(`\x` + strconv.FormatUint(uint64(text[i]), 16))
-		case unicode.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
-		}
-	}
-	return b.String()
-}
-
 // stderrTail keeps the last lines of standard error. It is safe for concurrent
 // use.
 type stderrTail struct {
@@ -98,7 +75,7 @@ func (t *stderrTail) add(line string) {
 	if len(t.lines) == tailLines {
 		t.lines = append(t.lines[:0], t.lines[1:]...)
 	}
-	t.lines = append(t.lines, printable(line, tailKept))
+	t.lines = append(t.lines, upstream.Escaped(line, tailKept))
 }
 
 // last returns the lines as the end of a sentence; empty if there are none.
@@ -109,6 +86,18 @@ func (t *stderrTail) last() string {
 		return ""
 	}
 	return `; it wrote last: "` + strings.Join(t.lines, `" "`) + `"`
+}
+
+// line returns the last line that is not blank; empty if there is none.
+func (t *stderrTail) line() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, line := range slices.Backward(t.lines) {
+		if strings.TrimSpace(line) != "" {
+			return line
+		}
+	}
+	return ""
 }
 
 // rate allows max things in each stretch of time. It is for one goroutine.

@@ -66,9 +66,9 @@ type Config struct {
 	Recycle int
 	// Limits are what one process may take; the zero value means [DefaultLimits].
 	Limits Limits
-	// HandshakeTimeout bounds the time from a start to the answer to initialize;
-	// 0 means 30 s.
-	HandshakeTimeout time.Duration
+	// Start bounds the time from a start to the answer to initialize. 0 means 60 s and longer, up to 10 min, while the
+	// process writes to standard error.
+	Start time.Duration
 	// WriteTimeout is how long a process may leave a message unread before it is
 	// ended; 0 means 10 s.
 	WriteTimeout time.Duration
@@ -97,6 +97,8 @@ type Deps struct {
 	Sandbox *sandbox.Sandbox
 	// Limiter holds them to their limits.
 	Limiter *proclimit.Limiter
+	// Installs lets one installation of a package run at a time, of all servers; nil: of this one.
+	Installs *Installs
 }
 
 // New returns a server that is run as child processes. None is started
@@ -141,12 +143,16 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 	if path, ok := cfg.Env["PATH"]; ok {
 		cfg.Env["PATH"] = present(path)
 	}
-	cfg.HandshakeTimeout = cmp.Or(cfg.HandshakeTimeout, 30*time.Second)
 	cfg.WriteTimeout = cmp.Or(cfg.WriteTimeout, 10*time.Second)
 	cfg.IdleTimeout = cmp.Or(cfg.IdleTimeout, 5*time.Minute)
 	cfg.MaxProcesses = cmp.Or(cfg.MaxProcesses, 256)
 	cfg.MaxMessage = cmp.Or(cfg.MaxMessage, upstream.MaxMessage)
+	if deps.Installs == nil {
+		deps.Installs = new(Installs)
+	}
+	closing, stop := context.WithCancelCause(context.Background())
 	return &transport{
+		closing: closing, stop: stop, installs: deps.Installs, installed: packageOf(cfg.Command),
 		cfg:   cfg,
 		log:   deps.Log.With("server", cfg.Name),
 		box:   deps.Sandbox,
@@ -178,7 +184,7 @@ func (c *Config) check() error {
 		return fmt.Errorf("private folders need a root, but %q is not an absolute path", c.WorkRoot)
 	case c.Dir != "" && len(c.Remove) > 0:
 		return errors.New("files are removed from private folders alone")
-	case min(c.HandshakeTimeout, c.WriteTimeout, c.IdleTimeout) < 0:
+	case min(c.Start, c.WriteTimeout, c.IdleTimeout) < 0:
 		return errors.New("a timeout is negative")
 	case c.Limits != Limits{} && (c.Limits.Tasks < 1 || c.Limits.Memory < 1 || c.Limits.Disk < 1):
 		return errors.New("a limit is not positive")
@@ -212,6 +218,12 @@ type transport struct {
 	room    *room.Room
 	running sync.WaitGroup
 	upstream.ListChanged
+	// closing ends when the transport is closed, which stop does.
+	closing context.Context //nolint:containedctx // it is the transport's own
+	stop    context.CancelCauseFunc
+	// installed is the package that a start may install; empty where it installs none.
+	installs  *Installs
+	installed string
 	// era is what the server was found to speak; nil while that is not known.
 	era atomic.Pointer[era]
 
@@ -273,6 +285,7 @@ func (s *transport) otherEra(known *era, hello *gate.Message) (upstream.Conn, up
 func (s *transport) Close() error {
 	s.mu.Lock()
 	s.closed = true
+	s.stop(upstream.ErrShutdown)
 	for _, h := range s.hosts {
 		h.stopIdle()
 		if h.proc != nil {

@@ -117,7 +117,7 @@ func (c *conn) reply(ctx context.Context, m *gate.Answer, state *agreed) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	if err := c.notify(ctx, own.Request("", nil), state); err != nil {
-		c.server.log.DebugContext(ctx, "server's request not answered", "server", c.server.name, "error", err)
+		c.server.log.DebugContext(ctx, "server's request not answered", "server", c.server.name, "error", upstream.ForLog(err))
 	}
 }
 

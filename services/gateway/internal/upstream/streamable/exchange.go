@@ -56,7 +56,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	}
 	state, err = c.reopen(ctx, state, req.Room)
 	if err != nil { // its class is that of another message: bytes of this one have left
-		return answer, fmt.Errorf("%w: %s forgot the session, and there is no new one: %s", upstream.ErrNoAnswer, c.server.name, err) //nolint:errorlint // see above
+		return answer, upstream.Recast(upstream.ErrNoAnswer, c.server.name+" forgot the session, and there is no new one", err)
 	}
 	answer, err = c.exchange(ctx, req, state, events)
 	if errors.Is(err, upstream.ErrNeverSent) { // this time; bytes of the first sending have left
@@ -135,6 +135,7 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*
 
 // neverSent is what is known of a message that was not sent.
 func (s *Transport) neverSent(err error) error {
+	err = s.unreached(err)
 	if errors.Is(err, wire.ErrUnreached) {
 		return fmt.Errorf("%w: %w: %s: %w", upstream.ErrNeverSent, upstream.ErrUnreached, s.name, err)
 	}
@@ -213,7 +214,7 @@ func (c *conn) unusable(resp *http.Response, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		what = upstream.ErrTimeout
 	}
-	return fmt.Errorf("%w: %s answered %d: %w", what, c.server.name, resp.StatusCode, err)
+	return c.server.caused(resp, fmt.Errorf("%w: %s answered %d: %w", what, c.server.name, resp.StatusCode, err))
 }
 
 // closer ends the reading of a body, whoever waits for it.

@@ -106,7 +106,7 @@ func (c *legacy) Request(ctx context.Context, req upstream.Request, events func(
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %s", upstream.ErrNeverSent, upstream.ErrUnreached, c.server.name)
 	}
 	if err != nil { // its class is that of another message: this one was not sent
-		return upstream.Answer{}, fmt.Errorf("%w: %s has no stream: %s", upstream.ErrNeverSent, c.server.name, err) //nolint:errorlint // see above
+		return upstream.Answer{}, upstream.Recast(upstream.ErrNeverSent, c.server.name+" has no stream", err)
 	}
 	return l.request(ctx, req, events)
 }

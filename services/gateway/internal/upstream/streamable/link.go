@@ -77,7 +77,8 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 		if resp.StatusCode == http.StatusOK || (upstream.Answer{Status: resp.StatusCode}).Refuses() {
 			why = errNotOlder
 		}
-		return nil, errors.Join(fmt.Errorf("%w: %w: %s answered %d to who wants a stream", upstream.ErrNeverSent, why, s.name, resp.StatusCode), resp.Body.Close())
+		err := fmt.Errorf("%w: %w: %s answered %d to who wants a stream", upstream.ErrNeverSent, why, s.name, resp.StatusCode)
+		return nil, errors.Join(s.caused(resp, err), resp.Body.Close())
 	}
 	l.cookies.take(resp.Header)
 	stream := &eventReader{data: intake.New(l.all, l.has, upstream.MaxMessage), begun: time.Now()}
@@ -200,7 +201,7 @@ func (l *link) answer() {
 		case reply := <-l.replies:
 			ctx, cancel := context.WithTimeout(l.all, replyTimeout)
 			if err := l.send(ctx, reply, reply.Body()); err != nil {
-				l.server.log.DebugContext(ctx, "server's request not answered", "server", l.server.name, "error", err)
+				l.server.log.DebugContext(ctx, "server's request not answered", "server", l.server.name, "error", upstream.ForLog(err))
 			}
 			cancel()
 		}
@@ -232,7 +233,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 		l.end(errLost) // the server knows the session no longer, whatever its stream does
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		return fmt.Errorf("%w: %s answered %d", upstream.ErrNoAnswer, l.server.name, resp.StatusCode)
+		return l.server.caused(resp, fmt.Errorf("%w: %s answered %d", upstream.ErrNoAnswer, l.server.name, resp.StatusCode))
 	}
 	return nil
 }

@@ -4,12 +4,14 @@ package streamable
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -32,6 +34,13 @@ type Config struct {
 	URL string
 	// Headers are sent with every request, references resolved.
 	Headers map[string]string
+	// Proxy is the http or https URL of a proxy by which an https server is reached, with its credentials; empty for
+	// none.
+	Proxy string
+	// CA is a PEM file with the certificates that are trusted in place of the system's; empty for those.
+	CA string
+	// ProxyHint is what is said if an https server is not reached, because a proxy may be meant; may be empty.
+	ProxyHint string
 	// Secrets are values that no answer is to hold; those of at least 8 bytes are
 	// blotted out of it.
 	Secrets []string
@@ -48,6 +57,8 @@ const (
 // Transport reaches one server. Nothing that a client sent goes into its headers.
 type Transport struct {
 	name string
+	// hint is what to do if it is not reached; may be empty.
+	hint string
 	// post and remove are the heads of messages, and of the ends of sessions, and get of streams.
 	post, remove, get *wire.Head
 	// url and headers are those that are configured, for the places that older servers name.
@@ -98,8 +109,15 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	}
 	cookie := headers.Get("Cookie") // which has one field, with those that the server sets
 	headers.Del("Cookie")
+	way, err := cfg.way(u)
+	if err != nil {
+		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
+	}
 	all, stop := context.WithCancel(context.Background())
-	s := &Transport{name: cfg.Name, all: all, stop: stop, secrets: cfg.Secrets, cookie: cookie, clean: scrub.New(nil, cfg.Secrets), log: log, wire: wire.New(u)}
+	s := &Transport{
+		name: cfg.Name, hint: cfg.ProxyHint, all: all, stop: stop, secrets: cfg.Secrets, cookie: cookie,
+		clean: scrub.New(nil, cfg.Secrets), log: log, wire: way,
+	}
 	if s.remove, err = head(http.MethodDelete, u, headers); err != nil {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
 	}
@@ -114,6 +132,28 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
 	}
 	return s, nil
+}
+
+// way returns what carries requests to the server. Its errors hold no credentials.
+func (c *Config) way(u *url.URL) (*wire.Wire, error) {
+	var opts wire.Options
+	if c.CA != "" {
+		text, err := os.ReadFile(c.CA)
+		if err != nil {
+			return nil, fmt.Errorf("read the certificates to trust (http.ca): %w", err)
+		}
+		if opts.Roots = x509.NewCertPool(); !opts.Roots.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("%s holds no certificates in PEM (http.ca)", c.CA)
+		}
+	}
+	if c.Proxy != "" {
+		proxy, err := url.Parse(c.Proxy)
+		if err != nil || proxy.Hostname() == "" || proxy.Scheme != "http" && proxy.Scheme != "https" {
+			return nil, errors.New("http.proxy is not the http or https URL of a proxy, or env")
+		}
+		opts.Proxy = proxy
+	}
+	return wire.New(u, opts)
 }
 
 // head is that of requests of one kind to a server.
@@ -181,7 +221,10 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	if errors.Is(failed, errNotOlder) {
 		s.newer.Store(time.Now().UnixNano())
 	}
-	s.log.DebugContext(ctx, "server refuses a session, and has no stream of HTTP+SSE", "server", s.name, "error", failed)
+	s.log.DebugContext(ctx, "server refuses a session, and has no stream of HTTP+SSE", "server", s.name, "error", upstream.ForLog(failed))
+	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil { // of the stream's address more is known
+		return nil, answer, upstream.Recast(upstream.ClassOf(err), s.name, failed)
+	}
 	return nil, answer, err
 }
 

@@ -1,0 +1,77 @@
+package edge
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+)
+
+const (
+	// preflightAge is how long a browser may remember what a preflight said, in seconds.
+	preflightAge = "600"
+	// maxAskedHeaders is how much of the names in a preflight is read, in bytes.
+	maxAskedHeaders = 1 << 10
+	// ownMethods are the methods of HTTP that MCP uses.
+	ownMethods = "POST, GET, DELETE"
+)
+
+// ownHeaders are headers that a browser may send to every server, beside those that begin with `mcp-`.
+var ownHeaders = []string{"authorization", "content-type", "last-event-id"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
+
+// shared lets pages of the configured origins read answers, those that refuse included, and answers their preflights
+// (Fetch Standard, section 3.2). A preflight names no caller, so its answer is the same whatever server it names. No page
+// is let in with the credentials of its browser: MCP's are in a header that the page has to know.
+func (e *Edge) shared(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(e.cfg.Origins) == 0 || r.URL.Path != "/mcp" && !strings.HasPrefix(r.URL.Path, "/mcp/") {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Add("Vary", "Origin")
+		origins := r.Header["Origin"]
+		if len(origins) != 1 || !slices.Contains(e.cfg.Origins, origins[0]) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Access-Control-Allow-Origin", origins[0])
+		if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
+			preflight(w, r)
+			return
+		}
+		w.Header().Set("Access-Control-Expose-Headers", headerSession)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// preflight answers what a browser asks before a page's request.
+func preflight(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Add("Vary", "Access-Control-Request-Headers")
+	h.Set("Access-Control-Allow-Methods", ownMethods)
+	h.Set("Access-Control-Allow-Headers", strings.Join(allowedHeaders(r.Header["Access-Control-Request-Headers"]), ", "))
+	h.Set("Access-Control-Max-Age", preflightAge)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// allowedHeaders are the headers that a page may send: no pattern stands for those of MCP, so the ones that it asks for
+// are named.
+func allowedHeaders(asked []string) []string {
+	out := append(slices.Clone(ownHeaders), "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name")
+	if len(asked) != 1 || len(asked[0]) > maxAskedHeaders {
+		return out
+	}
+	for name := range strings.SplitSeq(asked[0], ",") {
+		name = strings.ToLower(strings.Trim(name, " \t"))
+		if strings.HasPrefix(name, "mcp-") && isToken(name) && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+// isToken reports whether text has only characters of a header's name that need no care: letters, digits, - and _.
+func isToken(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
+	})
+}

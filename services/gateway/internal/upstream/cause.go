@@ -1,0 +1,122 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+)
+
+// A CauseError says why a server can't be used, in the words of the gateway.
+type CauseError struct {
+	// Text is for every caller: what happened and, where there is something, what to do; a clause without a full
+	// stop. What it holds of the server's own words is an address, an escaped and bounded one, without a query.
+	Text string
+	// Detail is for operators of the home tenant alone, such as the last line of a program's standard error. It is
+	// redacted, escaped and bounded, and may be empty.
+	Detail string
+	// Lasts reports whether the same request fails until an operator changes something.
+	Lasts bool
+	// RetryAfter is when the same request may succeed; 0 where that is not known.
+	RetryAfter time.Duration
+	// Err is what the log at level debug has of it; never nil.
+	Err error
+}
+
+// Error implements error.
+func (c *CauseError) Error() string { return c.Err.Error() }
+
+// Unwrap returns Err.
+func (c *CauseError) Unwrap() error { return c.Err }
+
+// CauseOf returns the cause in an error's chain; nil if there is none.
+func CauseOf(err error) *CauseError {
+	cause, _ := errors.AsType[*CauseError](err)
+	return cause
+}
+
+// Recast returns an error of another class, with the text and the cause of err and with the limit that err may name.
+// What is known of one message says nothing of another, so err's own class is left out.
+func Recast(class error, what string, err error) error {
+	out := recastError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
+	if limit, ok := errors.AsType[*LimitError](err); ok {
+		out.under = append(out.under, limit)
+	}
+	if cause := CauseOf(err); cause != nil {
+		copied := *cause
+		copied.Err = errors.New(cause.Error()) //nolint:err113 // see above
+		out.under = append(out.under, &copied)
+	}
+	return out
+}
+
+type recastError struct {
+	text  string
+	under []error
+}
+
+func (e recastError) Error() string   { return e.text }
+func (e recastError) Unwrap() []error { return e.under }
+
+// Network says in a few words why a server was not reached, for operators; empty where that is not known.
+func Network(err error) string {
+	if errors.Is(err, fs.ErrNotExist) {
+		return "there is no such file"
+	}
+	if number, ok := errors.AsType[syscall.Errno](err); ok {
+		return number.Error()
+	}
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return "its host name was not resolved"
+	}
+	return ""
+}
+
+// ForLog returns what a log says of an error at level debug: why a request has no usable answer, what operators may know
+// of it, the address that was not reached, and what is wrong with the form of an answer. It holds no header, no
+// argument and nothing of an answer, which the error itself may quote.
+func ForLog(err error) string {
+	said := why(Answer{}, err)
+	parts := []string{said.text}
+	if said.detail != "" {
+		parts = append(parts, said.detail)
+	}
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		parts = append(parts, op.Error())
+	}
+	if form, ok := errors.AsType[*gate.Error](err); ok {
+		parts = append(parts, form.Error())
+	}
+	return strings.Join(parts, ": ")
+}
+
+// Escaped returns text with everything escaped that could forge or garble a line, and with at most limit bytes or a
+// little more where the last character is escaped.
+func Escaped(text string, limit int) string {
+	var b strings.Builder
+	for i, size := 0, 0; i < len(text); i += size {
+		if b.Len() >= limit {
+			b.WriteString("...")
+			break
+		}
+		var r rune
+		r, size = utf8.DecodeRuneInString(text[i:])
+		switch {
+		case r == utf8.RuneError && size == 1:
+			b.WriteString(`\x` + strconv.FormatUint(uint64(text[i]), 16))
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		}
+	}
+	return b.String()
+}

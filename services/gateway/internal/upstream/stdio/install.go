@@ -1,0 +1,125 @@
+package stdio
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// maxInstall is how long a start waits for another installation of its package: as long as one may be configured to last.
+const maxInstall = 30 * time.Minute
+
+// Installs lets one installation of a package run at a time: package managers that install one at the same time break
+// each other's caches, and each takes much of the network and of the processor. The zero value is ready. It is safe for
+// concurrent use.
+type Installs struct {
+	mu      sync.Mutex
+	running map[string]*install
+}
+
+// install is the turn at installing one package.
+type install struct {
+	turn chan struct{}
+	// wanted is how many have the turn or wait for it.
+	wanted int
+}
+
+// wait waits for the turn at installing a package and returns what gives it back. No package has no turn. Errors: the
+// cause of ctx, or that the time is over.
+func (i *Installs) wait(ctx context.Context, name string) (done func(), err error) {
+	if name == "" {
+		return func() {}, nil
+	}
+	own := i.join(name)
+	timer := time.NewTimer(maxInstall)
+	defer timer.Stop()
+	select {
+	case own.turn <- struct{}{}:
+		return sync.OnceFunc(func() {
+			<-own.turn
+			i.leave(name)
+		}), nil
+	case <-timer.C:
+		err = fmt.Errorf("another installation of %s has not ended for %s", name, maxInstall)
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	i.leave(name)
+	return nil, err
+}
+
+func (i *Installs) join(name string) *install {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.running == nil {
+		i.running = make(map[string]*install)
+	}
+	if i.running[name] == nil {
+		i.running[name] = &install{turn: make(chan struct{}, 1)}
+	}
+	i.running[name].wanted++
+	return i.running[name]
+}
+
+func (i *Installs) leave(name string) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.running[name].wanted--; i.running[name].wanted == 0 {
+		delete(i.running, name)
+	}
+}
+
+// installers are the programs that install a package before they run it, with the words that have them do so; no words:
+// always.
+var installers = map[string][][]string{
+	"npx": nil, "pnpx": nil, "bunx": nil, "uvx": nil,
+	"npm": {{"exec"}, {"x"}}, "pnpm": {{"dlx"}}, "yarn": {{"dlx"}}, "bun": {{"x"}}, "pipx": {{"run"}}, "uv": {{"tool", "run"}, {"run"}},
+}
+
+// packageFlags are the flags that name a package beside the program that is run.
+var packageFlags = []string{"-p", "--package", "--from", "--spec", "--with"}
+
+// packageOf returns the package that a command may install when it is started, with the program that installs it; empty
+// if it installs none.
+func packageOf(command []string) string {
+	program := strings.TrimSuffix(strings.TrimSuffix(filepath.Base(command[0]), ".exe"), ".cmd")
+	forms, is := installers[program]
+	if !is {
+		return ""
+	}
+	args := command[1:]
+	for _, words := range forms {
+		if len(args) >= len(words) && slices.Equal(args[:len(words)], words) {
+			return program + " " + firstPackage(args[len(words):])
+		}
+	}
+	if forms != nil {
+		return ""
+	}
+	return program + " " + firstPackage(args)
+}
+
+// firstPackage returns the package of the first flag that names one, otherwise the first argument that is no flag.
+func firstPackage(args []string) string {
+	first := ""
+	for i, arg := range args {
+		name, value, has := strings.Cut(arg, "=")
+		switch {
+		case slices.Contains(packageFlags, name) && has:
+			return value
+		case slices.Contains(packageFlags, name) && i+1 < len(args):
+			return args[i+1]
+		case arg == "--":
+			if i+1 < len(args) && first == "" {
+				return args[i+1]
+			}
+		case first == "" && !strings.HasPrefix(arg, "-"):
+			first = arg
+		}
+	}
+	return first
+}

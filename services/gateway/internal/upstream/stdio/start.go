@@ -1,0 +1,154 @@
+package stdio
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+const (
+	// startLimit is how long a start may last of a server that is configured without a time, startQuiet how much longer
+	// after the process has last written to standard error, and maxStart the longest in all: an installation may take
+	// minutes, and says how far it is.
+	startLimit = time.Minute
+	startQuiet = 30 * time.Second
+	maxStart   = 10 * time.Minute
+)
+
+// startTime is the time that a process has for its start. It is safe for concurrent use.
+type startTime struct {
+	mu sync.Mutex
+	// begun is zero before the start, and ended before its end.
+	begun, ended, written time.Time
+}
+
+// begin returns a context that ends with [context.DeadlineExceeded] when the time of a start is over: after fixed or, if
+// that is 0, as the constants above say.
+func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	s.mu.Lock()
+	s.begun = time.Now()
+	first := s.until(fixed)
+	s.mu.Unlock()
+	over := make(chan struct{})
+	go func() {
+		timer := time.NewTimer(time.Until(first))
+		defer timer.Stop()
+		for {
+			select {
+			case <-over:
+				return
+			case <-timer.C:
+			}
+			s.mu.Lock()
+			left := time.Until(s.until(fixed))
+			s.mu.Unlock()
+			if left <= 0 {
+				cancel(context.DeadlineExceeded)
+				return
+			}
+			timer.Reset(left)
+		}
+	}()
+	return ctx, sync.OnceFunc(func() {
+		s.mu.Lock()
+		s.ended = time.Now()
+		s.mu.Unlock()
+		close(over)
+		cancel(context.Canceled)
+	})
+}
+
+// until is when the start has to have ended, by what the process has written so far. It needs the lock.
+func (s *startTime) until(fixed time.Duration) time.Time {
+	if fixed > 0 {
+		return s.begun.Add(fixed)
+	}
+	until, most := s.begun.Add(startLimit), s.begun.Add(maxStart)
+	if longer := s.written.Add(startQuiet); longer.After(until) {
+		until = longer
+	}
+	if until.After(most) {
+		return most
+	}
+	return until
+}
+
+// wrote notes that the process has written to standard error.
+func (s *startTime) wrote() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended.IsZero() {
+		s.written = time.Now()
+	}
+}
+
+// lasted returns how long a start has lasted whose time is over.
+func (s *startTime) lasted(fixed time.Duration) time.Duration {
+	if fixed > 0 {
+		return fixed
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.until(fixed).Sub(s.begun).Round(time.Second)
+}
+
+// noting is a reader that tells of each piece that it reads, which need not be a whole line.
+type noting struct {
+	io.Reader
+
+	read func()
+}
+
+// Read implements io.Reader.
+func (r noting) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if n > 0 {
+		r.read()
+	}
+	return n, err
+}
+
+// startNext brings up a process when no other process installs its package.
+func (s *transport) startNext(h *host, with greeting) error {
+	done, err := s.installs.wait(s.closing, s.installed)
+	if err != nil {
+		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, &upstream.CauseError{Text: err.Error(), Err: fmt.Errorf("server %q: %w", s.cfg.Name, err)})
+	}
+	defer done()
+	return s.bringUp(h, with)
+}
+
+// startMargin is how long before its own end a caller is told that a server is still starting: its client may end at
+// the same time, and would not hear it.
+const startMargin = 15 * time.Second
+
+// beforeDeadline returns a channel that has something shortly before the deadline of ctx, if it has one.
+func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
+	until, ok := ctx.Deadline()
+	if !ok {
+		return nil, func() {}
+	}
+	left := time.Until(until)
+	timer := time.NewTimer(left - min(startMargin, left/4))
+	return timer.C, func() { timer.Stop() }
+}
+
+// startAgain is when a caller who met a start may try again.
+const startAgain = 5 * time.Second
+
+// starting is the error of a caller whose time ended, or is about to end, while the process was being started: nothing
+// of its own was sent. The start goes on.
+func (s *transport) starting(ctx context.Context) error {
+	if ctx != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return s.gaveUp(ctx)
+	}
+	return fmt.Errorf("%w: %w", upstream.ErrNeverSent, &upstream.CauseError{
+		Text: "the server is still starting", RetryAfter: startAgain, Err: fmt.Errorf("server %q is still starting", s.cfg.Name),
+	})
+}

@@ -1,0 +1,146 @@
+package streamable
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
+)
+
+const (
+	// maxShownHost, maxShownPath and maxShownSegment bound what is shown of an address that a server names, in bytes. A
+	// longer part of a path may be a credential, or be meant for the model that reads it.
+	maxShownHost, maxShownPath, maxShownSegment = 100, 100, 16
+	// cut stands for what is not shown.
+	cut = "…"
+)
+
+// shownType is a media type as it is shown, and codings are those of contents that are named.
+var (
+	shownType = regexp.MustCompile(`^[a-z0-9.+-]{1,32}/[a-z0-9.+-]{1,32}$`)
+	codings   = []string{"gzip", "br", "deflate", "zstd", "compress"}
+)
+
+// caused returns err with what a response says of why it can't be used.
+func (s *Transport) caused(resp *http.Response, err error) error {
+	for _, other := range []error{context.DeadlineExceeded, context.Canceled, room.ErrFull, intake.ErrSlow, upstream.ErrForged} {
+		if errors.Is(err, other) {
+			return err
+		}
+	}
+	text, lasts := s.cause(resp)
+	if text == "" {
+		return err
+	}
+	return &upstream.CauseError{Text: text, Lasts: lasts, Err: err}
+}
+
+// cause returns why a response can't be used, and whether the next ones can't be either; empty if it does not say.
+func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
+	key := "servers." + s.name + ".http"
+	coding := strings.ToLower(strings.TrimSpace(resp.Header.Get("Content-Encoding")))
+	kind := contentType(resp)
+	switch {
+	case resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusForbidden:
+		return fmt.Sprintf("the server refuses the gateway: HTTP %d; look at its headers (%s.headers)", resp.StatusCode, key), true
+	case resp.StatusCode >= 300 && resp.StatusCode < 400:
+		if place := s.place(resp.Header.Get("Location")); place != "" {
+			return fmt.Sprintf("it answered %d to %s: write that address (%s.url)", resp.StatusCode, place, key), true
+		}
+		return fmt.Sprintf("it answered %d, and names no other address", resp.StatusCode), true
+	case resp.StatusCode >= 400:
+		return "", false // the status says it
+	case coding != "" && coding != "identity":
+		if !slices.Contains(codings, coding) {
+			coding = "a coding of its own"
+		}
+		return "it compresses its answers (" + coding + "), though the gateway accepts none of it: turn that off", true
+	case resp.StatusCode == http.StatusOK && kind != typeJSON && kind != typeEvents:
+		if !shownType.MatchString(kind) {
+			kind = "another type of content"
+		}
+		return "it answered with " + kind + ", which is not MCP: is the address right (" + key + ".url)?", true
+	default:
+		return "", false
+	}
+}
+
+// place returns the address that a server names as others may read it: escaped, bounded, without user, query and
+// fragment, and without what may be a credential. It is empty if the server names none.
+func (s *Transport) place(location string) string {
+	at, err := s.url.Parse(location)
+	if location == "" || err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || len(at.Host) > maxShownHost {
+		return ""
+	}
+	host := strconv.QuoteToASCII(at.Host)
+	if s.clean.Log(at.Host) != at.Host || host != `"`+at.Host+`"` {
+		return ""
+	}
+	return at.Scheme + "://" + at.Host + s.shownPath(at)
+}
+
+func (s *Transport) shownPath(at *url.URL) string {
+	if s.clean.Log(at.Path) != at.Path {
+		return "/" + cut
+	}
+	var out strings.Builder
+	for i, segment := range strings.Split(at.EscapedPath(), "/") {
+		if i > 0 {
+			out.WriteByte('/')
+		}
+		if out.Len() > maxShownPath {
+			return out.String() + cut
+		}
+		if len(segment) > maxShownSegment || strings.Contains(segment, "%") {
+			segment = cut
+		}
+		out.WriteString(segment)
+	}
+	return out.String()
+}
+
+// unreached returns err with why there was no connection and what to do, as far as callers may know.
+func (s *Transport) unreached(err error) error {
+	key := "servers." + s.name + ".http"
+	text, lasts := "", false
+	if refused, ok := errors.AsType[*wire.ProxyError](err); ok {
+		text, lasts = fmt.Sprintf("the proxy of the server answered %d (%s.proxy)", refused.Status, key), refused.Status < 500
+		if refused.Status == http.StatusProxyAuthRequired {
+			text = "the proxy of the server refuses the gateway: HTTP 407; look at the credentials in " + key + ".proxy"
+		}
+	} else if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "proxyconnect" {
+		text = "the proxy of the server can't be reached (" + key + ".proxy)"
+	} else if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		text, lasts = "the server's certificate can't be verified: "+untrusted(err, key), true
+	} else if s.hint != "" && errors.Is(err, wire.ErrUnreached) {
+		text = "the server can't be reached; " + s.hint
+	}
+	if text == "" {
+		return err
+	}
+	return &upstream.CauseError{Text: text, Detail: upstream.Network(err), Lasts: lasts, Err: err}
+}
+
+// untrusted says why a certificate was not trusted, and what to do.
+func untrusted(err error, key string) string {
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		return "it is another host's"
+	}
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
+		return "it has ended, or does not count yet"
+	}
+	return "the gateway does not trust who has signed it; write a CA of your own into " + key + ".ca"
+}

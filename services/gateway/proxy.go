@@ -1,0 +1,58 @@
+package gateway
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"golang.org/x/net/http/httpproxy"
+
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+// resolveProxy notes by which proxy a server over HTTP is reached, and what of that is secret. It returns what can't be
+// resolved.
+func (s *Server) resolveProxy(f *config.File, from *config.HTTPServer, env config.Env) []error {
+	switch from.Proxy {
+	case "":
+		if proxy, err := proxyOf(s.URL, env); err == nil && proxy != "" {
+			s.ProxyHint = "the gateway's environment names a proxy, which counts with http.proxy: env alone"
+		}
+		return nil
+	case config.ProxyEnv:
+		proxy, err := proxyOf(s.URL, env)
+		if err != nil {
+			return []error{fmt.Errorf("proxy: %w", err)}
+		}
+		s.Proxy = proxy
+	default:
+		values, secrets, bad := resolve(f, map[string]config.Secret{"proxy": from.Proxy}, env)
+		if len(bad) > 0 {
+			return bad
+		}
+		s.Proxy, s.Secrets = values["proxy"], append(s.Secrets, secrets...)
+	}
+	s.Secrets = append(s.Secrets, config.URLSecrets(s.Proxy)...)
+	return nil
+}
+
+// proxyOf returns the proxy that the environment names for an address; empty if it names none. The error holds nothing
+// of what the variables say.
+func proxyOf(address string, env config.Env) (string, error) {
+	u, err := url.Parse(address)
+	if err != nil || env == nil {
+		return "", nil //nolint:nilerr // the address is refused elsewhere
+	}
+	value := func(name string) string { return cmp.Or(lookUp(env, name), lookUp(env, strings.ToLower(name))) }
+	cfg := httpproxy.Config{HTTPSProxy: value("HTTPS_PROXY"), NoProxy: value("NO_PROXY")}
+	proxy, err := cfg.ProxyFunc()(u)
+	if err != nil {
+		return "", errors.New("HTTPS_PROXY is not the address of a proxy such as http://proxy.example.com:3128")
+	}
+	if proxy == nil || u.Scheme != "https" {
+		return "", nil
+	}
+	return proxy.String(), nil
+}
