@@ -145,7 +145,7 @@ func (c *finding) translatedName() []weighed {
 			english, ok = translated(w.text)
 		}
 		if !ok {
-			if inside := inIdeograms(w.raw); len(inside) > 0 {
+			if inside := inIdeograms(w.raw[:min(len(w.raw), maxSentence)]); len(inside) > 0 {
 				english, ok = inside[0].base, true
 			}
 		}
@@ -223,7 +223,7 @@ var moneyNouns = set(`reembolso reembolsos rimborso rimborsi remboursement rembo
 // inSentence returns the verbs of the first sentence in Chinese, Japanese or Korean: the first leads in Chinese, the
 // last in the others.
 func (c *finding) inSentence() []weighed {
-	text := c.tool.Description
+	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
 	if end := strings.IndexAny(text, "。\n"); end >= 0 && strings.ContainsFunc(text[:end], func(r rune) bool { return scriptOf(r) == eastAsian }) {
 		text = text[:end]
 	}
@@ -257,6 +257,9 @@ func (c *finding) inSentence() []weighed {
 // maxObject is how many bytes may stand between a verb and what it makes or runs: two ideograms.
 const maxObject = 6
 
+// maxSentence is how many bytes of a description are looked at for verbs that are no words between blanks.
+const maxSentence = 1200
+
 // joinsIdeograms reports whether what stands between two verbs joins them.
 func joinsIdeograms(between string) bool {
 	return len(between) <= 24 && (strings.ContainsAny(between, "和或并、/及與且") || strings.Contains(between, "または") || strings.Contains(between, "하거나") ||
@@ -267,8 +270,12 @@ func joinsIdeograms(between string) bool {
 func inIdeograms(text string) []said {
 	var out []said
 	for at := 0; at < len(text); {
+		if text[at] < utf8.RuneSelf {
+			at++
+			continue
+		}
 		i := slices.IndexFunc(ideograms, func(f foreign) bool { return strings.HasPrefix(text[at:], f.form) })
-		if text[at] < 0x80 || i < 0 {
+		if i < 0 {
 			at = nextRune(text, at)
 			continue
 		}

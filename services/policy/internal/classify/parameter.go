@@ -49,7 +49,7 @@ func (c *finding) runs(p Parameter, lead mcpv1.Category) float64 {
 			name = ""
 		}
 	}
-	said := saysItRuns(p.Description) && len(p.Description) < maxRuns
+	said := len(p.Description) < maxRuns && saysItRuns(p.Description)
 	switch {
 	case !programs[name] && !sources[name] && !(said && handsOver[name]):
 		return 0

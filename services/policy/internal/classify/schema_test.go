@@ -68,3 +68,34 @@ func TestRead_SchemaThatRefersToItselfIsBounded(t *testing.T) {
 		t.Errorf("it has %d inner parameters, and %q was left out", len(tool.Nested), tool.Cut.Path)
 	}
 }
+
+// Long texts, and schemas that are deep in ways that name no parameter, are read in time that grows with their size.
+// Each of these took minutes when it was read once for each verb or level.
+func TestClassify_HostileSchemasAndTextsAreBounded(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 1<<20)
+	for name, definition := range map[string]string{
+		"a long description":                `{"name":"get","description":"` + long + `"}`,
+		"a long text of ideograms":          `{"name":"get","description":"` + strings.Repeat("字", 1<<18) + `"}`,
+		"a long description of a parameter": `{"name":"get","inputSchema":{"properties":{"query":{"description":"` + long + `"}}}}`,
+		"items in items":                    `{"name":"get","inputSchema":{"properties":{"a":` + strings.Repeat(`{"items":`, 4000) + `{"description":"` + long + `"}` + strings.Repeat(`}`, 4000) + `}}}`,
+		"many references":                   `{"name":"get","inputSchema":{"$defs":{"d":{"description":"` + long + `"}},"properties":{"o":{"properties":{` + references(250) + `}}}}}`,
+	} {
+		tool, err := classify.Read([]byte(definition))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		classify.Classify(tool, false)
+		if len(tool.Nested) > 1024 {
+			t.Errorf("%s has %d inner parameters", name, len(tool.Nested))
+		}
+	}
+}
+
+func references(count int) string {
+	var out strings.Builder
+	for i := range count {
+		fmt.Fprintf(&out, `"p%d":{"$ref":"#/$defs/d"},`, i)
+	}
+	return out.String() + `"z":{}`
+}

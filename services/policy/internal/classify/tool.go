@@ -23,6 +23,7 @@ const (
 	maxValues     = 64
 	maxNested     = 1024
 	maxDepth      = 16
+	maxParsed     = 8 << 20 // bytes: what stands deep, or is referred to, is parsed more than once
 )
 
 // ErrDefinition means that a definition can't be read.
@@ -100,6 +101,7 @@ type schema struct {
 	nested   []Parameter
 	cut      Parameter
 	expanded map[string]bool
+	parsed   int // bytes of schemas that were parsed for parameters
 }
 
 type property struct {
@@ -195,10 +197,18 @@ func (s *schema) leaveOut(path, name string) {
 // parameter reads a property that stands at a path, and those inside of it.
 func (s *schema) parameter(p property, path string, depth int) Parameter {
 	one := Parameter{Name: p.name, Path: path + pointer(p.name)}
+	if s.parsed += len(p.value); s.parsed > maxParsed {
+		s.leaveOut(path, p.name)
+		return one
+	}
 	described := members(p.value)
 	s.inside(described, one.Path, depth+1)
 	for _, member := range described {
 		if to := texts(member.value); member.name == "$ref" && len(to) == 1 {
+			if s.parsed += len(s.shared[to[0]]); s.parsed > maxParsed {
+				s.leaveOut(path, p.name)
+				break
+			}
 			shared := members(s.shared[to[0]])
 			if !s.expanded[to[0]] { // a definition may refer to itself
 				s.expanded[to[0]] = true
@@ -244,11 +254,17 @@ func (p *Parameter) alternatives(value jsontext.Value) {
 func (s *schema) inside(described []property, path string, depth int) {
 	for _, member := range described {
 		at := path + pointer(member.name)
+		if schemas[member.name] {
+			if s.parsed += len(member.value); depth > maxDepth || s.parsed > maxParsed || len(at) > maxPath {
+				s.leaveOut(path, member.name)
+				return
+			}
+		}
 		switch member.name {
 		case "properties":
 			all, next := firstMembers(member.value)
 			for _, p := range all {
-				if depth > maxDepth || len(s.nested) == maxNested || len(at)+len(p.name) > maxPath {
+				if len(s.nested) == maxNested || len(at)+len(p.name) > maxPath {
 					s.leaveOut(at, p.name)
 					return
 				}
@@ -269,6 +285,9 @@ func (s *schema) inside(described []property, path string, depth int) {
 		}
 	}
 }
+
+// schemas are members of a schema in which further parameters can stand.
+var schemas = set("properties items additionalProperties anyOf oneOf allOf")
 
 // elements are those of an array; none of what is no array.
 func elements(value jsontext.Value) (out []jsontext.Value) {
