@@ -89,10 +89,12 @@ func TestAgreement(t *testing.T) {
 		lists, labels  string
 		strict, within float64
 	}{
-		{"lists", "labels.jsonl", 0.92, 0.98},
+		{"lists", "labels.jsonl", 0.91, 0.97},
 		{"heldout", "heldout.jsonl", 0.91, 0.96},
 		{"third", "third.jsonl", 0.91, 0.97},
 		{"fourth", "fourth.jsonl", 0.91, 0.92},
+		{"fifth", "fifth.jsonl", 0.92, 0.97},
+		{"sixth", "sixth.jsonl", 0.95, 0.98},
 	} {
 		t.Run(set.lists, func(t *testing.T) {
 			t.Parallel()
@@ -101,9 +103,12 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
+// minSafe is which part of a set is called what a reader could hold it to be, or something stricter.
+const minSafe = 0.975
+
 func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, wantStrict, wantWithin float64) {
 	t.Helper()
-	var strict, within int
+	var strict, within, safe int
 	found := make(map[[2]string]int)
 	var wrong strings.Builder
 	for _, l := range set {
@@ -114,6 +119,11 @@ func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, wantStri
 		got := classify.Classify(tool, false)
 		category := titled(enum.Name(got.GetCategory()))
 		found[[2]string{l.Category, category}]++
+		if l.allows(category) || slices.Index(categories, category) > slices.Index(categories, l.Category) {
+			safe++
+		} else {
+			t.Logf("%s of %s is %s, and is called %s, which is milder", l.Name, l.Server, l.Category, category)
+		}
 		switch {
 		case category == l.Category:
 			strict++
@@ -137,6 +147,10 @@ func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, wantStri
 	}
 	t.Logf("by the first known verb of the name alone: %.1f %%", 100*float64(floor)/n)
 	t.Logf("%d tools: %.1f %% strict, %.1f %% within what both labels allow", len(set), 100*float64(strict)/n, 100*float64(within)/n)
+	t.Logf("%.1f %% are within what the labels allow, or stricter", 100*float64(safe)/n)
+	if float64(safe) < minSafe*n {
+		t.Errorf("%d of %d are called milder than any reader could hold them to be", len(set)-safe, len(set))
+	}
 	for _, of := range categories {
 		var labelled, called int
 		for _, other := range categories {

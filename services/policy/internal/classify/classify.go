@@ -20,6 +20,8 @@ func Classify(t Tool, trusted bool) *policyv1.Classification {
 	c.byActions()
 	c.byPhrases()
 	c.byParameters()
+	c.byHalves()
+	c.byCuts()
 	c.byTargets()
 	c.byRemovers()
 	c.byWork()

@@ -18,7 +18,7 @@ func TestClassify(t *testing.T) {
 	}{
 		{"a verb and a thing", `{"name":"get_note","description":"Get a note."}`, "read"},
 		{"a thing and a verb", `{"name":"noteDelete","description":"Deletes a note."}`, "destructive"},
-		{"a thing alone", `{"name":"weather","description":"Current weather of a city."}`, "read"},
+		{"a thing alone", `{"name":"weather","description":"Current weather of a city."}`, "execute"},
 		{"an unknown verb", `{"name":"note_x","description":"Frobnicate the note."}`, "execute"},
 		{"nothing", `{"name":"x"}`, "execute"},
 		{"two verbs", `{"name":"note","description":"Get, create or delete a note."}`, "destructive"},
@@ -123,7 +123,7 @@ func TestHints(t *testing.T) {
 	}{
 		{`{"name":"delete_note","description":"Delete a note.","annotations":{"readOnlyHint":true}}`, mcpv1.Category_CATEGORY_DESTRUCTIVE, mcpv1.Category_CATEGORY_READ},
 		{`{"name":"remove_note","description":"Remove a note.","annotations":{"destructiveHint":false}}`, mcpv1.Category_CATEGORY_DESTRUCTIVE, mcpv1.Category_CATEGORY_WRITE},
-		{`{"name":"notes","description":"Notes of a day.","annotations":{"readOnlyHint":false}}`, mcpv1.Category_CATEGORY_WRITE, mcpv1.Category_CATEGORY_WRITE},
+		{`{"name":"notes","description":"Notes of a day.","annotations":{"readOnlyHint":false}}`, mcpv1.Category_CATEGORY_EXECUTE, mcpv1.Category_CATEGORY_EXECUTE},
 		{`{"name":"get_note","description":"Get a note.","annotations":{"readOnlyHint":"yes"}}`, mcpv1.Category_CATEGORY_READ, mcpv1.Category_CATEGORY_READ},
 	} {
 		tool, err := classify.Read(jsontext.Value(test.definition))

@@ -1,6 +1,7 @@
 package classify
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 
@@ -9,40 +10,73 @@ import (
 )
 
 // programs are names of parameters that take what is run.
-var programs = set("command cmd commands script shellcommand shell_command javascript js sql statement statements")
+var programs = set(`command cmd commands script shellcommand shell_command javascript js sql statement statements
+	comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
 // sources are names of parameters that take what is run where the verbs do not say that it is
 // only looked at.
 var sources = set("code expression function sourcecode source_code program")
 
-// byParameters takes parameters by which callers hand over what is run.
+// byParameters takes parameters by which callers hand over what is run, on any level of the schema. They count whatever
+// name and description of the tool say; beside such that only read, the tool is unsure.
 func (c *finding) byParameters() {
 	lead := c.leads()
-	for _, p := range c.tool.Parameters {
-		name := strings.ToLower(p.Name)
-		if words := nameWords(p.Name); !programs[name] && len(words) > 1 && words[len(words)-1].text != "id" {
-			name = words[len(words)-1].text // python_code, bashCommand
-			if name == "statement" || name == "statements" {
-				name = ""
-			}
-		}
-		switch {
-		case len(p.Values) > 0, !programs[name] && !sources[name], lead == read && c.bothRead() && !asks(c.inName) && !asks(c.inText):
+	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
+		weight := c.runs(p, lead)
+		if weight == 0 {
 			continue
-		case sources[name] && lead != execute && lead != unknown: // "code" is as often a number of something
-			continue
-		}
-		weight := 0.6
-		if (lead == write || lead == read) && !asks(c.inName) && !asks(c.inText) { // and what they hand over may be what it is about
-			weight = 0.3
 		}
 		c.add(&policyv1.Evidence{
-			Path: "/inputSchema/properties" + pointer(p.Name), InKey: true, Quote: p.Name, Category: execute, Weight: weight,
-			Meaning: "callers hand over what it runs",
+			Path: p.Path, InKey: true, Quote: p.Name, Category: execute, Weight: weight, Meaning: "callers hand over what it runs",
 		})
 		return
 	}
 }
+
+// surely are those of programs that are nothing else.
+var surely = set(`command cmd commands script shellcommand shell_command sql python_code pythoncode js_code jscode javascript_code bash_code shell_code
+	shell_script python_script bash_script comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
+
+// runs returns how much it weighs that a parameter takes what is run; 0 if it takes none.
+func (c *finding) runs(p Parameter, lead mcpv1.Category) float64 {
+	if len(p.Values) > 0 || len(p.Types) > 0 && !slices.Contains(p.Types, "string") && !slices.Contains(p.Types, "array") && !slices.Contains(p.Types, "object") {
+		return 0
+	}
+	name := strings.ToLower(p.Name)
+	if words := nameWords(p.Name); !programs[name] && len(words) > 1 && words[len(words)-1].text != "id" {
+		name = words[len(words)-1].text // python_code, bashCommand
+		if name == "statement" || name == "statements" {
+			name = ""
+		}
+	}
+	said := len(p.Description) < maxRuns && saysItRuns(p.Description)
+	switch {
+	case !programs[name] && !sources[name] && !(said && handsOver[name]):
+		return 0
+	case lead == read && c.bothRead() && !asks(c.inName) && !asks(c.inText):
+		if surely[name] || surely[strings.ToLower(p.Name)] || said {
+			return 0.45
+		}
+		return 0
+	case sources[name] && lead != execute && lead != unknown && !said: // "code" is as often a number of something
+		return 0
+	case (lead == write || lead == read) && !asks(c.inName) && !asks(c.inText): // and what they hand over may be what it is about
+		return 0.3
+	}
+	return 0.6
+}
+
+// handsOver are other names of parameters that take what is run where their description says so.
+var handsOver = set("query queries q input body text content expr filter pipeline args arguments payload source template")
+
+// maxRuns is how long a description of a parameter is that says what the parameter is, in bytes.
+const maxRuns = 400
+
+// runnable are words in a parameter's description for what is run.
+var runnable = regexp.MustCompile(`(?i)\b(?:sql|cypher|shell|bash|powershell|terminal|javascript|typescript|python|js|lua|ruby|groovy|apex|graphql mutation)\b.{0,24}\b(?:query|queries|statements?|commands?|code|script|snippet|expressions?)\b|` +
+	`\b(?:query|statements?|commands?|code|script|snippet|expressions?) (?:to|that will) (?:be )?(?:execut|run|evaluat)|\b(?:execut|run|evaluat)[a-z]* (?:as|in) (?:a |the )?(?:shell|sql|code|script|sandbox)|\b(?:raw|arbitrary) sql\b`)
+
+func saysItRuns(description string) bool { return runnable.MatchString(description) }
 
 // asks tells whether a verb is to put a query, which may change something.
 func asks(s *said) bool { return s != nil && s.base == "query" }
@@ -76,7 +110,7 @@ func (c *finding) byTargets() {
 			weight = 0.6
 		}
 		c.add(&policyv1.Evidence{
-			Path: "/inputSchema/properties" + pointer(p.Name), InKey: true, Quote: p.Name, Category: write, Weight: weight,
+			Path: p.Path, InKey: true, Quote: p.Name, Category: write, Weight: weight,
 			Meaning: "what it makes is kept where this says",
 		})
 		return
@@ -103,7 +137,7 @@ func (c *finding) byRemovers() {
 		}
 		c.dependsOn = pointer(p.Name)
 		c.add(&policyv1.Evidence{
-			Path: "/inputSchema/properties" + pointer(p.Name), InKey: true, Quote: p.Name, Category: destructive, Weight: 0.6,
+			Path: p.Path, InKey: true, Quote: p.Name, Category: destructive, Weight: 0.6,
 			Meaning: "with this argument it removes",
 		})
 		return
@@ -148,5 +182,48 @@ func (c *finding) byHints() {
 	if hasRuins && !ruins && c.trusted && support[destructive] > 0 {
 		c.lessen(func(of mcpv1.Category) bool { return of == destructive })
 		add("destructiveHint", "false", "a trusted server says that it only adds", &policyv1.Evidence{Category: write, Weight: 0.7})
+	}
+}
+
+// halves are parameters that together do more than look at something: what is kept and where, what is sent and to whom,
+// how much is paid and to whom.
+var halves = []struct {
+	one, other map[string]bool
+	category   mcpv1.Category
+	meaning    string
+}{
+	{set("content contents filecontent new_content newcontent file_content data"), set("path file_path filepath filename file_name"), write, "callers hand over what is kept, and where"},
+	{set("body message subject"), set("to recipient recipients cc bcc"), write, "callers hand over what is sent, and to whom"},
+	{set("amount amount_cents lamports value_wei"), set("to recipient payee iban to_account destination_account recipient_account to_address"), financial, "callers hand over how much is paid, and to whom"},
+}
+
+// byHalves takes parameters that name and description do not speak of, where both say that the tool reads.
+func (c *finding) byHalves() {
+	if c.leads() != read {
+		return
+	}
+	all := slices.Concat(c.tool.Parameters, c.tool.Nested)
+	named := func(names map[string]bool) int {
+		return slices.IndexFunc(all, func(p Parameter) bool { return names[strings.ToLower(p.Name)] && len(p.Values) == 0 })
+	}
+	for _, h := range halves {
+		if at := named(h.one); at >= 0 && named(h.other) >= 0 {
+			c.add(&policyv1.Evidence{Path: all[at].Path, InKey: true, Quote: all[at].Name, Category: h.category, Weight: 0.45, Meaning: h.meaning})
+		}
+	}
+}
+
+// byCuts says what was not looked at. Parameters that were not may do anything.
+func (c *finding) byCuts() {
+	if cut := c.tool.Cut; cut.Path != "" {
+		c.add(&policyv1.Evidence{
+			Path: cut.Path, InKey: true, Quote: cut.Name, Category: execute, Weight: 0.45, Meaning: "the schema has more than is looked at: this is the first part that was not",
+		})
+	}
+	if len(c.text) == maxWords {
+		last := c.text[maxWords-1]
+		c.add(&policyv1.Evidence{
+			Path: "/description", Offset: int32(last.offset), Quote: last.raw, Weight: 0.1, Meaning: "behind this word the description was not looked at for verbs",
+		})
 	}
 }

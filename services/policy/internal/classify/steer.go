@@ -143,24 +143,27 @@ const takes = `reads?|cat|open|pass|send|include|attach|paste|upload|append|forw
 	`lee|lea|lis|lisez|lies|lese|leia|leggi|envía|envia|envoie|sende|incolla|pega|colle|cole|transmets|füge|copia|copie|kopiere|` +
 	`读取|發送|讀取|发送|粘贴|复制|読|送|貼|읽|보내|붙여|прочитай|прочти|вставь|отправь|передай|скопируй`
 
-// Bounds of the search for forms: texts shorter than minForm, in bytes, say too little, and forms are tried on at most
-// maxTried bytes of a definition, and what is left of the text that passes it. A definition with more waits for a person.
+// Bounds of the search for forms: texts shorter than minForm, in bytes, say too little. At most maxFolded bytes of a
+// definition's texts are looked at, and forms are tried on at most maxTried bytes, and what is left of the text that
+// passes it. A definition with more waits for a person.
 const (
-	minForm  = 12
-	maxTried = 1 << 20
+	minForm   = 12
+	maxFolded = 128 << 10
+	maxTried  = 1 << 20
 )
 
 // steers takes texts of the definition that steer whoever reads them, wherever they stand. One piece of evidence is
 // given for each meaning.
 func (c *finding) steers() bool {
 	seen, read := make(map[string]bool), make(map[string]bool)
-	tried := 0
+	tried, folded := 0, 0
 	for _, text := range c.tool.Texts {
 		if len(text.Value) < minForm || read[text.Value] {
 			continue
 		}
 		read[text.Value] = true
-		if tried > maxTried {
+		folded += len(text.Value)
+		if tried > maxTried || folded > maxFolded {
 			c.quote(text, 0, lastOf(text.Value, 0), "the definition has more text that may steer its reader than is read: from here on it was not looked at")
 			return true
 		}

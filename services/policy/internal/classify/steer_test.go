@@ -134,7 +134,7 @@ func TestSteering_RealToolsDoNotWait(t *testing.T) {
 }
 
 // A definition that has more text of the kind that may steer than is read waits, and the evidence says where reading ended.
-func TestSteering_DefinitionWithMoreTextThanIsReadWaits(t *testing.T) {
+func TestSteering_LongDefinitionWaitsAndCostsLittle(t *testing.T) {
 	t.Parallel()
 	examples := make([]any, 4000)
 	for i := range examples {

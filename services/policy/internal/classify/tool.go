@@ -16,11 +16,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxParameters and maxValues bound what is looked at of a schema: parameters, and values that
-// one may have.
+// Bounds of what is looked at of a schema: members of an object, values that a parameter may have, parameters inside of
+// others, and how deep those stand.
 const (
 	maxParameters = 256
 	maxValues     = 64
+	maxNested     = 1024
+	maxDepth      = 16
+	maxParsed     = 8 << 20 // bytes: what stands deep, or is referred to, is parsed more than once
 )
 
 // ErrDefinition means that a definition can't be read.
@@ -32,6 +35,10 @@ type Tool struct {
 	Description string
 	// Parameters are the properties of the input schema, in its order, at most 256.
 	Parameters []Parameter
+	// Nested are the properties inside of parameters, at most 1024, at most 16 deep.
+	Nested []Parameter
+	// Cut is the first parameter that was left out because of these bounds; its Path is empty if none was.
+	Cut Parameter
 	// Hints are the annotations that are there.
 	Hints map[string]bool
 	// Texts are all texts of the definition, keys too, in its order.
@@ -48,6 +55,10 @@ type Parameter struct {
 	Required    bool
 	// Values are those that the schema names, where they are texts: at most 64.
 	Values []string
+	// Cut reports whether it may have more values.
+	Cut bool
+	// Path is a JSON Pointer into the definition, which ends with the parameter's name.
+	Path string
 }
 
 // Read reads a definition as `tools/list` has it (MCP, Tools, Data Types). Members that say
@@ -65,7 +76,9 @@ func Read(definition jsontext.Value) (Tool, error) {
 	if in.Name == "" {
 		return Tool{}, fmt.Errorf("%w: it has no name", ErrDefinition)
 	}
-	t := Tool{Name: in.Name, Description: in.Description, Parameters: in.InputSchema.parameters(), Hints: make(map[string]bool)}
+	t := Tool{Name: in.Name, Description: in.Description, Hints: make(map[string]bool)}
+	t.Parameters = in.InputSchema.parameters()
+	t.Nested, t.Cut = in.InputSchema.nested, in.InputSchema.cut
 	t.Texts, t.definition = textsIn(definition), definition
 	for name, value := range in.Annotations {
 		if hint, ok := value.(bool); ok {
@@ -79,9 +92,16 @@ func Read(definition jsontext.Value) (Tool, error) {
 // the tool is judged by the rest.
 type schema struct {
 	properties []property
+	choices    []property // anyOf, oneOf and allOf of the schema itself
+	next       string     // the first property that is one too many
 	required   map[string]bool
 	// shared are definitions that properties refer to, by their pointers.
 	shared map[string]jsontext.Value
+
+	nested   []Parameter
+	cut      Parameter
+	expanded map[string]bool
+	parsed   int // bytes of schemas that were parsed for parameters
 }
 
 type property struct {
@@ -95,15 +115,17 @@ func (s *schema) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	if err != nil {
 		return err
 	}
-	s.required, s.shared = make(map[string]bool), make(map[string]jsontext.Value)
+	s.required, s.shared, s.expanded = make(map[string]bool), make(map[string]jsontext.Value), make(map[string]bool)
 	for _, member := range members(value) {
 		switch member.name {
 		case "properties":
-			s.properties = members(member.value)
+			s.properties, s.next = firstMembers(member.value)
 		case "$defs", "definitions":
 			for _, one := range members(member.value) {
 				s.shared["#/"+member.name+pointer(one.name)] = one.value
 			}
+		case "anyOf", "oneOf", "allOf":
+			s.choices = append(s.choices, member)
 		case "required":
 			var names []string
 			if json.Unmarshal(member.value, &names) == nil {
@@ -116,69 +138,160 @@ func (s *schema) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	return nil
 }
 
-// members are an object's, in their order; none of what is no object.
+// members are an object's, in their order, at most maxParameters; none of what is no object.
 func members(object jsontext.Value) []property {
+	out, _ := firstMembers(object)
+	return out
+}
+
+// firstMembers returns the members of an object, and the name of the first that is one too many; empty if none is.
+func firstMembers(object jsontext.Value) (out []property, next string) {
 	if object.Kind() != '{' {
-		return nil
+		return nil, ""
 	}
 	dec := jsontext.NewDecoder(strings.NewReader(string(object)))
 	if _, err := dec.ReadToken(); err != nil {
-		return nil
+		return nil, ""
 	}
-	var out []property
-	for dec.PeekKind() == '"' && len(out) < maxParameters {
+	for dec.PeekKind() == '"' {
 		name, err := dec.ReadToken()
 		if err != nil {
-			return out
+			return out, ""
 		}
 		key := name.String()
+		if len(out) == maxParameters {
+			return out, key
+		}
 		value, err := dec.ReadValue()
 		if err != nil {
-			return out
+			return out, ""
 		}
 		out = append(out, property{key, value.Clone()})
+	}
+	return out, ""
+}
+
+const rootPath = "/inputSchema"
+
+func (s *schema) parameters() []Parameter {
+	out := make([]Parameter, 0, len(s.properties))
+	if s.next != "" {
+		s.leaveOut(rootPath+"/properties", s.next)
+	}
+	s.inside(s.choices, rootPath, 1)
+	for _, p := range s.properties {
+		one := s.parameter(p, rootPath+"/properties", 0)
+		one.Required = s.required[p.name]
+		out = append(out, one)
 	}
 	return out
 }
 
-func (s *schema) parameters() []Parameter {
-	out := make([]Parameter, 0, len(s.properties))
-	for _, p := range s.properties {
-		one := Parameter{Name: p.name, Required: s.required[p.name]}
-		described := members(p.value)
-		for _, member := range described {
-			if to := texts(member.value); member.name == "$ref" && len(to) == 1 {
-				described = append(described, members(s.shared[to[0]])...)
-			}
-		}
-		for _, member := range described {
-			switch member.name {
-			case "description":
-				_ = json.Unmarshal(member.value, &one.Description) // no text counts as none
-			case "type":
-				one.Types = append(one.Types, texts(member.value)...)
-			case "enum", "const":
-				one.Values = append(one.Values, texts(member.value)...)
-			case "anyOf", "oneOf":
-				var alternatives []jsontext.Value
-				if json.Unmarshal(member.value, &alternatives) != nil {
-					continue
-				}
-				for _, alternative := range alternatives {
-					for _, inner := range members(alternative) {
-						switch inner.name {
-						case "enum", "const":
-							one.Values = append(one.Values, texts(inner.value)...)
-						case "type":
-							one.Types = append(one.Types, texts(inner.value)...)
-						}
-					}
-				}
-			}
-		}
-		one.Values = one.Values[:min(len(one.Values), maxValues)]
-		out = append(out, one)
+// leaveOut keeps the first parameter that is not looked at.
+func (s *schema) leaveOut(path, name string) {
+	if s.cut.Path == "" && len(path)+len(name) <= maxPath {
+		s.cut = Parameter{Name: name, Path: path + pointer(name)}
 	}
+}
+
+// parameter reads a property that stands at a path, and those inside of it.
+func (s *schema) parameter(p property, path string, depth int) Parameter {
+	one := Parameter{Name: p.name, Path: path + pointer(p.name)}
+	if s.parsed += len(p.value); s.parsed > maxParsed {
+		s.leaveOut(path, p.name)
+		return one
+	}
+	described := members(p.value)
+	s.inside(described, one.Path, depth+1)
+	for _, member := range described {
+		if to := texts(member.value); member.name == "$ref" && len(to) == 1 {
+			if s.parsed += len(s.shared[to[0]]); s.parsed > maxParsed {
+				s.leaveOut(path, p.name)
+				break
+			}
+			shared := members(s.shared[to[0]])
+			if !s.expanded[to[0]] { // a definition may refer to itself
+				s.expanded[to[0]] = true
+				s.inside(shared, rootPath+strings.TrimPrefix(to[0], "#"), depth+1)
+			}
+			described = append(described, shared...)
+		}
+	}
+	for _, member := range described {
+		switch member.name {
+		case "description":
+			_ = json.Unmarshal(member.value, &one.Description) // no text counts as none
+		case "type":
+			one.Types = append(one.Types, texts(member.value)...)
+		case "enum", "const":
+			one.Values = append(one.Values, texts(member.value)...)
+		case "anyOf", "oneOf":
+			one.alternatives(member.value)
+		}
+	}
+	if len(one.Values) > maxValues {
+		one.Values = one.Values[:maxValues]
+		one.Cut = true
+	}
+	return one
+}
+
+// alternatives adds the values and types of alternatives.
+func (p *Parameter) alternatives(value jsontext.Value) {
+	for _, alternative := range elements(value) {
+		for _, inner := range members(alternative) {
+			switch inner.name {
+			case "enum", "const":
+				p.Values = append(p.Values, texts(inner.value)...)
+			case "type":
+				p.Types = append(p.Types, texts(inner.value)...)
+			}
+		}
+	}
+}
+
+// inside reads the parameters inside of a schema, wherever they stand in it.
+func (s *schema) inside(described []property, path string, depth int) {
+	for _, member := range described {
+		at := path + pointer(member.name)
+		if schemas[member.name] {
+			if s.parsed += len(member.value); depth > maxDepth || s.parsed > maxParsed || len(at) > maxPath {
+				s.leaveOut(path, member.name)
+				return
+			}
+		}
+		switch member.name {
+		case "properties":
+			all, next := firstMembers(member.value)
+			for _, p := range all {
+				if len(s.nested) == maxNested || len(at)+len(p.name) > maxPath {
+					s.leaveOut(at, p.name)
+					return
+				}
+				place := len(s.nested)
+				s.nested = append(s.nested, Parameter{})
+				one := s.parameter(p, at, depth)
+				s.nested[place] = one
+			}
+			if next != "" {
+				s.leaveOut(at, next)
+			}
+		case "items", "additionalProperties":
+			s.inside(members(member.value), at, depth+1)
+		case "anyOf", "oneOf", "allOf":
+			for i, alternative := range elements(member.value) {
+				s.inside(members(alternative), fmt.Sprintf("%s/%d", at, i), depth+1)
+			}
+		}
+	}
+}
+
+// schemas are members of a schema in which further parameters can stand.
+var schemas = set("properties items additionalProperties anyOf oneOf allOf")
+
+// elements are those of an array; none of what is no array.
+func elements(value jsontext.Value) (out []jsontext.Value) {
+	_ = json.Unmarshal(value, &out) // what is none has none
 	return out
 }
 

@@ -22,7 +22,13 @@ const (
 // byVerbs takes the verbs by which the name and the description say what the tool does.
 func (c *finding) byVerbs() {
 	name := c.verbsOfName()
+	if len(name) == 0 {
+		name = c.translatedName()
+	}
 	text := c.verbsOfText()
+	if len(text) == 0 {
+		text = c.translatedText()
+	}
 	if len(name) == 1 && len(text) == 1 && !text[0].weak && text[0].category == read && (name[0].category == write || name[0].category == execute) {
 		name[0].weight /= 2 // a sentence says more than a word of a name
 	}
@@ -52,6 +58,13 @@ func (c *finding) byVerbs() {
 	if len(text) > 0 {
 		c.inText = &text[0].said
 	}
+	if len(text) == 0 && len(name) > 0 && c.speaksUnknown() {
+		first := c.text[0]
+		c.add(&policyv1.Evidence{
+			Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: execute, Weight: weightWeak,
+			Meaning: "it is described in a language that is not known",
+		})
+	}
 	if len(name)+len(text) == 0 && len(c.text) > 0 {
 		first := c.text[0]
 		if len(c.text) > 1 && determiners[c.text[1].text] && !openers[first.text] {
@@ -61,10 +74,9 @@ func (c *finding) byVerbs() {
 			})
 			return
 		}
-		// A tool that is named and described by a thing hands out that thing.
 		c.add(&policyv1.Evidence{
-			Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: read, Weight: 0.45,
-			Meaning: "it is described as a thing, and by nothing that it does",
+			Path: "/description", Offset: int32(first.offset), Quote: first.raw, Category: execute, Weight: weightWeak,
+			Meaning: "no verb that is known says what it does",
 		})
 	}
 }
@@ -388,11 +400,17 @@ func (c *finding) byWork() {
 
 // byActions takes the values of a parameter that chooses what is done: the furthest counts.
 func (c *finding) byActions() {
-	for _, p := range c.tool.Parameters {
+	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
 		if !choosers[strings.ToLower(p.Name)] || len(p.Values) < 2 {
 			continue
 		}
 		known := 0
+		if p.Cut {
+			c.add(&policyv1.Evidence{
+				Path: p.Path, InKey: true, Quote: p.Name, Category: execute, Weight: 0.45,
+				Meaning: fmt.Sprintf("what it does depends on this argument, of whose values the first %d were looked at", maxValues),
+			})
+		}
 		furthest := said{}
 		for _, value := range p.Values {
 			s, ok := actionOf(value)
@@ -414,9 +432,11 @@ func (c *finding) byActions() {
 		if furthest.weak {
 			weight = weightMiddle
 		}
-		c.dependsOn = pointer(p.Name)
+		if p.Path == rootPath+"/properties"+pointer(p.Name) {
+			c.dependsOn = pointer(p.Name)
+		}
 		c.add(&policyv1.Evidence{
-			Path: "/inputSchema/properties" + pointer(p.Name), InKey: true, Quote: p.Name, Category: furthest.category, Weight: weight,
+			Path: p.Path, InKey: true, Quote: p.Name, Category: furthest.category, Weight: weight,
 			Meaning: fmt.Sprintf("what it does depends on this argument, and %q is the furthest of what it may be", furthest.raw),
 		})
 		return

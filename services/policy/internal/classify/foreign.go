@@ -1,0 +1,299 @@
+package classify
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"golang.org/x/text/unicode/norm"
+)
+
+// Endings of forms. Participles ("eliminado", "gelöscht") are things and are left out.
+var endings = map[byte][]string{
+	'a': {"a", "ar", "are", "e", "en", "an", "ando", "acion", "acao", "azione", "ion", "i", "ir", "er", "ere", "ire"},
+	'f': {"e", "er", "ez", "ent", "ant", "ation", "s", "t", "re"},
+	'd': {"t", "et", "en", "e", "n", "ung", "st"},
+}
+
+// A foreign is a verb of another language.
+type foreign struct{ form, english string }
+
+var (
+	// latinVerbs are forms without diacritics, and split ones by their first word.
+	latinVerbs = make(map[string]string)
+	splitVerbs = make(map[string][]foreign)
+	// stems are beginnings of words in Cyrillic letters, ideograms parts of texts without blanks, the longest first.
+	stems, ideograms []foreign
+)
+
+func init() {
+	mildest := func(a, b string) int { // so that a form of two verbs means the stricter one
+		return cmp.Or(cmp.Compare(verbs[a].category, verbs[b].category), cmp.Compare(a, b))
+	}
+	for _, english := range slices.SortedFunc(maps.Keys(translations), mildest) {
+		if verbs[english] == (sense{}) {
+			panic("classify: the verb " + english + " is translated and not known")
+		}
+		for word := range strings.FieldsSeq(translations[english]) {
+			addForeign(english, word)
+		}
+	}
+	longest := func(a, b foreign) int {
+		return cmp.Or(cmp.Compare(len(b.form), len(a.form)), cmp.Compare(verbs[b.english].category, verbs[a.english].category), cmp.Compare(a.form, b.form))
+	}
+	slices.SortFunc(stems, longest)
+	slices.SortFunc(ideograms, longest)
+}
+
+func addForeign(english, word string) {
+	first, rest, split := strings.Cut(word, "/")
+	switch s := scriptOf([]rune(word)[0]); {
+	case s == cyrillic:
+		stems = append(stems, foreign{first, english})
+	case s == eastAsian:
+		ideograms = append(ideograms, foreign{word, english})
+	case split && len(rest) == 1 && endings[rest[0]] != nil:
+		for _, end := range endings[rest[0]] {
+			latinVerbs[first+end] = english
+		}
+	case split:
+		splitVerbs[first] = append(splitVerbs[first], foreign{rest, english})
+	default:
+		latinVerbs[word] = english
+	}
+}
+
+// plain is a word without diacritics.
+func plain(word string) string {
+	for i := range len(word) {
+		if word[i] >= 0x80 {
+			return strings.Map(func(r rune) rune {
+				switch {
+				case unicode.Is(unicode.Mn, r):
+					return -1
+				case r == 'ß':
+					return 's'
+				}
+				return r
+			}, norm.NFD.String(word))
+		}
+	}
+	return word
+}
+
+// participles end words in Cyrillic letters that are things that something was done to.
+var participles = []string{"енный", "енных", "енные", "ённый", "ённых", "ённые", "анный", "анных", "анные", "енное", "енной", "ённой"}
+
+// translated finds the English verb that a word of another language means.
+func translated(word string) (string, bool) {
+	r := []rune(word)
+	if len(r) == 0 {
+		return "", false
+	}
+	switch scriptOf(r[0]) {
+	case latin:
+		english, ok := latinVerbs[plain(word)]
+		return english, ok
+	case cyrillic:
+		if slices.ContainsFunc(participles, func(end string) bool { return strings.HasSuffix(word, end) }) {
+			return "", false
+		}
+		for _, stem := range stems {
+			if strings.HasPrefix(word, stem.form) {
+				return stem.english, true
+			}
+		}
+	}
+	return "", false
+}
+
+// inEnglish are words that stand in English texts and hardly in others.
+var inEnglish = set("the of and to with for from this is are or your by if it")
+
+// speaksEnglish reports whether the description begins in English: a word of it that is a verb elsewhere is none.
+func (c *finding) speaksEnglish() bool {
+	begin := c.text[:min(len(c.text), maxEnglish)]
+	return near(begin, len(begin), inEnglish)
+}
+
+// maxEnglish is how many words of a description tell whether it is English.
+const maxEnglish = 40
+
+// speaksUnknown reports whether the description is written in letters of no language whose verbs are known, or is a
+// sentence of Latin ones without a word of English.
+func (c *finding) speaksUnknown() bool {
+	var letters [scripts]int
+	count(&letters, c.tool.Description)
+	known := letters[latin] + letters[cyrillic] + letters[eastAsian]
+	return letters[anyOther]+letters[greek] > known || len(c.text) >= 4 && letters[latin] > 0 && !near(c.text, len(c.text), inAnyEnglish)
+}
+
+// inAnyEnglish are words of which English texts of four words and more have one.
+var inAnyEnglish = set(`the of and to with for from this is are or your by if it a an in on at as be not all no you can will that when which use its
+	using into via per only new more id`)
+
+// translatedName returns the verb of another language that the name says, which stands first, last or anywhere.
+func (c *finding) translatedName() []weighed {
+	var found []weighed
+	speaksEnglish := c.speaksEnglish()
+	for i, w := range c.name {
+		english, ok := "", false
+		if !speaksEnglish {
+			english, ok = translated(w.text)
+		}
+		if !ok {
+			if inside := inIdeograms(w.raw[:min(len(w.raw), maxSentence)]); len(inside) > 0 {
+				english, ok = inside[0].base, true
+			}
+		}
+		if !ok {
+			continue
+		}
+		one := weighed{said{word: w, base: english, sense: verbs[english]}, weightMiddle}
+		if i == 0 || i == len(c.name)-1 {
+			one.weight = weightName
+		}
+		if i == 0 {
+			return []weighed{one}
+		}
+		found = append(found, one)
+	}
+	return found[max(0, len(found)-1):]
+}
+
+// translatedText returns the verbs of another language with which the description begins, the one that leads first.
+func (c *finding) translatedText() []weighed {
+	if found := c.inSentence(); len(found) > 0 {
+		return found
+	}
+	if c.speaksEnglish() {
+		return nil
+	}
+	sentence := c.sentence()
+	lead := -1
+	var out []weighed
+	for i, w := range sentence {
+		english, ok := c.meaning(sentence, i)
+		if !ok {
+			continue
+		}
+		one := weighed{said{word: w, base: english, sense: verbs[english]}, weightText}
+		switch {
+		case moneyNouns[plain(w.text)] && lead >= 0 && i <= lead+2 && out[0].category != read: // "Crea un pago"
+		case lead < 0 && i < maxLead, lead < 0 && i == len(sentence)-1:
+			lead = i
+		case lead < 0 || one.category <= out[0].category || !conjunctions[sentence[i-1].text]:
+			continue
+		case i > lead+3:
+			one.weight = weightAlso
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// maxLead is how many words may stand before the verb of a description in another language: "Esta herramienta permite".
+const maxLead = 6
+
+var conjunctions = set("y e o u et ou und oder ed и или")
+
+// meaning returns the English verb that a word of a sentence means, with the second part that German and French verbs
+// put behind it.
+func (c *finding) meaning(sentence []word, i int) (string, bool) {
+	rest := sentence[i+1:]
+	for _, verb := range splitVerbs[plain(sentence[i].text)] {
+		if slices.ContainsFunc(rest, func(w word) bool { return plain(w.text) == verb.form }) {
+			return verb.english, true
+		}
+	}
+	if moneyNouns[plain(sentence[i].text)] {
+		return "remit", true
+	}
+	return translated(sentence[i].text)
+}
+
+// moneyNouns are money on its way, in Spanish, Portuguese, Italian, French and German.
+var moneyNouns = set(`reembolso reembolsos rimborso rimborsi remboursement remboursements pago pagos pagamento pagamentos pagamenti paiement paiements
+	zahlung zahlungen ruckzahlung ruckerstattung rueckerstattung erstattung uberweisung ueberweisung transferencia transferencias transferencia
+	bonifico virement virements`)
+
+// inSentence returns the verbs of the first sentence in Chinese, Japanese or Korean: the first leads in Chinese, the
+// last in the others.
+func (c *finding) inSentence() []weighed {
+	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
+	if end := strings.IndexAny(text, "。\n"); end >= 0 && strings.ContainsFunc(text[:end], func(r rune) bool { return scriptOf(r) == eastAsian }) {
+		text = text[:end]
+	}
+	found := inIdeograms(text)
+	if len(found) == 0 {
+		return nil
+	}
+	lead := 0
+	if strings.ContainsFunc(text, func(r rune) bool { return unicode.In(r, unicode.Hiragana, unicode.Hangul) }) {
+		lead = len(found) - 1
+	}
+	out := []weighed{{found[lead], weightText}}
+	for i, one := range found {
+		if i == lead || one.category <= out[0].category {
+			continue
+		}
+		before, after := max(0, i-1), i
+		if i < lead {
+			before, after = i, i+1
+		}
+		switch between := text[found[before].offset+len(found[before].raw) : found[after].offset]; {
+		case (before == lead || after == lead) && len(between) <= maxObject && out[0].category != read: // it makes a refund
+			out = append(out, weighed{one, weightText})
+		case joinsIdeograms(between):
+			out = append(out, weighed{one, weightAlso})
+		}
+	}
+	return out
+}
+
+// maxObject is how many bytes may stand between a verb and what it makes or runs: two ideograms.
+const maxObject = 6
+
+// maxSentence is how many bytes of a description are looked at for verbs that are no words between blanks.
+const maxSentence = 1200
+
+// joinsIdeograms reports whether what stands between two verbs joins them.
+func joinsIdeograms(between string) bool {
+	return len(between) <= 24 && (strings.ContainsAny(between, "和或并、/及與且") || strings.Contains(between, "または") || strings.Contains(between, "하거나") ||
+		strings.Contains(between, "또는") || strings.Contains(between, "하고"))
+}
+
+// inIdeograms returns the verbs in a text that are no words between blanks, in their order.
+func inIdeograms(text string) []said {
+	var out []said
+	for at := 0; at < len(text); {
+		if text[at] < utf8.RuneSelf {
+			at++
+			continue
+		}
+		i := slices.IndexFunc(ideograms, func(f foreign) bool { return strings.HasPrefix(text[at:], f.form) })
+		if i < 0 {
+			at = nextRune(text, at)
+			continue
+		}
+		f := ideograms[i]
+		at += len(f.form)
+		if hasAnyPrefix(text[at:], "的", "された", "済み", "した", "された", "된", "한 ", "者", "人") {
+			continue // what was deleted is a thing
+		}
+		out = append(out, said{word: word{text: f.form, raw: f.form, offset: at - len(f.form)}, base: f.english, sense: verbs[f.english]})
+	}
+	return out
+}
+
+func nextRune(text string, at int) int {
+	_, size := utf8.DecodeRuneInString(text[at:])
+	return at + size
+}
+
+func hasAnyPrefix(text string, any ...string) bool {
+	return slices.ContainsFunc(any, func(begin string) bool { return strings.HasPrefix(text, begin) })
+}
