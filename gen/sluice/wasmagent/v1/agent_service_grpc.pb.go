@@ -97,8 +97,10 @@ type AgentServiceClient interface {
 	//	                     the chain of whoever prompts it
 	//	                     TURN_FAILED: the guest says so; the turn counts
 	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone;
-	//	                     PROMPTS_FULL; STORE_FULL: the creator's agents are as
-	//	                     large as they may be together
+	//	                     PROMPTS_FULL: as many turns of the person, or of all, work
+	//	                     and wait as may, or it has waited for too long;
+	//	                     STORE_FULL: the creator's agents are as large as they may be
+	//	                     together
 	//	DATA_LOSS            JOURNAL_BROKEN: its journal was changed; STATE_DIFFERS:
 	//	                     what is stored of it is not what its journal says
 	PromptAgent(ctx context.Context, in *PromptAgentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PromptAgentResponse], error)
@@ -524,8 +526,10 @@ type AgentServiceServer interface {
 	//	                     the chain of whoever prompts it
 	//	                     TURN_FAILED: the guest says so; the turn counts
 	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone;
-	//	                     PROMPTS_FULL; STORE_FULL: the creator's agents are as
-	//	                     large as they may be together
+	//	                     PROMPTS_FULL: as many turns of the person, or of all, work
+	//	                     and wait as may, or it has waited for too long;
+	//	                     STORE_FULL: the creator's agents are as large as they may be
+	//	                     together
 	//	DATA_LOSS            JOURNAL_BROKEN: its journal was changed; STATE_DIFFERS:
 	//	                     what is stored of it is not what its journal says
 	PromptAgent(*PromptAgentRequest, grpc.ServerStreamingServer[PromptAgentResponse]) error
