@@ -11,6 +11,9 @@ type received struct {
 	Instructions string `json:"instructions"`
 	MaxTurns     int    `json:"max_turns"`
 	Model        string `json:"model"`
+	// Messages and Todos come with start to a guest that takes over from another module.
+	Messages []Message `json:"messages"`
+	Todos    []Todo    `json:"todos"`
 	// Input comes with prompt.
 	Input string `json:"input"`
 	// Result or Error come with effect_result.

@@ -43,6 +43,10 @@ type Agent struct {
 	MaxTurns int
 	// Model is what it asks where nothing else is said; empty: none is configured.
 	Model string
+	// Conversation is what was said, user and assistant in turn, and Todos are the agent's, where the guest takes
+	// over from another module of its: sluice agents migrate. Both are empty otherwise, and as of the start.
+	Conversation []Message
+	Todos        []Todo
 
 	sequence  int64
 	done      bool
@@ -68,6 +72,7 @@ func (a *Agent) serve(handle Handle) {
 		switch e := <-a.in; e.Kind {
 		case kindStart:
 			a.Instructions, a.MaxTurns, a.Model = e.Instructions, e.MaxTurns, e.Model
+			a.Conversation, a.Todos = e.Messages, e.Todos
 			a.out <- a.next(sent{Kind: "finish"})
 		case kindPrompt:
 			a.cancelled, a.done = false, false

@@ -91,11 +91,7 @@ func (s *Service) export(ctx context.Context, a *agent.Agent, req *wasmagentv1.E
 			return nil, err
 		}
 		if !s.guests.IsShipped(a.Guest) {
-			var digest string
-			if content.Module, digest, err = s.guests.Get(a.Guest); err == nil && digest != content.Agent.GetAgent().GetModuleDigest() {
-				err = fmt.Errorf("%w: %s", errModule, a.Guest)
-			}
-			if err != nil {
+			if content.Module, err = s.moduleOf(ctx, a.Guest, content.Agent.GetAgent().GetModuleDigest()); err != nil {
 				return nil, err
 			}
 		}
@@ -180,7 +176,10 @@ func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*ag
 		return nil, "", err
 	}
 	was := content.Agent.GetAgent()
-	guest, ok := s.guests.ByDigest(was.GetModuleDigest())
+	guest, ok, err := s.guestOf(ctx, was.GetModuleDigest())
+	if err != nil {
+		return nil, "", err
+	}
 	if !ok {
 		return nil, "", fmt.Errorf("%w: %s, SHA-256 %s", errModuleUnknown, was.GetGuest(), was.GetModuleDigest())
 	}

@@ -41,7 +41,7 @@ var (
 	errChain         = fmt.Errorf("agents may stand %d deep", maxChain)
 	errCycle         = errors.New("the agent stands behind whoever prompts it, and would wait for itself")
 	errModuleUnknown = errors.New("the agent's module is not among those that may run here: list it as a guest in the configuration")
-	errModule        = errors.New("the agent's module is not the one that its guest has now: reset the agent to go on with that")
+	errModule        = errors.New("the agent's module is not the one that its guest has now, and does not run any more: sluice agents migrate hands its files, todos and conversation to the one of now")
 	errGrantEmpty    = errors.New("neither rights nor anything to withdraw is given")
 	errGrantSelf     = errors.New("an agent grants nothing to itself, or to one that it stands below")
 	errPage          = errors.New("is no page_token of this list")

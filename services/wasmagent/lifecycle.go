@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -298,13 +297,4 @@ func (s *Service) bury(ctx context.Context, id string) (*wasmagentv1.Agent, erro
 	shown := s.shown(row.Record)
 	shown.State, shown.IsStopped, shown.RestorableUntil = wasmagentv1.AgentState_AGENT_STATE_TERMINATED, true, timestamppb.New(until)
 	return shown, nil
-}
-
-// mayRun has an agent's module be there, if it may run.
-func (s *Service) mayRun(ctx context.Context, a *agent.Agent) error {
-	digest, err := s.compile(ctx, a.Guest)
-	if err == nil && digest != a.Proto().GetModuleDigest() {
-		err = fmt.Errorf("%w: %s", errModule, a.Guest)
-	}
-	return err
 }

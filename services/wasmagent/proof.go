@@ -19,7 +19,6 @@ func (s *Service) VerifyAgent(ctx context.Context, req *wasmagentv1.VerifyAgentR
 	if err != nil {
 		return nil, err
 	}
-	_, _ = s.compile(ctx, a.Guest) // where its module is not there that is what is found
 	resp, err := a.Verify(ctx)
 	if err != nil {
 		return nil, toStatus(err)

@@ -151,6 +151,10 @@ type Service struct {
 	// by their digests: whoever is in it has that, too.
 	compiling chan struct{}
 	refused   map[string]error
+	// stored has the digests of modules that this process has stored.
+	stored sync.Map
+	// swept is the day on which unused modules were removed last.
+	swept int64
 }
 
 // New returns a Service, which the caller closes.
@@ -223,11 +227,11 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s.shelf = newShelf(kept, func(ctx context.Context, row *store.Row) (*agent.Agent, error) {
 		mayRun := true
 		if row.Turn == store.Alone && !row.Held { // it runs at once
-			digest, err := s.compile(ctx, row.GetGuest())
-			if err != nil && !errors.Is(err, worker.ErrModule) { // it may be there later, or elsewhere
+			err := s.ready(ctx, row.GetGuest(), row.GetModuleDigest())
+			if err != nil && !isGone(err) { // it may be there later, or elsewhere
 				return nil, err
 			}
-			mayRun = err == nil && digest == row.GetModuleDigest()
+			mayRun = err == nil
 		}
 		return agent.Open(ctx, row, s.deps(), mayRun)
 	})
@@ -335,6 +339,12 @@ func (s *Service) sweep(ctx context.Context) {
 	if err := s.store.ForgetUsed(ctx); err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "counters of agents that are gone can't be removed", "error", err)
 	}
+	if day := today(time.Now()); day != s.swept { // it reads all agents
+		s.swept = day
+		if err := s.store.ForgetModules(ctx); err != nil && ctx.Err() == nil {
+			s.log.WarnContext(ctx, "modules that no agent runs can't be removed", "error", err)
+		}
+	}
 	gone, err := s.store.Gone(ctx)
 	for _, id := range gone {
 		err = errors.Join(err, s.forget(ctx, id, true))
@@ -362,30 +372,6 @@ func (s *Service) Close() error {
 	close(s.closing)
 	s.background.Wait()
 	return errors.Join(s.workers.Close(), s.store.Close(), s.dir.Close())
-}
-
-// compile compiles a guest unless that was done.
-func (s *Service) compile(ctx context.Context, name string) (digest string, err error) {
-	if digest = s.guests.Digest(name); s.workers.Knows(digest) {
-		return digest, nil
-	}
-	select { // one at a time
-	case s.compiling <- struct{}{}:
-		defer func() { <-s.compiling }()
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
-	text, digest, err := s.guests.Get(name)
-	if err != nil || s.workers.Knows(digest) {
-		return digest, err
-	}
-	if err := s.refused[digest]; err != nil {
-		return "", err
-	}
-	if _, err = s.workers.Compile(ctx, text); errors.Is(err, worker.ErrModule) { // it will be no other one
-		s.refused[digest] = err
-	}
-	return digest, err
 }
 
 // room tells whether agents of somebody's may become larger. What has ended makes way, the

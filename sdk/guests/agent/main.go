@@ -37,6 +37,9 @@ func main() {}
 type talk struct{ messages []guest.Message }
 
 func (t *talk) run(a *guest.Agent, prompt string) (string, error) {
+	if t.messages == nil {
+		t.messages, a.Conversation = a.Conversation, nil
+	}
 	tools, err := t.tools(a)
 	if err != nil {
 		return "", err

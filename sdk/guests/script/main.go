@@ -37,6 +37,9 @@ func main() {}
 type script struct{ todos []guest.Todo }
 
 func (s *script) run(a *guest.Agent, prompt string) (string, error) {
+	if s.todos == nil {
+		s.todos, a.Todos = a.Todos, nil
+	}
 	var answer []string
 	for i, line := range strings.Split(prompt, "\n") {
 		line = strings.TrimSpace(line)

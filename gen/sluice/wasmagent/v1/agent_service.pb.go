@@ -26,7 +26,7 @@ var File_sluice_wasmagent_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"'sluice/wasmagent/v1/agent_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a#sluice/wasmagent/v1/container.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a#sluice/wasmagent/v1/lifecycle.proto\x1a sluice/wasmagent/v1/prompt.proto\x1a\x1fsluice/wasmagent/v1/state.proto2\xf3%\n" +
+	"'sluice/wasmagent/v1/agent_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a#sluice/wasmagent/v1/container.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a#sluice/wasmagent/v1/lifecycle.proto\x1a sluice/wasmagent/v1/prompt.proto\x1a\x1fsluice/wasmagent/v1/state.proto2\xee'\n" +
 	"\fAgentService\x12\xe5\x01\n" +
 	"\vCreateAgent\x12'.sluice.wasmagent.v1.CreateAgentRequest\x1a(.sluice.wasmagent.v1.CreateAgentResponse\"\x82\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18k\n" +
@@ -71,7 +71,10 @@ const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
 	"ResetAgent\x12&.sluice.wasmagent.v1.ResetAgentRequest\x1a'.sluice.wasmagent.v1.ResetAgentResponse\"\x8b\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18{\n" +
-	"\x10wasm_agent_reset\x1a_Clear a WASM agent's conversation, todos and turn count, so that it can begin anew. Files stay. \x04*\x02\x10\x010\x01\x12\xc2\x01\n" +
+	"\x10wasm_agent_reset\x1a_Clear a WASM agent's conversation, todos and turn count, so that it can begin anew. Files stay. \x04*\x02\x10\x010\x01\x12\xf8\x01\n" +
+	"\fMigrateAgent\x12(.sluice.wasmagent.v1.MigrateAgentRequest\x1a).sluice.wasmagent.v1.MigrateAgentResponse\"\x92\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\x81\x01\n" +
+	"\x12wasm_agent_migrate\x1acHave a WASM agent go on with the module that its guest has now. Files, todos and conversation stay. \x02*\x02\x10\x000\x01\x12\xc2\x01\n" +
 	"\tStopAgent\x12%.sluice.wasmagent.v1.StopAgentRequest\x1a&.sluice.wasmagent.v1.StopAgentResponse\"f\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18V\n" +
 	"\x0fwasm_agent_stop\x1a=Stop a WASM agent now. It keeps its state and can be resumed. \x02*\x02\x10\x00\x12\xd2\x01\n" +
@@ -114,36 +117,38 @@ var file_sluice_wasmagent_v1_agent_service_proto_goTypes = []any{
 	(*GetTurnCountRequest)(nil),    // 11: sluice.wasmagent.v1.GetTurnCountRequest
 	(*GetStopStatusRequest)(nil),   // 12: sluice.wasmagent.v1.GetStopStatusRequest
 	(*ResetAgentRequest)(nil),      // 13: sluice.wasmagent.v1.ResetAgentRequest
-	(*StopAgentRequest)(nil),       // 14: sluice.wasmagent.v1.StopAgentRequest
-	(*ImportAgentRequest)(nil),     // 15: sluice.wasmagent.v1.ImportAgentRequest
-	(*ForkAgentRequest)(nil),       // 16: sluice.wasmagent.v1.ForkAgentRequest
-	(*SnapshotAgentRequest)(nil),   // 17: sluice.wasmagent.v1.SnapshotAgentRequest
-	(*ResumeAgentRequest)(nil),     // 18: sluice.wasmagent.v1.ResumeAgentRequest
-	(*VerifyAgentRequest)(nil),     // 19: sluice.wasmagent.v1.VerifyAgentRequest
-	(*GrantRightsRequest)(nil),     // 20: sluice.wasmagent.v1.GrantRightsRequest
-	(*ListEventsRequest)(nil),      // 21: sluice.wasmagent.v1.ListEventsRequest
-	(*CreateAgentResponse)(nil),    // 22: sluice.wasmagent.v1.CreateAgentResponse
-	(*PromptAgentResponse)(nil),    // 23: sluice.wasmagent.v1.PromptAgentResponse
-	(*CallToolResponse)(nil),       // 24: sluice.wasmagent.v1.CallToolResponse
-	(*ListAgentsResponse)(nil),     // 25: sluice.wasmagent.v1.ListAgentsResponse
-	(*TerminateAgentResponse)(nil), // 26: sluice.wasmagent.v1.TerminateAgentResponse
-	(*ListFilesResponse)(nil),      // 27: sluice.wasmagent.v1.ListFilesResponse
-	(*ExportAgentResponse)(nil),    // 28: sluice.wasmagent.v1.ExportAgentResponse
-	(*ComposeAgentResponse)(nil),   // 29: sluice.wasmagent.v1.ComposeAgentResponse
-	(*GetStateResponse)(nil),       // 30: sluice.wasmagent.v1.GetStateResponse
-	(*ListTodosResponse)(nil),      // 31: sluice.wasmagent.v1.ListTodosResponse
-	(*ListToolsResponse)(nil),      // 32: sluice.wasmagent.v1.ListToolsResponse
-	(*GetTurnCountResponse)(nil),   // 33: sluice.wasmagent.v1.GetTurnCountResponse
-	(*GetStopStatusResponse)(nil),  // 34: sluice.wasmagent.v1.GetStopStatusResponse
-	(*ResetAgentResponse)(nil),     // 35: sluice.wasmagent.v1.ResetAgentResponse
-	(*StopAgentResponse)(nil),      // 36: sluice.wasmagent.v1.StopAgentResponse
-	(*ImportAgentResponse)(nil),    // 37: sluice.wasmagent.v1.ImportAgentResponse
-	(*ForkAgentResponse)(nil),      // 38: sluice.wasmagent.v1.ForkAgentResponse
-	(*SnapshotAgentResponse)(nil),  // 39: sluice.wasmagent.v1.SnapshotAgentResponse
-	(*ResumeAgentResponse)(nil),    // 40: sluice.wasmagent.v1.ResumeAgentResponse
-	(*VerifyAgentResponse)(nil),    // 41: sluice.wasmagent.v1.VerifyAgentResponse
-	(*GrantRightsResponse)(nil),    // 42: sluice.wasmagent.v1.GrantRightsResponse
-	(*ListEventsResponse)(nil),     // 43: sluice.wasmagent.v1.ListEventsResponse
+	(*MigrateAgentRequest)(nil),    // 14: sluice.wasmagent.v1.MigrateAgentRequest
+	(*StopAgentRequest)(nil),       // 15: sluice.wasmagent.v1.StopAgentRequest
+	(*ImportAgentRequest)(nil),     // 16: sluice.wasmagent.v1.ImportAgentRequest
+	(*ForkAgentRequest)(nil),       // 17: sluice.wasmagent.v1.ForkAgentRequest
+	(*SnapshotAgentRequest)(nil),   // 18: sluice.wasmagent.v1.SnapshotAgentRequest
+	(*ResumeAgentRequest)(nil),     // 19: sluice.wasmagent.v1.ResumeAgentRequest
+	(*VerifyAgentRequest)(nil),     // 20: sluice.wasmagent.v1.VerifyAgentRequest
+	(*GrantRightsRequest)(nil),     // 21: sluice.wasmagent.v1.GrantRightsRequest
+	(*ListEventsRequest)(nil),      // 22: sluice.wasmagent.v1.ListEventsRequest
+	(*CreateAgentResponse)(nil),    // 23: sluice.wasmagent.v1.CreateAgentResponse
+	(*PromptAgentResponse)(nil),    // 24: sluice.wasmagent.v1.PromptAgentResponse
+	(*CallToolResponse)(nil),       // 25: sluice.wasmagent.v1.CallToolResponse
+	(*ListAgentsResponse)(nil),     // 26: sluice.wasmagent.v1.ListAgentsResponse
+	(*TerminateAgentResponse)(nil), // 27: sluice.wasmagent.v1.TerminateAgentResponse
+	(*ListFilesResponse)(nil),      // 28: sluice.wasmagent.v1.ListFilesResponse
+	(*ExportAgentResponse)(nil),    // 29: sluice.wasmagent.v1.ExportAgentResponse
+	(*ComposeAgentResponse)(nil),   // 30: sluice.wasmagent.v1.ComposeAgentResponse
+	(*GetStateResponse)(nil),       // 31: sluice.wasmagent.v1.GetStateResponse
+	(*ListTodosResponse)(nil),      // 32: sluice.wasmagent.v1.ListTodosResponse
+	(*ListToolsResponse)(nil),      // 33: sluice.wasmagent.v1.ListToolsResponse
+	(*GetTurnCountResponse)(nil),   // 34: sluice.wasmagent.v1.GetTurnCountResponse
+	(*GetStopStatusResponse)(nil),  // 35: sluice.wasmagent.v1.GetStopStatusResponse
+	(*ResetAgentResponse)(nil),     // 36: sluice.wasmagent.v1.ResetAgentResponse
+	(*MigrateAgentResponse)(nil),   // 37: sluice.wasmagent.v1.MigrateAgentResponse
+	(*StopAgentResponse)(nil),      // 38: sluice.wasmagent.v1.StopAgentResponse
+	(*ImportAgentResponse)(nil),    // 39: sluice.wasmagent.v1.ImportAgentResponse
+	(*ForkAgentResponse)(nil),      // 40: sluice.wasmagent.v1.ForkAgentResponse
+	(*SnapshotAgentResponse)(nil),  // 41: sluice.wasmagent.v1.SnapshotAgentResponse
+	(*ResumeAgentResponse)(nil),    // 42: sluice.wasmagent.v1.ResumeAgentResponse
+	(*VerifyAgentResponse)(nil),    // 43: sluice.wasmagent.v1.VerifyAgentResponse
+	(*GrantRightsResponse)(nil),    // 44: sluice.wasmagent.v1.GrantRightsResponse
+	(*ListEventsResponse)(nil),     // 45: sluice.wasmagent.v1.ListEventsResponse
 }
 var file_sluice_wasmagent_v1_agent_service_proto_depIdxs = []int32{
 	0,  // 0: sluice.wasmagent.v1.AgentService.CreateAgent:input_type -> sluice.wasmagent.v1.CreateAgentRequest
@@ -160,38 +165,40 @@ var file_sluice_wasmagent_v1_agent_service_proto_depIdxs = []int32{
 	11, // 11: sluice.wasmagent.v1.AgentService.GetTurnCount:input_type -> sluice.wasmagent.v1.GetTurnCountRequest
 	12, // 12: sluice.wasmagent.v1.AgentService.GetStopStatus:input_type -> sluice.wasmagent.v1.GetStopStatusRequest
 	13, // 13: sluice.wasmagent.v1.AgentService.ResetAgent:input_type -> sluice.wasmagent.v1.ResetAgentRequest
-	14, // 14: sluice.wasmagent.v1.AgentService.StopAgent:input_type -> sluice.wasmagent.v1.StopAgentRequest
-	15, // 15: sluice.wasmagent.v1.AgentService.ImportAgent:input_type -> sluice.wasmagent.v1.ImportAgentRequest
-	16, // 16: sluice.wasmagent.v1.AgentService.ForkAgent:input_type -> sluice.wasmagent.v1.ForkAgentRequest
-	17, // 17: sluice.wasmagent.v1.AgentService.SnapshotAgent:input_type -> sluice.wasmagent.v1.SnapshotAgentRequest
-	18, // 18: sluice.wasmagent.v1.AgentService.ResumeAgent:input_type -> sluice.wasmagent.v1.ResumeAgentRequest
-	19, // 19: sluice.wasmagent.v1.AgentService.VerifyAgent:input_type -> sluice.wasmagent.v1.VerifyAgentRequest
-	20, // 20: sluice.wasmagent.v1.AgentService.GrantRights:input_type -> sluice.wasmagent.v1.GrantRightsRequest
-	21, // 21: sluice.wasmagent.v1.AgentService.ListEvents:input_type -> sluice.wasmagent.v1.ListEventsRequest
-	22, // 22: sluice.wasmagent.v1.AgentService.CreateAgent:output_type -> sluice.wasmagent.v1.CreateAgentResponse
-	23, // 23: sluice.wasmagent.v1.AgentService.PromptAgent:output_type -> sluice.wasmagent.v1.PromptAgentResponse
-	24, // 24: sluice.wasmagent.v1.AgentService.CallTool:output_type -> sluice.wasmagent.v1.CallToolResponse
-	25, // 25: sluice.wasmagent.v1.AgentService.ListAgents:output_type -> sluice.wasmagent.v1.ListAgentsResponse
-	26, // 26: sluice.wasmagent.v1.AgentService.TerminateAgent:output_type -> sluice.wasmagent.v1.TerminateAgentResponse
-	27, // 27: sluice.wasmagent.v1.AgentService.ListFiles:output_type -> sluice.wasmagent.v1.ListFilesResponse
-	28, // 28: sluice.wasmagent.v1.AgentService.ExportAgent:output_type -> sluice.wasmagent.v1.ExportAgentResponse
-	29, // 29: sluice.wasmagent.v1.AgentService.ComposeAgent:output_type -> sluice.wasmagent.v1.ComposeAgentResponse
-	30, // 30: sluice.wasmagent.v1.AgentService.GetState:output_type -> sluice.wasmagent.v1.GetStateResponse
-	31, // 31: sluice.wasmagent.v1.AgentService.ListTodos:output_type -> sluice.wasmagent.v1.ListTodosResponse
-	32, // 32: sluice.wasmagent.v1.AgentService.ListTools:output_type -> sluice.wasmagent.v1.ListToolsResponse
-	33, // 33: sluice.wasmagent.v1.AgentService.GetTurnCount:output_type -> sluice.wasmagent.v1.GetTurnCountResponse
-	34, // 34: sluice.wasmagent.v1.AgentService.GetStopStatus:output_type -> sluice.wasmagent.v1.GetStopStatusResponse
-	35, // 35: sluice.wasmagent.v1.AgentService.ResetAgent:output_type -> sluice.wasmagent.v1.ResetAgentResponse
-	36, // 36: sluice.wasmagent.v1.AgentService.StopAgent:output_type -> sluice.wasmagent.v1.StopAgentResponse
-	37, // 37: sluice.wasmagent.v1.AgentService.ImportAgent:output_type -> sluice.wasmagent.v1.ImportAgentResponse
-	38, // 38: sluice.wasmagent.v1.AgentService.ForkAgent:output_type -> sluice.wasmagent.v1.ForkAgentResponse
-	39, // 39: sluice.wasmagent.v1.AgentService.SnapshotAgent:output_type -> sluice.wasmagent.v1.SnapshotAgentResponse
-	40, // 40: sluice.wasmagent.v1.AgentService.ResumeAgent:output_type -> sluice.wasmagent.v1.ResumeAgentResponse
-	41, // 41: sluice.wasmagent.v1.AgentService.VerifyAgent:output_type -> sluice.wasmagent.v1.VerifyAgentResponse
-	42, // 42: sluice.wasmagent.v1.AgentService.GrantRights:output_type -> sluice.wasmagent.v1.GrantRightsResponse
-	43, // 43: sluice.wasmagent.v1.AgentService.ListEvents:output_type -> sluice.wasmagent.v1.ListEventsResponse
-	22, // [22:44] is the sub-list for method output_type
-	0,  // [0:22] is the sub-list for method input_type
+	14, // 14: sluice.wasmagent.v1.AgentService.MigrateAgent:input_type -> sluice.wasmagent.v1.MigrateAgentRequest
+	15, // 15: sluice.wasmagent.v1.AgentService.StopAgent:input_type -> sluice.wasmagent.v1.StopAgentRequest
+	16, // 16: sluice.wasmagent.v1.AgentService.ImportAgent:input_type -> sluice.wasmagent.v1.ImportAgentRequest
+	17, // 17: sluice.wasmagent.v1.AgentService.ForkAgent:input_type -> sluice.wasmagent.v1.ForkAgentRequest
+	18, // 18: sluice.wasmagent.v1.AgentService.SnapshotAgent:input_type -> sluice.wasmagent.v1.SnapshotAgentRequest
+	19, // 19: sluice.wasmagent.v1.AgentService.ResumeAgent:input_type -> sluice.wasmagent.v1.ResumeAgentRequest
+	20, // 20: sluice.wasmagent.v1.AgentService.VerifyAgent:input_type -> sluice.wasmagent.v1.VerifyAgentRequest
+	21, // 21: sluice.wasmagent.v1.AgentService.GrantRights:input_type -> sluice.wasmagent.v1.GrantRightsRequest
+	22, // 22: sluice.wasmagent.v1.AgentService.ListEvents:input_type -> sluice.wasmagent.v1.ListEventsRequest
+	23, // 23: sluice.wasmagent.v1.AgentService.CreateAgent:output_type -> sluice.wasmagent.v1.CreateAgentResponse
+	24, // 24: sluice.wasmagent.v1.AgentService.PromptAgent:output_type -> sluice.wasmagent.v1.PromptAgentResponse
+	25, // 25: sluice.wasmagent.v1.AgentService.CallTool:output_type -> sluice.wasmagent.v1.CallToolResponse
+	26, // 26: sluice.wasmagent.v1.AgentService.ListAgents:output_type -> sluice.wasmagent.v1.ListAgentsResponse
+	27, // 27: sluice.wasmagent.v1.AgentService.TerminateAgent:output_type -> sluice.wasmagent.v1.TerminateAgentResponse
+	28, // 28: sluice.wasmagent.v1.AgentService.ListFiles:output_type -> sluice.wasmagent.v1.ListFilesResponse
+	29, // 29: sluice.wasmagent.v1.AgentService.ExportAgent:output_type -> sluice.wasmagent.v1.ExportAgentResponse
+	30, // 30: sluice.wasmagent.v1.AgentService.ComposeAgent:output_type -> sluice.wasmagent.v1.ComposeAgentResponse
+	31, // 31: sluice.wasmagent.v1.AgentService.GetState:output_type -> sluice.wasmagent.v1.GetStateResponse
+	32, // 32: sluice.wasmagent.v1.AgentService.ListTodos:output_type -> sluice.wasmagent.v1.ListTodosResponse
+	33, // 33: sluice.wasmagent.v1.AgentService.ListTools:output_type -> sluice.wasmagent.v1.ListToolsResponse
+	34, // 34: sluice.wasmagent.v1.AgentService.GetTurnCount:output_type -> sluice.wasmagent.v1.GetTurnCountResponse
+	35, // 35: sluice.wasmagent.v1.AgentService.GetStopStatus:output_type -> sluice.wasmagent.v1.GetStopStatusResponse
+	36, // 36: sluice.wasmagent.v1.AgentService.ResetAgent:output_type -> sluice.wasmagent.v1.ResetAgentResponse
+	37, // 37: sluice.wasmagent.v1.AgentService.MigrateAgent:output_type -> sluice.wasmagent.v1.MigrateAgentResponse
+	38, // 38: sluice.wasmagent.v1.AgentService.StopAgent:output_type -> sluice.wasmagent.v1.StopAgentResponse
+	39, // 39: sluice.wasmagent.v1.AgentService.ImportAgent:output_type -> sluice.wasmagent.v1.ImportAgentResponse
+	40, // 40: sluice.wasmagent.v1.AgentService.ForkAgent:output_type -> sluice.wasmagent.v1.ForkAgentResponse
+	41, // 41: sluice.wasmagent.v1.AgentService.SnapshotAgent:output_type -> sluice.wasmagent.v1.SnapshotAgentResponse
+	42, // 42: sluice.wasmagent.v1.AgentService.ResumeAgent:output_type -> sluice.wasmagent.v1.ResumeAgentResponse
+	43, // 43: sluice.wasmagent.v1.AgentService.VerifyAgent:output_type -> sluice.wasmagent.v1.VerifyAgentResponse
+	44, // 44: sluice.wasmagent.v1.AgentService.GrantRights:output_type -> sluice.wasmagent.v1.GrantRightsResponse
+	45, // 45: sluice.wasmagent.v1.AgentService.ListEvents:output_type -> sluice.wasmagent.v1.ListEventsResponse
+	23, // [23:46] is the sub-list for method output_type
+	0,  // [0:23] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name

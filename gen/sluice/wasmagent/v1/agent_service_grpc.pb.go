@@ -33,6 +33,7 @@ const (
 	AgentService_GetTurnCount_FullMethodName   = "/sluice.wasmagent.v1.AgentService/GetTurnCount"
 	AgentService_GetStopStatus_FullMethodName  = "/sluice.wasmagent.v1.AgentService/GetStopStatus"
 	AgentService_ResetAgent_FullMethodName     = "/sluice.wasmagent.v1.AgentService/ResetAgent"
+	AgentService_MigrateAgent_FullMethodName   = "/sluice.wasmagent.v1.AgentService/MigrateAgent"
 	AgentService_StopAgent_FullMethodName      = "/sluice.wasmagent.v1.AgentService/StopAgent"
 	AgentService_ImportAgent_FullMethodName    = "/sluice.wasmagent.v1.AgentService/ImportAgent"
 	AgentService_ForkAgent_FullMethodName      = "/sluice.wasmagent.v1.AgentService/ForkAgent"
@@ -96,8 +97,10 @@ type AgentServiceClient interface {
 	//	                     the chain of whoever prompts it
 	//	                     TURN_FAILED: the guest says so; the turn counts
 	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone;
-	//	                     PROMPTS_FULL; STORE_FULL: the creator's agents are as
-	//	                     large as they may be together
+	//	                     PROMPTS_FULL: as many turns of the person, or of all, work
+	//	                     and wait as may, or it has waited for too long;
+	//	                     STORE_FULL: the creator's agents are as large as they may be
+	//	                     together
 	//	DATA_LOSS            JOURNAL_BROKEN: its journal was changed; STATE_DIFFERS:
 	//	                     what is stored of it is not what its journal says
 	PromptAgent(ctx context.Context, in *PromptAgentRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PromptAgentResponse], error)
@@ -157,6 +160,14 @@ type AgentServiceClient interface {
 	// ResetAgent clears an agent's messages, todos and turn count and begins a new
 	// epoch. Files, rights and spent budgets stay, and so does an explicit stop.
 	ResetAgent(ctx context.Context, in *ResetAgentRequest, opts ...grpc.CallOption) (*ResetAgentResponse, error)
+	// MigrateAgent has an agent go on with the module that its guest has now, in a new epoch. Files, todos,
+	// messages, rights, spent budgets, turns and a stop stay; what the module before kept in its memory is
+	// gone. The new module is told the newest messages, up to 262,144 bytes, and the todos. It is safe to
+	// repeat. Errors:
+	//
+	//	NOT_FOUND            GUEST_UNKNOWN: no such guest is shipped or listed any more
+	//	FAILED_PRECONDITION  GUEST_INVALID, GUEST_CHANGED, GUEST_NOT_BUILT
+	MigrateAgent(ctx context.Context, in *MigrateAgentRequest, opts ...grpc.CallOption) (*MigrateAgentResponse, error)
 	// StopAgent stops an agent until ResumeAgent, at once and whatever it does: a step
 	// that runs is discarded, a prompt under way ends with AGENT_STOPPED, and effects
 	// not yet sent never are. It is safe to repeat.
@@ -372,6 +383,16 @@ func (c *agentServiceClient) ResetAgent(ctx context.Context, in *ResetAgentReque
 	return out, nil
 }
 
+func (c *agentServiceClient) MigrateAgent(ctx context.Context, in *MigrateAgentRequest, opts ...grpc.CallOption) (*MigrateAgentResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MigrateAgentResponse)
+	err := c.cc.Invoke(ctx, AgentService_MigrateAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *agentServiceClient) StopAgent(ctx context.Context, in *StopAgentRequest, opts ...grpc.CallOption) (*StopAgentResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StopAgentResponse)
@@ -505,8 +526,10 @@ type AgentServiceServer interface {
 	//	                     the chain of whoever prompts it
 	//	                     TURN_FAILED: the guest says so; the turn counts
 	//	RESOURCE_EXHAUSTED   FUEL_SPENT, MEMORY_SPENT: the turn was undone;
-	//	                     PROMPTS_FULL; STORE_FULL: the creator's agents are as
-	//	                     large as they may be together
+	//	                     PROMPTS_FULL: as many turns of the person, or of all, work
+	//	                     and wait as may, or it has waited for too long;
+	//	                     STORE_FULL: the creator's agents are as large as they may be
+	//	                     together
 	//	DATA_LOSS            JOURNAL_BROKEN: its journal was changed; STATE_DIFFERS:
 	//	                     what is stored of it is not what its journal says
 	PromptAgent(*PromptAgentRequest, grpc.ServerStreamingServer[PromptAgentResponse]) error
@@ -566,6 +589,14 @@ type AgentServiceServer interface {
 	// ResetAgent clears an agent's messages, todos and turn count and begins a new
 	// epoch. Files, rights and spent budgets stay, and so does an explicit stop.
 	ResetAgent(context.Context, *ResetAgentRequest) (*ResetAgentResponse, error)
+	// MigrateAgent has an agent go on with the module that its guest has now, in a new epoch. Files, todos,
+	// messages, rights, spent budgets, turns and a stop stay; what the module before kept in its memory is
+	// gone. The new module is told the newest messages, up to 262,144 bytes, and the todos. It is safe to
+	// repeat. Errors:
+	//
+	//	NOT_FOUND            GUEST_UNKNOWN: no such guest is shipped or listed any more
+	//	FAILED_PRECONDITION  GUEST_INVALID, GUEST_CHANGED, GUEST_NOT_BUILT
+	MigrateAgent(context.Context, *MigrateAgentRequest) (*MigrateAgentResponse, error)
 	// StopAgent stops an agent until ResumeAgent, at once and whatever it does: a step
 	// that runs is discarded, a prompt under way ends with AGENT_STOPPED, and effects
 	// not yet sent never are. It is safe to repeat.
@@ -673,6 +704,9 @@ func (UnimplementedAgentServiceServer) GetStopStatus(context.Context, *GetStopSt
 }
 func (UnimplementedAgentServiceServer) ResetAgent(context.Context, *ResetAgentRequest) (*ResetAgentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ResetAgent not implemented")
+}
+func (UnimplementedAgentServiceServer) MigrateAgent(context.Context, *MigrateAgentRequest) (*MigrateAgentResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method MigrateAgent not implemented")
 }
 func (UnimplementedAgentServiceServer) StopAgent(context.Context, *StopAgentRequest) (*StopAgentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method StopAgent not implemented")
@@ -964,6 +998,24 @@ func _AgentService_ResetAgent_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AgentService_MigrateAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MigrateAgentRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).MigrateAgent(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_MigrateAgent_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).MigrateAgent(ctx, req.(*MigrateAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AgentService_StopAgent_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StopAgentRequest)
 	if err := dec(in); err != nil {
@@ -1166,6 +1218,10 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ResetAgent",
 			Handler:    _AgentService_ResetAgent_Handler,
+		},
+		{
+			MethodName: "MigrateAgent",
+			Handler:    _AgentService_MigrateAgent_Handler,
 		},
 		{
 			MethodName: "StopAgent",

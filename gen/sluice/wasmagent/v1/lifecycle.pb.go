@@ -379,6 +379,108 @@ func (x *ResetAgentResponse) GetEpoch() int32 {
 	return 0
 }
 
+// MigrateAgentRequest names an agent whose guest has another module now.
+type MigrateAgentRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent.
+	AgentId       string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MigrateAgentRequest) Reset() {
+	*x = MigrateAgentRequest{}
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MigrateAgentRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MigrateAgentRequest) ProtoMessage() {}
+
+func (x *MigrateAgentRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MigrateAgentRequest.ProtoReflect.Descriptor instead.
+func (*MigrateAgentRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *MigrateAgentRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+// MigrateAgentResponse says what the agent runs now.
+type MigrateAgentResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent as it is now.
+	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
+	// SHA-256 of the module that it ran before: hex, 64 characters; empty where it ran the guest's module of
+	// now already, so that nothing was changed.
+	FromDigest    string `protobuf:"bytes,2,opt,name=from_digest,json=fromDigest,proto3" json:"from_digest,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MigrateAgentResponse) Reset() {
+	*x = MigrateAgentResponse{}
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MigrateAgentResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MigrateAgentResponse) ProtoMessage() {}
+
+func (x *MigrateAgentResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MigrateAgentResponse.ProtoReflect.Descriptor instead.
+func (*MigrateAgentResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *MigrateAgentResponse) GetAgent() *Agent {
+	if x != nil {
+		return x.Agent
+	}
+	return nil
+}
+
+func (x *MigrateAgentResponse) GetFromDigest() string {
+	if x != nil {
+		return x.FromDigest
+	}
+	return ""
+}
+
 // StopAgentRequest stops an agent.
 type StopAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -392,7 +494,7 @@ type StopAgentRequest struct {
 
 func (x *StopAgentRequest) Reset() {
 	*x = StopAgentRequest{}
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[6]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -404,7 +506,7 @@ func (x *StopAgentRequest) String() string {
 func (*StopAgentRequest) ProtoMessage() {}
 
 func (x *StopAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[6]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -417,7 +519,7 @@ func (x *StopAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopAgentRequest.ProtoReflect.Descriptor instead.
 func (*StopAgentRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{6}
+	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *StopAgentRequest) GetAgentId() string {
@@ -445,7 +547,7 @@ type StopAgentResponse struct {
 
 func (x *StopAgentResponse) Reset() {
 	*x = StopAgentResponse{}
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[7]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -457,7 +559,7 @@ func (x *StopAgentResponse) String() string {
 func (*StopAgentResponse) ProtoMessage() {}
 
 func (x *StopAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[7]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -470,7 +572,7 @@ func (x *StopAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopAgentResponse.ProtoReflect.Descriptor instead.
 func (*StopAgentResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{7}
+	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *StopAgentResponse) GetAgent() *Agent {
@@ -493,7 +595,7 @@ type ForkAgentRequest struct {
 
 func (x *ForkAgentRequest) Reset() {
 	*x = ForkAgentRequest{}
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[8]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -505,7 +607,7 @@ func (x *ForkAgentRequest) String() string {
 func (*ForkAgentRequest) ProtoMessage() {}
 
 func (x *ForkAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[8]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -518,7 +620,7 @@ func (x *ForkAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkAgentRequest.ProtoReflect.Descriptor instead.
 func (*ForkAgentRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{8}
+	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ForkAgentRequest) GetAgentId() string {
@@ -546,7 +648,7 @@ type ForkAgentResponse struct {
 
 func (x *ForkAgentResponse) Reset() {
 	*x = ForkAgentResponse{}
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[9]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +660,7 @@ func (x *ForkAgentResponse) String() string {
 func (*ForkAgentResponse) ProtoMessage() {}
 
 func (x *ForkAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[9]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +673,7 @@ func (x *ForkAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForkAgentResponse.ProtoReflect.Descriptor instead.
 func (*ForkAgentResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{9}
+	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ForkAgentResponse) GetAgent() *Agent {
@@ -594,7 +696,7 @@ type SnapshotAgentRequest struct {
 
 func (x *SnapshotAgentRequest) Reset() {
 	*x = SnapshotAgentRequest{}
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[10]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -606,7 +708,7 @@ func (x *SnapshotAgentRequest) String() string {
 func (*SnapshotAgentRequest) ProtoMessage() {}
 
 func (x *SnapshotAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[10]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -619,7 +721,7 @@ func (x *SnapshotAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotAgentRequest.ProtoReflect.Descriptor instead.
 func (*SnapshotAgentRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{10}
+	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SnapshotAgentRequest) GetAgentId() string {
@@ -647,7 +749,7 @@ type SnapshotAgentResponse struct {
 
 func (x *SnapshotAgentResponse) Reset() {
 	*x = SnapshotAgentResponse{}
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[11]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -659,7 +761,7 @@ func (x *SnapshotAgentResponse) String() string {
 func (*SnapshotAgentResponse) ProtoMessage() {}
 
 func (x *SnapshotAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[11]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -672,7 +774,7 @@ func (x *SnapshotAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotAgentResponse.ProtoReflect.Descriptor instead.
 func (*SnapshotAgentResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{11}
+	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SnapshotAgentResponse) GetSnapshot() *AgentSnapshot {
@@ -697,7 +799,7 @@ type ResumeAgentRequest struct {
 
 func (x *ResumeAgentRequest) Reset() {
 	*x = ResumeAgentRequest{}
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[12]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -709,7 +811,7 @@ func (x *ResumeAgentRequest) String() string {
 func (*ResumeAgentRequest) ProtoMessage() {}
 
 func (x *ResumeAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[12]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -722,7 +824,7 @@ func (x *ResumeAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeAgentRequest.ProtoReflect.Descriptor instead.
 func (*ResumeAgentRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{12}
+	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ResumeAgentRequest) GetAgentId() string {
@@ -757,7 +859,7 @@ type ResumeAgentResponse struct {
 
 func (x *ResumeAgentResponse) Reset() {
 	*x = ResumeAgentResponse{}
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[13]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +871,7 @@ func (x *ResumeAgentResponse) String() string {
 func (*ResumeAgentResponse) ProtoMessage() {}
 
 func (x *ResumeAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[13]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +884,7 @@ func (x *ResumeAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeAgentResponse.ProtoReflect.Descriptor instead.
 func (*ResumeAgentResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{13}
+	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ResumeAgentResponse) GetAgent() *Agent {
@@ -813,7 +915,7 @@ type GrantRightsRequest struct {
 
 func (x *GrantRightsRequest) Reset() {
 	*x = GrantRightsRequest{}
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[14]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -825,7 +927,7 @@ func (x *GrantRightsRequest) String() string {
 func (*GrantRightsRequest) ProtoMessage() {}
 
 func (x *GrantRightsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[14]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -838,7 +940,7 @@ func (x *GrantRightsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantRightsRequest.ProtoReflect.Descriptor instead.
 func (*GrantRightsRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{14}
+	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GrantRightsRequest) GetAgentId() string {
@@ -889,7 +991,7 @@ type GrantRightsResponse struct {
 
 func (x *GrantRightsResponse) Reset() {
 	*x = GrantRightsResponse{}
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[15]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -901,7 +1003,7 @@ func (x *GrantRightsResponse) String() string {
 func (*GrantRightsResponse) ProtoMessage() {}
 
 func (x *GrantRightsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[15]
+	mi := &file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -914,7 +1016,7 @@ func (x *GrantRightsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GrantRightsResponse.ProtoReflect.Descriptor instead.
 func (*GrantRightsResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{15}
+	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GrantRightsResponse) GetGrant() *RightsGrant {
@@ -963,7 +1065,13 @@ const file_sluice_wasmagent_v1_lifecycle_proto_rawDesc = "" +
 	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\"E\n" +
 	"\x12ResetAgentResponse\x12\x19\n" +
 	"\bagent_id\x18\x01 \x01(\tR\aagentId\x12\x14\n" +
-	"\x05epoch\x18\x02 \x01(\x05R\x05epoch\"\x93\x01\n" +
+	"\x05epoch\x18\x02 \x01(\x05R\x05epoch\"d\n" +
+	"\x13MigrateAgentRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\"i\n" +
+	"\x14MigrateAgentResponse\x120\n" +
+	"\x05agent\x18\x01 \x01(\v2\x1a.sluice.wasmagent.v1.AgentR\x05agent\x12\x1f\n" +
+	"\vfrom_digest\x18\x02 \x01(\tR\n" +
+	"fromDigest\"\x93\x01\n" +
 	"\x10StopAgentRequest\x12M\n" +
 	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12%\n" +
 	"\x06reason\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\bH\x00R\x06reason\x88\x01\x01B\t\n" +
@@ -1018,7 +1126,7 @@ func file_sluice_wasmagent_v1_lifecycle_proto_rawDescGZIP() []byte {
 	return file_sluice_wasmagent_v1_lifecycle_proto_rawDescData
 }
 
-var file_sluice_wasmagent_v1_lifecycle_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_sluice_wasmagent_v1_lifecycle_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_sluice_wasmagent_v1_lifecycle_proto_goTypes = []any{
 	(*CreateAgentRequest)(nil),     // 0: sluice.wasmagent.v1.CreateAgentRequest
 	(*CreateAgentResponse)(nil),    // 1: sluice.wasmagent.v1.CreateAgentResponse
@@ -1026,41 +1134,44 @@ var file_sluice_wasmagent_v1_lifecycle_proto_goTypes = []any{
 	(*TerminateAgentResponse)(nil), // 3: sluice.wasmagent.v1.TerminateAgentResponse
 	(*ResetAgentRequest)(nil),      // 4: sluice.wasmagent.v1.ResetAgentRequest
 	(*ResetAgentResponse)(nil),     // 5: sluice.wasmagent.v1.ResetAgentResponse
-	(*StopAgentRequest)(nil),       // 6: sluice.wasmagent.v1.StopAgentRequest
-	(*StopAgentResponse)(nil),      // 7: sluice.wasmagent.v1.StopAgentResponse
-	(*ForkAgentRequest)(nil),       // 8: sluice.wasmagent.v1.ForkAgentRequest
-	(*ForkAgentResponse)(nil),      // 9: sluice.wasmagent.v1.ForkAgentResponse
-	(*SnapshotAgentRequest)(nil),   // 10: sluice.wasmagent.v1.SnapshotAgentRequest
-	(*SnapshotAgentResponse)(nil),  // 11: sluice.wasmagent.v1.SnapshotAgentResponse
-	(*ResumeAgentRequest)(nil),     // 12: sluice.wasmagent.v1.ResumeAgentRequest
-	(*ResumeAgentResponse)(nil),    // 13: sluice.wasmagent.v1.ResumeAgentResponse
-	(*GrantRightsRequest)(nil),     // 14: sluice.wasmagent.v1.GrantRightsRequest
-	(*GrantRightsResponse)(nil),    // 15: sluice.wasmagent.v1.GrantRightsResponse
-	(*Manifest)(nil),               // 16: sluice.wasmagent.v1.Manifest
-	(*Limits)(nil),                 // 17: sluice.wasmagent.v1.Limits
-	(*Agent)(nil),                  // 18: sluice.wasmagent.v1.Agent
-	(*AgentSnapshot)(nil),          // 19: sluice.wasmagent.v1.AgentSnapshot
-	(*durationpb.Duration)(nil),    // 20: google.protobuf.Duration
-	(*RightsGrant)(nil),            // 21: sluice.wasmagent.v1.RightsGrant
+	(*MigrateAgentRequest)(nil),    // 6: sluice.wasmagent.v1.MigrateAgentRequest
+	(*MigrateAgentResponse)(nil),   // 7: sluice.wasmagent.v1.MigrateAgentResponse
+	(*StopAgentRequest)(nil),       // 8: sluice.wasmagent.v1.StopAgentRequest
+	(*StopAgentResponse)(nil),      // 9: sluice.wasmagent.v1.StopAgentResponse
+	(*ForkAgentRequest)(nil),       // 10: sluice.wasmagent.v1.ForkAgentRequest
+	(*ForkAgentResponse)(nil),      // 11: sluice.wasmagent.v1.ForkAgentResponse
+	(*SnapshotAgentRequest)(nil),   // 12: sluice.wasmagent.v1.SnapshotAgentRequest
+	(*SnapshotAgentResponse)(nil),  // 13: sluice.wasmagent.v1.SnapshotAgentResponse
+	(*ResumeAgentRequest)(nil),     // 14: sluice.wasmagent.v1.ResumeAgentRequest
+	(*ResumeAgentResponse)(nil),    // 15: sluice.wasmagent.v1.ResumeAgentResponse
+	(*GrantRightsRequest)(nil),     // 16: sluice.wasmagent.v1.GrantRightsRequest
+	(*GrantRightsResponse)(nil),    // 17: sluice.wasmagent.v1.GrantRightsResponse
+	(*Manifest)(nil),               // 18: sluice.wasmagent.v1.Manifest
+	(*Limits)(nil),                 // 19: sluice.wasmagent.v1.Limits
+	(*Agent)(nil),                  // 20: sluice.wasmagent.v1.Agent
+	(*AgentSnapshot)(nil),          // 21: sluice.wasmagent.v1.AgentSnapshot
+	(*durationpb.Duration)(nil),    // 22: google.protobuf.Duration
+	(*RightsGrant)(nil),            // 23: sluice.wasmagent.v1.RightsGrant
 }
 var file_sluice_wasmagent_v1_lifecycle_proto_depIdxs = []int32{
-	16, // 0: sluice.wasmagent.v1.CreateAgentRequest.manifest:type_name -> sluice.wasmagent.v1.Manifest
-	17, // 1: sluice.wasmagent.v1.CreateAgentRequest.limits:type_name -> sluice.wasmagent.v1.Limits
-	18, // 2: sluice.wasmagent.v1.CreateAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
-	18, // 3: sluice.wasmagent.v1.TerminateAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
-	18, // 4: sluice.wasmagent.v1.StopAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
-	18, // 5: sluice.wasmagent.v1.ForkAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
-	19, // 6: sluice.wasmagent.v1.SnapshotAgentResponse.snapshot:type_name -> sluice.wasmagent.v1.AgentSnapshot
-	18, // 7: sluice.wasmagent.v1.ResumeAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
-	16, // 8: sluice.wasmagent.v1.GrantRightsRequest.rights:type_name -> sluice.wasmagent.v1.Manifest
-	20, // 9: sluice.wasmagent.v1.GrantRightsRequest.expires_in:type_name -> google.protobuf.Duration
-	21, // 10: sluice.wasmagent.v1.GrantRightsResponse.grant:type_name -> sluice.wasmagent.v1.RightsGrant
-	16, // 11: sluice.wasmagent.v1.GrantRightsResponse.manifest:type_name -> sluice.wasmagent.v1.Manifest
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	18, // 0: sluice.wasmagent.v1.CreateAgentRequest.manifest:type_name -> sluice.wasmagent.v1.Manifest
+	19, // 1: sluice.wasmagent.v1.CreateAgentRequest.limits:type_name -> sluice.wasmagent.v1.Limits
+	20, // 2: sluice.wasmagent.v1.CreateAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	20, // 3: sluice.wasmagent.v1.TerminateAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	20, // 4: sluice.wasmagent.v1.MigrateAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	20, // 5: sluice.wasmagent.v1.StopAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	20, // 6: sluice.wasmagent.v1.ForkAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	21, // 7: sluice.wasmagent.v1.SnapshotAgentResponse.snapshot:type_name -> sluice.wasmagent.v1.AgentSnapshot
+	20, // 8: sluice.wasmagent.v1.ResumeAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	18, // 9: sluice.wasmagent.v1.GrantRightsRequest.rights:type_name -> sluice.wasmagent.v1.Manifest
+	22, // 10: sluice.wasmagent.v1.GrantRightsRequest.expires_in:type_name -> google.protobuf.Duration
+	23, // 11: sluice.wasmagent.v1.GrantRightsResponse.grant:type_name -> sluice.wasmagent.v1.RightsGrant
+	18, // 12: sluice.wasmagent.v1.GrantRightsResponse.manifest:type_name -> sluice.wasmagent.v1.Manifest
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_sluice_wasmagent_v1_lifecycle_proto_init() }
@@ -1072,17 +1183,17 @@ func file_sluice_wasmagent_v1_lifecycle_proto_init() {
 	file_sluice_wasmagent_v1_rights_proto_init()
 	file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[0].OneofWrappers = []any{}
 	file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[1].OneofWrappers = []any{}
-	file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[6].OneofWrappers = []any{}
 	file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[8].OneofWrappers = []any{}
 	file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[10].OneofWrappers = []any{}
 	file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[12].OneofWrappers = []any{}
+	file_sluice_wasmagent_v1_lifecycle_proto_msgTypes[14].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_wasmagent_v1_lifecycle_proto_rawDesc), len(file_sluice_wasmagent_v1_lifecycle_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -43,11 +43,14 @@ type ModelServiceClient interface {
 	//	                     MODEL_COST_SPENT: all agents of the person have used what they
 	//	                     may use in a day;
 	//	                     MODEL_ANSWER_TOO_LARGE: over 1 MiB; MODEL_ANSWER_CUT: it has as
-	//	                     many tokens as it may, and is not whole; QUESTIONS_FULL: the
-	//	                     caller, or all, ask as much as they may at a time
+	//	                     many tokens as it may, and is not whole; QUESTIONS_FULL: as
+	//	                     many questions of the person, or of all, are asked and wait as
+	//	                     may, or it has waited for too long
 	//	ABORTED              MODEL_UNREACHABLE: there is no connection to the provider;
 	//	                     MODEL_ANSWER_BROKEN: the answer ended in the middle;
-	//	                     MODEL_ANSWER_MALFORMED: the answer does not follow the API
+	//	                     MODEL_ANSWER_MALFORMED: the answer does not follow the API;
+	//	                     MODEL_TIMED_OUT: with its retries it took longer than a
+	//	                     question may
 	//
 	// An error that the provider may charge for has the metadata `input_tokens`,
 	// `output_tokens`, both decimal, and `cost`, as in AskModelResponse.
@@ -102,11 +105,14 @@ type ModelServiceServer interface {
 	//	                     MODEL_COST_SPENT: all agents of the person have used what they
 	//	                     may use in a day;
 	//	                     MODEL_ANSWER_TOO_LARGE: over 1 MiB; MODEL_ANSWER_CUT: it has as
-	//	                     many tokens as it may, and is not whole; QUESTIONS_FULL: the
-	//	                     caller, or all, ask as much as they may at a time
+	//	                     many tokens as it may, and is not whole; QUESTIONS_FULL: as
+	//	                     many questions of the person, or of all, are asked and wait as
+	//	                     may, or it has waited for too long
 	//	ABORTED              MODEL_UNREACHABLE: there is no connection to the provider;
 	//	                     MODEL_ANSWER_BROKEN: the answer ended in the middle;
-	//	                     MODEL_ANSWER_MALFORMED: the answer does not follow the API
+	//	                     MODEL_ANSWER_MALFORMED: the answer does not follow the API;
+	//	                     MODEL_TIMED_OUT: with its retries it took longer than a
+	//	                     question may
 	//
 	// An error that the provider may charge for has the metadata `input_tokens`,
 	// `output_tokens`, both decimal, and `cost`, as in AskModelResponse.

@@ -30,7 +30,7 @@ func (t *tool) agents() *cobra.Command {
 		t.agentsResume(),
 		t.agentsMove("reset ID", "Clear an agent's conversation, todos and turns; its files stay", resetAgent),
 		t.agentsMove("terminate ID", "End an agent; for an hour it can be brought back by resume", terminateAgent),
-		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsExport(), t.agentsImport(), t.agentsGrant(), t.agentsAccept())
+		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsMigrate(), t.agentsExport(), t.agentsImport(), t.agentsGrant(), t.agentsAccept())
 }
 
 // withAgents asks the service of agents.

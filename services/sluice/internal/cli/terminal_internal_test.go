@@ -91,7 +91,7 @@ func hostileCalls() map[string][]string {
 	return map[string][]string{
 		"agents create": nil, "agents files": {"a"}, "agents list": {"--all"}, "agents prompt": {"a", "x"}, "agents reset": {"a"}, "agents resume": {"a"},
 		"agents show": {"a"}, "agents stop": {"a"}, "agents terminate": {"a"}, "agents accept": {"a", "--digest", hostile}, "agents events": {"a"}, "agents export": {"a"}, "agents fork": {"a"}, "agents grant": {"a", "--reason", "x", "--tool", "a/b"},
-		"agents import": {"policy.yaml"}, "agents snapshot": {"a"}, "agents verify": {"a"},
+		"agents import": {"policy.yaml"}, "agents migrate": {"a"}, "agents snapshot": {"a"}, "agents verify": {"a"},
 		"approvals approve": {"-y", approvalID}, "approvals cancel": {"-y", approvalID}, "approvals deny": {"-y", "-m", "no", approvalID},
 		"approvals list": {"--all"}, "approvals resolve": {"-y", "--done", "-m", "looked", approvalID}, "approvals show": {approvalID}, "approvals watch": nil,
 		"call": {"raw", "tool"}, "config check": nil, "decisions show": {"x"}, "decisions tail": nil, "decisions tail --follow": nil,

@@ -39,6 +39,10 @@ type In struct {
 	Instructions string `json:"instructions,omitzero"`
 	MaxTurns     int    `json:"max_turns,omitzero"`
 	Model        string `json:"model,omitzero"`
+	// Messages and Todos come with Start to a guest that takes over from another module: what was said, and
+	// the todos.
+	Messages []Said     `json:"messages,omitempty"`
+	Todos    []TodoItem `json:"todos,omitempty"`
 	// Input comes with Prompt.
 	Input string `json:"input,omitzero"`
 	// Result or Error come with Result: a JSON value, or why there is none.
@@ -46,6 +50,13 @@ type In struct {
 	Error  *Error         `json:"error,omitzero"`
 	// Reason comes with Cancel.
 	Reason string `json:"reason,omitzero"`
+}
+
+// Said is a message of a conversation.
+type Said struct {
+	// Role is user or assistant.
+	Role    string `json:"role"`
+	Content string `json:"content"`
 }
 
 // Error is why an effect was not done.

@@ -41,6 +41,9 @@ type Host interface {
 	// had a place before: then it comes before others, and waits until ctx ends. Errors: ctx's,
 	// [ErrPlaces].
 	Enter(ctx context.Context, a *Agent, back bool) (leave func(), err error)
+	// Ready has a module of an agent's guest be compiled, by its digest: the one that the guest has now, or
+	// one that it had.
+	Ready(ctx context.Context, a *Agent, digest string) error
 	// Hold takes room for the snapshot of a guest that gives its place away while it waits for a call;
 	// ok is false if there is none.
 	Hold(a *Agent, bytes int) (giveBack func(), ok bool)

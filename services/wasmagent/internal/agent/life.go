@@ -115,6 +115,29 @@ func (a *Agent) Reset(by By, module string) (epoch int, err error) {
 	return epoch, err
 }
 
+// Migrate has it go on with another module of its guest, by its digest, in a new epoch. The guest's memory is dropped; it
+// is told the conversation and the todos as it starts. It returns the module before, or nothing if it was the same.
+func (a *Agent) Migrate(by By, module string) (from string, err error) {
+	err = a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
+		from = ""
+		switch {
+		case next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED:
+			return nil, ErrTerminated
+		case next.module == module:
+			return nil, nil //nolint:nilnil // nothing is changed
+		}
+		from = next.module
+		next.epoch++
+		next.memory, next.sequence, next.module = nil, 0, module
+		if next.at == wasmagentv1.AgentState_AGENT_STATE_FAILED { // the guest that failed is gone
+			next.idle()
+			next.spend()
+		}
+		return begins(lifecycle(next, by, "migrated from module "+from), next, nil), nil
+	})
+	return from, err
+}
+
 // Terminate ends it. It can be brought back for a while.
 func (a *Agent) Terminate(by By) error {
 	return a.force(by.Context, ErrTerminated, func(next *state) (*wasmagentv1.Event, error) {

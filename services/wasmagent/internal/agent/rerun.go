@@ -62,6 +62,7 @@ func (r *rerun) one(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err 
 	switch event := e.GetEvent(); event.GetKind() { //nolint:exhaustive // the others are not the guest's
 	case wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE:
 		if event.GetModuleDigest() != "" {
+			r.module = event.GetModuleDigest()
 			return r.restore(ctx, r.at[point{event.GetFromEpoch(), event.GetFromSequence()}])
 		}
 	case wasmagentv1.EventKind_EVENT_KIND_UNDONE:

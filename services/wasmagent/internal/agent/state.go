@@ -9,6 +9,8 @@ import (
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
@@ -70,6 +72,37 @@ func newState(s *Spec) state {
 	out := state{at: wasmagentv1.AgentState_AGENT_STATE_IDLE, epoch: 1, maxTurns: s.MaxTurns, files: files.New(s.Files), module: s.Digest}
 	out.greet(s.Instructions)
 	out.spend()
+	return out
+}
+
+// maxHanded is how much of a conversation a guest is told as it starts, in bytes.
+const maxHanded = 256 << 10
+
+// told is the conversation that a guest is told as it starts: the newest of what was said before. Only a guest that takes
+// over from another module finds any.
+func (s *state) told() (out []abi.Said) {
+	bytes := 0
+	for _, m := range slices.Backward(s.messages) {
+		role := map[wasmagentv1.MessageRole]string{wasmagentv1.MessageRole_MESSAGE_ROLE_USER: "user", wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT: "assistant"}[m.GetRole()]
+		if bytes += len(m.GetContent()); bytes > maxHanded {
+			break
+		}
+		if role != "" {
+			out = append(out, abi.Said{Role: role, Content: m.GetContent()})
+		}
+	}
+	slices.Reverse(out)
+	for len(out) > 0 && out[0].Role != "user" { // models want a prompt first
+		out = out[1:]
+	}
+	return out
+}
+
+// listed are the todos that a guest is told as it starts.
+func (s *state) listed() (out []abi.TodoItem) {
+	for _, todo := range s.todos {
+		out = append(out, abi.TodoItem{Content: todo.GetContent(), Status: enum.Name(todo.GetStatus())})
+	}
 	return out
 }
 

@@ -316,7 +316,9 @@ func (a *Agent) start(t *turn) (err error) {
 	}
 	actor := t.about
 	model, _ := a.Host.Model(a, "")
-	out, err := a.step(t, abi.In{Kind: abi.Start, Instructions: a.Instructions, MaxTurns: t.before.maxTurns, Model: model})
+	out, err := a.step(t, abi.In{
+		Kind: abi.Start, Instructions: a.Instructions, MaxTurns: t.before.maxTurns, Model: model, Messages: t.before.told(), Todos: t.before.listed(),
+	})
 	t.about = actor
 	if err == nil && out.Kind != abi.Finish {
 		err = fmt.Errorf("%w: it answers its start with %q", engine.ErrTrap, out.Kind)

@@ -36,9 +36,11 @@ type plan struct {
 	// undone are the turns that were undone, by their first inputs, and points the places
 	// that are gone back to.
 	undone, points map[point]bool
-	module         string
-	// mixed says that more than one module, or another meter, was at work.
-	mixed bool
+	// module is the newest that was at work, and modules are all.
+	module  string
+	modules map[string]bool
+	// otherMeter says that another meter was at work.
+	otherMeter bool
 }
 
 // Verify checks the chain of its journal, compares what is stored with it, and runs its module again by
@@ -67,7 +69,7 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 	switch {
 	case len(p.points) > maxPoints:
 		limit = "the journal is whole, but it goes back too often to be run again"
-	case p.mixed || !a.Workers.Knows(p.module):
+	case p.otherMeter || !a.haveModules(ctx, p.modules):
 		limit = "the journal is whole, but the module or the meter that it was written with is not there to run it again"
 	case resp.GetFuelRecorded() > maxRerun:
 		limit = fmt.Sprintf("the journal is whole, but it tells of %d million instructions, and at most %d million are run again", resp.GetFuelRecorded()/1e6, int64(maxRerun/1e6))
@@ -77,6 +79,16 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 		return resp, nil
 	}
 	return resp, a.runAgain(ctx, p, saved, kept, resp)
+}
+
+// haveModules reports whether all modules of a journal are there to be run again.
+func (a *Agent) haveModules(ctx context.Context, modules map[string]bool) bool {
+	for digest := range modules {
+		if a.Host.Ready(ctx, a, digest) != nil {
+			return false
+		}
+	}
+	return true
 }
 
 // tellOthers has other processes read an agent again that was found to be broken.
@@ -108,7 +120,7 @@ func (a *Agent) current(ctx context.Context) (r *wasmstorev1.Record, s *wasmstor
 // whole reads the chain, and compares what is stored with it. Errors: [events.ErrChain], [ErrDiffers],
 // which the response says, too; the store's.
 func (a *Agent) whole(ctx context.Context, saved *wasmstorev1.Record, kept *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) (plan, error) {
-	p := plan{undone: make(map[point]bool), points: make(map[point]bool)}
+	p := plan{undone: make(map[point]bool), points: make(map[point]bool), modules: make(map[string]bool)}
 	found, err := a.check(ctx, saved.GetHead(), &p, resp)
 	a.mu.Lock()
 	if err == nil && errors.Is(a.broken, events.ErrChain) {
@@ -243,8 +255,9 @@ func (p *plan) lifecycle(e *wasmagentv1.Event) {
 	if e.GetModuleDigest() == "" {
 		return
 	}
-	p.mixed = p.mixed || p.module != "" && p.module != e.GetModuleDigest() || e.GetMeterVersion() != module.MeterVersion
+	p.otherMeter = p.otherMeter || e.GetMeterVersion() != module.MeterVersion
 	p.module = e.GetModuleDigest()
+	p.modules[p.module] = true
 	if e.GetFromEpoch() > 0 {
 		p.points[point{e.GetFromEpoch(), e.GetFromSequence()}] = true
 	}

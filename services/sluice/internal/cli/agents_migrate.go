@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+)
+
+func (t *tool) agentsMigrate() *cobra.Command {
+	var all bool
+	c := &cobra.Command{
+		Use: "migrate [ID...]", Short: "Have agents go on with the module that their guests have now: files, todos and conversation stay",
+		Example:           "  " + t.self + " agents migrate --all",
+		ValidArgsFunction: t.completeAgent,
+		RunE: func(c *cobra.Command, ids []string) error {
+			if all != (len(ids) == 0) {
+				return usageError{errors.New("name agents, or give --all")}
+			}
+			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
+				if all {
+					list, err := allAgents(ctx, client, false)
+					if err != nil {
+						return t.explain(err)
+					}
+					for _, a := range list {
+						ids = append(ids, a.GetId())
+					}
+				}
+				return t.migrate(ctx, client, ids)
+			})
+		},
+	}
+	c.Flags().BoolVar(&all, "all", false, "all agents that have not ended")
+	return c
+}
+
+// migrate migrates agents, and goes on with the others if one can't be.
+func (t *tool) migrate(ctx context.Context, client wasmagentv1.AgentServiceClient, ids []string) error {
+	failed := 0
+	for _, id := range ids {
+		resp, err := client.MigrateAgent(ctx, &wasmagentv1.MigrateAgentRequest{AgentId: id})
+		if err != nil {
+			failed++
+			if err := oneLine(t.errOut, "%s: %v", id, t.explain(err)); err != nil {
+				return err
+			}
+			continue
+		}
+		now := resp.GetAgent()
+		switch {
+		case t.json():
+			err = t.printLine(struct {
+				ID   string `json:"id"`
+				From string `json:"from,omitempty"`
+				To   string `json:"to"`
+			}{now.GetId(), resp.GetFromDigest(), now.GetModuleDigest()})
+		case resp.GetFromDigest() == "":
+			err = oneLine(t.out, "%s runs the module of now already", now.GetId())
+		default:
+			err = oneLine(t.out, "%s runs %.12s, and ran %.12s before", now.GetId(), now.GetModuleDigest(), resp.GetFromDigest())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d agents were not migrated", failed, len(ids))
+	}
+	return nil
+}

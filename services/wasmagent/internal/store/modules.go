@@ -1,0 +1,119 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
+)
+
+const (
+	// moduleDays is how long a module stays that no agent runs, after the last day on which it was its guest's.
+	moduleDays = 7
+	// modulePage is how many agents are read at a time to learn which modules they run.
+	modulePage = 200
+)
+
+// ErrModule means that no such module is stored, or that it is damaged.
+var ErrModule = errors.New("the module is not stored")
+
+// PutModule stores the module of a guest by its SHA-256, as hex.
+func (s *Store) PutModule(ctx context.Context, digest, guest string, module []byte) error {
+	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		result, err := tx.ExecContext(ctx, "UPDATE modules SET day = $2 WHERE digest = $1", digest, dayOf(tx.Now))
+		if err != nil {
+			return err
+		}
+		if n, err := result.RowsAffected(); err != nil || n == 1 {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "INSERT INTO modules (digest, guest, module, day) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING", digest, guest, module, dayOf(tx.Now))
+		return err
+	})
+}
+
+// Module returns a module by its digest, and the guest whose it was. Errors: [ErrModule].
+func (s *Store) Module(ctx context.Context, digest string) (guest string, module []byte, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		err := tx.QueryRowContext(ctx, "SELECT guest, module FROM modules WHERE digest = $1", digest).Scan(&guest, &module)
+		if errors.Is(err, sql.ErrNoRows) {
+			return ErrModule
+		}
+		return err
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	if sum := sha256.Sum256(module); hex.EncodeToString(sum[:]) != digest {
+		return "", nil, fmt.Errorf("%w: what is stored is another one", ErrModule)
+	}
+	return guest, module, nil
+}
+
+// ModuleGuest returns the guest whose module has a digest. Errors: [ErrModule].
+func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		err := tx.QueryRowContext(ctx, "SELECT guest FROM modules WHERE digest = $1", digest).Scan(&guest)
+		if errors.Is(err, sql.ErrNoRows) {
+			return ErrModule
+		}
+		return err
+	})
+	return guest, err
+}
+
+// ForgetModules removes modules that no agent or snapshot runs, some days after they were last their guests'.
+func (s *Store) ForgetModules(ctx context.Context) error {
+	unused := make(map[string]bool)
+	err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		return tx.Each(ctx, func(rows *sql.Rows) error {
+			var digest string
+			err := rows.Scan(&digest)
+			unused[digest] = true
+			return err
+		}, "SELECT digest FROM modules WHERE day < $1", dayOf(tx.Now)-moduleDays)
+	})
+	for behind := int64(0); err == nil && len(unused) > 0; {
+		var records []*wasmstorev1.Record
+		if records, behind, err = s.recordsBehind(ctx, behind); len(records) == 0 {
+			break
+		}
+		for _, r := range records {
+			delete(unused, r.GetModuleDigest())
+			for _, k := range r.GetKept() {
+				delete(unused, k.GetModuleDigest())
+			}
+		}
+	}
+	for digest := range unused {
+		if err == nil {
+			err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+				_, err := tx.ExecContext(ctx, "DELETE FROM modules WHERE digest = $1 AND day < $2", digest, dayOf(tx.Now)-moduleDays)
+				return err
+			})
+		}
+	}
+	return err
+}
+
+// recordsBehind reads agents in the order in which they were made, and the place of the last one.
+func (s *Store) recordsBehind(ctx context.Context, behind int64) (out []*wasmstorev1.Record, last int64, err error) {
+	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
+		out, last = nil, behind
+		return tx.Each(ctx, func(rows *sql.Rows) error {
+			var text []byte
+			r := new(wasmstorev1.Record)
+			err := errors.Join(rows.Scan(&last, &text), proto.Unmarshal(text, r))
+			out = append(out, r)
+			return err
+		}, "SELECT made, record FROM agents WHERE made > $1 ORDER BY made LIMIT $2", behind, modulePage)
+	})
+	return out, last, err
+}

@@ -1,0 +1,148 @@
+package wasmagent_test
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
+)
+
+// next returns a module that does the same and has another digest, as a release with a changed guest has.
+func next(module []byte) []byte {
+	name := "release"
+	custom := append([]byte{byte(len(name))}, name...)
+	return append(append(append([]byte(nil), module...), 0), append(binary.AppendUvarint(nil, uint64(len(custom))), custom...)...)
+}
+
+// changes lists a guest by another module, as an upgrade of the program does, and starts the role again.
+func (l *life) changes(name string, module []byte) {
+	l.t.Helper()
+	l.end()
+	l.cfg.Guests = map[string]guests.Listed{}
+	if module != nil {
+		l.cfg.Guests[name] = listedGuest(l.t, l.t.TempDir(), name, module)
+	}
+	l.begin()
+}
+
+// A guest that changes strands no agent: agents of before go on with their module, prove, are copied and carried, and go
+// on with turns that wait; migrated they keep files, todos and conversation, and the new module knows them.
+func TestMigrate_AChangedGuestStrandsNoAgent(t *testing.T) {
+	t.Parallel()
+	before := guesttest.Module(t, guesttest.Guests+"script")
+	gateway := &effects{made: make(map[string]int), used: make(map[string]bool), approved: make(chan struct{})}
+	l := newLife(t, gateway.answer)
+	l.changes("mine", before)
+	c := l.agent(t, "ana")
+	manifest := mayCall("pay")
+	manifest.Files = &wasmagentv1.FileRight{Bytes: 1 << 20, Count: 10}
+	id := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("mine"), Manifest: manifest})
+	c.answers(id, "write a.txt one\ntodo pending x\nsay hello")
+	snapshot, err := c.SnapshotAgent(c.ctx, &wasmagentv1.SnapshotAgentRequest{AgentId: id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("mine"), Manifest: manifest})
+	if answer := c.answers(waits, "tool demo pay {}"); answer.GetFinished() {
+		t.Fatalf("it answers %v", answer)
+	}
+
+	l.changes("mine", next(before))
+	c = l.agent(t, "ana")
+	close(gateway.approved)
+	eventually.Holds(t, "a turn that waited goes on with its module", func() bool { return c.state(waits).GetInfo().GetTurnCount() == 1 })
+	if said := c.answers(id, "read a.txt\ntodo completed x").GetResponse(); said != "one" || len(c.todos(id)) != 1 {
+		t.Errorf("with the module of before it answers %q, and has %v", said, c.todos(id))
+	}
+	c.matches(id)
+	old := c.state(id).GetInfo().GetModuleDigest()
+	fresh := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("mine")})
+	if now := c.state(fresh).GetInfo().GetModuleDigest(); now == old {
+		t.Error("a new agent runs the module of before")
+	}
+	fork, err := c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: id, SnapshotId: new(snapshot.GetSnapshot().GetId())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if said := c.answers(fork.GetAgent().GetId(), "read a.txt").GetResponse(); said != "one" {
+		t.Errorf("a fork of before answers %q", said)
+	}
+	archived, _ := c.export(id)
+	if _, err := c.imports(archived, 1<<20); err != nil {
+		t.Errorf("an archive of before: %v", err)
+	}
+
+	talk := c.state(id).GetState().GetMessages()
+	moved, err := c.MigrateAgent(c.ctx, &wasmagentv1.MigrateAgentRequest{AgentId: id})
+	if err != nil || moved.GetFromDigest() != old || moved.GetAgent().GetModuleDigest() == old {
+		t.Fatalf("it is migrated as %v, %v", moved, err)
+	}
+	if now := c.state(id).GetState().GetMessages(); len(now) != len(talk) || now[0].GetContent() != talk[0].GetContent() {
+		t.Errorf("its conversation is %v, and was %v", now, talk)
+	}
+	if said := c.answers(id, "read a.txt\ntodo pending x").GetResponse(); said != "one" || len(c.todos(id)) != 1 || c.todos(id)[0].GetStatus() != wasmagentv1.TodoStatus_TODO_STATUS_PENDING {
+		t.Errorf("migrated it answers %q, and has %v", said, c.todos(id))
+	}
+	c.matches(id)
+	if again, err := c.MigrateAgent(c.ctx, &wasmagentv1.MigrateAgentRequest{AgentId: id}); err != nil || again.GetFromDigest() != "" {
+		t.Errorf("migrated again it is %v, %v", again, err)
+	}
+
+	l.changes("mine", nil)
+	c = l.agent(t, "ana")
+	_, _, err = c.prompt(id, "say here")
+	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
+}
+
+// What a migrated agent's model is told begins with the conversation of before.
+func TestMigrate_TheModelKnowsTheConversation(t *testing.T) {
+	t.Parallel()
+	module := guesttest.Module(t, guesttest.Guests+"agent")
+	gateway := new(asksModels)
+	l := newLifeAt(t, modelGateway{fakeGateway{answer: gateway.answer}})
+	l.cfg.Model, l.cfg.Server = "script:lines", "agents"
+	l.changes("thinker", module)
+	c := l.agent(t, "ana")
+	id := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("thinker"), Instructions: new("Be brief.")})
+	c.answers(id, "Is it so?")
+	l.changes("thinker", next(module))
+	c = l.agent(t, "ana")
+	if _, err := c.MigrateAgent(c.ctx, &wasmagentv1.MigrateAgentRequest{AgentId: id}); err != nil {
+		t.Fatal(err)
+	}
+	c.answers(id, "Are you sure?")
+	told := gateway.last(t).Messages
+	var said []string
+	for _, m := range told {
+		said = append(said, m.Role+": "+m.Content)
+	}
+	want := []string{"system: Be brief.", "user: Is it so?", "assistant: yes", "user: Are you sure?"}
+	if len(said) != len(want) {
+		t.Fatalf("the model is told %q, want %q", said, want)
+	}
+	for i := range want {
+		if said[i] != want[i] {
+			t.Errorf("the model is told %q, want %q", said[i], want[i])
+		}
+	}
+	c.matches(id)
+}
+
+// A module that was changed in the store does not run.
+func TestMigrate_AStoredModuleThatWasChangedDoesNotRun(t *testing.T) {
+	t.Parallel()
+	before := guesttest.Module(t, guesttest.Guests+"script")
+	l := newLife(t, nil)
+	l.changes("mine", before)
+	id := l.agent(t, "ana").create(&wasmagentv1.CreateAgentRequest{Guest: new("mine")})
+	l.forge(func(f *forger) { f.exec("UPDATE modules SET module = $1 WHERE guest = 'mine'", next(next(before))) })
+	l.changes("mine", next(before))
+	_, _, err := l.agent(t, "ana").prompt(id, "say here")
+	rpctest.WantStatus(t, err, codes.FailedPrecondition, "GUEST_CHANGED")
+}
