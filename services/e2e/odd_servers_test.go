@@ -123,6 +123,7 @@ var oddities = []struct {
 	{"an outputSchema of an array", `"outputSchema":{"type":"array"},"inputSchema":{"type":"object"}`, false},
 	{"a hint as text", `"annotations":{"readOnlyHint":"yes"},"inputSchema":{"type":"object"}`, false},
 	{"a description as list", `"description":["x"],"inputSchema":{"type":"object"}`, false},
+	{"a title as number", `"title":7,"inputSchema":{"type":"object"}`, false},
 }
 
 // One definition takes no other tool away from a client that checks lists; what is left out is named, with the reason,
@@ -138,8 +139,12 @@ func TestU4Definitions_OneTakesNoListAway(t *testing.T) {
 		tokens += fmt.Sprintf("    - {name: a%d, token: %q, agent: a%d, role: agent}\n", i, oddToken(i), i)
 	}
 	p := stack.Start(t, stack.Write(t, stack.Options{Servers: servers, Policy: policy, Tokens: tokens}))
-	ran := operate(t, p, "catalog", "servers")
-	found := operate(t, p, "doctor")
+	var ran, found stack.Ran
+	eventually.Within(t, time.Minute, "the gateway has listed every server", func() bool {
+		ran = operate(t, p, "catalog", "servers")
+		return strings.Count(ran.Stdout, "it has not the form of a tool") == len(oddities)-6
+	})
+	found = operate(t, p, "doctor")
 	for i, odd := range oddities {
 		t.Run(odd.name, func(t *testing.T) {
 			list := npmtest.StartClient(t, p.URL+"/mcp", oddToken(i)).ListTools()
@@ -155,7 +160,7 @@ func TestU4Definitions_OneTakesNoListAway(t *testing.T) {
 				t.Errorf("it lists %q, want %q", names, want)
 			}
 			raw := string(stack.Connect(t, p.URL+"/mcp", oddToken(i)).Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).Body)
-			if named := strings.Contains(raw, `"dev.sluice/leftOut":[{"server":"`+server+`","name":"odd","why":"it has not the form of a tool: `); named == odd.shown {
+			if named := strings.Contains(raw, `"dev.sluice/leftOut":[{"server":"`+server+`","name":"odd","why":"it has not the form of a tool: `); named == odd.shown && odd.name != untold {
 				t.Errorf("it lists %s", raw)
 			}
 			for command, out := range map[string]string{"catalog servers": ran.Stdout, "doctor": found.Stdout} {
@@ -166,6 +171,9 @@ func TestU4Definitions_OneTakesNoListAway(t *testing.T) {
 		})
 	}
 }
+
+// untold is what the catalog can't take, so that policy does not say whether the caller may know of the tool.
+const untold = "a description as list"
 
 func oddToken(i int) string { return fmt.Sprintf("test-odd-agent-token-%02d-A1b2C3d4E5f6", i) }
 
@@ -210,7 +218,7 @@ func TestU4Definitions_OneTakesNoOtherListAway(t *testing.T) {
 		meta := string(got.Result["_meta"])
 		delete(got.Result, "_meta")
 		for _, list := range got.Result {
-			if text := string(list); !strings.Contains(text, `"a"`) && !strings.Contains(text, "__a") || strings.Contains(text, "null") || strings.Count(text, `"name"`) != 1 {
+			if text := string(list); !strings.Contains(text, `"odd: a"`) && !strings.Contains(text, `"odd__a"`) || strings.Contains(text, "null") || strings.Count(text, `"name"`) != 1 {
 				t.Errorf("%s: %s", method, raw)
 			}
 		}
@@ -361,7 +369,7 @@ func TestPaths_SlashAndUnknown(t *testing.T) {
 	if got := c.Post(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe"}}`); got.Status != http.StatusOK || !strings.Contains(string(got.Body), "ran") {
 		t.Errorf("%d %s", got.Status, got.Body)
 	}
-	for _, path := range []string{"/", "/sse", "/mcp/raw/tools", "/mcp/raw//", "/api/mcp"} {
+	for _, path := range []string{"/", "/sse", "/mcp/raw/tools", "/api/mcp"} {
 		got, err := http.Post(s.URL+path, "application/json", strings.NewReader("{}"))
 		if err != nil {
 			t.Fatal(err)
