@@ -65,6 +65,8 @@ type Transport struct {
 	url     *url.URL
 	headers http.Header
 	clean   *scrub.Scrubber
+	// told is for what is shown of an address that the server names.
+	told *scrub.Scrubber
 	// links are the streams of older servers, and older says that the server was one.
 	links sync.WaitGroup
 	// all ends with the transport, which stop ends.
@@ -109,7 +111,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	all, stop := context.WithCancel(context.Background())
 	s := &Transport{
 		name: cfg.Name, hint: cfg.ProxyHint,
-		all: all, stop: stop, clean: scrub.New(nil, cfg.Secrets), log: log, wire: way,
+		all: all, stop: stop, clean: scrub.New(nil, cfg.Secrets), told: scrub.Every(cfg.Secrets), log: log, wire: way,
 	}
 	if s.remove, err = head(http.MethodDelete, u, headers); err != nil {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
