@@ -4,7 +4,9 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -71,9 +73,20 @@ func TestS1Causes_ServerThatCannotBeUsed(t *testing.T) {
 		"broken":       {agent: []string{"HTTP status 503"}, retryable: true},
 		"page":         {agent: []string{"it answered with text/html"}},
 		"gzip":         {agent: []string{"it compresses its answers"}},
+		"keyed": {
+			entry: fmt.Sprintf(`{http: {url: "%s/unauthorized?k=%s"}}`, url, causeSecret), agent: []string{"the server refuses the gateway: HTTP 401"},
+		},
+		"owned": {
+			entry: fmt.Sprintf(`{http: {url: "%s/slash"}}`, strings.Replace(url, "://", "://me:"+causeSecret+"@", 1)),
+			agent: []string{"it answered 307 to " + url + "/slash/"},
+		},
+		"unresolved": {
+			entry:     fmt.Sprintf(`{http: {url: "https://%s@no-such-host.invalid/mcp?apiKey=%s"}}`, causeSecret, causeSecret),
+			retryable: true, notTold: []string{"apiKey"},
+		},
 		"dying": {
-			entry: `{stdio: {command: [sh, -c, "echo first >&2; echo \"no licence for $KEY\" >&2; exit 7"], env: {KEY: "${env:CAUSE_SECRET}"}}}`,
-			agent: []string{"it ended, exit status 7"}, operator: []string{"it ended, exit status 7: no licence for [redacted]"},
+			entry: `{stdio: {command: [sh, -c, "echo first >&2; echo \"no licence for $KEY $(printf %s $KEY | od -An -tx1 | tr -d ' \\n')\" >&2; exit 7"], env: {KEY: "${env:CAUSE_SECRET}"}}}`,
+			agent: []string{"it ended, exit status 7"}, operator: []string{"it ended, exit status 7: no licence for [redacted] [redacted]"},
 			retryable: true, notTold: []string{"licence"},
 		},
 		"killed": {
@@ -97,7 +110,7 @@ func TestS1Causes_ServerThatCannotBeUsed(t *testing.T) {
 		}
 		fmt.Fprintf(&servers, "  %s: %s\n", name, c.entry)
 	}
-	s := stack.Write(t, stack.Options{Policy: openPolicy, Servers: servers.String()})
+	s := stack.Write(t, stack.Options{Policy: openPolicy, Servers: servers.String(), Extra: "log: {level: debug}\n"})
 	s.Env = []string{"CAUSE_SECRET=" + causeSecret}
 	p := stack.Start(t, s)
 	env := []string{"SLUICE_CONFIG=" + s.Config, "SLUICE_URL=" + p.URL, "SLUICE_ADDR=" + p.GRPC, "SLUICE_AGENT_TOKEN=" + stack.AgentToken, "CAUSE_SECRET=" + causeSecret}
@@ -147,6 +160,30 @@ func TestS1Causes_ServerThatCannotBeUsed(t *testing.T) {
 	if strings.Contains(p.Stderr(), causeSecret) {
 		t.Error("the log holds the secret")
 	}
+	records := 0
+	for _, file := range filesBelow(t, s.Journal()) {
+		if records++; strings.Contains(read(t, file), causeSecret) {
+			t.Errorf("the journal holds the secret: %s", file)
+		}
+	}
+	if records == 0 {
+		t.Error("there is no journal")
+	}
+}
+
+// filesBelow are the files in a folder and its folders.
+func filesBelow(t *testing.T, dir string) (out []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			out = append(out, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
 }
 
 // plainText is the message of an error as its reader sees it.

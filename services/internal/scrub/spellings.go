@@ -39,6 +39,16 @@ func Spellings(secret string) []string {
 	return slices.Compact(out)
 }
 
+// Every returns a scrubber that blots values out of a text for people, each line of a value in all of its [Spellings]:
+// what a program or a server was given it may write down in another form.
+func Every(values []string) *Scrubber {
+	var all []string
+	for _, line := range longLines(values, minLogged) {
+		all = append(all, Spellings(line)...)
+	}
+	return New(nil, all)
+}
+
 var percent = regexp.MustCompile(`%[0-9A-F]{2}`)
 
 // A Stream blots secrets out of a text that comes in pieces, over the bounds of pieces. It is

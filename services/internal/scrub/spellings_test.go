@@ -53,3 +53,16 @@ func TestSpellings_ShortTextsAreNoSecrets(t *testing.T) {
 		}
 	}
 }
+
+// Each line of a value is gone in each form, and what is too short to be a secret stays.
+func TestEvery_RemovesEachLineOfAValueInEveryForm(t *testing.T) {
+	t.Parallel()
+	const first, second = "first-line-4f9Z", "second-line-77Q"
+	s := Every([]string{first + "\n" + second + "\n", "on"})
+	for _, form := range []string{first, second, hex.EncodeToString([]byte(second)), base64.StdEncoding.EncodeToString([]byte("key=" + first + ";"))} {
+		got := s.Log("based on " + form + " it is on")
+		if !strings.Contains(got, "[redacted]") || !strings.HasPrefix(got, "based on ") || !strings.HasSuffix(got, " it is on") {
+			t.Errorf("%q becomes %q", form, got)
+		}
+	}
+}

@@ -52,7 +52,7 @@ func Recast(class error, what string, err error) error {
 	}
 	if cause := CauseOf(err); cause != nil {
 		copied := *cause
-		copied.Err = errors.New(cause.Error()) //nolint:err113 // see above
+		copied.Err = errors.New(cause.Error())
 		out.under = append(out.under, &copied)
 	}
 	return out

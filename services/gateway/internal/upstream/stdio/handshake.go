@@ -61,7 +61,7 @@ func (p *process) handshake(with greeting) error {
 	case answer.Error.Present(), refuses(hello, answer):
 		p.server.era.Store(nil)
 		err = upstream.ErrNoAnswer
-		refusal := upstream.Escaped(p.server.clean.Log(string(answer.Error.Of(answer.Raw))), refusalKept)
+		refusal := upstream.Escaped(p.server.told.Log(string(answer.Error.Of(answer.Raw))), refusalKept)
 		p.end(&upstream.CauseError{
 			Text: "it refused " + hello.Method, Detail: refusal, Err: fmt.Errorf("it refused %s: %s", hello.Method, refusal),
 		})

@@ -198,9 +198,12 @@ func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*proce
 	case <-start.done:
 		return start.proc, start.err
 	case <-late:
-		return nil, s.starting(nil)
+		return nil, s.stillStarting()
 	case <-ctx.Done():
-		return nil, s.starting(ctx)
+		if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			return nil, s.stillStarting()
+		}
+		return nil, s.gaveUp(ctx)
 	}
 }
 
@@ -270,7 +273,7 @@ func (s *transport) notStarted(err error) error {
 		text += ": " + known
 	}
 	return &upstream.CauseError{
-		Text: text, Detail: upstream.Escaped(s.clean.Log(err.Error()), tailKept),
+		Text: text, Detail: upstream.Escaped(s.told.Log(err.Error()), tailKept),
 		Err: fmt.Errorf("start server %q: %w", s.cfg.Name, err),
 	}
 }

@@ -26,6 +26,9 @@ const (
 	// has closed a pipe. MCP 2025-11-25, "Shutdown", asks for that; and a process
 	// that was about to exit gets to tell its status.
 	settleTime = 500 * time.Millisecond
+	// statusTime is how long a process that has closed a pipe has to exit, so that its status is known: on a busy
+	// machine the end of one in namespaces takes longer than settleTime.
+	statusTime = 2 * time.Second
 	// drainTime is how long the rest of the output is read once the process and its
 	// group are gone. Only a grandchild that left the group can make it last.
 	drainTime = time.Second
@@ -216,7 +219,7 @@ func (p *process) untilEnd() error {
 	case <-p.exited:
 		return nil
 	case e := <-p.endings:
-		if e.broken && p.exits(settleTime) {
+		if e.broken && p.exits(statusTime) {
 			return nil
 		}
 		return e.reason

@@ -2,7 +2,6 @@ package stdio
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -142,12 +141,9 @@ func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 // startAgain is when a caller who met a start may try again.
 const startAgain = 5 * time.Second
 
-// starting is the error of a caller whose time ended, or is about to end, while the process was being started: nothing
-// of its own was sent. The start goes on.
-func (s *transport) starting(ctx context.Context) error {
-	if ctx != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return s.gaveUp(ctx)
-	}
+// stillStarting is the error of a caller whose time ended, or is about to end, while the process was being started:
+// nothing of its own was sent, but what greets the process. The start goes on.
+func (s *transport) stillStarting() error {
 	return fmt.Errorf("%w: %w", upstream.ErrNeverSent, &upstream.CauseError{
 		Text: "the server is still starting", RetryAfter: startAgain, Err: fmt.Errorf("server %q is still starting", s.cfg.Name),
 	})

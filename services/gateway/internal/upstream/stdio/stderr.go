@@ -34,7 +34,7 @@ func (p *process) listen() {
 	for {
 		line, err := firstOfLine(r)
 		if len(line) > 0 {
-			text := upstream.Escaped(p.server.clean.Log(string(line)), stderrKept)
+			text := upstream.Escaped(p.server.told.Log(string(line)), stderrKept)
 			p.spoken.add(text)
 			if quota.allow(time.Now(), 1) {
 				p.log.DebugContext(context.Background(), "server wrote to standard error", "line", text, "skipped_before", skipped)

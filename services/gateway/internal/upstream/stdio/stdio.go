@@ -158,6 +158,7 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 		box:   deps.Sandbox,
 		limit: deps.Limiter,
 		clean: scrub.New(cfg.Env, cfg.Secrets),
+		told:  scrub.Every(slices.AppendSeq(slices.Clone(cfg.Secrets), maps.Values(cfg.Env))),
 		room:  deps.Room,
 		hosts: make(map[principal.Key]*host),
 		shares: quota.NewTally("processes of this server", quota.Limits{
@@ -210,11 +211,13 @@ func (c *Config) check() error {
 
 // transport implements upstream.Transport. It owns every goroutine below it.
 type transport struct {
-	cfg     Config
-	log     *slog.Logger
-	box     *sandbox.Sandbox
-	limit   *proclimit.Limiter
-	clean   *scrub.Scrubber
+	cfg   Config
+	log   *slog.Logger
+	box   *sandbox.Sandbox
+	limit *proclimit.Limiter
+	clean *scrub.Scrubber
+	// told is for what operators are shown of a program's own words.
+	told    *scrub.Scrubber
 	room    *room.Room
 	running sync.WaitGroup
 	upstream.ListChanged

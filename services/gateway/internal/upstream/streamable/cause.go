@@ -86,14 +86,14 @@ func (s *Transport) place(location string) string {
 		return ""
 	}
 	host := strconv.QuoteToASCII(at.Host)
-	if s.clean.Log(at.Host) != at.Host || host != `"`+at.Host+`"` {
+	if s.told.Log(at.Host) != at.Host || host != `"`+at.Host+`"` {
 		return ""
 	}
 	return at.Scheme + "://" + at.Host + s.shownPath(at)
 }
 
 func (s *Transport) shownPath(at *url.URL) string {
-	if s.clean.Log(at.Path) != at.Path {
+	if s.told.Log(at.Path) != at.Path {
 		return "/" + cut
 	}
 	var out strings.Builder

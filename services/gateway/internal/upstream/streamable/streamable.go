@@ -68,6 +68,8 @@ type Transport struct {
 	// secrets are what clean blots out, and cookie is the configured value of the field Cookie; may be empty.
 	secrets []string
 	cookie  string
+	// told is for what is shown of an address that the server names.
+	told *scrub.Scrubber
 	// links are the streams of older servers, and older says that the server was one.
 	links sync.WaitGroup
 	// all ends with the transport, which stop ends.
@@ -116,7 +118,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	all, stop := context.WithCancel(context.Background())
 	s := &Transport{
 		name: cfg.Name, hint: cfg.ProxyHint, all: all, stop: stop, secrets: cfg.Secrets, cookie: cookie,
-		clean: scrub.New(nil, cfg.Secrets), log: log, wire: way,
+		clean: scrub.New(nil, cfg.Secrets), told: scrub.Every(cfg.Secrets), log: log, wire: way,
 	}
 	if s.remove, err = head(http.MethodDelete, u, headers); err != nil {
 		return nil, fmt.Errorf("server %s: %w", cfg.Name, err)
