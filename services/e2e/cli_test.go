@@ -219,6 +219,11 @@ func TestCommandLineLooks(t *testing.T) {
 		if diff := cmp.Diff(want, records[:min(3, len(records))]); diff != "" {
 			t.Errorf("the first records, which should be of the calls and nothing else (-want +got):\n%s", diff)
 		}
+		if strings.Contains(ran.Stdout, "initialize") || strings.Contains(ran.Stdout, "tools/list") {
+			t.Errorf("messages of the protocol are printed:\n%s", ran.Stdout)
+		}
+		protocol := d.sluice(t, "decisions", "tail", "--protocol")
+		holds(t, protocol, 0, protocol.Stdout, "intent   local-agent  demo/list_notes")
 		for _, args := range [][]string{{"-n", "1", "--tool", "list_notes"}, {"--tool", "delete_note", "--server", "demo", "-n", "1"}} {
 			if got := decode[[]record](t, d.sluice(t, append([]string{"decisions", "tail", "--output", "json"}, args...)...)); len(got) != 1 {
 				t.Errorf("%v gave %+v, want one record", args, got)
@@ -230,7 +235,9 @@ func TestCommandLineLooks(t *testing.T) {
 	})
 	t.Run("decisions show", func(t *testing.T) {
 		ran := d.sluice(t, strings.Fields(m[2])...)
-		holds(t, ran, 0, ran.Stdout, "kind ", "decisionId ", m[1], "Denied by policy: notes are kept", "argumentsHmac ")
+		holds(t, ran, 0, ran.Stdout, "decision  "+m[1], "result    denied_by_rule", "reason    Denied by policy: notes are kept", "rule      starter/tools.delete_note", "--all prints every field")
+		every := d.sluice(t, append(strings.Fields(m[2]), "--all")...)
+		holds(t, every, 0, every.Stdout, "kind ", "decisionId ", m[1], "Denied by policy: notes are kept", "argumentsHmac ")
 		if got := decode[[]record](t, d.sluice(t, "decisions", "show", m[1], "--output", "json")); len(got) != 1 || got[0].Code != "denied_by_rule" {
 			t.Errorf("records %+v", got)
 		}

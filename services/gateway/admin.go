@@ -23,6 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
@@ -242,7 +243,8 @@ func matches(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 		f.GetTool() != "" && f.GetTool() != r.Tool,
 		f.GetSubject() != "" && f.GetSubject() != r.Subject,
 		len(f.GetCodes()) > 0 && !slices.Contains(f.GetCodes(), journal.CodeOf(r.Code)),
-		len(f.GetKinds()) > 0 && !slices.ContainsFunc(f.GetKinds(), func(k gatewayv1.RecordKind) bool { return string(r.Kind) == enum.Given(k) }):
+		len(f.GetKinds()) > 0 && !slices.ContainsFunc(f.GetKinds(), func(k gatewayv1.RecordKind) bool { return string(r.Kind) == enum.Given(k) }),
+		f.GetWithoutProtocol() && mcpmethod.IsProtocol(r.Method) && (r.Code == "" || journal.CodeOf(r.Code) == commonv1.Code_CODE_METHOD_DENIED):
 		return false
 	default:
 		return true

@@ -168,7 +168,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	}
 	files := s.cfg.programFiles(s.deps.Env)
 	for name, server := range s.cfg.Servers {
-		over, err := s.newTransport(ctx, name, server, files)
+		over, err := s.newTransport(name, server, files)
 		if err != nil {
 			return err
 		}
@@ -181,6 +181,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 		}
 		s.servers[name] = up
 	}
+	s.logSandboxes(ctx)
 	if err := s.newEdge(); err != nil {
 		return err
 	}
@@ -188,7 +189,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 }
 
 // newTransport returns what reaches a server. The files are those of programs.
-func (s *Service) newTransport(ctx context.Context, name string, server Server, files map[string][]string) (upstream.Transport, error) {
+func (s *Service) newTransport(name string, server Server, files map[string][]string) (upstream.Transport, error) {
 	if server.URL != "" {
 		return streamable.New(streamable.Config{
 			Name: name, URL: server.URL, Headers: server.Headers, Secrets: server.Secrets,
@@ -206,7 +207,6 @@ func (s *Service) newTransport(ctx context.Context, name string, server Server, 
 		s.limiter = proclimit.New()
 	}
 	s.holds[name] = report
-	s.deps.Log.InfoContext(ctx, "what the kernel holds of a server over stdio", "server", name, "sandbox", s.held(name).String())
 	return stdio.New(server.stdio(name, s.cfg.workRoot(), s.deps.Env), stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held, Limiter: s.limiter, Installs: &s.installs})
 }
 
@@ -293,6 +293,30 @@ func (s *Service) Sandboxes() map[string]sandbox.Report {
 	out := make(map[string]sandbox.Report, len(s.holds))
 	for name := range s.holds {
 		out[name] = s.held(name)
+	}
+	return out
+}
+
+// logSandboxes logs what the kernel holds of servers over stdio: one line for those that are held alike, at warning
+// with what to do if something is not held.
+func (s *Service) logSandboxes(ctx context.Context) {
+	for _, alike := range sandbox.Alike(s.Sandboxes()) {
+		attrs := []any{"servers", strings.Join(alike.Names, ", "), "sandbox", alike.Report.String()}
+		if advice := alike.Report.Advice(); advice != "" {
+			s.deps.Log.WarnContext(ctx, "the kernel does not hold all of the sandbox of servers over stdio", append(attrs, "do", advice)...)
+			continue
+		}
+		s.deps.Log.InfoContext(ctx, "what the kernel holds of servers over stdio", attrs...)
+	}
+}
+
+// InFlight returns how many requests wait for each server's answer; servers without one are left out.
+func (s *Service) InFlight() map[string]int {
+	out := make(map[string]int)
+	for name, up := range s.servers {
+		if n := up.InFlight(); n > 0 {
+			out[name] = int(n)
+		}
 	}
 	return out
 }

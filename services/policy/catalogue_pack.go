@@ -181,7 +181,7 @@ func (s *shelf) page(ctx context.Context, name string) (*policyv1.CatalogTool, e
 		out.Classification = held
 	}
 	for i := len(t.Definitions) - 1; i >= 0 && len(out.GetHistory()) < maxPageDefinitions; i-- {
-		out.History = append(out.History, packSeen(&t.Definitions[i], s.settings))
+		out.History = append(out.History, packSeen(&t.Definitions[i], s.settings, t.Definitions[i].Flag(name, s.looks)))
 	}
 	out.Advice = advice.For(s.server.Name, name, out.GetClassification())
 	return out, nil
@@ -211,10 +211,12 @@ func packOverride(o *catalog.Override) *policyv1.ToolOverride {
 	}
 }
 
-func packSeen(d *catalog.Definition, settings catalog.Settings) *policyv1.SeenDefinition {
+// packSeen packs a definition and its flag.
+func packSeen(d *catalog.Definition, settings catalog.Settings, flag string) *policyv1.SeenDefinition {
 	out := &policyv1.SeenDefinition{
 		DefinitionDigest: d.Digest[:], FirstSeen: timestamppb.New(d.Seen), LastSeen: timestamppb.New(d.Again), Pin: packState(d.State, settings.Mode == catalog.Off),
 		SettledBy: d.Settler, Reason: d.Reason, ListedNow: len(d.Whole) > 0, ProtocolVersions: d.Versions, SeenBy: d.By,
+		Flag: flag,
 	}
 	if !d.Settled.IsZero() {
 		out.Settled = timestamppb.New(d.Settled)

@@ -156,5 +156,5 @@ func (c catalogue) GetDefinition(ctx context.Context, req *policyv1.GetDefinitio
 	if err != nil {
 		return nil, toStatus(err)
 	}
-	return &policyv1.GetDefinitionResponse{Definition: packSeen(d, c.settings(server.Name)), DefinitionJson: text}, nil
+	return &policyv1.GetDefinitionResponse{Definition: packSeen(d, c.settings(server.Name), d.Flag(req.GetTool(), server.Looks())), DefinitionJson: text}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -25,6 +26,9 @@ var (
 	errDuplicate = errors.New("the list names a tool twice")
 	errKept      = errors.New("only what is kept can be compared")
 )
+
+// maxLogged is how many names of tools a line of the log has at most.
+const maxLogged = 10
 
 // maxLeftName is how long a name may be of what is left out, in bytes.
 const maxLeftName = 128
@@ -165,6 +169,7 @@ func (s *Service) report(ctx context.Context, server string, r catalog.Report) (
 		}
 	}
 	var states []catalog.State
+	var news []string
 	after, version, err := s.store.Change(ctx, server, settings.Trusted, func(tx *sqlstore.Tx, before *catalog.Server, text func(catalog.Digest) (string, error)) (store.Change, error) {
 		if twice != "" {
 			return store.Change{Server: before.StopFor(twice, tx.Now)}, nil
@@ -173,7 +178,10 @@ func (s *Service) report(ctx context.Context, server string, r catalog.Report) (
 		if err != nil {
 			return store.Change{}, err
 		}
-		states = out.States
+		states, news = out.States, nil
+		if settings.Mode != catalog.Off {
+			news = before.NewlyWaiting(out.Server)
+		}
 		change := store.Change{Server: out.Server, New: make(map[catalog.Digest]string, len(out.New)), Gone: out.Gone}
 		for _, i := range out.New {
 			change.New[r.Tools[i].Digest] = r.Tools[i].Text
@@ -182,6 +190,10 @@ func (s *Service) report(ctx context.Context, server string, r catalog.Report) (
 	})
 	if err != nil {
 		return nil, err
+	}
+	if len(news) > 0 && version != 0 {
+		s.deps.Log.WarnContext(ctx, "definitions of tools are new or have changed; the tools can't be called until an operator accepts them",
+			"server", server, "tools", strings.Join(news[:min(len(news), maxLogged)], ", "), "waiting", len(news), "do", "sluice catalog diff "+server)
 	}
 	s.publish(ctx, version, after)
 	if err := s.settle(ctx, s.active.Load()); err != nil {

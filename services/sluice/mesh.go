@@ -188,6 +188,9 @@ func (m *Mesh) MCP() net.Addr { return m.gateway.Addr() }
 // Sandboxes is what the kernel holds of each server over stdio, by name.
 func (m *Mesh) Sandboxes() map[string]sandbox.Report { return m.gateway.Sandboxes() }
 
+// InFlight returns how many requests wait for each server's answer; servers without one are left out.
+func (m *Mesh) InFlight() map[string]int { return m.gateway.InFlight() }
+
 // GRPC is the address of all services.
 func (m *Mesh) GRPC() net.Addr { return m.grpc.Addr() }
 

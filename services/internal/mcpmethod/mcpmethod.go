@@ -23,6 +23,17 @@ func All() []string {
 // IsNotification tells whether a method is one of a notification.
 func IsNotification(method string) bool { return strings.HasPrefix(method, "notifications/") }
 
+// IsProtocol reports whether a method is one by which clients and servers learn of each other, and not one that does
+// something: initialize, ping, discovery, what a client listens to, lists and notifications.
+func IsProtocol(method string) bool {
+	switch method {
+	case "initialize", "ping", "server/discover", "subscriptions/listen", "logging/setLevel":
+		return true
+	default:
+		return IsNotification(method) || strings.HasSuffix(method, "/list")
+	}
+}
+
 // Notifications returns those of the protocol that pass unless a rule denies them, and as far as what they
 // are about does. Of the others some need no rule, which is [Unasked], and tasks' are not carried.
 func Notifications() []string {

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"maps"
 	"slices"
 	"strings"
 )
@@ -45,4 +46,45 @@ func (r Report) String() string {
 		parts = append(parts, "limited all the same: "+strings.Join(r.Held, ", "))
 	}
 	return strings.Join(parts, "; ")
+}
+
+// offWhy is why nothing holds a server whose sandbox is off.
+const offWhy = "it is off"
+
+// Advice says what to do so that more is held; empty if all rules hold, or if the sandbox is off, which is the
+// operator's choice.
+func (r Report) Advice() string {
+	switch {
+	case r.whole() || r.Why == offWhy:
+		return ""
+	case r.By != "namespaces":
+		return "allow user namespaces (sysctl user.max_user_namespaces; on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0), " +
+			"or run the servers in containers (deploy/README.md); `sandbox: {mode: required}` starts no server without"
+	default:
+		return "docs/operations.md, Servers over stdio, says what each of these needs"
+	}
+}
+
+// A Group is servers whose reports are the same.
+type Group struct {
+	// Names are sorted; there is at least one.
+	Names  []string
+	Report Report
+}
+
+// Alike groups reports by name that are the same, in the order of their first names.
+func Alike(reports map[string]Report) []Group {
+	var out []Group
+	places := make(map[string]int)
+	for _, name := range slices.Sorted(maps.Keys(reports)) {
+		text := reports[name].String()
+		at, known := places[text]
+		if !known {
+			at = len(out)
+			places[text] = at
+			out = append(out, Group{Report: reports[name]})
+		}
+		out[at].Names = append(out[at].Names, name)
+	}
+	return out
 }

@@ -114,7 +114,7 @@ const (
 
 // Nothing is a sandbox that holds nothing.
 func Nothing() *Sandbox {
-	return &Sandbox{rules: Rules{Mode: Off}, by: byNothing, holds: Report{Why: "it is off"}}
+	return &Sandbox{rules: Rules{Mode: Off}, by: byNothing, holds: Report{Why: offWhy}}
 }
 
 // New finds out what this system holds of the rules, by trying it. Errors: rules

@@ -132,9 +132,13 @@ type DecisionFilter struct {
 	// Records that were written at this time or later; absent: all.
 	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
 	// Records that were written before this time; absent: all.
-	Until         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
+	// Whether messages of the protocol are left out: initialize, ping, discovery,
+	// lists and notifications that passed or that no rule allows. What was refused for
+	// another reason is picked all the same.
+	WithoutProtocol bool `protobuf:"varint,20,opt,name=without_protocol,json=withoutProtocol,proto3" json:"without_protocol,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *DecisionFilter) Reset() {
@@ -214,6 +218,13 @@ func (x *DecisionFilter) GetUntil() *timestamppb.Timestamp {
 		return x.Until
 	}
 	return nil
+}
+
+func (x *DecisionFilter) GetWithoutProtocol() bool {
+	if x != nil {
+		return x.WithoutProtocol
+	}
+	return false
 }
 
 // ListDecisionsRequest asks for a page of records.
@@ -457,7 +468,7 @@ const file_sluice_gateway_v1_decisions_proto_rawDesc = "" +
 	"\x12GetDecisionRequest\x12+\n" +
 	"\x02id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\x02id\"J\n" +
 	"\x13GetDecisionResponse\x123\n" +
-	"\arecords\x18\x01 \x03(\v2\x19.sluice.gateway.v1.RecordR\arecords\"\xf0\x02\n" +
+	"\arecords\x18\x01 \x03(\v2\x19.sluice.gateway.v1.RecordR\arecords\"\x9b\x03\n" +
 	"\x0eDecisionFilter\x123\n" +
 	"\x06server\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^([a-z0-9-]{1,32})?$R\x06server\x12\x1c\n" +
 	"\x04tool\x18\x02 \x01(\tB\b\xbaH\x05r\x03(\x80\x01R\x04tool\x12\"\n" +
@@ -465,7 +476,8 @@ const file_sluice_gateway_v1_decisions_proto_rawDesc = "" +
 	"\x05codes\x18\x04 \x03(\x0e2\x16.sluice.common.v1.CodeB\x0f\xbaH\f\x92\x01\t\x10@\"\x05\x82\x01\x02\x10\x01R\x05codes\x12D\n" +
 	"\x05kinds\x18\x05 \x03(\x0e2\x1d.sluice.gateway.v1.RecordKindB\x0f\xbaH\f\x92\x01\t\x10\x10\"\x05\x82\x01\x02\x10\x01R\x05kinds\x120\n" +
 	"\x05since\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
-	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xa3\x01\n" +
+	"\x05until\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12)\n" +
+	"\x10without_protocol\x18\x14 \x01(\bR\x0fwithoutProtocol\"\xa3\x01\n" +
 	"\x14ListDecisionsRequest\x129\n" +
 	"\x06filter\x18\x01 \x01(\v2!.sluice.gateway.v1.DecisionFilterR\x06filter\x12'\n" +
 	"\tpage_size\x18\x02 \x01(\x05B\n" +

@@ -102,8 +102,8 @@ type CatalogServiceClient interface {
 	OverrideTool(ctx context.Context, in *OverrideToolRequest, opts ...grpc.CallOption) (*OverrideToolResponse, error)
 	// AcceptPin accepts a definition that waits, so that calls with it are judged: of
 	// one tool any definition of its history that is quarantined, of a whole server
-	// all that wait. A definition that is accepted already, and a server on which
-	// nothing waits, answer with OK and 0. Errors:
+	// all that wait but those with a flag. A definition that is accepted already, and a
+	// server on which nothing else waits, answer with OK and 0. Errors:
 	//
 	//	NOT_FOUND            DEFINITION_UNKNOWN: not in the tool's history
 	//	ABORTED              TOOL_CHANGED: what waits on the server is not what the
@@ -304,8 +304,8 @@ type CatalogServiceServer interface {
 	OverrideTool(context.Context, *OverrideToolRequest) (*OverrideToolResponse, error)
 	// AcceptPin accepts a definition that waits, so that calls with it are judged: of
 	// one tool any definition of its history that is quarantined, of a whole server
-	// all that wait. A definition that is accepted already, and a server on which
-	// nothing waits, answer with OK and 0. Errors:
+	// all that wait but those with a flag. A definition that is accepted already, and a
+	// server on which nothing else waits, answer with OK and 0. Errors:
 	//
 	//	NOT_FOUND            DEFINITION_UNKNOWN: not in the tool's history
 	//	ABORTED              TOOL_CHANGED: what waits on the server is not what the

@@ -724,7 +724,10 @@ type SeenDefinition struct {
 	ProtocolVersions []string `protobuf:"bytes,9,rep,name=protocol_versions,json=protocolVersions,proto3" json:"protocol_versions,omitempty"`
 	// To whom it was listed first: tenant and subject. Empty where the gateway listed it by
 	// itself.
-	SeenBy        string `protobuf:"bytes,10,opt,name=seen_by,json=seenBy,proto3" json:"seen_by,omitempty"`
+	SeenBy string `protobuf:"bytes,10,opt,name=seen_by,json=seenBy,proto3" json:"seen_by,omitempty"`
+	// Why AcceptPin of the whole server leaves it out while it waits, so that it is
+	// accepted by itself alone, in a sentence; empty: it is accepted with the others.
+	Flag          string `protobuf:"bytes,20,opt,name=flag,proto3" json:"flag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -825,6 +828,13 @@ func (x *SeenDefinition) GetProtocolVersions() []string {
 func (x *SeenDefinition) GetSeenBy() string {
 	if x != nil {
 		return x.SeenBy
+	}
+	return ""
+}
+
+func (x *SeenDefinition) GetFlag() string {
+	if x != nil {
+		return x.Flag
 	}
 	return ""
 }
@@ -1356,7 +1366,7 @@ const file_sluice_policy_v1_tool_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05types\x18\x02 \x03(\tR\x05types\x12\x1a\n" +
 	"\brequired\x18\x03 \x01(\bR\brequired\x12 \n" +
-	"\vdescription\x18\x04 \x01(\tR\vdescription\"\xb1\x03\n" +
+	"\vdescription\x18\x04 \x01(\tR\vdescription\"\xc5\x03\n" +
 	"\x0eSeenDefinition\x12+\n" +
 	"\x11definition_digest\x18\x01 \x01(\fR\x10definitionDigest\x129\n" +
 	"\n" +
@@ -1371,7 +1381,8 @@ const file_sluice_policy_v1_tool_proto_rawDesc = "" +
 	"listed_now\x18\b \x01(\bR\tlistedNow\x12+\n" +
 	"\x11protocol_versions\x18\t \x03(\tR\x10protocolVersions\x12\x17\n" +
 	"\aseen_by\x18\n" +
-	" \x01(\tR\x06seenBy\"\xfb\x03\n" +
+	" \x01(\tR\x06seenBy\x12\x12\n" +
+	"\x04flag\x18\x14 \x01(\tR\x04flag\"\xfb\x03\n" +
 	"\x0eClassification\x123\n" +
 	"\bcategory\x18\x01 \x01(\x0e2\x17.sluice.mcp.v1.CategoryR\bcategory\x12*\n" +
 	"\x04risk\x18\x02 \x01(\x0e2\x16.sluice.policy.v1.RiskR\x04risk\x12\x1e\n" +

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -17,6 +18,14 @@ type unwrapped struct {
 	Transport
 
 	clean *scrub.Scrubber
+}
+
+// StartingSince implements [Starter].
+func (u *unwrapped) StartingSince() time.Time {
+	if starter, ok := u.Transport.(Starter); ok {
+		return starter.StartingSince()
+	}
+	return time.Time{}
 }
 
 // Unwrap returns a transport to a server whose tools' errors are told as such. Claude Flow

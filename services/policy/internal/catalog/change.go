@@ -50,30 +50,33 @@ func (s *Server) Settle(name string, digest Digest, to State, by By) (*Server, e
 	return s.with(map[string]*Tool{name: t}), nil
 }
 
-// AcceptAll accepts every definition that waits, where those are what the digest is over,
-// and tells how many there were.
+// AcceptAll accepts the definitions that wait, if those are what the digest is over, but for those with a
+// [Definition.Flag]. It returns how many it accepted, and the same server if that is none.
 func (s *Server) AcceptAll(digest []byte, by By) (*Server, int, error) {
-	all := s.Waiting()
-	if len(all) == 0 {
+	if len(s.Waiting()) == 0 {
 		return s, 0, nil
 	}
 	if !bytes.Equal(s.WaitingDigest(), digest) {
 		return nil, 0, ErrChanged
 	}
-	changed := make(map[string]*Tool)
+	changed, accepted, looks := make(map[string]*Tool), 0, s.Looks()
 	for name, t := range s.Tools {
 		if !t.has(Waiting) {
 			continue
 		}
 		t = t.clone()
 		for i := range t.Definitions {
-			if d := &t.Definitions[i]; d.State == Waiting {
+			if d := &t.Definitions[i]; d.State == Waiting && d.Flag(name, looks) == "" {
 				d.State, d.Settler, d.Settled, d.Reason = Accepted, by.Who, by.When, by.Why
+				changed[name] = t
+				accepted++
 			}
 		}
-		changed[name] = t
 	}
-	return s.with(changed), len(all), nil
+	if accepted == 0 {
+		return s, 0, nil
+	}
+	return s.with(changed), accepted, nil
 }
 
 // Set replaces what the catalogue holds a tool to be; nil takes that back. etag is the

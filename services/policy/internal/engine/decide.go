@@ -35,7 +35,7 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 	}
 	v := s.judge(rules, call)
 	d := v.decision(call)
-	if code, why := call.Facts.Standing.refusal(); code != "" && d.Effect != Deny {
+	if code, why := call.Facts.Standing.refusal(call.Server); code != "" && d.Effect != Deny {
 		return Decision{Code: code, Message: why, ChainIndex: v.chain}, v
 	}
 	if d.Effect == Deny {
@@ -222,7 +222,7 @@ func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibil
 	if code := refusal(&call); code != "" {
 		return Visibility{Code: code}
 	}
-	if code, _ := facts.Standing.refusal(); code != "" {
+	if code, _ := facts.Standing.refusal(""); code != "" {
 		return Visibility{Code: code}
 	}
 	var space [16]*rule

@@ -52,13 +52,13 @@ func (s Standing) String() string {
 	return nameOf([]string{"unlisted", "callable", "changed", "quarantined"}, int(s), "Standing")
 }
 
-// refusal is why a tool of that standing can't be called.
-func (s Standing) refusal() (Code, string) {
+// refusal is why a tool of that standing can't be called, and what to do, for the tools of a server.
+func (s Standing) refusal(server string) (Code, string) {
 	switch s {
 	case Callable:
 		return "", ""
 	case Changed:
-		return ToolChanged, "the tool's definition is new or has changed, and waits for an operator to accept it"
+		return ToolChanged, "the tool's definition is new or has changed, and the tool can't be called until an operator has accepted it; an operator reads the change with `sluice catalog diff " + server + "`"
 	case Quarantined:
 		return ToolQuarantined, "the tool, or its server, is stopped until an operator lets it go on"
 	case Unlisted:

@@ -196,7 +196,7 @@ func (s *Set) Shows(subject Subject, server string, what Listed, name string, fa
 			return s.could(&call, start)
 		}
 	}
-	if code, _ := facts.Standing.refusal(); code != "" || refusal(&call) != "" {
+	if code, _ := facts.Standing.refusal(""); code != "" || refusal(&call) != "" {
 		return false
 	}
 	var space [16]*rule
@@ -211,7 +211,7 @@ func (s *Set) Could(subject Subject, server, method string, facts Facts) bool {
 
 // could reports whether a call that names something which begins so could be allowed, or held for people.
 func (s *Set) could(call *Call, start string) bool {
-	if code, _ := call.Facts.Standing.refusal(); code != "" || refusal(call) != "" {
+	if code, _ := call.Facts.Standing.refusal(call.Server); code != "" || refusal(call) != "" {
 		return false
 	}
 	for i := range call.Subject.size() {

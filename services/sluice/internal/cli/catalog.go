@@ -99,7 +99,7 @@ func (t *tool) catalogClassify() *cobra.Command {
 by which words of its definition: without a model, and nothing is sent anywhere. The
 answer is the same for the same definitions.` + aboutLists,
 		Example: "  " + t.self + " catalog classify --server files --file tools.json --output json\n" +
-			"  " + t.self + " catalog classify --server files --run -- npx -y @modelcontextprotocol/server-filesystem /tmp",
+			"  " + t.self + " catalog classify --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp",
 	}, t.printClasses)
 }
 

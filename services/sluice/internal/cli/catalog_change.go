@@ -8,47 +8,11 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/aymanbagabas/go-udiff"
-	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
 
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
-
-func (t *tool) catalogDiff() *cobra.Command {
-	return &cobra.Command{
-		Use: "diff SERVER TOOL", Short: "Show what has changed in a tool's definition since it was accepted",
-		Long: `Show each definition of a tool that waits for a person, against the one that was accepted
-last, and the commands that accept or refuse it. Nobody can call the tool until then.`,
-		Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(true),
-		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
-			page, err := t.catalogPage(ctx, client, given[0], given[1])
-			if err != nil {
-				return err
-			}
-			diffs, err := t.diffs(ctx, client, page)
-			if err != nil {
-				return err
-			}
-			if t.json() {
-				return t.printJSON(toolDiff{page.GetServer(), page.GetName(), diffs})
-			}
-			if len(diffs) == 0 {
-				t.printf("nothing of %s waits on %s", page.GetName(), page.GetServer())
-			}
-			for _, d := range diffs {
-				t.printf("%s of %s on %s: %s%s", d.Digest[:min(16, len(d.Digest))], page.GetName(), page.GetServer(), d.Reason, d.seen())
-				for part := range strings.Lines(d.Diff) {
-					t.printf("  %s", strings.TrimRight(part, "\n"))
-				}
-				t.printf("accept it: %s", t.command(shellWords("catalog", "accept", page.GetServer(), page.GetName(), "--digest", d.Digest[:min(16, len(d.Digest))])))
-				t.printf("refuse it: %s", t.command(shellWords("catalog", "refuse", page.GetServer(), page.GetName(), "--digest", d.Digest[:min(16, len(d.Digest))])))
-			}
-			return nil
-		}),
-	}
-}
 
 // plainWord is a word that every shell takes as it stands.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
@@ -61,74 +25,6 @@ func shellWords(all ...string) string {
 		}
 	}
 	return strings.Join(all, " ")
-}
-
-// toolDiff is what waits of a tool.
-type toolDiff struct {
-	Server  string        `json:"server"`
-	Name    string        `json:"name"`
-	Waiting []waitingDiff `json:"waiting"`
-}
-
-// waitingDiff is a definition that waits, against the one that was accepted last.
-type waitingDiff struct {
-	Digest   string `json:"digest"`
-	Accepted string `json:"accepted,omitzero"`
-	Reason   string `json:"reason"`
-	SeenBy   string `json:"seenBy,omitzero"`
-	Diff     string `json:"diff"`
-}
-
-func (d waitingDiff) seen() string {
-	if d.SeenBy == "" {
-		return ""
-	}
-	return " (it was listed to " + d.SeenBy + ")"
-}
-
-// diffs are the definitions that wait.
-func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool) ([]waitingDiff, error) {
-	out := []waitingDiff{}
-	accepted, digest := "", ""
-	for _, d := range page.GetHistory() { // the newest first
-		if d.GetPin() == policyv1.PinState_PIN_STATE_ACCEPTED {
-			text, err := t.definition(ctx, client, page, d)
-			if err != nil {
-				return nil, err
-			}
-			accepted, digest = text, hex.EncodeToString(d.GetDefinitionDigest())
-			break
-		}
-	}
-	for _, d := range page.GetHistory() {
-		if d.GetPin() != policyv1.PinState_PIN_STATE_QUARANTINED {
-			continue
-		}
-		text, err := t.definition(ctx, client, page, d)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, waitingDiff{
-			Digest: hex.EncodeToString(d.GetDefinitionDigest()), Accepted: digest, Reason: d.GetReason(), SeenBy: d.GetSeenBy(),
-			Diff: udiff.Unified("accepted", "waits", accepted, text),
-		})
-	}
-	return out, nil
-}
-
-// definition is the text of a definition, one member a line, in the order of the names.
-func (t *tool) definition(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool, d *policyv1.SeenDefinition) (string, error) {
-	ctx, cancel := ask(ctx)
-	defer cancel()
-	resp, err := client.GetDefinition(ctx, &policyv1.GetDefinitionRequest{Server: page.GetServer(), Tool: page.GetName(), DefinitionDigest: d.GetDefinitionDigest()})
-	if err != nil {
-		return "", t.explain(err)
-	}
-	text := jsontext.Value(resp.GetDefinitionJson())
-	if err := text.Format(jsontext.CanonicalizeRawInts(false), jsontext.ReorderRawObjects(true), jsontext.Multiline(true), jsontext.WithIndent("  "), jsontext.EscapeForJS(true)); err != nil {
-		return resp.GetDefinitionJson() + "\n", nil // it is shown as it is
-	}
-	return string(text) + "\n", nil
 }
 
 // settleFlags say which definition a person has looked at, and why.
@@ -164,7 +60,8 @@ func (t *tool) catalogAccept() *cobra.Command {
 	c := &cobra.Command{
 		Use: "accept SERVER [TOOL] --digest DIGEST", Short: "Accept a definition that you have looked at, or all of a server that wait",
 		Long: `Accept a definition of a tool, so that calls with it are judged; or, without TOOL, all that
-wait on a server, whose digest ` + "`catalog servers -o json`" + ` has. To accept one that was accepted by
+wait on a server but those that are flagged, which are accepted one by one. ` + "`catalog diff SERVER`" + `
+shows them and prints the digest. To accept one that was accepted by
 itself says that a person vouches for what the catalogue holds the tool to be.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
@@ -189,6 +86,9 @@ itself says that a person vouches for what the catalogue holds the tool to be.`,
 				return t.printJSON(changed{Accepted: new(int(resp.GetAccepted())), Revision: resp.GetPolicyRevision()})
 			}
 			t.printf("%d accepted; revision %s", resp.GetAccepted(), resp.GetPolicyRevision())
+			if req.GetTool() == "" {
+				t.printLeft(ctx, client, given[0])
+			}
 			return nil
 		}),
 	}
@@ -229,9 +129,9 @@ func (t *tool) seenDigest(ctx context.Context, client policyv1.CatalogServiceCli
 
 // waitingDigest is the digest of all that waits on a server, as the person has seen it.
 func (t *tool) waitingDigest(ctx context.Context, client policyv1.CatalogServiceClient, server string, f *settleFlags) ([]byte, error) {
-	asking, cancel := ask(ctx)
+	ctx, cancel := ask(ctx)
 	defer cancel()
-	resp, err := client.GetServer(asking, &policyv1.GetServerRequest{Server: server})
+	resp, err := client.GetServer(ctx, &policyv1.GetServerRequest{Server: server})
 	if err != nil {
 		return nil, t.explain(err)
 	}
@@ -240,14 +140,7 @@ func (t *tool) waitingDigest(ctx context.Context, client policyv1.CatalogService
 		return nil, fmt.Errorf("nothing waits on %s", server)
 	}
 	if f.digest == "" {
-		tools, err := t.allTools(ctx, client, &policyv1.ListToolsRequest{Server: server, Waiting: true, PageSize: maxCatalogPage})
-		if err != nil {
-			return nil, err
-		}
-		for _, one := range tools {
-			t.printf("waits: %s", one.GetName())
-		}
-		return nil, usageError{fmt.Errorf("these would be accepted: %s", t.command(shellWords("catalog", "accept", server, "--digest", short(waiting))))}
+		return nil, usageError{fmt.Errorf("look at them first: %s shows them and prints the digest to give with --digest", t.command(shellWords("catalog", "diff", server)))}
 	}
 	return f.find([][]byte{waiting})
 }

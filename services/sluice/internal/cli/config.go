@@ -202,9 +202,9 @@ func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report,
 	}
 	for _, name := range out.Servers {
 		rows = append(rows, []string{"server", name})
-		if box, ok := sandboxes[name]; ok {
-			rows = append(rows, []string{"sandbox", name + ": " + box.String()})
-		}
+	}
+	for _, alike := range sandbox.Alike(sandboxes) {
+		rows = append(rows, []string{"sandbox", strings.Join(alike.Names, ", ") + ": " + alike.Report.String()})
 	}
 	for _, name := range out.Policies {
 		rows = append(rows, []string{"policy", name})

@@ -29,13 +29,19 @@ func (t *tool) decisionsTail() *cobra.Command {
 	var n int32
 	var follow bool
 	var since, until string
+	var protocol bool
 	filter := new(gatewayv1.DecisionFilter)
 	c := &cobra.Command{
 		Use: "tail", Short: "Print the newest records", Args: args(cobra.NoArgs),
 		Long: `Print the newest records, the oldest of them first. --since and --until take a time
 such as 2026-03-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 7d. The search takes as
-long as it needs and says on standard error how far it is; Ctrl-C ends it.`,
+long as it needs and says on standard error how far it is; Ctrl-C ends it.
+
+Messages of the protocol are left out without --protocol: initialize, ping, lists and
+notifications that passed or that no rule allows. What was refused for another reason,
+such as too many sessions, is printed all the same.`,
 		RunE: func(c *cobra.Command, _ []string) error {
+			filter.WithoutProtocol = !protocol
 			if err := setTimes(filter, since, until, time.Now()); err != nil {
 				return usageError{err}
 			}
@@ -61,14 +67,18 @@ long as it needs and says on standard error how far it is; Ctrl-C ends it.`,
 	c.Flags().StringVar(&filter.Subject, "subject", "", "only of this subject")
 	c.Flags().StringVar(&since, "since", "", "only of this time or later: RFC 3339, or how long ago (15m, 2h, 7d)")
 	c.Flags().StringVar(&until, "until", "", "only of before this time, likewise")
+	c.Flags().BoolVar(&protocol, "protocol", false, "print messages of the protocol too: initialize, ping, lists and notifications")
 	c.MarkFlagsMutuallyExclusive("follow", "until")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	return c
 }
 
 func (t *tool) decisionsShow() *cobra.Command {
-	return &cobra.Command{
-		Use: "show ID", Short: "Print everything that is recorded of one decision", Args: args(cobra.ExactArgs(1)),
+	var all bool
+	c := &cobra.Command{
+		Use: "show ID", Short: "Print what was decided on one call and what came of it", Args: args(cobra.ExactArgs(1)),
+		Long: `Print what was decided on one call and what came of it, on one screen. With --all every
+field of every record, with -o json the records as they are.`,
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.gatewayClient()
 			if err != nil {
@@ -81,12 +91,18 @@ func (t *tool) decisionsShow() *cobra.Command {
 			if err != nil {
 				return t.explain(err)
 			}
-			if t.json() {
+			switch {
+			case t.json():
 				return t.printRecords(resp.GetRecords())
+			case all:
+				return t.printDetails(resp.GetRecords())
+			default:
+				return t.printSummary(resp.GetRecords())
 			}
-			return t.printDetails(resp.GetRecords())
 		},
 	}
+	c.Flags().BoolVar(&all, "all", false, "print every field of every record")
+	return c
 }
 
 func (t *tool) gatewayClient() (gatewayv1.GatewayServiceClient, func(), error) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
 const (
@@ -88,6 +90,11 @@ func (t *tool) examine(ctx context.Context, f *config.File) []symptom {
 	out = append(out, t.examineMesh(h)...)
 	if h.silence == nil {
 		out = append(out, t.examineServers(ctx, f, h.gateway.GetServers())...)
+		for _, name := range slices.Sorted(maps.Keys(h.waiting)) {
+			if n := h.waiting[name]; n > 0 {
+				out = append(out, symptom{stateWarning, "tools of " + name, waitingText(n), t.command("catalog diff "+name) + " shows what has changed, and the command that accepts it"})
+			}
+		}
 	}
 	return out
 }
@@ -220,9 +227,24 @@ func (t *tool) examineServers(ctx context.Context, f *config.File, servers []*ga
 	all.Wait()
 	for i, s := range servers {
 		out = append(append(out, found[i]), t.listSymptoms(s)...)
-		if not := s.GetSandbox().GetNotHeld(); len(not) > 0 {
-			out = append(out, symptom{stateWarning, "sandbox of " + s.GetName(), "not held: " + strings.Join(not, ", ") + "; " + s.GetSandbox().GetWhy(), "docs/operations.md, Servers over stdio, says what it needs"})
+	}
+	return append(out, examineSandboxes(servers)...)
+}
+
+// examineSandboxes looks at what is not held of servers over stdio, once for all that are held alike.
+func examineSandboxes(servers []*gatewayv1.ServerStatus) (out []symptom) {
+	boxes := make(map[string]sandbox.Report)
+	for _, s := range servers {
+		if box := s.GetSandbox(); len(box.GetNotHeld()) > 0 {
+			boxes[s.GetName()] = sandbox.Report{By: box.GetBy(), Held: box.GetHeld(), NotHeld: box.GetNotHeld(), Why: box.GetWhy()}
 		}
+	}
+	for _, alike := range sandbox.Alike(boxes) {
+		text := "not held: " + strings.Join(alike.Report.NotHeld, ", ")
+		if alike.Report.Why != "" {
+			text += "; " + alike.Report.Why
+		}
+		out = append(out, symptom{stateWarning, "sandbox of " + strings.Join(alike.Names, ", "), text, alike.Report.Advice()})
 	}
 	return out
 }

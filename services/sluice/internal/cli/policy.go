@@ -125,7 +125,7 @@ agents of your tenant have called, as the gateway's journal has it, with limits 
 such use pass; the others stand there as comments.` + aboutLists,
 		Example: "  " + t.self + " policy suggest --server files > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --used > files.yaml\n" +
-			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem /tmp > files.yaml\n" +
+			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp > files.yaml\n" +
 			"  " + t.self + " policy lint files.yaml",
 	}, func(ctx context.Context, server string, tools []policy.ClassifiedTool) error {
 		var use map[string]policy.Use

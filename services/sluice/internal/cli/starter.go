@@ -69,8 +69,11 @@ func (t *tool) welcome(f *config.File, w welcome) error {
 		fmt.Fprintf(&b, "  MCP       %s   (all of them: tools are called <server>__<tool>)\n", mcpURL(f, ""))
 	}
 	fmt.Fprintf(&b, "  gRPC      %s\n", f.GRPC)
-	for _, name := range slices.Sorted(maps.Keys(w.sandboxes)) {
-		fmt.Fprintf(&b, "  sandbox   %s: %s\n", name, w.sandboxes[name])
+	for _, alike := range sandbox.Alike(w.sandboxes) {
+		fmt.Fprintf(&b, "  sandbox   %s: %s\n", strings.Join(alike.Names, ", "), alike.Report)
+		if advice := alike.Report.Advice(); advice != "" {
+			fmt.Fprintf(&b, "            so that more is held: %s\n", advice)
+		}
 	}
 	for _, p := range f.Policies {
 		fmt.Fprintf(&b, "  policy    %s   (edit it: a change that loads holds in about a second)\n", f.Path(p))

@@ -62,6 +62,8 @@ type heard struct {
 	silence  error
 	roles    []roleStatus
 	rejected []string
+	// waiting is how many definitions of tools wait for a person, by server; servers without any may be left out.
+	waiting map[string]int
 }
 
 // askAll asks every role at once: one that hangs takes no time from the others.
@@ -77,6 +79,7 @@ func (t *tool) askAll(ctx context.Context, f *config.File) heard {
 	}
 	ask(func(t *tool) { h.gateway, h.silence = t.gatewayStatus(ctx, f) })
 	ask(func(t *tool) { h.rejected = t.rejectedPolicy(ctx, f) })
+	ask(func(t *tool) { h.waiting = t.waitingDefinitions(ctx, f) })
 	for i, role := range roles {
 		ask(func(t *tool) { h.roles[i] = t.health(ctx, f, role) })
 	}
@@ -122,6 +125,24 @@ func (t *tool) rejectedPolicy(ctx context.Context, f *config.File) []string {
 		lines = append(lines, strings.Split(placeOf(found)+adviceOf(found), "\n")...)
 	}
 	return lines
+}
+
+// waitingDefinitions asks how many definitions of tools wait for a person, by server; nil if the policy role does not say.
+func (t *tool) waitingDefinitions(ctx context.Context, f *config.File) map[string]int {
+	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
+	if err != nil {
+		return nil
+	}
+	defer conn.Close() //nolint:errcheck // the answer is all that matters
+	resp, err := policyv1.NewCatalogServiceClient(conn).ListServers(ctx, &policyv1.ListServersRequest{PageSize: maxCatalogPage})
+	if err != nil {
+		return nil
+	}
+	out := make(map[string]int)
+	for _, s := range resp.GetServers() {
+		out[s.GetName()] = int(s.GetWaiting())
+	}
+	return out
 }
 
 // health asks a role by its health service.
@@ -172,6 +193,8 @@ type serverStatus struct {
 	Revisions     []string  `json:"revisions,omitempty"`
 	// ListFaults are what keeps elements of its lists from clients.
 	ListFaults []listFault `json:"listFaults,omitempty"`
+	// Waiting is how many definitions of its tools wait for a person.
+	Waiting int `json:"waiting,omitzero"`
 	// Sandbox is what the kernel holds of it; nil for one that is no program of ours.
 	Sandbox *sandbox.Report `json:"sandbox,omitempty"`
 }
@@ -197,6 +220,11 @@ func (s serverStatus) String() string {
 	return line
 }
 
+// waitingText says that definitions of tools wait, and what that means.
+func waitingText(n int) string {
+	return fmt.Sprintf("%d definitions of tools are new or have changed; the tools can't be called until you accept them", n)
+}
+
 // startingFor is how long a start has taken, in whole seconds.
 func startingFor(since time.Time) string {
 	return max(0, time.Since(since)).Truncate(time.Second).String()
@@ -216,7 +244,7 @@ func (t *tool) printStatus(h heard) error {
 		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: toRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
 	}
 	for _, s := range g.GetServers() {
-		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), Revisions: s.GetRevisions(), ListFaults: faultsOf(s)}
+		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), Revisions: s.GetRevisions(), ListFaults: faultsOf(s), Waiting: h.waiting[s.GetName()]}
 		if until := s.GetRestsUntil(); until != nil {
 			line.RestsUntil = until.AsTime().Local()
 		}
@@ -277,11 +305,18 @@ func (t *tool) writeStatus(all meshStatus) error {
 	for _, r := range all.Roles {
 		rows = append(rows, []string{"role " + r.Role, r.Status + " " + r.Error})
 	}
+	boxes := make(map[string]sandbox.Report)
 	for _, s := range all.Servers {
 		rows = append(rows, []string{"server " + s.Name, s.String()})
-		if s.Sandbox != nil {
-			rows = append(rows, []string{"sandbox " + s.Name, s.Sandbox.String()})
+		if s.Waiting > 0 {
+			rows = append(rows, []string{"changed " + s.Name, waitingText(s.Waiting) + ": " + t.command("catalog diff "+s.Name) + " shows them"})
 		}
+		if s.Sandbox != nil {
+			boxes[s.Name] = *s.Sandbox
+		}
+	}
+	for _, alike := range sandbox.Alike(boxes) {
+		rows = append(rows, []string{"sandbox " + strings.Join(alike.Names, ", "), alike.Report.String()})
 	}
 	return t.table([]string{"WHAT", "STATE"}, rows)
 }

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -93,6 +95,7 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 	if err != nil {
 		return err
 	}
+	stopped := ctx
 	group, ctx := errgroup.WithContext(ctx)
 	own := len(f.Servers) == 0
 	var embedded []string
@@ -126,7 +129,52 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 		}
 		return t.welcome(f, welcome{found: found, generated: generated, starter: starter, sandboxes: mesh.Sandboxes()})
 	})
-	return group.Wait()
+	ended := make(chan struct{})
+	var saying sync.WaitGroup
+	saying.Go(func() { t.sayStopping(stopped, ended, mesh.InFlight) })
+	err = group.Wait()
+	close(ended)
+	saying.Wait()
+	return err
+}
+
+// stopEvery is how often a mesh that stops says what it still waits for.
+const stopEvery = 5 * time.Second
+
+// sayStopping says on standard error, once ctx has ended, what the stop waits for, and again while that changes, until
+// ended is closed.
+func (t *tool) sayStopping(ctx context.Context, ended <-chan struct{}, inFlight func() map[string]int) {
+	select {
+	case <-ended:
+		return
+	case <-ctx.Done():
+	}
+	tick := time.NewTicker(stopEvery)
+	defer tick.Stop()
+	for last := ""; ; {
+		if text := stoppingText(inFlight()); text != last {
+			last = text
+			_ = oneLine(t.errOut, "%s", text)
+		}
+		select {
+		case <-ended:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// stoppingText says what a stop waits for.
+func stoppingText(inFlight map[string]int) string {
+	const again = "; Ctrl-C again ends it at once"
+	if len(inFlight) == 0 {
+		return "Stopping: no request waits for a server; programs and the journal are closed" + again
+	}
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(inFlight)) {
+		parts = append(parts, fmt.Sprintf("%s (%d)", name, inFlight[name]))
+	}
+	return "Stopping: waiting for at most 30 s for requests that servers have not answered: " + strings.Join(parts, ", ") + again
 }
 
 // ensureTokens makes sure that an agent and an operator can call: with the tokens

@@ -1,0 +1,96 @@
+package e2e_test
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+// release is the library after a release that changes some definitions; more are tools beside it.
+func release(more ...string) string {
+	return strings.Replace(strings.Replace(library(more...), "Gets a note.", "Gets a note by its id.", 1), "Lists all notes.", "Lists all notes, the newest first.", 1)
+}
+
+// A release that changes definitions is said in the log, by status and doctor and to the agent, and one command accepts
+// what an operator was shown, and nothing that came after, nor what is flagged.
+func TestCatalog_NewReleaseIsSaidAndAcceptedAsShown(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, library())
+	s := stack.Write(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: openPolicy})
+	p := stack.Start(t, s)
+	run := func(token string, args ...string) stack.Ran {
+		return stack.Run(t, stack.Command{
+			Args: append(args, "--config", s.Config, "--addr", p.GRPC), Env: []string{"SLUICE_URL=" + p.URL, "SLUICE_TOKEN=" + token, "SLUICE_AGENT_TOKEN=" + stack.AgentToken},
+		})
+	}
+	operator := func(args ...string) stack.Ran { return run(stack.OperatorToken, args...) }
+	// waits has the agent list the server until so many definitions wait.
+	waits := func(n int) {
+		t.Helper()
+		want := fmt.Sprintf("%d definitions of tools are new or have changed", n)
+		eventually.Within(t, time.Minute, want, func() bool {
+			run(stack.AgentToken, "tools", "raw")
+			return strings.Contains(operator("status").Stdout, want)
+		})
+	}
+	eventually.Holds(t, "the server was listed", func() bool {
+		run(stack.AgentToken, "tools", "raw")
+		return run(stack.AgentToken, "call", "raw", "get_note").Code == 0
+	})
+
+	hidden := described("whisper", "Reads\u200b a note.")
+	up.List(release(hidden))
+	waits(3)
+	status := operator("status")
+	holds(t, status, 0, status.Stdout, "changed raw", "`sluice catalog diff raw` shows them")
+	doctor := operator("doctor")
+	holds(t, doctor, 0, doctor.Stdout, "tools of raw", "`sluice catalog diff raw` shows what has changed")
+	call := run(stack.AgentToken, "call", "raw", "get_note")
+	holds(t, call, 1, call.Stderr, "can't be called until an operator has accepted it", "`sluice catalog diff raw`")
+	eventually.Within(t, time.Minute, "the log says so, at warning and with what to do", func() bool {
+		log := regexp.MustCompile(`.*definitions of tools are new or have changed.*`).FindString(p.Stderr())
+		return strings.Contains(log, "WARN") && strings.Contains(log, "sluice catalog diff raw") && strings.Contains(log, "get_note")
+	})
+
+	shown := operator("catalog", "diff", "raw")
+	holds(t, shown, 0, shown.Stdout, `-  "description": "Gets a note."`, `+  "description": "Gets a note by its id."`, "Lists all notes, the newest first.",
+		"flagged: it has characters that are not visible", "1 of these are flagged", "accept the 2 that are not flagged: `sluice catalog accept raw --digest ")
+	accept := func(from stack.Ran) []string {
+		return strings.Fields(regexp.MustCompile("not flagged: `sluice (.*)`").FindStringSubmatch(from.Stdout)[1])
+	}
+	up.List(release(hidden, described("purge", "Purges everything.")))
+	waits(4)
+	stale := operator(accept(shown)...)
+	holds(t, stale, 1, stale.Stderr, "look again")
+	if again := run(stack.AgentToken, "call", "raw", "get_note"); again.Code != 1 {
+		t.Errorf("what was shown before is accepted: %+v", again)
+	}
+	shown = operator("catalog", "diff", "raw")
+	holds(t, shown, 0, shown.Stdout, "accept the 3 that are not flagged")
+	done := operator(accept(shown)...)
+	holds(t, done, 0, done.Stdout, "3 accepted; revision ", "1 still wait: `sluice catalog diff raw` shows them")
+	holds(t, run(stack.AgentToken, "call", "raw", "get_note"), 0, "")
+	if flagged := run(stack.AgentToken, "call", "raw", "whisper"); flagged.Code != 1 {
+		t.Errorf("a flagged tool was accepted with the others: %+v", flagged)
+	}
+	left := operator("catalog", "diff", "raw")
+	if strings.Contains(left.Stdout, "not flagged: ") {
+		t.Errorf("one command accepts what is flagged:\n%s", left.Stdout)
+	}
+	alone := regexp.MustCompile("accept it: `sluice (.*)`").FindStringSubmatch(left.Stdout)
+	if len(alone) != 2 {
+		t.Fatal(left.Stdout)
+	}
+	holds(t, operator(strings.Fields(alone[1])...), 0, "")
+	holds(t, run(stack.AgentToken, "call", "raw", "whisper"), 0, "")
+	nothing := operator("catalog", "diff", "raw")
+	holds(t, nothing, 0, nothing.Stdout, "nothing waits on raw")
+	unseen := operator("catalog", "accept", "raw")
+	holds(t, unseen, 1, unseen.Stderr, "nothing waits on raw")
+}

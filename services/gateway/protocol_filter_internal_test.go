@@ -1,0 +1,32 @@
+package gateway
+
+import (
+	"testing"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
+)
+
+// Messages of the protocol are left out if they passed or no rule allows them, and never what was refused for another
+// reason, nor what does something.
+func TestFilter_WithoutProtocol(t *testing.T) {
+	t.Parallel()
+	acts := map[string]bool{
+		"tools/call": true, "prompts/get": true, "resources/read": true, "resources/subscribe": true, "resources/unsubscribe": true,
+		"completion/complete": true, "tasks/get": true, "tasks/result": true, "tasks/cancel": true, "tasks/update": true,
+		"sampling/createMessage": true, "elicitation/create": true,
+	}
+	for _, method := range append(mcpmethod.All(), "", "unknown/method", "list", "Tools/List") {
+		acts := acts[method] || method == "" || method == "unknown/method" || method == "list" || method == "Tools/List"
+		for code, kept := range map[string]bool{"": acts, "method_denied": acts, "too_many_sessions": true, "unauthenticated": true, "tool_changed": true} {
+			r := &journal.Record{Method: method, Code: code}
+			if got := matches(r, &gatewayv1.DecisionFilter{WithoutProtocol: true}); got != kept {
+				t.Errorf("%q with %q is picked: %v", method, code, got)
+			}
+			if !matches(r, new(gatewayv1.DecisionFilter)) {
+				t.Errorf("%q with %q is left out without the filter", method, code)
+			}
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package catalog
+
+import (
+	"maps"
+	"slices"
+)
+
+// Flag says in a sentence why a definition of a tool of the server is accepted by itself alone, and not with all others
+// that wait; empty if it is accepted with them. looks are those of [Server.Looks].
+func (d *Definition) Flag(name string, looks map[string][]string) string {
+	switch {
+	case d.Class.Category == 0:
+		return "it can't be read as the definition of a tool"
+	case slices.Contains(d.Class.Tags, "speaks-to-the-model"):
+		return "it tells the model what to do, beside what the tool does"
+	case slices.Contains(d.Class.Tags, "hidden-text"):
+		return "it has characters that are not visible"
+	case len(looks[Look(name)]) > 1:
+		return "its name looks like that of another tool of the server"
+	default:
+		return ""
+	}
+}
+
+// NewlyWaiting returns the names of the tools of which the gateway has listed a definition itself that waits in a later
+// state of the server, and had not, or it did not wait, in this one; sorted. What only sessions were shown is left out:
+// it stops those sessions alone.
+func (s *Server) NewlyWaiting(later *Server) []string {
+	forAll := func(d *Definition) bool {
+		return d != nil && d.State == Waiting && (d.By == "" || len(d.Whole) > 0)
+	}
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(later.Tools)) {
+		before, now := s.Tools[name], later.Tools[name]
+		if now == before {
+			continue
+		}
+		if slices.ContainsFunc(now.Waiting(), func(d Digest) bool { return forAll(now.Of(d)) && !forAll(before.Of(d)) }) {
+			out = append(out, name)
+		}
+	}
+	return out
+}

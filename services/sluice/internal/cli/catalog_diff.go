@@ -1,0 +1,222 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"strings"
+
+	"github.com/aymanbagabas/go-udiff"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+)
+
+func (t *tool) catalogDiff() *cobra.Command {
+	return &cobra.Command{
+		Use: "diff SERVER [TOOL]", Short: "Show what has changed in definitions of tools since they were accepted",
+		Long: `Show each definition of a tool, or of all tools of a server, that waits for a person, against
+the one that was accepted last, and the commands that accept or refuse it. A tool can't be
+called until then. Without TOOL the last line is one command that accepts all that was
+shown, and nothing that the server has listed since. A definition that is flagged, because
+it speaks to the model, for example, is left out of that and accepted by itself.`,
+		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(true),
+		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
+			if len(given) == 1 {
+				return t.diffServer(ctx, client, given[0])
+			}
+			page, err := t.catalogPage(ctx, client, given[0], given[1])
+			if err != nil {
+				return err
+			}
+			diffs, err := t.diffs(ctx, client, page)
+			if err != nil {
+				return err
+			}
+			one := toolDiff{page.GetServer(), page.GetName(), diffs}
+			if t.json() {
+				return t.printJSON(one)
+			}
+			if len(diffs) == 0 {
+				t.printf("nothing of %s waits on %s", page.GetName(), page.GetServer())
+			}
+			t.printDiff(one)
+			return nil
+		}),
+	}
+}
+
+// serverDiff is what waits of all tools of a server.
+type serverDiff struct {
+	Server string     `json:"server"`
+	Tools  []toolDiff `json:"tools"`
+	// Digest is what AcceptPin of the server takes for all that is shown; empty if nothing is.
+	Digest string `json:"digest,omitzero"`
+}
+
+// diffServer shows what waits on a server, and the command that accepts what was shown.
+func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceClient, server string) error {
+	waiting, err := t.allTools(ctx, client, &policyv1.ListToolsRequest{Server: server, Waiting: true, PageSize: maxCatalogPage})
+	if err != nil {
+		return err
+	}
+	all := serverDiff{Server: server, Tools: []toolDiff{}}
+	for _, one := range waiting {
+		page, err := t.catalogPage(ctx, client, server, one.GetName())
+		if err != nil {
+			return err
+		}
+		diffs, err := t.diffs(ctx, client, page)
+		if err != nil {
+			return err
+		}
+		all.Tools = append(all.Tools, toolDiff{server, page.GetName(), diffs})
+	}
+	all.Digest = digestOfAll(all.Tools)
+	if t.json() {
+		return t.printJSON(all)
+	}
+	flagged, plain := 0, 0
+	for _, one := range all.Tools {
+		t.printDiff(one)
+		for _, d := range one.Waiting {
+			if d.Flag != "" {
+				flagged++
+			} else {
+				plain++
+			}
+		}
+	}
+	if flagged+plain == 0 {
+		t.printf("nothing waits on %s", server)
+		return nil
+	}
+	t.printf("")
+	if flagged > 0 {
+		t.printf("%d of these are flagged: accept or refuse each by its own command", flagged)
+	}
+	if plain > 0 {
+		t.printf("accept the %d that are not flagged: %s", plain, t.command(shellWords("catalog", "accept", server, "--digest", all.Digest[:16])))
+	}
+	return nil
+}
+
+// digestOfAll is over all definitions that were shown, as CatalogServer.waiting_digest: in the order of the names by
+// bytes and then of the digests. So it is the server's only if all that waits was shown.
+func digestOfAll(tools []toolDiff) string {
+	tools = slices.SortedFunc(slices.Values(tools), func(a, b toolDiff) int { return cmp.Compare(a.Name, b.Name) })
+	h, any := sha256.New(), false
+	for _, one := range tools {
+		for _, d := range slices.SortedFunc(slices.Values(one.Waiting), func(a, b waitingDiff) int { return bytes.Compare(a.sum, b.sum) }) {
+			_, _ = h.Write(d.sum) // a hash takes everything
+			any = true
+		}
+	}
+	if !any {
+		return ""
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// printDiff prints what waits of a tool, and the commands that settle it.
+func (t *tool) printDiff(one toolDiff) {
+	for _, d := range one.Waiting {
+		short := d.Digest[:min(16, len(d.Digest))]
+		t.printf("%s of %s on %s: %s%s", short, one.Name, one.Server, d.Reason, d.seen())
+		if d.Flag != "" && d.Flag != d.Reason {
+			t.printf("flagged: %s", d.Flag)
+		}
+		for part := range strings.Lines(d.Diff) {
+			t.printf("  %s", strings.TrimRight(part, "\n"))
+		}
+		t.printf("accept it: %s", t.command(shellWords("catalog", "accept", one.Server, one.Name, "--digest", short)))
+		t.printf("refuse it: %s", t.command(shellWords("catalog", "refuse", one.Server, one.Name, "--digest", short)))
+	}
+}
+
+// printLeft says how many definitions of a server wait still.
+func (t *tool) printLeft(ctx context.Context, client policyv1.CatalogServiceClient, server string) {
+	ctx, cancel := ask(ctx)
+	defer cancel()
+	resp, err := client.GetServer(ctx, &policyv1.GetServerRequest{Server: server})
+	if err != nil || resp.GetServer().GetWaiting() == 0 {
+		return
+	}
+	t.printf("%d still wait: %s shows them", resp.GetServer().GetWaiting(), t.command(shellWords("catalog", "diff", server)))
+}
+
+// toolDiff is what waits of a tool.
+type toolDiff struct {
+	Server  string        `json:"server"`
+	Name    string        `json:"name"`
+	Waiting []waitingDiff `json:"waiting"`
+}
+
+// waitingDiff is a definition that waits, against the one that was accepted last.
+type waitingDiff struct {
+	Digest   string `json:"digest"`
+	Accepted string `json:"accepted,omitzero"`
+	Reason   string `json:"reason"`
+	SeenBy   string `json:"seenBy,omitzero"`
+	// Flag is why it is accepted by itself alone; empty if it is accepted with all that wait on the server.
+	Flag string `json:"flag,omitzero"`
+	Diff string `json:"diff"`
+
+	sum []byte
+}
+
+func (d waitingDiff) seen() string {
+	if d.SeenBy == "" {
+		return ""
+	}
+	return " (it was listed to " + d.SeenBy + ")"
+}
+
+// diffs are the definitions that wait.
+func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool) ([]waitingDiff, error) {
+	out := []waitingDiff{}
+	accepted, digest := "", ""
+	for _, d := range page.GetHistory() { // the newest first
+		if d.GetPin() == policyv1.PinState_PIN_STATE_ACCEPTED {
+			text, err := t.definition(ctx, client, page, d)
+			if err != nil {
+				return nil, err
+			}
+			accepted, digest = text, hex.EncodeToString(d.GetDefinitionDigest())
+			break
+		}
+	}
+	for _, d := range page.GetHistory() {
+		if d.GetPin() != policyv1.PinState_PIN_STATE_QUARANTINED {
+			continue
+		}
+		text, err := t.definition(ctx, client, page, d)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, waitingDiff{
+			Digest: hex.EncodeToString(d.GetDefinitionDigest()), Accepted: digest, Reason: d.GetReason(), SeenBy: d.GetSeenBy(), Flag: d.GetFlag(), sum: d.GetDefinitionDigest(),
+			Diff: udiff.Unified("accepted", "waits", accepted, text),
+		})
+	}
+	return out, nil
+}
+
+// definition is the text of a definition, one member a line, in the order of the names.
+func (t *tool) definition(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool, d *policyv1.SeenDefinition) (string, error) {
+	ctx, cancel := ask(ctx)
+	defer cancel()
+	resp, err := client.GetDefinition(ctx, &policyv1.GetDefinitionRequest{Server: page.GetServer(), Tool: page.GetName(), DefinitionDigest: d.GetDefinitionDigest()})
+	if err != nil {
+		return "", t.explain(err)
+	}
+	text := jsontext.Value(resp.GetDefinitionJson())
+	if err := text.Format(jsontext.CanonicalizeRawInts(false), jsontext.ReorderRawObjects(true), jsontext.Multiline(true), jsontext.WithIndent("  "), jsontext.EscapeForJS(true)); err != nil {
+		return resp.GetDefinitionJson() + "\n", nil // it is shown as it is
+	}
+	return string(text) + "\n", nil
+}

@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+	"time"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
+)
+
+// A summary fits a terminal of 80 columns and 24 lines, with the lines of the prompts around it.
+const (
+	summaryWidth = 80
+	summaryRows  = 20
+	// summaryEach is how many rows a list may have, such as that of votes.
+	summaryEach = 3
+)
+
+// printSummary prints what records of one decision say together, the newest word of each field.
+func (t *tool) printSummary(records []*gatewayv1.Record) error {
+	rows := summaryOf(records)
+	wide := 0
+	for _, row := range rows {
+		wide = max(wide, len(row[0])+2)
+	}
+	for _, row := range rows {
+		value := []rune(viewtext.Line(row[1]))
+		if most := summaryWidth - wide; len(value) > most {
+			value = append(value[:most-1], '…')
+		}
+		t.printf("%-*s%s", wide, row[0], string(value))
+	}
+	t.printf("records: %d; --all prints every field of them", len(records))
+	return nil
+}
+
+// summaryOf are the rows of a summary.
+func summaryOf(records []*gatewayv1.Record) [][]string {
+	var all journal.Record
+	var rows [][]string
+	add := func(name, value string) {
+		if value != "" && len(rows) < summaryRows {
+			rows = append(rows, []string{name, value})
+		}
+	}
+	for _, r := range records {
+		one := journal.FromProto(r)
+		merge(&all, &one)
+	}
+	if len(records) > 0 {
+		last := records[len(records)-1]
+		add("decision", all.DecisionID)
+		add("time", all.Time.Local().Format(time.DateTime))
+		add("result", resultWord(last))
+		add("reason", all.Message)
+		add("call", strings.TrimSpace(all.Server+" "+all.Method+" "+all.Tool))
+	}
+	add("caller", all.Subject+behind(" of ", all.Tenant)+behind(", agent ", all.Agent))
+	for _, p := range all.Chain[:min(len(all.Chain), summaryEach)] {
+		add("made for", p.Subject+behind(", agent ", p.Agent))
+	}
+	add("effect", all.Effect)
+	if all.Rule.Document != "" {
+		add("rule", all.Rule.Document+"/"+all.Rule.Rule)
+	}
+	add("tool is", strings.TrimPrefix(all.Category+behind(", risk ", all.Risk), ", "))
+	add("approval", all.ApprovalID)
+	for _, v := range all.Votes[:min(len(all.Votes), summaryEach)] {
+		add("vote", fmt.Sprintf("%s by %s", v.Verdict, v.Subject))
+	}
+	for _, l := range all.Limits[:min(len(all.Limits), summaryEach)] {
+		add("limit", fmt.Sprintf("%s/%s: at most %d in %gs", l.Document, l.Rule, l.Max, l.WindowS))
+	}
+	if all.LatencyMS > 0 {
+		add("took", fmt.Sprintf("%.1f ms", all.LatencyMS))
+	}
+	if all.RequestBytes+all.ResultBytes > 0 {
+		add("bytes", fmt.Sprintf("%d sent, %d back", all.RequestBytes, all.ResultBytes))
+	}
+	add("run", all.Run)
+	add("trace", all.TraceID)
+	return rows
+}
+
+// behind is a text with what stands before it; empty if the text is.
+func behind(before, text string) string {
+	if text == "" {
+		return ""
+	}
+	return before + text
+}
+
+// merge takes over what a later record of the same decision says.
+func merge(all, r *journal.Record) {
+	if all.Time.IsZero() {
+		all.Time = r.Time
+	}
+	all.DecisionID, all.TraceID = cmp.Or(all.DecisionID, r.DecisionID), cmp.Or(all.TraceID, r.TraceID)
+	all.Tenant, all.Subject, all.Agent = cmp.Or(all.Tenant, r.Tenant), cmp.Or(all.Subject, r.Subject), cmp.Or(all.Agent, r.Agent)
+	all.Server, all.Method, all.Tool, all.Run = cmp.Or(all.Server, r.Server), cmp.Or(all.Method, r.Method), cmp.Or(all.Tool, r.Tool), cmp.Or(all.Run, r.Run)
+	all.Message, all.Effect, all.Rule = cmp.Or(r.Message, all.Message), cmp.Or(r.Effect, all.Effect), cmp.Or(r.Rule, all.Rule)
+	all.Category, all.Risk, all.ApprovalID = cmp.Or(r.Category, all.Category), cmp.Or(r.Risk, all.Risk), cmp.Or(r.ApprovalID, all.ApprovalID)
+	all.LatencyMS = cmp.Or(r.LatencyMS, all.LatencyMS)
+	all.RequestBytes, all.ResultBytes = cmp.Or(r.RequestBytes, all.RequestBytes), cmp.Or(r.ResultBytes, all.ResultBytes)
+	if len(r.Chain) > 0 {
+		all.Chain = r.Chain
+	}
+	if len(r.Votes) > 0 {
+		all.Votes = r.Votes
+	}
+	if len(r.Limits) > 0 {
+		all.Limits = r.Limits
+	}
+}

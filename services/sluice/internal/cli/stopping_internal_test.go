@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Ctrl-C says what the stop waits for, again where that has changed, and nothing after the end.
+func TestUp_SaysWhatAStopWaitsFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		var asked atomic.Int32
+		ctx, stop := context.WithCancel(t.Context())
+		ended, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			(&tool{errOut: &out}).sayStopping(ctx, ended, func() map[string]int {
+				switch asked.Add(1) {
+				case 1, 2:
+					return map[string]int{"web": 1, "files": 2}
+				case 3:
+					return map[string]int{"web": 1}
+				default:
+					return nil
+				}
+			})
+		}()
+		synctest.Wait()
+		if asked.Load() != 0 {
+			t.Error("it speaks before the stop")
+		}
+		stop()
+		time.Sleep(4 * stopEvery)
+		close(ended)
+		<-done
+		const again = "; Ctrl-C again ends it at once"
+		want := "Stopping: waiting for at most 30 s for requests that servers have not answered: files (2), web (1)" + again + "\n" +
+			"Stopping: waiting for at most 30 s for requests that servers have not answered: web (1)" + again + "\n" +
+			"Stopping: no request waits for a server; programs and the journal are closed" + again + "\n"
+		if out.String() != want {
+			t.Errorf("it says\n%s\nwant\n%s", out.String(), want)
+		}
+	})
+}
+
+func TestUp_ThatEndsByItselfSaysNothingOfAStop(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	ended := make(chan struct{})
+	close(ended)
+	(&tool{errOut: &out}).sayStopping(t.Context(), ended, func() map[string]int { return nil })
+	if out.String() != "" {
+		t.Errorf("it says %q", out.String())
+	}
+}
