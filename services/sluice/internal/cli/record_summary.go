@@ -72,7 +72,7 @@ func summaryOf(records []*gatewayv1.Record) [][]string {
 		add("vote", fmt.Sprintf("%s by %s", v.Verdict, v.Subject))
 	}
 	for _, l := range all.Limits[:min(len(all.Limits), summaryEach)] {
-		add("limit", fmt.Sprintf("%s/%s: at most %d in %gs", l.Document, l.Rule, l.Max, l.WindowS))
+		add("limit", fmt.Sprintf("%s/%s: at most %s in %gs", l.Document, l.Rule, l.Max, l.WindowS))
 	}
 	if all.LatencyMS > 0 {
 		add("took", fmt.Sprintf("%.1f ms", all.LatencyMS))

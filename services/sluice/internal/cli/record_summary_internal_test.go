@@ -39,6 +39,9 @@ func TestSummary_FitsAScreen(t *testing.T) {
 				t.Errorf("%s: %d columns: %s", name, n, line)
 			}
 		}
+		if name == "one" && !strings.Contains(out.String(), ": at most 10 in 60.5s") {
+			t.Errorf("a limit is not as it was:\n%s", out.String())
+		}
 		if !strings.Contains(out.String(), "decision  ") || !strings.Contains(out.String(), "--all prints every field") || !strings.Contains(out.String(), full.GetRule().GetDocument()) {
 			t.Errorf("%s:\n%s", name, out.String())
 		}
