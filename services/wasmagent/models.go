@@ -46,12 +46,12 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 		return toStatus(err)
 	}
 	defer end()
-	ctx, cancel := context.WithTimeoutCause(ctx, s.questionTime, errQuestionTime)
-	defer cancel()
 	settle, err := s.reserveDay(ctx, person, s.models.Most(req))
 	if err != nil {
 		return toStatus(err)
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.questionTime, errQuestionTime)
+	defer cancel()
 	// Who does not read holds up nobody: what finds no room is not told.
 	pieces, sent := make(chan string, maxPieces), make(chan struct{})
 	go func() {
