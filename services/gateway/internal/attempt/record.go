@@ -350,7 +350,7 @@ func Unusable(status int, err error) string {
 		return late.Error() + "; whether the call ran is not known."
 	}
 	if errors.Is(err, upstream.ErrSessionLost) {
-		return lostSession(err)
+		return lostSession(status, err)
 	}
 	if cause := upstream.CauseOf(err); cause != nil {
 		return unusableByCause(cause, err)
@@ -383,8 +383,8 @@ func (e TimeoutError) Error() string {
 }
 
 // lostSession says what a client does whose server no longer knows the session.
-func lostSession(err error) string {
-	ran := "Whether the call ran is not known"
+func lostSession(status int, err error) string {
+	ran := fmt.Sprintf("It answered with HTTP status %d; whether the call ran is not known", status)
 	if errors.Is(err, upstream.ErrNeverSent) {
 		ran = "The call was not sent"
 	}
