@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,7 +115,7 @@ func TestS1Causes_ServerThatCannotBeUsed(t *testing.T) {
 	s.Env = []string{"CAUSE_SECRET=" + causeSecret}
 	p := stack.Start(t, s)
 	env := []string{"SLUICE_CONFIG=" + s.Config, "SLUICE_URL=" + p.URL, "SLUICE_ADDR=" + p.GRPC, "SLUICE_AGENT_TOKEN=" + stack.AgentToken, "CAUSE_SECRET=" + causeSecret}
-	asOperator, asViewer := append(env, "SLUICE_TOKEN="+stack.OperatorToken), append(env, "SLUICE_TOKEN="+stack.ViewerToken)
+	asOperator, asViewer := slices.Concat(env, []string{"SLUICE_TOKEN=" + stack.OperatorToken}), slices.Concat(env, []string{"SLUICE_TOKEN=" + stack.ViewerToken})
 	for name, c := range cases {
 		text := string(posted(t, p.MCP(name), hello, http.Header{}))
 		for _, want := range c.agent {

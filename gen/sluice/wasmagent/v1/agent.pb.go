@@ -327,9 +327,8 @@ const (
 	MessageRole_MESSAGE_ROLE_USER MessageRole = 2
 	// The agent.
 	MessageRole_MESSAGE_ROLE_ASSISTANT MessageRole = 3
-	// Never set: calls of tools are events of the journal, and no messages.
-	//
-	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
+	// The result of a tool's call, in what a model is asked. An agent's messages never have
+	// it: its calls of tools are events of its journal.
 	MessageRole_MESSAGE_ROLE_TOOL MessageRole = 4
 )
 
@@ -1428,13 +1427,13 @@ const file_sluice_wasmagent_v1_agent_proto_rawDesc = "" +
 	"\x14FAILURE_CAUSE_MEMORY\x10\x03\x12\x1a\n" +
 	"\x16FAILURE_CAUSE_DEADLINE\x10\x04\x12\x1a\n" +
 	"\x16FAILURE_CAUSE_INTERNAL\x10\x05\x12\x19\n" +
-	"\x15FAILURE_CAUSE_JOURNAL\x10\x06*\x92\x01\n" +
+	"\x15FAILURE_CAUSE_JOURNAL\x10\x06*\x8e\x01\n" +
 	"\vMessageRole\x12\x1c\n" +
 	"\x18MESSAGE_ROLE_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13MESSAGE_ROLE_SYSTEM\x10\x01\x12\x15\n" +
 	"\x11MESSAGE_ROLE_USER\x10\x02\x12\x1a\n" +
-	"\x16MESSAGE_ROLE_ASSISTANT\x10\x03\x12\x19\n" +
-	"\x11MESSAGE_ROLE_TOOL\x10\x04\x1a\x02\b\x01*z\n" +
+	"\x16MESSAGE_ROLE_ASSISTANT\x10\x03\x12\x15\n" +
+	"\x11MESSAGE_ROLE_TOOL\x10\x04*z\n" +
 	"\n" +
 	"TodoStatus\x12\x1b\n" +
 	"\x17TODO_STATUS_UNSPECIFIED\x10\x00\x12\x17\n" +

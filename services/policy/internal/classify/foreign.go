@@ -93,7 +93,7 @@ func translated(word string) (string, bool) {
 	if len(r) == 0 {
 		return "", false
 	}
-	switch scriptOf(r[0]) {
+	switch scriptOf(r[0]) { //nolint:exhaustive // no verbs are known in others
 	case latin:
 		english, ok := latinVerbs[plain(word)]
 		return english, ok

@@ -51,7 +51,7 @@ func (c *finding) runs(p Parameter, lead mcpv1.Category) float64 {
 	}
 	said := len(p.Description) < maxRuns && saysItRuns(p.Description)
 	switch {
-	case !programs[name] && !sources[name] && !(said && handsOver[name]):
+	case !programs[name] && !sources[name] && (!said || !handsOver[name]):
 		return 0
 	case lead == read && c.bothRead() && !asks(c.inName) && !asks(c.inText):
 		if surely[name] || surely[strings.ToLower(p.Name)] || said {

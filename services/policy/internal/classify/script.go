@@ -53,7 +53,7 @@ const (
 // count counts the letters of a text by their scripts.
 func count(letters *[scripts]int, text string) {
 	for _, r := range text {
-		switch s := scriptOf(r); s {
+		switch s := scriptOf(r); s { //nolint:exhaustive // all others count as one letter
 		case noScript:
 		case eastAsian:
 			letters[s] += ideogram

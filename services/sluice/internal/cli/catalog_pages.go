@@ -99,7 +99,7 @@ func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	defer cancel()
 	status, err := t.gatewayStatus(asking, f)
 	if err != nil {
-		return nil, nil //nolint:nilerr,nilnil // the catalog has its own answer
+		return nil, nil //nolint:nilnil // the catalog has its own answer
 	}
 	out := make(map[string][]listFault)
 	for _, s := range status.GetServers() {

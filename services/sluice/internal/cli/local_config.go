@@ -175,8 +175,8 @@ func eachString(v reflect.Value, do func(string)) {
 			eachString(v.Elem(), do)
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			eachString(v.Field(i), do)
+		for _, field := range v.Fields() {
+			eachString(field, do)
 		}
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {

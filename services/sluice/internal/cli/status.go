@@ -214,10 +214,7 @@ func (s serverStatus) String() string {
 	if s.LastError != "" {
 		line += "; last error: " + s.LastError
 	}
-	for _, fault := range faultLines(s.ListFaults) {
-		line += "; " + fault
-	}
-	return line
+	return strings.Join(append([]string{line}, faultLines(s.ListFaults)...), "; ")
 }
 
 // waitingText says that definitions of tools wait, and what that means.

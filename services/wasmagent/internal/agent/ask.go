@@ -244,7 +244,7 @@ func (a *Agent) tools(t *turn) (in abi.In, err error) {
 	}
 	if failed != nil {
 		in.Error = &abi.Error{Code: "tools_unavailable", Message: "which tools there are can't be learned now"}
-		return in, nil
+		return in, nil //nolint:nilerr // the guest has the error
 	}
 	if in.Result, err = json.Marshal(list); err != nil {
 		in.Result, in.Error = nil, &abi.Error{Code: "tools_unavailable", Message: "which tools there are is no text"}

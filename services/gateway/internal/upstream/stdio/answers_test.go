@@ -17,10 +17,10 @@ import (
 const atOnce = patience / 3
 
 // raw calls a tool whose whole answer is this line, with ID in place of the id that the server sees.
-func (s session) raw(line string) (upstream.Answer, error, time.Duration) {
+func (s session) raw(line string) (upstream.Answer, time.Duration, error) {
 	begin := time.Now()
 	answer, err := s.try(1, "raw", map[string]string{"line": line})
-	return answer, err, time.Since(begin)
+	return answer, time.Since(begin), err
 }
 
 // Case A: an answer that can't be used ends its call at once, with the reason.
@@ -63,7 +63,7 @@ func TestU2Request_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newRig(t, "good", nil).open(t, ana)
-			answer, err, took := s.raw(tt.line)
+			answer, took, err := s.raw(tt.line)
 			if !errors.Is(err, upstream.ErrNoAnswer) || errors.Is(err, upstream.ErrNeverSent) || answer.Message != nil || took > atOnce {
 				t.Fatalf("after %s: %+v, %v", took, answer, err)
 			}
@@ -94,7 +94,7 @@ func TestRequest_OddFormsOfAnswersAreTaken(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			answer, err, _ := newRig(t, "good", nil).open(t, ana).raw(tt.line)
+			answer, _, err := newRig(t, "good", nil).open(t, ana).raw(tt.line)
 			if err != nil {
 				t.Fatal(err)
 			}
