@@ -88,18 +88,9 @@ func (c catalogue) ReportTools(stream reports) error {
 	if !own {
 		report.To = seenBy(who)
 	}
-	places := make(map[int]int, len(tools))
-	for i, t := range tools {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		listed, err := catalog.Read(t.GetName(), t.GetDefinitionJson())
-		if err != nil { // nobody can say what such a definition is
-			report.LeftOut = append(report.LeftOut, cut(t.GetName(), maxLeftName))
-			continue
-		}
-		places[i] = len(report.Tools)
-		report.Tools = append(report.Tools, listed)
+	places, err := readTools(ctx, tools, &report)
+	if err != nil {
+		return err
 	}
 	states, err := c.report(ctx, head.GetServer(), report)
 	if err != nil {
@@ -115,6 +106,25 @@ func (c catalogue) ReportTools(stream reports) error {
 		resp.Tools = append(resp.Tools, said)
 	}
 	return stream.SendAndClose(resp)
+}
+
+// readTools adds tools to a report, and those that can't be read to what it leaves out. It returns the places of the
+// tools in the report, by their places in the list.
+func readTools(ctx context.Context, tools []*policyv1.ToolDefinition, report *catalog.Report) (map[int]int, error) {
+	places := make(map[int]int, len(tools))
+	for i, t := range tools {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		listed, err := catalog.Read(t.GetName(), t.GetDefinitionJson())
+		if err != nil { // no classification is known of such a definition
+			report.LeftOut = append(report.LeftOut, cut(t.GetName(), maxLeftName))
+			continue
+		}
+		places[i] = len(report.Tools)
+		report.Tools = append(report.Tools, listed)
+	}
+	return places, nil
 }
 
 func seenBy(p *identityv1.Principal) string { return p.GetTenant() + "/" + p.GetSubject() }
