@@ -113,7 +113,7 @@ func TestAHeldCallRunsOnceItIsApproved(t *testing.T) {
 		t.Errorf("the intent names the votes %v", votes)
 	}
 	shown := stack.Command{Args: []string{"decisions", "--addr", f.GRPC, "show", intended.GetDecisionId()}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}
-	if ran := stack.Run(t, shown); !strings.Contains(ran.Stdout, "subject=operator verdict=approve") {
+	if ran := stack.Run(t, shown); !strings.Contains(ran.Stdout, "approve by operator") {
 		t.Errorf("people see of the decision: %s%s", ran.Stdout, ran.Stderr)
 	}
 	want := map[gatewayv1.RecordKind]int{

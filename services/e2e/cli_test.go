@@ -141,7 +141,7 @@ func TestCommandLineKeepsTheTerminalSafe(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-1,"message":"no%s"}}`, id, escape)
 	})
-	p := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: openPolicy}))
+	p := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}, pin: \"off\"}", up.URL), Policy: openPolicy})) // else it waits for its description
 	sluice := func(args ...string) stack.Ran {
 		t.Helper()
 		return stack.Run(t, stack.Command{Args: args, Env: []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + p.URL}})

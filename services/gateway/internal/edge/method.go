@@ -264,7 +264,7 @@ func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
 		refused.Message = upstream.ErrOneSession.Error() + "."
 	case errors.Is(err, upstream.ErrSessionLost):
 		refused.Message = upstream.ErrSessionLost.Error() + "; initialize again."
-	case upstream.WhatIsWrong(err) != "":
+	case upstream.WhatIsWrong(err) != "" && upstream.CauseOf(err) == nil:
 		refused.Message = "the server's answer can't be used: " + upstream.WhatIsWrong(err) + "."
 	}
 	return refused
