@@ -30,7 +30,7 @@ import (
 )
 
 // soon is far more than a call takes.
-const soon = 5 * time.Second
+const soon = 30 * time.Second
 
 // A field of the test's contract.
 func field(name string, number int32, kind descriptorpb.FieldDescriptorProto_Type, more ...func(*descriptorpb.FieldDescriptorProto)) *descriptorpb.FieldDescriptorProto {
