@@ -32,6 +32,8 @@ func matrixServers(t *testing.T) []matrixServer {
 	}
 	// Tools that depend on what the client can do are new each time that one can do more.
 	unpinned := func(entry string) string { return strings.Replace(entry, "{", `{pin: "off", `, 1) }
+	// By itself it writes beside its program, which is read only for it.
+	memory := strings.Replace(stdioEntry(t, "memory", npmtest.ServerMemory(t)), "{command", fmt.Sprintf("{env: {MEMORY_FILE_PATH: %q}, command", filepath.Join(folder, "memory.jsonl")), 1)
 	slow := []string{mcpSubscriptions} // it changes every 3 s, and so is waited for once
 	conditional := []string{mcpSampling, mcpElicitation}
 	return []matrixServer{
@@ -43,7 +45,7 @@ func matrixServers(t *testing.T) []matrixServer {
 		{"files", stdioEntry(t, "files", npmtest.ServerFilesystem(t, folder)), map[string]matrixTry{
 			mcpTools: {npmtest.Try{Name: "read_text_file", Arguments: map[string]any{"path": file}}, "hello"},
 		}, nil},
-		{"memory", stdioEntry(t, "memory", npmtest.ServerMemory(t)), map[string]matrixTry{
+		{"memory", memory, map[string]matrixTry{
 			mcpTools:         {npmtest.Try{Name: "read_graph"}, "entities"},
 			mcpResources:     {npmtest.Try{URI: "memory://knowledge-graph"}, "entities"},
 			mcpSubscriptions: {npmtest.Try{URI: "memory://knowledge-graph", Name: "create_entities", Arguments: map[string]any{"entities": []any{map[string]any{"name": "ana", "entityType": "person", "observations": []any{"likes tea"}}}}}, ""},

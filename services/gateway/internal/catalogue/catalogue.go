@@ -46,6 +46,9 @@ var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nol
 // shown.
 var ErrAway = errors.New("the catalogue did not take the list")
 
+// ErrRefused means that the catalogue refused the list that a definition was looked for in.
+var ErrRefused = errors.New("the catalogue refused the server's list")
+
 // A List is where a list is from.
 type List struct {
 	// Server is the configured name, and Version the negotiated revision of MCP.
@@ -64,6 +67,9 @@ type Known struct {
 	// Activation is the token of a revision from which on policy knows the list; empty
 	// where the catalogue refused it.
 	Activation string
+	// Refused says that the catalogue refused the list, such as one that names a tool twice: which definition a call
+	// would run by is not known.
+	Refused bool
 	// At is when it answered.
 	At time.Time
 }
@@ -119,6 +125,7 @@ func (r *Reporter) tell(ctx context.Context, l List, answer *gate.Answer) (*Know
 	switch {
 	case slices.Contains(refusals, rpc.Reason(err)):
 		r.log.WarnContext(ctx, "the catalogue refused a list, of which nothing is shown", "server", l.Server, "error", err)
+		known.Refused = true
 		return known, nil
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", ErrAway, err)

@@ -109,6 +109,9 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
+		if known.Refused {
+			return nil, catalogue.ErrRefused
+		}
 		if digest := known.Digests[x.msg.Name]; digest != nil {
 			x.deps.Sessions.Learn(x.sess, map[string][]byte{x.msg.Name: digest}) // of the others some may be hidden
 			return digest, nil
