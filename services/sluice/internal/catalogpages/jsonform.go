@@ -89,7 +89,7 @@ func jsonToolOf(t *tool) jsonTool {
 		out.History = append(out.History, jsonDefinition{
 			Digest: digest(d.GetDefinitionDigest()), FirstSeen: instant(d.GetFirstSeen()), LastSeen: instant(d.GetLastSeen()), Pin: enum.Name(d.GetPin()),
 			SettledBy: d.GetSettledBy(), Settled: instant(d.GetSettled()), Reason: d.GetReason(), ListedNow: d.GetListedNow(),
-			ProtocolVersions: d.GetProtocolVersions(), SeenBy: d.GetSeenBy(),
+			ProtocolVersions: d.GetProtocolVersions(), SeenBy: d.GetSeenBy(), Flag: d.GetFlag(),
 		})
 	}
 	return out
@@ -156,6 +156,7 @@ type jsonDefinition struct {
 	ListedNow        bool      `json:"listedNow"`
 	ProtocolVersions []string  `json:"protocolVersions,omitempty"`
 	SeenBy           string    `json:"seenBy,omitzero"`
+	Flag             string    `json:"flag,omitzero"`
 }
 
 type jsonOverride struct {

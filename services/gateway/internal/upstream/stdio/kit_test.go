@@ -35,7 +35,7 @@ var (
 // takes, and patience bounds what should take no time.
 const (
 	soon     = 5 * time.Second
-	patience = time.Minute
+	patience = 3 * time.Minute
 )
 
 // logbook is a log that can be read while it is written.
