@@ -24,6 +24,11 @@ func TestQueue_GivesPlacesInOrder(t *testing.T) {
 		var mu sync.Mutex
 		var order []string
 		leaves := make(map[string]func())
+		leave := func(name string) {
+			mu.Lock()
+			defer mu.Unlock()
+			leaves[name]()
+		}
 		take := func(person, name string, back bool) {
 			go func() {
 				leave, err := q.take(t.Context(), named(person), back)
@@ -47,10 +52,12 @@ func TestQueue_GivesPlacesInOrder(t *testing.T) {
 			take(c.person, c.name, c.back)
 		}
 		for _, name := range []string{"b1", "a1", "a2", "back", "b2"} {
-			leaves[name]()
-			leaves[name]() // twice is once
+			leave(name)
+			leave(name) // twice is once
 			synctest.Wait()
 		}
+		mu.Lock()
+		defer mu.Unlock()
 		if want := []string{"a1", "a2", "b1", "back", "a3", "b2", "e1"}; !slices.Equal(order, want) {
 			t.Errorf("places were given to %v, want %v", order, want)
 		}
