@@ -229,26 +229,6 @@ func TestT7TextsThatSteerOnTheFirstListWait(t *testing.T) {
 	}
 }
 
-// What by_risk asks about: a tool of which it is not sure what it does, until a person has said it.
-func TestFacts_UnsureToolIsSureOnceAPersonHasSaidWhatItIs(t *testing.T) {
-	t.Parallel()
-	s := newShelf(t, first)
-	clear, vague := tool("get_note", "Get a note."), tool("x", "Frobnicate the note.")
-	s.report(whole, clear, vague)
-	set := catalog.Settings{Mode: catalog.FirstUse}
-	digest := func(name string) []byte { return s.server.Tools[name].Definitions[0].Digest[:] }
-	if !s.server.Facts("get_note", digest("get_note"), set).Sure || s.server.Facts("x", digest("x"), set).Sure {
-		t.Error("it is sure of the vague tool, or unsure of the clear one")
-	}
-	held, err := s.server.Set("x", &catalog.Override{Category: mcpv1.Category_CATEGORY_READ, Reason: "seen", Author: "ana"}, s.server.Tools["x"].Etag())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !held.Facts("x", digest("x"), set).Sure {
-		t.Error("it is unsure of a tool after a person has said what it is")
-	}
-}
-
 func TestOtherProtocolVersionsSayTheSame(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, first)
@@ -497,60 +477,5 @@ func TestX3ListsThatChangeWithoutEndAreBounded(t *testing.T) {
 	}
 	if n > catalog.MaxWaitingBytes {
 		t.Errorf("%d bytes are kept", n)
-	}
-}
-
-// What is flagged is accepted by itself alone, though the digest of the whole server covers it.
-func TestAcceptingAll_LeavesOutWhatIsFlagged(t *testing.T) {
-	t.Parallel()
-	s := newShelf(t, catalog.Settings{})
-	hidden := tool("hidden", "Reads\u200b a note.")
-	s.report(whole, tool("plain", "Reads."), hidden, tool("read_file", "Reads."), tool("read-fi1e", "Reads."))
-	next, n, err := s.server.AcceptAll(s.server.WaitingDigest(), catalog.By{Who: "ana", Why: "read"})
-	if err != nil || n != 1 {
-		t.Fatalf("accepted %d: %v", n, err)
-	}
-	s.server = next
-	s.want(engine.Callable, tool("plain", "Reads."))
-	for _, text := range []string{hidden, tool("read_file", "Reads."), tool("read-fi1e", "Reads.")} {
-		s.want(engine.Changed, text)
-		flagged := read(t, text)
-		if s.server.Tools[flagged.Name].Of(flagged.Digest).Flag(flagged.Name, s.server.Looks()) == "" {
-			t.Errorf("%s has no flag", flagged.Name)
-		}
-	}
-	if again, n, err := next.AcceptAll(next.WaitingDigest(), catalog.By{Who: "ana"}); err != nil || n != 0 || again != next {
-		t.Errorf("flagged ones alone: %d, %v", n, err)
-	}
-	alone, err := next.Settle("hidden", read(t, hidden).Digest, catalog.Accepted, catalog.By{Who: "ana"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.server = alone
-	s.want(engine.Callable, hidden)
-}
-
-// A definition waits newly once the gateway has listed it itself, and not before, nor again.
-func TestNewlyWaiting(t *testing.T) {
-	t.Parallel()
-	s := newShelf(t, first)
-	s.report(whole, tool("get", "Gets."), tool("put", "Puts."))
-	steps := []struct {
-		name string
-		do   func()
-		want string
-	}{
-		{"the same list", func() { s.report(whole, tool("get", "Gets."), tool("put", "Puts.")) }, ""},
-		{"a session is shown another definition", func() { s.report(catalog.Report{To: "default/ana"}, tool("get", "Gets more.")) }, ""},
-		{"the gateway lists it", func() { s.report(whole, tool("get", "Gets more."), tool("put", "Puts.")) }, "get"},
-		{"the gateway lists it again", func() { s.report(whole, tool("get", "Gets more."), tool("put", "Puts.")) }, ""},
-		{"a tool is new", func() { s.report(whole, tool("get", "Gets more."), tool("put", "Puts."), tool("new", "Reads.")) }, "new"},
-	}
-	for _, step := range steps {
-		before := s.server
-		step.do()
-		if got := strings.Join(before.NewlyWaiting(s.server), " "); got != step.want {
-			t.Errorf("%s: %q, want %q", step.name, got, step.want)
-		}
 	}
 }

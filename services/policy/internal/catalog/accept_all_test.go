@@ -1,0 +1,64 @@
+package catalog_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
+	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
+)
+
+// What is flagged is accepted by itself alone, though the digest of the whole server covers it.
+func TestAcceptingAll_LeavesOutWhatIsFlagged(t *testing.T) {
+	t.Parallel()
+	s := newShelf(t, catalog.Settings{})
+	hidden := tool("hidden", "Reads\u200b a note.")
+	s.report(whole, tool("plain", "Reads."), hidden, tool("read_file", "Reads."), tool("read-fi1e", "Reads."))
+	next, n, err := s.server.AcceptAll(s.server.WaitingDigest(), catalog.By{Who: "ana", Why: "read"})
+	if err != nil || n != 1 {
+		t.Fatalf("accepted %d: %v", n, err)
+	}
+	s.server = next
+	s.want(engine.Callable, tool("plain", "Reads."))
+	for _, text := range []string{hidden, tool("read_file", "Reads."), tool("read-fi1e", "Reads.")} {
+		s.want(engine.Changed, text)
+		flagged := read(t, text)
+		if s.server.Tools[flagged.Name].Of(flagged.Digest).Flag(flagged.Name, s.server.Looks()) == "" {
+			t.Errorf("%s has no flag", flagged.Name)
+		}
+	}
+	if again, n, err := next.AcceptAll(next.WaitingDigest(), catalog.By{Who: "ana"}); err != nil || n != 0 || again != next {
+		t.Errorf("flagged ones alone: %d, %v", n, err)
+	}
+	alone, err := next.Settle("hidden", read(t, hidden).Digest, catalog.Accepted, catalog.By{Who: "ana"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.server = alone
+	s.want(engine.Callable, hidden)
+}
+
+// A definition waits newly once the gateway has listed it itself, and not before, nor again.
+func TestNewlyWaiting(t *testing.T) {
+	t.Parallel()
+	s := newShelf(t, first)
+	s.report(whole, tool("get", "Gets."), tool("put", "Puts."))
+	steps := []struct {
+		name string
+		do   func()
+		want string
+	}{
+		{"the same list", func() { s.report(whole, tool("get", "Gets."), tool("put", "Puts.")) }, ""},
+		{"a session is shown another definition", func() { s.report(catalog.Report{To: "default/ana"}, tool("get", "Gets more.")) }, ""},
+		{"the gateway lists it", func() { s.report(whole, tool("get", "Gets more."), tool("put", "Puts.")) }, "get"},
+		{"the gateway lists it again", func() { s.report(whole, tool("get", "Gets more."), tool("put", "Puts.")) }, ""},
+		{"a tool is new", func() { s.report(whole, tool("get", "Gets more."), tool("put", "Puts."), tool("new", "Reads.")) }, "new"},
+	}
+	for _, step := range steps {
+		before := s.server
+		step.do()
+		if got := strings.Join(before.NewlyWaiting(s.server), " "); got != step.want {
+			t.Errorf("%s: %q, want %q", step.name, got, step.want)
+		}
+	}
+}

@@ -1,0 +1,29 @@
+package catalog_test
+
+import (
+	"testing"
+
+	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
+
+	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
+)
+
+// What by_risk asks about: a tool of which it is not sure what it does, until a person has said it.
+func TestFacts_UnsureToolIsSureOnceAPersonHasSaidWhatItIs(t *testing.T) {
+	t.Parallel()
+	s := newShelf(t, first)
+	clear, vague := tool("get_note", "Get a note."), tool("x", "Frobnicate the note.")
+	s.report(whole, clear, vague)
+	set := catalog.Settings{Mode: catalog.FirstUse}
+	digest := func(name string) []byte { return s.server.Tools[name].Definitions[0].Digest[:] }
+	if !s.server.Facts("get_note", digest("get_note"), set).Sure || s.server.Facts("x", digest("x"), set).Sure {
+		t.Error("it is sure of the vague tool, or unsure of the clear one")
+	}
+	held, err := s.server.Set("x", &catalog.Override{Category: mcpv1.Category_CATEGORY_READ, Reason: "seen", Author: "ana"}, s.server.Tools["x"].Etag())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !held.Facts("x", digest("x"), set).Sure {
+		t.Error("it is unsure of a tool after a person has said what it is")
+	}
+}
