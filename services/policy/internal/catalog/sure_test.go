@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
-
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
