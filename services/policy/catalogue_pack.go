@@ -138,20 +138,28 @@ func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, 
 		}
 	}
 	slices.Sort(out.ProtocolVersions)
-	if tool, err := classify.Read([]byte(text)); err == nil {
-		out.ParameterCount = int32(len(tool.Parameters))
-		for i := range tool.Parameters {
-			if tool.Parameters[i].Required {
-				out.RequiredParameterCount++
-			}
-		}
-	}
+	out.ParameterCount, out.RequiredParameterCount = countParameters(text)
 	out.Classification = packHeld(t.Held(d))
 	if o := t.Override; o != nil {
 		out.Override = packOverride(o)
 		out.Derived = packHeld((&catalog.Tool{}).Held(d))
 	}
 	return out, nil
+}
+
+// countParameters returns how many parameters a definition has, and how many of them are required; none if it can't be
+// read.
+func countParameters(text string) (all, required int32) {
+	tool, err := classify.Read([]byte(text))
+	if err != nil {
+		return 0, 0
+	}
+	for i := range tool.Parameters {
+		if tool.Parameters[i].Required {
+			required++
+		}
+	}
+	return int32(len(tool.Parameters)), required
 }
 
 // page is all that is known of a tool.

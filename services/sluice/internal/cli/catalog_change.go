@@ -180,29 +180,13 @@ func (t *tool) catalogOverride() *cobra.Command {
 		Short: "Say what a tool is, in place of the catalogue", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(false),
 		Example: "  " + t.self + " catalog override files sync_folder --category destructive --risk critical --reason \"it removes what the other side has not\"",
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
-			o := &policyv1.ToolOverride{Reason: reason, Tags: tags}
-			if category != "" {
-				n, err := valueOf("category", "CATEGORY_", category, mcpv1.Category_value)
-				if err != nil {
-					return err
-				}
-				o.Category = mcpv1.Category(n)
-			}
-			if risk != "" {
-				n, err := valueOf("risk", "RISK_", risk, policyv1.Risk_value)
-				if err != nil {
-					return err
-				}
-				o.Risk = policyv1.Risk(n)
-			}
-			for _, tag := range tags {
-				if !tagName.MatchString(tag) {
-					return usageError{fmt.Errorf("--tag %q is no tag: tags are of 1 to 64 lower-case letters, digits and -", tag)}
-				}
-			}
-			if remove {
+			o, err := overrideOf(category, risk, reason, tags)
+			switch {
+			case err != nil:
+				return err
+			case remove:
 				o = nil
-			} else if reason == "" {
+			case reason == "":
 				return usageError{errors.New("say why: --reason")}
 			}
 			page, err := t.catalogPage(ctx, client, given[0], given[1])
@@ -231,6 +215,30 @@ func (t *tool) catalogOverride() *cobra.Command {
 	_ = c.RegisterFlagCompletionFunc("category", cobra.FixedCompletions(categoryNames, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("risk", cobra.FixedCompletions(riskNames, cobra.ShellCompDirectiveNoFileComp))
 	return c
+}
+
+func overrideOf(category, risk, reason string, tags []string) (*policyv1.ToolOverride, error) {
+	o := &policyv1.ToolOverride{Reason: reason, Tags: tags}
+	if category != "" {
+		n, err := valueOf("category", "CATEGORY_", category, mcpv1.Category_value)
+		if err != nil {
+			return nil, err
+		}
+		o.Category = mcpv1.Category(n)
+	}
+	if risk != "" {
+		n, err := valueOf("risk", "RISK_", risk, policyv1.Risk_value)
+		if err != nil {
+			return nil, err
+		}
+		o.Risk = policyv1.Risk(n)
+	}
+	for _, tag := range tags {
+		if !tagName.MatchString(tag) {
+			return nil, usageError{fmt.Errorf("--tag %q is no tag: tags are of 1 to 64 lower-case letters, digits and -", tag)}
+		}
+	}
+	return o, nil
 }
 
 func (t *tool) catalogQuarantine() *cobra.Command {

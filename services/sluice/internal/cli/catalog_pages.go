@@ -410,8 +410,12 @@ func printPage(w io.Writer, page *policyv1.CatalogTool) {
 	for part := range strings.Lines(page.GetAdvice().GetRecommendedRule()) {
 		line("  %s", strings.TrimRight(part, "\n"))
 	}
+	printSeen(line, page.GetHistory())
+}
+
+func printSeen(line func(format string, args ...any), seen []*policyv1.SeenDefinition) {
 	line("Definitions that were seen, the newest first")
-	for _, d := range page.GetHistory() {
+	for _, d := range seen {
 		who := d.GetSettledBy()
 		if who != "" {
 			who = " by " + who
