@@ -21,6 +21,7 @@ func TestX20Limits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
 	for _, kind := range []string{"one-file", "unlinked", "small-files", "nested"} {
 		t.Run(kind, func(t *testing.T) {
 			m := meshOf(t, "disk: 32MiB", "", smallDisk)
+			m.othersGoOn() // so that the tools of the other server are known, which takes space
 			done := make(chan string)
 			go func() { done <- m.callsOfOthers(40) }()
 			m.refusedFor(m.attack(kind), "disk")

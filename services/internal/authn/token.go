@@ -1,11 +1,13 @@
 package authn
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,8 +28,13 @@ var (
 // minSecret is the least length of a token's text, in bytes.
 const minSecret = 32
 
-// maxStale is how old a watched set of tokens may be.
-const maxStale = time.Second
+const (
+	// maxStale is how old a watched set of tokens may be.
+	maxStale = time.Second
+	// away is how long the source of the tokens may say nothing before it counts as away. Before that, it counts as
+	// busy, and callers wait for it.
+	away = 2 * time.Second
+)
 
 // sampleSecrets are texts that stand in our documents, or that people write for
 // want of a better idea. None is accepted as a token.
@@ -86,6 +93,10 @@ type Tokens struct {
 	// heard is when the set was last confirmed; nil for a set that needs no
 	// confirmation because this process is its source.
 	heard atomic.Pointer[time.Time]
+
+	mu sync.Mutex
+	// confirmed is closed when the set is confirmed next; nil if no caller waits for that.
+	confirmed chan struct{}
 }
 
 type tokenSet struct {
@@ -128,7 +139,15 @@ func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 
 // Heard notes that the source of the tokens has confirmed the set just now. From
 // then on the set is stale when it has not been confirmed for 1 s.
-func (t *Tokens) Heard() { t.heard.Store(new(time.Now())) }
+func (t *Tokens) Heard() {
+	t.heard.Store(new(time.Now()))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.confirmed != nil {
+		close(t.confirmed)
+		t.confirmed = nil
+	}
+}
 
 // Known tells whether there was ever a set: until then nobody is let in.
 func (t *Tokens) Known() bool { return t.set.Load() != nil }
@@ -157,6 +176,42 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	default:
 		return p, nil
 	}
+}
+
+// Await is [Tokens.Lookup] for a caller who can wait: while the set is stale, but its source does not count as away yet,
+// Await waits until the set is confirmed or ctx ends. A token that was never known waits for nothing, so a stranger
+// can't make a process wait.
+func (t *Tokens) Await(ctx context.Context, secret string) (*identityv1.Principal, error) {
+	for {
+		confirmed := t.next()
+		p, err := t.Lookup(secret)
+		if p == nil || !errors.Is(err, ErrTokensStale) {
+			return p, err
+		}
+		left := away - time.Since(*t.heard.Load())
+		if left <= 0 {
+			return p, err
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-confirmed:
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return p, err
+		}
+		timer.Stop()
+	}
+}
+
+// next returns a channel that is closed when the set is confirmed next.
+func (t *Tokens) next() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.confirmed == nil {
+		t.confirmed = make(chan struct{})
+	}
+	return t.confirmed
 }
 
 func principalOf(t *identityv1.Token) *identityv1.Principal {

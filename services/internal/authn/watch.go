@@ -17,7 +17,7 @@ var errNoSet = errors.New("the first message holds no set")
 // WatchTokens keeps tokens up to date from the policy role until ctx ends. While
 // the role is away the set grows stale and accepts nobody.
 func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tokens *Tokens, log *slog.Logger) error {
-	known, away := false, false
+	known, lost := false, false
 	stream := follow.Stream[identityv1.WatchTokensResponse]{
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[identityv1.WatchTokensResponse], error) {
 			known = false // a beat confirms the set of its own stream, not that of one before
@@ -33,18 +33,18 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 				}
 			}
 			tokens.Heard()
-			if away {
+			if lost {
 				log.InfoContext(ctx, "tokens are known again")
 			}
-			away = false
+			lost = false
 			return nil
 		},
-		Silence: maxStale,
+		Silence: away,
 		Broken: func(err error) {
-			if !away {
+			if !lost {
 				log.WarnContext(ctx, "tokens are not known: the policy role is away", "error", err)
 			}
-			away = true
+			lost = true
 		},
 	}
 	stream.Run(ctx)

@@ -178,3 +178,40 @@ func TestAnAbsentSourceIsAskedAgain(t *testing.T) {
 		}
 	})
 }
+
+// awaited returns how long Await took, and whether the token counted then.
+func awaited(ctx context.Context, tokens *authn.Tokens, secret string) (time.Duration, bool) {
+	began := time.Now()
+	_, err := tokens.Await(ctx, secret)
+	return time.Since(began), err == nil
+}
+
+func TestAwaitWaitsForASourceThatIsBusyAndForNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		messages := make(chan *identityv1.WatchTokensResponse)
+		tokens, _ := watch(t, messages)
+		messages <- set(record("ana", anasToken))
+		synctest.Wait()
+		wants := func(when string, ctx context.Context, secret string, took time.Duration, counts bool) {
+			t.Helper()
+			if gotTook, got := awaited(ctx, tokens, secret); gotTook != took || got != counts {
+				t.Errorf("%s: it took %v and counts: %t; want %v, %t", when, gotTook, got, took, counts)
+			}
+		}
+		wants("the set is fresh", t.Context(), anasToken, 0, true)
+		time.Sleep(1200 * time.Millisecond)
+		wants("the set is stale, the token was never known", t.Context(), bobsToken, 0, false)
+		ended, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		wants("the caller goes", ended, anasToken, 100*time.Millisecond, false)
+		go func() {
+			time.Sleep(300 * time.Millisecond)
+			messages <- beat()
+		}()
+		wants("the set is confirmed after a while", t.Context(), anasToken, 300*time.Millisecond, true)
+		time.Sleep(1500 * time.Millisecond)
+		wants("the source stays silent", t.Context(), anasToken, 500*time.Millisecond, false)
+		wants("the source is away", t.Context(), anasToken, 0, false)
+	})
+}

@@ -20,7 +20,7 @@ const (
 	// peerTimeout bounds each question to another service. One that is away is
 	// known at once; this is for one that hangs, and longer than a busy machine
 	// takes.
-	peerTimeout = time.Second
+	peerTimeout = 2 * time.Second
 	// settleTimeout bounds giving a reservation back.
 	settleTimeout = time.Second
 )

@@ -30,8 +30,10 @@ import (
 const (
 	// Fresh is how long what was found counts.
 	Fresh = 5 * time.Minute
-	// failedFor is how long a server that could not be asked is not asked again.
+	// failedFor is how long a server that could not be asked is not asked again, and untoldFor how long one whose list
+	// the catalogue did not take, which is no fault of the server.
 	failedFor = 5 * time.Second
+	untoldFor = 250 * time.Millisecond
 	// closeTimeout bounds ending the session.
 	closeTimeout = 5 * time.Second
 	// maxPages and maxTools bound what is read of a list, and MaxMessage of upstream
@@ -120,9 +122,11 @@ type Server struct {
 	greeted bool
 	// changes is how often its list was another than before.
 	changes int
-	err     error // why it was not found at failed
-	failed  time.Time
-	asking  chan struct{} // closed when who asks now has an answer; nil where nobody does
+	// again says that the server will be asked again soon (Doubt).
+	again  bool
+	err    error // why it was not found at failed
+	failed time.Time
+	asking chan struct{} // closed when who asks now has an answer; nil where nobody does
 }
 
 // New returns a view of a server of which nothing is known yet.
@@ -165,6 +169,17 @@ func (s *Server) Hung() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) && time.Since(s.failed) <= Fresh
 }
 
+// Untold returns the error that wraps [catalogue.ErrAway] if nothing was found because the catalogue did not take the
+// server's list. What a session is listed then is not known as accepted, though no operator has to accept it.
+func (s *Server) Untold() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.found == nil && errors.Is(s.err, catalogue.ErrAway) {
+		return s.err
+	}
+	return nil
+}
+
 // Mirrors are which arguments of a tool a call's head says too, as the server told last.
 func (s *Server) Mirrors(tool string) []mirror.Binding {
 	if found := s.Last(); found != nil {
@@ -177,11 +192,33 @@ func (s *Server) Mirrors(tool string) []mirror.Binding {
 func (s *Server) Renew(age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.asking != nil || s.found != nil && time.Since(s.found.At) <= age || s.err != nil && time.Since(s.failed) <= failedFor {
+	if s.asking != nil || s.found != nil && time.Since(s.found.At) <= age || s.err != nil && time.Since(s.failed) <= s.pause() {
 		return
 	}
 	s.asking = make(chan struct{})
 	go func() { _, _ = s.ask(context.Background()) }() // what comes of it is kept
+}
+
+// Doubt has the server asked again because it has listed other definitions to a session: at once, and Doubt waits for
+// it, if what was found is older than age. Otherwise the server is asked once it is that old, and Doubt returns.
+func (s *Server) Doubt(ctx context.Context, age time.Duration) {
+	s.mu.Lock()
+	if s.found == nil || time.Since(s.found.At) > age {
+		s.mu.Unlock()
+		_, _ = s.Found(ctx, age) // what comes of it is kept
+		return
+	}
+	defer s.mu.Unlock()
+	if s.again {
+		return
+	}
+	s.again = true
+	time.AfterFunc(age-time.Since(s.found.At)+time.Millisecond, func() {
+		s.mu.Lock()
+		s.again = false
+		s.mu.Unlock()
+		s.Renew(age)
+	})
 }
 
 // Found returns what the server tells, as of at most age ago. Of many who want to
@@ -194,7 +231,7 @@ func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 		case s.found != nil && time.Since(s.found.At) <= age:
 			defer s.mu.Unlock()
 			return s.found, nil
-		case s.err != nil && time.Since(s.failed) <= failedFor:
+		case s.err != nil && time.Since(s.failed) <= s.pause():
 			defer s.mu.Unlock()
 			return nil, s.err
 		case s.asking == nil:
@@ -210,6 +247,14 @@ func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 			return nil, fmt.Errorf("%w: %w", upstream.ErrNeverSent, ctx.Err())
 		}
 	}
+}
+
+// pause is how long the server is not asked again after the last failure. The lock is held.
+func (s *Server) pause() time.Duration {
+	if errors.Is(s.err, catalogue.ErrAway) {
+		return untoldFor
+	}
+	return failedFor
 }
 
 // ask asks the server, whoever of those that wait is still there then.

@@ -71,6 +71,12 @@ func (webConn) Close(context.Context) error                     { return nil }
 // viewOf is a view of a server in a revision.
 func viewOf(t *testing.T, s upstream.Transport, version string) *discovery.Server {
 	t.Helper()
+	return viewWith(t, s, version, new(cataloguetest.Catalogue))
+}
+
+// viewWith is [viewOf] with a catalogue that the test controls.
+func viewWith(t *testing.T, s upstream.Transport, version string, takes *cataloguetest.Catalogue) *discovery.Server {
+	t.Helper()
 	counts, err := meters.New(noop.Meter{})
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +85,7 @@ func viewOf(t *testing.T, s upstream.Transport, version string) *discovery.Serve
 	if err != nil {
 		t.Fatal(err)
 	}
-	told, err := catalogue.New(new(cataloguetest.Catalogue), slog.New(slog.DiscardHandler))
+	told, err := catalogue.New(takes, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,6 +153,62 @@ func TestARevisionMayGo(t *testing.T) {
 		time.Sleep(time.Minute)
 		if _, err := view.Found(t.Context(), discovery.Fresh); !errors.Is(err, upstream.ErrRevision) || view.Greeted() {
 			t.Errorf("it was put back: %v, greeted %t", err, view.Greeted())
+		}
+	})
+}
+
+// A list that the catalogue did not take says nothing of the server, so the server is asked again soon.
+func TestServerIsAskedAgainSoonWhenTheCatalogueDidNotTakeItsList(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, takes := &web{speaks: []string{"2025-11-25"}}, new(cataloguetest.Catalogue)
+		view := viewWith(t, s, "", takes)
+		takes.Fail(errors.New("the disk is full"))
+		if _, err := view.Found(t.Context(), discovery.Fresh); !errors.Is(err, catalogue.ErrAway) || !errors.Is(view.Untold(), catalogue.ErrAway) {
+			t.Errorf("the catalogue fails: %v, %v", err, view.Untold())
+		}
+		takes.Fail(nil)
+		if _, err := view.Found(t.Context(), discovery.Fresh); err == nil {
+			t.Error("the server is asked again at once")
+		}
+		time.Sleep(300 * time.Millisecond)
+		if _, err := view.Found(t.Context(), discovery.Fresh); err != nil || view.Untold() != nil {
+			t.Errorf("the catalogue is back: %v, %v", err, view.Untold())
+		}
+		s.broken = true
+		time.Sleep(time.Hour)
+		if _, err := view.Found(t.Context(), discovery.Fresh); err == nil || view.Untold() != nil {
+			t.Errorf("the server's list is broken: %v, %v", err, view.Untold())
+		}
+	})
+}
+
+// A server whose list is in doubt is asked again, but not more often than every two seconds.
+func TestServerInDoubtIsAskedAgainOnceWhatWasFoundIsOld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &web{speaks: []string{"2025-11-25"}}
+		view := viewOf(t, s, "")
+		if _, err := view.Found(t.Context(), discovery.Fresh); err != nil {
+			t.Fatal(err)
+		}
+		began := view.Last().At
+		for range 5 {
+			view.Doubt(t.Context(), 2*time.Second)
+		}
+		time.Sleep(1900 * time.Millisecond)
+		if at := view.Last().At; at != began {
+			t.Errorf("it is asked again after %v", at.Sub(began))
+		}
+		time.Sleep(200 * time.Millisecond)
+		synctest.Wait()
+		if got := len(s.asked); got != 4 { // initialize and tools/list, twice
+			t.Errorf("it was asked %q", s.asked)
+		}
+		time.Sleep(10 * time.Second)
+		view.Doubt(t.Context(), 2*time.Second) // it is asked before that returns
+		if got := len(s.asked); got != 6 {
+			t.Errorf("it was asked %q", s.asked)
 		}
 	})
 }

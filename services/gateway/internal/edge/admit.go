@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
@@ -104,16 +105,17 @@ func (e *Edge) identified(next func(http.ResponseWriter, *http.Request, caller))
 			w.Header().Set("Connection", "close")
 			e.reject(w, r, caller{principal: p}, *tooManyConnections())
 		default:
-			next(w, r, caller{principal: p, stale: stale, revoked: e.recheck(secret, p)})
+			revoked := e.recheck(r.Context(), secret, p)
+			next(w, r, caller{principal: p, stale: stale && revoked(), revoked: revoked})
 		}
 	}
 }
 
-// recheck tells later whether a token stands for its principal no longer, as far as
-// is known.
-func (e *Edge) recheck(secret string, was *identityv1.Principal) func() bool {
+// recheck returns a function that reports whether a token stands for its principal no longer, or whether that is not
+// known. The function waits for a policy service that is busy, until ctx ends.
+func (e *Edge) recheck(ctx context.Context, secret string, was *identityv1.Principal) func() bool {
 	return func() bool {
-		is, err := e.deps.Tokens.Lookup(secret)
+		is, err := e.deps.Tokens.Await(ctx, secret)
 		return err != nil || is != was && !proto.Equal(is, was)
 	}
 }

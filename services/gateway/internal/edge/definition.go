@@ -85,6 +85,9 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil
 		}
+		if err := x.found().Untold(); err != nil { // or else the definition would seem to be new
+			return nil, err
+		}
 		if time.Since(time.Unix(0, x.sess.Looked.Load())) < looksAfter {
 			return nil, nil
 		}

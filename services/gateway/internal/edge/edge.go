@@ -40,7 +40,7 @@ import (
 const modernTimeout = 10 * time.Second
 
 // peerTimeout bounds a question to another service.
-const peerTimeout = time.Second
+const peerTimeout = 2 * time.Second
 
 // Config says whom the edge lets in, and as what it greets.
 type Config struct {

@@ -126,7 +126,7 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 		}
 		if !shown.news || age == newsAfter || !x.mayBeOld(ctx, known) {
 			if len(shown.changed) > 0 {
-				_, _ = x.found().Found(ctx, changedAfter) // a change that is not this session's alone stops the tool for all
+				x.found().Doubt(ctx, changedAfter) // a change that is not this session's alone stops the tool for all
 			}
 			x.deps.Sessions.Learn(x.sess, shown.of(known.Digests))
 			return shown, nil

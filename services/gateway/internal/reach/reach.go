@@ -20,7 +20,7 @@ import (
 
 const (
 	// peerTimeout bounds the question, as it does in the pipeline.
-	peerTimeout = time.Second
+	peerTimeout = 2 * time.Second
 	// maxKept is how many answers of one principal are kept, and maxOwners for how
 	// many principals. What is beyond is asked anew.
 	maxKept   = 256

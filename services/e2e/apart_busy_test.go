@@ -1,0 +1,49 @@
+package e2e_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+)
+
+// A policy service that answers nothing for a moment, such as one on a busy machine, is not away: calls wait for it,
+// whether they need a decision or only to know that their token still counts. (P25)
+func TestCallsWaitForAPolicyServiceThatIsBusyForAMoment(t *testing.T) {
+	t.Parallel()
+	a := newApart(t, openPolicy, "")
+	c := a.connect(t)
+	untilItPasses(t, c, "limited")
+	for _, pause := range []time.Duration{200, 500, 900, 1300} {
+		for range 3 {
+			a.pausedFor(t, pause*time.Millisecond, func() {
+				if resp := c.Call("limited", "{}"); resp.Status != http.StatusOK || resp.IsError(t) {
+					t.Errorf("the policy service is busy for %d ms: %d %s", pause, resp.Status, resp.Body)
+				}
+			})
+		}
+	}
+}
+
+// pausedFor stops the policy service for a time, and calls fn again and again from then on until it has gone on.
+func (a *apart) pausedFor(t *testing.T, pause time.Duration, fn func()) {
+	t.Helper()
+	a.Signal(t, policyRole, stack.SIGSTOP)
+	defer a.AwaitReady(t)
+	went := make(chan struct{})
+	go func() {
+		time.Sleep(pause)
+		a.Signal(t, policyRole, stack.SIGCONT)
+		close(went)
+	}()
+	for {
+		fn()
+		select {
+		case <-went:
+			fn()
+			return
+		default:
+		}
+	}
+}
