@@ -147,6 +147,10 @@ hostile: build ## Let agents, servers and strangers do their worst for an hour b
 HOSTILE ?= 1h
 ATTACKS ?=
 
+.PHONY: matrix
+matrix: npm build ## Let every real client meet every real server (make test tries a quarter of the pairs)
+	cd services && SLUICE_MATRIX=all go test ./e2e -run 'TestClientsMeetServers$$' -count=1 -v -timeout 60m
+
 .PHONY: redeem
 redeem: ## Let 200 callers have one approved call, 100 times: on both stores, and through the mesh
 	cd services && SLUICE_REDEEMS=100 go test ./approval/internal/store ./e2e \

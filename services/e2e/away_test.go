@@ -17,9 +17,10 @@ const (
 	// refusedWithin bounds a refusal while the database is away. It is 2 s for each
 	// question to the approval service; the rest is for a busy machine.
 	refusedWithin = 10 * time.Second
-	// backWithin is within what people are asked again once the database is back. Who
-	// asks learns it at the end of the hold, which is heldFor.
+	// backWithin is within what people are asked again once the database is back, on a machine that does nothing else:
+	// `make away` judges by it, other runs by busyWithin. The caller learns it at the end of the hold, which is heldFor.
 	backWithin = 5 * time.Second
+	busyWithin = 30 * time.Second
 	heldFor    = time.Second
 )
 
@@ -103,7 +104,11 @@ func suffer(t *testing.T, a *apart, proxy *network.Proxy, f fault, lasts time.Du
 	}
 	t.Logf("%s for %v: %d calls refused, the slowest after %v; %d others passed; back after %v",
 		f.name, lasts, refused, slowest.Round(time.Millisecond), passed, (time.Since(back) - heldFor).Round(time.Millisecond))
-	if took := time.Since(back) - heldFor; took > backWithin || slowest > refusedWithin || refused == 0 {
+	within := busyWithin
+	if os.Getenv(awayVariable) != "" {
+		within = backWithin
+	}
+	if took := time.Since(back) - heldFor; took > within || slowest > refusedWithin || refused == 0 {
 		t.Errorf("%s: back after %v, refused within %v, %d times", f.name, took, slowest, refused)
 	}
 }
