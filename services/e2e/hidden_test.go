@@ -29,7 +29,6 @@ var hidingPolicies = map[string]string{
 		"rules:\n  - {name: paced, match: {tool: \"*\"}, rate_limit: {max: 1000000, window: 60, per: [session]}}\n  - {name: unseen, match: {tool: hidden-*}, action: hide, reason: not for you}\n",
 	"asked for by default": "version: 1\nname: p\ndefault: deny\ntools:\n  secret-a: {action: hide}\nrules:\n  - {name: all, match: {tool: \"*\"}, action: require_approval}\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n",
 	"denied by default":    "version: 1\nname: p\ndefault: deny\ntools:\n  secret-a: {action: hide}\n  safe: {action: allow}\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n",
-	"all hidden":           "version: 1\nname: p\ndefault: allow\nrules:\n  - {name: unseen, match: {tool: \"*\"}, action: hide}\n",
 }
 
 const hidingTools = `[{"name":"safe","inputSchema":{}},{"name":"secret-a","inputSchema":{}},{"name":"hidden-b","inputSchema":{}},{"name":"plain-c","inputSchema":{}}]`

@@ -334,7 +334,7 @@ func TestX4CheckServer(t *testing.T) {
 	operator := policyv1.NewPolicyServiceClient(s.Person(t, "operator"))
 	ctx := authn.OnBehalfOf(t.Context(), ana())
 	for server, want := range map[string]*policyv1.CheckServerResponse{
-		"demo":  {CouldAllow: true, PromptsAlike: true, ResourcesAlike: true},
+		"demo":  {CouldAllow: true, CouldList: true, PromptsAlike: true, ResourcesAlike: true},
 		"other": {HidesNone: true, PromptsAlike: true, ResourcesAlike: true},
 	} {
 		got, err := gateway.CheckServer(ctx, &policyv1.CheckServerRequest{Server: server})

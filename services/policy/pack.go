@@ -52,7 +52,7 @@ func unpackSubject(p *identityv1.Principal) (engine.Subject, error) {
 
 func unpackPrincipal(p *identityv1.Principal) engine.Principal {
 	return engine.Principal{
-		Tenant: p.GetTenant(), Name: p.GetSubject(), Agent: p.GetAgent(), Groups: p.GetGroups(),
+		Tenant: p.GetTenant(), Name: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), Groups: p.GetGroups(),
 		Session: p.GetSession(), Run: p.GetRun(),
 	}
 }

@@ -258,7 +258,7 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 	reach := set.Reach(who, req.GetServer())
 	resp := &policyv1.CheckServerResponse{
 		CouldAllow: reach.Some, HidesNone: reach.HidesNone, PolicyRevision: set.Revision(),
-		PromptsAlike: reach.PromptsAlike, ResourcesAlike: reach.ResourcesAlike,
+		PromptsAlike: reach.PromptsAlike, ResourcesAlike: reach.ResourcesAlike, CouldList: reach.Lists,
 	}
 	for _, method := range req.GetMethods() {
 		if set.Could(who, req.GetServer(), method, set.known.servers[req.GetServer()].OfServer()) {

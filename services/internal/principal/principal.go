@@ -11,6 +11,9 @@ import (
 // token has a colon.
 const Catalogue = "system:catalogue"
 
+// Agent begins the subjects of agents of the mesh.
+const Agent = "agent:"
+
 // Key is a principal, or a person behind it, whatever token, session or run it uses. The
 // zero value is nobody.
 type Key struct{ Tenant, Subject string }

@@ -267,8 +267,9 @@ func TestX6WithoutUserNamespaces(t *testing.T) {
 	}
 }
 
-// A link that a program could replace is not held, and what it leads to is.
-func TestX6ALinkIsNotHeld(t *testing.T) {
+// A link on the way to what is hidden can't be replaced where a mount holds it, nor can what it leads to be read. When
+// an operator replaces the link, the new one is held.
+func TestX6ALinkIsHeld(t *testing.T) {
 	ways(t, func(h *house) {
 		target := filepath.Join(h.dir, "elsewhere.yaml")
 		if err := os.Rename(h.Config, target); err != nil {
@@ -281,8 +282,27 @@ func TestX6ALinkIsNotHeld(t *testing.T) {
 		if got := h.shell(t, s, "cat "+h.Config+" "+h.dir+"/elsewhere.yaml"); strings.Contains(got, "secret of") {
 			t.Errorf("it read %q", got)
 		}
-		if r := s.Holds(); r.By == "namespaces" && !strings.Contains(r.String(), "the link "+h.Config) {
-			t.Error(r)
+		if s.Holds().By != "namespaces" {
+			return
+		}
+		const attack = `exec 2>/dev/null; ln -sfn /etc/passwd $L && echo replaced; mv $L $L.old && echo renamed; rm -f $L && echo removed; mv $OWN/own $L && echo moved; : > $OWN/seen; readlink $L`
+		vars := "L=" + h.Config + " OWN=" + h.Own + "; ln -sfn /etc/passwd $OWN/own; "
+		target := filepath.Join(h.dir, "elsewhere.yaml")
+		if got := strings.TrimSpace(h.shell(t, s, vars+attack)); got != target || strings.Contains(s.Holds().String(), "the link ") {
+			t.Errorf("it got %q, and the report is %s", got, s.Holds())
+		}
+		done := make(chan string, 1)
+		put(t, filepath.Join(h.dir, "third.yaml"), "secret of third.yaml")
+		go func() {
+			done <- h.shell(t, s, vars+"touch $OWN/up; n=0; until [ $n -gt 500 ] || [ -e $OWN/stop ] && grep -q \" $L \" /proc/self/mountinfo; do sleep 0.02; n=$((n+1)); done; "+attack)
+		}()
+		awaitFile(t, filepath.Join(h.Own, "up"))
+		if err := errors.Join(os.Symlink(filepath.Join(h.dir, "third.yaml"), h.Config+".new"), os.Rename(h.Config+".new", h.Config)); err != nil {
+			t.Fatal(err)
+		}
+		put(t, filepath.Join(h.Own, "stop"), "")
+		if got := strings.TrimSpace(<-done); got != filepath.Join(h.dir, "third.yaml") {
+			t.Errorf("after the link was replaced from outside it got %q", got)
 		}
 	})
 }

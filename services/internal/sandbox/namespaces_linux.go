@@ -31,6 +31,7 @@ func enterNamespaces(o *order) (Report, func(), error) {
 	if err != nil {
 		return Report{}, nil, err
 	}
+	p.watchLinks()
 	unbound := boundInotify()
 	unseen, err := p.look(noticesFD)
 	if err != nil {
@@ -85,6 +86,7 @@ func (p *plan) mount(o *order) error {
 			return err
 		}
 	}
+	p.holdLinks()
 	if err := ownTerminals(); err != nil {
 		return err
 	}

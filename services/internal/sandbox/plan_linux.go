@@ -39,10 +39,10 @@ type plan struct {
 	links []string
 }
 
-// watched is a path of the rules, and whether it is a program's.
+// watched is a path of the rules, and whether it is a program's, or a link on the way to one of them.
 type watched struct {
-	path    string
-	program bool
+	path          string
+	program, link bool
 }
 
 // opening is a file or folder that is reached although it is hidden.
@@ -67,7 +67,7 @@ func newPlan(o *order) (*plan, error) {
 		add(hidden, loose, path, all)
 	}
 	for _, path := range o.Rules.Programs {
-		p.watched = append(p.watched, watched{path, true})
+		p.watched = append(p.watched, watched{path: path, program: true})
 		add(programs, loose, path, all)
 	}
 	p.own(hidden)

@@ -42,7 +42,7 @@ func (p *plan) readOnly(o *order, all []mount) {
 	}
 	for _, path := range o.Rules.ReadOnly {
 		if real, err := filepath.EvalSymlinks(path); err == nil && p.writable(filepath.Dir(real)) && !p.writable(real) {
-			p.watched = append(p.watched, watched{path, true})
+			p.watched = append(p.watched, watched{path: path, program: true})
 		}
 	}
 	for link := range replaceable {

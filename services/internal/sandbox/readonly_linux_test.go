@@ -3,6 +3,7 @@ package sandbox_test
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -166,11 +167,40 @@ func TestX15LinksToProgramsAreHeldOrNamed(t *testing.T) {
 				}
 			}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 				got := h.shell(t, s, "exec 2>/dev/null; ln -sfn /bin "+link+" && echo replaced; mv "+filepath.Dir(link)+" "+h.dir+"/aside && echo moved; : >> "+link+"/cli.js && echo wrote") //nolint:dupword // a script
-				if named := strings.Contains(s.Holds().String(), "the link "+link+" to a program"); named == held || held && got != "" {
+				mounted := s.Holds().By == "namespaces"
+				named := strings.Contains(s.Holds().String(), "the link "+link+" to a program")
+				if named != (!held && !mounted) || (held || mounted) && got != "" {
 					t.Errorf("it got %q, and the report is %s", got, s.Holds())
 				}
 			})
 		})
+	}
+}
+
+// A link in the root folder, as /bin is one where /usr has all programs, can't be replaced by root (X15).
+func TestX15LinksInTheRootFolderAreHeld(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the root folder is root's")
+	}
+	h := build(t)
+	app := h.installed(t)
+	link := "/sluice-test-" + filepath.Base(h.dir) + strconv.Itoa(os.Getpid())
+	if err := os.Symlink(app, link); err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = os.Remove(link) })
+	h.rules.ReadOnly = []string{filepath.Join(link, "cli.js"), "/bin/sh", "/lib", "/sbin"}
+	s := h.sandbox(t, sandbox.ByNamespaces)
+	if r := s.Holds().String(); strings.Contains(r, "the link /") {
+		t.Error(r)
+	}
+	got := h.shell(t, s, "exec 2>/dev/null; L="+link+"; ln -sfn /tmp $L && echo replaced; mv $L $L.old && echo renamed; ln -s /tmp mine; mv -T mine $L && echo moved; rm -f $L && echo removed; "+ //nolint:dupword // a script
+		"mount --bind /tmp $L/ && echo mounted; umount -l $L && echo unmounted; (: >> $L/cli.js) && echo wrote; readlink $L")
+	if strings.TrimSpace(got) != app {
+		t.Errorf("it got %q", got)
+	}
+	if to, err := os.Readlink(link); err != nil || to != app {
+		t.Errorf("the link leads to %s, %v", to, err)
 	}
 }
 

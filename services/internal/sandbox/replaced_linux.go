@@ -64,6 +64,10 @@ func (p *plan) watch() {
 
 // again mounts over what a path names now, unless that has been done.
 func (p *plan) again(w watched) error {
+	if w.link {
+		_ = holdLink(w.path) // the kernel held the one before
+		return nil
+	}
 	real, err := filepath.EvalSymlinks(w.path)
 	if err != nil { // it is not there, or lies in what is hidden
 		return nil //nolint:nilerr // there is nothing to hide

@@ -596,7 +596,7 @@ type RuleLimit struct {
 	// What is reserved.
 	Limit *v11.Limit `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	// What the bucket is kept by, as the answer to the caller names it: `session`,
-	// `principal`, `agent`, `tenant`, `server`, `tool`, or an argument's path.
+	// `principal`, `owner`, `agent`, `tenant`, `server`, `tool`, or an argument's path.
 	Per []string `protobuf:"bytes,3,rep,name=per,proto3" json:"per,omitempty"`
 	// Which notion of session the key holds, where `per` has session.
 	SessionKey SessionKey `protobuf:"varint,4,opt,name=session_key,json=sessionKey,proto3,enum=sluice.policy.v1.SessionKey" json:"session_key,omitempty"`

@@ -995,8 +995,12 @@ type CheckServerResponse struct {
 	PromptsAlike bool `protobuf:"varint,5,opt,name=prompts_alike,json=promptsAlike,proto3" json:"prompts_alike,omitempty"`
 	// Whether no rule tells resources of the server apart by their URIs for any of them.
 	ResourcesAlike bool `protobuf:"varint,6,opt,name=resources_alike,json=resourcesAlike,proto3" json:"resources_alike,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Whether a list of the server's tools could show the caller one: because a call of it
+	// could be allowed, or because a rule denies it and says why. If this, could_allow and
+	// hides_none are false, the server is to be answered as one that does not exist.
+	CouldList     bool `protobuf:"varint,7,opt,name=could_list,json=couldList,proto3" json:"could_list,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CheckServerResponse) Reset() {
@@ -1071,6 +1075,13 @@ func (x *CheckServerResponse) GetResourcesAlike() bool {
 	return false
 }
 
+func (x *CheckServerResponse) GetCouldList() bool {
+	if x != nil {
+		return x.CouldList
+	}
+	return false
+}
+
 var File_sluice_policy_v1_judgement_proto protoreflect.FileDescriptor
 
 const file_sluice_policy_v1_judgement_proto_rawDesc = "" +
@@ -1138,7 +1149,7 @@ const file_sluice_policy_v1_judgement_proto_rawDesc = "" +
 	"\x12CheckServerRequest\x120\n" +
 	"\x06server\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,32}$R\x06server\x127\n" +
 	"\asubject\x18\x02 \x01(\v2\x1d.sluice.identity.v1.PrincipalR\asubject\x12C\n" +
-	"\amethods\x18\x03 \x03(\tB)\xbaH&\x92\x01#\x10@\x18\x01\"\x1dr\x1b2\x19^[A-Za-z0-9_./$-]{1,128}$R\amethods\"\xe6\x01\n" +
+	"\amethods\x18\x03 \x03(\tB)\xbaH&\x92\x01#\x10@\x18\x01\"\x1dr\x1b2\x19^[A-Za-z0-9_./$-]{1,128}$R\amethods\"\x85\x02\n" +
 	"\x13CheckServerResponse\x12\x1f\n" +
 	"\vcould_allow\x18\x01 \x01(\bR\n" +
 	"couldAllow\x12\x1d\n" +
@@ -1147,7 +1158,9 @@ const file_sluice_policy_v1_judgement_proto_rawDesc = "" +
 	"\x0fpolicy_revision\x18\x03 \x01(\tR\x0epolicyRevision\x12\x18\n" +
 	"\amethods\x18\x04 \x03(\tR\amethods\x12#\n" +
 	"\rprompts_alike\x18\x05 \x01(\bR\fpromptsAlike\x12'\n" +
-	"\x0fresources_alike\x18\x06 \x01(\bR\x0eresourcesAlikeB\xc5\x01\n" +
+	"\x0fresources_alike\x18\x06 \x01(\bR\x0eresourcesAlike\x12\x1d\n" +
+	"\n" +
+	"could_list\x18\a \x01(\bR\tcouldListB\xc5\x01\n" +
 	"\x14com.sluice.policy.v1B\x0eJudgementProtoP\x01Z;github.com/sluice-mesh/sluice/gen/sluice/policy/v1;policyv1\xa2\x02\x03SPX\xaa\x02\x10Sluice.Policy.V1\xca\x02\x10Sluice\\Policy\\V1\xe2\x02\x1cSluice\\Policy\\V1\\GPBMetadata\xea\x02\x12Sluice::Policy::V1b\x06proto3"
 
 var (

@@ -76,7 +76,7 @@ func (x *exchange) itself() func(context.Context) {
 
 // toMember carries a request to the server that it names.
 func (x *exchange) toMember(ctx context.Context) {
-	server, edits, why := x.aim()
+	server, edits, why := x.aim(ctx)
 	if why != nil {
 		x.refuse(ctx, x.newWriter(), why)
 		return
@@ -122,16 +122,15 @@ func (x *exchange) onward(ctx context.Context) {
 
 // aim is the server that the request at hand is for, and the edits by which it says what that server
 // calls what it names.
-func (x *exchange) aim() (server string, edits []gate.Edit, why *refusal.Refusal) {
+func (x *exchange) aim(ctx context.Context) (server string, edits []gate.Edit, why *refusal.Refusal) {
 	server, edits, err := joint.Aim(x.msg.Method, x.msg.Raw)
-	target, configured := x.targets[server]
-	if err == nil && !configured {
+	if err == nil && x.isAbsent(ctx, x.caller, server) {
 		err = fmt.Errorf("there is no server %q here", spans.Clip(server))
 	}
 	if err != nil {
 		return "", nil, unaimed(x.msg.Method, err)
 	}
-	if found := x.ownView(target).Last(); found != nil && x.msg.Method == mcp.MethodToolsCall {
+	if found := x.ownView(x.targets[server]).Last(); found != nil && x.msg.Method == mcp.MethodToolsCall {
 		_, rest, _ := joint.Cut(x.msg.Name)
 		name, one := found.Aliases.Called(server, rest)
 		if !one {

@@ -299,7 +299,7 @@ func TestT4ManyServersSayOnOneStream(t *testing.T) {
 		if diff := cmp.Diff([]string{"event: message", `data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`}, got); diff != "" {
 			t.Errorf("of a list that has changed was heard (-want +got):\n%s", diff)
 		}
-		w.stands(&policyv1.CheckServerResponse{})
+		w.stands(&policyv1.CheckServerResponse{HidesNone: true})
 		say <- `{"jsonrpc":"2.0","method":"notifications/message","params":{"x":2}}`
 		if got := heard(lines); len(got) != 0 {
 			t.Errorf("who may come by nothing hears %q", got)

@@ -110,7 +110,7 @@ func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernWorld(t)
-		w.standing = new(policyv1.CheckServerResponse)
+		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
 		w.open = func(r upstream.Request) (upstream.Answer, error) {
 			return answer(r, strings.Replace(discovered, "{", "{"+asks+",", 1)), nil
 		}

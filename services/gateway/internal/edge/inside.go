@@ -21,8 +21,8 @@ import (
 
 // Errors of [Edge.Ask]. Compare with errors.Is.
 var (
-	// ErrServer: no server of that name is configured.
-	ErrServer = errors.New("no such server is configured")
+	// ErrServer: no server of that name is configured, or policy hides it from the caller.
+	ErrServer = errors.New("no such server is configured, or policy hides it from the caller")
 	// ErrStopping: the gateway stops.
 	ErrStopping = errors.New("the gateway stops")
 	// ErrSession: the session with the server was lost twice.
@@ -74,14 +74,15 @@ type Done struct {
 // share of what may be in flight to the answer, in a session of the principal's own with
 // the server. Errors: [ErrServer], [ErrStopping], [ErrSession].
 func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
-	if _, ok := e.targets[errand.Server]; !ok {
+	c := caller{principal: errand.Principal}
+	if e.isAbsent(ctx, c, errand.Server) {
 		return Done{}, ErrServer
 	}
 	if !e.visits.enter() {
 		return Done{}, ErrStopping
 	}
 	defer e.visits.leave()
-	key := caller{principal: errand.Principal}.key(errand.Server)
+	key := c.key(errand.Server)
 	lost := ""
 	for range 2 {
 		handle, known := e.insiders.Get(key)

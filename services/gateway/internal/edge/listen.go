@@ -31,11 +31,11 @@ const (
 // that has lost it opens another, and may go on behind the last event that it got.
 func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 	x := &exchange{Edge: e, caller: c, w: w, r: r, server: r.PathValue("server"), msg: new(gate.Message), received: time.Now()}
-	var known bool
-	if x.target, known = x.targets[x.server]; !known && !x.isHub() {
+	if !x.isHub() && e.isAbsent(r.Context(), c, x.server) {
 		e.reject(w, r, c, unknownServer(x.server))
 		return
 	}
+	x.target = x.targets[x.server]
 	id, ok := single(r.Header, headerSession)
 	if !ok || r.Method != http.MethodGet || !x.newWriter().streams { // some clients try before they have a session, and go on without
 		e.notAllowed(w, r)

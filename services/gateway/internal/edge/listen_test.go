@@ -304,7 +304,7 @@ func TestWhoGetsNoStream(t *testing.T) {
 				t.Errorf("%s: %d %s", name, got.status, got.body)
 			}
 		}
-		w.standing = &policyv1.CheckServerResponse{}
+		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
 		if got := w.do("GET", "/mcp/files", "", events(nil)); got.status != 405 {
 			t.Errorf("nothing is in reach: %d", got.status)
 		}

@@ -180,7 +180,7 @@ func TestDiscovery(t *testing.T) {
 			t.Errorf("the list is %s", got.body)
 		}
 		opened := len(w.opened)
-		w.standing = new(policyv1.CheckServerResponse)
+		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			t.Errorf("the server was asked %s", r.Body())
 			return answer(r, `{}`), nil
@@ -273,7 +273,7 @@ func TestOlderClientsHaveSessionsWithServersThatHaveNone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newModernWorld(t)
-		w.standing = new(policyv1.CheckServerResponse)
+		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
 		for _, reach := range []bool{false, true} {
 			w.standing.CouldAllow = reach
 			if got := w.do("POST", "/mcp/files", initialize, nil); got.status != 200 || !strings.Contains(got.body, `"protocolVersion":"2025-11-25"`) || !strings.Contains(got.body, `"capabilities":{"tools":{`) || got.header.Get("Mcp-Session-Id") == "" {

@@ -362,7 +362,7 @@ func TestX9ACallerThatCanUseNothingReadsNothingOfTheServer(t *testing.T) {
 	const said = `"serverInfo":{"name":"payroll","title":"Payroll","version":"9.8.7"},"instructions":"The key is in notes.","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"payroll","version":"9.8.7"}}`
 	reads := func(t *testing.T, w *world, modernClient bool) {
 		t.Helper()
-		w.standing = new(policyv1.CheckServerResponse)
+		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
 		got := w.do("POST", "/mcp/files", initialize, nil)
 		if modernClient {
 			got = w.doModern("server/discover", "", "")

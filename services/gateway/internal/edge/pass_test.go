@@ -179,7 +179,7 @@ func TestX4TheGatewaysOwnDiscovery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.own = nil
-		w.standing = &policyv1.CheckServerResponse{}
+		w.standing = &policyv1.CheckServerResponse{HidesNone: true}
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			if strings.Contains(string(r.Body()), "cursor") {
 				return answer(r, `{"tools":[{"name":"b","_meta":{"dev.sluice/x":1}},{"name":"secret-c"}]}`), nil

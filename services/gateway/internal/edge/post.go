@@ -116,13 +116,12 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 // read reads the body and puts it through the gate.
 func (x *exchange) read() *rejection {
 	if !x.isHub() {
-		target, ok := x.targets[x.server]
-		if !ok {
+		if x.isAbsent(x.r.Context(), x.caller, x.server) {
 			unknown := unknownServer(x.server)
 			return &unknown
 		}
-		x.target = target
-		target.used.Store(time.Now().UnixNano())
+		x.target = x.targets[x.server]
+		x.target.used.Store(time.Now().UnixNano())
 	}
 	if !isJSON(x.r.Header) {
 		return &rejection{status: http.StatusUnsupportedMediaType, code: commonv1.Code_CODE_MEDIA_TYPE, rpc: mcp.CodeInvalidRequest}
@@ -148,14 +147,6 @@ func (x *exchange) read() *rejection {
 		return unparsed(err, len(body))
 	}
 	return nil
-}
-
-// unknownServer rejects what goes to a server that is not configured.
-func unknownServer(name string) rejection {
-	return rejection{
-		status: http.StatusNotFound, code: commonv1.Code_CODE_TOOL_UNKNOWN, rpc: mcp.CodeInvalidRequest,
-		message: fmt.Sprintf("no server %q is configured here.", spans.Clip(name)),
-	}
 }
 
 // isJSON tells whether a body is said to be JSON in UTF-8, as it stands.

@@ -103,6 +103,10 @@ func (q *Question) holder() principal.Key {
 func (q *Question) appendKey(dst []byte) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(q.Principal.GetChain())), 10), ':')
 	dst = reach.AppendKey(dst, q.Principal, q.Server)
+	dst = reach.AppendPart(dst, q.Principal.GetOwner())
+	for _, behind := range q.Principal.GetChain() {
+		dst = reach.AppendPart(dst, behind.GetOwner())
+	}
 	dst = reach.AppendPart(reach.AppendPart(dst, q.Method), q.Name)
 	return reach.AppendPart(reach.AppendPart(dst, q.Ref), q.Definition)
 }

@@ -180,7 +180,7 @@ func TestQuestionsAreToldApart(t *testing.T) {
 				if bySession {
 					session = fmt.Sprintf("%q %q", p.GetSession(), p.GetRun())
 				}
-				out = append(out, fmt.Sprintf("%q %q %q %q %s", p.GetTenant(), p.GetSubject(), p.GetAgent(), p.GetGroups(), session))
+				out = append(out, fmt.Sprintf("%q %q %q %q %q %s", p.GetTenant(), p.GetSubject(), p.GetAgent(), p.GetOwner(), p.GetGroups(), session))
 			}
 			return out
 		}

@@ -40,6 +40,9 @@ type Standing struct {
 	PromptsAlike, ResourcesAlike bool
 	// Methods are those of [mcp.OfferedMethods] that are not denied to the caller.
 	Methods []string
+	// Hidden says that the server is to be answered as one that does not exist: the caller can use nothing of it, policy
+	// hides something of it, and no list shows the caller a tool.
+	Hidden bool
 	// Revision is the one that judged, in hex.
 	Revision string
 
@@ -93,6 +96,7 @@ func (r *Reach) Of(ctx context.Context, p *identityv1.Principal, server string) 
 		Some: resp.GetCouldAllow(), HidesNone: resp.GetHidesNone(), Methods: resp.GetMethods(), Revision: resp.GetPolicyRevision(),
 		PromptsAlike: resp.GetPromptsAlike(), ResourcesAlike: resp.GetResourcesAlike(),
 	}
+	said.Hidden = !said.Some && !said.HidesNone && !resp.GetCouldList()
 	said.others = &others{by: make(map[string]bool)}
 	r.keep(who, key, said)
 	return said, nil
@@ -132,6 +136,19 @@ func (r *Reach) May(ctx context.Context, p *identityv1.Principal, server, method
 	defer o.mu.Unlock()
 	o.by[method] = may
 	return may
+}
+
+// Hides reports whether a server is to be answered to a principal as one that does not exist. If policy can't be asked,
+// or stale says that it is not to be, what it said last of the principal there counts; if it said nothing, false.
+func (r *Reach) Hides(ctx context.Context, p *identityv1.Principal, server string, stale bool) bool {
+	if !stale {
+		if said, err := r.Of(ctx, p, server); err == nil {
+			return said.Hidden
+		}
+	}
+	var space [256]byte
+	said, _ := r.kept(principal.Root(p), AppendKey(space[:0], p, server))
+	return said.Hidden
 }
 
 // askAgain is for how long a method may not that policy was asked about in vain.

@@ -33,7 +33,7 @@
 // without an action decides nothing; its limits hold where something else allows.
 //
 // `rate_limit` is one limit or a list of them. Its window is a number of seconds
-// or a duration such as 90s, 1h or 7d; `per` names session, principal, agent,
+// or a duration such as 90s, 1h or 7d; `per` names session, principal, owner, agent,
 // tenant, server, tool. Where it is absent, an entry's limit is kept by session,
 // server and tool, a rule's by session, shared by all that the rule matches. Other
 // times are written as windows are.

@@ -1,6 +1,7 @@
 package engine_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -188,4 +189,53 @@ func TestSessionsAreInjective(t *testing.T) {
 				a.Name, a.Session, a.Run, b.Name, b.Session, b.Run, one == two)
 		}
 	})
+}
+
+// I6: what works for one person has one bucket of a limit per owner: agents with a chain or without, agents that those
+// made, tokens with that owner, and the person.
+func TestBuckets_PerOwnerAreSharedByAllThatWorkForAPerson(t *testing.T) {
+	t.Parallel()
+	set, err := engine.Compile([]engine.Document{{Name: "d", Rules: []engine.Rule{{
+		Name: "r", Action: engine.ActionAllow, Limits: []engine.RateLimit{{Max: 3, Window: time.Minute, Per: []engine.Dimension{engine.PerOwner, engine.PerTool}}},
+	}}}}, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	buckets := func(tool string, who ...engine.Principal) (out []string) {
+		for _, l := range set.Decide(engine.Call{Facts: known, Server: "s", Tool: tool, Subject: engine.Subject{Caller: who[0], Chain: who[1:]}}).Limits {
+			out = append(out, l.Bucket)
+		}
+		return out
+	}
+	of := func(tenant, name, owner string) engine.Principal {
+		return engine.Principal{Tenant: tenant, Name: name, Owner: owner}
+	}
+	olga := of("acme", "olga", "")
+	want := buckets("t", olga)
+	for what, who := range map[string][]engine.Principal{
+		"an agent of the person":         {of("acme", "agent:acme/1", "olga")},
+		"another one":                    {of("acme", "agent:acme/2", "olga")},
+		"a token with that owner":        {of("acme", "bot", "olga")},
+		"an agent of the token":          {of("acme", "agent:acme/3", "olga"), of("acme", "bot", "olga")},
+		"an agent that an agent made":    {of("acme", "agent:acme/4", "olga"), of("acme", "agent:acme/3", "olga"), of("acme", "bot", "olga")},
+		"the person, named as its owner": {of("acme", "olga", "olga")},
+	} {
+		if got := buckets("t", who...); !slices.Equal(got, want) {
+			t.Errorf("%s counts in %v, want %v", what, got, want)
+		}
+	}
+	for what, got := range map[string][]string{
+		"another person":                   buckets("t", of("acme", "ben", "")),
+		"an agent of another person":       buckets("t", of("acme", "agent:acme/5", "ben")),
+		"a person of that name elsewhere":  buckets("t", of("other", "olga", "")),
+		"another tool":                     buckets("u", olga),
+		"a principal called as the agents": buckets("t", of("acme", "bot", "")),
+	} {
+		if slices.Contains(got, want[0]) {
+			t.Errorf("%s counts in the bucket of olga", what)
+		}
+	}
+	if got := buckets("t", of("acme", "agent:acme/6", "ben"), olga); len(got) != 2 || !slices.Contains(got, want[0]) {
+		t.Errorf("an agent of ben behind which olga stands counts in %v", got)
+	}
 }

@@ -49,6 +49,8 @@ type Principal struct {
 	Name string
 	// Agent is the name of the agent that calls; empty for people.
 	Agent string
+	// Owner is the subject of the person for whom it works; empty: itself. Only limits look at it.
+	Owner string
 	// Groups of the subject.
 	Groups []string
 	// Session is the gateway's session; empty where the protocol has none.

@@ -293,9 +293,13 @@ const (
 	PerServer
 	// PerTool counts each tool's name by itself, and each other method.
 	PerTool
+	// PerOwner counts each person by itself, with all principals that work for that person: agents that the person
+	// made, agents that those made, and all tokens with that owner. A principal without an owner is its own.
+	PerOwner
 )
 
-var dimensionNames = [...]string{"none", "session", "principal", "agent", "tenant", "server", "tool"}
+// dimensionNames stand in the order of the values, which are part of the identities of buckets.
+var dimensionNames = [...]string{"none", "session", "principal", "agent", "tenant", "server", "tool", "owner"}
 
 // String returns the dimension as documents write it.
 func (d Dimension) String() string { return nameOf(dimensionNames[:], int(d), "Dimension") }
@@ -313,7 +317,7 @@ func ParseDimension(name string) (Dimension, bool) {
 
 // Dimensions returns the names of all dimensions.
 func Dimensions() []string {
-	return []string{"session", "principal", "agent", "tenant", "server", "tool"}
+	return []string{"session", "principal", "owner", "agent", "tenant", "server", "tool"}
 }
 
 func nameOf(names []string, i int, kind string) string {

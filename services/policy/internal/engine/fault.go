@@ -258,7 +258,7 @@ func (c *checker) limits(limits []RateLimit) {
 			c.add(field+".per", "is empty", "name what the limit is counted by")
 		}
 		for j, d := range l.Per {
-			if d == 0 || d > PerTool {
+			if d == 0 || d > PerOwner {
 				c.add(fmt.Sprintf("%s.per[%d]", field, j), d.String()+" is none", "")
 			}
 			if slices.Contains(l.Per[:j], d) {

@@ -83,6 +83,8 @@ func (c *counter) bucket(p *Principal, call *Call) string {
 			b = appendPart(b, p.Name)
 		case PerAgent:
 			b = appendPart(b, p.Agent)
+		case PerOwner:
+			b = appendPart(b, cmp.Or(p.Owner, p.Name))
 		case PerTenant: // stands there already
 		case PerServer:
 			b = appendPart(b, call.Server)

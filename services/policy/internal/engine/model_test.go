@@ -365,6 +365,8 @@ func modelLimit(d engine.Document, r engine.Rule, l engine.RateLimit, p engine.P
 			keys = append(keys, "principal "+p.Name)
 		case engine.PerAgent:
 			keys = append(keys, "agent "+p.Agent)
+		case engine.PerOwner:
+			keys = append(keys, "owner "+cmp.Or(p.Owner, p.Name))
 		case engine.PerTool:
 			if modelCallsTool(call) {
 				keys = append(keys, "tool "+call.Tool)

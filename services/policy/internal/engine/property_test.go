@@ -72,7 +72,7 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 	for i := range rapid.IntRange(0, 2).Draw(t, "limits") {
 		r.Limits = append(r.Limits, engine.RateLimit{
 			Max: rapid.Int64Range(1, 3).Draw(t, "max"), Window: time.Duration(i+1) * time.Second,
-			Per: append(drawSome(t, "per", []engine.Dimension{1, 2, 3}, 2), engine.PerTool),
+			Per: append(drawSome(t, "per", []engine.Dimension{1, 2, 3, engine.PerOwner}, 2), engine.PerTool),
 		})
 	}
 	_, methods := modelAbout(r.Match)
@@ -205,6 +205,7 @@ func drawPrincipal(t *rapid.T) engine.Principal {
 		Tenant: rapid.SampledFrom([]string{"default", "acme"}).Draw(t, "tenant"),
 		Name:   rapid.SampledFrom(someNames).Draw(t, "name"),
 		Agent:  rapid.SampledFrom([]string{"", "ci-1"}).Draw(t, "agent"),
+		Owner:  rapid.SampledFrom([]string{"", "", "ana", "olga"}).Draw(t, "owner"),
 		Groups: drawSome(t, "groups", someGroups, 2),
 		Run:    rapid.SampledFrom([]string{"", "1"}).Draw(t, "run"),
 	}

@@ -13,6 +13,8 @@ type Reach struct {
 	// HidesNone says that no rule hides a tool of the server from the subject, or from
 	// anybody behind it.
 	HidesNone bool
+	// Lists says that a list of the server's tools could show the subject one: see [Set.Visible].
+	Lists bool
 	// PromptsAlike says that no rule tells prompts of the server apart by their names for the
 	// subject or anybody behind it, and ResourcesAlike that none tells resources by their URIs.
 	PromptsAlike, ResourcesAlike bool
@@ -30,8 +32,42 @@ func (s *Set) Reach(subject Subject, server string) Reach {
 	tools.judged = true
 	out := Reach{HidesNone: !tools.hides}
 	out.PromptsAlike, out.ResourcesAlike = s.alike(&subject, server)
-	out.Some = s.opensTool(tools, &call) || s.opensPattern(tools, &call) || methods.opensToAll(&subject)
+	opens := s.opensTool(tools, &call) || s.opensPattern(tools, &call)
+	out.Some = opens || methods.opensToAll(&subject)
+	out.Lists = opens || s.listsDenied(&call)
 	return out
+}
+
+// listsDenied reports whether a tool that is denied to the subject could be listed, because the refusal gives a reason.
+// It errs on the side of "could": a pattern counts unless one rule that hides covers all of it.
+func (s *Set) listsDenied(call *Call) bool {
+	hiding := s.wallsOf(&call.Subject, call.Server, func(r *rule) patterns {
+		if r.Action != ActionHide {
+			return nil
+		}
+		return r.toolPatterns()
+	})
+	for _, r := range s.rules {
+		speaks := r.Action == ActionDeny && r.Reason != "" || r.Action == ActionRequireApproval
+		if !speaks || !r.home.match(call.Server) || !r.servers.match(call.Server) || !concernsAny(r, &call.Subject) {
+			continue
+		}
+		for _, g := range r.toolPatterns() {
+			if !hiding.covers(&g) && (!g.exact || r.classed || s.saysWhy(call, g.prefix)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// saysWhy reports whether a refusal of a tool's call gives a reason.
+func (s *Set) saysWhy(call *Call, tool string) bool {
+	of := *call
+	of.Tool = tool
+	var space [16]*rule
+	v := s.judge(s.find(space[:0], &of), &of)
+	return v.decision(&of).Message != ""
 }
 
 // opensToAll reports whether each principal of the subject has a pattern that is not denied

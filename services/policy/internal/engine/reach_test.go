@@ -33,6 +33,9 @@ func TestX4ReachMissesNothing(t *testing.T) {
 			if d.Hidden && reach.HidesNone {
 				t.Fatalf("%s is hidden, and nothing is said to be", tool)
 			}
+			if set.Visible(call.Subject, call.Server, tool, call.Facts).Visible && !reach.Lists {
+				t.Fatalf("%s is listed, and nothing is said to be", tool)
+			}
 		}
 	})
 }
@@ -132,7 +135,8 @@ func TestX4WhatIsOutOfReach(t *testing.T) {
 				t.Fatal(err)
 			}
 			want := engine.Reach{Some: tt.some, HidesNone: tt.hidesNone, PromptsAlike: true, ResourcesAlike: true}
-			if got := set.Reach(engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}}, "s"); got != want {
+			got := set.Reach(engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}}, "s")
+			if got.Lists = false; got != want {
 				t.Errorf("%+v, want %+v", got, want)
 			}
 		})
@@ -169,5 +173,61 @@ func BenchmarkReach(b *testing.B) {
 		if set.Reach(who, "s").Some {
 			b.Fatal("all is denied")
 		}
+	}
+}
+
+// X9: what a list could show is told apart from what could be called.
+func TestReach_Lists(t *testing.T) {
+	t.Parallel()
+	rule := func(action engine.Action, reason string, tools ...string) engine.Rule {
+		return engine.Rule{Action: action, Reason: reason, Match: engine.Match{Tool: tools}}
+	}
+	hidden, told := rule(engine.ActionHide, "", "secret-*"), rule(engine.ActionDeny, "ask the owners", "t")
+	classed := func(action engine.Action, reason string) engine.Rule {
+		return engine.Rule{Action: action, Reason: reason, Match: engine.Match{Category: []string{"write"}}}
+	}
+	of := func(who string, r engine.Rule) engine.Rule {
+		r.Match.Principal = []string{who}
+		return r
+	}
+	for name, tt := range map[string]struct {
+		fallback engine.Default
+		rules    []engine.Rule
+		want     bool
+	}{
+		"nothing is said":                      {engine.DefaultDeny, nil, false},
+		"allowed by default":                   {engine.DefaultAllow, nil, true},
+		"a tool is denied with a reason":       {engine.DefaultDeny, []engine.Rule{hidden, told}, true},
+		"tools are denied with a reason":       {engine.DefaultDeny, []engine.Rule{hidden, rule(engine.ActionDeny, "why", "t*")}, true},
+		"all are denied with a reason":         {engine.DefaultAllow, []engine.Rule{hidden, rule(engine.ActionDeny, "why")}, true},
+		"a tool is denied without a reason":    {engine.DefaultDeny, []engine.Rule{hidden, rule(engine.ActionDeny, "", "t")}, false},
+		"a tool with a reason is hidden":       {engine.DefaultDeny, []engine.Rule{told, rule(engine.ActionHide, "", "t")}, false},
+		"tools with a reason are hidden":       {engine.DefaultDeny, []engine.Rule{rule(engine.ActionDeny, "why", "ta*"), rule(engine.ActionHide, "", "t*")}, false},
+		"all tools are hidden":                 {engine.DefaultAllow, []engine.Rule{told, rule(engine.ActionHide, "")}, false},
+		"some of them are hidden":              {engine.DefaultDeny, []engine.Rule{rule(engine.ActionDeny, "why", "t*"), rule(engine.ActionHide, "", "ta*")}, true},
+		"those of a class have a reason":       {engine.DefaultDeny, []engine.Rule{hidden, classed(engine.ActionDeny, "why")}, true},
+		"those of a class are hidden":          {engine.DefaultDeny, []engine.Rule{told, classed(engine.ActionHide, "")}, true},
+		"another principal is told":            {engine.DefaultDeny, []engine.Rule{hidden, of("ben", told)}, false},
+		"it is hidden from another principal":  {engine.DefaultDeny, []engine.Rule{told, of("ben", rule(engine.ActionHide, ""))}, true},
+		"a hiding rule's reason is not told":   {engine.DefaultDeny, []engine.Rule{rule(engine.ActionHide, "why", "t")}, false},
+		"methods other than calls are allowed": {engine.DefaultDeny, []engine.Rule{{Action: engine.ActionAllow, Match: engine.Match{Method: []string{"prompts/*"}}}}, false},
+		"approvers who have nobody in common": {engine.DefaultDeny, []engine.Rule{
+			{Action: engine.ActionRequireApproval, Approvers: []string{"x"}, Match: engine.Match{Tool: []string{"t"}}},
+			{Action: engine.ActionRequireApproval, Approvers: []string{"y"}, Match: engine.Match{Tool: []string{"t"}}},
+		}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for i := range tt.rules {
+				tt.rules[i].Name = fmt.Sprintf("r%d", i)
+			}
+			set, err := engine.Compile([]engine.Document{{Name: "d", Default: tt.fallback, Rules: tt.rules}}, options)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := set.Reach(engine.Subject{Caller: engine.Principal{Tenant: "acme", Name: "ana"}}, "s"); got.Lists != tt.want {
+				t.Errorf("%+v, want that a list could show a tool: %t", got, tt.want)
+			}
+		})
 	}
 }

@@ -295,7 +295,7 @@ func (t *tool) examineAsAgent(ctx context.Context, f *config.File, s *gatewayv1.
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return symptom{stateProblem, of, fmt.Sprintf("it gave no answer within %v", serverTimeout) + lastError(s), wayOut(s)}
-	case err != nil:
+	case err != nil && !isAbsent(err):
 		return symptom{stateProblem, of, err.Error() + lastError(s), wayOut(s)}
 	case n == 0 && more == "":
 		return symptom{stateWarning, of, "the agent sees no tool of it", t.command("policy explain") + " says why; " + t.command("policy suggest") + " writes a policy for it"}

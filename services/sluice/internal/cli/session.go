@@ -53,6 +53,11 @@ type message struct {
 	} `json:"error,omitzero"`
 }
 
+// absentError means that the gateway has no server of a name for the agent: none is configured, or policy hides it.
+type absentError struct{ text string }
+
+func (e absentError) Error() string { return e.text }
+
 // openSession opens a session with a server.
 func openSession(ctx context.Context, client *http.Client, url, token string) (*session, error) {
 	s := &session{url: url, token: token, http: client}
@@ -101,6 +106,8 @@ func (s *session) request(ctx context.Context, method string, params any) (jsont
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: read the answer: %w", s.url, err)
+	case answer.Error != nil && method == "initialize" && resp.StatusCode == http.StatusNotFound:
+		return nil, absentError{s.url + ": " + viewtext.Line(answer.Error.Message)}
 	case answer.Error != nil:
 		return nil, fmt.Errorf("%s: %s", s.url, viewtext.Line(answer.Error.Message))
 	case resp.StatusCode != http.StatusOK:

@@ -26,7 +26,8 @@ func (t *tool) tools() *cobra.Command {
 		Short: "List the tools that the agent may see",
 		Long: `List the tools that the agent may see, of one server or of all. A server that gives no
 list is named on standard error; the tools of the others are printed all the same, and
-the command ends with 1.`,
+the command ends with 1. A server that policy hides from the agent is named there, too, and
+is no failure.`,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: t.completeServer,
 		RunE: func(c *cobra.Command, given []string) error {
@@ -83,13 +84,16 @@ func (t *tool) printEvery(found []serverTools) error {
 	all, failed := []listedTool{}, false
 	for _, f := range found {
 		all = append(all, f.tools...)
-		failed = failed || f.err != nil
+		failed = failed || f.err != nil && !isAbsent(f.err)
 	}
 	if err := t.printTools(all); err != nil {
 		return err
 	}
 	for _, f := range found {
-		if f.err != nil {
+		switch {
+		case isAbsent(f.err):
+			_ = oneLine(t.errOut, "sluice: %v", f.err)
+		case f.err != nil:
 			_ = oneLine(t.errOut, "sluice: the tools of %s are not among these: %v; %s says what is wrong with it", f.server, f.err, t.command("doctor"))
 		}
 	}
@@ -97,6 +101,11 @@ func (t *tool) printEvery(found []serverTools) error {
 		return errSilent
 	}
 	return nil
+}
+
+func isAbsent(err error) bool {
+	_, absent := errors.AsType[absentError](err)
+	return absent
 }
 
 func (t *tool) toolsOf(ctx context.Context, server string) ([]listedTool, error) {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
@@ -87,6 +88,11 @@ func (c *Config) folder(who principal.Key) (string, error) {
 	dir := filepath.Join(c.WorkRoot, c.Name, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("make its private folder: %w", err)
+	}
+	if !c.Shared && isAgent(who) {
+		if err := touchMark(dir, time.Now()); err != nil {
+			return "", fmt.Errorf("mark its private folder: %w", err)
+		}
 	}
 	return dir, nil
 }

@@ -93,6 +93,10 @@ func (s *transport) join(who principal.Key, has *room.Holding) (*host, error) {
 	if s.closed {
 		return nil, s.closedError()
 	}
+	if !s.sweeps && !s.cfg.Shared && s.cfg.Dir == "" {
+		s.sweeps = true
+		s.running.Go(s.sweepAlways)
+	}
 	h, ok := s.hosts[who]
 	if !ok {
 		if err := s.admit(&accounts); err != nil {

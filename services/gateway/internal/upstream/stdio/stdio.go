@@ -51,7 +51,8 @@ type Config struct {
 	// Shared means one process for all principals; otherwise each has its own.
 	Shared bool
 	// Dir is the working directory, an absolute path. Empty means a private one
-	// below WorkRoot, which a later process of the same principal finds again.
+	// below WorkRoot, which a later process of the same principal finds again. That of an agent of the mesh is removed
+	// when no process has used it for 7 days.
 	Dir string
 	// WorkRoot is where private folders are made, an absolute path. Not needed
 	// where Dir is set.
@@ -234,6 +235,7 @@ type transport struct {
 	hosts  map[principal.Key]*host
 	shares *quota.Tally // of the processes; a shared server has one, which is nobody's
 	closed bool
+	sweeps bool // whether folders of agents are looked for
 }
 
 // Kind implements upstream.Transport.

@@ -1,0 +1,289 @@
+package e2e_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/e2e/rawmcp"
+	"github.com/sluice-mesh/sluice/services/e2e/stack"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+)
+
+// hiddenServer and absentServer are names of one length, so that what is answered can be compared byte by byte.
+const (
+	hiddenServer = "raw"
+	absentServer = "zzz"
+)
+
+// hidingServerPolicies hide the whole server from the agent.
+var hidingServerPolicies = map[string]string{
+	"every tool is hidden":   "version: 1\nname: p\ndefault: allow\nrules:\n  - {name: unseen, match: {tool: \"*\"}, action: hide}\n",
+	"every method is hidden": "version: 1\nname: p\ndefault: allow\nrules:\n  - {name: unseen, match: {method: \"*\", principal: \"*\"}, action: hide}\n",
+	"some are hidden, and the others denied": "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n" +
+		"  - {name: others, match: {principal: somebody-else}, action: allow}\n",
+	"a class is hidden, and all is denied": "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {category: destructive}, action: hide}\n",
+}
+
+// shownPolicies leave the agent something of the server, or deny it openly.
+var shownPolicies = map[string]string{
+	"a tool is denied with a reason": "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n" +
+		"  - {name: told, match: {tool: safe}, action: deny, reason: ask the owners}\n",
+	"all is denied by default": "version: 1\nname: p\ndefault: deny\n",
+	"prompts alone are open": "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: \"*\"}, action: hide}\n" +
+		"  - {name: prompts, match: {method: \"prompts/*\"}, action: allow}\n",
+	"a tool waits for a person": "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n" +
+		"  - {name: asked, match: {tool: safe}, action: require_approval}\n",
+}
+
+const bareInitialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
+
+// sentTo are requests of HTTP to one server, by what they are.
+func sentTo(server string) map[string]func(base string) *http.Request {
+	out := make(map[string]func(string) *http.Request)
+	modern := func(method, params string) string {
+		return `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + params + `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"}}}}`
+	}
+	bodies := map[string]string{
+		"initialize": bareInitialize, "ping": `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "tools/list": `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`,
+		"tools/call": call(`{"name":"safe","arguments":{}}`), "notification": `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		"answer": `{"jsonrpc":"2.0","id":1,"result":{}}`, "no JSON": `{"jsonrpc":`, "nothing": "", "large": `{"x":"` + strings.Repeat("x", 1<<20) + `"}`,
+		"server/discover": modern("server/discover", ""), "modern list": modern("tools/list", ""),
+		"modern call": modern("tools/call", `"name":"safe","arguments":{},`), "subscriptions/listen": modern("subscriptions/listen", `"notifications":{},`),
+	}
+	for name, body := range bodies {
+		for _, how := range []string{"", " in a session", " as text", " to the path with a slash"} {
+			out[name+how] = func(base string) *http.Request {
+				r, _ := http.NewRequest(http.MethodPost, base+"/mcp/"+server, strings.NewReader(body))
+				r.Header.Set("Content-Type", "application/json")
+				switch how {
+				case " in a session":
+					r.Header.Set("Mcp-Session-Id", strings.Repeat("A", 43))
+				case " as text":
+					r.Header.Set("Content-Type", "text/plain")
+				case " to the path with a slash":
+					r.URL.Path += "/"
+				}
+				if strings.Contains(body, "2026-07-28") {
+					r.Header.Set("Mcp-Protocol-Version", "2026-07-28")
+					r.Header.Set("Mcp-Method", map[bool]string{true: "tools/call"}[name == "modern call"])
+				}
+				return r
+			}
+		}
+	}
+	for _, method := range []string{http.MethodGet, http.MethodDelete, http.MethodPut, http.MethodHead, http.MethodOptions} {
+		for _, session := range []string{"", strings.Repeat("A", 43)} {
+			out[method+" "+session] = func(base string) *http.Request {
+				r, _ := http.NewRequest(method, base+"/mcp/"+server, nil)
+				if session != "" {
+					r.Header.Set("Mcp-Session-Id", session)
+				}
+				return r
+			}
+		}
+	}
+	return out
+}
+
+// answered is all that a client gets, in which the server's name and what differs between two equal requests are blotted
+// out.
+func answered(t *testing.T, base, server string, r *http.Request) string {
+	t.Helper()
+	r.Header.Set("Authorization", "Bearer "+stack.AgentToken)
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Header.Del("Date")
+	return fmt.Sprintln(resp.StatusCode, resp.Header, blotted(server, string(body)))
+}
+
+func blotted(server, text string) string {
+	text = policyRevision.ReplaceAllString(decisionID.ReplaceAllString(text, `"id":""`), `"policyRevision":""`)
+	return strings.ReplaceAll(text, server, "NAME")
+}
+
+// X9: a server of which policy leaves a caller nothing, and hides something, is answered as one that is not configured,
+// whatever the request: status, head and body are the same, and so is the record, and the server hears nothing of it.
+func TestX9HiddenServer_AnswersAsAbsentOne(t *testing.T) {
+	t.Parallel()
+	for name, policy := range hidingServerPolicies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newUnpinned(t, policy, "", hidingTools)
+			hidden, absent := sentTo(hiddenServer), sentTo(absentServer)
+			before := len(f.up.Requests())
+			for range 2 { // before anything is known of the caller, and after
+				for what, request := range hidden {
+					got, want := answered(t, f.URL, hiddenServer, request(f.URL)), answered(t, f.URL, absentServer, absent[what](f.URL))
+					if diff := cmp.Diff(want, got); diff != "" {
+						t.Errorf("%s (-absent +hidden):\n%s", what, diff)
+					}
+				}
+			}
+			_ = answered(t, f.URL, absentServer, absent["initialize"](f.URL)) // for the records
+			if got := answered(t, f.URL, hiddenServer, hidden["initialize"](f.URL)); !strings.HasPrefix(got, "404 ") || !strings.Contains(got, `\"NAME\" is configured here`) {
+				t.Errorf("initialize is answered %s", got)
+			}
+			if n := len(f.up.Requests()) - before; n != 0 {
+				t.Errorf("%d messages reached the server", n)
+			}
+			recordedAlike(t, f)
+		})
+	}
+}
+
+// recordedAlike compares what is on record of the two servers.
+func recordedAlike(t *testing.T, f *fixture) {
+	t.Helper()
+	of := make(map[string][]*gatewayv1.Record)
+	for _, r := range f.records(t) {
+		r.Message = blotted(r.GetServer(), r.GetMessage())
+		of[r.GetServer()] = append(of[r.GetServer()], r)
+	}
+	if len(of[hiddenServer]) < 20 {
+		t.Fatalf("%d requests are on record", len(of[hiddenServer]))
+	}
+	shape := func(all []*gatewayv1.Record) map[string]int {
+		out := make(map[string]int)
+		for _, r := range all {
+			out[fmt.Sprint(r.GetMethod(), r.GetTool(), r.GetCode(), r.GetMessage(), r.GetHidden(), r.GetRule(), r.GetRequestBytes())]++
+		}
+		return out
+	}
+	if diff := cmp.Diff(shape(of[absentServer]), shape(of[hiddenServer])); diff != "" {
+		t.Errorf("recorded are (-absent +hidden):\n%s", diff)
+	}
+	if diff := cmp.Diff(last(of[absentServer]), last(of[hiddenServer]), protocmp.Transform(), protocmp.IgnoreFields(new(gatewayv1.Record),
+		"server", "sequence", "time", "previous_hash", "decision_id", "trace_id", "policy_revision", "latency", "method", "tool", "code", "message", "request_bytes")); diff != "" {
+		t.Errorf("a record has more than that:\n%s", diff)
+	}
+}
+
+func last[T any](all []T) T { return all[len(all)-1] }
+
+// X9: nor do they differ at the address of all servers.
+func TestX9HiddenServer_AnswersAsAbsentOneAmongAll(t *testing.T) {
+	t.Parallel()
+	for name, policy := range hidingServerPolicies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newUnpinned(t, policy, "", hidingTools)
+			c := stack.Connect(t, f.URL+"/mcp", stack.AgentToken)
+			for _, params := range []string{
+				`"tools/call","params":{"name":"%s__safe","arguments":{}}`, `"tools/call","params":{"name":"%s__","arguments":{}}`, `"prompts/get","params":{"name":"%s__p"}`,
+				`"resources/read","params":{"uri":"mcp.%s+file:///a"}`, `"resources/subscribe","params":{"uri":"mcp.%s+file:///a"}`,
+				`"completion/complete","params":{"ref":{"type":"ref/prompt","name":"%s__p"},"argument":{"name":"a","value":""}}`,
+			} {
+				told := func(server string) string {
+					resp := c.Post(`{"jsonrpc":"2.0","id":1,"method":` + fmt.Sprintf(params, server) + `}`)
+					resp.Header.Del("Date")
+					return fmt.Sprintln(resp.Status, resp.Header, blotted(server, string(resp.Body)))
+				}
+				if diff := cmp.Diff(told(absentServer), told(hiddenServer)); diff != "" {
+					t.Errorf("%s (-absent +hidden):\n%s", params, diff)
+				}
+			}
+			for _, method := range []string{"tools/list", "prompts/list", "resources/list"} {
+				if resp := c.Post(`{"jsonrpc":"2.0","id":1,"method":"` + method + `"}`); strings.Contains(string(resp.Body), hiddenServer) {
+					t.Errorf("%s tells %s", method, resp.Body)
+				}
+			}
+		})
+	}
+}
+
+// X9: a server that is denied openly, or of which something is shown, is there.
+func TestX9HiddenServer_ShownOnesAreThere(t *testing.T) {
+	t.Parallel()
+	for name, policy := range shownPolicies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newUnpinned(t, policy, "", hidingTools)
+			c := f.connect(t)
+			list := string(c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).Body)
+			if shows := strings.HasPrefix(name, "a tool"); strings.Contains(list, `"safe"`) != shows || strings.Contains(list, "hidden") {
+				t.Errorf("listed is %s", list)
+			}
+			if code := c.Call("safe", "{}").Decision(t).Code; strings.HasPrefix(name, "all is denied") && code != "denied_by_default" {
+				t.Errorf("a call is answered %s", code)
+			}
+		})
+	}
+}
+
+// X9: what a change of policy opens is there with the next request, and what it hides is gone from sessions, too.
+func TestX9HiddenServer_FollowsPolicy(t *testing.T) {
+	t.Parallel()
+	const opened = "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n  - {name: safe, match: {tool: safe}, action: allow}\n"
+	hides := hidingServerPolicies["every tool is hidden"]
+	f := newUnpinned(t, hides, "", hidingTools)
+	initialize := func() string { return answered(t, f.URL, hiddenServer, sentTo(hiddenServer)["initialize"](f.URL)) }
+	if got := initialize(); !strings.HasPrefix(got, "404 ") {
+		t.Fatalf("before: %s", got)
+	}
+	write(t, f.Policy, opened)
+	eventually.Holds(t, "the server is there", func() bool { return strings.HasPrefix(initialize(), "200 ") })
+	c := f.connect(t)
+	if resp := c.Call("safe", "{}"); resp.IsError(t) || resp.Text(t) != "ran" {
+		t.Fatalf("%s", resp.Body)
+	}
+	write(t, f.Policy, hides)
+	eventually.Holds(t, "the server is gone", func() bool { return strings.HasPrefix(initialize(), "404 ") })
+	if resp := c.Call("safe", "{}"); resp.Status != http.StatusNotFound {
+		t.Errorf("in a session from before: %d %s", resp.Status, resp.Body)
+	}
+	write(t, f.Policy, opened)
+	eventually.Holds(t, "the server is there again", func() bool { return strings.HasPrefix(initialize(), "200 ") })
+	if resp := c.Call("safe", "{}"); resp.Status != http.StatusOK || resp.IsError(t) {
+		t.Errorf("in a session from before, after it was opened again: %d %s", resp.Status, resp.Body)
+	}
+}
+
+// X9: the command line says of both the same; the tools of all servers are no failure for want of one that is hidden.
+func TestX9HiddenServer_OnTheCommandLine(t *testing.T) {
+	t.Parallel()
+	up := rawmcp.Start(t, hidingTools)
+	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}}", up.URL), Policy: hidingServerPolicies["every tool is hidden"], GRPC: stack.FreeAddr(t)})
+	tokens := filepath.Join(s.Dir, "data", "tokens")
+	if err := os.MkdirAll(tokens, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(tokens, "agent"), stack.AgentToken)
+	write(t, filepath.Join(tokens, "operator"), stack.OperatorToken)
+	write(t, filepath.Join(tokens, "viewer"), stack.ViewerToken)
+	sluice := func(args ...string) stack.Ran {
+		return stack.Run(t, stack.Command{Args: args, Dir: s.Dir, Env: []string{"SLUICE_URL=" + s.URL, "SLUICE_CONFIG=" + s.Config}})
+	}
+	for _, args := range [][]string{{"tools", "NAME"}, {"call", "NAME", "safe"}} {
+		told := func(server string) string {
+			with := strings.Split(strings.ReplaceAll(strings.Join(args, " "), "NAME", server), " ")
+			ran := sluice(with...)
+			return fmt.Sprintln(ran.Code, blotted(server, ran.Stdout+ran.Stderr))
+		}
+		if diff := cmp.Diff(told(absentServer), told(hiddenServer)); diff != "" || !strings.Contains(told(hiddenServer), "is configured here") {
+			t.Errorf("%v: %s (-absent +hidden):\n%s", args, told(hiddenServer), diff)
+		}
+	}
+	all := sluice("tools")
+	holds(t, all, 0, all.Stderr, `no server "raw" is configured here, or policy hides it from this caller`)
+	doctor := sluice("doctor")
+	if said := doctor.Stdout + doctor.Stderr; !strings.Contains(said, "the agent sees no tool of it") {
+		t.Errorf("doctor says %s", said)
+	}
+}

@@ -1,0 +1,105 @@
+//go:build unix
+
+package stdio_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+func agentKey(id string) principal.Key {
+	return principal.Key{Tenant: "default", Subject: "agent:default/" + id}
+}
+
+// visited has a principal use a server once, and returns its private folder when the process has ended.
+func visited(t *testing.T, root string, who principal.Key) (folder string) {
+	t.Helper()
+	r := newRig(t, "good", func(c *stdio.Config) { c.WorkRoot = root })
+	s := r.open(t, who)
+	folder = s.call(1, "info", nil)["dir"]
+	put(t, s.conn.Close(t.Context()))
+	put(t, r.Close())
+	put(t, os.WriteFile(filepath.Join(folder, "state"), []byte("1"), 0o600))
+	return folder
+}
+
+// restFor makes it look as if a folder had not been used for a time.
+func restFor(t *testing.T, folder string, since time.Duration) {
+	t.Helper()
+	at := time.Now().Add(-since)
+	put(t, os.Chtimes(folder+".agent", at, at))
+	put(t, os.Chtimes(folder, at, at))
+}
+
+// The folder of an agent that has ended goes, and those of agents that may come back, that are there, and of other
+// principals stay.
+func TestFolders_OfEndedAgentsGo(t *testing.T) {
+	t.Parallel()
+	const week = 7 * 24 * time.Hour
+	root := t.TempDir()
+	ended, rests, there, person := visited(t, root, agentKey("ended")), visited(t, root, agentKey("rests")), visited(t, root, agentKey("there")), visited(t, root, ana)
+	restFor(t, ended, week+time.Minute)
+	restFor(t, rests, week-time.Hour)
+	restFor(t, there, 10*week)
+	put(t, os.Chtimes(person, time.Time{}, time.Now().Add(-10*week)))
+
+	r := newRig(t, "good", func(c *stdio.Config) { c.WorkRoot = root })
+	back := r.open(t, agentKey("there"))
+	eventually.Holds(t, "the folder of the agent that has ended is gone", func() bool { return !exists(t, ended) && !exists(t, ended+".agent") && !exists(t, ended+".ended") })
+	if got := back.call(1, "info", nil)["dir"]; got != there {
+		t.Errorf("the agent that is there works in %s, not in %s", got, there)
+	}
+	for what, folder := range map[string]string{"an agent that rests": rests, "an agent that is there": there, "a person": person} {
+		if !exists(t, filepath.Join(folder, "state")) {
+			t.Errorf("the folder of %s is gone", what)
+		}
+	}
+	if again := r.open(t, agentKey("ended")).call(1, "info", nil)["dir"]; again != ended || exists(t, filepath.Join(ended, "state")) {
+		t.Errorf("the agent that comes back works in %s, with what it had left", again)
+	}
+}
+
+// What a program leaves in its folder neither keeps that folder nor leads out of it.
+func TestFolders_OfHostileProgramsGo(t *testing.T) {
+	t.Parallel()
+	root, outside := t.TempDir(), t.TempDir()
+	put(t, os.WriteFile(filepath.Join(outside, "kept"), nil, 0o600))
+	folder := visited(t, root, agentKey("ended"))
+	put(t, os.Symlink(outside, filepath.Join(folder, "link")))
+	put(t, os.MkdirAll(filepath.Join(folder, "a", "b"), 0o700))
+	put(t, os.WriteFile(filepath.Join(folder, "a", "b", "x"), nil, 0o400))
+	put(t, os.Symlink(outside, filepath.Join(folder, "a", "b", "link")))
+	put(t, os.Chmod(filepath.Join(folder, "a", "b"), 0o500))
+	put(t, os.Chmod(filepath.Join(folder, "a"), 0))
+	restFor(t, folder, 8*24*time.Hour)
+	put(t, os.Chtimes(folder, time.Time{}, time.Now().Add(1000*time.Hour))) // which its program may do
+	mode := func() os.FileMode {
+		info, err := os.Stat(outside)
+		put(t, err)
+		return info.Mode()
+	}
+	before := mode()
+
+	newRig(t, "good", func(c *stdio.Config) { c.WorkRoot = root }).open(t, ana)
+	eventually.Holds(t, "the folder is gone", func() bool { return !exists(t, folder) && !exists(t, folder+".ended") })
+	if !exists(t, filepath.Join(outside, "kept")) || mode() != before {
+		t.Error("what a link leads to has changed")
+	}
+}
+
+// A removal that was interrupted is gone on with.
+func TestFolders_InterruptedRemovalsGoOn(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	folder := visited(t, root, agentKey("ended"))
+	put(t, os.Rename(folder, folder+".ended"))
+	put(t, os.Remove(folder+".agent"))
+	newRig(t, "good", func(c *stdio.Config) { c.WorkRoot = root }).open(t, ana)
+	eventually.Holds(t, "the folder is gone", func() bool { return !exists(t, folder+".ended") })
+}
