@@ -92,6 +92,10 @@ type Server struct {
 	Limits stdio.Limits
 	// Processes is how many processes all principals may have together; 0 means 256.
 	Processes int
+	// SecretEnv are the names of variables in Env that hold a secret.
+	SecretEnv []string
+	// InstallEachStart leaves the installation of a package to the command, at each start of a process.
+	InstallEachStart bool
 	// Start is how long a process may take for its start; 0 means 60 s, and longer while it writes to standard error.
 	Start time.Duration
 	// Sandbox says what the program is kept away from; the zero value starts none
@@ -235,6 +239,12 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, ba
 			out.Dir = f.Path(s.Stdio.Dir)
 		}
 		out.Env, out.Secrets, bad = resolve(f, s.Stdio.Env, env)
+		out.InstallEachStart = s.Stdio.Install == "each_start"
+		for _, name := range slices.Sorted(maps.Keys(s.Stdio.Env)) {
+			if len(s.Stdio.Env[name].References()) > 0 {
+				out.SecretEnv = append(out.SecretEnv, name)
+			}
+		}
 	}
 	return out, bad
 }

@@ -104,6 +104,9 @@ func TestFromFile_NamesEveryReferenceThatCannotBeResolved(t *testing.T) {
 			t.Errorf("it does not name %q:\n%v", want, err)
 		}
 	}
+	if b := cfg.Servers["b"]; slices.Contains(b.SecretEnv, "GOOD") || !slices.Contains(b.SecretEnv, "FOUR") {
+		t.Errorf("variables that hold a secret are %q", b.SecretEnv)
+	}
 	if b := cfg.Servers["b"]; b.Env["GOOD"] != "value of HOME" || !slices.Equal(b.Secrets, []string{"value of KEY"}) {
 		t.Errorf("what is no secret is %q, and secrets are %q", b.Env["GOOD"], b.Secrets)
 	}
@@ -156,6 +159,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		{"local.Shared", func(f *config.File) { local(f).Per = "shared" }, true},
 		{"local.Recycle", func(f *config.File) { local(f).Recycle = 7 }, 7},
 		{"local.Start", func(f *config.File) { local(f).Start = time.Hour }, time.Hour},
+		{"local.InstallEachStart", func(f *config.File) { local(f).Install = "each_start" }, true},
 		{"local.Processes", func(f *config.File) { local(f).Processes = 9 }, 9},
 		{
 			"local.Limits", func(f *config.File) {
@@ -184,6 +188,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 	delete(untested, "Embedded")  // the program's, not the file's
 	delete(untested, "ProxyHint") // of the environment
 	delete(untested, "Secrets")   // of references, which no setting here has
+	delete(untested, "SecretEnv") // likewise
 	before := settings(t, func(*config.File) {})
 	for _, tt := range tests {
 		after := settings(t, tt.change)

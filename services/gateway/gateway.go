@@ -166,6 +166,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	if s.sessions, err = session.NewStore(session.Config{Idle: s.cfg.SessionIdle, MaxPerPrincipal: s.cfg.MaxSessions, Ended: s.ended}, s.deps.Log); err != nil {
 		return err
 	}
+	s.sweepPrograms(ctx)
 	files := s.cfg.programFiles(s.deps.Env)
 	for name, server := range s.cfg.Servers {
 		over, err := s.newTransport(name, server, files)
@@ -207,7 +208,14 @@ func (s *Service) newTransport(name string, server Server, files map[string][]st
 		s.limiter = proclimit.New()
 	}
 	s.holds[name] = report
-	return stdio.New(server.stdio(name, s.cfg.workRoot(), s.deps.Env), stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held, Limiter: s.limiter, Installs: &s.installs})
+	deps := stdio.Deps{Log: s.deps.Log, Room: s.answers, Sandbox: held, Limiter: s.limiter, Installs: &s.installs}
+	cfg := server.stdio(name, s.cfg.workRoot(), s.deps.Env)
+	if cfg.Install, _ = server.installation(name, s.cfg.programsRoot(), s.deps.Env); cfg.Install != nil {
+		deps.Installer = func() (*sandbox.Sandbox, *sandbox.Sandbox, error) {
+			return s.cfg.installers(name, s.deps.Launcher, s.deps.Env)
+		}
+	}
+	return stdio.New(cfg, deps)
 }
 
 // newMethods returns what reaches a gRPC server.

@@ -41,6 +41,7 @@ func (c *Config) MissingPrograms(env config.Env) []string {
 			continue
 		}
 		cfg := server.stdio(name, "", env)
+		cfg.Install, _ = server.installation(name, c.programsRoot(), env)
 		if err := cfg.Missing(); err != nil {
 			out = append(out, fmt.Sprintf("servers.%s can't be started here: %v", name, err))
 		}
@@ -52,6 +53,9 @@ func (c *Config) MissingPrograms(env config.Env) []string {
 func (s *Service) warnOfPrograms(ctx context.Context) {
 	for _, text := range s.cfg.MissingPrograms(s.deps.Env) {
 		s.deps.Log.WarnContext(ctx, "a server can't be started; calls to it are refused", "reason", text)
+	}
+	for _, text := range s.cfg.Installs(s.deps.Env) {
+		s.deps.Log.InfoContext(ctx, "a package is not installed as others are", "note", text)
 	}
 }
 

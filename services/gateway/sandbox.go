@@ -161,7 +161,9 @@ func Holds(cfg Config, launcher sandbox.Launcher, env config.Env) (map[string]sa
 
 // sandbox returns the sandbox of a server, and what the kernel holds of it.
 func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env, files map[string][]string) (*sandbox.Sandbox, sandbox.Report, error) {
-	s, err := sandbox.New(launcher, c.rules(name, env, files))
+	rules := c.rules(name, env, files)
+	rules.Private = append(rules.Private, c.programsRoot()) // no entry opens it: see checkSandbox
+	s, err := sandbox.New(launcher, rules)
 	if err != nil {
 		return nil, sandbox.Report{}, fmt.Errorf("servers.%s.stdio.sandbox: %w", name, err)
 	}

@@ -124,6 +124,7 @@ func (f *File) complete() {
 		if s.Stdio != nil {
 			s.Stdio.Per = cmp.Or(s.Stdio.Per, "principal")
 			s.Stdio.Dir = cmp.Or(s.Stdio.Dir, "private")
+			s.Stdio.Install = cmp.Or(s.Stdio.Install, "once")
 			s.Stdio.Limits.Tasks = cmp.Or(s.Stdio.Limits.Tasks, defaultTasks)
 			s.Stdio.Limits.Memory = cmp.Or(s.Stdio.Limits.Memory, defaultMemory)
 			s.Stdio.Limits.Disk = cmp.Or(s.Stdio.Limits.Disk, defaultDisk)

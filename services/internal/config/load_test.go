@@ -56,7 +56,7 @@ journal: {sync: always, calls_mib: 128, share: 0.25}
 session: {idle: 1h, max_per_principal: 7, cap: 3}
 servers:
   notes:
-    stdio: {command: [node, server.js], env: {KEY: "${file:key}"}, per: shared, processes: 9, dir: work, sandbox: {mode: required, write: [shared], network: false}}
+    stdio: {command: [npx, server.js], env: {KEY: "${file:key}"}, per: shared, processes: 9, install: each_start, dir: work, sandbox: {mode: required, write: [shared], network: false}}
   github: {http: {url: "https://api.example.com/mcp", headers: {Authorization: "Bearer ${env:GITHUB}"}}, timeout: 5s, max_timeout: 7s}
 policies: [policies, more.yaml]
 telemetry: {otlp: "http://localhost:4317", sample: 0.5, trust_parent: true}
@@ -90,7 +90,8 @@ func TestEveryKeyIsRead(t *testing.T) {
 	want.Session = config.Session{Idle: time.Hour, MaxPerPrincipal: 7, Cap: 3}
 	want.Servers = map[string]config.Server{
 		"notes": {Timeout: time.Minute, MaxTimeout: 10 * time.Minute, Stdio: &config.StdioServer{
-			Command: []string{"node", "server.js"}, Env: map[string]config.Secret{"KEY": "${file:key}"}, Per: "shared", Processes: 9, Dir: "work",
+			Install: "each_start",
+			Command: []string{"npx", "server.js"}, Env: map[string]config.Secret{"KEY": "${file:key}"}, Per: "shared", Processes: 9, Dir: "work",
 			Limits:  config.StdioLimits{Tasks: 512, Memory: 2 << 30, Disk: 2 << 30},
 			Sandbox: config.StdioSandbox{Mode: "required", Write: []string{"shared"}, Network: new(false)},
 		}},

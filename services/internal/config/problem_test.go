@@ -137,6 +137,8 @@ func TestEveryKeySaysWhatIsWrongWithIt(t *testing.T) {
 		{server(`http: {url: "https://h/mcp", proxy: "socks5://p:1080"}`), `servers.s.http.proxy: is neither env nor the address of a proxy`},
 		{server(`http: {url: "https://h/mcp", ca: "${file:x}"}`), `servers.s.http.ca: ${file:x} is not replaced here`},
 		{server(`stdio: {command: [x], start: 1h}`), `servers.s.stdio.start: 1h0m0s is not between 1s and 30m0s`},
+		{server(`stdio: {command: [npx, x], install: never}`), `servers.s.stdio.install: "never" is not one of once, each_start`},
+		{server(`stdio: {command: [uvx, x], install: each_start}`), `servers.s.stdio.install: has no effect, because it is for the commands npx and npm exec: take it out`},
 		{"log: {level: loud}", `log.level: "loud" is not one of debug, info, warn, error`},
 		{server(`http: {url: "http://h/mcp", headers: {Accept: x}}`), `servers.s.http.headers: "Accept" has no effect, because the gateway writes it itself; take it out`},
 		{server(`http: {url: "http://h/mcp", headers: {X-Key: x, x-key: y}}`), `servers.s.http.headers: "x-key" is there twice, in other letters; keep one`},

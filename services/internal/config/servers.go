@@ -98,6 +98,9 @@ type StdioServer struct {
 	// Start is how long a process may take from its start to its answer to initialize: 1 s to 30 m. Absent: 60 s and
 	// longer, up to 10 m, while it writes to standard error.
 	Start time.Duration `yaml:"start"`
+	// Install is "once": a package that npx starts is installed by the gateway, for all processes of the server; or
+	// "each_start": the command does so, in each process.
+	Install string `yaml:"install"`
 	// Sandbox says what the program is kept away from.
 	Sandbox StdioSandbox `yaml:"sandbox"`
 	// Limits are what one process may take, with all that it starts.

@@ -439,6 +439,12 @@ func (s StdioServer) check(p *problems, path string) {
 			p.addf(fmt.Sprintf("%s.remove[%d]", path, i), "%q is not a path inside of the folder such as state/lock", name)
 		}
 	}
+	switch {
+	case s.Install != "once" && s.Install != "each_start":
+		p.addf(path+".install", "%q is not one of once, each_start", s.Install)
+	case s.Install == "each_start" && len(s.Command) > 0 && !slices.Contains([]string{"npx", "npm"}, filepath.Base(s.Command[0])):
+		p.addf(path+".install", "has no effect, because it is for the commands npx and npm exec: take it out")
+	}
 	if s.Start != 0 {
 		p.between(path+".start", s.Start, time.Second, 30*time.Minute)
 	}

@@ -205,6 +205,11 @@ func (p *plan) openings(o *order) error {
 			return err
 		}
 	}
+	if o.Command.Read != "" {
+		if err := add(o.Command.Read, false); err != nil {
+			return err
+		}
+	}
 	if o.Command.Own != "" {
 		return add(o.Command.Own, true)
 	}

@@ -68,9 +68,12 @@ func (p *plan) writable(path string) bool {
 func (p *plan) mountAccess(copies map[string]int) error {
 	for _, a := range p.access {
 		var err error
-		if a.write {
+		switch {
+		case a.write:
 			err = place(copies[a.path], a.path)
-		} else {
+		case a.path == "/": // what is mounted over the root is not seen
+			err = unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+		default:
 			err = again(a.path, unix.MOUNT_ATTR_RDONLY)
 		}
 		if err != nil {

@@ -226,3 +226,66 @@ func awaitFile(t *testing.T, path string) {
 	t.Helper()
 	eventually.Holds(t, path+" is there", func() bool { _, err := os.Stat(path); return err == nil })
 }
+
+// A program for which everything is read only writes to its own folder and to devices that keep nothing, and to nothing
+// else: an installation is such a program (X21).
+func TestX21ReadOnly_RootLeavesTheOwnFolderAlone(t *testing.T) {
+	ways(t, func(h *house) {
+		h.rules.ReadOnly = []string{"/"}
+		h.rules.Work = []string{"/dev/null"}
+	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		const attempts = `
+try() { (eval "$2") >/dev/null 2>&1 && echo $1; }
+try own 'echo x > new && mkdir -p a/b && ln -s new a/b/link && mv a c && rm -r c new'
+try device 'echo x > /dev/null'
+try beside 'echo x > $SHARED/new && rm $SHARED/new'
+try overwrite ': >> $SHARED/note'
+try tmp 'echo x > /tmp/sluice-x21 && rm /tmp/sluice-x21'
+try var-tmp 'echo x > /var/tmp/sluice-x21 && rm /var/tmp/sluice-x21'
+try memory 'echo x > /dev/shm/sluice-x21 && rm /dev/shm/sluice-x21'
+try root 'mkdir /sluice-x21 && rmdir /sluice-x21'
+try home 'echo x > $SHARED/../../new && rm $SHARED/../../new'
+try remount 'mount -o remount,rw,bind / && : >> $SHARED/note'
+try nested 'unshare -Urm sh -c "mount -o remount,rw,bind /; mount --bind $SHARED /mnt; : >> $SHARED/note || : >> /mnt/note"'
+try hidden 'cat $TOKEN'
+`
+		script := "exec 2>/dev/null; SHARED=" + h.dir + "/shared TOKEN=" + h.Token + "; " + attempts
+		if got := strings.Fields(h.shell(t, s, script)); strings.Join(got, " ") != "own device" {
+			t.Errorf("it wrote to %s", got)
+		}
+		if open := strings.Fields(h.shell(t, sandbox.Nothing(), script)); len(open) < 7 {
+			t.Errorf("without a sandbox these succeed alone, so the attempts show little: %s", open)
+		}
+		h.mustBeWhole(t)
+	})
+}
+
+// A folder that a command names to be read lies in one that is hidden, and is all that the program reaches there; it
+// can't be changed (X21).
+func TestX21Command_ReadOpensOneFolderForReading(t *testing.T) {
+	var app, other string
+	ways(t, func(h *house) {
+		root := filepath.Join(h.Data, "gateway/programs")
+		app, other = filepath.Join(root, "mine/one"), filepath.Join(root, "mine/two")
+		for _, file := range []string{"cli.js", "spare", "node_modules/dep/index.js"} {
+			put(t, filepath.Join(app, file), file)
+		}
+		put(t, filepath.Join(other, "cli.js"), "another")
+		h.rules.Private = append(h.rules.Private, root)
+	}, func(t *testing.T, h *house, s *sandbox.Sandbox) {
+		command := sandbox.Command{
+			Path: "/bin/sh", Args: []string{"sh", "-c", "exec 2>/dev/null; cat " + app + "/cli.js; cat " + other + "/cli.js; APP=" + app + " OWN=" + h.Own + "; " + tampering},
+			Env: []string{"PATH=/usr/bin:/bin", "HOME=" + h.Own}, Dir: h.Own, Own: h.Own, Read: app,
+		}
+		got := strings.Fields(run(t, s, command))
+		if s.Holds().By == "Landlock" { // modes and times are not held, as its report says
+			got = strings.Fields(strings.Replace(strings.Join(got, " "), "chmod touch", "", 1))
+		}
+		if strings.Join(got, " ") != "cli.js" {
+			t.Errorf("it got %s", got)
+		}
+		if got := h.shell(t, s, "exec 2>/dev/null; cat "+app+"/cli.js"); got != "" {
+			t.Errorf("another program of this sandbox reads %q", got)
+		}
+	})
+}

@@ -45,7 +45,7 @@ type Rules struct {
 	// Programs are files that may be read and run, but neither changed nor replaced.
 	Programs []string
 	// ReadOnly are files and folders that the program reads and can't change, such as other programs and files of the
-	// system. What does not exist when the program starts is left out.
+	// system. What does not exist when the program starts is left out. "/" is everything that no other rule opens.
 	ReadOnly []string
 	// Work are folders that stay writable where they lie inside of a read-only folder.
 	Work []string
@@ -71,6 +71,8 @@ type Command struct {
 	// Own is the folder that it may use although it lies in one that is hidden; empty
 	// for none.
 	Own string
+	// Read is a folder that it reads and can't change although it lies in one that is hidden; empty for none.
+	Read string
 }
 
 // Launcher is how this program is started again so that it becomes the launcher:

@@ -78,7 +78,7 @@ started and nothing is sent.`,
 func resolveAll(f *config.File, inventory map[string][]string) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
 	serves, gerr := gateway.FromFile(f, app.Env)
-	warnings = serves.MissingPrograms(app.Env)
+	warnings = append(serves.MissingPrograms(app.Env), serves.Installs(app.Env)...)
 	errs := []error{perr, checkTokens(decides.Tokens), gerr, checkGRPC(f), checkMCP(f)}
 	said, err := checkPolicies(f, inventory)
 	return append(warnings, said...), errors.Join(append(errs, err)...)

@@ -274,7 +274,7 @@ func (t *tool) examineServer(ctx context.Context, f *config.File, s *gatewayv1.S
 		return starting(of, since)
 	}
 	if s.GetLastError() != "" {
-		return symptom{State: stateWarning, Of: of, Found: "its last request had no usable answer: " + s.GetLastError()}
+		return symptom{stateWarning, of, "its last request had no usable answer: " + s.GetLastError(), notInstalled(s)}
 	}
 	return symptom{State: stateOK, Of: of, Found: "nothing is known against it"}
 }
@@ -333,7 +333,18 @@ func wayOut(s *gatewayv1.ServerStatus) string {
 	if s.GetTransport() != "stdio" {
 		return ""
 	}
+	if advice := notInstalled(s); advice != "" {
+		return advice
+	}
 	return "log.level: debug, or --log-level debug, has the mesh log what the program writes to standard error"
+}
+
+// notInstalled is what to do where the package of a server could not be installed; empty where it was.
+func notInstalled(s *gatewayv1.ServerStatus) string {
+	if !strings.HasPrefix(s.GetLastError(), "the installation of ") {
+		return ""
+	}
+	return "see that the package and its version exist and that npm reaches its registry as the gateway's user (`npm view PACKAGE version`); it is tried again by itself"
 }
 
 func lastError(s *gatewayv1.ServerStatus) string {

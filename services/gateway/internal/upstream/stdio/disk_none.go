@@ -14,6 +14,8 @@ type disk struct{}
 
 func newDisk(*transport, string) *disk { return new(disk) }
 
+func diskOf(*transport, string, string) *disk { return new(disk) }
+
 func (*disk) check(time.Time, *proclimit.Group) error { return nil }
 
 func (*disk) admit() error { return nil }

@@ -39,8 +39,9 @@ var errDepth = fmt.Errorf("its private folder has folders nested deeper than %d 
 // disk watches how much a process's private folder holds. It is for one goroutine at a time.
 type disk struct {
 	server *transport
-	// dir is empty for a folder that is not private.
+	// dir is empty for a folder that is not private, and called is how errors name it.
 	dir     string
+	called  string
 	started time.Time
 	// next is when to measure again at the latest, and earliest at the earliest.
 	next, earliest time.Time
@@ -52,7 +53,12 @@ func newDisk(s *transport, dir string) *disk {
 	if s.cfg.Dir != "" {
 		dir = ""
 	}
-	return &disk{server: s, dir: dir, started: time.Now()}
+	return diskOf(s, dir, "its private folder")
+}
+
+// diskOf watches any folder.
+func diskOf(s *transport, dir, called string) *disk {
+	return &disk{server: s, dir: dir, called: called, started: time.Now()}
 }
 
 // check returns a limit error if the folder holds too much or can't be measured.
@@ -81,9 +87,9 @@ func (d *disk) verdict(err error) error {
 	most := d.server.cfg.Limits.Disk
 	switch {
 	case cantSee(err):
-		return d.server.limitError("disk", fmt.Sprintf("how much its private folder holds can't be found out: %v", withoutPath(err)))
+		return d.server.limitError("disk", fmt.Sprintf("how much %s holds can't be found out: %v", d.called, withoutPath(err)))
 	case d.used > most:
-		return d.server.limitError("disk", fmt.Sprintf("its private folder reached its limit of %d MiB, or %d files", most>>20, most/fileCost))
+		return d.server.limitError("disk", fmt.Sprintf("%s reached its limit of %d MiB, or %d files", d.called, most>>20, most/fileCost))
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 
 // prepare returns what a process for a principal is started with, and makes its
 // folder.
-func (s *transport) prepare(who principal.Key) (c sandbox.Command, err error) {
+func (s *transport) prepare(who principal.Key, used *usedProgram) (c sandbox.Command, err error) {
 	c.Args = s.cfg.Command
 	if c.Dir, err = s.cfg.folder(who); err != nil {
 		return c, err
@@ -29,8 +29,14 @@ func (s *transport) prepare(who principal.Key) (c sandbox.Command, err error) {
 	if err := removeFiles(c.Dir, s.cfg.Remove); err != nil {
 		return c, err
 	}
-	env := s.cfg.environment(c.Dir)
-	if c.Path, err = findProgram(s.cfg.Command[0], env["PATH"]); err != nil {
+	env, name := s.cfg.environment(c.Dir), s.cfg.Command[0]
+	if used != nil {
+		// As npx does, so that the package finds the programs of those that it needs.
+		env["PATH"] = used.Bin() + string(filepath.ListSeparator) + env["PATH"]
+		name, c.Read = used.Program, used.Dir
+		c.Args = append([]string{name}, s.cfg.Install.Command.Args...)
+	}
+	if c.Path, err = findProgram(name, env["PATH"]); err != nil {
 		return c, err
 	}
 	c.Env = make([]string, 0, len(env)) // nil would be the gateway's own
@@ -47,6 +53,9 @@ func (c *Config) Missing() error {
 		if _, err := c.folder(principal.Key{}); err != nil {
 			return err
 		}
+	}
+	if c.Install != nil {
+		return executable(c.Install.NPM)
 	}
 	_, err := findProgram(c.Command[0], c.environment(c.Dir)["PATH"])
 	return err

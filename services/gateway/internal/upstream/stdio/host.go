@@ -215,8 +215,8 @@ func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*proce
 func (s *transport) begin(h *host, with greeting) error {
 	now := time.Now()
 	since := now.Sub(h.startedAt)
-	if h.failure == nil && h.proc != nil && h.proc.calls.isRetired() {
-		h.quick = 0 // its end was ours
+	if h.failure == nil && h.proc != nil && h.proc.calls.isRetired() || errors.Is(h.failure, errInstall) {
+		h.quick = 0 // its end was ours, or there was none: an installation has pauses of its own
 	}
 	if err := h.limited.check(); err != nil {
 		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
@@ -282,10 +282,13 @@ func (s *transport) notStarted(err error) error {
 	}
 }
 
-// bringUp starts a process and greets it.
-func (s *transport) bringUp(h *host, with greeting) error {
-	p, err := s.launch(h)
+// bringUp starts a process and greets it. The program is the installed one; nil if the command is run as it is.
+func (s *transport) bringUp(h *host, with greeting, used *usedProgram) error {
+	p, err := s.launch(h, used)
 	if err != nil {
+		if used != nil {
+			s.program.give(used)
+		}
 		s.log.WarnContext(context.Background(), "server not started", "error", err)
 		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, s.notStarted(err))
 	}

@@ -55,6 +55,8 @@ type process struct {
 	// group is the process with all that it starts, and disk its private folder.
 	group *proclimit.Group
 	disk  *disk
+	// program is the installed package that it runs; nil for any other program.
+	program *usedProgram
 
 	// endings holds the reason for which the process is to end; the first counts.
 	endings chan ending
@@ -90,8 +92,8 @@ type ending struct {
 }
 
 // launch starts the process of a host.
-func (s *transport) launch(h *host) (*process, error) {
-	command, err := s.prepare(h.who)
+func (s *transport) launch(h *host, used *usedProgram) (*process, error) {
+	command, err := s.prepare(h.who, used)
 	if err != nil {
 		return nil, err
 	}
@@ -108,6 +110,7 @@ func (s *transport) launch(h *host) (*process, error) {
 		calls:   callTable{byID: make(map[int64]*pendingCall), owed: make(map[int64]struct{})},
 		drops:   make(map[string]int),
 		room:    h.room.Beside(),
+		program: used,
 	}
 	p.disk = newDisk(s, command.Own)
 	if err := p.disk.admit(); err != nil {
@@ -265,6 +268,9 @@ func (p *process) bury(state *os.ProcessState) {
 	} // else what it said last is not logged: it may quote arguments
 	p.log.Log(context.Background(), level, "server process ended", "cause", how, "dropped", p.drops)
 	p.takeBack()
+	if p.program != nil {
+		p.server.program.give(p.program)
+	}
 	close(p.done)
 }
 

@@ -113,14 +113,21 @@ func (r noting) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// startNext brings up a process when no other process installs its package.
+// startNext brings up a process when its package is installed, or when no other process installs that.
 func (s *transport) startNext(h *host, with greeting) error {
+	if s.program != nil {
+		used, err := s.program.take()
+		if err != nil {
+			return fmt.Errorf("%w: %w", upstream.ErrNeverSent, err)
+		}
+		return s.bringUp(h, with, used)
+	}
 	done, err := s.installs.wait(s.closing, s.installed)
 	if err != nil {
 		return fmt.Errorf("%w: %w", upstream.ErrNeverSent, &upstream.CauseError{Text: err.Error(), Err: fmt.Errorf("server %q: %w", s.cfg.Name, err)})
 	}
 	defer done()
-	return s.bringUp(h, with)
+	return s.bringUp(h, with, nil)
 }
 
 // startMargin is how long before its own end a caller is told that a server is still starting: its client may end at
@@ -144,7 +151,11 @@ const startAgain = 5 * time.Second
 // stillStarting is the error of a caller whose time ended, or is about to end, while the process was being started:
 // nothing of its own was sent, but what greets the process. The start goes on.
 func (s *transport) stillStarting() error {
+	text := "the server is still starting"
+	if s.program.isInstalling() {
+		text += ": its package is being installed"
+	}
 	return fmt.Errorf("%w: %w", upstream.ErrNeverSent, &upstream.CauseError{
-		Text: "the server is still starting", RetryAfter: startAgain, Err: fmt.Errorf("server %q is still starting", s.cfg.Name),
+		Text: text, RetryAfter: startAgain, Err: fmt.Errorf("server %q is still starting", s.cfg.Name),
 	})
 }

@@ -44,6 +44,9 @@ type Config struct {
 	// Path is the PATH of the processes. Absolute folders of it, and of a PATH in Env, that do not exist when the
 	// server is made are left out: a process could make one, and put programs into it.
 	Path string
+	// Install is how the package of the program is installed before the first process is started; nil: it is there
+	// already, or the command installs it at each start.
+	Install *Install
 	// Home is the HOME of the processes where Dir is set. A process in a private
 	// folder has that folder as its HOME, so that what programs keep there is not
 	// shared either.
@@ -96,6 +99,9 @@ type Deps struct {
 	Room *room.Room
 	// Sandbox starts the processes.
 	Sandbox *sandbox.Sandbox
+	// Installer makes the sandbox for Config.Install, whose own folder alone is writable, and scripts that for install
+	// scripts where these run apart. It is called for each installation; not needed without Config.Install.
+	Installer func() (installer, scripts *sandbox.Sandbox, err error)
 	// Limiter holds them to their limits.
 	Limiter *proclimit.Limiter
 	// Installs lets one installation of a package run at a time, of all servers; nil: of this one.
@@ -133,6 +139,9 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 	if !groupsWork {
 		return nil, fmt.Errorf("server %q: processes are run on Unix alone; reach it over http", cfg.Name)
 	}
+	if cfg.Install != nil && deps.Installer == nil {
+		return nil, errors.New("stdio: a sandbox for the installation is required")
+	}
 	if err := cfg.check(); err != nil {
 		return nil, fmt.Errorf("server %q: %w", cfg.Name, err)
 	}
@@ -152,7 +161,7 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 		deps.Installs = new(Installs)
 	}
 	closing, stop := context.WithCancelCause(context.Background())
-	return &transport{
+	s := &transport{
 		closing: closing, stop: stop, installs: deps.Installs, installed: packageOf(cfg.Command),
 		cfg:   cfg,
 		log:   deps.Log.With("server", cfg.Name),
@@ -165,7 +174,11 @@ func New(cfg Config, deps Deps) (upstream.Transport, error) {
 		shares: quota.NewTally("processes of this server", quota.Limits{
 			Principal: max(1, cfg.MaxProcesses/4), Person: max(1, cfg.MaxProcesses/2),
 		}),
-	}, nil
+	}
+	if cfg.Install != nil {
+		s.program = &program{Install: cfg.Install, server: s, boxes: deps.Installer}
+	}
+	return s, nil
 }
 
 var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
@@ -216,7 +229,9 @@ type transport struct {
 	log   *slog.Logger
 	box   *sandbox.Sandbox
 	limit *proclimit.Limiter
-	clean *scrub.Scrubber
+	// program is the package that the gateway installs; nil if it installs none.
+	program *program
+	clean   *scrub.Scrubber
 	// told is for what operators are shown of a program's own words.
 	told    *scrub.Scrubber
 	room    *room.Room

@@ -1,0 +1,156 @@
+package packages_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// registry is a registry of npm, with what it was asked for.
+type registry struct {
+	url string
+
+	mu sync.Mutex
+	// packages are the manifests of each package by its versions, and tarballs are the files, by their paths.
+	packages map[string]map[string]map[string]any
+	latest   map[string]string
+	tarballs map[string][]byte
+	// fetched counts the requests for each tarball.
+	fetched map[string]int
+	// asked receives the path of a tarball before it is sent, which waits for go; nil: none does.
+	asked chan string
+	goOn  chan struct{}
+	// away has it answer nothing but errors.
+	away bool
+}
+
+func startRegistry(t *testing.T) *registry {
+	t.Helper()
+	r := &registry{
+		packages: make(map[string]map[string]map[string]any), latest: make(map[string]string), tarballs: make(map[string][]byte), fetched: make(map[string]int),
+	}
+	s := httptest.NewServer(http.HandlerFunc(r.serve))
+	t.Cleanup(s.Close)
+	r.url = s.URL
+	return r
+}
+
+// publish adds a version of a package, which is the newest then. The files lie in the package, executable.
+func (r *registry) publish(t *testing.T, name, version string, manifest map[string]any, files map[string]string) {
+	t.Helper()
+	manifest = maps.Clone(manifest)
+	manifest["name"], manifest["version"] = name, version
+	raw, err := json.Marshal(manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files = maps.Clone(files)
+	files["package.json"] = string(raw)
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	w := tar.NewWriter(z)
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		if err := w.WriteHeader(&tar.Header{Name: "package/" + path, Mode: 0o755, Size: int64(len(files[path]))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(files[path])); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	sum := sha512.Sum512(packed.Bytes())
+	path := fmt.Sprintf("/%s/-/%s-%s.tgz", name, name[strings.Index(name, "/")+1:], version)
+	manifest["dist"] = map[string]any{"tarball": r.url + path, "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:])}
+	if manifest["scripts"] != nil {
+		manifest["hasInstallScript"] = true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.packages[name] == nil {
+		r.packages[name] = make(map[string]map[string]any)
+	}
+	r.packages[name][version], r.latest[name], r.tarballs[path] = manifest, version, packed.Bytes()
+}
+
+func (r *registry) serve(w http.ResponseWriter, req *http.Request) {
+	path, err := url.PathUnescape(req.URL.EscapedPath())
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	r.mu.Lock()
+	tarball, asked, goOn, away := r.tarballs[path], r.asked, r.goOn, r.away
+	versions := r.packages[strings.TrimPrefix(path, "/")]
+	answer, _ := json.Marshal(map[string]any{"name": strings.TrimPrefix(path, "/"), "dist-tags": map[string]string{"latest": r.latest[strings.TrimPrefix(path, "/")]}, "versions": versions})
+	if tarball != nil {
+		r.fetched[path]++
+	}
+	r.mu.Unlock()
+	switch {
+	case away:
+		w.WriteHeader(http.StatusForbidden) // which npm does not ask for again
+	case tarball != nil:
+		if asked != nil {
+			asked <- path
+			select {
+			case <-goOn:
+			case <-req.Context().Done():
+			}
+		}
+		_, _ = w.Write(tarball)
+	case versions != nil:
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(answer)
+	default:
+		w.WriteHeader(http.StatusNotFound)
+	}
+}
+
+// fetches returns how often a version of a package was fetched.
+func (r *registry) fetches(name, version string) (n int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for path, times := range r.fetched {
+		if strings.HasPrefix(path, "/"+name+"/-/") && strings.HasSuffix(path, "-"+version+".tgz") {
+			n += times
+		}
+	}
+	return n
+}
+
+// hold has each tarball wait until release is called.
+func (r *registry) hold() (asked <-chan string, release func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked, r.goOn = make(chan string, 100), make(chan struct{})
+	goOn := r.goOn
+	return r.asked, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.asked = nil
+		close(goOn)
+	}
+}
+
+func (r *registry) goAway(away bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.away = away
+}

@@ -1,0 +1,183 @@
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/npx"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
+	"github.com/sluice-mesh/sluice/services/internal/canonical"
+	"github.com/sluice-mesh/sluice/services/internal/config"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+)
+
+// programsFolder is where, in the gateway's data, packages of servers are installed.
+const programsFolder = "programs"
+
+// programsRoot is where packages are installed, in a folder for each server.
+func (c *Config) programsRoot() string {
+	return absolute(filepath.Join(c.Data, "gateway", programsFolder))
+}
+
+// installation returns how the package of a server that npx starts is installed; nil if the gateway installs none. Why
+// says why the command installs its package at each start.
+func (s *Server) installation(name, root string, env config.Env) (in *stdio.Install, why string) {
+	if s.InstallEachStart {
+		return nil, ""
+	}
+	command, why := npx.Parse(s.Command)
+	if command == nil {
+		return nil, why
+	}
+	cfg := stdio.Config{Command: s.Command, Env: s.Env, Path: lookUp(env, "PATH"), Home: lookUp(env, "HOME"), Dir: s.Dir}
+	path, vars, err := cfg.Program()
+	if err != nil || s.isThere(command, path) {
+		return nil, "" // that it is missing is said elsewhere
+	}
+	in = &stdio.Install{Command: *command, Folder: npx.Folder(filepath.Join(root, name)), NPM: npmOf(path, vars["PATH"]), ScriptsApart: s.Sandbox.NoNetwork}
+	in.Env, _ = s.npmEnvironment(env)
+	in.Digest = digestOf(in, vars["PATH"])
+	return in, ""
+}
+
+// isThere reports whether npx runs a program that is installed already: a global one, or that of the project in dir.
+func (s *Server) isThere(c *npx.Command, program string) bool {
+	name := c.Name()
+	if c.IsBare() && !strings.Contains(name, "/") && isFile(filepath.Join(filepath.Dir(program), name)) {
+		return true
+	}
+	if s.Dir == "" || name == "" {
+		return false
+	}
+	for dir := absolute(s.Dir); ; dir = filepath.Dir(dir) {
+		for _, path := range []string{filepath.Join(name, "package.json"), filepath.Join(".bin", name)} {
+			if isFile(filepath.Join(dir, "node_modules", path)) {
+				return true
+			}
+		}
+		if dir == filepath.Dir(dir) {
+			return false
+		}
+	}
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
+}
+
+// npmOf returns the file of the npm that belongs to an npx: that beside it, else the first in PATH.
+func npmOf(program, path string) string {
+	beside := filepath.Join(filepath.Dir(program), "npm")
+	if isFile(beside) {
+		return beside
+	}
+	for _, dir := range filepath.SplitList(path) {
+		if file := filepath.Join(dir, "npm"); filepath.IsAbs(dir) && isFile(file) {
+			return file
+		}
+	}
+	return beside // the start says that it is missing
+}
+
+// proxies are the variables that name proxies, certificates and the like for npm, in lower case.
+var proxies = []string{"http_proxy", "https_proxy", "all_proxy", "proxy", "no_proxy", "noproxy", "node_extra_ca_certs", "ssl_cert_file", "ssl_cert_dir"}
+
+// npmEnvironment returns what of a server's environment configures npm and is not secret, and the names of variables
+// that are left out because they are. Install scripts can read it. An address of a proxy without credentials is no
+// secret, though a reference stands for it.
+func (s *Server) npmEnvironment(env config.Env) (vars map[string]string, secret []string) {
+	vars = make(map[string]string)
+	if file := filepath.Join(lookUp(env, "HOME"), ".npmrc"); filepath.IsAbs(file) && isFile(file) {
+		vars["npm_config_userconfig"] = file
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Env)) {
+		lower := strings.ToLower(name)
+		isProxy := slices.Contains(proxies, lower)
+		if !isProxy && !strings.HasPrefix(lower, "npm_config_") {
+			continue
+		}
+		if slices.Contains(s.SecretEnv, name) && (!isProxy || strings.ContainsAny(s.Env[name], "@?")) {
+			secret = append(secret, name)
+			continue
+		}
+		if lower == "npm_config_userconfig" {
+			delete(vars, lower)
+		}
+		vars[name] = s.Env[name]
+	}
+	return vars, secret
+}
+
+// digestOf names all that decides what is installed: the package and its program, npm and Node, what npm is configured
+// with, and the kind of machine.
+func digestOf(in *stdio.Install, path string) string {
+	texts := []string{runtime.GOOS, runtime.GOARCH, in.Command.Package, in.Command.Program, in.NPM, fmt.Sprint(in.ScriptsApart)}
+	for _, name := range slices.Sorted(maps.Keys(in.Env)) {
+		texts = append(texts, name+"="+in.Env[name])
+	}
+	for _, dir := range filepath.SplitList(path) {
+		node := filepath.Join(dir, "node")
+		if info, err := os.Stat(node); err == nil && filepath.IsAbs(dir) && info.Mode().IsRegular() { // packages build modules for it
+			texts = append(texts, node, fmt.Sprint(info.Size()), info.ModTime().UTC().Format(time.RFC3339Nano))
+			break
+		}
+	}
+	sum := sha256.Sum256([]byte(canonical.Texts(texts)))
+	return hex.EncodeToString(sum[:16])
+}
+
+// installers returns the sandboxes in which a package is installed. An installation writes to its own folder alone. It
+// needs the network, which install scripts don't have where the server has none.
+func (c *Config) installers(name string, launcher sandbox.Launcher, env config.Env) (installer, scripts *sandbox.Sandbox, err error) {
+	rules := c.rules(name, env, nil)
+	rules.Private = append(rules.Private, c.programsRoot())
+	rules.ReadOnly, rules.Work = []string{"/"}, []string{"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"}
+	rules.Read, rules.Write, rules.NoNetwork = nil, nil, false
+	if installer, err = sandbox.New(launcher, rules); err == nil && c.Servers[name].Sandbox.NoNetwork {
+		rules.NoNetwork = true
+		scripts, err = sandbox.New(launcher, rules)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("servers.%s.stdio.sandbox, for the installation of its package: %w", name, err)
+	}
+	return installer, scripts, nil
+}
+
+// Installs says of servers that npx starts what is not as an operator may expect, a sentence each.
+func (c *Config) Installs(env config.Env) (notes []string) {
+	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
+		server := c.Servers[name]
+		in, why := server.installation(name, c.programsRoot(), env)
+		if why != "" {
+			notes = append(notes, fmt.Sprintf("servers.%s installs its package at each start, in a folder of each caller's process: %s", name, why))
+		}
+		if _, secret := server.npmEnvironment(env); in != nil && len(secret) > 0 {
+			notes = append(notes, fmt.Sprintf("servers.%s: the installation of %s does not get %s, because each refers to a secret: write it into ~/.npmrc of the gateway's user",
+				name, in.Command.Shown(), strings.Join(secret, ", ")))
+		}
+	}
+	return notes
+}
+
+// sweepPrograms removes what no server uses of installed packages.
+func (s *Service) sweepPrograms(ctx context.Context) {
+	used := make(map[string]string)
+	for name, server := range s.cfg.Servers {
+		if in, _ := server.installation(name, s.cfg.programsRoot(), s.deps.Env); in != nil {
+			used[name] = in.Digest
+		}
+	}
+	if err := npx.Sweep(s.cfg.programsRoot(), used, time.Now()); err != nil {
+		s.deps.Log.WarnContext(ctx, "packages that no server uses can't be removed", "folder", s.cfg.programsRoot(), "error", err)
+	}
+}

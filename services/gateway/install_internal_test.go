@@ -1,0 +1,129 @@
+package gateway
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+// machine is a folder with npx, npm, Node and a HOME.
+func machine(t *testing.T) (dir string, env config.Env) {
+	t.Helper()
+	dir = t.TempDir()
+	for _, name := range []string{"bin/npx", "bin/npm", "bin/node", "bin/global", "home/.npmrc", "work/node_modules/local/package.json", "work/node_modules/.bin/linked", "work/deep/x"} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, func(name string) (string, bool) {
+		value, ok := map[string]string{"PATH": filepath.Join(dir, "bin"), "HOME": filepath.Join(dir, "home")}[name]
+		return value, ok
+	}
+}
+
+// What an installation sees of a server's environment configures npm, and is not secret (X21).
+func TestX21NPMEnvironment_HoldsNoSecret(t *testing.T) {
+	t.Parallel()
+	dir, env := machine(t)
+	s := Server{
+		Env: map[string]string{
+			"API_KEY": "literal", "PATH": "/x", "NODE_OPTIONS": "--require /x", "npm_package_name": "x", "LD_PRELOAD": "/x",
+			"npm_config_registry": "https://r.example", "NPM_CONFIG_FETCH_TIMEOUT": "1", "npm_config__auth": "of a secret", "Npm_Config_Token": "of a secret",
+			"HTTPS_PROXY": "http://proxy.example:3128", "https_proxy": "http://me:pw@proxy.example", "http_proxy": "me:pw@proxy.example:3128", "ALL_PROXY": "http://proxy.example/?key=1",
+			"no_proxy": "localhost", "NODE_EXTRA_CA_CERTS": "/ca.pem",
+		},
+		SecretEnv: []string{"npm_config__auth", "Npm_Config_Token", "HTTPS_PROXY", "https_proxy", "http_proxy", "ALL_PROXY", "no_proxy"},
+	}
+	vars, secret := s.npmEnvironment(env)
+	want := map[string]string{
+		"npm_config_userconfig": filepath.Join(dir, "home/.npmrc"), "npm_config_registry": "https://r.example", "NPM_CONFIG_FETCH_TIMEOUT": "1",
+		"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost", "NODE_EXTRA_CA_CERTS": "/ca.pem",
+	}
+	if !maps.Equal(vars, want) {
+		t.Errorf("it sees %v", vars)
+	}
+	if !slices.Equal(secret, []string{"ALL_PROXY", "Npm_Config_Token", "http_proxy", "https_proxy", "npm_config__auth"}) {
+		t.Errorf("left out as secret are %q", secret)
+	}
+	if vars, _ := (&Server{Env: map[string]string{"NPM_CONFIG_USERCONFIG": "/etc/own"}}).npmEnvironment(env); !maps.Equal(vars, map[string]string{"NPM_CONFIG_USERCONFIG": "/etc/own"}) {
+		t.Errorf("with a configuration of its own it sees %v", vars)
+	}
+}
+
+func TestInstallation_OfWhatNpxWouldInstall(t *testing.T) {
+	t.Parallel()
+	dir, env := machine(t)
+	work := filepath.Join(dir, "work")
+	for text, c := range map[string]struct {
+		dir       string
+		installed bool
+	}{
+		"npx -y server":              {"", true},
+		dir + "/bin/npx -y server":   {"", true},
+		"npm exec server":            {"", true},
+		"npx -y global":              {"", false}, // npx runs the program beside it
+		"npx -y global@1.0.0":        {"", true},
+		"npx -y -p global other":     {"", true},
+		"npx -y @acme/global":        {"", true},
+		"npx -y local":               {work, false}, // npx runs that of the project
+		"npx -y local@1":             {work + "/deep", false},
+		"npx -y linked":              {work, false},
+		"npx -y server ":             {work, true},
+		"npx -y  local":              {"", true}, // a private folder is no project
+		"npx -c server":              {"", false},
+		"node server":                {"", false},
+		"/nowhere/npx -y server":     {"", false},
+		dir + "/bin/npx -y ./server": {"", false},
+	} {
+		s := Server{Command: strings.Fields(text), Dir: c.dir}
+		in, _ := s.installation("one", "/programs", env)
+		if (in != nil) != c.installed || in != nil && (in.NPM != dir+"/bin/npm" || in.Folder != "/programs/one") {
+			t.Errorf("%s in %q: %+v", text, c.dir, in)
+		}
+	}
+	each := Server{Command: []string{"npx", "server"}, InstallEachStart: true}
+	if in, why := each.installation("one", "/programs", env); in != nil || why != "" {
+		t.Errorf("one that installs at each start: %+v, %s", in, why)
+	}
+}
+
+func TestInstallation_DigestIsOfAllThatDecides(t *testing.T) {
+	t.Parallel()
+	dir, env := machine(t)
+	seen := make(map[string]string)
+	add := func(what string, s Server) {
+		t.Helper()
+		in, _ := s.installation("one", "/programs", env)
+		if again, _ := s.installation("one", "/programs", env); in == nil || again.Digest != in.Digest {
+			t.Fatalf("%s: %+v, then %+v", what, in, again)
+		}
+		if other, is := seen[in.Digest]; is {
+			t.Errorf("%s is as %s", what, other)
+		}
+		seen[in.Digest] = what
+	}
+	add("a package", Server{Command: []string{"npx", "server"}})
+	add("a version", Server{Command: []string{"npx", "server@1.0.0"}})
+	add("a program", Server{Command: []string{"npx", "-p", "server", "run"}})
+	add("a registry", Server{Command: []string{"npx", "server"}, Env: map[string]string{"npm_config_registry": "https://r.example"}})
+	add("no network", Server{Command: []string{"npx", "server"}, Sandbox: Sandbox{NoNetwork: true}})
+	past := time.Unix(1, 0)
+	if err := os.Chtimes(filepath.Join(dir, "bin/node"), past, past); err != nil {
+		t.Fatal(err)
+	}
+	add("another Node", Server{Command: []string{"npx", "server"}})
+	in, _ := (&Server{Command: []string{"npx", "-y", "server", "argument"}, Env: map[string]string{"KEY": "x"}}).installation("one", "/programs", env)
+	if in == nil || seen[in.Digest] != "another Node" {
+		t.Error("arguments and variables of the server decide too")
+	}
+}

@@ -1,0 +1,136 @@
+package npx
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// Bin is where npm links the programs of a project's packages.
+const Bin = "node_modules/.bin"
+
+// maxManifest is the largest package.json that is read, in bytes.
+const maxManifest = 8 << 20
+
+// manifest is what is read of a package.json.
+type manifest struct {
+	Name         string            `json:"name"`
+	Version      string            `json:"version"`
+	Dependencies map[string]string `json:"dependencies"`
+	Bin          any               `json:"bin"`
+	Directories  struct {
+		Bin string `json:"bin"`
+	} `json:"directories"`
+}
+
+// program returns the program of the one package that is installed in a project, as a path relative to the project, and
+// the package's version. A named program that the package does not have gives an empty path: npx then looks for it in
+// PATH.
+func program(project *os.Root, named string) (path, version string, err error) {
+	own, err := readManifest(project, "package.json")
+	if err != nil {
+		return "", "", err
+	}
+	if len(own.Dependencies) != 1 {
+		return "", "", fmt.Errorf("npm has installed %d packages, not one", len(own.Dependencies))
+	}
+	for name := range maps.Keys(own.Dependencies) {
+		m, err := readManifest(project, filepath.Join("node_modules", name, "package.json"))
+		if err != nil {
+			return "", "", err
+		}
+		version = m.Version
+		if named == "" {
+			if named, err = m.choose(project, name); err != nil {
+				return "", "", err
+			}
+			path, err = linked(project, named)
+			return path, version, err
+		}
+	}
+	path, err = linked(project, named)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", version, nil
+	}
+	return path, version, err
+}
+
+func readManifest(project *os.Root, path string) (m manifest, err error) {
+	info, err := project.Stat(path) // the root lets no link lead out of the project
+	if err != nil {
+		return m, fmt.Errorf("read %s: %w", path, err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxManifest {
+		return m, fmt.Errorf("read %s: it is not a file of at most %d bytes", path, maxManifest)
+	}
+	raw, err := project.ReadFile(path)
+	if err != nil {
+		return m, fmt.Errorf("read %s: %w", path, err)
+	}
+	// npm reads such files too.
+	if err := json.Unmarshal(raw, &m, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
+		return m, fmt.Errorf("read %s: %w", path, err)
+	}
+	return m, nil
+}
+
+// choose returns the name of the program that npx runs of a package: the only one, or the one that is called as the
+// package is.
+func (m *manifest) choose(project *os.Root, dependency string) (string, error) {
+	called := m.Name[strings.LastIndex(m.Name, "/")+1:]
+	programs := make(map[string]string)
+	switch bin := m.Bin.(type) {
+	case string:
+		programs[called] = bin
+	case map[string]any:
+		for name, path := range bin {
+			if text, ok := path.(string); ok {
+				programs[name] = text
+			}
+		}
+	case nil:
+		if folder := m.Directories.Bin; folder != "" && filepath.IsLocal(folder) {
+			entries, _ := fs.ReadDir(project.FS(), filepath.ToSlash(filepath.Join("node_modules", dependency, folder)))
+			for _, entry := range entries {
+				programs[entry.Name()] = entry.Name()
+			}
+		}
+	}
+	names := slices.Sorted(maps.Keys(programs))
+	paths := slices.Sorted(maps.Values(programs))
+	switch {
+	case len(names) == 0:
+		return "", errors.New("the package has no program to run (bin in its package.json)")
+	case len(slices.Compact(paths)) == 1:
+		return names[0], nil
+	case programs[called] != "":
+		return called, nil
+	default:
+		return "", fmt.Errorf("the package has several programs, and none is called %s: name one by --package=PACKAGE PROGRAM; it has %s", called, strings.Join(names, ", "))
+	}
+}
+
+// linked returns the path of a program relative to the project. The file has to be in the project, because only the
+// project is read only for the server.
+func linked(project *os.Root, name string) (string, error) {
+	path := filepath.Join(Bin, name)
+	if !filepath.IsLocal(name) || strings.ContainsRune(name, '/') {
+		return "", fmt.Errorf("%q is not the name of a program", name)
+	}
+	info, err := project.Stat(path)
+	if err != nil {
+		return "", fmt.Errorf("find the program %s: %w", name, err)
+	}
+	if !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+		return "", fmt.Errorf("the program %s can't be executed", name)
+	}
+	return path, nil
+}

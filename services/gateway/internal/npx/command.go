@@ -1,0 +1,144 @@
+// Package npx reads commands that run a package of npm, and keeps the folders that such packages are installed in.
+package npx
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Command is what a command such as `npx -y PACKAGE@VERSION ARGUMENT` runs.
+type Command struct {
+	// Package is the package, as npm reads it: a name, with a version, a range or a tag, an alias, or the address of a
+	// tarball or a git repository.
+	Package string
+	// Program is the program that --package runs; empty: the package's own.
+	Program string
+	// Args are the program's arguments.
+	Args []string
+}
+
+// Parse returns what a command of npx or `npm exec` runs. A command that runs a package in another way gives nil and the
+// reason. Every other command gives nil and no reason.
+func Parse(command []string) (c *Command, why string) {
+	if len(command) == 0 {
+		return nil, ""
+	}
+	args := command[1:]
+	stopAtFirst := true // npx reads no flags behind the package; npm does
+	switch filepath.Base(command[0]) {
+	case "npx":
+	case "npm":
+		if len(args) == 0 || args[0] != "exec" && args[0] != "x" {
+			return nil, ""
+		}
+		args, stopAtFirst = args[1:], false
+	default:
+		return nil, ""
+	}
+	packages, words, why := split(args, stopAtFirst)
+	switch {
+	case why != "":
+		return nil, why
+	case len(packages) > 1:
+		return nil, "it names several packages"
+	case len(packages) == 1 && len(words) == 0:
+		return nil, "it names no program of the package"
+	case len(packages) == 1:
+		c = &Command{Package: packages[0], Program: words[0], Args: words[1:]}
+		if strings.ContainsRune(c.Program, '/') {
+			return nil, "it runs a file by its path"
+		}
+	case len(words) == 0:
+		return nil, "it names no package"
+	default:
+		c = &Command{Package: words[0], Args: words[1:]}
+	}
+	if why := refuse(c.Package); why != "" {
+		return nil, why
+	}
+	return c, ""
+}
+
+// split returns the packages of the flags --package, and all that is not a flag of npm.
+func split(args []string, stopAtFirst bool) (packages, words []string, why string) {
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		name, value, hasValue := strings.Cut(arg, "=")
+		switch {
+		case arg == "--":
+			return packages, append(words, args[i+1:]...), ""
+		case slices.Contains([]string{"-y", "--yes", "-q", "--quiet"}, arg):
+		case (name == "-p" || name == "--package") && hasValue:
+			packages = append(packages, value)
+		case arg == "-p" || arg == "--package":
+			if i++; i == len(args) {
+				return nil, nil, "its flag " + arg + " has no value"
+			}
+			packages = append(packages, args[i])
+		case strings.HasPrefix(arg, "-"):
+			return nil, nil, fmt.Sprintf("the gateway does not read its flag %s", name)
+		case stopAtFirst:
+			return packages, append(words, args[i:]...), ""
+		default:
+			words = append(words, arg)
+		}
+	}
+	return packages, words, ""
+}
+
+// maxPackage is the longest package that is read, in bytes.
+const maxPackage = 1024
+
+var local = regexp.MustCompile(`^(?:[.~/]|[a-zA-Z]:|file:|link:|workspace:)|^[^:]*@(?:[.~/]|file:|link:|workspace:)|^[^:]*[.](?:tgz|tar[.]gz|tar)$`)
+
+// refuse returns why a package is not installed by the gateway; empty if it is.
+func refuse(spec string) string {
+	switch {
+	case spec == "" || len(spec) > maxPackage || strings.HasPrefix(spec, "-") || strings.ContainsFunc(spec, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }):
+		return "its package has no form that the gateway reads"
+	case local.MatchString(spec):
+		return "its package is a file or a folder of this machine"
+	}
+	return ""
+}
+
+var (
+	registered = regexp.MustCompile(`^((?:@[^/@:\s]+/)?[^/@:\s]+)(?:@(.*))?$`)
+	version    = regexp.MustCompile(`^[v=]*\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?$`)
+	commit     = regexp.MustCompile(`#[0-9a-f]{40}$`)
+	credential = regexp.MustCompile(`://[^/@\s]*@`)
+	query      = regexp.MustCompile(`\?[^#]*`)
+)
+
+// Name is the name of a package in a registry; empty for a package that an address names.
+func (c *Command) Name() string {
+	if parts := registered.FindStringSubmatch(c.Package); parts != nil {
+		return parts[1]
+	}
+	return ""
+}
+
+// IsExact reports whether the package is one version for ever: a version of a registry, or a commit.
+func (c *Command) IsExact() bool {
+	spec := c.Package
+	if _, aliased, isAlias := strings.Cut(spec, "@npm:"); isAlias {
+		spec = aliased
+	}
+	if parts := registered.FindStringSubmatch(spec); parts != nil {
+		return version.MatchString(parts[2])
+	}
+	return commit.MatchString(spec)
+}
+
+// IsBare reports whether the command names a package without a version, and no program of it: npx then runs a program
+// of that name that is already installed.
+func (c *Command) IsBare() bool { return c.Program == "" && c.Name() == c.Package }
+
+// Shown is the package without the credentials and the query of an address.
+func (c *Command) Shown() string {
+	return query.ReplaceAllString(credential.ReplaceAllString(c.Package, "://"), "")
+}

@@ -1,0 +1,18 @@
+package npx
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// settle has the disk keep all that was written to the file system of a folder, so that a loss of power leaves no
+// installation with empty files.
+func settle(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(f.Fd())), f.Close())
+}

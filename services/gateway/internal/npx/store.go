@@ -1,0 +1,260 @@
+package npx
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json"
+)
+
+const (
+	// record is the file that an installation ends with, beside the folder that npm has written to.
+	record = "program.json"
+	// project is the folder that npm has installed the package in.
+	project = "program"
+	// work holds all that an installation may write to, while it runs.
+	work = "work"
+	// unused is a file that says since when no configuration has used an installation.
+	unused = "unused"
+	// begun is how the name of an installation begins that has not ended.
+	begun = "new-"
+	// maxInstallations is how many installations of a server are looked at.
+	maxInstallations = 1000
+)
+
+// Grace is how long an installation stays that no configuration uses: from the first start of a gateway without it.
+const Grace = 7 * 24 * time.Hour
+
+// Installed is an installation that has ended well. Its files do not change.
+type Installed struct {
+	// Dir is its folder, an absolute path, and Program the file to run, which lies in it, or the name of a program to
+	// be looked for in PATH, behind the folder Bin.
+	Dir, Program string
+	// Version is the version of the package.
+	Version string
+	// Since is when it was made.
+	Since time.Time
+}
+
+// Exists reports whether the installation is still there.
+func (i *Installed) Exists() bool {
+	_, err := os.Stat(filepath.Join(i.Dir, record))
+	return err == nil
+}
+
+// Bin is the folder with the programs of the package and of those that it needs.
+func (i *Installed) Bin() string { return filepath.Join(i.Dir, project, Bin) }
+
+// Folder holds the installations of one server, an absolute path.
+type Folder string
+
+// recorded is what a record holds.
+type recorded struct {
+	Package string `json:"package"`
+	Program string `json:"program"`
+	Version string `json:"version"`
+}
+
+// Newest returns the newest installation of what a digest names; nil if there is none.
+func (f Folder) Newest(digest string) *Installed {
+	var found *Installed
+	for _, name := range f.names(digest + ".") {
+		if one, err := f.read(name); err == nil && (found == nil || one.Since.After(found.Since)) {
+			found = one
+		}
+	}
+	return found
+}
+
+// names returns the names of entries that begin with a prefix.
+func (f Folder) names(prefix string) (names []string) {
+	dir, err := os.Open(string(f))
+	if err != nil {
+		return nil
+	}
+	defer dir.Close() //nolint:errcheck // it is read alone
+	all, _ := dir.Readdirnames(maxInstallations)
+	for _, name := range all {
+		if strings.HasPrefix(name, prefix) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func (f Folder) read(name string) (*Installed, error) {
+	dir := filepath.Join(string(f), name)
+	info, err := os.Lstat(filepath.Join(dir, record))
+	if err != nil {
+		return nil, err
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, record))
+	if err != nil {
+		return nil, err
+	}
+	var r recorded
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return nil, err
+	}
+	out := &Installed{Dir: dir, Program: r.Program, Version: r.Version, Since: info.ModTime()}
+	if strings.ContainsRune(r.Program, '/') {
+		if !filepath.IsLocal(r.Program) {
+			return nil, fmt.Errorf("the program %q is not in the folder", r.Program)
+		}
+		out.Program = filepath.Join(dir, project, r.Program)
+		if _, err := os.Stat(out.Program); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// Attempt is an installation that is being made. No other one reads its folder.
+type Attempt struct {
+	folder Folder
+	dir    string
+}
+
+// Begin makes the folders of an installation.
+func (f Folder) Begin() (*Attempt, error) {
+	if err := os.MkdirAll(string(f), 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of its package: %w", err)
+	}
+	dir, err := os.MkdirTemp(string(f), begun)
+	if err != nil {
+		return nil, fmt.Errorf("make the folder of its package: %w", err)
+	}
+	a := &Attempt{f, dir}
+	for _, sub := range []string{a.Project(), a.Home(), a.Cache(), a.Temporary()} {
+		err = errors.Join(err, os.MkdirAll(sub, 0o700))
+	}
+	// npm takes the folder as a project of its own, and none above it.
+	err = errors.Join(err, os.WriteFile(filepath.Join(a.Project(), "package.json"), []byte(`{"private": true}`+"\n"), 0o600))
+	if err != nil {
+		return nil, fmt.Errorf("make the folder of its package: %w", errors.Join(err, a.Remove()))
+	}
+	return a, nil
+}
+
+// Work is the folder that the installation may write to; the others are in it: Project, where npm installs the package,
+// and Home, Cache and Temporary, which go when it has ended.
+func (a *Attempt) Work() string      { return filepath.Join(a.dir, work) }
+func (a *Attempt) Project() string   { return filepath.Join(a.Work(), project) }
+func (a *Attempt) Home() string      { return filepath.Join(a.Work(), "home") }
+func (a *Attempt) Cache() string     { return filepath.Join(a.Work(), "cache") }
+func (a *Attempt) Temporary() string { return filepath.Join(a.Work(), "tmp") }
+
+// Commit makes it the newest installation of what a digest names. What npm has installed is not trusted: no link leads
+// the gateway out of the folder.
+func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
+	final := filepath.Join(a.dir, project)
+	if err := os.Rename(a.Project(), final); err != nil {
+		return nil, fmt.Errorf("keep the package: %w", err)
+	}
+	if info, err := os.Lstat(final); err != nil || !info.IsDir() {
+		return nil, errors.New("keep the package: its folder was replaced")
+	}
+	root, err := os.OpenRoot(final)
+	if err != nil {
+		return nil, fmt.Errorf("keep the package: %w", err)
+	}
+	path, version, err := program(root, c.Program)
+	if err := errors.Join(err, root.Close()); err != nil {
+		return nil, err
+	}
+	if path == "" {
+		path = c.Program
+	}
+	raw, err := json.Marshal(recorded{c.Shown(), path, version})
+	if err != nil {
+		return nil, fmt.Errorf("keep the package: %w", err)
+	}
+	name := digest + strings.Replace(filepath.Base(a.dir), begun, ".", 1)
+	if err := errors.Join(
+		removeAll(a.Work()), os.WriteFile(filepath.Join(a.dir, record), raw, 0o600), settle(a.dir), os.Rename(a.dir, filepath.Join(string(a.folder), name)),
+	); err != nil {
+		return nil, fmt.Errorf("keep the package: %w", err)
+	}
+	return a.folder.read(name)
+}
+
+// Remove removes an attempt that has failed. After Commit it does nothing.
+func (a *Attempt) Remove() error { return removeAll(a.dir) }
+
+// Remove removes an installation that no process uses any more.
+func (i *Installed) Remove() error { return removeAll(i.Dir) }
+
+// removeAll removes a folder, whatever modes a program has given to the folders in it.
+func removeAll(dir string) error {
+	if os.RemoveAll(dir) == nil {
+		return nil
+	}
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
+		if d != nil && d.IsDir() {
+			_ = os.Chmod(path, 0o700) //nolint:gosec // folders need the x
+		}
+		return nil
+	})
+	return os.RemoveAll(dir)
+}
+
+// Sweep removes, below a folder of Folders, what no gateway uses: attempts that were cut off, installations that a newer
+// one has replaced, and those that the configuration has not used for Grace. In is the digest of each server that is
+// configured, by its name. It may be called while no process of these servers runs and none is installed.
+func Sweep(root string, in map[string]string, now time.Time) error {
+	servers, err := os.ReadDir(root)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look for packages that no server uses: %w", err)
+	}
+	var errs []error
+	for _, server := range servers {
+		f := Folder(filepath.Join(root, server.Name()))
+		var kept *Installed
+		if digest := in[server.Name()]; digest != "" {
+			kept = f.Newest(digest)
+		}
+		for _, name := range f.names("") {
+			if kept != nil && filepath.Join(string(f), name) == kept.Dir {
+				errs = append(errs, ignoreMissing(os.Remove(filepath.Join(kept.Dir, unused))))
+				continue
+			}
+			errs = append(errs, f.sweep(name, in[server.Name()], now))
+		}
+		_ = os.Remove(string(f)) // fails while there is something in it
+	}
+	return errors.Join(errs...)
+}
+
+// sweep removes one entry of a folder, or notes since when no configuration uses it.
+func (f Folder) sweep(name, digest string, now time.Time) error {
+	dir := filepath.Join(string(f), name)
+	if _, err := f.read(name); err != nil || digest != "" && strings.HasPrefix(name, digest+".") {
+		return removeAll(dir)
+	}
+	mark := filepath.Join(dir, unused)
+	info, err := os.Lstat(mark)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return os.WriteFile(mark, nil, 0o600)
+	case err != nil:
+		return err
+	case now.Sub(info.ModTime()) < Grace:
+		return nil
+	}
+	return removeAll(dir)
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,233 @@
+package stdio
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/npx"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/proclimit"
+	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+)
+
+// npmFlags have npm work in its own folder, whatever its configuration says, and say its errors in few lines.
+var npmFlags = []string{
+	"--no-global", "--no-workspaces", "--no-dry-run", "--bin-links", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--color=false",
+	"--loglevel=warn", "--logs-max=0",
+}
+
+// An npmError is the end of an npm that did not end well.
+type npmError struct {
+	state *os.ProcessState
+	// said is what npm wrote of the reason, redacted and escaped.
+	said string
+}
+
+// Error says how it ended.
+func (e *npmError) Error() string { return fmt.Sprintf("npm ended, %s: %s", e.state, e.said) }
+
+// install installs the package when no other server installs it.
+func (p *program) install() (*npx.Installed, error) {
+	s := p.server
+	done, err := s.installs.wait(s.closing, s.installed)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ctx, cancel := context.WithTimeoutCause(s.closing, max(installLimit, s.cfg.Start), fmt.Errorf("it did not end within %s", max(installLimit, s.cfg.Start)))
+	defer cancel()
+	installer, scripts, err := p.boxes()
+	if err != nil {
+		return nil, err
+	}
+	to, err := p.Folder.Begin()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err := to.Remove(); err != nil {
+			s.log.WarnContext(ctx, "the folder of an installation can't be removed; the next start of the gateway tries again", "error", err)
+		}
+	}()
+	args := []string{"install", "--save", "--save-prod", "--no-package-lock-only"}
+	if p.ScriptsApart {
+		args = append(args, "--ignore-scripts")
+	}
+	if err := p.npm(ctx, installer, to, append(args, "--", p.Command.Package)...); err != nil {
+		return nil, err
+	}
+	if p.ScriptsApart {
+		if err := p.npm(ctx, scripts, to, "rebuild"); err != nil {
+			return nil, err
+		}
+	}
+	return to.Commit(&p.Command, p.Digest)
+}
+
+// npm runs npm in a sandbox, held to the server's limits, and waits for its end.
+func (p *program) npm(ctx context.Context, box *sandbox.Sandbox, to *npx.Attempt, args ...string) error {
+	s := p.server
+	// See process.supervise.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close() //nolint:errcheck // nothing is written to it
+	read, write, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	r := &npmRun{server: s, output: read, exited: make(chan struct{}), heard: make(chan struct{}), disk: diskOf(s, to.Work(), "its folder")}
+	r.group = s.limit.Group(s.cfg.Name+"-install", proclimit.Limits{Tasks: s.cfg.Limits.Tasks, Memory: s.cfg.Limits.Memory})
+	defer r.group.Close()
+	r.os, err = box.StartJoined(p.command(to, args), [3]*os.File{null, write, write}, ownGroup(), r.group.Join)
+	_ = write.Close() // npm has it
+	if err != nil {
+		_ = read.Close()
+		return fmt.Errorf("start npm: %w", err)
+	}
+	return r.run(ctx)
+}
+
+// command is what npm is started with. Of the server's environment it has what Install.Env has.
+func (p *program) command(to *npx.Attempt, args []string) sandbox.Command {
+	env := maps.Clone(p.Env)
+	env["PATH"], env["HOME"], env["TMPDIR"] = p.server.cfg.environment("")["PATH"], to.Home(), to.Temporary()
+	c := sandbox.Command{Path: p.NPM, Dir: to.Project(), Own: to.Work()}
+	c.Args = slices.Concat([]string{p.NPM, args[0]}, npmFlags, []string{"--cache=" + to.Cache()}, args[1:])
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		c.Env = append(c.Env, name+"="+env[name])
+	}
+	return c
+}
+
+// npmRun is npm while it runs.
+type npmRun struct {
+	server *transport
+	os     *os.Process
+	output *os.File
+	group  *proclimit.Group
+	disk   *disk
+	// exited is closed when it has ended, and heard when nothing more comes of its output.
+	exited, heard chan struct{}
+	spoken        stderrTail
+	// reasons are the lines that say why it failed.
+	reasons []string
+}
+
+func (r *npmRun) run(ctx context.Context) error {
+	go r.listen()
+	go func() {
+		awaitExit(r.os)
+		close(r.exited)
+	}()
+	reason := r.untilEnd(ctx)
+	if reason != nil {
+		signalGroup(r.os, syscall.SIGKILL)
+		r.group.End()
+		<-r.exited
+	}
+	signalGroup(r.os, syscall.SIGKILL) // what it has left behind
+	if reason == nil {
+		reason = r.checkLimits()
+	}
+	r.group.End()
+	closing := time.AfterFunc(drainTime, func() { _ = r.output.Close() })
+	<-r.heard
+	closing.Stop()
+	_ = r.output.Close()
+	state, err := r.os.Wait()
+	switch {
+	case reason != nil:
+		return reason
+	case err != nil && len(r.reasons) == 0: // awaitExit may lose the status; then Commit finds out
+		return nil
+	case err != nil, !state.Success():
+		return &npmError{state, r.said()}
+	}
+	return nil
+}
+
+// untilEnd waits for the end of npm, and returns why it is to be ended before.
+func (r *npmRun) untilEnd(ctx context.Context) error {
+	tick := time.NewTicker(proclimit.CheckEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-r.exited:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+			if err := r.checkLimits(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (r *npmRun) checkLimits() error {
+	exceeded, ok := errors.AsType[*proclimit.ExceededError](r.group.Check())
+	if ok {
+		return r.server.limitError(exceeded.Limit, exceeded.Error())
+	}
+	return r.disk.check(time.Now(), r.group)
+}
+
+// listen reads what npm writes.
+func (r *npmRun) listen() {
+	defer close(r.heard)
+	from := bufio.NewReaderSize(r.output, stderrRead)
+	quota := rate{max: stderrRate, per: time.Second}
+	for {
+		line, err := firstOfLine(from)
+		if len(line) > 0 {
+			text := upstream.Escaped(r.server.told.Log(string(line)), stderrKept)
+			r.spoken.add(text)
+			r.note(text)
+			if quota.allow(time.Now(), 1) {
+				r.server.log.DebugContext(context.Background(), "npm wrote", "line", text)
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+const maxReasons = 8
+
+// beside are lines of npm's errors that say nothing of the reason.
+var beside = []string{"A complete log of this run", "Log files were not written", "Note that you can also install from a", "tarball, folder, http url, or git folder"}
+
+// note keeps a line in which npm says why it failed.
+func (r *npmRun) note(line string) {
+	text, is := strings.CutPrefix(line, "npm error ")
+	if !is {
+		text, is = strings.CutPrefix(line, "npm ERR! ") // of npm 9 and before
+	}
+	text = strings.TrimSpace(text)
+	says := func(words string) bool { return strings.Contains(text, words) }
+	if is && text != "" && text != "404" && len(r.reasons) < maxReasons && !slices.ContainsFunc(beside, says) {
+		r.reasons = append(r.reasons, text)
+	}
+}
+
+// said is what npm has written of the reason, else its last line. It may be called when nothing more is heard.
+func (r *npmRun) said() string {
+	if len(r.reasons) > 0 {
+		return strings.Join(r.reasons, "; ")
+	}
+	return r.spoken.line()
+}
