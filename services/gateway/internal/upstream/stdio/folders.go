@@ -18,8 +18,8 @@ const (
 	// endedFolder stands behind the name of a folder that is being removed.
 	endedFolder = ".ended"
 	// agentFolderTime is how long an agent's private folder stays that no process uses. An agent that was ended can be
-	// brought back for an hour.
-	agentFolderTime = 7 * 24 * time.Hour
+	// brought back for an hour, and one that waits for a person may wait for days.
+	agentFolderTime = 30 * 24 * time.Hour
 	// sweepInterval is the time between two looks for such folders.
 	sweepInterval = time.Hour
 )
@@ -105,7 +105,7 @@ func (s *transport) removeFolder(dir string) {
 		s.log.Warn("the private folder of an agent can't be removed; it is tried again", "folder", dir, "error", err)
 		return
 	}
-	s.log.Info("the private folder of an agent was removed, because nothing had used it for a week", "folder", strings.TrimSuffix(filepath.Base(dir), endedFolder))
+	s.log.Info("the private folder of an agent was removed, because no process had used it for 30 days", "folder", strings.TrimSuffix(filepath.Base(dir), endedFolder))
 }
 
 // isAgent reports whether a principal is an agent of the mesh.

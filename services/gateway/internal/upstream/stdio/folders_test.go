@@ -41,13 +41,13 @@ func restFor(t *testing.T, folder string, since time.Duration) {
 // principals stay.
 func TestFolders_OfEndedAgentsGo(t *testing.T) {
 	t.Parallel()
-	const week = 7 * 24 * time.Hour
+	const kept = 30 * 24 * time.Hour
 	root := t.TempDir()
 	ended, rests, there, person := visited(t, root, agentKey("ended")), visited(t, root, agentKey("rests")), visited(t, root, agentKey("there")), visited(t, root, ana)
-	restFor(t, ended, week+time.Minute)
-	restFor(t, rests, week-time.Hour)
-	restFor(t, there, 10*week)
-	put(t, os.Chtimes(person, time.Time{}, time.Now().Add(-10*week)))
+	restFor(t, ended, kept+time.Minute)
+	restFor(t, rests, kept-time.Hour)
+	restFor(t, there, 10*kept)
+	put(t, os.Chtimes(person, time.Time{}, time.Now().Add(-10*kept)))
 
 	r := newRig(t, "good", func(c *stdio.Config) { c.WorkRoot = root })
 	back := r.open(t, agentKey("there"))
@@ -77,7 +77,7 @@ func TestFolders_OfHostileProgramsGo(t *testing.T) {
 	put(t, os.Symlink(outside, filepath.Join(folder, "a", "b", "link")))
 	put(t, os.Chmod(filepath.Join(folder, "a", "b"), 0o500))
 	put(t, os.Chmod(filepath.Join(folder, "a"), 0))
-	restFor(t, folder, 8*24*time.Hour)
+	restFor(t, folder, 31*24*time.Hour)
 	put(t, os.Chtimes(folder, time.Time{}, time.Now().Add(1000*time.Hour))) // which its program may do
 	mode := func() os.FileMode {
 		info, err := os.Stat(outside)
