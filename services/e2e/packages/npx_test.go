@@ -171,13 +171,16 @@ func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
 	if len(open.Wrote) < 6 || len(open.Install.Wrote) < 7 {
 		t.Errorf("without a sandbox these succeed alone, so the attempts show little: %s and, while it is installed, %s", open.Wrote, open.Install.Wrote)
 	}
+	apart := m.look(t, stack.AgentToken, "apart")
 	if n := r.fetches("@acme/server", "1.0.0"); n != 4 {
 		t.Errorf("four servers were started, by several principals each, and the package was fetched %d times", n)
 	}
 	if !held {
 		return
 	}
+	byLandlock := strings.Contains(m.operator(t, "status").Stdout, "held by Landlock") // which holds no modes, as it says
 	for _, one := range []looked{first, got[1], two} {
+		one.Wrote = slices.DeleteFunc(one.Wrote, func(what string) bool { return byLandlock && what == "chmod" })
 		if !slices.Equal(one.Wrote, []string{"own"}) {
 			t.Errorf("the server %s wrote to %s", one.Program, one.Wrote)
 		}
@@ -185,7 +188,6 @@ func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
 			t.Errorf("the install script wrote to %s", one.Install.Wrote)
 		}
 	}
-	apart := m.look(t, stack.AgentToken, "apart")
 	if apart.Install == nil || apart.Install.Network || !slices.Equal(apart.Install.Wrote, first.Install.Wrote) {
 		t.Errorf("the install script of a server without a network: %+v", apart.Install)
 	}

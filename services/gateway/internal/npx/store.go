@@ -41,12 +41,6 @@ type Installed struct {
 	Since time.Time
 }
 
-// Exists reports whether the installation is still there.
-func (i *Installed) Exists() bool {
-	_, err := os.Stat(filepath.Join(i.Dir, record))
-	return err == nil
-}
-
 // Bin is the folder with the programs of the package and of those that it needs.
 func (i *Installed) Bin() string { return filepath.Join(i.Dir, project, Bin) }
 

@@ -81,7 +81,10 @@ func newRig(t *testing.T, role string, edit func(*stdio.Config)) *rig {
 		edit(&cfg)
 	}
 	log := slog.New(slog.NewTextHandler(r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	server, err := stdio.New(cfg, stdio.Deps{Log: log, Room: r.all, Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching()})
+	server, err := stdio.New(cfg, stdio.Deps{
+		Log: log, Room: r.all, Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching(),
+		Installer: func() (*sandbox.Sandbox, *sandbox.Sandbox, error) { return sandbox.Nothing(), sandbox.Nothing(), nil },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -57,12 +57,10 @@ type program struct {
 	newest *usedProgram
 	// underWay is the installation that runs; nil if none does.
 	underWay *installing
-	// tried is when the last one began.
-	tried time.Time
-	// failed is the end of the last one and failures how many in a row have failed, where none is installed.
+	// failure is the end of the last one if it has failed, failed when that was, and failures how many in a row have.
+	failure  *upstream.CauseError
 	failed   time.Time
 	failures int
-	failure  *upstream.CauseError
 }
 
 // usedProgram is an installation with the number of processes that run it.
@@ -74,21 +72,23 @@ type usedProgram struct {
 
 // installing is one installation. Its error is set before done is closed.
 type installing struct {
-	done chan struct{}
-	err  error
+	begun time.Time
+	done  chan struct{}
+	err   error
 }
 
 // take returns the program for a process, which gives it back. It installs the package if need be, and waits for that.
 func (p *program) take() (*usedProgram, error) {
 	p.mu.Lock()
-	if p.newest == nil || !p.newest.Exists() { // an operator may have removed it
-		p.newest = nil
-		if found := p.Folder.Newest(p.Digest); found != nil {
-			p.newest = &usedProgram{Installed: found}
-		}
+	found := p.Folder.Newest(p.Digest)
+	missing := found == nil
+	switch {
+	case missing:
+		p.newest = nil // an operator may have removed it
+	case p.newest == nil || p.newest.Dir != found.Dir:
+		p.newest = &usedProgram{Installed: found}
 	}
-	missing := p.newest == nil
-	if !missing && !p.isOld() {
+	if !missing && !p.isOld(found) {
 		defer p.mu.Unlock()
 		p.newest.users++
 		return p.newest, nil
@@ -110,8 +110,8 @@ func (p *program) take() (*usedProgram, error) {
 }
 
 // isOld reports whether a newer version is to be looked for. It needs the lock.
-func (p *program) isOld() bool {
-	return !p.Command.IsExact() && time.Since(p.newest.Since) > renewAfter && time.Since(p.tried) > renewAgain
+func (p *program) isOld(found *npx.Installed) bool {
+	return !p.Command.IsExact() && time.Since(found.Since) > renewAfter && time.Since(p.failed) > renewAgain
 }
 
 // paused returns the last failure while no other installation is to be begun. It needs the lock.
@@ -131,20 +131,20 @@ func (p *program) paused() error {
 // begin begins an installation unless one is under way. It needs the lock.
 func (p *program) begin() *installing {
 	if p.underWay == nil {
-		run := &installing{done: make(chan struct{})}
-		p.underWay, p.tried = run, time.Now()
+		run := &installing{begun: time.Now(), done: make(chan struct{})}
+		p.underWay = run
 		p.server.running.Go(func() { p.finish(run) })
 	}
 	return p.underWay
 }
 
-// await waits for the end of an installation, or for renewWait if there is an older one.
+// await waits for the end of an installation, if there is an older one at most until renewWait after it began.
 func (i *installing) await(missing bool) {
 	if missing {
 		<-i.done
 		return
 	}
-	timer := time.NewTimer(renewWait)
+	timer := time.NewTimer(renewWait - time.Since(i.begun))
 	defer timer.Stop()
 	select {
 	case <-i.done:
@@ -163,7 +163,7 @@ func (p *program) finish(run *installing) {
 		p.failure, p.failed, run.err = cause, time.Now(), cause
 		p.failures++
 	} else {
-		p.newest, p.failure, p.failures = &usedProgram{Installed: installed}, nil, 0
+		p.newest, p.failure, p.failed, p.failures = &usedProgram{Installed: installed}, nil, time.Time{}, 0
 	}
 	unused := err == nil && old != nil && old.users == 0
 	close(run.done)

@@ -1,0 +1,201 @@
+//go:build unix
+
+package stdio_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/npx"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/stdio"
+	"github.com/sluice-mesh/sluice/services/internal/eventually"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// installs is the text of a program in npm's place. It notes each run in TALLY and installs a package whose program is
+// this test.
+const installs = `#!/bin/sh
+echo run >> TALLY
+sleep 0.2
+mkdir -p node_modules/.bin node_modules/server
+echo '{"dependencies":{"server":"1"}}' > package.json
+echo '{"name":"server","version":"1.0.'$(wc -l < TALLY)'","bin":"cli"}' > node_modules/server/package.json
+printf '#!/bin/sh\nexec "SELF" "$@"\n' > node_modules/server/cli
+chmod +x node_modules/server/cli
+ln -s ../server/cli node_modules/.bin/server
+`
+
+// installing is a server whose package a program installs in npm's place.
+type installing struct {
+	*rig
+	folder, tally string
+}
+
+func newInstalling(t *testing.T, npm, spec string, edit func(*stdio.Config)) installing {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	in := installing{folder: filepath.Join(dir, "programs/fake"), tally: filepath.Join(dir, "tally")}
+	file := filepath.Join(dir, "npm")
+	if err := os.WriteFile(file, []byte(strings.NewReplacer("TALLY", in.tally, "SELF", self).Replace(npm)), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	in.rig = newRig(t, "good", func(c *stdio.Config) {
+		c.Command = []string{"npx", "-y", spec}
+		c.Install = &stdio.Install{Command: npx.Command{Package: spec}, Folder: npx.Folder(in.folder), Digest: "d", NPM: file, Env: map[string]string{}}
+		if edit != nil {
+			edit(c)
+		}
+	})
+	return in
+}
+
+func (in installing) runs(t *testing.T) int {
+	t.Helper()
+	raw, err := os.ReadFile(in.tally)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(raw), "\n")
+}
+
+func (in installing) folders() []string {
+	found, _ := filepath.Glob(filepath.Join(in.folder, "*"))
+	return found
+}
+
+func TestInstall_ManyPrincipalsWaitForOne(t *testing.T) {
+	t.Parallel()
+	in := newInstalling(t, installs, "server@1.0.0", nil)
+	var all sync.WaitGroup
+	for i := range 6 {
+		all.Go(func() { in.open(t, principal.Key{Tenant: "default", Subject: fmt.Sprintf("p%d", i)}) })
+	}
+	all.Wait()
+	if n := in.runs(t); n != 1 || len(in.folders()) != 1 {
+		t.Errorf("npm ran %d times; there are %s", n, in.folders())
+	}
+}
+
+func TestInstall_FailureIsToldToAllAndNotRepeatedAtOnce(t *testing.T) {
+	t.Parallel()
+	in := newInstalling(t, `#!/bin/sh
+echo run >> TALLY
+sleep 0.2
+mkdir -p node_modules/half
+echo "npm error code E404
+npm error 404 Not Found - GET http://127.0.0.1/server
+npm error 404
+npm error A complete log of this run can be found in: /x" >&2
+exit 1
+`, "https://me:pw@x.example/server.tgz?key=1", nil)
+	var all sync.WaitGroup
+	for range 2 { // together, and after the failure
+		for i := range 4 {
+			all.Go(func() {
+				_, _, err := in.Open(t.Context(), principal.Key{Tenant: "default", Subject: fmt.Sprintf("p%d", i)}, hello(1))
+				cause := upstream.CauseOf(err)
+				if !errors.Is(err, upstream.ErrNeverSent) || cause == nil || cause.RetryAfter <= 0 {
+					t.Errorf("the error is %v", err)
+					return
+				}
+				if want := "the installation of https://x.example/server.tgz for server fake failed"; cause.Text != want {
+					t.Errorf("callers are told %q", cause.Text)
+				}
+				if want := "code E404; 404 Not Found - GET http://127.0.0.1/server"; cause.Detail != want {
+					t.Errorf("operators are told %q", cause.Detail)
+				}
+			})
+		}
+		all.Wait()
+	}
+	if n := in.runs(t); n != 1 || len(in.folders()) != 0 {
+		t.Errorf("npm ran %d times; left: %s", n, in.folders())
+	}
+}
+
+func TestInstall_EndsWithTheGateway(t *testing.T) {
+	t.Parallel()
+	in := newInstalling(t, "#!/bin/sh\necho $$ >> TALLY\nsleep 1000\n", "server", nil)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	failed := make(chan error, 1)
+	go func() {
+		_, _, err := in.Open(ctx, ana, hello(1))
+		failed <- err
+	}()
+	eventually.Holds(t, "npm runs", func() bool { raw, _ := os.ReadFile(in.tally); return strings.HasSuffix(string(raw), "\n") })
+	if err := in.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-failed; !errors.Is(err, upstream.ErrNeverSent) {
+		t.Errorf("the caller is told %v", err)
+	}
+	raw, err := os.ReadFile(in.tally)
+	if err != nil || isAlive(strings.TrimSpace(string(raw))) || len(in.folders()) != 0 {
+		t.Errorf("npm runs still, or has left %s (%v)", in.folders(), err)
+	}
+}
+
+func TestInstall_NewerVersionLeavesRunningProcessesTheirs(t *testing.T) {
+	t.Parallel()
+	in := newInstalling(t, installs, "server@latest", func(c *stdio.Config) { c.IdleTimeout = time.Millisecond })
+	first := in.open(t, ana)
+	older := in.folders()
+	age(t, older)
+	in.open(t, ben)
+	if n := in.runs(t); n != 2 || len(in.folders()) != 2 {
+		t.Errorf("npm ran %d times; there are %s", n, in.folders())
+	}
+	first.call(2, "info", nil)
+	if err := first.conn.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	eventually.Holds(t, "the older version goes with its last process", func() bool {
+		_, err := os.Stat(older[0])
+		return os.IsNotExist(err)
+	})
+	if len(in.folders()) != 1 {
+		t.Errorf("there are %s", in.folders())
+	}
+}
+
+func TestInstall_VersionThatIsExactIsNotRenewed(t *testing.T) {
+	t.Parallel()
+	in := newInstalling(t, installs, "server@1.0.0", nil)
+	in.open(t, ana)
+	age(t, in.folders())
+	in.open(t, ben)
+	if n := in.runs(t); n != 1 {
+		t.Errorf("npm ran %d times", n)
+	}
+	if err := os.RemoveAll(in.folders()[0]); err != nil { // as an operator does to have it installed anew
+		t.Fatal(err)
+	}
+	in.open(t, principal.Key{Tenant: "default", Subject: "cleo"})
+	if n := in.runs(t); n != 2 {
+		t.Errorf("after its folder was removed npm ran %d times", n)
+	}
+}
+
+// age makes installations older than a day.
+func age(t *testing.T, folders []string) {
+	t.Helper()
+	old := time.Now().Add(-25 * time.Hour)
+	for _, dir := range folders {
+		if err := os.Chtimes(filepath.Join(dir, "program.json"), old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
