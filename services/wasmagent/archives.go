@@ -105,19 +105,36 @@ func (s *Service) export(ctx context.Context, a *agent.Agent, req *wasmagentv1.E
 			return nil, err
 		}
 	}
-	part, size, err := s.store.ArchivePart(ctx, key, int64(req.GetOffset()))
+	return s.archivePart(ctx, key, req.GetOffset())
+}
+
+// archivePart returns the part of a stored archive that begins at an offset.
+func (s *Service) archivePart(ctx context.Context, key store.ArchiveKey, offset int32) (*wasmagentv1.ArchivePart, error) {
+	part, size, err := s.store.ArchivePart(ctx, key, int64(offset))
 	if err != nil {
 		return nil, err
 	}
 	public, _ := s.keys.signs.Public().(ed25519.PublicKey)
 	id := sha256.Sum256(public)
 	out := &wasmagentv1.ArchivePart{
-		Digest: key.Digest, SizeBytes: int32(size), Offset: req.GetOffset(), DataBase64: part, KeyId: hex.EncodeToString(id[:]), PublicKeyBase64: public,
+		Digest: key.Digest, SizeBytes: int32(size), Offset: offset, DataBase64: part, KeyId: hex.EncodeToString(id[:]), PublicKeyBase64: public,
 	}
-	if next := int64(req.GetOffset()) + int64(len(part)); next < size {
+	if next := int64(offset) + int64(len(part)); next < size {
 		out.NextOffset = int32(next)
 	}
 	return out, nil
+}
+
+// GetArchivePart implements wasmagentv1.AgentServiceServer.
+func (s *Service) GetArchivePart(ctx context.Context, req *wasmagentv1.GetArchivePartRequest) (*wasmagentv1.GetArchivePartResponse, error) {
+	if _, err := s.find(ctx, req.GetAgentId()); err != nil {
+		return nil, err
+	}
+	part, err := s.archivePart(ctx, store.ArchiveKey{Owner: principal.Person(acting(ctx)), Digest: req.GetArchiveDigest()}, req.GetOffset())
+	if err != nil {
+		return nil, toStatus(err)
+	}
+	return &wasmagentv1.GetArchivePartResponse{Archive: part}, nil
 }
 
 // packing waits until nobody else writes or reads an archive: both take memory.

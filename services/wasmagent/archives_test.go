@@ -23,15 +23,10 @@ func (c client) export(id string) (text []byte, key ed25519.PublicKey) {
 	c.t.Helper()
 	digest, offset := "", int32(0)
 	for {
-		req := &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: new(wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL), Offset: offset}
-		if digest != "" {
-			req.ArchiveDigest = &digest
-		}
-		resp, err := c.ExportAgent(c.ctx, req)
+		part, err := c.part(id, digest, offset)
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		part := resp.GetArchive()
 		text = append(text, part.GetDataBase64()...)
 		digest, key, offset = part.GetDigest(), part.GetPublicKeyBase64(), part.GetNextOffset()
 		if offset == 0 {
@@ -42,6 +37,41 @@ func (c client) export(id string) (text []byte, key ed25519.PublicKey) {
 		c.t.Fatalf("the archive is not what its digest says")
 	}
 	return text, key
+}
+
+// part fetches a part of an archive, which it makes if no digest is given.
+func (c client) part(id, digest string, offset int32) (*wasmagentv1.ArchivePart, error) {
+	if digest != "" {
+		resp, err := c.GetArchivePart(c.ctx, &wasmagentv1.GetArchivePartRequest{AgentId: id, ArchiveDigest: digest, Offset: offset})
+		return resp.GetArchive(), err
+	}
+	resp, err := c.ExportAgent(c.ctx, &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: new(wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL)})
+	return resp.GetArchive(), err
+}
+
+// Parts are for who made the archive, and of archives that there are.
+func TestGetArchivePart_OthersAndInventedOnes(t *testing.T) {
+	t.Parallel()
+	m := newMesh(t)
+	ana, ben := m.agent(t, "ana"), m.agent(t, "ben")
+	id := ana.create(&wasmagentv1.CreateAgentRequest{})
+	other := ben.create(&wasmagentv1.CreateAgentRequest{})
+	text, _ := ana.export(id)
+	sum := sha256.Sum256(text)
+	digest := hex.EncodeToString(sum[:])
+	if part, err := ana.part(id, digest, 1); err != nil || string(part.GetDataBase64()) != string(text[1:]) || part.GetNextOffset() != 0 {
+		t.Errorf("from 1 on: %d bytes, next %d, %v", len(part.GetDataBase64()), part.GetNextOffset(), err)
+	}
+	_, err := ana.part(id, strings.Repeat("0", 64), 0)
+	rpctest.WantStatus(t, err, codes.NotFound, "ARCHIVE_UNKNOWN")
+	_, err = ben.part(id, digest, 0)
+	rpctest.WantStatus(t, err, codes.NotFound, "AGENT_UNKNOWN")
+	_, err = ben.part(other, digest, 0)
+	rpctest.WantStatus(t, err, codes.NotFound, "ARCHIVE_UNKNOWN")
+	_, err = ana.part(id, "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // imports sends an archive in parts of a size.

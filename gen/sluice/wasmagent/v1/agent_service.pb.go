@@ -26,7 +26,7 @@ var File_sluice_wasmagent_v1_agent_service_proto protoreflect.FileDescriptor
 
 const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\n" +
-	"'sluice/wasmagent/v1/agent_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a#sluice/wasmagent/v1/container.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a#sluice/wasmagent/v1/lifecycle.proto\x1a sluice/wasmagent/v1/prompt.proto\x1a\x1fsluice/wasmagent/v1/state.proto2\xee'\n" +
+	"'sluice/wasmagent/v1/agent_service.proto\x12\x13sluice.wasmagent.v1\x1a\x1csluice/auth/v1/callers.proto\x1a\x18sluice/mcp/v1/tool.proto\x1a!sluice/wasmagent/v1/archive.proto\x1a#sluice/wasmagent/v1/container.proto\x1a!sluice/wasmagent/v1/journal.proto\x1a#sluice/wasmagent/v1/lifecycle.proto\x1a sluice/wasmagent/v1/prompt.proto\x1a\x1fsluice/wasmagent/v1/state.proto2\xe8)\n" +
 	"\fAgentService\x12\xe5\x01\n" +
 	"\vCreateAgent\x12'.sluice.wasmagent.v1.CreateAgentRequest\x1a(.sluice.wasmagent.v1.CreateAgentResponse\"\x82\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18k\n" +
@@ -49,7 +49,10 @@ const file_sluice_wasmagent_v1_agent_service_proto_rawDesc = "" +
 	"\x10wasm_agent_files\x1a,List a WASM agent's files and sandbox tools. \x01*\x02\b\x01\x12\x85\x02\n" +
 	"\vExportAgent\x12'.sluice.wasmagent.v1.ExportAgentRequest\x1a(.sluice.wasmagent.v1.ExportAgentResponse\"\xa2\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18\x91\x01\n" +
-	"\x11wasm_agent_export\x1avExport a WASM agent: a summary with its conversation, or its state. The result may hold everything the agent has seen. \x02*\x02\x10\x00\x12\xb5\x02\n" +
+	"\x11wasm_agent_export\x1avExport a WASM agent: a summary with its conversation, or its state. The result may hold everything the agent has seen. \x02*\x02\x10\x00\x12\xf7\x01\n" +
+	"\x0eGetArchivePart\x12*.sluice.wasmagent.v1.GetArchivePartRequest\x1a+.sluice.wasmagent.v1.GetArchivePartResponse\"\x8b\x01\xca\xf3\x18\b\n" +
+	"\x01\x01\x12\x01\x02\x18\x01\xea\xf9\x18{\n" +
+	"\x17wasm_agent_archive_part\x1aZGet a further part of the archive that an export of a WASM agent with depth full has made. \x01*\x02\b\x01\x12\xb5\x02\n" +
 	"\fComposeAgent\x12(.sluice.wasmagent.v1.ComposeAgentRequest\x1a).sluice.wasmagent.v1.ComposeAgentResponse\"\xcf\x01\xca\xf3\x18\b\n" +
 	"\x01\x01\x12\x01\x02\x18\x01\xd0\xf3\x18\x80\x80\x80\x04\xea\xf9\x18\xb7\x01\n" +
 	"\x12wasm_agent_compose\x1a\x98\x01Pack skills, MCP tool names, prompts and tool definitions into an RVF container and describe what was packed. Name each MCP tool; wildcards are refused. \x02*\x02\x10\x000\x01\x12\xd0\x01\n" +
@@ -110,45 +113,47 @@ var file_sluice_wasmagent_v1_agent_service_proto_goTypes = []any{
 	(*TerminateAgentRequest)(nil),  // 4: sluice.wasmagent.v1.TerminateAgentRequest
 	(*ListFilesRequest)(nil),       // 5: sluice.wasmagent.v1.ListFilesRequest
 	(*ExportAgentRequest)(nil),     // 6: sluice.wasmagent.v1.ExportAgentRequest
-	(*ComposeAgentRequest)(nil),    // 7: sluice.wasmagent.v1.ComposeAgentRequest
-	(*GetStateRequest)(nil),        // 8: sluice.wasmagent.v1.GetStateRequest
-	(*ListTodosRequest)(nil),       // 9: sluice.wasmagent.v1.ListTodosRequest
-	(*ListToolsRequest)(nil),       // 10: sluice.wasmagent.v1.ListToolsRequest
-	(*GetTurnCountRequest)(nil),    // 11: sluice.wasmagent.v1.GetTurnCountRequest
-	(*GetStopStatusRequest)(nil),   // 12: sluice.wasmagent.v1.GetStopStatusRequest
-	(*ResetAgentRequest)(nil),      // 13: sluice.wasmagent.v1.ResetAgentRequest
-	(*MigrateAgentRequest)(nil),    // 14: sluice.wasmagent.v1.MigrateAgentRequest
-	(*StopAgentRequest)(nil),       // 15: sluice.wasmagent.v1.StopAgentRequest
-	(*ImportAgentRequest)(nil),     // 16: sluice.wasmagent.v1.ImportAgentRequest
-	(*ForkAgentRequest)(nil),       // 17: sluice.wasmagent.v1.ForkAgentRequest
-	(*SnapshotAgentRequest)(nil),   // 18: sluice.wasmagent.v1.SnapshotAgentRequest
-	(*ResumeAgentRequest)(nil),     // 19: sluice.wasmagent.v1.ResumeAgentRequest
-	(*VerifyAgentRequest)(nil),     // 20: sluice.wasmagent.v1.VerifyAgentRequest
-	(*GrantRightsRequest)(nil),     // 21: sluice.wasmagent.v1.GrantRightsRequest
-	(*ListEventsRequest)(nil),      // 22: sluice.wasmagent.v1.ListEventsRequest
-	(*CreateAgentResponse)(nil),    // 23: sluice.wasmagent.v1.CreateAgentResponse
-	(*PromptAgentResponse)(nil),    // 24: sluice.wasmagent.v1.PromptAgentResponse
-	(*CallToolResponse)(nil),       // 25: sluice.wasmagent.v1.CallToolResponse
-	(*ListAgentsResponse)(nil),     // 26: sluice.wasmagent.v1.ListAgentsResponse
-	(*TerminateAgentResponse)(nil), // 27: sluice.wasmagent.v1.TerminateAgentResponse
-	(*ListFilesResponse)(nil),      // 28: sluice.wasmagent.v1.ListFilesResponse
-	(*ExportAgentResponse)(nil),    // 29: sluice.wasmagent.v1.ExportAgentResponse
-	(*ComposeAgentResponse)(nil),   // 30: sluice.wasmagent.v1.ComposeAgentResponse
-	(*GetStateResponse)(nil),       // 31: sluice.wasmagent.v1.GetStateResponse
-	(*ListTodosResponse)(nil),      // 32: sluice.wasmagent.v1.ListTodosResponse
-	(*ListToolsResponse)(nil),      // 33: sluice.wasmagent.v1.ListToolsResponse
-	(*GetTurnCountResponse)(nil),   // 34: sluice.wasmagent.v1.GetTurnCountResponse
-	(*GetStopStatusResponse)(nil),  // 35: sluice.wasmagent.v1.GetStopStatusResponse
-	(*ResetAgentResponse)(nil),     // 36: sluice.wasmagent.v1.ResetAgentResponse
-	(*MigrateAgentResponse)(nil),   // 37: sluice.wasmagent.v1.MigrateAgentResponse
-	(*StopAgentResponse)(nil),      // 38: sluice.wasmagent.v1.StopAgentResponse
-	(*ImportAgentResponse)(nil),    // 39: sluice.wasmagent.v1.ImportAgentResponse
-	(*ForkAgentResponse)(nil),      // 40: sluice.wasmagent.v1.ForkAgentResponse
-	(*SnapshotAgentResponse)(nil),  // 41: sluice.wasmagent.v1.SnapshotAgentResponse
-	(*ResumeAgentResponse)(nil),    // 42: sluice.wasmagent.v1.ResumeAgentResponse
-	(*VerifyAgentResponse)(nil),    // 43: sluice.wasmagent.v1.VerifyAgentResponse
-	(*GrantRightsResponse)(nil),    // 44: sluice.wasmagent.v1.GrantRightsResponse
-	(*ListEventsResponse)(nil),     // 45: sluice.wasmagent.v1.ListEventsResponse
+	(*GetArchivePartRequest)(nil),  // 7: sluice.wasmagent.v1.GetArchivePartRequest
+	(*ComposeAgentRequest)(nil),    // 8: sluice.wasmagent.v1.ComposeAgentRequest
+	(*GetStateRequest)(nil),        // 9: sluice.wasmagent.v1.GetStateRequest
+	(*ListTodosRequest)(nil),       // 10: sluice.wasmagent.v1.ListTodosRequest
+	(*ListToolsRequest)(nil),       // 11: sluice.wasmagent.v1.ListToolsRequest
+	(*GetTurnCountRequest)(nil),    // 12: sluice.wasmagent.v1.GetTurnCountRequest
+	(*GetStopStatusRequest)(nil),   // 13: sluice.wasmagent.v1.GetStopStatusRequest
+	(*ResetAgentRequest)(nil),      // 14: sluice.wasmagent.v1.ResetAgentRequest
+	(*MigrateAgentRequest)(nil),    // 15: sluice.wasmagent.v1.MigrateAgentRequest
+	(*StopAgentRequest)(nil),       // 16: sluice.wasmagent.v1.StopAgentRequest
+	(*ImportAgentRequest)(nil),     // 17: sluice.wasmagent.v1.ImportAgentRequest
+	(*ForkAgentRequest)(nil),       // 18: sluice.wasmagent.v1.ForkAgentRequest
+	(*SnapshotAgentRequest)(nil),   // 19: sluice.wasmagent.v1.SnapshotAgentRequest
+	(*ResumeAgentRequest)(nil),     // 20: sluice.wasmagent.v1.ResumeAgentRequest
+	(*VerifyAgentRequest)(nil),     // 21: sluice.wasmagent.v1.VerifyAgentRequest
+	(*GrantRightsRequest)(nil),     // 22: sluice.wasmagent.v1.GrantRightsRequest
+	(*ListEventsRequest)(nil),      // 23: sluice.wasmagent.v1.ListEventsRequest
+	(*CreateAgentResponse)(nil),    // 24: sluice.wasmagent.v1.CreateAgentResponse
+	(*PromptAgentResponse)(nil),    // 25: sluice.wasmagent.v1.PromptAgentResponse
+	(*CallToolResponse)(nil),       // 26: sluice.wasmagent.v1.CallToolResponse
+	(*ListAgentsResponse)(nil),     // 27: sluice.wasmagent.v1.ListAgentsResponse
+	(*TerminateAgentResponse)(nil), // 28: sluice.wasmagent.v1.TerminateAgentResponse
+	(*ListFilesResponse)(nil),      // 29: sluice.wasmagent.v1.ListFilesResponse
+	(*ExportAgentResponse)(nil),    // 30: sluice.wasmagent.v1.ExportAgentResponse
+	(*GetArchivePartResponse)(nil), // 31: sluice.wasmagent.v1.GetArchivePartResponse
+	(*ComposeAgentResponse)(nil),   // 32: sluice.wasmagent.v1.ComposeAgentResponse
+	(*GetStateResponse)(nil),       // 33: sluice.wasmagent.v1.GetStateResponse
+	(*ListTodosResponse)(nil),      // 34: sluice.wasmagent.v1.ListTodosResponse
+	(*ListToolsResponse)(nil),      // 35: sluice.wasmagent.v1.ListToolsResponse
+	(*GetTurnCountResponse)(nil),   // 36: sluice.wasmagent.v1.GetTurnCountResponse
+	(*GetStopStatusResponse)(nil),  // 37: sluice.wasmagent.v1.GetStopStatusResponse
+	(*ResetAgentResponse)(nil),     // 38: sluice.wasmagent.v1.ResetAgentResponse
+	(*MigrateAgentResponse)(nil),   // 39: sluice.wasmagent.v1.MigrateAgentResponse
+	(*StopAgentResponse)(nil),      // 40: sluice.wasmagent.v1.StopAgentResponse
+	(*ImportAgentResponse)(nil),    // 41: sluice.wasmagent.v1.ImportAgentResponse
+	(*ForkAgentResponse)(nil),      // 42: sluice.wasmagent.v1.ForkAgentResponse
+	(*SnapshotAgentResponse)(nil),  // 43: sluice.wasmagent.v1.SnapshotAgentResponse
+	(*ResumeAgentResponse)(nil),    // 44: sluice.wasmagent.v1.ResumeAgentResponse
+	(*VerifyAgentResponse)(nil),    // 45: sluice.wasmagent.v1.VerifyAgentResponse
+	(*GrantRightsResponse)(nil),    // 46: sluice.wasmagent.v1.GrantRightsResponse
+	(*ListEventsResponse)(nil),     // 47: sluice.wasmagent.v1.ListEventsResponse
 }
 var file_sluice_wasmagent_v1_agent_service_proto_depIdxs = []int32{
 	0,  // 0: sluice.wasmagent.v1.AgentService.CreateAgent:input_type -> sluice.wasmagent.v1.CreateAgentRequest
@@ -158,47 +163,49 @@ var file_sluice_wasmagent_v1_agent_service_proto_depIdxs = []int32{
 	4,  // 4: sluice.wasmagent.v1.AgentService.TerminateAgent:input_type -> sluice.wasmagent.v1.TerminateAgentRequest
 	5,  // 5: sluice.wasmagent.v1.AgentService.ListFiles:input_type -> sluice.wasmagent.v1.ListFilesRequest
 	6,  // 6: sluice.wasmagent.v1.AgentService.ExportAgent:input_type -> sluice.wasmagent.v1.ExportAgentRequest
-	7,  // 7: sluice.wasmagent.v1.AgentService.ComposeAgent:input_type -> sluice.wasmagent.v1.ComposeAgentRequest
-	8,  // 8: sluice.wasmagent.v1.AgentService.GetState:input_type -> sluice.wasmagent.v1.GetStateRequest
-	9,  // 9: sluice.wasmagent.v1.AgentService.ListTodos:input_type -> sluice.wasmagent.v1.ListTodosRequest
-	10, // 10: sluice.wasmagent.v1.AgentService.ListTools:input_type -> sluice.wasmagent.v1.ListToolsRequest
-	11, // 11: sluice.wasmagent.v1.AgentService.GetTurnCount:input_type -> sluice.wasmagent.v1.GetTurnCountRequest
-	12, // 12: sluice.wasmagent.v1.AgentService.GetStopStatus:input_type -> sluice.wasmagent.v1.GetStopStatusRequest
-	13, // 13: sluice.wasmagent.v1.AgentService.ResetAgent:input_type -> sluice.wasmagent.v1.ResetAgentRequest
-	14, // 14: sluice.wasmagent.v1.AgentService.MigrateAgent:input_type -> sluice.wasmagent.v1.MigrateAgentRequest
-	15, // 15: sluice.wasmagent.v1.AgentService.StopAgent:input_type -> sluice.wasmagent.v1.StopAgentRequest
-	16, // 16: sluice.wasmagent.v1.AgentService.ImportAgent:input_type -> sluice.wasmagent.v1.ImportAgentRequest
-	17, // 17: sluice.wasmagent.v1.AgentService.ForkAgent:input_type -> sluice.wasmagent.v1.ForkAgentRequest
-	18, // 18: sluice.wasmagent.v1.AgentService.SnapshotAgent:input_type -> sluice.wasmagent.v1.SnapshotAgentRequest
-	19, // 19: sluice.wasmagent.v1.AgentService.ResumeAgent:input_type -> sluice.wasmagent.v1.ResumeAgentRequest
-	20, // 20: sluice.wasmagent.v1.AgentService.VerifyAgent:input_type -> sluice.wasmagent.v1.VerifyAgentRequest
-	21, // 21: sluice.wasmagent.v1.AgentService.GrantRights:input_type -> sluice.wasmagent.v1.GrantRightsRequest
-	22, // 22: sluice.wasmagent.v1.AgentService.ListEvents:input_type -> sluice.wasmagent.v1.ListEventsRequest
-	23, // 23: sluice.wasmagent.v1.AgentService.CreateAgent:output_type -> sluice.wasmagent.v1.CreateAgentResponse
-	24, // 24: sluice.wasmagent.v1.AgentService.PromptAgent:output_type -> sluice.wasmagent.v1.PromptAgentResponse
-	25, // 25: sluice.wasmagent.v1.AgentService.CallTool:output_type -> sluice.wasmagent.v1.CallToolResponse
-	26, // 26: sluice.wasmagent.v1.AgentService.ListAgents:output_type -> sluice.wasmagent.v1.ListAgentsResponse
-	27, // 27: sluice.wasmagent.v1.AgentService.TerminateAgent:output_type -> sluice.wasmagent.v1.TerminateAgentResponse
-	28, // 28: sluice.wasmagent.v1.AgentService.ListFiles:output_type -> sluice.wasmagent.v1.ListFilesResponse
-	29, // 29: sluice.wasmagent.v1.AgentService.ExportAgent:output_type -> sluice.wasmagent.v1.ExportAgentResponse
-	30, // 30: sluice.wasmagent.v1.AgentService.ComposeAgent:output_type -> sluice.wasmagent.v1.ComposeAgentResponse
-	31, // 31: sluice.wasmagent.v1.AgentService.GetState:output_type -> sluice.wasmagent.v1.GetStateResponse
-	32, // 32: sluice.wasmagent.v1.AgentService.ListTodos:output_type -> sluice.wasmagent.v1.ListTodosResponse
-	33, // 33: sluice.wasmagent.v1.AgentService.ListTools:output_type -> sluice.wasmagent.v1.ListToolsResponse
-	34, // 34: sluice.wasmagent.v1.AgentService.GetTurnCount:output_type -> sluice.wasmagent.v1.GetTurnCountResponse
-	35, // 35: sluice.wasmagent.v1.AgentService.GetStopStatus:output_type -> sluice.wasmagent.v1.GetStopStatusResponse
-	36, // 36: sluice.wasmagent.v1.AgentService.ResetAgent:output_type -> sluice.wasmagent.v1.ResetAgentResponse
-	37, // 37: sluice.wasmagent.v1.AgentService.MigrateAgent:output_type -> sluice.wasmagent.v1.MigrateAgentResponse
-	38, // 38: sluice.wasmagent.v1.AgentService.StopAgent:output_type -> sluice.wasmagent.v1.StopAgentResponse
-	39, // 39: sluice.wasmagent.v1.AgentService.ImportAgent:output_type -> sluice.wasmagent.v1.ImportAgentResponse
-	40, // 40: sluice.wasmagent.v1.AgentService.ForkAgent:output_type -> sluice.wasmagent.v1.ForkAgentResponse
-	41, // 41: sluice.wasmagent.v1.AgentService.SnapshotAgent:output_type -> sluice.wasmagent.v1.SnapshotAgentResponse
-	42, // 42: sluice.wasmagent.v1.AgentService.ResumeAgent:output_type -> sluice.wasmagent.v1.ResumeAgentResponse
-	43, // 43: sluice.wasmagent.v1.AgentService.VerifyAgent:output_type -> sluice.wasmagent.v1.VerifyAgentResponse
-	44, // 44: sluice.wasmagent.v1.AgentService.GrantRights:output_type -> sluice.wasmagent.v1.GrantRightsResponse
-	45, // 45: sluice.wasmagent.v1.AgentService.ListEvents:output_type -> sluice.wasmagent.v1.ListEventsResponse
-	23, // [23:46] is the sub-list for method output_type
-	0,  // [0:23] is the sub-list for method input_type
+	7,  // 7: sluice.wasmagent.v1.AgentService.GetArchivePart:input_type -> sluice.wasmagent.v1.GetArchivePartRequest
+	8,  // 8: sluice.wasmagent.v1.AgentService.ComposeAgent:input_type -> sluice.wasmagent.v1.ComposeAgentRequest
+	9,  // 9: sluice.wasmagent.v1.AgentService.GetState:input_type -> sluice.wasmagent.v1.GetStateRequest
+	10, // 10: sluice.wasmagent.v1.AgentService.ListTodos:input_type -> sluice.wasmagent.v1.ListTodosRequest
+	11, // 11: sluice.wasmagent.v1.AgentService.ListTools:input_type -> sluice.wasmagent.v1.ListToolsRequest
+	12, // 12: sluice.wasmagent.v1.AgentService.GetTurnCount:input_type -> sluice.wasmagent.v1.GetTurnCountRequest
+	13, // 13: sluice.wasmagent.v1.AgentService.GetStopStatus:input_type -> sluice.wasmagent.v1.GetStopStatusRequest
+	14, // 14: sluice.wasmagent.v1.AgentService.ResetAgent:input_type -> sluice.wasmagent.v1.ResetAgentRequest
+	15, // 15: sluice.wasmagent.v1.AgentService.MigrateAgent:input_type -> sluice.wasmagent.v1.MigrateAgentRequest
+	16, // 16: sluice.wasmagent.v1.AgentService.StopAgent:input_type -> sluice.wasmagent.v1.StopAgentRequest
+	17, // 17: sluice.wasmagent.v1.AgentService.ImportAgent:input_type -> sluice.wasmagent.v1.ImportAgentRequest
+	18, // 18: sluice.wasmagent.v1.AgentService.ForkAgent:input_type -> sluice.wasmagent.v1.ForkAgentRequest
+	19, // 19: sluice.wasmagent.v1.AgentService.SnapshotAgent:input_type -> sluice.wasmagent.v1.SnapshotAgentRequest
+	20, // 20: sluice.wasmagent.v1.AgentService.ResumeAgent:input_type -> sluice.wasmagent.v1.ResumeAgentRequest
+	21, // 21: sluice.wasmagent.v1.AgentService.VerifyAgent:input_type -> sluice.wasmagent.v1.VerifyAgentRequest
+	22, // 22: sluice.wasmagent.v1.AgentService.GrantRights:input_type -> sluice.wasmagent.v1.GrantRightsRequest
+	23, // 23: sluice.wasmagent.v1.AgentService.ListEvents:input_type -> sluice.wasmagent.v1.ListEventsRequest
+	24, // 24: sluice.wasmagent.v1.AgentService.CreateAgent:output_type -> sluice.wasmagent.v1.CreateAgentResponse
+	25, // 25: sluice.wasmagent.v1.AgentService.PromptAgent:output_type -> sluice.wasmagent.v1.PromptAgentResponse
+	26, // 26: sluice.wasmagent.v1.AgentService.CallTool:output_type -> sluice.wasmagent.v1.CallToolResponse
+	27, // 27: sluice.wasmagent.v1.AgentService.ListAgents:output_type -> sluice.wasmagent.v1.ListAgentsResponse
+	28, // 28: sluice.wasmagent.v1.AgentService.TerminateAgent:output_type -> sluice.wasmagent.v1.TerminateAgentResponse
+	29, // 29: sluice.wasmagent.v1.AgentService.ListFiles:output_type -> sluice.wasmagent.v1.ListFilesResponse
+	30, // 30: sluice.wasmagent.v1.AgentService.ExportAgent:output_type -> sluice.wasmagent.v1.ExportAgentResponse
+	31, // 31: sluice.wasmagent.v1.AgentService.GetArchivePart:output_type -> sluice.wasmagent.v1.GetArchivePartResponse
+	32, // 32: sluice.wasmagent.v1.AgentService.ComposeAgent:output_type -> sluice.wasmagent.v1.ComposeAgentResponse
+	33, // 33: sluice.wasmagent.v1.AgentService.GetState:output_type -> sluice.wasmagent.v1.GetStateResponse
+	34, // 34: sluice.wasmagent.v1.AgentService.ListTodos:output_type -> sluice.wasmagent.v1.ListTodosResponse
+	35, // 35: sluice.wasmagent.v1.AgentService.ListTools:output_type -> sluice.wasmagent.v1.ListToolsResponse
+	36, // 36: sluice.wasmagent.v1.AgentService.GetTurnCount:output_type -> sluice.wasmagent.v1.GetTurnCountResponse
+	37, // 37: sluice.wasmagent.v1.AgentService.GetStopStatus:output_type -> sluice.wasmagent.v1.GetStopStatusResponse
+	38, // 38: sluice.wasmagent.v1.AgentService.ResetAgent:output_type -> sluice.wasmagent.v1.ResetAgentResponse
+	39, // 39: sluice.wasmagent.v1.AgentService.MigrateAgent:output_type -> sluice.wasmagent.v1.MigrateAgentResponse
+	40, // 40: sluice.wasmagent.v1.AgentService.StopAgent:output_type -> sluice.wasmagent.v1.StopAgentResponse
+	41, // 41: sluice.wasmagent.v1.AgentService.ImportAgent:output_type -> sluice.wasmagent.v1.ImportAgentResponse
+	42, // 42: sluice.wasmagent.v1.AgentService.ForkAgent:output_type -> sluice.wasmagent.v1.ForkAgentResponse
+	43, // 43: sluice.wasmagent.v1.AgentService.SnapshotAgent:output_type -> sluice.wasmagent.v1.SnapshotAgentResponse
+	44, // 44: sluice.wasmagent.v1.AgentService.ResumeAgent:output_type -> sluice.wasmagent.v1.ResumeAgentResponse
+	45, // 45: sluice.wasmagent.v1.AgentService.VerifyAgent:output_type -> sluice.wasmagent.v1.VerifyAgentResponse
+	46, // 46: sluice.wasmagent.v1.AgentService.GrantRights:output_type -> sluice.wasmagent.v1.GrantRightsResponse
+	47, // 47: sluice.wasmagent.v1.AgentService.ListEvents:output_type -> sluice.wasmagent.v1.ListEventsResponse
+	24, // [24:48] is the sub-list for method output_type
+	0,  // [0:24] is the sub-list for method input_type
 	0,  // [0:0] is the sub-list for extension type_name
 	0,  // [0:0] is the sub-list for extension extendee
 	0,  // [0:0] is the sub-list for field type_name

@@ -26,6 +26,7 @@ const (
 	AgentService_TerminateAgent_FullMethodName = "/sluice.wasmagent.v1.AgentService/TerminateAgent"
 	AgentService_ListFiles_FullMethodName      = "/sluice.wasmagent.v1.AgentService/ListFiles"
 	AgentService_ExportAgent_FullMethodName    = "/sluice.wasmagent.v1.AgentService/ExportAgent"
+	AgentService_GetArchivePart_FullMethodName = "/sluice.wasmagent.v1.AgentService/GetArchivePart"
 	AgentService_ComposeAgent_FullMethodName   = "/sluice.wasmagent.v1.AgentService/ComposeAgent"
 	AgentService_GetState_FullMethodName       = "/sluice.wasmagent.v1.AgentService/GetState"
 	AgentService_ListTodos_FullMethodName      = "/sluice.wasmagent.v1.AgentService/ListTodos"
@@ -125,8 +126,8 @@ type AgentServiceClient interface {
 	// ListFiles lists an agent's files, by path.
 	ListFiles(ctx context.Context, in *ListFilesRequest, opts ...grpc.CallOption) (*ListFilesResponse, error)
 	// ExportAgent hands out what an agent is, at one of three depths, as of its last
-	// finished step. An archive comes in parts: the first call makes it, later ones
-	// name its digest and an offset. Errors:
+	// finished step. An archive comes in parts: the first call makes it, GetArchivePart
+	// gets the others. Calls that name its digest and an offset get them as well. Errors:
 	//
 	//	NOT_FOUND           ARCHIVE_UNKNOWN: made more than 10 min ago, or not at all
 	//	RESOURCE_EXHAUSTED  EXPORT_TOO_LARGE: a summary or state over 3 MiB: export
@@ -137,6 +138,12 @@ type AgentServiceClient interface {
 	//	FAILED_PRECONDITION NOT_COVERED: the agent is older than journals that cover
 	//	                    what is stored: set accept_not_covered
 	ExportAgent(ctx context.Context, in *ExportAgentRequest, opts ...grpc.CallOption) (*ExportAgentResponse, error)
+	// GetArchivePart hands out a further part of an archive that ExportAgent made for
+	// the same person, so that an export is one call of ExportAgent however many parts
+	// its archive has. Errors:
+	//
+	//	NOT_FOUND           ARCHIVE_UNKNOWN: made more than 10 min ago, or not at all
+	GetArchivePart(ctx context.Context, in *GetArchivePartRequest, opts ...grpc.CallOption) (*GetArchivePartResponse, error)
 	// ComposeAgent packs skills, tools and prompts into an RVF container. It makes
 	// no agent and gives no right. Errors:
 	//
@@ -307,6 +314,16 @@ func (c *agentServiceClient) ExportAgent(ctx context.Context, in *ExportAgentReq
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ExportAgentResponse)
 	err := c.cc.Invoke(ctx, AgentService_ExportAgent_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *agentServiceClient) GetArchivePart(ctx context.Context, in *GetArchivePartRequest, opts ...grpc.CallOption) (*GetArchivePartResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetArchivePartResponse)
+	err := c.cc.Invoke(ctx, AgentService_GetArchivePart_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -554,8 +571,8 @@ type AgentServiceServer interface {
 	// ListFiles lists an agent's files, by path.
 	ListFiles(context.Context, *ListFilesRequest) (*ListFilesResponse, error)
 	// ExportAgent hands out what an agent is, at one of three depths, as of its last
-	// finished step. An archive comes in parts: the first call makes it, later ones
-	// name its digest and an offset. Errors:
+	// finished step. An archive comes in parts: the first call makes it, GetArchivePart
+	// gets the others. Calls that name its digest and an offset get them as well. Errors:
 	//
 	//	NOT_FOUND           ARCHIVE_UNKNOWN: made more than 10 min ago, or not at all
 	//	RESOURCE_EXHAUSTED  EXPORT_TOO_LARGE: a summary or state over 3 MiB: export
@@ -566,6 +583,12 @@ type AgentServiceServer interface {
 	//	FAILED_PRECONDITION NOT_COVERED: the agent is older than journals that cover
 	//	                    what is stored: set accept_not_covered
 	ExportAgent(context.Context, *ExportAgentRequest) (*ExportAgentResponse, error)
+	// GetArchivePart hands out a further part of an archive that ExportAgent made for
+	// the same person, so that an export is one call of ExportAgent however many parts
+	// its archive has. Errors:
+	//
+	//	NOT_FOUND           ARCHIVE_UNKNOWN: made more than 10 min ago, or not at all
+	GetArchivePart(context.Context, *GetArchivePartRequest) (*GetArchivePartResponse, error)
 	// ComposeAgent packs skills, tools and prompts into an RVF container. It makes
 	// no agent and gives no right. Errors:
 	//
@@ -683,6 +706,9 @@ func (UnimplementedAgentServiceServer) ListFiles(context.Context, *ListFilesRequ
 }
 func (UnimplementedAgentServiceServer) ExportAgent(context.Context, *ExportAgentRequest) (*ExportAgentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ExportAgent not implemented")
+}
+func (UnimplementedAgentServiceServer) GetArchivePart(context.Context, *GetArchivePartRequest) (*GetArchivePartResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetArchivePart not implemented")
 }
 func (UnimplementedAgentServiceServer) ComposeAgent(context.Context, *ComposeAgentRequest) (*ComposeAgentResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ComposeAgent not implemented")
@@ -868,6 +894,24 @@ func _AgentService_ExportAgent_Handler(srv interface{}, ctx context.Context, dec
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AgentServiceServer).ExportAgent(ctx, req.(*ExportAgentRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AgentService_GetArchivePart_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetArchivePartRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AgentServiceServer).GetArchivePart(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AgentService_GetArchivePart_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AgentServiceServer).GetArchivePart(ctx, req.(*GetArchivePartRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -1190,6 +1234,10 @@ var AgentService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ExportAgent",
 			Handler:    _AgentService_ExportAgent_Handler,
+		},
+		{
+			MethodName: "GetArchivePart",
+			Handler:    _AgentService_GetArchivePart_Handler,
 		},
 		{
 			MethodName: "ComposeAgent",

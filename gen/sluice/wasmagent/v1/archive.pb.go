@@ -488,6 +488,116 @@ func (x *ArchivePart) GetPublicKeyBase64() []byte {
 	return nil
 }
 
+// GetArchivePartRequest names a part of an archive.
+type GetArchivePartRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The agent that was exported.
+	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
+	// The archive by its digest, hex, 64 characters.
+	ArchiveDigest string `protobuf:"bytes,2,opt,name=archive_digest,json=archiveDigest,proto3" json:"archive_digest,omitempty"`
+	// Where the part starts in bytes: 0 to 67,108,864.
+	Offset        int32 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetArchivePartRequest) Reset() {
+	*x = GetArchivePartRequest{}
+	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetArchivePartRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetArchivePartRequest) ProtoMessage() {}
+
+func (x *GetArchivePartRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetArchivePartRequest.ProtoReflect.Descriptor instead.
+func (*GetArchivePartRequest) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *GetArchivePartRequest) GetAgentId() string {
+	if x != nil {
+		return x.AgentId
+	}
+	return ""
+}
+
+func (x *GetArchivePartRequest) GetArchiveDigest() string {
+	if x != nil {
+		return x.ArchiveDigest
+	}
+	return ""
+}
+
+func (x *GetArchivePartRequest) GetOffset() int32 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+// GetArchivePartResponse has a part of an archive.
+type GetArchivePartResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The part.
+	Archive       *ArchivePart `protobuf:"bytes,1,opt,name=archive,proto3" json:"archive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetArchivePartResponse) Reset() {
+	*x = GetArchivePartResponse{}
+	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetArchivePartResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetArchivePartResponse) ProtoMessage() {}
+
+func (x *GetArchivePartResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetArchivePartResponse.ProtoReflect.Descriptor instead.
+func (*GetArchivePartResponse) Descriptor() ([]byte, []int) {
+	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *GetArchivePartResponse) GetArchive() *ArchivePart {
+	if x != nil {
+		return x.Archive
+	}
+	return nil
+}
+
 // ImportAgentRequest is a part of an archive. The parts of one archive are sent
 // in order by one principal, each within 10 min of the one before. A part that is
 // stored already may be sent again. The last part makes the agent; sent again by
@@ -508,7 +618,7 @@ type ImportAgentRequest struct {
 
 func (x *ImportAgentRequest) Reset() {
 	*x = ImportAgentRequest{}
-	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[4]
+	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -520,7 +630,7 @@ func (x *ImportAgentRequest) String() string {
 func (*ImportAgentRequest) ProtoMessage() {}
 
 func (x *ImportAgentRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[4]
+	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -533,7 +643,7 @@ func (x *ImportAgentRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportAgentRequest.ProtoReflect.Descriptor instead.
 func (*ImportAgentRequest) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{4}
+	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ImportAgentRequest) GetArchiveDigest() string {
@@ -580,7 +690,7 @@ type ImportAgentResponse struct {
 
 func (x *ImportAgentResponse) Reset() {
 	*x = ImportAgentResponse{}
-	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[5]
+	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -592,7 +702,7 @@ func (x *ImportAgentResponse) String() string {
 func (*ImportAgentResponse) ProtoMessage() {}
 
 func (x *ImportAgentResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[5]
+	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -605,7 +715,7 @@ func (x *ImportAgentResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportAgentResponse.ProtoReflect.Descriptor instead.
 func (*ImportAgentResponse) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{5}
+	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ImportAgentResponse) GetAgent() *Agent {
@@ -653,7 +763,7 @@ type ArchivedAgent struct {
 
 func (x *ArchivedAgent) Reset() {
 	*x = ArchivedAgent{}
-	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[6]
+	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -665,7 +775,7 @@ func (x *ArchivedAgent) String() string {
 func (*ArchivedAgent) ProtoMessage() {}
 
 func (x *ArchivedAgent) ProtoReflect() protoreflect.Message {
-	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[6]
+	mi := &file_sluice_wasmagent_v1_archive_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -678,7 +788,7 @@ func (x *ArchivedAgent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchivedAgent.ProtoReflect.Descriptor instead.
 func (*ArchivedAgent) Descriptor() ([]byte, []int) {
-	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{6}
+	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ArchivedAgent) GetFormatVersion() int32 {
@@ -776,7 +886,13 @@ const file_sluice_wasmagent_v1_archive_proto_rawDesc = "" +
 	"\vnext_offset\x18\x05 \x01(\x05R\n" +
 	"nextOffset\x12\x15\n" +
 	"\x06key_id\x18\x06 \x01(\tR\x05keyId\x12*\n" +
-	"\x11public_key_base64\x18\a \x01(\fR\x0fpublicKeyBase64\"\xda\x01\n" +
+	"\x11public_key_base64\x18\a \x01(\fR\x0fpublicKeyBase64\"\xc1\x02\n" +
+	"\x15GetArchivePartRequest\x12M\n" +
+	"\bagent_id\x18\x01 \x01(\tB2\xbaH\x1c\xc8\x01\x01r\x172\x15^[A-Za-z0-9_-]{1,64}$\xfa\xf9\x18\x0fThe agent's id.R\aagentId\x12o\n" +
+	"\x0earchive_digest\x18\x02 \x01(\tBH\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{64}$\xfa\xf9\x18,The archive's digest, as the export says it.R\rarchiveDigest\x12h\n" +
+	"\x06offset\x18\x03 \x01(\x05BP\xbaH\t\x1a\a\x18\x80\x80\x80 (\x00\xfa\xf9\x18@Where the part starts, as nextOffset of the part before says it.R\x06offset\"T\n" +
+	"\x16GetArchivePartResponse\x12:\n" +
+	"\aarchive\x18\x01 \x01(\v2 .sluice.wasmagent.v1.ArchivePartR\aarchive\"\xda\x01\n" +
 	"\x12ImportAgentRequest\x12?\n" +
 	"\x0earchive_digest\x18\x01 \x01(\tB\x18\xbaH\x15\xc8\x01\x01r\x102\x0e^[0-9a-f]{64}$R\rarchiveDigest\x12.\n" +
 	"\n" +
@@ -818,49 +934,52 @@ func file_sluice_wasmagent_v1_archive_proto_rawDescGZIP() []byte {
 }
 
 var file_sluice_wasmagent_v1_archive_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_sluice_wasmagent_v1_archive_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_sluice_wasmagent_v1_archive_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_sluice_wasmagent_v1_archive_proto_goTypes = []any{
-	(ExportDepth)(0),              // 0: sluice.wasmagent.v1.ExportDepth
-	(*ExportAgentRequest)(nil),    // 1: sluice.wasmagent.v1.ExportAgentRequest
-	(*ExportAgentResponse)(nil),   // 2: sluice.wasmagent.v1.ExportAgentResponse
-	(*ExportedState)(nil),         // 3: sluice.wasmagent.v1.ExportedState
-	(*ArchivePart)(nil),           // 4: sluice.wasmagent.v1.ArchivePart
-	(*ImportAgentRequest)(nil),    // 5: sluice.wasmagent.v1.ImportAgentRequest
-	(*ImportAgentResponse)(nil),   // 6: sluice.wasmagent.v1.ImportAgentResponse
-	(*ArchivedAgent)(nil),         // 7: sluice.wasmagent.v1.ArchivedAgent
-	(*Conversation)(nil),          // 8: sluice.wasmagent.v1.Conversation
-	(SandboxTool)(0),              // 9: sluice.wasmagent.v1.SandboxTool
-	(*Todo)(nil),                  // 10: sluice.wasmagent.v1.Todo
-	(*Agent)(nil),                 // 11: sluice.wasmagent.v1.Agent
-	(*Manifest)(nil),              // 12: sluice.wasmagent.v1.Manifest
-	(*RightsGrant)(nil),           // 13: sluice.wasmagent.v1.RightsGrant
-	(*Limits)(nil),                // 14: sluice.wasmagent.v1.Limits
-	(*Usage)(nil),                 // 15: sluice.wasmagent.v1.Usage
-	(*AgentFile)(nil),             // 16: sluice.wasmagent.v1.AgentFile
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(ExportDepth)(0),               // 0: sluice.wasmagent.v1.ExportDepth
+	(*ExportAgentRequest)(nil),     // 1: sluice.wasmagent.v1.ExportAgentRequest
+	(*ExportAgentResponse)(nil),    // 2: sluice.wasmagent.v1.ExportAgentResponse
+	(*ExportedState)(nil),          // 3: sluice.wasmagent.v1.ExportedState
+	(*ArchivePart)(nil),            // 4: sluice.wasmagent.v1.ArchivePart
+	(*GetArchivePartRequest)(nil),  // 5: sluice.wasmagent.v1.GetArchivePartRequest
+	(*GetArchivePartResponse)(nil), // 6: sluice.wasmagent.v1.GetArchivePartResponse
+	(*ImportAgentRequest)(nil),     // 7: sluice.wasmagent.v1.ImportAgentRequest
+	(*ImportAgentResponse)(nil),    // 8: sluice.wasmagent.v1.ImportAgentResponse
+	(*ArchivedAgent)(nil),          // 9: sluice.wasmagent.v1.ArchivedAgent
+	(*Conversation)(nil),           // 10: sluice.wasmagent.v1.Conversation
+	(SandboxTool)(0),               // 11: sluice.wasmagent.v1.SandboxTool
+	(*Todo)(nil),                   // 12: sluice.wasmagent.v1.Todo
+	(*Agent)(nil),                  // 13: sluice.wasmagent.v1.Agent
+	(*Manifest)(nil),               // 14: sluice.wasmagent.v1.Manifest
+	(*RightsGrant)(nil),            // 15: sluice.wasmagent.v1.RightsGrant
+	(*Limits)(nil),                 // 16: sluice.wasmagent.v1.Limits
+	(*Usage)(nil),                  // 17: sluice.wasmagent.v1.Usage
+	(*AgentFile)(nil),              // 18: sluice.wasmagent.v1.AgentFile
+	(*timestamppb.Timestamp)(nil),  // 19: google.protobuf.Timestamp
 }
 var file_sluice_wasmagent_v1_archive_proto_depIdxs = []int32{
 	0,  // 0: sluice.wasmagent.v1.ExportAgentRequest.depth:type_name -> sluice.wasmagent.v1.ExportDepth
-	8,  // 1: sluice.wasmagent.v1.ExportAgentResponse.agent_state:type_name -> sluice.wasmagent.v1.Conversation
-	9,  // 2: sluice.wasmagent.v1.ExportAgentResponse.tools:type_name -> sluice.wasmagent.v1.SandboxTool
-	10, // 3: sluice.wasmagent.v1.ExportAgentResponse.todos:type_name -> sluice.wasmagent.v1.Todo
-	11, // 4: sluice.wasmagent.v1.ExportAgentResponse.info:type_name -> sluice.wasmagent.v1.Agent
+	10, // 1: sluice.wasmagent.v1.ExportAgentResponse.agent_state:type_name -> sluice.wasmagent.v1.Conversation
+	11, // 2: sluice.wasmagent.v1.ExportAgentResponse.tools:type_name -> sluice.wasmagent.v1.SandboxTool
+	12, // 3: sluice.wasmagent.v1.ExportAgentResponse.todos:type_name -> sluice.wasmagent.v1.Todo
+	13, // 4: sluice.wasmagent.v1.ExportAgentResponse.info:type_name -> sluice.wasmagent.v1.Agent
 	3,  // 5: sluice.wasmagent.v1.ExportAgentResponse.detail:type_name -> sluice.wasmagent.v1.ExportedState
 	4,  // 6: sluice.wasmagent.v1.ExportAgentResponse.archive:type_name -> sluice.wasmagent.v1.ArchivePart
-	12, // 7: sluice.wasmagent.v1.ExportedState.manifest:type_name -> sluice.wasmagent.v1.Manifest
-	13, // 8: sluice.wasmagent.v1.ExportedState.grants:type_name -> sluice.wasmagent.v1.RightsGrant
-	14, // 9: sluice.wasmagent.v1.ExportedState.limits:type_name -> sluice.wasmagent.v1.Limits
-	15, // 10: sluice.wasmagent.v1.ExportedState.usage:type_name -> sluice.wasmagent.v1.Usage
-	16, // 11: sluice.wasmagent.v1.ExportedState.files:type_name -> sluice.wasmagent.v1.AgentFile
-	11, // 12: sluice.wasmagent.v1.ImportAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
-	11, // 13: sluice.wasmagent.v1.ArchivedAgent.agent:type_name -> sluice.wasmagent.v1.Agent
-	3,  // 14: sluice.wasmagent.v1.ArchivedAgent.detail:type_name -> sluice.wasmagent.v1.ExportedState
-	17, // 15: sluice.wasmagent.v1.ArchivedAgent.origin:type_name -> google.protobuf.Timestamp
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	14, // 7: sluice.wasmagent.v1.ExportedState.manifest:type_name -> sluice.wasmagent.v1.Manifest
+	15, // 8: sluice.wasmagent.v1.ExportedState.grants:type_name -> sluice.wasmagent.v1.RightsGrant
+	16, // 9: sluice.wasmagent.v1.ExportedState.limits:type_name -> sluice.wasmagent.v1.Limits
+	17, // 10: sluice.wasmagent.v1.ExportedState.usage:type_name -> sluice.wasmagent.v1.Usage
+	18, // 11: sluice.wasmagent.v1.ExportedState.files:type_name -> sluice.wasmagent.v1.AgentFile
+	4,  // 12: sluice.wasmagent.v1.GetArchivePartResponse.archive:type_name -> sluice.wasmagent.v1.ArchivePart
+	13, // 13: sluice.wasmagent.v1.ImportAgentResponse.agent:type_name -> sluice.wasmagent.v1.Agent
+	13, // 14: sluice.wasmagent.v1.ArchivedAgent.agent:type_name -> sluice.wasmagent.v1.Agent
+	3,  // 15: sluice.wasmagent.v1.ArchivedAgent.detail:type_name -> sluice.wasmagent.v1.ExportedState
+	19, // 16: sluice.wasmagent.v1.ArchivedAgent.origin:type_name -> google.protobuf.Timestamp
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_sluice_wasmagent_v1_archive_proto_init() }
@@ -878,7 +997,7 @@ func file_sluice_wasmagent_v1_archive_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sluice_wasmagent_v1_archive_proto_rawDesc), len(file_sluice_wasmagent_v1_archive_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   7,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
