@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -91,7 +92,7 @@ func TestI6TheOwnersLimitHolds_ForAgentsWithoutAChain(t *testing.T) {
 		for {
 			resp, err := stream.Recv()
 			if err != nil {
-				if err != io.EOF && !strings.Contains(err.Error(), "RATE_LIMITED") && !strings.Contains(err.Error(), "rate_limited") {
+				if !errors.Is(err, io.EOF) && !strings.Contains(err.Error(), "RATE_LIMITED") && !strings.Contains(err.Error(), "rate_limited") {
 					t.Errorf("an agent answers %v", err)
 				}
 				break

@@ -59,13 +59,13 @@ func (m *mesh) start(t *testing.T) {
 // restart kills the mesh, and starts it with other servers.
 func (m *mesh) restart(t *testing.T, servers string) {
 	t.Helper()
-	m.Process.Kill()
-	text, err := os.ReadFile(m.Stack.Config)
+	m.Kill()
+	text, err := os.ReadFile(m.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
 	head, _, _ := strings.Cut(string(text), "servers:\n")
-	if err := os.WriteFile(m.Stack.Config, []byte(head+"servers:\n"+strings.ReplaceAll(servers, "REGISTRY", m.registry.url)+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(m.Config, []byte(head+"servers:\n"+strings.ReplaceAll(servers, "REGISTRY", m.registry.url)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	m.start(t)
@@ -74,7 +74,7 @@ func (m *mesh) restart(t *testing.T, servers string) {
 func (m *mesh) call(t *testing.T, token, server string) stack.Ran {
 	t.Helper()
 	return stack.Run(t, stack.Command{
-		Args: []string{"call", server, "look", "--config", m.Stack.Config, "--addr", m.Process.GRPC},
+		Args: []string{"call", server, "look", "--config", m.Config, "--addr", m.GRPC},
 		Env:  []string{"SLUICE_TOKEN=" + token, "SLUICE_URL=" + m.Process.URL, "CAUSE_SECRET=" + secret},
 	})
 }
@@ -85,7 +85,7 @@ func (m *mesh) look(t *testing.T, token, server string) (got looked) {
 	_, text, _ := strings.Cut(ran.Stdout, "got:")
 	text, _, ok := strings.Cut(text, ":end")
 	if !ok {
-		t.Fatalf("%s answers %+v\n%s", server, ran, m.Process.Stderr())
+		t.Fatalf("%s answers %+v\n%s", server, ran, m.Stderr())
 	}
 	if err := json.Unmarshal([]byte(text), &got); err != nil {
 		t.Fatalf("%v: %s", err, text)
@@ -97,14 +97,14 @@ func (m *mesh) look(t *testing.T, token, server string) (got looked) {
 func (m *mesh) operator(t *testing.T, args ...string) stack.Ran {
 	t.Helper()
 	return stack.Run(t, stack.Command{
-		Args: append(args, "--config", m.Stack.Config, "--addr", m.Process.GRPC),
+		Args: append(args, "--config", m.Config, "--addr", m.GRPC),
 		Env:  []string{"SLUICE_TOKEN=" + stack.OperatorToken, "SLUICE_AGENT_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + m.Process.URL, "CAUSE_SECRET=" + secret},
 	})
 }
 
 // installed returns the folders of a server's packages.
 func (m *mesh) installed(server string) []string {
-	names, _ := filepath.Glob(filepath.Join(m.Stack.Dir, "data/gateway/programs", server, "*"))
+	names, _ := filepath.Glob(filepath.Join(m.Dir, "data/gateway/programs", server, "*"))
 	return names
 }
 
@@ -122,12 +122,12 @@ func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
 	r := startRegistry(t)
 	r.publish(t, "@acme/server", "1.0.0", acme, map[string]string{"cli.js": server, "install.js": installScript})
 	m := write(t, r, servers)
-	text, err := os.ReadFile(m.Stack.Config)
+	text, err := os.ReadFile(m.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := filepath.Join(m.Stack.Dir, "data/gateway/programs/two")
-	if err := os.WriteFile(m.Stack.Config, []byte(strings.Replace(string(text), "OTHERDIR", other, 1)), 0o600); err != nil {
+	other := filepath.Join(m.Dir, "data/gateway/programs/two")
+	if err := os.WriteFile(m.Config, []byte(strings.Replace(string(text), "OTHERDIR", other, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	m.start(t)
@@ -143,7 +143,7 @@ func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
 	if first.Pid == got[1].Pid && first.Cwd == got[1].Cwd || first.Program != got[1].Program {
 		t.Errorf("the processes of two principals run %+v and %+v", first, got[1])
 	}
-	if !strings.HasPrefix(first.Program, filepath.Join(m.Stack.Dir, "data/gateway/programs/one")+"/") || !slices.Equal(first.Args, []string{"--flag", "value"}) || first.Key == "" {
+	if !strings.HasPrefix(first.Program, filepath.Join(m.Dir, "data/gateway/programs/one")+"/") || !slices.Equal(first.Args, []string{"--flag", "value"}) || first.Key == "" {
 		t.Errorf("it runs as %+v", first)
 	}
 	if n := len(m.installed("one")); n != 1 {
@@ -228,8 +228,8 @@ func TestNpx_FailedInstallationIsNamed(t *testing.T) {
 			t.Errorf("doctor does not say %q: %s", want, doctor.Stdout)
 		}
 	}
-	if n := strings.Count(m.Process.Stderr(), "package not installed; calls to the server are refused"); n < 4 || n > 12 {
-		t.Errorf("the log says %d times that a package was not installed:\n%s", n, m.Process.Stderr())
+	if n := strings.Count(m.Stderr(), "package not installed; calls to the server are refused"); n < 4 || n > 12 {
+		t.Errorf("the log says %d times that a package was not installed:\n%s", n, m.Stderr())
 	}
 }
 
@@ -251,7 +251,7 @@ func TestX21Npx_CutOffInstallationIsMadeAgain(t *testing.T) {
 	if len(cut) != 1 || !strings.HasPrefix(filepath.Base(cut[0]), "new-") {
 		t.Fatalf("while it is installed there are %s", cut)
 	}
-	m.Process.Kill()
+	m.Kill()
 	release()
 	m.restart(t, strings.Replace(entry, ", timeout: 2s", "", 1))
 	if got := m.look(t, stack.AgentToken, "one"); got.Version != "1.0.0" || got.Install == nil {
@@ -274,7 +274,7 @@ func TestNpx_UnusedFolderGoes(t *testing.T) {
 	before := m.look(t, stack.AgentToken, "one").Program
 	age := func() {
 		t.Helper()
-		marks, _ := filepath.Glob(filepath.Join(m.Stack.Dir, "data/gateway/programs/one/*/unused"))
+		marks, _ := filepath.Glob(filepath.Join(m.Dir, "data/gateway/programs/one/*/unused"))
 		if len(marks) != 1 {
 			t.Fatalf("it is not noted that the folder is unused: %s", m.installed("one"))
 		}
@@ -295,7 +295,7 @@ func TestNpx_UnusedFolderGoes(t *testing.T) {
 	}
 	age()
 	m.restart(t, none)
-	if left, err := os.ReadDir(filepath.Join(m.Stack.Dir, "data/gateway/programs")); err != nil || len(left) != 0 {
+	if left, err := os.ReadDir(filepath.Join(m.Dir, "data/gateway/programs")); err != nil || len(left) != 0 {
 		t.Errorf("left: %s, %v", left, err)
 	}
 	if n := r.fetches("@acme/server", "1.0.0"); n != 1 {
@@ -336,7 +336,7 @@ func TestNpx_VersionThatFloatsIsRenewed(t *testing.T) {
 	if got := m.look(t, stack.AgentToken, "one").Version; got != "1.0.0" {
 		t.Errorf("without the registry it is version %s", got)
 	}
-	if log := m.Process.Stderr(); !strings.Contains(log, "no newer version of the package was installed; the server goes on with the older one") {
+	if log := m.Stderr(); !strings.Contains(log, "no newer version of the package was installed; the server goes on with the older one") {
 		t.Errorf("the log does not say so:\n%s", log)
 	}
 	r.goAway(false)
@@ -375,7 +375,7 @@ func TestNpx_OtherFormsRunAsBefore(t *testing.T) {
 	if strings.Contains(checked.Stdout, "servers.chosen") {
 		t.Errorf("config check says of a chosen setting: %s", checked.Stdout)
 	}
-	if _, err := os.Stat(filepath.Join(m.Stack.Dir, "data/gateway/programs")); !os.IsNotExist(err) {
+	if _, err := os.Stat(filepath.Join(m.Dir, "data/gateway/programs")); !os.IsNotExist(err) {
 		t.Errorf("packages were installed: %v", err)
 	}
 }

@@ -135,12 +135,19 @@ func (f Folder) Begin() (*Attempt, error) {
 	return a, nil
 }
 
-// Work is the folder that the installation may write to; the others are in it: Project, where npm installs the package,
-// and Home, Cache and Temporary, which go when it has ended.
-func (a *Attempt) Work() string      { return filepath.Join(a.dir, work) }
-func (a *Attempt) Project() string   { return filepath.Join(a.Work(), project) }
-func (a *Attempt) Home() string      { return filepath.Join(a.Work(), "home") }
-func (a *Attempt) Cache() string     { return filepath.Join(a.Work(), "cache") }
+// Work is the folder that the installation may write to. The other folders are in it.
+func (a *Attempt) Work() string { return filepath.Join(a.dir, work) }
+
+// Project is where npm installs the package.
+func (a *Attempt) Project() string { return filepath.Join(a.Work(), project) }
+
+// Home is the HOME of npm. It is removed when the installation has ended, as Cache and Temporary are.
+func (a *Attempt) Home() string { return filepath.Join(a.Work(), "home") }
+
+// Cache is npm's cache.
+func (a *Attempt) Cache() string { return filepath.Join(a.Work(), "cache") }
+
+// Temporary is the TMPDIR of npm.
 func (a *Attempt) Temporary() string { return filepath.Join(a.Work(), "tmp") }
 
 // Commit makes it the newest installation of what a digest names. What npm has installed is not trusted: no link leads

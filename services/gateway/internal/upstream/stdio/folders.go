@@ -65,7 +65,7 @@ func (s *transport) sweep(now time.Time) {
 		}
 		ended, err := s.putAside(dir, now)
 		if err != nil {
-			s.log.Warn("the private folder of an agent can't be removed; it is tried again", "folder", dir, "error", err)
+			s.log.WarnContext(s.closing, "the private folder of an agent can't be removed; it is tried again", "folder", dir, "error", err)
 		}
 		if ended != "" {
 			s.removeFolder(ended)
@@ -102,10 +102,10 @@ func (s *transport) removeFolder(dir string) {
 		return nil // what can't be removed is told below
 	})
 	if err := os.RemoveAll(dir); err != nil {
-		s.log.Warn("the private folder of an agent can't be removed; it is tried again", "folder", dir, "error", err)
+		s.log.WarnContext(s.closing, "the private folder of an agent can't be removed; it is tried again", "folder", dir, "error", err)
 		return
 	}
-	s.log.Info("the private folder of an agent was removed, because no process had used it for 30 days", "folder", strings.TrimSuffix(filepath.Base(dir), endedFolder))
+	s.log.InfoContext(s.closing, "the private folder of an agent was removed, because no process had used it for 30 days", "folder", strings.TrimSuffix(filepath.Base(dir), endedFolder))
 }
 
 // isAgent reports whether a principal is an agent of the mesh.

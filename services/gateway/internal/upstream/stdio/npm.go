@@ -127,7 +127,7 @@ type npmRun struct {
 }
 
 func (r *npmRun) run(ctx context.Context) error {
-	go r.listen()
+	go r.listen(ctx)
 	go func() {
 		awaitExit(r.os)
 		close(r.exited)
@@ -186,7 +186,7 @@ func (r *npmRun) checkLimits() error {
 }
 
 // listen reads what npm writes.
-func (r *npmRun) listen() {
+func (r *npmRun) listen(ctx context.Context) {
 	defer close(r.heard)
 	from := bufio.NewReaderSize(r.output, stderrRead)
 	quota := rate{max: stderrRate, per: time.Second}
@@ -197,7 +197,7 @@ func (r *npmRun) listen() {
 			r.spoken.add(text)
 			r.note(text)
 			if quota.allow(time.Now(), 1) {
-				r.server.log.DebugContext(context.Background(), "npm wrote", "line", text)
+				r.server.log.DebugContext(ctx, "npm wrote", "line", text)
 			}
 		}
 		if err != nil {
