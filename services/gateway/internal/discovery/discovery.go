@@ -180,6 +180,28 @@ func (s *Server) Untold() error {
 	return nil
 }
 
+// Retry asks a server again of which nothing was found, before it would be asked again otherwise, because the server has
+// just answered a session. It waits for the answer. A server is not asked within 250 ms of a failure: Retry waits.
+func (s *Server) Retry(ctx context.Context) {
+	s.mu.Lock()
+	failed, again := s.failed, s.found == nil && s.err != nil
+	s.mu.Unlock()
+	if !again {
+		return
+	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(untoldFor - time.Since(failed)):
+	}
+	s.mu.Lock()
+	if s.err != nil && s.failed.Equal(failed) { // of many who wait one has it asked again
+		s.err = nil
+	}
+	s.mu.Unlock()
+	_, _ = s.Found(ctx, Fresh) // what comes of it is kept
+}
+
 // Mirrors are which arguments of a tool a call's head says too, as the server told last.
 func (s *Server) Mirrors(tool string) []mirror.Binding {
 	if found := s.Last(); found != nil {

@@ -212,3 +212,33 @@ func TestServerInDoubtIsAskedAgainOnceWhatWasFoundIsOld(t *testing.T) {
 		}
 	})
 }
+
+// A server that answers a session is asked again though its list could not be read a moment ago, once for all who wait.
+func TestRetryAsksAServerAgainThatCouldNotBeAsked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &web{speaks: []string{"2025-11-25"}, broken: true}
+		view := viewOf(t, s, "")
+		view.Retry(t.Context()) // nothing was asked yet
+		if _, err := view.Found(t.Context(), discovery.Fresh); err == nil {
+			t.Fatal("its list is read")
+		}
+		s.broken, s.asked = false, nil
+		began := time.Now()
+		for range 5 {
+			go view.Retry(t.Context())
+		}
+		time.Sleep(time.Second)
+		found := view.Last()
+		if found == nil || len(s.asked) != 2 {
+			t.Fatalf("found is %v, and it was asked %q", found, s.asked)
+		}
+		if took := found.At.Sub(began); took != 250*time.Millisecond {
+			t.Errorf("it was asked after %v", took)
+		}
+		view.Retry(t.Context())
+		if len(s.asked) != 2 {
+			t.Errorf("a server that is known was asked %q", s.asked)
+		}
+	})
+}

@@ -1,0 +1,40 @@
+package edge_test
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"testing/synctest"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// The gateway could not list a server itself a moment ago, and the server lists its tools to a session: then the gateway
+// lists it again before the session is answered, because only a whole list is accepted at first use.
+func TestFirstUse_GatewayListsAServerAgainThatAnswersASession(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		there := switched(w)
+		got := w.do("POST", "/mcp/files", initialize, nil)
+		h := http.Header{"Mcp-Session-Id": got.header["Mcp-Session-Id"]}
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"tools":[{"name":"safe"}]}`), nil
+		}
+		w.do("POST", "/mcp/files", list, h)
+		if n := len(w.known.Reports()); n != 1 {
+			t.Fatalf("the catalogue was told %d lists, want that of the session", n)
+		}
+		there.Store(true)
+		w.do("POST", "/mcp/files", list, h)
+		whole := 0
+		for _, report := range w.known.Reports() {
+			if report.Head.GetWhole() {
+				whole++
+			}
+		}
+		if whole != 1 {
+			t.Errorf("the catalogue was told %d whole lists, want one", whole)
+		}
+	})
+}
