@@ -30,10 +30,12 @@ import (
 const (
 	// Fresh is how long what was found counts.
 	Fresh = 5 * time.Minute
-	// failedFor is how long a server that could not be asked is not asked again, and untoldFor how long one whose list
-	// the catalogue did not take, which is no fault of the server.
-	failedFor = 5 * time.Second
-	untoldFor = 250 * time.Millisecond
+	// firstPause is how long a server that could not be asked is not asked again. It doubles with each failure in a row,
+	// up to longestPause.
+	firstPause   = 250 * time.Millisecond
+	longestPause = 5 * time.Second
+	// insists is for how many failures in a row [Server.Insist] waits.
+	insists = 2
 	// closeTimeout bounds ending the session.
 	closeTimeout = 5 * time.Second
 	// maxPages and maxTools bound what is read of a list, and MaxMessage of upstream
@@ -123,10 +125,12 @@ type Server struct {
 	// changes is how often its list was another than before.
 	changes int
 	// again says that the server will be asked again soon (Doubt).
-	again  bool
-	err    error // why it was not found at failed
-	failed time.Time
-	asking chan struct{} // closed when who asks now has an answer; nil where nobody does
+	again bool
+	// failures is how often in a row it was not found.
+	failures int
+	err      error // why it was not found at failed
+	failed   time.Time
+	asking   chan struct{} // closed when who asks now has an answer; nil where nobody does
 }
 
 // New returns a view of a server of which nothing is known yet.
@@ -180,26 +184,27 @@ func (s *Server) Untold() error {
 	return nil
 }
 
-// Retry asks a server again of which nothing was found, before it would be asked again otherwise, because the server has
-// just answered a session. It waits for the answer. A server is not asked within 250 ms of a failure: Retry waits.
-func (s *Server) Retry(ctx context.Context) {
-	s.mu.Lock()
-	failed, again := s.failed, s.found == nil && s.err != nil
-	s.mu.Unlock()
-	if !again {
-		return
+// Insist is [Server.Found] for a session that the server has just answered: if the server could not be asked a moment
+// ago, Insist waits until it is asked again, at most twice in a row of failures. It returns nil if nothing was found.
+func (s *Server) Insist(ctx context.Context) *Found {
+	for {
+		found, err := s.Found(ctx, Fresh)
+		if err == nil {
+			return found
+		}
+		s.mu.Lock()
+		wait := time.Until(s.failed.Add(s.pause()))
+		over := s.failures > insists || s.givesUp()
+		s.mu.Unlock()
+		if over || ctx.Err() != nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait + time.Millisecond):
+		}
 	}
-	select {
-	case <-ctx.Done():
-		return
-	case <-time.After(untoldFor - time.Since(failed)):
-	}
-	s.mu.Lock()
-	if s.err != nil && s.failed.Equal(failed) { // of many who wait one has it asked again
-		s.err = nil
-	}
-	s.mu.Unlock()
-	_, _ = s.Found(ctx, Fresh) // what comes of it is kept
 }
 
 // Mirrors are which arguments of a tool a call's head says too, as the server told last.
@@ -214,7 +219,7 @@ func (s *Server) Mirrors(tool string) []mirror.Binding {
 func (s *Server) Renew(age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.asking != nil || s.found != nil && time.Since(s.found.At) <= age || s.err != nil && time.Since(s.failed) <= s.pause() {
+	if s.asking != nil || s.found != nil && time.Since(s.found.At) <= age || time.Since(s.failed) <= s.pause() {
 		return
 	}
 	s.asking = make(chan struct{})
@@ -253,7 +258,7 @@ func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 		case s.found != nil && time.Since(s.found.At) <= age:
 			defer s.mu.Unlock()
 			return s.found, nil
-		case s.err != nil && time.Since(s.failed) <= s.pause():
+		case time.Since(s.failed) <= s.pause():
 			defer s.mu.Unlock()
 			return nil, s.err
 		case s.asking == nil:
@@ -271,12 +276,22 @@ func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 	}
 }
 
-// pause is how long the server is not asked again after the last failure. The lock is held.
+// pause is how long the server is not asked again after the last failure; 0 after none. The lock is held.
 func (s *Server) pause() time.Duration {
-	if errors.Is(s.err, catalogue.ErrAway) {
-		return untoldFor
+	switch {
+	case s.err == nil:
+		return 0
+	case s.givesUp():
+		return longestPause
+	default:
+		return min(firstPause<<min(s.failures-1, 10), longestPause)
 	}
-	return failedFor
+}
+
+// givesUp reports whether to ask the server again soon would cost its callers more, or change nothing: it left the
+// question unanswered, or it does not speak the revision. The lock is held.
+func (s *Server) givesUp() bool {
+	return errors.Is(s.err, upstream.ErrTimeout) || errors.Is(s.err, upstream.ErrRevision)
 }
 
 // ask asks the server, whoever of those that wait is still there then.
@@ -300,9 +315,10 @@ func (s *Server) tell(found *Found, err error) {
 			s.changes++
 			defer s.deps.Changed()
 		}
-		s.found = found
+		s.found, s.failures = found, 0
 	} else {
 		s.failed = time.Now()
+		s.failures++
 	}
 	if errors.Is(err, upstream.ErrRevision) {
 		s.greeted, s.found = false, nil // it may have been put back

@@ -31,6 +31,7 @@ type web struct {
 
 	speaks []string
 	broken bool // its list
+	hangs  bool // when it is asked for its list
 	asked  []string
 }
 
@@ -57,7 +58,11 @@ func (s *web) Open(_ context.Context, _ principal.Key, r upstream.Request) (upst
 
 type webConn struct{ *web }
 
-func (c webConn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+func (c webConn) Request(ctx context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+	if c.hangs {
+		<-ctx.Done()
+		return upstream.Answer{}, upstream.ErrTimeout
+	}
 	if c.broken {
 		return upstream.Answer{}, upstream.ErrNoAnswer
 	}
@@ -213,32 +218,50 @@ func TestServerInDoubtIsAskedAgainOnceWhatWasFoundIsOld(t *testing.T) {
 	})
 }
 
-// A server that answers a session is asked again though its list could not be read a moment ago, once for all who wait.
-func TestRetryAsksAServerAgainThatCouldNotBeAsked(t *testing.T) {
+// A server that answers a session is asked again though its list could not be read a moment ago: once for all who wait,
+// and not for ever.
+func TestInsistAsksAServerAgainThatCouldNotBeAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &web{speaks: []string{"2025-11-25"}, broken: true}
 		view := viewOf(t, s, "")
-		view.Retry(t.Context()) // nothing was asked yet
+		began := time.Now()
+		if found := view.Insist(t.Context()); found != nil || time.Since(began).Round(10*time.Millisecond) != 750*time.Millisecond {
+			t.Errorf("a server whose list is broken: %v after %v", found, time.Since(began))
+		}
+		if n := len(s.asked); n != 3 {
+			t.Errorf("it was asked %q", s.asked)
+		}
+		began = time.Now()
+		if found := view.Insist(t.Context()); found != nil || time.Since(began) != 0 {
+			t.Errorf("a list that is broken for longer is waited for: %v", time.Since(began))
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		s := &web{speaks: []string{"2025-11-25"}, broken: true}
+		view := viewOf(t, s, "")
 		if _, err := view.Found(t.Context(), discovery.Fresh); err == nil {
-			t.Fatal("its list is read")
+			t.Fatal("the list is read")
 		}
 		s.broken, s.asked = false, nil
-		began := time.Now()
 		for range 5 {
-			go view.Retry(t.Context())
+			go view.Insist(t.Context())
 		}
 		time.Sleep(time.Second)
-		found := view.Last()
-		if found == nil || len(s.asked) != 2 {
-			t.Fatalf("found is %v, and it was asked %q", found, s.asked)
+		if view.Last() == nil || len(s.asked) != 2 {
+			t.Errorf("found is %v, and it was asked %q", view.Last(), s.asked)
 		}
-		if took := found.At.Sub(began); took != 250*time.Millisecond {
-			t.Errorf("it was asked after %v", took)
-		}
-		view.Retry(t.Context())
-		if len(s.asked) != 2 {
-			t.Errorf("a server that is known was asked %q", s.asked)
+	})
+}
+
+// A server that leaves a question unanswered is not asked again soon, because its callers waited for that answer.
+func TestInsistDoesNotWaitForAServerThatHangs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		view := viewOf(t, &web{speaks: []string{"2025-11-25"}, hangs: true}, "")
+		began := time.Now()
+		if found := view.Insist(t.Context()); found != nil || time.Since(began) != timeout {
+			t.Errorf("%v after %v, want nothing after %v", found, time.Since(began), timeout)
 		}
 	})
 }

@@ -64,7 +64,7 @@ func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() boo
 		<-places
 		switch {
 		case err != nil && s.failedBefore(began): // somebody else has asked just before
-			due = time.Now().Add(failedFor)
+			due = time.Now().Add(longestPause)
 			continue
 		case err != nil:
 			due, retry = time.Now().Add(retry), min(2*retry, renewEvery)

@@ -51,18 +51,6 @@ func discovered(ctx context.Context, of *discovery.Server) *discovery.Found {
 	return found
 }
 
-// ownRetries is how often the gateway lists a server again for a session.
-const ownRetries = 2
-
-// retryOwn has the gateway list a server again that it could not list itself, though the server has answered this
-// session: a definition is accepted at first use only when the gateway has seen the whole list.
-func (x *exchange) retryOwn(ctx context.Context) {
-	of := x.found()
-	for n := 0; n < ownRetries && of.Last() == nil; n++ {
-		of.Retry(ctx)
-	}
-}
-
 // shownDigest is the digest of the called tool's definition as this session has listed it; nil where
 // it has not.
 func (x *exchange) shownDigest() []byte {
@@ -128,7 +116,9 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, catalogue.ErrRefused
 		}
 		if digest := known.Digests[x.msg.Name]; digest != nil {
-			x.retryOwn(ctx)
+			if x.found().Last() == nil { // a definition is accepted at first use only when the gateway has seen the whole list
+				x.found().Insist(ctx)
+			}
 			x.deps.Sessions.Learn(x.sess, map[string][]byte{x.msg.Name: digest}) // of the others some may be hidden
 			return digest, nil
 		}

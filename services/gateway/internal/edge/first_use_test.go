@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -21,11 +22,7 @@ func TestFirstUse_GatewayListsAServerAgainThatAnswersASession(t *testing.T) {
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{"tools":[{"name":"safe"}]}`), nil
 		}
-		w.do("POST", "/mcp/files", list, h)
-		if n := len(w.known.Reports()); n != 1 {
-			t.Fatalf("the catalogue was told %d lists, want that of the session", n)
-		}
-		there.Store(true)
+		time.AfterFunc(300*time.Millisecond, func() { there.Store(true) }) // behind two failures
 		w.do("POST", "/mcp/files", list, h)
 		whole := 0
 		for _, report := range w.known.Reports() {

@@ -114,8 +114,8 @@ func (x *exchange) unfound(ctx context.Context, err error) *refusal.Refusal {
 // once: the gateway may not have listed the server in the session's revision yet, or the
 // catalogue may have lost what it knew.
 func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refusal.Refusal) {
-	if discovered(ctx, x.found()) == nil {
-		x.retryOwn(ctx)
+	if discovered(ctx, x.found()) == nil { // as for one definition, see Definition
+		x.found().Insist(ctx)
 	}
 	for age := time.Duration(anyAge); ; age = newsAfter {
 		known, err := x.known(ctx, answer, age)
