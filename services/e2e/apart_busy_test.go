@@ -30,11 +30,10 @@ func (a *apart) pausedFor(t *testing.T, pause time.Duration, fn func()) {
 	a.Signal(t, policyRole, stack.SIGSTOP)
 	defer a.AwaitReady(t)
 	went := make(chan struct{})
-	go func() {
-		time.Sleep(pause)
+	time.AfterFunc(pause, func() {
 		a.Signal(t, policyRole, stack.SIGCONT)
 		close(went)
-	}()
+	})
 	for {
 		fn()
 		select {

@@ -95,7 +95,7 @@ func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) 
 		up := s.servers[name]
 		status := &gatewayv1.ServerStatus{Name: name, Transport: up.Transport(), InFlight: up.InFlight(), LastError: up.LastError(), Revisions: s.edge.Spoken(name), ListFaults: s.edge.Faults(name)}
 		if inDetail {
-			status.LastError = up.LastErrorInDetail()
+			status.LastError, status.ProgramNotice = up.LastErrorInDetail(), up.ProgramNotice()
 		}
 		if until := up.RestsUntil(); !until.IsZero() {
 			status.RestsUntil = timestamppb.New(until)

@@ -339,9 +339,18 @@ func TestNpx_VersionThatFloatsIsRenewed(t *testing.T) {
 	if log := m.Stderr(); !strings.Contains(log, "no newer version of the package was installed; the server goes on with the older one") {
 		t.Errorf("the log does not say so:\n%s", log)
 	}
+	const notice = "no newer version of @acme/server@latest could be installed, so version 1.0.0 goes on: "
+	for _, command := range []string{"status", "doctor"} {
+		if said := m.operator(t, command).Stdout; !strings.Contains(said, notice) {
+			t.Errorf("%s does not say %q:\n%s", command, notice, said)
+		}
+	}
 	r.goAway(false)
 	m.restart(t, entry)
 	eventually.Within(t, time.Minute, "after a day there is the newer version", func() bool { return m.look(t, stack.AgentToken, "one").Version == "1.1.0" })
+	if said := m.operator(t, "status").Stdout; strings.Contains(said, "could be installed") {
+		t.Errorf("status says of a version that was installed:\n%s", said)
+	}
 	eventually.Holds(t, "the older version goes when no process runs it", func() bool { return len(m.installed("one")) == 1 })
 }
 

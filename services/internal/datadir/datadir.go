@@ -5,6 +5,7 @@ package datadir
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -46,3 +47,18 @@ func (d *Dir) Path(elem ...string) string {
 
 // Close lets the folder go.
 func (d *Dir) Close() error { return d.lock.Unlock() }
+
+// RemoveAll is [os.RemoveAll] for a folder in which another program may have taken the process's rights on folders. It
+// follows no link.
+func RemoveAll(dir string) error {
+	if os.RemoveAll(dir) == nil {
+		return nil
+	}
+	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
+		if d != nil && d.IsDir() { // by Lstat, so it is no link
+			_ = os.Chmod(path, 0o700) //nolint:gosec // a folder needs the bit
+		}
+		return nil // what can't be removed is said below
+	})
+	return os.RemoveAll(dir)
+}

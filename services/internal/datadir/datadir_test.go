@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -120,5 +121,31 @@ func TestAFolderThatCanNotBeMadeIsNamed(t *testing.T) {
 	}
 	if _, err := datadir.Open(data, "gateway"); err == nil || errors.Is(err, datadir.ErrInUse) {
 		t.Errorf("a folder in the lock's place: %v", err)
+	}
+}
+
+func TestRemoveAll_FolderWithoutRightsGoesAndLinkedFolderStays(t *testing.T) {
+	dir, linked := filepath.Join(t.TempDir(), "program"), t.TempDir()
+	for _, err := range []error{
+		os.MkdirAll(filepath.Join(dir, "a", "b"), 0o700), os.WriteFile(filepath.Join(dir, "a", "b", "file"), nil, 0o400),
+		os.WriteFile(filepath.Join(linked, "file"), nil, 0o600), os.Symlink(linked, filepath.Join(dir, "a", "link")),
+		os.Chmod(linked, 0o500), os.Chmod(filepath.Join(dir, "a", "b"), 0), os.Chmod(filepath.Join(dir, "a"), 0),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := datadir.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder is still there: %v", err)
+	}
+	info, err := os.Stat(linked)
+	if err != nil || info.Mode().Perm() != 0o500 {
+		t.Errorf("the folder that a link points at is %v, %v; want mode 0500", info, err)
+	}
+	if _, err := os.Lstat(filepath.Join(linked, "file")); err != nil {
+		t.Error(err)
 	}
 }

@@ -524,6 +524,10 @@ type ServerStatus struct {
 	// When the oldest start of its program began that is still under way, of any
 	// caller; absent if none is, and for a server that is not a program of ours.
 	StartingSince *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=starting_since,json=startingSince,proto3" json:"starting_since,omitempty"`
+	// What an operator should know of its program though calls go on, such as that no
+	// newer version of its package could be installed, in one sentence of at most 512
+	// bytes; empty if there is nothing. It is for operators of the tenant `default`.
+	ProgramNotice string `protobuf:"bytes,17,opt,name=program_notice,json=programNotice,proto3" json:"program_notice,omitempty"`
 	// What keeps parts of its lists from clients, as of when the gateway listed it last
 	// and, of other lists than that of tools, as of when a client asked at the URL of all
 	// servers last: at most 100 of each list.
@@ -616,6 +620,13 @@ func (x *ServerStatus) GetStartingSince() *timestamppb.Timestamp {
 		return x.StartingSince
 	}
 	return nil
+}
+
+func (x *ServerStatus) GetProgramNotice() string {
+	if x != nil {
+		return x.ProgramNotice
+	}
+	return ""
 }
 
 func (x *ServerStatus) GetListFaults() []*ListFault {
@@ -813,7 +824,7 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\x04done\x18\x01 \x01(\bR\x04done\x12\x1a\n" +
 	"\bsegments\x18\x02 \x01(\x05R\bsegments\x12\x18\n" +
 	"\arecords\x18\x03 \x01(\x03R\arecords\x12\x16\n" +
-	"\x06broken\x18\x04 \x03(\tR\x06broken\"\x8f\x03\n" +
+	"\x06broken\x18\x04 \x03(\tR\x06broken\"\xb6\x03\n" +
 	"\fServerStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\ttransport\x18\x02 \x01(\tR\ttransport\x12\x1b\n" +
@@ -824,7 +835,8 @@ const file_sluice_gateway_v1_status_proto_rawDesc = "" +
 	"\vrests_until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"restsUntil\x12\x1c\n" +
 	"\trevisions\x18\a \x03(\tR\trevisions\x12A\n" +
-	"\x0estarting_since\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\rstartingSince\x12=\n" +
+	"\x0estarting_since\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\rstartingSince\x12%\n" +
+	"\x0eprogram_notice\x18\x11 \x01(\tR\rprogramNotice\x12=\n" +
 	"\vlist_faults\x18\x10 \x03(\v2\x1c.sluice.gateway.v1.ListFaultR\n" +
 	"listFaults\"d\n" +
 	"\tListFault\x12\x12\n" +

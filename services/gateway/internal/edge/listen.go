@@ -68,15 +68,8 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 		e.reject(w, r, c, rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_HEADER_MISMATCH, rpc: mcp.CodeInvalidRequest, message: "Last-Event-ID is no event of this session's."})
 		return
 	}
-	if !x.isHub() { // else that is asked for each server
-		switch said, err := x.standing(r.Context()); {
-		case err != nil:
-			e.reject(w, r, c, unavailable(commonv1.Code_CODE_POLICY_UNAVAILABLE))
-			return
-		case !said.Some: // nothing of the server's is for the caller
-			e.notAllowed(w, r)
-			return
-		}
+	if !x.isHub() && !x.opensStream() { // the stream of all servers is asked about for each of them
+		return
 	}
 	_, ctx, done, err := e.deps.Sessions.Listen(r.Context(), id, c.key(x.server), false)
 	if err != nil { // it has just been closed
@@ -91,6 +84,18 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 		return
 	}
 	x.hear(ctx, after)
+}
+
+// opensStream reports whether something of the server is for the caller. Otherwise it has answered the request.
+func (x *exchange) opensStream() bool {
+	said, err := x.standing(x.r.Context())
+	switch {
+	case err != nil:
+		x.reject(x.w, x.r, x.caller, unavailable(commonv1.Code_CODE_POLICY_UNAVAILABLE))
+	case !said.Some:
+		x.notAllowed(x.w, x.r)
+	}
+	return err == nil && said.Some
 }
 
 // resumeAnswer goes on with the stream of an answer behind the event with this id, until the answer. What

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
 const (
@@ -177,7 +179,7 @@ func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	}
 	name := digest + strings.Replace(filepath.Base(a.dir), begun, ".", 1)
 	if err := errors.Join(
-		removeAll(a.Work()), os.WriteFile(filepath.Join(a.dir, record), raw, 0o600), settle(a.dir), os.Rename(a.dir, filepath.Join(string(a.folder), name)),
+		datadir.RemoveAll(a.Work()), os.WriteFile(filepath.Join(a.dir, record), raw, 0o600), settle(a.dir), os.Rename(a.dir, filepath.Join(string(a.folder), name)),
 	); err != nil {
 		return nil, fmt.Errorf("keep the package: %w", err)
 	}
@@ -185,24 +187,10 @@ func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 }
 
 // Remove removes an attempt that has failed. After Commit it does nothing.
-func (a *Attempt) Remove() error { return removeAll(a.dir) }
+func (a *Attempt) Remove() error { return datadir.RemoveAll(a.dir) }
 
 // Remove removes an installation that no process uses any more.
-func (i *Installed) Remove() error { return removeAll(i.Dir) }
-
-// removeAll removes a folder, whatever modes a program has given to the folders in it.
-func removeAll(dir string) error {
-	if os.RemoveAll(dir) == nil {
-		return nil
-	}
-	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
-		if d != nil && d.IsDir() {
-			_ = os.Chmod(path, 0o700) //nolint:gosec // folders need the x
-		}
-		return nil
-	})
-	return os.RemoveAll(dir)
-}
+func (i *Installed) Remove() error { return datadir.RemoveAll(i.Dir) }
 
 // Sweep removes, below a folder of Folders, what no gateway uses: attempts that were cut off, installations that a newer
 // one has replaced, and those that the configuration has not used for Grace. In is the digest of each server that is
@@ -238,7 +226,7 @@ func Sweep(root string, in map[string]string, now time.Time) error {
 func (f Folder) sweep(name, digest string, now time.Time) error {
 	dir := filepath.Join(string(f), name)
 	if _, err := f.read(name); err != nil || digest != "" && strings.HasPrefix(name, digest+".") {
-		return removeAll(dir)
+		return datadir.RemoveAll(dir)
 	}
 	mark := filepath.Join(dir, unused)
 	info, err := os.Lstat(mark)
@@ -250,7 +238,7 @@ func (f Folder) sweep(name, digest string, now time.Time) error {
 	case now.Sub(info.ModTime()) < Grace:
 		return nil
 	}
-	return removeAll(dir)
+	return datadir.RemoveAll(dir)
 }
 
 func ignoreMissing(err error) error {

@@ -71,6 +71,14 @@ func (s *Server) StartingSince() time.Time {
 	return time.Time{}
 }
 
+// ProgramNotice says what an operator should know of its program though calls go on; empty if there is nothing.
+func (s *Server) ProgramNotice() string {
+	if starter, ok := s.transport.(Starter); ok {
+		return starter.Notice()
+	}
+	return ""
+}
+
 // LastError says why the last request had no usable answer; empty if it had one, or none was made. It holds nothing of
 // a request and, of the server's own words, what a [CauseError] may hold.
 func (s *Server) LastError() string {

@@ -28,6 +28,14 @@ func (u *unwrapped) StartingSince() time.Time {
 	return time.Time{}
 }
 
+// Notice implements [Starter].
+func (u *unwrapped) Notice() string {
+	if starter, ok := u.Transport.(Starter); ok {
+		return starter.Notice()
+	}
+	return ""
+}
+
 // Unwrap returns a transport to a server whose tools' errors are told as such. Claude Flow
 // writes the result of a tool that failed, `{"content":[…],"isError":true}`, as
 // the one text of a result that says success; here such an answer has that text

@@ -96,6 +96,8 @@ type Transport interface {
 type Starter interface {
 	// StartingSince is when the oldest start began that is under way, of any principal; zero if none is.
 	StartingSince() time.Time
+	// Notice says what an operator should know of the program though calls go on; empty if there is nothing.
+	Notice() string
 }
 
 // A Conn is one session over a [Transport]. Nobody uses it but a [Session]. It is safe

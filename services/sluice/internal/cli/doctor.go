@@ -27,6 +27,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 const (
@@ -227,6 +228,9 @@ func (t *tool) examineServers(ctx context.Context, f *config.File, servers []*ga
 	all.Wait()
 	for i, s := range servers {
 		out = append(append(out, found[i]), t.listSymptoms(s)...)
+		if notice := s.GetProgramNotice(); notice != "" {
+			out = append(out, symptom{stateWarning, "program of " + s.GetName(), viewtext.Line(notice), npmAdvice})
+		}
 	}
 	return append(out, examineSandboxes(servers)...)
 }
@@ -344,8 +348,11 @@ func notInstalled(s *gatewayv1.ServerStatus) string {
 	if !strings.HasPrefix(s.GetLastError(), "the installation of ") {
 		return ""
 	}
-	return "see that the package and its version exist and that npm reaches its registry as the gateway's user (`npm view PACKAGE version`); it is tried again by itself"
+	return npmAdvice
 }
+
+// npmAdvice is what to do if a package could not be installed.
+const npmAdvice = "see that the package and its version exist and that npm reaches its registry as the gateway's user (`npm view PACKAGE version`); it is tried again by itself"
 
 func lastError(s *gatewayv1.ServerStatus) string {
 	if s.GetLastError() == "" {

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
 // statusTimeout bounds all that `status` asks: who looks whether the mesh is well wants
@@ -191,6 +192,8 @@ type serverStatus struct {
 	// StartingSince is when its program was started that is not ready yet; zero if none is starting.
 	StartingSince time.Time `json:"startingSince,omitzero"`
 	Revisions     []string  `json:"revisions,omitempty"`
+	// ProgramNotice is what is to be known of its program though calls go on; empty if there is nothing.
+	ProgramNotice string `json:"programNotice,omitempty"`
 	// ListFaults are what keeps elements of its lists from clients.
 	ListFaults []listFault `json:"listFaults,omitempty"`
 	// Waiting is how many definitions of its tools wait for a person.
@@ -210,6 +213,9 @@ func (s serverStatus) String() string {
 	}
 	if !s.StartingSince.IsZero() {
 		line += "; still starting, for " + startingFor(s.StartingSince)
+	}
+	if s.ProgramNotice != "" {
+		line += "; " + viewtext.Line(s.ProgramNotice)
 	}
 	if s.LastError != "" {
 		line += "; last error: " + s.LastError
@@ -241,7 +247,7 @@ func (t *tool) printStatus(h heard) error {
 		Sessions: g.GetSessions(), Roles: h.roles, JournalRoom: toRoom(g.GetJournal()), OwnTenantOnly: g.GetOwnTenantOnly(),
 	}
 	for _, s := range g.GetServers() {
-		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), Revisions: s.GetRevisions(), ListFaults: faultsOf(s), Waiting: h.waiting[s.GetName()]}
+		line := serverStatus{Name: s.GetName(), Transport: s.GetTransport(), InFlight: s.GetInFlight(), LastError: s.GetLastError(), ProgramNotice: s.GetProgramNotice(), Revisions: s.GetRevisions(), ListFaults: faultsOf(s), Waiting: h.waiting[s.GetName()]}
 		if until := s.GetRestsUntil(); until != nil {
 			line.RestsUntil = until.AsTime().Local()
 		}

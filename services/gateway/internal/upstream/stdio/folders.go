@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/internal/datadir"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
@@ -93,15 +94,9 @@ func (s *transport) putAside(dir string, now time.Time) (ended string, err error
 	return dir + endedFolder, os.Remove(dir + agentMark)
 }
 
-// removeFolder removes a folder that no process uses. Programs may have taken the gateway's rights on folders in it.
+// removeFolder removes a folder that no process uses.
 func (s *transport) removeFolder(dir string) {
-	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err == nil && e.IsDir() { // by Lstat, so it is no link
-			_ = os.Chmod(path, 0o700) //nolint:gosec // a folder needs the bit
-		}
-		return nil // what can't be removed is told below
-	})
-	if err := os.RemoveAll(dir); err != nil {
+	if err := datadir.RemoveAll(dir); err != nil {
 		s.log.WarnContext(s.closing, "the private folder of an agent can't be removed; it is tried again", "folder", dir, "error", err)
 		return
 	}

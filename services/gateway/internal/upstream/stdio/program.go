@@ -206,6 +206,17 @@ func (p *program) report(installed *npx.Installed, err error, hasOlder bool) {
 	}
 }
 
+// notice says that an older version goes on because the last installation has failed; empty if it has not.
+func (p *program) notice() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.newest == nil || p.failure == nil { // without a version calls are refused, which the last error says
+		return ""
+	}
+	return upstream.Escaped(fmt.Sprintf("no newer version of %s could be installed, so version %s goes on: %s",
+		p.Command.Shown(), p.newest.Version, p.failure.Detail), stderrKept)
+}
+
 // give gives a program back when its process has ended.
 func (p *program) give(used *usedProgram) {
 	p.mu.Lock()

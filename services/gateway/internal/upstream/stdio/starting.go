@@ -14,3 +14,11 @@ func (s *transport) StartingSince() time.Time {
 	}
 	return first
 }
+
+// Notice implements [upstream.Starter].
+func (s *transport) Notice() string {
+	if s.program == nil {
+		return ""
+	}
+	return s.program.notice()
+}
