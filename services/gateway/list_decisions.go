@@ -34,11 +34,11 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 		if err != nil {
 			return nil, fmt.Errorf("read the journal: %w", err)
 		}
-		if isBefore(&listed.Record, req.GetFilter()) {
+		if isBefore(listed.Record, req.GetFilter()) {
 			break // all others are older
 		}
-		if wanted(&listed.Record) {
-			rec := journal.ToProto(&listed.Record)
+		if wanted(listed.Record) {
+			rec := journal.ToProto(listed.Record)
 			if size += proto.Size(rec); len(resp.GetRecords()) == most || size > maxList {
 				resp.NextPageToken = tokenOf(at)
 				break

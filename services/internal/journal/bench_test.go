@@ -98,3 +98,19 @@ func BenchmarkVerify(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/records, "ns/record")
 }
+
+// BenchmarkBackward is what reading a page of 1,000 records costs, newest first.
+func BenchmarkBackward(b *testing.B) {
+	j := open(b, config(b.TempDir()))
+	for i := range 1000 {
+		intent(b, j, fmt.Sprint("d", i))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		for _, err := range j.Backward(b.Context(), journal.Place{}, nil) {
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}

@@ -16,7 +16,13 @@ func OnDisk(cfg Config, open func(name string, flag int, perm fs.FileMode) (File
 }
 
 // Parse reads one line.
-func Parse(line []byte) (Record, error) { return parse(line) }
+func Parse(line []byte) (Record, error) {
+	rec, err := parse(line)
+	if err != nil {
+		return Record{}, err
+	}
+	return *rec, nil
+}
 
 // WithCRC ends a line with its checksum, as if it were a record.
 func WithCRC(text []byte) []byte { return appendCRC(bytes.Clone(text), text) }

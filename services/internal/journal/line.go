@@ -84,7 +84,7 @@ func (l *link) follow(line []byte) (Record, error) {
 		return Record{}, fmt.Errorf("has prev %.12s… where the record before it hashes to %.12s…: one of the two was changed", rec.Prev, want)
 	}
 	*l = link{seq: rec.Seq, hash: sha256.Sum256(line)}
-	return rec, nil
+	return *rec, nil
 }
 
 // head is the hash of the last record's line, in hex.
@@ -94,14 +94,14 @@ func (l *link) head() string { return hex.EncodeToString(l.hash[:]) }
 var errUnreadable = errors.New("is not a whole record")
 
 // parse reads one line, without its newline.
-func parse(line []byte) (Record, error) {
+func parse(line []byte) (*Record, error) {
 	sum := max(0, len(line)-crcTail)
 	if want := appendCRC(nil, line[:sum]); !bytes.Equal(line[sum:], want) {
-		return Record{}, fmt.Errorf("%w: its checksum is missing or wrong", errUnreadable)
+		return nil, fmt.Errorf("%w: its checksum is missing or wrong", errUnreadable)
 	}
-	var rec Record
-	if err := json.Unmarshal(line, &rec); err != nil {
-		return Record{}, fmt.Errorf("%w: %w", errUnreadable, err)
+	rec := new(Record)
+	if err := json.Unmarshal(line, rec); err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnreadable, err)
 	}
 	return rec, nil
 }

@@ -58,7 +58,7 @@ func newest(ctx context.Context, views []view, n int, filter Filter) ([]Record, 
 		if err != nil {
 			return nil, err
 		}
-		if records = append(records, listed.Record); len(records) == n {
+		if records = append(records, *listed.Record); len(records) == n {
 			break
 		}
 	}
@@ -75,8 +75,8 @@ type Place struct {
 
 // Listed is a record of a list.
 type Listed struct {
-	// Record is the record.
-	Record Record
+	// Record is the record, which nothing else uses.
+	Record *Record
 	// Place is where the list goes on after it.
 	Place Place
 }
@@ -103,7 +103,7 @@ func backward(ctx context.Context, views []view, from Place, filter Filter) iter
 				yield(Listed{}, err)
 				return
 			}
-			var rec Record
+			var rec *Record
 			if more1 && (!more2 || call.Time.After(refusal.Time)) {
 				rec, at.Calls = call, call.Seq
 				call, err1, more1 = nextCall()
@@ -124,8 +124,8 @@ func sortByTime(records []Record) {
 
 // chainBackward yields the records of one chain that stand before a place, newest
 // first.
-func chainBackward(ctx context.Context, segments []segment, before int64, filter Filter) iter.Seq2[Record, error] {
-	return func(yield func(Record, error) bool) {
+func chainBackward(ctx context.Context, segments []segment, before int64, filter Filter) iter.Seq2[*Record, error] {
+	return func(yield func(*Record, error) bool) {
 		var stint turn.Stint // calls go before
 		for _, s := range slices.Backward(segments) {
 			if s.first >= before {
@@ -136,16 +136,16 @@ func chainBackward(ctx context.Context, segments []segment, before int64, filter
 					err = ctx.Err()
 				}
 				if err != nil {
-					yield(Record{}, err)
+					yield(nil, err)
 					return
 				}
 				stint.Step()
 				rec, err := parse(line)
 				if err != nil {
-					yield(Record{}, s.broken(0, err))
+					yield(nil, s.broken(0, err))
 					return
 				}
-				if rec.Seq >= before || !filter.takes(&rec) {
+				if rec.Seq >= before || !filter.takes(rec) {
 					continue
 				}
 				if !yield(rec, nil) {
@@ -205,7 +205,7 @@ func (s segment) holding(data, needle []byte, decisionID string) ([]Record, erro
 			return nil, s.broken(bytes.Count(data[:start], []byte("\n"))+1, err)
 		}
 		if rec.DecisionID == decisionID {
-			found = append(found, rec)
+			found = append(found, *rec)
 		}
 		data = rest
 	}
@@ -230,8 +230,11 @@ func (j *Journal) Calls(ctx context.Context, since time.Time) iter.Seq2[Record, 
 				if err != nil {
 					err = s.broken(0, err)
 				}
-				err = cmp.Or(ctx.Err(), err)
-				if !yield(rec, err) || err != nil {
+				if err = cmp.Or(ctx.Err(), err); err != nil {
+					yield(Record{}, err)
+					return
+				}
+				if !yield(*rec, nil) {
 					return
 				}
 			}

@@ -127,27 +127,27 @@ func (s segment) backward() iter.Seq2[[]byte, error] {
 // linesBackward yields the lines in the first size bytes of r, last first.
 func linesBackward(r io.ReaderAt, size int64) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		var rest []byte // the end of a line whose start is not read yet
+		var rest, text, other []byte // rest is the end of a line whose start is not read yet
 		for end := size; end > 0; {
 			n := min(end, chunk)
 			end -= n
-			text := make([]byte, n, n+int64(len(rest)))
+			text, other = slices.Grow(other[:0], int(n)+len(rest))[:n], text // rest lies in the one that is not overwritten
 			if _, err := r.ReadAt(text, end); err != nil {
 				yield(nil, fmt.Errorf("read segment: %w", err))
 				return
 			}
-			text = append(text, rest...)
+			unread := append(text, rest...)
 			for {
-				start := bytes.LastIndexByte(text[:len(text)-1], '\n') + 1
+				start := bytes.LastIndexByte(unread[:len(unread)-1], '\n') + 1
 				if start == 0 && end > 0 {
 					break
 				}
-				if !yield(bytes.TrimSuffix(text[start:], []byte("\n")), nil) || start == 0 {
+				if !yield(bytes.TrimSuffix(unread[start:], []byte("\n")), nil) || start == 0 {
 					return
 				}
-				text = text[:start]
+				unread = unread[:start]
 			}
-			rest = text
+			rest = unread
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (s segment) ending() (Record, link, error) {
 		if err != nil {
 			return Record{}, link{}, s.broken(0, err)
 		}
-		return rec, link{seq: rec.Seq, hash: sha256.Sum256(line)}, nil
+		return *rec, link{seq: rec.Seq, hash: sha256.Sum256(line)}, nil
 	}
 	return Record{}, link{}, s.broken(0, errors.New("is empty, and segments follow it"))
 }

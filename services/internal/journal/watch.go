@@ -148,10 +148,11 @@ func (w *watcher) follow(ctx context.Context, seen map[*chain]int64, filter Filt
 			continue
 		}
 		rec, err := parse(item.line)
-		if err == nil && !filter.takes(&rec) {
-			continue
+		if err != nil {
+			yield(Record{}, err)
+			return
 		}
-		if !yield(rec, err) || err != nil {
+		if filter.takes(rec) && !yield(*rec, nil) {
 			return
 		}
 	}
