@@ -162,6 +162,11 @@ func listedBefore(token string) (func(session.State) bool, error) {
 
 // GetDecision implements gatewayv1.GatewayServiceServer.
 func (s *Service) GetDecision(ctx context.Context, req *gatewayv1.GetDecisionRequest) (*gatewayv1.GetDecisionResponse, error) {
+	done, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	records, err := s.journal.Find(ctx, req.GetId())
 	if err != nil {
 		return nil, fmt.Errorf("find decision %s: %w", req.GetId(), err)
@@ -197,7 +202,7 @@ func placeOf(token string) (at journal.Place, err error) {
 // WatchDecisions implements gatewayv1.GatewayServiceServer.
 func (s *Service) WatchDecisions(req *gatewayv1.WatchDecisionsRequest, stream grpc.ServerStreamingServer[gatewayv1.WatchDecisionsResponse]) error {
 	ctx := stream.Context()
-	records := s.journal.Follow(ctx, int(req.GetLast()), filter(ctx, req.GetFilter()))
+	records := s.journal.Follow(ctx, int(req.GetLast()), filter(ctx, req.GetFilter()), func() (func(), error) { return s.read(ctx) })
 	if err := stream.Send(&gatewayv1.WatchDecisionsResponse{}); err != nil {
 		return err
 	}

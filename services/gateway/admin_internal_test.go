@@ -34,6 +34,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 // noConn is a connection that nobody uses.
@@ -62,7 +63,7 @@ func newAdmin(t *testing.T) *Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, kept: decisions, edge: new(edge.Edge)}
+	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, kept: decisions, edge: new(edge.Edge), reads: turn.ForProcessor[string]()}
 }
 
 // record writes a refusal of a tenant and returns its decision.

@@ -53,6 +53,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
@@ -120,6 +121,8 @@ type Service struct {
 	started  time.Time
 	kept     *kept.Decisions
 	peers    peerWatch
+	// reads are the turns at reading records, of each caller.
+	reads *turn.Turns[string]
 	// errands counts calls from inside: each has a number of its own in its session.
 	errands atomic.Int64
 }
@@ -135,7 +138,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, deps: deps, started: time.Now(), servers: make(map[string]*upstream.Server, len(cfg.Servers)),
-		holds: make(map[string]sandbox.Report), peers: newPeerWatch(deps.Peers),
+		holds: make(map[string]sandbox.Report), peers: newPeerWatch(deps.Peers), reads: turn.ForProcessor[string](),
 	}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())

@@ -3,20 +3,25 @@ package gateway
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/journal"
+	"github.com/sluice-mesh/sluice/services/internal/rpc"
+	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
 const (
 	// searchTime is how long records are searched for one page. A page that has fewer records than were asked for then
 	// says where to go on.
-	searchTime = 2 * time.Second
+	searchTime = 500 * time.Millisecond
 	// searchStep is after how many records the search looks at the clock.
 	searchStep = 10_000
 )
@@ -28,6 +33,11 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 		return nil, toStatus(err)
 	}
 	wanted := filter(ctx, req.GetFilter())
+	done, err := s.read(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	resp, size, most := new(gatewayv1.ListDecisionsResponse), 0, cmp.Or(int(req.GetPageSize()), defaultPage)
 	begun := time.Now()
 	for listed, err := range s.journal.Backward(ctx, at, stepping(wanted, req.GetFilter())) {
@@ -52,6 +62,18 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 		}
 	}
 	return resp, nil
+}
+
+// read waits for the caller's turn at reading records, which ends with the function that it returns. A caller reads once
+// at a time and for half of the time, so that calls do not wait for a caller that asks for pages without end.
+func (s *Service) read(ctx context.Context) (done func(), err error) {
+	caller := cmp.Or(authn.CallerOf(ctx), new(authn.Caller))
+	who := cmp.Or(caller.Person, caller.Principal)
+	done, err = s.reads.Take(ctx, fmt.Sprintf("%v %q %q", caller.Role, who.GetTenant(), who.GetSubject()))
+	if errors.Is(err, turn.ErrBusy) {
+		return nil, &rpc.Error{Code: codes.ResourceExhausted, Reason: "READS_EXHAUSTED", Err: err}
+	}
+	return done, err
 }
 
 // stepping takes what is wanted, the first record that is too old, and one in searchStep of the others, so that the search

@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -96,5 +98,48 @@ func TestListDecisions_SearchForNothingEndsBetweenPages(t *testing.T) {
 	}
 	if !slices.Equal(found, []string{wanted}) {
 		t.Errorf("found %v", found)
+	}
+}
+
+// A caller that reads already waits, in each of the three methods that read records, and has its turn afterwards.
+func TestReads_CallerThatReadsAlreadyWaits(t *testing.T) {
+	t.Parallel()
+	s := newAdmin(t)
+	id := s.record(t, "default", "ana")
+	reads := map[string]func(context.Context) error{
+		"ListDecisions": func(ctx context.Context) error {
+			_, err := s.ListDecisions(ctx, new(gatewayv1.ListDecisionsRequest))
+			return err
+		},
+		"GetDecision": func(ctx context.Context) error {
+			_, err := s.GetDecision(ctx, &gatewayv1.GetDecisionRequest{Id: id})
+			return err
+		},
+		"WatchDecisions": func(ctx context.Context) error {
+			for rec, err := range s.journal.Follow(ctx, 1, nil, func() (func(), error) { return s.read(ctx) }) {
+				if err != nil || rec.DecisionID == id {
+					return err
+				}
+			}
+			return ctx.Err()
+		},
+	}
+	for name, read := range reads {
+		done, err := s.read(as(t, "default"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(as(t, "default"))
+		ended := make(chan error, 1)
+		go func() { ended <- read(ctx) }()
+		cancel()
+		if err := <-ended; name != "WatchDecisions" && !errors.Is(err, context.Canceled) { // a watch that is given up has no error
+			t.Errorf("%s beside another read of the same caller ended with %v, not when its caller gave it up", name, err)
+		}
+		go func() { ended <- read(as(t, "default")) }()
+		done()
+		if err := <-ended; err != nil {
+			t.Errorf("%s after the other read: %v", name, err)
+		}
 	}
 }

@@ -105,20 +105,26 @@ func (w *watchers) publish(from *chain, first int64, text []byte) {
 
 // Follow returns the newest records, at most last of them, oldest first, and then
 // every record as it is written, without gap or repetition within a chain. Records
-// that filter does not take are left out; nil takes all.
+// that filter does not take are left out; nil takes all. Read is called before the
+// older records are read, and what it returns after that; an error of it ends the sequence.
 //
 // It watches from when Follow returns, until ctx is done or the loop is left. The
 // sequence can be ranged over once. It ends with an error if the watcher is more than
 // 1,024 records behind ([ErrSlow]), the journal is closed ([ErrClosed]), or the
 // records can't be read; it ends without one when ctx is done.
-func (j *Journal) Follow(ctx context.Context, last int, filter Filter) iter.Seq2[Record, error] {
+func (j *Journal) Follow(ctx context.Context, last int, filter Filter, read func() (done func(), err error)) iter.Seq2[Record, error] {
 	one := j.watchers.add()
 	stop := context.AfterFunc(ctx, func() { j.watchers.remove(one) })
 	views := j.views()
 	return func(yield func(Record, error) bool) {
 		defer stop()
 		defer j.watchers.remove(one)
-		old, err := newest(ctx, views, last, filter)
+		var old []Record
+		done, err := read()
+		if err == nil {
+			old, err = newest(ctx, views, last, filter)
+			done()
+		}
 		if err != nil {
 			if ctx.Err() == nil {
 				yield(Record{}, err)

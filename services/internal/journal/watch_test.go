@@ -31,7 +31,7 @@ func TestAWatcherSeesEveryRecordOnce(t *testing.T) {
 		}
 	}
 	record(before)
-	records := j.Follow(ctx, 10, nil)
+	records := j.Follow(ctx, 10, nil, atOnce)
 	record(between)
 	var writer sync.WaitGroup
 	defer writer.Wait()
@@ -77,7 +77,7 @@ func TestWatchersThatComeWhileRecordsAreWrittenMissNone(t *testing.T) {
 	for range 300 {
 		var last int64
 		n := 0
-		for rec, err := range j.Follow(t.Context(), 5, nil) {
+		for rec, err := range j.Follow(t.Context(), 5, nil, atOnce) {
 			if errors.Is(err, journal.ErrSlow) {
 				break // on a machine that is busy
 			}
@@ -99,7 +99,7 @@ func TestAWatcherSeesOnlyWhatItsFilterTakes(t *testing.T) {
 	j := open(t, config(t.TempDir()))
 	intent(t, j, "old")
 	refusal(t, j, "old refusal")
-	records := j.Follow(t.Context(), 10, func(rec *journal.Record) bool { return rec.Kind == journal.KindIntent })
+	records := j.Follow(t.Context(), 10, func(rec *journal.Record) bool { return rec.Kind == journal.KindIntent }, atOnce)
 	refusal(t, j, "new refusal")
 	intent(t, j, "new")
 	closed(t, j)
@@ -118,7 +118,7 @@ func TestAWatcherSeesOnlyWhatItsFilterTakes(t *testing.T) {
 	if !errors.Is(last, journal.ErrClosed) {
 		t.Errorf("it ended with %v", last)
 	}
-	for _, err := range j.Follow(t.Context(), 0, nil) {
+	for _, err := range j.Follow(t.Context(), 0, nil, atOnce) {
 		if !errors.Is(err, journal.ErrClosed) {
 			t.Errorf("after Close it gives %v", err)
 		}
@@ -128,7 +128,7 @@ func TestAWatcherSeesOnlyWhatItsFilterTakes(t *testing.T) {
 func TestASlowWatcherIsDroppedAndHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	j := open(t, config(t.TempDir()))
-	slow := j.Follow(t.Context(), 0, nil)
+	slow := j.Follow(t.Context(), 0, nil, atOnce)
 	for i := range 2000 {
 		intent(t, j, fmt.Sprint("d", i))
 	}
@@ -152,8 +152,8 @@ func TestAWatchEndsWithItsContextWithoutError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		j := open(t, config(t.TempDir()))
 		ctx, cancel := context.WithCancel(t.Context())
-		records := j.Follow(ctx, 0, nil)
-		j.Follow(ctx, 0, nil) // never read
+		records := j.Follow(ctx, 0, nil, atOnce)
+		j.Follow(ctx, 0, nil, atOnce) // never read
 		var watch sync.WaitGroup
 		watch.Go(func() {
 			for rec, err := range records {
@@ -167,3 +167,6 @@ func TestAWatchEndsWithItsContextWithoutError(t *testing.T) {
 		closed(t, j)
 	})
 }
+
+// atOnce lets older records be read at once.
+func atOnce() (func(), error) { return func() {}, nil }

@@ -81,21 +81,35 @@ type Launcher struct {
 	argv []string
 	// notices watch what is hidden for all programs.
 	notices *notices
+	// starter starts it in namespaces.
+	starter *starter
 }
 
-// word makes this program the launcher.
-const word = "stdio-launch"
+const (
+	// word makes this program the launcher.
+	word = "stdio-launch"
+	// starterWord makes this program a starter.
+	starterWord = "stdio-starter"
+)
 
 // RunLauncher becomes the launcher where the program was started as one, and then
 // does not return. A main function calls it before anything else; what it returns is
 // the proof that it did.
 func RunLauncher() Launcher {
-	self := Launcher{[]string{"/proc/self/exe", word}, new(notices)}
-	if len(os.Args) == len(self.argv) && os.Args[1] == word {
-		os.Exit(launch())
+	self := Launcher{launcherArgs(), new(notices), new(starter)}
+	if len(os.Args) == len(self.argv) {
+		switch os.Args[1] {
+		case word:
+			os.Exit(launch())
+		case starterWord:
+			os.Exit(serveStarts())
+		}
 	}
 	return self
 }
+
+// launcherArgs are the arguments by which this program is started again as the launcher.
+func launcherArgs() []string { return []string{"/proc/self/exe", word} }
 
 // A Sandbox starts programs under its rules. It is safe for concurrent use.
 type Sandbox struct {

@@ -41,11 +41,6 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 	if err != nil {
 		return nil, fmt.Errorf("write to the launcher: %w", err)
 	}
-	if s.by == byNamespaces {
-		if err := ownNamespaces(sys, o.AsRoot); err != nil {
-			return nil, err
-		}
-	}
 	read, write, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("write to the launcher: %w", err)
@@ -61,7 +56,13 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 		defer wake.Close() //nolint:errcheck // the launcher has it
 		files = append(files, instance, wake)
 	}
-	process, err := os.StartProcess(s.launcher.argv[0], s.launcher.argv, &os.ProcAttr{Dir: "/", Env: []string{}, Files: files, Sys: sys})
+	var process *os.Process
+	if s.by == byNamespaces {
+		r := startRequest{Setsid: sys.Setsid, Pdeathsig: sys.Pdeathsig, AsRoot: o.AsRoot, Try: try}
+		process, err = s.launcher.starter.start(s.launcher.argv, r, files)
+	} else {
+		process, err = os.StartProcess(s.launcher.argv[0], s.launcher.argv, &os.ProcAttr{Dir: "/", Env: []string{}, Files: files, Sys: sys})
+	}
 	_ = read.Close() // the launcher has it
 	if err != nil {
 		return nil, err
@@ -132,22 +133,25 @@ func (s *Sandbox) try() (Report, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), tryFor)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { _ = process.Kill() })()
-	return heard(process, outR)
-}
-
-// heard reads what a launcher that only tries has to say.
-func heard(process *os.Process, out *os.File) (r Report, err error) {
 	var text bytes.Buffer
-	_, rerr := bufio.NewReader(out).WriteTo(&text)
-	state, werr := process.Wait()
-	if err := errors.Join(rerr, werr); err != nil {
+	_, err = bufio.NewReader(outR).WriteTo(&text)
+	if s.by != byNamespaces { // otherwise the starter waits for it
+		_, werr := process.Wait()
+		err = errors.Join(err, werr)
+	}
+	if err != nil {
 		return Report{}, err
 	}
-	if !state.Success() {
-		first, _, _ := strings.Cut(strings.TrimPrefix(text.String(), complaint), "\n")
+	return heard(text.String())
+}
+
+// heard reads what a launcher that only tries has said.
+func heard(text string) (r Report, err error) {
+	if why, failed := strings.CutPrefix(text, complaint); failed {
+		first, _, _ := strings.Cut(why, "\n")
 		return Report{}, fmt.Errorf("%.300s", first)
 	}
-	if err := json.Unmarshal(text.Bytes(), &r); err != nil {
+	if err := json.Unmarshal([]byte(text), &r); err != nil {
 		return Report{}, fmt.Errorf("read the launcher's report: %w", err)
 	}
 	return r, nil

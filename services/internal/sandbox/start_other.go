@@ -29,3 +29,8 @@ func launch() int { return exitLauncher }
 
 // notices are for Linux alone.
 type notices struct{}
+
+// starter is for Linux alone.
+type starter struct{}
+
+func serveStarts() int { return exitLauncher }

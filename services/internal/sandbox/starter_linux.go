@@ -1,0 +1,226 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/go-json-experiment/json"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// starterFD is the descriptor of a starter's socket.
+	starterFD = 3
+	// maxStart is how large a request to a starter or its answer is, in bytes, and maxFiles how many files a request has.
+	maxStart = 4 << 10
+	maxFiles = 16
+)
+
+// starter starts launchers in namespaces, in a small process of its own. Go can't share its memory with a new process
+// that gets a user namespace (no CLONE_VM): the kernel copies the page tables of all memory, and every page that is
+// written afterwards is a fault. In a gateway with hundreds of MiB everything stood still for it, for up to 0.4 s
+// (docs/decisions/0082-starter.md). The zero value starts its process when it is first needed. It is safe for
+// concurrent use.
+type starter struct {
+	mu sync.Mutex
+	// socket is that of the process; nil if there is none.
+	socket *os.File
+}
+
+// startRequest asks a starter for a launcher, whose files come with it.
+type startRequest struct {
+	// Setsid and Pdeathsig are as in [syscall.SysProcAttr].
+	Setsid    bool
+	Pdeathsig syscall.Signal
+	AsRoot    bool
+	// Try says that the starter waits for the launcher. Otherwise it is a child of the process that asks.
+	Try bool
+}
+
+// startAnswer is what came of it.
+type startAnswer struct {
+	// Pid is the number of the launcher's process, and Error why there is none.
+	Pid   int
+	Error string
+}
+
+// start starts a launcher with these files.
+func (s *starter) start(argv []string, r startRequest, files []*os.File) (*os.Process, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	answer, err := s.ask(argv, r, files)
+	if err != nil && s.socket != nil { // it has ended since: another one starts
+		_ = s.socket.Close()
+		s.socket = nil
+		answer, err = s.ask(argv, r, files)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask for a new process: %w", err)
+	}
+	if answer.Error != "" {
+		return nil, errors.New(answer.Error)
+	}
+	return os.FindProcess(answer.Pid)
+}
+
+// ask sends a request to the process, which it starts if there is none. It needs mu.
+func (s *starter) ask(argv []string, r startRequest, files []*os.File) (answer startAnswer, err error) {
+	if s.socket == nil {
+		if s.socket, err = startStarter(argv); err != nil {
+			return answer, err
+		}
+	}
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return answer, err
+	}
+	fds := make([]int, len(files))
+	for i, file := range files {
+		fds[i] = int(file.Fd()) //nolint:gosec // it is a descriptor
+	}
+	fd := int(s.socket.Fd()) //nolint:gosec // it is a descriptor
+	err = uninterrupted(func() error { return unix.Sendmsg(fd, raw, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL) })
+	runtime.KeepAlive(files)
+	if err != nil {
+		return answer, err
+	}
+	buf, n := make([]byte, maxStart), 0
+	if err = uninterrupted(func() (err error) { n, _, err = unix.Recvfrom(fd, buf, 0); return err }); err != nil {
+		return answer, err
+	}
+	if n == 0 {
+		return answer, errors.New("the process that starts others has ended")
+	}
+	return answer, json.Unmarshal(buf[:n], &answer)
+}
+
+// startStarter starts a starter and returns the socket to it. The parent of what a starter starts is the thread that
+// started the starter, with which Pdeathsig would end it: so that thread stays.
+func startStarter(argv []string) (*os.File, error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(ends[0]), "starter"), os.NewFile(uintptr(ends[1]), "starter")
+	defer theirs.Close() //nolint:errcheck // the starter has it
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, errors.Join(err, ours.Close())
+	}
+	defer null.Close() //nolint:errcheck // nothing is written to it
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		process, err := os.StartProcess(argv[0], []string{argv[0], starterWord}, &os.ProcAttr{
+			Dir: "/", Env: []string{}, Files: []*os.File{null, null, null, theirs},
+			Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+		})
+		started <- err
+		if err != nil {
+			return
+		}
+		_, _ = process.Wait()
+		select {} // children of an earlier starter may live
+	}()
+	if err := <-started; err != nil {
+		return nil, errors.Join(err, ours.Close())
+	}
+	return ours, nil
+}
+
+// serveStarts is the starter's process: it answers requests until the process that asks has ended.
+func serveStarts() int {
+	runtime.LockOSThread() // Pdeathsig is about the thread that starts a process
+	if unix.CloseRange(starterFD+1, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC) != nil {
+		return exitLauncher
+	}
+	unix.CloseOnExec(starterFD)
+	buf, oob := make([]byte, maxStart), make([]byte, unix.CmsgSpace(maxFiles*4))
+	for {
+		var n, oobn int
+		err := uninterrupted(func() (err error) {
+			n, oobn, _, _, err = unix.Recvmsg(starterFD, buf, oob, unix.MSG_CMSG_CLOEXEC)
+			return err
+		})
+		if err != nil || n == 0 {
+			return 0
+		}
+		answer := startLauncher(buf[:n], oob[:oobn])
+		raw, err := json.Marshal(answer)
+		if err == nil {
+			err = uninterrupted(func() error { return unix.Sendmsg(starterFD, raw, nil, nil, unix.MSG_NOSIGNAL) })
+		}
+		if err != nil {
+			return exitLauncher
+		}
+	}
+}
+
+// startLauncher starts the launcher that a request asks for.
+func startLauncher(raw, oob []byte) (answer startAnswer) {
+	files, err := filesOf(oob)
+	defer func() {
+		for _, file := range files {
+			_ = file.Close()
+		}
+	}()
+	var r startRequest
+	if err == nil {
+		err = json.Unmarshal(raw, &r)
+	}
+	sys := &syscall.SysProcAttr{Setsid: r.Setsid, Pdeathsig: r.Pdeathsig}
+	if err == nil {
+		err = ownNamespaces(sys, r.AsRoot)
+	}
+	if !r.Try {
+		sys.Cloneflags |= unix.CLONE_PARENT
+	}
+	var process *os.Process
+	if err == nil {
+		argv := launcherArgs()
+		process, err = os.StartProcess(argv[0], argv, &os.ProcAttr{Dir: "/", Env: []string{}, Files: files, Sys: sys})
+	}
+	if err != nil {
+		return startAnswer{Error: err.Error()}
+	}
+	answer.Pid = process.Pid
+	if r.Try {
+		go func() { _, _ = process.Wait() }()
+	} else {
+		_ = process.Release() // its parent waits for it
+	}
+	return answer
+}
+
+// filesOf are the files that came with a request.
+func filesOf(oob []byte) (files []*os.File, err error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, err
+	}
+	for i := range messages {
+		fds, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			return files, err
+		}
+		for _, fd := range fds {
+			files = append(files, os.NewFile(uintptr(fd), "file")) //nolint:gosec // it is a descriptor
+		}
+	}
+	return slices.Clip(files), nil
+}
+
+// uninterrupted calls a function again if a signal has interrupted it.
+func uninterrupted(call func() error) error {
+	for {
+		if err := call(); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
