@@ -136,7 +136,8 @@ func linesBackward(r io.ReaderAt, size int64) iter.Seq2[[]byte, error] {
 				yield(nil, fmt.Errorf("read segment: %w", err))
 				return
 			}
-			unread := append(text, rest...)
+			text = append(text, rest...)
+			unread := text
 			for {
 				start := bytes.LastIndexByte(unread[:len(unread)-1], '\n') + 1
 				if start == 0 && end > 0 {

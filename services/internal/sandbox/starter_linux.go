@@ -82,9 +82,9 @@ func (s *starter) ask(argv []string, r startRequest, files []*os.File) (answer s
 	}
 	fds := make([]int, len(files))
 	for i, file := range files {
-		fds[i] = int(file.Fd()) //nolint:gosec // it is a descriptor
+		fds[i] = int(file.Fd())
 	}
-	fd := int(s.socket.Fd()) //nolint:gosec // it is a descriptor
+	fd := int(s.socket.Fd())
 	err = uninterrupted(func() error { return unix.Sendmsg(fd, raw, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL) })
 	runtime.KeepAlive(files)
 	if err != nil {
@@ -210,7 +210,7 @@ func filesOf(oob []byte) (files []*os.File, err error) {
 			return files, err
 		}
 		for _, fd := range fds {
-			files = append(files, os.NewFile(uintptr(fd), "file")) //nolint:gosec // it is a descriptor
+			files = append(files, os.NewFile(uintptr(fd), "file"))
 		}
 	}
 	return slices.Clip(files), nil

@@ -76,6 +76,10 @@ type GatewayServiceClient interface {
 	GetDecision(ctx context.Context, in *GetDecisionRequest, opts ...grpc.CallOption) (*GetDecisionResponse, error)
 	// ListDecisions lists the records of the caller's tenant, the newest first. Counts
 	// of requests that nobody was identified for are seen in the tenant "default".
+	// A caller reads records one call at a time; further calls wait.
+	// Errors:
+	//
+	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
 	ListDecisions(ctx context.Context, in *ListDecisionsRequest, opts ...grpc.CallOption) (*ListDecisionsResponse, error)
 	// WatchDecisions sends the records of the caller's tenant as they are written.
 	// Errors:
@@ -239,6 +243,10 @@ type GatewayServiceServer interface {
 	GetDecision(context.Context, *GetDecisionRequest) (*GetDecisionResponse, error)
 	// ListDecisions lists the records of the caller's tenant, the newest first. Counts
 	// of requests that nobody was identified for are seen in the tenant "default".
+	// A caller reads records one call at a time; further calls wait.
+	// Errors:
+	//
+	//	RESOURCE_EXHAUSTED  READS_EXHAUSTED: more than 1,024 calls of the caller wait
 	ListDecisions(context.Context, *ListDecisionsRequest) (*ListDecisionsResponse, error)
 	// WatchDecisions sends the records of the caller's tenant as they are written.
 	// Errors:

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/internal/turn"
@@ -81,8 +82,11 @@ func (m *Memory) reserve(n int) error {
 	if err := m.room.Grow(m.ctx, size); err != nil {
 		return err
 	}
-	grown := make([]byte, len(m.bytes), size)
-	copy(grown, m.bytes)
+	grown := make([]byte, 0, size)
+	for part := range slices.Chunk(m.bytes, maxRead) { // the collector stops everything until a copy has ended
+		m.stint.Part()
+		grown = append(grown, part...)
+	}
 	m.bytes = grown
 	return nil
 }
