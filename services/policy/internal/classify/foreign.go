@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"unicode"
 	"unicode/utf8"
 
@@ -21,15 +22,18 @@ var endings = map[byte][]string{
 // A foreign is a verb of another language.
 type foreign struct{ form, english string }
 
-var (
-	// latinVerbs are forms without diacritics, and split ones by their first word.
-	latinVerbs = make(map[string]string)
-	splitVerbs = make(map[string][]foreign)
+// foreignVerbs are the verbs of other languages.
+type foreignVerbs struct {
+	// latin are forms without diacritics, and split ones by their first word.
+	latin map[string]string
+	split map[string][]foreign
 	// stems are beginnings of words in Cyrillic letters, ideograms parts of texts without blanks, the longest first.
 	stems, ideograms []foreign
-)
+}
 
-func init() {
+// foreignForms returns the verbs of all translations. Only a process that classifies needs them.
+var foreignForms = sync.OnceValue(func() *foreignVerbs {
+	all := &foreignVerbs{latin: make(map[string]string), split: make(map[string][]foreign)}
 	mildest := func(a, b string) int { // so that a form of two verbs means the stricter one
 		return cmp.Or(cmp.Compare(verbs[a].category, verbs[b].category), cmp.Compare(a, b))
 	}
@@ -38,31 +42,33 @@ func init() {
 			panic("classify: the verb " + english + " is translated and not known")
 		}
 		for word := range strings.FieldsSeq(translations[english]) {
-			addForeign(english, word)
+			all.add(english, word)
 		}
 	}
 	longest := func(a, b foreign) int {
 		return cmp.Or(cmp.Compare(len(b.form), len(a.form)), cmp.Compare(verbs[b.english].category, verbs[a.english].category), cmp.Compare(a.form, b.form))
 	}
-	slices.SortFunc(stems, longest)
-	slices.SortFunc(ideograms, longest)
-}
+	slices.SortFunc(all.stems, longest)
+	slices.SortFunc(all.ideograms, longest)
+	return all
+})
 
-func addForeign(english, word string) {
+// add adds the forms that a word of a translation stands for.
+func (f *foreignVerbs) add(english, word string) {
 	first, rest, split := strings.Cut(word, "/")
 	switch s := scriptOf([]rune(word)[0]); {
 	case s == cyrillic:
-		stems = append(stems, foreign{first, english})
+		f.stems = append(f.stems, foreign{first, english})
 	case s == eastAsian:
-		ideograms = append(ideograms, foreign{word, english})
+		f.ideograms = append(f.ideograms, foreign{word, english})
 	case split && len(rest) == 1 && endings[rest[0]] != nil:
 		for _, end := range endings[rest[0]] {
-			latinVerbs[first+end] = english
+			f.latin[first+end] = english
 		}
 	case split:
-		splitVerbs[first] = append(splitVerbs[first], foreign{rest, english})
+		f.split[first] = append(f.split[first], foreign{rest, english})
 	default:
-		latinVerbs[word] = english
+		f.latin[word] = english
 	}
 }
 
@@ -95,13 +101,13 @@ func translated(word string) (string, bool) {
 	}
 	switch scriptOf(r[0]) { //nolint:exhaustive // no verbs are known in others
 	case latin:
-		english, ok := latinVerbs[plain(word)]
+		english, ok := foreignForms().latin[plain(word)]
 		return english, ok
 	case cyrillic:
 		if slices.ContainsFunc(participles, func(end string) bool { return strings.HasSuffix(word, end) }) {
 			return "", false
 		}
-		for _, stem := range stems {
+		for _, stem := range foreignForms().stems {
 			if strings.HasPrefix(word, stem.form) {
 				return stem.english, true
 			}
@@ -204,7 +210,7 @@ var conjunctions = set("y e o u et ou und oder ed и или")
 // put behind it.
 func (c *finding) meaning(sentence []word, i int) (string, bool) {
 	rest := sentence[i+1:]
-	for _, verb := range splitVerbs[plain(sentence[i].text)] {
+	for _, verb := range foreignForms().split[plain(sentence[i].text)] {
 		if slices.ContainsFunc(rest, func(w word) bool { return plain(w.text) == verb.form }) {
 			return verb.english, true
 		}
@@ -269,17 +275,18 @@ func joinsIdeograms(between string) bool {
 // inIdeograms returns the verbs in a text that are no words between blanks, in their order.
 func inIdeograms(text string) []said {
 	var out []said
+	forms := foreignForms().ideograms
 	for at := 0; at < len(text); {
 		if text[at] < utf8.RuneSelf {
 			at++
 			continue
 		}
-		i := slices.IndexFunc(ideograms, func(f foreign) bool { return strings.HasPrefix(text[at:], f.form) })
+		i := slices.IndexFunc(forms, func(f foreign) bool { return strings.HasPrefix(text[at:], f.form) })
 		if i < 0 {
 			at = nextRune(text, at)
 			continue
 		}
-		f := ideograms[i]
+		f := forms[i]
 		at += len(f.form)
 		if hasAnyPrefix(text[at:], "的", "された", "済み", "した", "された", "된", "한 ", "者", "人") {
 			continue // what was deleted is a thing

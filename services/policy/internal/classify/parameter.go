@@ -1,7 +1,6 @@
 package classify
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
@@ -73,10 +72,10 @@ var handsOver = set("query queries q input body text content expr filter pipelin
 const maxRuns = 400
 
 // runnable are words in a parameter's description for what is run.
-var runnable = regexp.MustCompile(`(?i)\b(?:sql|cypher|shell|bash|powershell|terminal|javascript|typescript|python|js|lua|ruby|groovy|apex|graphql mutation)\b.{0,24}\b(?:query|queries|statements?|commands?|code|script|snippet|expressions?)\b|` +
+var runnable = compiled(`(?i)\b(?:sql|cypher|shell|bash|powershell|terminal|javascript|typescript|python|js|lua|ruby|groovy|apex|graphql mutation)\b.{0,24}\b(?:query|queries|statements?|commands?|code|script|snippet|expressions?)\b|` +
 	`\b(?:query|statements?|commands?|code|script|snippet|expressions?) (?:to|that will) (?:be )?(?:execut|run|evaluat)|\b(?:execut|run|evaluat)[a-z]* (?:as|in) (?:a |the )?(?:shell|sql|code|script|sandbox)|\b(?:raw|arbitrary) sql\b`)
 
-func saysItRuns(description string) bool { return runnable.MatchString(description) }
+func saysItRuns(description string) bool { return runnable().MatchString(description) }
 
 // asks tells whether a verb is to put a query, which may change something.
 func asks(s *said) bool { return s != nil && s.base == "query" }

@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
@@ -13,7 +14,7 @@ import (
 type form struct {
 	// any are words of which one stands in every text of the form: without it words is not tried.
 	any   []string
-	words *regexp.Regexp
+	words func() *regexp.Regexp
 	// raw reports whether words is about the text as it stands, in small letters, and not about the folded one.
 	raw     bool
 	meaning string
@@ -29,7 +30,7 @@ func (f *form) find(text string) (at []int, tried int) {
 		if !slices.ContainsFunc(f.any, func(word string) bool { return strings.Contains(text, word) }) {
 			return nil, 0
 		}
-		return f.words.FindStringIndex(text), len(text)
+		return f.words().FindStringIndex(text), len(text)
 	}
 	var around [][2]int
 	for _, word := range f.any {
@@ -61,7 +62,7 @@ func (f *form) find(text string) (at []int, tried int) {
 		}
 		tried += end - begin
 		done = end
-		if at := f.words.FindStringIndex(text[begin:end]); at != nil {
+		if at := f.words().FindStringIndex(text[begin:end]); at != nil {
 			return []int{at[0] + begin, at[1] + begin}, tried
 		}
 	}
@@ -88,7 +89,12 @@ const (
 
 // words compiles a form. A \b in it bounds words of ASCII letters alone.
 func words(meaning, any, expression string) form {
-	return form{any: strings.Split(any, "|"), words: regexp.MustCompile(expression), meaning: meaning}
+	return form{any: strings.Split(any, "|"), words: compiled(expression), meaning: meaning}
+}
+
+// compiled returns an expression that is compiled when it is first needed, for all together take 10 ms.
+func compiled(expression string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
 
 // steering are the forms in English, which are about folded texts, and those of marks. What real tools say to whoever
@@ -129,7 +135,7 @@ var steering = []form{
 	words(addresses, "whenever the user", `\bwhenever the user `+upTo6+`(?:call|use|run|invoke|execute) [a-z ]{0,20}[a-z0-9]+(?: of the| from the| tool| first)`),
 	{
 		any: []string{"<", "[", "system", "assistant", "admin", "developer"}, raw: true, meaning: addresses,
-		words: regexp.MustCompile(`<\s*/?\s*(?:important|system|secret|admin|assistant|hidden|override|critical)\s*>|\[/?(?:inst|system|admin|hidden)\]|<\|[a-z_]+\|>|` +
+		words: compiled(`<\s*/?\s*(?:important|system|secret|admin|assistant|hidden|override|critical)\s*>|\[/?(?:inst|system|admin|hidden)\]|<\|[a-z_]+\|>|` +
 			`(?:^|\n|[.!?] +)(?:system|assistant|admin|developer) ?: `),
 	},
 }

@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 )
 
 //go:embed templates assets
@@ -16,17 +17,19 @@ var files embed.FS
 // assets are the files that every page of the site uses.
 var assets = []string{"assets/style.css", "assets/theme.js", "assets/page.js", "assets/search.js", "assets/icon.svg"}
 
-// templates are the site's pages.
-var templates = template.Must(template.New("").Funcs(template.FuncMap{
-	"line":  func(text string) []run { return runs(text, false) },
-	"lines": func(text string) []run { return runs(text, true) },
-	"shown": shown,
-	"short": func(text string) string { return short(text, maxHeading) },
-	"count": count,
-	"steps": steps,
-	"list":  func(root string, rows []row, many bool) rowList { return rowList{root, rows, many} },
-	"stop":  func(level string) bool { return level == "stop" },
-}).ParseFS(files, "templates/*.html"))
+// templates returns the site's pages, which only an export needs.
+var templates = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("").Funcs(template.FuncMap{
+		"line":  func(text string) []run { return runs(text, false) },
+		"lines": func(text string) []run { return runs(text, true) },
+		"shown": shown,
+		"short": func(text string) string { return short(text, maxHeading) },
+		"count": count,
+		"steps": steps,
+		"list":  func(root string, rows []row, many bool) rowList { return rowList{root, rows, many} },
+		"stop":  func(level string) bool { return level == "stop" },
+	}).ParseFS(files, "templates/*.html"))
+})
 
 // rowList is a list of tools, and the way from its page to the site's first folder.
 type rowList struct {
@@ -98,7 +101,7 @@ func (s *site) page(file, template string, fill func() sheet) page {
 		sheet := fill()
 		sheet.Made = clock(s.made)
 		sheet.Root = strings.Repeat("../", strings.Count(file, "/"))
-		return templates.ExecuteTemplate(w, template, sheet)
+		return templates().ExecuteTemplate(w, template, sheet)
 	}}
 }
 

@@ -1,0 +1,14 @@
+package classify
+
+import "testing"
+
+// TestForms_EachExpressionCompiles compiles what is otherwise compiled when a text needs it.
+func TestForms_EachExpressionCompiles(t *testing.T) {
+	t.Parallel()
+	for _, f := range forms {
+		if f.words() == nil {
+			t.Errorf("the form of %q has no expression", f.any)
+		}
+	}
+	runnable()
+}
