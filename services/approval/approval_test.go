@@ -119,7 +119,7 @@ func TestADeniedCallStaysDeniedForAWhile(t *testing.T) {
 	})
 }
 
-// What people have denied is not asked anew because the call carries something else
+// What people have denied is not asked again because the call carries something else
 // beside; other arguments, and another caller's call, are.
 func TestACoolDownIsNotDodged(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
@@ -304,7 +304,7 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 	}
 }
 
-// What policy denied when the call was to run is asked about anew once policy asks.
+// What policy denied when the call was to run is asked about again once policy asks.
 func TestWhatPolicyDeniedIsNoPersonsDenial(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params).GetApproval()

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 )
 
-// maxDraws is how often a view is drawn anew for one vote because the approval has
+// maxDraws is how often a view is drawn again for one vote because the approval has
 // moved meanwhile.
 const maxDraws = 4
 
@@ -73,7 +73,7 @@ func (s *Service) sight(ctx context.Context, tenant, id string, verdict approval
 	})
 }
 
-// still tells whether the view of a record would be drawn the same by now, as far as
+// still reports whether the view of a record would be drawn the same by now, as far as
 // its digest goes.
 func (s *sight) still(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (bool, error) {
 	if s == nil || s.version != r.Approval.GetVersion() {

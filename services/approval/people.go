@@ -149,12 +149,12 @@ func coverWaiting(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error
 	return nil
 }
 
-// decides tells whether a person's role lets it decide on anything.
+// decides reports whether a person's role lets it decide on anything.
 func decides(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR || p.GetRole() == authv1.TokenRole_TOKEN_ROLE_APPROVER
 }
 
-// visible tells whether a caller sees an approval of its tenant: an agent sees
+// visible reports whether a caller sees an approval of its tenant: an agent sees
 // what it asked for itself, everybody else all.
 func visible(caller *authn.Caller, r *lifecycle.Record) bool {
 	p := caller.Principal
@@ -172,7 +172,7 @@ func actor(caller *authn.Caller) string {
 	return caller.Principal.GetSubject()
 }
 
-// standing tells whether voters may still decide. An error means that nobody
+// standing reports whether voters may still decide. An error means that nobody
 // knows.
 type standing struct {
 	tokens *authn.Tokens

@@ -72,7 +72,7 @@ func (g *getting) read(ctx context.Context, tx *store.Tx) error {
 	return err
 }
 
-// wantsView tells whether the caller asks for a view, and may see it.
+// wantsView reports whether the caller asks for a view, and may see it.
 func (g *getting) wantsView() bool {
 	return g.req.GetView() && (!isAgent(g.caller) || g.resp.GetApproval().GetTerms().GetSelfConfirm())
 }
@@ -94,7 +94,7 @@ func isAgent(caller *authn.Caller) bool {
 	return caller.Person == nil && caller.Principal.GetRole() == authv1.TokenRole_TOKEN_ROLE_AGENT
 }
 
-// shown tells whether what a view shows is still kept.
+// shown reports whether what a view shows is still kept.
 func shown(r *lifecycle.Record) bool {
 	return !r.Ended() || r.Approval.GetParamsBytes() == int64(len(r.Call.GetCall().GetParamsJson()))
 }
@@ -172,7 +172,7 @@ func (s *Service) page(ctx context.Context, tx *store.Tx, p paging) (*approvalv1
 	return resp, nil
 }
 
-// picks tells whether a filter's for_me picks an approval.
+// picks reports whether a filter's for_me picks an approval.
 func (s *Service) picks(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *lifecycle.Record) bool {
 	if !f.GetForMe() {
 		return true

@@ -120,7 +120,7 @@ func (a *asking) bind(ctx context.Context, call *approvalv1.BoundCall) error {
 	return nil
 }
 
-// confirms tells whether a request has no word of whoever sits at the agent, or one
+// confirms reports whether a request has no word of whoever sits at the agent, or one
 // that the terms let that person say.
 func confirms(req *approvalv1.RequestApprovalRequest) bool {
 	terms := req.GetDecision().GetApproval()
@@ -163,7 +163,7 @@ func (a *asking) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv
 }
 
 // attach brings the approval that the call has up to what policy says now, and asks
-// anew where that is another question, or where somebody sits at the agent.
+// again where that is another question, or where somebody sits at the agent.
 func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestApprovalResponse, error) {
 	again := r.Ask(a.question.Decision, a.service.times(), tx.Now)
 	if !again && !a.confirms(r) {
@@ -185,7 +185,7 @@ func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) 
 	return a.confirmed(asked(r, false), r), err
 }
 
-// confirms tells whether whoever sits at the agent can be asked about a record.
+// confirms reports whether whoever sits at the agent can be asked about a record.
 func (a *asking) confirms(r *lifecycle.Record) bool {
 	terms := r.Approval.GetTerms()
 	return a.form && r.Approval.GetState() == pending && terms.GetSelfConfirm() && terms.GetQuorum() == 1

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/follow"
 )
 
-// watchSilence is how long the policy role may say nothing before it is asked anew: it
+// watchSilence is how long the policy role may say nothing before it is asked again: it
 // beats every 500 ms.
 const watchSilence = 2 * time.Second
 
@@ -34,7 +34,7 @@ func (r *revisions) seen() error {
 	return nil
 }
 
-// current tells whether a revision is the one that was seen last, or a later one: the
+// current reports whether a revision is the one that was seen last, or a later one: the
 // policy role may be ahead of what it has shown.
 func (r *revisions) current(id, activation string) (bool, error) {
 	r.mu.Lock()

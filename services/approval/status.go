@@ -20,7 +20,7 @@ var (
 	errParams       = errors.New("params_json can't be read")
 	errCursor       = errors.New("this is no cursor of yours: watch without one")
 	errPage         = errors.New("this is no page token of this list: begin without one")
-	// errStale is told to who is to ask policy anew, and errRefused to who has forged.
+	// errStale is told to who is to ask policy again, and errRefused to who has forged.
 	errStale      = errors.New("the decision is not of this moment: ask policy anew")
 	errRefused    = errors.New("the decision is not what policy has signed for this")
 	errUnseen     = errors.New("no policy has been seen to be active yet")

@@ -146,7 +146,7 @@ var open = []approvalv1.ApprovalState{
 	approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED, approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN,
 }
 
-// catchUp sends what has moved since, and tells whether the watch is over: that of
+// catchUp sends what has moved since, and reports whether the watch is over: that of
 // one approval is when it has ended.
 func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	for {
@@ -175,7 +175,7 @@ func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	}
 }
 
-// ended tells whether the one approval has ended, as far as it was sent.
+// ended reports whether the one approval has ended, as far as it was sent.
 func (w *watch) ended(ctx context.Context) (over bool, err error) {
 	if w.last != nil {
 		return w.last.GetEnded() != nil, nil

@@ -53,7 +53,7 @@ func knock(ctx context.Context, conn grpc.ClientConnInterface, method string) er
 	return conn.Invoke(ctx, method, new(emptypb.Empty), new(emptypb.Empty))
 }
 
-// isRefused tells whether an error is one of the door.
+// isRefused reports whether an error is one of the door.
 func isRefused(err error) bool {
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.PermissionDenied, codes.Unavailable, codes.DeadlineExceeded:

@@ -101,7 +101,7 @@ func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
 		t.Errorf("%d callers have it, and it was read %d times", had.Load(), got.Load())
 	}
 	f.becomes(t, id, "done")
-	c.Post(reading(keptNote)) // unless one of those who raced has asked anew
+	c.Post(reading(keptNote)) // unless one of those who raced has asked again
 	for _, a := range f.waiting(t, "--state", "pending") {
 		holds(t, f.approvals(t, "deny", a.ID, "--yes", "-m", "not today"), 0, "")
 	}

@@ -163,7 +163,7 @@ func TestAnApprovalIsCancelledOnTheCommandLine(t *testing.T) {
 	holds(t, shown, 0, shown.Stdout, "cancelled  operator  no longer needed")
 }
 
-// One approval for three calls of a tool: the fourth asks anew, and so does one
+// One approval for three calls of a tool: the fourth asks again, and so does one
 // after the grant was taken back.
 func TestAGrantCoversSoManyCalls(t *testing.T) {
 	t.Parallel()

@@ -224,7 +224,7 @@ func TestX8AskedTooOften(t *testing.T) {
 	}
 }
 
-// A1: whatever is other than what was approved is asked about anew.
+// A1: whatever is other than what was approved is asked about again.
 func TestA1AnythingElseIsAnotherApproval(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}")

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// update writes the golden file of differences anew; what is new there has no reason yet.
+// update writes the golden file of differences again; what is new there has no reason yet.
 var update = flag.Bool("update", false, "write the golden files of testdata anew")
 
 const (
@@ -42,7 +42,7 @@ type recordedCall struct {
 	Payload any  `json:"payload"`
 }
 
-// replay makes the calls of a recording anew.
+// replay makes the calls of a recording again.
 type replay struct {
 	client *stack.Client
 	// ids are the agents' ids here by those in the recording.

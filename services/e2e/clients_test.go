@@ -173,7 +173,7 @@ func (f *fixture) idle(t *testing.T) {
 	})
 }
 
-// Nobody decides in time: the client is told so, and the next call asks anew.
+// Nobody decides in time: the client is told so, and the next call asks again.
 func TestClientsAreToldThatNobodyDecided(t *testing.T) {
 	eachClient(t, "approvals: {hold: 45s, decide: 1s}", func(t *testing.T, w *waitingCaller) {
 		for n := range 2 {
@@ -190,7 +190,7 @@ func TestClientsAreToldThatNobodyDecided(t *testing.T) {
 	})
 }
 
-// Whoever asks for progress and lets each step begin its time limit anew waits
+// Whoever asks for progress and lets each step begin its time limit again waits
 // beyond that limit. The inspector's command line can't ask.
 func TestClientsThatAskForProgressStay(t *testing.T) {
 	t.Parallel()

@@ -24,7 +24,7 @@ type place struct {
 	point string
 	// hits is how often the point is hit before the kill, at the most.
 	hits int
-	// holds tells whether the kill caught a call as it must be there: one of those that
+	// holds reports whether the kill caught a call as it must be there: one of those that
 	// the journal left open, with its approval as it is in the end. It is nil where the
 	// journal does not tell.
 	holds func(c caught) bool
@@ -39,7 +39,7 @@ type caught struct {
 	killed  time.Time
 }
 
-// before tells whether the approval had come to a state when the mesh was killed.
+// before reports whether the approval had come to a state when the mesh was killed.
 func (c caught) before(state approvalv1.ApprovalState) bool {
 	return slices.ContainsFunc(c.history, func(m *approvalv1.Move) bool { return m.GetTo() == state && m.GetTime().AsTime().Before(c.killed) })
 }

@@ -156,7 +156,7 @@ func TestOneURLForManyServers(t *testing.T) {
 				t.Errorf("a completion: %v", err)
 			}
 
-			call("web__test_trigger_tool_change", nil) // which the gateway lists anew, and tells
+			call("web__test_trigger_tool_change", nil) // which the gateway lists again, and tells
 			call("program__test_trigger_prompt_change", nil)
 			for want := map[string]bool{"tools changed": true, "prompts changed": true}; len(want) > 0; {
 				select {

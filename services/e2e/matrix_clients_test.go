@@ -27,7 +27,7 @@ type matrixClient struct {
 }
 
 func matrixClients() []matrixClient {
-	// Command lines that begin anew for each request use tools alone where that was tried at the
+	// Command lines that begin again for each request use tools alone where that was tried at the
 	// server's own URL.
 	noTools := slices.DeleteFunc(features(), func(f string) bool { return f == mcpTools })
 	inspector := []string{mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpProgress, mcpCancellation}

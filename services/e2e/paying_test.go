@@ -133,7 +133,7 @@ func (p *paying) call(ctx, more context.Context, t *testing.T) {
 	}
 }
 
-// once makes a call once, and tells whether that was the last word on it.
+// once makes a call once, and reports whether that was the last word on it.
 func (p *paying) once(ctx context.Context, t *testing.T, body []byte) bool {
 	c := stack.NewClient(t, p.mcp, stack.AgentToken)
 	if c.Open() != nil {
@@ -198,7 +198,7 @@ func (p *paying) know(id string) {
 	p.known[id] = true
 }
 
-// decideAll decides on what is pending. For each mesh it connects anew.
+// decideAll decides on what is pending. For each mesh it connects again.
 func (p *paying) decideAll(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
 		conn, err := p.dial()

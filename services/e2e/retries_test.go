@@ -39,7 +39,7 @@ func TestA2TwoHundredRetriesReachTheServerOnce(t *testing.T) {
 		for tries := 0; codes[""] == 0 && tries < 5; tries++ { // a machine that is busy may serve nobody in time
 			codes = together(retries, func(i int) (stack.Response, error) { return callers[i%sessions].Try([]byte(body)) })
 		}
-		others := codes["approval_used"] + codes["approval_pending"] + codes["approval_unavailable"] + codes["policy_unavailable"] // pending: who comes when it has run asks anew
+		others := codes["approval_used"] + codes["approval_pending"] + codes["approval_unavailable"] + codes["policy_unavailable"] // pending: who comes when it has run asks again
 		if n := len(up.Calls("pay")); n != round+1 || codes[""] != 1 || others != retries-1 {
 			t.Fatalf("round %d: the server saw %d calls in all; the retries were answered %v", round, n, codes)
 		}

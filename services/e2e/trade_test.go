@@ -47,7 +47,7 @@ type trading struct {
 	acknowledged map[string]approvalv1.Verdict
 }
 
-// denied tells whether the person denies a call.
+// denied reports whether the person denies a call.
 func denied(n int) bool { return n%5 == 0 }
 
 // trade lets callers and a person begin.

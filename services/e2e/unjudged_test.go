@@ -270,7 +270,7 @@ func TestX4ASessionGoesOnWhereSomethingIsAllowedAgain(t *testing.T) {
 	}
 }
 
-// X4: where something is allowed, what passes without a rule is written anew, of
+// X4: where something is allowed, what passes without a rule is written again, of
 // known fields.
 func TestX4WhatPassesIsWrittenAnew(t *testing.T) {
 	t.Parallel()

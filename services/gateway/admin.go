@@ -143,7 +143,7 @@ func pageToken(st session.State) string {
 	return strconv.FormatInt(st.LastUsed.UnixNano(), 10) + "-" + st.Digest
 }
 
-// listedBefore tells whether a session stands at or before the place that a token
+// listedBefore reports whether a session stands at or before the place that a token
 // names.
 func listedBefore(token string) (func(session.State) bool, error) {
 	if token == "" {

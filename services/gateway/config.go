@@ -135,7 +135,7 @@ func (s *Server) identity() string {
 	return "stdio " + canonical.Texts(s.Command)
 }
 
-// isRole tells whether the server is a service of the mesh itself.
+// isRole reports whether the server is a service of the mesh itself.
 func (s *Server) isRole() bool { return config.IsRole(s.Target) }
 
 // httpIdentity is a URL as approvals are bound to it: what makes no difference is

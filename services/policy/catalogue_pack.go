@@ -58,7 +58,7 @@ func (s *shelf) text(ctx context.Context, d *catalog.Definition) (_ string, err 
 	return s.texts[d.Digest], nil
 }
 
-// fits tells whether a tool is among those that are asked for.
+// fits reports whether a tool is among those that are asked for.
 func (s *shelf) fits(ctx context.Context, name string, req *policyv1.ListToolsRequest) (bool, error) {
 	t := s.server.Tools[name]
 	d := t.Newest()

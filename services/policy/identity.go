@@ -81,7 +81,7 @@ func (i *identity) seenBy(ctx context.Context) []*identityv1.Token {
 	return tokens
 }
 
-// runsAll tells whether a caller is an operator of the installation.
+// runsAll reports whether a caller is an operator of the installation.
 func runsAll(caller *authn.Caller) bool {
 	return caller.Tenant() == home && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }

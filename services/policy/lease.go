@@ -94,7 +94,7 @@ func (s *Service) leased(ctx context.Context, to *lease.Holder, request uint64) 
 	return resp
 }
 
-// heardOfLate tells whether what is judged by here is what other processes judge by.
+// heardOfLate reports whether what is judged by here is what other processes judge by.
 func (s *Service) heardOfLate() bool {
 	return s.cfg.Source == sqlstore.SQLite || s.age() < heardOfLate
 }

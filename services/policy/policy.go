@@ -308,7 +308,7 @@ func (s *Service) judge(ctx context.Context, minRevision string, named *identity
 	return set, who, err
 }
 
-// ofTenant tells whether a principal and all behind it belong to a tenant.
+// ofTenant reports whether a principal and all behind it belong to a tenant.
 func ofTenant(p *identityv1.Principal, tenant string) bool {
 	foreign := func(p *identityv1.Principal) bool { return p.GetTenant() != tenant }
 	return !foreign(p) && !slices.ContainsFunc(p.GetChain(), foreign)

@@ -26,7 +26,7 @@ func (a *activeSet) activation() string {
 // short is enough of the revision to tell it from others.
 func (a *activeSet) short() string { return a.Revision()[:16] }
 
-// reaches tells whether the set is the one that an activation demands, which a
+// reaches reports whether the set is the one that an activation demands, which a
 // replica may have activated at another time, or a later one.
 func (a *activeSet) reaches(activation string) bool {
 	when, short, ok := strings.Cut(activation, "-")

@@ -239,7 +239,7 @@ func (s *Service) addModel(m *wasmagentv1.Manifest, guest, named string) {
 	m.Models = append(m.Models, right)
 }
 
-// validArchive tells whether what an archive says of an agent could have been asked for here.
+// validArchive reports whether what an archive says of an agent could have been asked for here.
 func validArchive(a *wasmagentv1.ArchivedAgent) error {
 	asked := &wasmagentv1.CreateAgentRequest{
 		Model: a.GetAgent().GetConfig().Model, Instructions: a.GetAgent().GetConfig().Instructions, MaxTurns: new(a.GetMaxTurns()),

@@ -57,7 +57,7 @@ func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (g
 	return giveBack, nil, err
 }
 
-// stillAllowed tells whether a call that waited for people is in the rights of the agent and of
+// stillAllowed reports whether a call that waited for people is in the rights of the agent and of
 // those behind it as they are now.
 func (h host) stillAllowed(ctx context.Context, a *agent.Agent, call agent.ToolCall) (*abi.Error, error) {
 	lineage, err := h.lineage(ctx, a)

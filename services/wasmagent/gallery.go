@@ -357,7 +357,7 @@ func (s *Service) ComposeAgent(ctx context.Context, req *wasmagentv1.ComposeAgen
 	}}, nil
 }
 
-// isDestructive tells whether a tool's name says that it removes or stops something.
+// isDestructive reports whether a tool's name says that it removes or stops something.
 func isDestructive(tool string) bool {
 	tool = strings.ToLower(tool)
 	for _, word := range []string{"delete", "remove", "destroy", "purge", "shutdown", "terminate", "reset"} {

@@ -46,12 +46,12 @@ func acting(ctx context.Context) *identityv1.Principal {
 	return caller.Principal
 }
 
-// isOperator tells whether a person who runs the installation asks.
+// isOperator reports whether a person who runs the installation asks.
 func isOperator(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// sees tells whether somebody may know of an agent, by its creator: who made it, everybody in its chain,
+// sees reports whether somebody may know of an agent, by its creator: who made it, everybody in its chain,
 // and operators and viewers of its tenant.
 func sees(p, creator *identityv1.Principal) bool {
 	if p.GetTenant() != creator.GetTenant() {

@@ -63,7 +63,7 @@ func (s *Service) granted(ctx context.Context, who *identityv1.Principal, asked 
 	return proto.CloneOf(asked), room, nil
 }
 
-// offered tells whether rights can be given.
+// offered reports whether rights can be given.
 func offered(asked *wasmagentv1.Manifest) error {
 	if asked.GetClock() || asked.GetRandom() {
 		return errRights
@@ -74,7 +74,7 @@ func offered(asked *wasmagentv1.Manifest) error {
 	return nil
 }
 
-// isBehind tells whether a subject is somebody, or stands behind them.
+// isBehind reports whether a subject is somebody, or stands behind them.
 func isBehind(subject string, somebody *identityv1.Principal) bool {
 	if somebody.GetSubject() == subject {
 		return true

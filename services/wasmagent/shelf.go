@@ -97,7 +97,7 @@ func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
 	return a, nil
 }
 
-// isFresh tells whether an agent is as it is kept: other processes may have changed it.
+// isFresh reports whether an agent is as it is kept: other processes may have changed it.
 func (s *shelf) isFresh(ctx context.Context, a *agent.Agent) (bool, error) {
 	if a.IsElsewhere() { // its process may have ended
 		return false, nil

@@ -374,7 +374,7 @@ func (s *Service) Close() error {
 	return errors.Join(s.workers.Close(), s.store.Close(), s.dir.Close())
 }
 
-// room tells whether agents of somebody's may become larger. What has ended makes way, the
+// room reports whether agents of somebody's may become larger. What has ended makes way, the
 // oldest first. An agent becomes larger by some megabytes at the most until it is asked again.
 func (s *Service) room(ctx context.Context, of principal.Key) error {
 	all, own, err := s.store.Sizes(ctx, of)

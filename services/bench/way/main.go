@@ -151,7 +151,7 @@ type function struct {
 // lines is how many lines it has.
 func (f *function) lines() int { return f.last.Line - f.first.Line + 1 }
 
-// ran tells whether some of a function is in a profile with a count.
+// ran reports whether some of a function is in a profile with a count.
 func ran(f *function, p *cover.Profile) bool {
 	return p != nil && slices.ContainsFunc(p.Blocks, func(b cover.ProfileBlock) bool {
 		return b.Count > 0 && b.StartLine >= f.first.Line && b.EndLine <= f.last.Line
@@ -223,7 +223,7 @@ func nameOf(d *ast.FuncDecl) string {
 	return d.Name.Name
 }
 
-// changes tells whether a method assigns to a field that its receiver points to.
+// changes reports whether a method assigns to a field that its receiver points to.
 func changes(d *ast.FuncDecl) (found bool) {
 	if d.Recv == nil || len(d.Recv.List[0].Names) == 0 {
 		return false
@@ -244,7 +244,7 @@ func changes(d *ast.FuncDecl) (found bool) {
 	return found
 }
 
-// isOf tells whether an expression is a field of a variable, or part of one.
+// isOf reports whether an expression is a field of a variable, or part of one.
 func isOf(e ast.Expr, self string) bool {
 	for {
 		switch x := e.(type) {

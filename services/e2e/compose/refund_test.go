@@ -90,7 +90,7 @@ func (g *grpcurl) intentOf(t *testing.T, approval string) approvedCall {
 }
 
 // refundOnce asks for a refund, lets it be approved, and calls twice: the first runs it,
-// the second asks anew. It returns the approval.
+// the second asks again. It returns the approval.
 func (c *caller) refundOnce(t *testing.T, amount string, approve func(id string)) string {
 	t.Helper()
 	refund := func() npmtest.ToolResult {

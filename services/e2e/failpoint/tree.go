@@ -99,7 +99,7 @@ func (t *tree) walk(root, dir string) error {
 	})
 }
 
-// isForTests tells whether a folder holds means of tests, which are in no program.
+// isForTests reports whether a folder holds means of tests, which are in no program.
 func isForTests(dir string) bool {
 	return dir == "services/e2e" || dir == "services/bench"
 }

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// comeFirst starts this program anew, so that it goes before all others; it returns where
+// comeFirst starts this program again, so that it goes before all others; it returns where
 // that was done, or can't be.
 func comeFirst() {
 	under := []string{"chrt", "--rr", "1"}

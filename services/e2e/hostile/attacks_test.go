@@ -109,7 +109,7 @@ func (m target) open(ctx context.Context, server string) string {
 	return resp.Header.Get("Mcp-Session-Id")
 }
 
-// ask opens a session, asks one thing in it, reads the answer, and tells whether there
+// ask opens a session, asks one thing in it, reads the answer, and reports whether there
 // was one.
 func (m target) ask(ctx context.Context, server, method, params string) bool {
 	session := m.open(ctx, server)
@@ -292,7 +292,7 @@ func rapidReset(ctx context.Context, m target) bool {
 	return true
 }
 
-// rest waits, and tells whether ctx goes on.
+// rest waits, and reports whether ctx goes on.
 func rest(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

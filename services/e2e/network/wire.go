@@ -57,7 +57,7 @@ func (d *direction) NewState() any {
 	return &link{born: d.wire.turns.Load()}
 }
 
-// isLost tells whether nothing arrives on a connection any more.
+// isLost reports whether nothing arrives on a connection any more.
 func (d *direction) isLost(l *link) bool { return l.born%2 == 1 || d.wire.turns.Load() != l.born }
 
 // Pipe implements toxics.Toxic.

@@ -47,7 +47,7 @@ type ToolCall struct {
 	Arguments any
 	// Meta is sent as `_meta`; nil sends none.
 	Meta map[string]any
-	// Progress asks for progress notifications and lets each one start the time limit anew.
+	// Progress asks for progress notifications and lets each one start the time limit again.
 	Progress bool
 	// Timeout is the SDK's time limit, at least 1 ms; 0 means its default of 60 s.
 	Timeout time.Duration

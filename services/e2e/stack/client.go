@@ -223,7 +223,7 @@ func (r Response) Text(t testing.TB) string {
 	}
 }
 
-// IsError tells whether a tool's result says so.
+// IsError reports whether a tool's result says so.
 func (r Response) IsError(t testing.TB) bool {
 	t.Helper()
 	return r.parse(t).Result.IsError

@@ -43,7 +43,7 @@ type Span struct {
 	Links []string
 	// Attributes are its attributes as text.
 	Attributes map[string]string
-	// Failed tells whether its status is an error.
+	// Failed reports whether its status is an error.
 	Failed bool
 }
 

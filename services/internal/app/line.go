@@ -17,7 +17,7 @@ import (
 )
 
 // hangUp is how long calls on a connection that was replaced may take to end; streams
-// are opened anew by who wants them.
+// are opened again by who wants them.
 const hangUp = 30 * time.Second
 
 // line is the way to a role: a connection with this role's present certificate, which
@@ -98,7 +98,7 @@ func (l *line) stopRenewal() {
 // have.
 func (l *line) renew() {
 	l.mu.Lock()
-	l.stopRenewal() // that of the next connection begins anew
+	l.stopRenewal() // that of the next connection begins again
 	l.mu.Unlock()
 	next, err := l.dial()
 	if err != nil {

@@ -57,7 +57,7 @@ func openNetwork(role authv1.Role, file *config.File, log *slog.Logger) (*networ
 	return n, nil
 }
 
-// renew has every connection made anew, with the certificate of now.
+// renew has every connection made again, with the certificate of now.
 func (n *network) renew() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

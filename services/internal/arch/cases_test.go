@@ -89,7 +89,7 @@ func casesInTests(t *testing.T) map[string][]string {
 	return found
 }
 
-// tests tells whether a function is a test or part of one.
+// tests reports whether a function is a test or part of one.
 func tests(f *ast.FuncDecl) bool {
 	for _, param := range f.Type.Params.List {
 		if star, ok := param.Type.(*ast.StarExpr); ok {

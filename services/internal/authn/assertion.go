@@ -189,7 +189,7 @@ var mints = map[authv1.Role]func(*identityv1.Principal) error{
 	authv1.Role_ROLE_WASMAGENT: ownAgent,
 }
 
-// Signs tells whether a role acts on behalf of others, and so signs principals.
+// Signs reports whether a role acts on behalf of others, and so signs principals.
 func Signs(role authv1.Role) bool { return mints[role] != nil }
 
 // mayMint limits whom a role may speak for.

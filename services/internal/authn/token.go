@@ -57,7 +57,7 @@ func CheckSecret(secret string) error {
 	}
 }
 
-// isSample tells whether a hash is that of a sample, or of no text at all.
+// isSample reports whether a hash is that of a sample, or of no text at all.
 func isSample(hash [sha256.Size]byte) bool {
 	for sample := range sampleSecrets {
 		if HashSecret(sample) == hash {
@@ -149,7 +149,7 @@ func (t *Tokens) Heard() {
 	}
 }
 
-// Known tells whether there was ever a set: until then nobody is let in.
+// Known reports whether there was ever a set: until then nobody is let in.
 func (t *Tokens) Known() bool { return t.set.Load() != nil }
 
 // Lookup returns whom a token's text stands for. The answer is shared and must

@@ -362,7 +362,7 @@ func standardRoles() map[string]Role {
 	}
 }
 
-// Apart tells whether the roles live apart: whether the file names any of their
+// Apart reports whether the roles live apart: whether the file names any of their
 // addresses.
 func (f *File) Apart() bool { return f.apart }
 

@@ -69,7 +69,7 @@ type GRPCServer struct {
 	Headers map[string]Secret `yaml:"headers"`
 }
 
-// IsRole tells whether the target of a gRPC server is a service of the mesh itself.
+// IsRole reports whether the target of a gRPC server is a service of the mesh itself.
 func IsRole(target string) bool { return target == "wasmagent" }
 
 // defaultProcesses is how many processes of one server over stdio there may be where nothing else is said.

@@ -43,7 +43,7 @@ type Conn struct {
 	writing sync.Mutex
 }
 
-// Identified says that caller is at the other end, and tells whether it has room for
+// Identified says that caller is at the other end, and reports whether it has room for
 // one more connection. The first caller of a connection counts; those after it
 // always have room. An empty caller is nobody.
 func (c *Conn) Identified(caller string) bool {
@@ -62,7 +62,7 @@ func (c *Conn) Identified(caller string) bool {
 	return true
 }
 
-// Known tells whether somebody was identified: nobody need be again.
+// Known reports whether somebody was identified: nobody need be again.
 func (c *Conn) Known() bool { return c.known.Load() }
 
 // NetConn is the connection itself, as that of [crypto/tls.Conn] is.
@@ -78,7 +78,7 @@ func (c *Conn) expire() {
 	}
 }
 
-// hasSpoken tells whether the other end has said anything, read or not: where many come
+// hasSpoken reports whether the other end has said anything, read or not: where many come
 // at once, who serves them is behind.
 func (c *Conn) hasSpoken() bool {
 	if !c.spoke.Load() && waiting(c.Conn) {

@@ -104,7 +104,7 @@ func (l *Listener) admit(inner net.Conn) *Conn {
 	return c
 }
 
-// forward counts a connection of a trusted proxy, and tells whether there is room.
+// forward counts a connection of a trusted proxy, and reports whether there is room.
 func (l *Listener) forward(c *Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -72,7 +72,7 @@ func (h *hall) enter(addr string) (outside net.Conn, inside *door.Conn) {
 	return outside, conn.(*door.Conn) //nolint:forcetypeassert // it promises that
 }
 
-// closed tells whether the other end has closed a connection.
+// closed reports whether the other end has closed a connection.
 func closed(conn net.Conn) bool {
 	_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond))
 	_, err := conn.Read(make([]byte, 1))

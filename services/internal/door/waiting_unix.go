@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// waiting tells whether something can be read from a connection of the system's.
+// waiting reports whether something can be read from a connection of the system's.
 func waiting(conn net.Conn) (is bool) {
 	sys, ok := conn.(syscall.Conn)
 	if !ok {

@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// retry is how long to wait before a stream that broke is opened anew.
+// retry is how long to wait before a stream that broke is opened again.
 const retry = 200 * time.Millisecond
 
 // errSilent means that a stream said nothing for too long.
@@ -29,7 +29,7 @@ type Stream[T any] struct {
 	Broken func(error)
 }
 
-// Run takes messages until ctx ends. Where the stream breaks it is opened anew, for as
+// Run takes messages until ctx ends. Where the stream breaks it is opened again, for as
 // long as that takes.
 func (s *Stream[T]) Run(ctx context.Context) {
 	for ctx.Err() == nil {

@@ -90,7 +90,7 @@ func (j *Journal) checkChain(c *chain) error {
 	}
 	for _, s := range segments[:len(segments)-1] {
 		begin := time.Now()
-		if !c.keeps(s) { // retention was faster: what follows begins anew
+		if !c.keeps(s) { // retention was faster: what follows begins again
 			r = c.rereader(s.last + 1)
 			continue
 		}
@@ -119,7 +119,7 @@ func (j *Journal) checkChain(c *chain) error {
 	return nil
 }
 
-// keeps tells whether a segment is still one of the chain's.
+// keeps reports whether a segment is still one of the chain's.
 func (c *chain) keeps(s segment) bool {
 	c.listing.Lock()
 	defer c.listing.Unlock()

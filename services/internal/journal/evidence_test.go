@@ -28,7 +28,7 @@ func copied(t testing.TB, dir string) string {
 	return to
 }
 
-// on writes n calls to a journal that is opened anew, and closes it.
+// on writes n calls to a journal that is opened again, and closes it.
 func on(t testing.TB, cfg journal.Config, n int) {
 	t.Helper()
 	j := open(t, cfg)
@@ -191,7 +191,7 @@ func TestX10AStartRecordsWhatIsMissing(t *testing.T) {
 	if _, err := journal.Verify(dir, *head); err == nil {
 		t.Error("the head of before does not show it")
 	}
-	// A tail that was written anew has as many records, and others.
+	// A tail that was written again has as many records, and others.
 	forged := filepath.Join(t.TempDir(), "journal")
 	on(t, config(forged), 20)
 	text, err := os.ReadFile(files(t, forged, "calls")[0])

@@ -59,7 +59,7 @@ func (h *Head) seal(key ed25519.PrivateKey) {
 	h.Signature = hex.EncodeToString(ed25519.Sign(key, h.text()))
 }
 
-// Check tells whether the head is what the key sealed that it names; whose key that is
+// Check reports whether the head is what the key sealed that it names; whose key that is
 // it can't tell.
 func (h *Head) Check() error {
 	key, err := hex.DecodeString(h.Key)

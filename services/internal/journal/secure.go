@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// secures tells whether a record must survive a loss of power whatever the
+// secures reports whether a record must survive a loss of power whatever the
 // configuration says. An approved call may go out once, and a start gives a claim back
 // that has no intent: so there must be none where the call may be on its way. One sync
 // is enough, for the claim stands before the intent; without the claim, and without

@@ -238,7 +238,7 @@ func (s segment) brokenAt(line int, at link, why error) *BrokenError {
 	return &BrokenError{File: filepath.Base(s.path), Line: line, Seq: at.seq + 1, Why: why}
 }
 
-// follows tells whether the segment is the next behind at; if not, records are missing.
+// follows reports whether the segment is the next behind at; if not, records are missing.
 func (s segment) follows(at link) error {
 	if s.first == at.seq+1 {
 		return nil

@@ -9,7 +9,7 @@ import (
 // that was never written.
 const minHole = 512
 
-// isTorn tells whether what stands behind a segment's last good line is what a crash
+// isTorn reports whether what stands behind a segment's last good line is what a crash
 // leaves there: the begun line of the record that is due, or blocks that were never
 // written. Whole lines that are no records are something else: a crash makes none.
 func isTorn(rest []byte, due int64) bool {

@@ -58,7 +58,7 @@ func Verify(dir string, elsewhere ...Head) (Report, error) {
 	}
 }
 
-// pruning tells whether a journal that is open has removed segments meanwhile, so that
+// pruning reports whether a journal that is open has removed segments meanwhile, so that
 // what was read may not fit together.
 func pruning(dir string, r *Report) bool {
 	for _, chain := range []struct {
@@ -95,7 +95,7 @@ func verify(dir string, elsewhere []Head) (Report, error) {
 	return report, errors.Join(append(errs, headErr, report.vouched(elsewhere))...)
 }
 
-// vouched tells whether the newest head is there and the journal's own, and those that
+// vouched reports whether the newest head is there and the journal's own, and those that
 // were kept elsewhere are of the same key.
 func (r *Report) vouched(elsewhere []Head) error {
 	var errs []error
@@ -227,7 +227,7 @@ func (r *reader) take(rec *Record, size int) {
 	}
 }
 
-// accounted tells whether what is missing before the oldest kept record was pruned. Of
+// accounted reports whether what is missing before the oldest kept record was pruned. Of
 // what earlier versions pruned no record says so.
 func (r *reader) accounted(oldest segment) error {
 	before := link{seq: oldest.first - 1}
@@ -244,7 +244,7 @@ func (r *reader) accounted(oldest segment) error {
 	}
 }
 
-// ended tells whether the chain goes as far as heads say.
+// ended reports whether the chain goes as far as heads say.
 func (r *reader) ended(next string) error {
 	for _, h := range r.sealed {
 		if h.Count > r.at.seq {

@@ -61,7 +61,7 @@ func TestX10AStartRecordsThatNoHeadVouches(t *testing.T) {
 }
 
 // What was sealed may lie in an older segment by now, where somebody wrote the journal
-// anew and on.
+// again and on.
 func TestX10OlderSegmentsAreHeldToTheHead(t *testing.T) {
 	t.Parallel()
 	dir, anew := filepath.Join(t.TempDir(), "journal"), filepath.Join(t.TempDir(), "anew")

@@ -20,7 +20,7 @@ func All() []string {
 	}
 }
 
-// IsNotification tells whether a method is one of a notification.
+// IsNotification reports whether a method is one of a notification.
 func IsNotification(method string) bool { return strings.HasPrefix(method, "notifications/") }
 
 // IsProtocol reports whether a method is one by which clients and servers learn of each other, and not one that does

@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// IsProgress tells whether a field says how far a call is, and nothing of its answer.
+// IsProgress reports whether a field says how far a call is, and nothing of its answer.
 func IsProgress(fd protoreflect.FieldDescriptor) bool {
 	return fd.Message() != nil && !fd.IsList() && !fd.IsMap() && fd.Message().FullName() == progressName
 }
 
 var progressName = (*mcpv1.Progress)(nil).ProtoReflect().Descriptor().FullName()
 
-// IsJSON tells whether a field holds a JSON object as text.
+// IsJSON reports whether a field holds a JSON object as text.
 func IsJSON(fd protoreflect.FieldDescriptor) bool {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
 	if !ok || fd.Kind() != protoreflect.StringKind {
@@ -33,7 +33,7 @@ func IsJSON(fd protoreflect.FieldDescriptor) bool {
 	return is
 }
 
-// IsWellKnown tells whether JSON has a form of its own for a message, which is protobuf's.
+// IsWellKnown reports whether JSON has a form of its own for a message, which is protobuf's.
 func IsWellKnown(md protoreflect.MessageDescriptor) bool {
 	switch name, ok := strings.CutPrefix(string(md.FullName()), "google.protobuf."); name {
 	case "Timestamp", "Duration", "FieldMask", "Struct", "Any", "Empty", "ListValue", "Value",
@@ -43,7 +43,7 @@ func IsWellKnown(md protoreflect.MessageDescriptor) bool {
 	return false
 }
 
-// IsUnspecified tells whether a value of an enum is the one that says nothing.
+// IsUnspecified reports whether a value of an enum is the one that says nothing.
 func IsUnspecified(v protoreflect.EnumValueDescriptor) bool {
 	return enum.NameOf(v) == "unspecified"
 }

@@ -276,7 +276,7 @@ type batches[T any] struct {
 
 func newBatches[T any]() *batches[T] { return &batches[T]{some: make(chan struct{}, 1)} }
 
-// add adds what waits from now on. It tells whether there was room: for [maxCarried], until
+// add adds what waits from now on. It reports whether there was room: for [maxCarried], until
 // it is closed.
 func (b *batches[T]) add(item T) bool {
 	b.mu.Lock()

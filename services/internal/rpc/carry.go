@@ -70,7 +70,7 @@ func (c *Conn) Invoke(ctx context.Context, method string, args, reply any, opts 
 	return c.ClientConn.Invoke(ctx, method, args, reply, opts...)
 }
 
-// carries tells whether calls of a method are carried.
+// carries reports whether calls of a method are carried.
 func (c *Conn) carries(method string) bool {
 	if known, ok := c.methods.Load(method); ok {
 		return known.(bool)

@@ -154,7 +154,7 @@ func fullName(method protoreflect.MethodDescriptor) string {
 	return "/" + string(method.Parent().FullName()) + "/" + string(method.Name())
 }
 
-// try calls a method with an empty request and tells whether it was let in: what
+// try calls a method with an empty request and reports whether it was let in: what
 // comes behind the callers' check, the request's constraints and the method
 // itself, answers in codes of its own.
 func try(ctx context.Context, conn grpc.ClientConnInterface, method protoreflect.MethodDescriptor) (bool, error) {

@@ -66,7 +66,7 @@ func (g *gate) termsOf(method string) terms {
 	return g.methods["/"+serviceOf(method)+"/"]
 }
 
-// serves tells whether a method is served here.
+// serves reports whether a method is served here.
 func (g *gate) serves(method string) bool {
 	if _, ok := g.methods[method]; ok {
 		return true

@@ -79,7 +79,7 @@ type pipeKey struct {
 	speaks bool
 }
 
-// A way is how a role reaches the site. speaks tells whether the connection signs
+// A way is how a role reaches the site. speaks reports whether the connection signs
 // on whose behalf it calls.
 type way struct {
 	name string

@@ -141,7 +141,7 @@ func requestOf(md protoreflect.MethodDescriptor) int {
 	return min(int(most), maxRequest)
 }
 
-// isCarried tells whether a method's contract lets its calls be carried.
+// isCarried reports whether a method's contract lets its calls be carried.
 func isCarried(md protoreflect.MethodDescriptor) bool {
 	opts, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok || !proto.HasExtension(opts, authv1.E_Carried) || md.IsStreamingClient() || md.IsStreamingServer() {

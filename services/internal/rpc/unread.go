@@ -131,7 +131,7 @@ func send(ss grpc.ServerStream, m any) error {
 	return err
 }
 
-// over tells whether gRPC has closed a stream that something was sent on. Its context does not:
+// over reports whether gRPC has closed a stream that something was sent on. Its context does not:
 // that may have ended while the stream goes on, and holds what it was sent. Headers that are
 // sent a second time are refused in one way on a stream that goes on, and in others on one that
 // does not.
@@ -208,7 +208,7 @@ func (l *line) add(a *answer) {
 	}
 }
 
-// written notes that gRPC gave a piece back, and tells whether it was the last one.
+// written notes that gRPC gave a piece back, and reports whether it was the last one.
 func (l *line) written(a *answer, size int) (last bool) {
 	l.mu.Lock()
 	l.read += int64(size)

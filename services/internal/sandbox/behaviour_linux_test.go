@@ -137,7 +137,7 @@ func TestX6WithoutANetwork(t *testing.T) {
 }
 
 // A mount goes with the file that it is mounted over, so what is replaced is hidden
-// anew.
+// again.
 func TestX6WhatIsReplacedIsHiddenAnew(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		files := h.Config + " " + h.Secret + " " + h.Policy

@@ -66,14 +66,14 @@ func aliases(path string, all []mount) []string {
 	return found
 }
 
-// isSame tells whether two paths are one file or folder.
+// isSame reports whether two paths are one file or folder.
 func isSame(a, b string) bool {
 	one, err1 := os.Lstat(a)
 	two, err2 := os.Lstat(b)
 	return err1 == nil && err2 == nil && os.SameFile(one, two)
 }
 
-// isMounted tells whether something is mounted just there.
+// isMounted reports whether something is mounted just there.
 func isMounted(path string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, 0, &st)

@@ -15,7 +15,7 @@ import (
 const bare = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 
 // enterNamespaces hides what is to be hidden from the namespaces that this process
-// is the first of. The function that it returns hides anew what is replaced; it does
+// is the first of. The function that it returns hides again what is replaced; it does
 // not return.
 func enterNamespaces(o *order) (Report, func(), error) {
 	if os.Getpid() != 1 {

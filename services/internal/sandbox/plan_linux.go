@@ -216,7 +216,7 @@ func (p *plan) openings(o *order) error {
 	return nil
 }
 
-// hides tells whether a path is hidden or lies in what is.
+// hides reports whether a path is hidden or lies in what is.
 func (p *plan) hides(path string) bool {
 	return slices.ContainsFunc(p.hidden, func(h string) bool { return isBelow(path, h) })
 }
@@ -276,7 +276,7 @@ func follow(path string) (real string, links []string, err error) {
 	return real, links, nil
 }
 
-// canWrite tells whether this user can replace what is in a folder.
+// canWrite reports whether this user can replace what is in a folder.
 func canWrite(folder string) bool {
 	var st unix.Stat_t
 	return unix.Access(folder, unix.W_OK) == nil ||

@@ -56,7 +56,7 @@ func sockets(o *order) []string {
 	return out
 }
 
-// holds tells whether a folder holds where a program runs.
+// holds reports whether a folder holds where a program runs.
 func holds(folder string, c *Command) bool {
 	return isBelow(c.Dir, folder) || isBelow(c.Path, folder)
 }

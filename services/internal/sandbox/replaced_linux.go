@@ -33,7 +33,7 @@ func (p *plan) look(fd int) (unseen []string, err error) {
 	return unseen, nil
 }
 
-// watch hides anew what is replaced: a mount goes with the file that it is mounted
+// watch hides again what is replaced: a mount goes with the file that it is mounted
 // over, such as one that an editor puts another in the place of. What goes just while
 // it is hidden is looked for again at once. Where something can't be hidden any more,
 // the launcher ends, and with it the program; so it does where it is told of nothing more.

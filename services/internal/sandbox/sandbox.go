@@ -258,7 +258,7 @@ func withReal(path string) []string {
 	return []string{path}
 }
 
-// isBelow tells whether a clean path is folder or lies in it.
+// isBelow reports whether a clean path is folder or lies in it.
 func isBelow(path, folder string) bool {
 	rest, ok := strings.CutPrefix(path, folder)
 	return ok && (rest == "" || rest[0] == filepath.Separator || folder == string(filepath.Separator))

@@ -157,7 +157,7 @@ func heard(text string) (r Report, err error) {
 	return r, nil
 }
 
-// isRoot tells whether this process may act for every user.
+// isRoot reports whether this process may act for every user.
 func isRoot() bool {
 	const asAnyone = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_DAC_OVERRIDE
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

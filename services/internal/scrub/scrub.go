@@ -101,7 +101,7 @@ func (s *Scrubber) Answer(raw []byte) []byte {
 	return append(out, raw[done:]...)
 }
 
-// suspects tells whether a text may hold a secret: as it is, or with escapes.
+// suspects reports whether a text may hold a secret: as it is, or with escapes.
 func (s *Scrubber) suspects(raw []byte) bool {
 	if len(s.secrets) == 0 {
 		return false

@@ -163,7 +163,7 @@ func Time(micros int64) time.Time {
 	return time.UnixMicro(micros).UTC()
 }
 
-// collided tells whether a transaction was rolled back because of another one
+// collided reports whether a transaction was rolled back because of another one
 // (PostgreSQL, appendix A, class 40), or has waited too long for it (55P03).
 func collided(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)

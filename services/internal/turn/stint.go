@@ -88,7 +88,7 @@ func newBell() *bell {
 	return b
 }
 
-// wait rings and waits until that was heard. It tells whether it was.
+// wait rings and waits until that was heard. It reports whether it was.
 func (b *bell) wait() bool {
 	heard := new(sync.Mutex)
 	heard.Lock()

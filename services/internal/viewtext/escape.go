@@ -18,7 +18,7 @@ var blanks = &unicode.RangeTable{
 	R32: []unicode.Range32{{Lo: 0xe0100, Hi: 0xe01ef, Stride: 1}},
 }
 
-// Hides tells whether a character is shown as an escape: controls, formats such as
+// Hides reports whether a character is shown as an escape: controls, formats such as
 // bidirectional overrides, separators but the blank, blanks of other names, and
 // what is no character.
 func Hides(r rune) bool { return !unicode.IsPrint(r) || unicode.Is(blanks, r) }

@@ -56,7 +56,7 @@ func Call(server, method, name string) string {
 	return server + " " + name
 }
 
-// isTools tells whether a method, which may be absent, calls a tool.
+// isTools reports whether a method, which may be absent, calls a tool.
 func isTools(method string) bool { return method == "" || method == "tools/call" }
 
 // lines are facts in two columns.

@@ -36,7 +36,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// steers tells whether a character is none that a terminal just shows, nor one that
+// steers reports whether a character is none that a terminal just shows, nor one that
 // parts what it shows.
 func steers(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 

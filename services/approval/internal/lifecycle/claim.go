@@ -86,7 +86,7 @@ func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
 	return nil, nil //nolint:nilnil // it holds
 }
 
-// decided tells whether a decision is one that this service understands.
+// decided reports whether a decision is one that this service understands.
 func decided(d *policyv1.Decision) bool {
 	switch d.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_DENY:
@@ -165,7 +165,7 @@ func deniedCode(d *policyv1.Decision) commonv1.Code {
 	}
 }
 
-// leaseUnused tells whether nobody can send a call under a refused claim's limit
+// leaseUnused reports whether nobody can send a call under a refused claim's limit
 // lease any more: its attempt is over or has its claim, and no claim named it.
 func (r *Record) leaseUnused(c Claim) bool {
 	named := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Lease == c.Lease })

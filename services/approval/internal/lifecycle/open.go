@@ -131,7 +131,7 @@ func (r *Record) Cover(by *Record, now time.Time) {
 }
 
 // Ask brings an approval that a call already has up to what policy says by now:
-// on other terms, or by another rule, people begin anew. It tells whether they do.
+// on other terms, or by another rule, people begin again. It reports whether they do.
 func (r *Record) Ask(d *policyv1.Decision, times Times, now time.Time) bool {
 	if s := r.Approval.GetState(); s != pending && s != approved || r.sameTerms(d) {
 		return false
@@ -140,14 +140,14 @@ func (r *Record) Ask(d *policyv1.Decision, times Times, now time.Time) bool {
 	return true
 }
 
-// again makes people begin anew on a decision's terms.
+// again makes people begin again on a decision's terms.
 func (r *Record) again(d *policyv1.Decision, times Times, now time.Time) {
 	r.judged(d, times)
 	r.Approval.GrantedBy = ""
 	r.move(pending, now, cause{reason: "the rule or its terms have changed"})
 }
 
-// sameTerms tells whether a decision asks as the one that was voted on.
+// sameTerms reports whether a decision asks as the one that was voted on.
 func (r *Record) sameTerms(d *policyv1.Decision) bool {
 	was, is := r.Approval.GetTerms(), d.GetApproval()
 	return bytes.Equal(r.Approval.GetRuleDigest(), d.GetRuleDigest()) &&
@@ -159,13 +159,13 @@ func (r *Record) sameTerms(d *policyv1.Decision) bool {
 
 func set(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }
 
-// Covers tells whether the record's grant covers one more call, of which a decision
+// Covers reports whether the record's grant covers one more call, of which a decision
 // asks on the very terms that people agreed to.
 func (r *Record) Covers(d *policyv1.Decision, now time.Time) bool {
 	return r.LiveGrant(now) && r.sameTerms(d)
 }
 
-// LiveGrant tells whether the record's grant covers one more call.
+// LiveGrant reports whether the record's grant covers one more call.
 func (r *Record) LiveGrant(now time.Time) bool {
 	g := r.Approval.GetGrant()
 	return g.GetExpires() != nil && now.Before(g.GetExpires().AsTime()) && g.GetUsed() < g.GetCalls()

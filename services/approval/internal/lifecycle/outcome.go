@@ -16,7 +16,7 @@ var (
 	ErrEnded   = errors.New("the approval has ended")
 )
 
-// Complete takes what a claim's holder tells of its call, and tells whether that
+// Complete takes what a claim's holder tells of its call, and reports whether that
 // settled the approval. A final state stands: what is told later is only noted.
 func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, now time.Time) (bool, error) {
 	c, err := r.held(id, holder)
@@ -108,7 +108,7 @@ func otherTool() cause {
 	return cause{reason: "the tool's definition or its server is another by now", code: commonv1.Code_CODE_TOOL_CHANGED}
 }
 
-// endGrant ends a grant that lives and tells whether there was one.
+// endGrant ends a grant that lives and reports whether there was one.
 func (r *Record) endGrant(now time.Time) bool {
 	if !r.LiveGrant(now) {
 		return false

@@ -82,7 +82,7 @@ const (
 	Unsent
 )
 
-// Ended tells whether an approval is in a state that it can't leave any more.
+// Ended reports whether an approval is in a state that it can't leave any more.
 func (r *Record) Ended() bool { return final(r.Approval.GetState()) }
 
 func final(s approvalv1.ApprovalState) bool {
@@ -94,7 +94,7 @@ func final(s approvalv1.ApprovalState) bool {
 	}
 }
 
-// Asks tells whether the record's moves since it was read or opened ask people.
+// Asks reports whether the record's moves since it was read or opened ask people.
 func (r *Record) Asks() bool {
 	return r.Approval.GetState() == pending && slices.ContainsFunc(r.Moves, func(m *approvalv1.Move) bool { return m.GetTo() == pending && m.GetVote() == nil })
 }
@@ -176,7 +176,7 @@ func (r *Record) move(to approvalv1.ApprovalState, now time.Time, why cause) {
 	r.note(from, now, why)
 }
 
-// mayHaveRun tells whether the call of some claim left, or may have.
+// mayHaveRun reports whether the call of some claim left, or may have.
 func (r *Record) mayHaveRun() bool {
 	return slices.ContainsFunc(r.Claims, func(c Claim) bool { return c.End != Released && c.End != Unsent })
 }

@@ -134,7 +134,7 @@ func (b *Ballot) seen() error {
 	}
 }
 
-// MayDecide tells whether a person may decide on this approval, and by which of
+// MayDecide reports whether a person may decide on this approval, and by which of
 // the groups that the terms name.
 func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]string, error) {
 	asked := r.Approval.GetRequester()
@@ -165,7 +165,7 @@ func (r *Record) groupsOf(groups []string) ([]string, error) {
 	return in, nil
 }
 
-// Names tells whether the terms let a member of these groups decide.
+// Names reports whether the terms let a member of these groups decide.
 func (r *Record) Names(groups []string) bool {
 	_, err := r.groupsOf(groups)
 	return err == nil
@@ -204,7 +204,7 @@ func (r *Record) approve(until, now time.Time, why cause) {
 }
 
 // void takes votes back that count no longer, which standing tells by a reason. It
-// tells whether too few are left.
+// reports whether too few are left.
 func (r *Record) void(standing func(*approvalv1.Vote) string, now time.Time) bool {
 	for _, v := range r.Approval.GetVotes() {
 		switch {

@@ -185,7 +185,7 @@ func (s *site) previous(t *testing.T) {
 	s.before = lifecycle.Open(question("before", func(q *lifecycle.Question) { q.Call.Call.ParamsJson = `{"arguments":{"card":"4000-0000"}}` }), time.Now())
 }
 
-// begin lets people begin anew on an approval.
+// begin lets people begin again on an approval.
 func (s *site) begin(t *testing.T, id string) {
 	t.Helper()
 	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {

@@ -126,7 +126,7 @@ func (s *Sender) serve(ctx context.Context, name string, c Channel) {
 	}
 }
 
-// round sends what is due and tells whether there may be more.
+// round sends what is due and reports whether there may be more.
 func (s *Sender) round(ctx context.Context, name string, c Channel) bool {
 	var messages []*Message
 	err := s.deps.Store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {

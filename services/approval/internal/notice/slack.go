@@ -75,7 +75,7 @@ type channel struct {
 const maxText = 3000
 
 // Send implements Channel. Its receipt is the message's timestamp, by which the
-// message is changed when people begin anew and when the approval ends.
+// message is changed when people begin again and when the approval ends.
 func (c *channel) Send(ctx context.Context, m *Message) (string, error) {
 	line := what(m.Approval) + ": " + standing(m)
 	for _, ts := range m.Receipts {

@@ -18,7 +18,7 @@ import (
 
 // Kinds of notices. All others are the names of the states that approvals reached.
 const (
-	// Pending means that an approval waits for people, or that they begin anew.
+	// Pending means that an approval waits for people, or that they begin again.
 	Pending = "pending"
 	// Escalated means that it still waits when a share of the time is over.
 	Escalated = "escalated"

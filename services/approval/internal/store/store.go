@@ -96,7 +96,7 @@ type work func(ctx context.Context, tx *Tx) error
 type transact func(context.Context, func(context.Context, *sqlstore.Tx) error) error
 
 // try moves what is due in one transaction, and runs fn in it where that was little. It
-// tells whether fn ran.
+// reports whether fn ran.
 func (s *Store) try(ctx context.Context, run transact, fn work) (ran bool, err error) {
 	var last *Tx // the one that was committed
 	err = run(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
@@ -149,7 +149,7 @@ type Tx struct {
 // large, and whoever calls has no time for all.
 const lapseAtOnce = 8
 
-// lapse moves what is due, and tells whether there may be more.
+// lapse moves what is due, and reports whether there may be more.
 func (t *Tx) lapse(ctx context.Context) (more bool, err error) {
 	records, err := t.query(ctx, "due > 0 AND due <= $1 ORDER BY due LIMIT $2", sqlstore.Micros(t.Now), lapseAtOnce)
 	if err != nil {

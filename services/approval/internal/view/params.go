@@ -64,7 +64,7 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 	return enc.WriteToken(token)
 }
 
-// isHidden tells whether the value that is read next is to be replaced. Where it stands
+// isHidden reports whether the value that is read next is to be replaced. Where it stands
 // is written out only as deep as something is hidden: keys that are long and deep would
 // else cost as much at every value.
 func isHidden(hidden []string, dec *jsontext.Decoder, kind jsontext.Kind, n int64) bool {
@@ -167,7 +167,7 @@ func leaves(params string, hidden []string) (map[string]string, error) {
 	}
 }
 
-// short cuts a value at a character and tells whether it did.
+// short cuts a value at a character and reports whether it did.
 func short(value string) (string, bool) {
 	if len(value) <= maxValue {
 		return value, false

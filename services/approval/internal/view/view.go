@@ -202,7 +202,7 @@ func reach(g *policyv1.Grant) []string {
 	return out
 }
 
-// hidesSomething tells whether a key or a text of params holds what would not be
+// hidesSomething reports whether a key or a text of params holds what would not be
 // seen, beside the line breaks and tabs of ordinary texts.
 func hidesSomething(params string) bool {
 	dec := jsontext.NewDecoder(bytes.NewBufferString(params))

@@ -55,6 +55,6 @@ func (k *Clerk) Wait(ctx context.Context) {
 	k.telling.Wait()
 }
 
-// Knows tells whether people were asked about a call of that tool, by this agent on this
+// Knows reports whether people were asked about a call of that tool, by this agent on this
 // server, of late: where they were not there is no approval of the call.
 func (k *Clerk) Knows(a attempt.Attempt) bool { return k.waiter.tickets.any(callOf(a).place()) }

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxClaims is how often a call claims anew because its approval changed meanwhile.
+// maxClaims is how often a call claims again because its approval changed meanwhile.
 const maxClaims = 8
 
 // Ask has people decide on a call, and takes the right to send it once they have
@@ -93,7 +93,7 @@ func (k *Clerk) notListed(ctx context.Context, a attempt.Attempt, err error) *re
 }
 
 // use claims an approval for a call that people were asked about, as policy judges it
-// now. It tells whether the approval has changed, so that all begins anew.
+// now. It reports whether the approval has changed, so that all begins again.
 func (k *Clerk) use(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, again bool) {
 	if a.Revoked == nil || a.Revoked() {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}, false

@@ -48,7 +48,7 @@ func (k *Clerk) redeem(ctx context.Context, a attempt.Attempt) (attempt.Attempt,
 }
 
 // spend claims an approval for a call that policy allows, or ends it with one that policy
-// denies. It tells whether the approval has changed, so that it is to be looked at again.
+// denies. It reports whether the approval has changed, so that it is to be looked at again.
 func (k *Clerk) spend(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval) (_ attempt.Attempt, refused *refusal.Refusal, again bool) {
 	var definition []byte
 	denied := a.Denies()

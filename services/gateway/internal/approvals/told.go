@@ -13,7 +13,7 @@ import (
 )
 
 // tellTimeout is how long the answer of an approved call waits until the approval
-// service knows what came of it: then the same call, made right after it, asks anew
+// service knows what came of it: then the same call, made right after it, asks again
 // and finds no claim.
 const tellTimeout = 200 * time.Millisecond
 

@@ -30,7 +30,7 @@ const (
 	// again.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
-	// maxJudged is how often policy is asked anew because the approval service did not
+	// maxJudged is how often policy is asked again because the approval service did not
 	// take its decision for one of this moment.
 	maxJudged = 3
 	// lastMoment is how much sooner than here a hold may be over at the approval
@@ -185,7 +185,7 @@ func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestApp
 }
 
 // Report tells of an approval that the caller names and that has run its course:
-// that one's end is the answer, and the call asks nobody anew. It is nil for one
+// that one's end is the answer, and the call asks nobody again. It is nil for one
 // that still stands, which the call finds by itself.
 func (w *Waiter) Report(ctx context.Context, p *identityv1.Principal, id string) *refusal.Refusal {
 	a, refused := w.get(authn.OnBehalfOf(ctx, p), id)
@@ -321,17 +321,17 @@ func (w *Waiter) follow(ctx context.Context, a *approvalv1.Approval) *approvalv1
 	return a
 }
 
-// ranOut tells whether a watch broke because the hold is over: the two ends of a
+// ranOut reports whether a watch broke because the hold is over: the two ends of a
 // stream keep its time each by itself.
 func ranOut(ctx context.Context, err error) bool {
 	end, ok := ctx.Deadline()
 	return ok && status.Code(err) == codes.DeadlineExceeded && time.Until(end) < lastMoment
 }
 
-// stale tells whether the approval service wants a decision of this moment.
+// stale reports whether the approval service wants a decision of this moment.
 func stale(err error) bool { return rpc.Reason(err) == "DECISION_STALE" }
 
-// away tells whether the approval service did not answer, so that asking again may
+// away reports whether the approval service did not answer, so that asking again may
 // help.
 func away(err error) bool {
 	code := status.Code(err)

@@ -33,7 +33,7 @@ type Claiming struct {
 	// ID names the claim: the decision's identifier in the journal.
 	ID string
 	// Decided is what policy has just decided, signed for this claim, and Attest asks it
-	// anew. Lease is that of its limits; empty where nothing was reserved.
+	// again. Lease is that of its limits; empty where nothing was reserved.
 	Decided *policyv1.DecideCallResponse
 	Attest  Attest
 	Lease   string
@@ -43,7 +43,7 @@ type Claiming struct {
 }
 
 // Claim asks for the right to send an approved call. Where an answer is lost, or the
-// decision is not of this moment any more, it asks policy anew and then again, which is
+// decision is not of this moment any more, it asks policy again and then again, which is
 // the same claim. It also returns what policy said last.
 func (w *Waiter) Claim(ctx context.Context, c Claiming) (*approvalv1.ClaimApprovalResponse, *policyv1.Decision, error) {
 	ctx = authn.OnBehalfOf(ctx, c.Principal)

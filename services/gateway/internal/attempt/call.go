@@ -88,7 +88,7 @@ type Reply interface {
 
 // Tools are what a server lists for a caller in its session.
 type Tools interface {
-	// Listed tells whether the caller's list has the called tool. Errors: [ErrUnlisted],
+	// Listed reports whether the caller's list has the called tool. Errors: [ErrUnlisted],
 	// or that policy can't be asked.
 	Listed(ctx context.Context) (Listing, error)
 	// Known returns the digest of the called tool's definition: as the session has listed

@@ -85,18 +85,18 @@ func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
 	return refused
 }
 
-// Denies tells whether policy denies the call, and not this gateway alone.
+// Denies reports whether policy denies the call, and not this gateway alone.
 func (a Attempt) Denies() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || a.Decision.GetHidden()
 }
 
-// Allows tells whether policy lets the call pass and asks for nothing that this gateway
+// Allows reports whether policy lets the call pass and asks for nothing that this gateway
 // can't do.
 func (a Attempt) Allows() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW && a.Refusal() == nil
 }
 
-// Asks tells whether policy wants a person to decide.
+// Asks reports whether policy wants a person to decide.
 func (a Attempt) Asks() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL && a.Refusal() == nil
 }

@@ -23,7 +23,7 @@ const leaseTime = 15 * time.Second
 // Miscounted says why limited calls are refused while two instances of the ratelimit role answer.
 const Miscounted = "two ratelimit roles answer in turn and each counts for itself, which would multiply every limit: run one alone; limited calls pass a minute after the last answer of the other"
 
-// IsLimited tells whether something is to be reserved for a call.
+// IsLimited reports whether something is to be reserved for a call.
 func (a Attempt) IsLimited() bool { return len(a.Decision.GetLimits()) > 0 }
 
 // Reserve takes from all limits of a call, or from none, under an idempotency key.
@@ -56,7 +56,7 @@ func Reserved(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	return out
 }
 
-// isUnknown tells whether a limit asks for more than to reserve: this gateway
+// isUnknown reports whether a limit asks for more than to reserve: this gateway
 // neither renews what is held in flight nor settles real amounts.
 func isUnknown(l *policyv1.RuleLimit) bool {
 	return l.GetLimit().GetKind() == ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""

@@ -151,14 +151,14 @@ func (s *Server) Changes() int {
 	return s.changes
 }
 
-// Greeted tells whether the server speaks the revision, as far as is known.
+// Greeted reports whether the server speaks the revision, as far as is known.
 func (s *Server) Greeted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.greeted
 }
 
-// Refused tells whether the server has said in the last five minutes that it does not speak the
+// Refused reports whether the server has said in the last five minutes that it does not speak the
 // revision.
 func (s *Server) Refused() bool {
 	s.mu.Lock()
@@ -166,7 +166,7 @@ func (s *Server) Refused() bool {
 	return errors.Is(s.err, upstream.ErrRevision) && time.Since(s.failed) <= Fresh
 }
 
-// Hung tells whether the server has left the question unanswered in the last five minutes.
+// Hung reports whether the server has left the question unanswered in the last five minutes.
 func (s *Server) Hung() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

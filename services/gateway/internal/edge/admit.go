@@ -27,7 +27,7 @@ type caller struct {
 	principal *identityv1.Principal
 	// stale says that the token may have been revoked meanwhile.
 	stale bool
-	// revoked tells whether it was, or may have been, by now.
+	// revoked reports whether it was, or may have been, by now.
 	revoked func() bool
 	// inside is who asks from inside the mesh; nil for MCP clients.
 	inside *visitor

@@ -28,7 +28,7 @@ func (x *exchange) saysItCan() (has map[string]jsontext.Value) {
 	return has
 }
 
-// saysTasks tells whether a client that says this takes a task for an answer.
+// saysTasks reports whether a client that says this takes a task for an answer.
 func saysTasks(has map[string]jsontext.Value) bool {
 	var extensions map[string]jsontext.Value
 	return has["extensions"].Kind() == '{' && json.Unmarshal(has["extensions"], &extensions) == nil && extensions[mcp.ExtensionTasks].Kind() == '{'

@@ -214,7 +214,7 @@ func notFound(w http.ResponseWriter, _ *http.Request) {
 // health tells that the process lives.
 func (*Edge) health(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 
-// ready tells whether calls may pass, and of the roles that are away.
+// ready reports whether calls may pass, and of the roles that are away.
 func (e *Edge) ready(w http.ResponseWriter, _ *http.Request) {
 	status, text := http.StatusOK, "ready\n"
 	if why := e.deps.Ready(); len(why) > 0 {

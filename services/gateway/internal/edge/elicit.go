@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// elicits tells whether the client that sent an initialize can ask whoever sits at
+// elicits reports whether the client that sent an initialize can ask whoever sits at
 // it by a form. Before there were modes an empty object said so, and still does.
 func elicits(initialize *gate.Message, version string) bool {
 	var has struct {

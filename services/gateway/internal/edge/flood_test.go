@@ -163,7 +163,7 @@ func TestN2PipeliningWithoutReading(t *testing.T) {
 	}
 }
 
-// busy tells whether a caller is turned away, on record, because it has too much in
+// busy reports whether a caller is turned away, on record, because it has too much in
 // flight.
 func (w *world) busy(got reply) bool {
 	records := w.of(journal.KindRefusal)

@@ -177,7 +177,7 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 		s.sess.Waits.Store(true)
 	}
 	list, known := s.found.Joint, s.found.Known.Digests
-	end, err := s.has.Answer.TurnFor(ctx, len(list.Raw)) // each of its tools is written anew
+	end, err := s.has.Answer.TurnFor(ctx, len(list.Raw)) // each of its tools is written again
 	if err != nil {
 		return tooManyLists()
 	}
@@ -302,14 +302,14 @@ func capabilityOf(field string) string {
 	return field
 }
 
-// offers tells whether the server said that it has something.
+// offers reports whether the server said that it has something.
 func (s *reached) offers(capability string) bool {
 	var has map[string]jsontext.Value
 	err := json.Unmarshal(s.greeting.Capabilities.Of(s.greeting.Raw), &has)
 	return err == nil && has[capability].Kind() == '{'
 }
 
-// isDenial tells whether a code says that policy does not let the caller have something, which is
+// isDenial reports whether a code says that policy does not let the caller have something, which is
 // no fault of the server's.
 func isDenial(code commonv1.Code) bool {
 	switch code { //nolint:exhaustive // all others are faults

@@ -84,7 +84,7 @@ func toolsListed(before, now string) string {
 	return now
 }
 
-// hasOpened tells whether a member's server knows of it, and so may say something.
+// hasOpened reports whether a member's server knows of it, and so may say something.
 func (x *exchange) hasOpened(server, id string) bool {
 	sess, done, err := x.deps.Sessions.Use(id, x.key(server))
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // postModernHub takes a message of 2026-07-28 for all servers together. Its head says the names that its
-// body does, so that is looked at before the body is written anew for a server. What stands for its session
+// body does, so that is looked at before the body is written again for a server. What stands for its session
 // is the caller's with this client, and has members as a session has.
 func (x *exchange) postModernHub(ctx context.Context) {
 	if len(x.r.Header[headerSession]) > 0 { // who has a session has agreed on another revision

@@ -146,7 +146,7 @@ func offered(servers []*reached) (has map[string]map[string]bool, said string, e
 	return has, said, nil
 }
 
-// mayUse tells whether policy lets the caller use a method on the server.
+// mayUse reports whether policy lets the caller use a method on the server.
 func (s *reached) mayUse(method string) bool {
 	return method == mcp.MethodToolsList || slices.Contains(s.said.Methods, method)
 }

@@ -158,7 +158,7 @@ func (h *hearing) run(ctx context.Context, on *writer) {
 	}
 }
 
-// once passes on one stream of the server's, and tells whether there may be another. Where it is opened again
+// once passes on one stream of the server's, and reports whether there may be another. Where it is opened again
 // its resources are judged again, and the client is told that they may have changed meanwhile.
 func (h *hearing) once(ctx context.Context, on *writer, again bool) bool {
 	x := h.hub.at(h.server)

@@ -293,7 +293,7 @@ func TestT4ManyServersSayOnOneStream(t *testing.T) {
 			t.Errorf("heard (-want +got):\n%s", diff)
 		}
 		changed.Store(true)
-		time.Sleep(6 * time.Minute) // by then it is listed anew for who asks
+		time.Sleep(6 * time.Minute) // by then it is listed again for who asks
 		w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
 		got := slices.DeleteFunc(heard(lines), func(line string) bool { return line == "" || strings.HasPrefix(line, ":") })
 		if diff := cmp.Diff([]string{"event: message", `data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`}, got); diff != "" {
@@ -389,7 +389,7 @@ func TestA4AHubHoldsToWhatItHasShown(t *testing.T) {
 		w.do("POST", "/mcp", call, h)
 		changed.Store(true)
 		time.Sleep(6 * time.Minute)
-		other := w.connectAs(able) // by which it is listed anew
+		other := w.connectAs(able) // by which it is listed again
 		w.do("POST", "/mcp", list, other)
 		w.do("POST", "/mcp", call, h)
 		w.do("POST", "/mcp", call, other)

@@ -162,7 +162,7 @@ type shown struct {
 	partly bool
 	// revision is the one that judged.
 	revision string
-	// waits tells whether every call of one of the tools waits for people.
+	// waits reports whether every call of one of the tools waits for people.
 	waits bool
 	// news says that one was not shown because its definition is not known as accepted.
 	news bool

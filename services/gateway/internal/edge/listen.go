@@ -183,7 +183,7 @@ func (x *exchange) hear(ctx context.Context, after string) {
 	x.reject(x.w, x.r, x.caller, unavailable(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE))
 }
 
-// mayHear tells whether what the server says now is for the caller.
+// mayHear reports whether what the server says now is for the caller.
 func (x *exchange) mayHear(ctx context.Context) bool {
 	said, err := x.standing(ctx)
 	return err == nil && said.Some && !x.revoked()

@@ -81,7 +81,7 @@ func (x *exchange) tools(ctx context.Context) (tools, error) {
 	return tools{exchange: x, said: said, hides: err == nil && !said.HidesNone}, err
 }
 
-// Listed tells whether the caller's list has the called tool: that of this session, or
+// Listed reports whether the caller's list has the called tool: that of this session, or
 // what the caller sees of the gateway's own. It takes the same steps whether a tool is
 // hidden or not there, in a trace of its own: what it finds is for all calls.
 func (t tools) Listed(ctx context.Context) (attempt.Listing, error) {

@@ -307,7 +307,7 @@ func (x *exchange) noted(ctx context.Context) {
 	}
 }
 
-// notifies tells whether the notification at hand may go to a server: of what changes at a
+// notifies reports whether the notification at hand may go to a server: of what changes at a
 // client its server hears where it was told that it may ask for that.
 func (x *exchange) notifies() bool {
 	return mcp.AlwaysPasses(x.msg.Method) || x.msg.Method == mcp.MethodRootsChanged && x.sess.Client.Offer.Has(mcp.MethodRoots)

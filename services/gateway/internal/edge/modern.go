@@ -54,7 +54,7 @@ type modern struct {
 	done func()
 }
 
-// isModern tells whether the message at hand is of 2026-07-28. What initialize names in its head
+// isModern reports whether the message at hand is of 2026-07-28. What initialize names in its head
 // does not count: that is agreed on in its body.
 func (x *exchange) isModern() bool {
 	head, _ := single(x.r.Header, headerVersion)
@@ -116,7 +116,7 @@ func (x *exchange) postModern(ctx context.Context) {
 	x.routeModern(ctx)
 }
 
-// speaksModern tells whether the server speaks 2026-07-28 itself. Where that is not known it is asked,
+// speaksModern reports whether the server speaks 2026-07-28 itself. Where that is not known it is asked,
 // which counts as a question for what is spoken. Not ok is what was answered already.
 func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
 	speaks, known := x.target.knownModern()
@@ -138,7 +138,7 @@ func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
 	return speaks, true
 }
 
-// knownModern tells whether the server speaks 2026-07-28 itself, where that is known.
+// knownModern reports whether the server speaks 2026-07-28 itself, where that is known.
 func (t Target) knownModern() (speaks, known bool) {
 	under := t.under[mcp.Modern]
 	if under != nil && under.Greeted() {
@@ -164,7 +164,7 @@ func (t Target) asksModern(ctx context.Context) (speaks bool, err error) {
 	}
 }
 
-// isOlder tells whether a server was found to speak a revision with sessions.
+// isOlder reports whether a server was found to speak a revision with sessions.
 func isOlder(found *discovery.Found) bool {
 	return found != nil && found.Version != mcp.Modern && time.Since(found.At) <= discovery.Fresh
 }

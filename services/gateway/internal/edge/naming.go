@@ -31,7 +31,7 @@ func nameOf(field string) string {
 	}
 }
 
-// alike tells whether policy tells none of the elements of a list apart for the caller, or of what
+// alike reports whether policy tells none of the elements of a list apart for the caller, or of what
 // else goes by such names.
 func alike(said reach.Standing, field string) bool {
 	if field == "prompts" {
@@ -121,7 +121,7 @@ func (x *exchange) filterNames(ctx context.Context, method string, names []strin
 	return resp, true
 }
 
-// hearsOf tells whether the client may hear that this resource has changed, where a notification
+// hearsOf reports whether the client may hear that this resource has changed, where a notification
 // tells of one.
 func (x *exchange) hearsOf(m *gate.Answer) bool {
 	if m.Method != mcp.MethodResourceUpdated {

@@ -141,13 +141,13 @@ func (t Target) open(ctx context.Context, who principal.Key, hello upstream.Own,
 	return t.Server.Bridge(ctx, who, hello, has)
 }
 
-// sessionless tells whether the server speaks 2026-07-28 alone, as far as is known.
+// sessionless reports whether the server speaks 2026-07-28 alone, as far as is known.
 func (t Target) sessionless() bool {
 	found := t.found.Last()
 	return found != nil && found.Version == mcp.Modern
 }
 
-// crosses tells whether client and server are of two eras.
+// crosses reports whether client and server are of two eras.
 func (x *exchange) crosses() bool {
 	if x.modern != nil {
 		return x.bridged

@@ -16,7 +16,7 @@ const maxPassing = 64 << 10
 // methodAnswer is how a client's answers are called where they are counted.
 const methodAnswer = "response"
 
-// passes tells whether the message at hand needs no rule.
+// passes reports whether the message at hand needs no rule.
 func (x *exchange) passes() bool {
 	return x.msg.Kind == gate.Response || mcp.AlwaysPasses(x.msg.Method) || x.msg.Method == mcp.MethodListen || x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait || x.isOwnTask()
 }

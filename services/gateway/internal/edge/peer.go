@@ -35,7 +35,7 @@ func (e *Edge) peer(r *http.Request) string {
 	return who.String()
 }
 
-// trusted tells whether an address is a trusted proxy's.
+// trusted reports whether an address is a trusted proxy's.
 func (e *Edge) trusted(addr netip.Addr) bool {
 	return slices.ContainsFunc(e.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }

@@ -149,7 +149,7 @@ func (x *exchange) read() *rejection {
 	return nil
 }
 
-// isJSON tells whether a body is said to be JSON in UTF-8, as it stands.
+// isJSON reports whether a body is said to be JSON in UTF-8, as it stands.
 func isJSON(h http.Header) bool {
 	text, ok := single(h, "Content-Type")
 	encoding := h["Content-Encoding"]

@@ -186,7 +186,7 @@ func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 	return m, clean, nil
 }
 
-// hears tells whether a server's notification of the protocol's is for the client: progress and what begins
+// hears reports whether a server's notification of the protocol's is for the client: progress and what begins
 // a subscription are, and of the others those that policy does not deny, nor the method that they serve.
 func (x *exchange) hears(notification string) bool {
 	if notification == mcp.MethodProgress || notification == mcp.MethodAcknowledged && x.hub == nil { // who hears of many was told once
@@ -246,7 +246,7 @@ func (o *writer) Hold() {
 	_ = http.NewResponseController(o.x.w).Flush() // a client that has gone needs no answer
 }
 
-// hasStarted tells whether an event stream has begun.
+// hasStarted reports whether an event stream has begun.
 func (o *writer) hasStarted() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -254,7 +254,7 @@ func (o *writer) hasStarted() bool {
 }
 
 // Progress tells a client that asks for progress that its call still waits for a
-// person. Progress must rise, and what the server tells later begins anew: so this
+// person. Progress must rise, and what the server tells later begins again: so this
 // stays far below.
 func (o *writer) Progress(n int) {
 	token := o.x.msg.Meta.ProgressToken

@@ -91,7 +91,7 @@ func connected(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// hasRoom tells whether a caller may have the connection that its request came on.
+// hasRoom reports whether a caller may have the connection that its request came on.
 func hasRoom(ctx context.Context, p *identityv1.Principal) bool {
 	at, ok := ctx.Value(doorKey{}).(*door.Conn)
 	return !ok || at.Known() || at.Identified(p.GetTenant()+"/"+p.GetSubject())

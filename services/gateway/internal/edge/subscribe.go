@@ -134,7 +134,7 @@ func (x *exchange) forward(ctx context.Context, out *writer, wants upstream.Want
 	}
 }
 
-// concerns tells whether a notification is about what a subscription wants: a list, or one of its resources,
+// concerns reports whether a notification is about what a subscription wants: a list, or one of its resources,
 // or what lies under one.
 func concerns(m *gate.Answer, wants *upstream.Wanted) bool {
 	if wants == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
-// mayBeTask tells whether the request at hand is a call that is answered with a task where it waits for
+// mayBeTask reports whether the request at hand is a call that is answered with a task where it waits for
 // people. What its server asks a task could not pass on, so in a session that can ask there is none.
 func (x *exchange) mayBeTask() bool {
 	return x.modern != nil && x.takesTasks && x.msg.Method == mcp.MethodToolsCall && len(x.msg.Raw) <= maxTask &&
@@ -25,7 +25,7 @@ func (x *exchange) mayBeTask() bool {
 		x.tasks.hasPlace(&x.has.Of, string(x.owner()))
 }
 
-// becomesTask answers a call that waits for people with a task, and tells whether it has.
+// becomesTask answers a call that waits for people with a task, and reports whether it has.
 func (x *exchange) becomesTask(ctx context.Context, out *writer, why *refusal.Refusal) bool {
 	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || why.Approval == nil {
 		return false
@@ -89,7 +89,7 @@ func (e *Edge) makeTask(ctx context.Context, by caller, t *task, approval string
 	end := taskEnd{unrecorded: in.header.Get(headerOutcome)+in.header.Get(http.TrailerPrefix+headerOutcome) != ""}
 	if why := in.done.Refusal; why != nil && why.Retryable() { // nothing was sent, and the approval stands
 		var expires time.Time
-		if why.Code == commonv1.Code_CODE_APPROVAL_PENDING && why.Approval != nil { // or people begin anew
+		if why.Code == commonv1.Code_CODE_APPROVAL_PENDING && why.Approval != nil { // or people begin again
 			approval, expires = why.Approval.ID, why.Approval.Expires
 		}
 		if !t.waitOn(approval, expires) {

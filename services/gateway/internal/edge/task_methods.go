@@ -46,7 +46,7 @@ func (t *task) says() (taskSaid, taskEnd) {
 	return said, t.end
 }
 
-// isOwnTask tells whether the request at hand is about a task of the gateway's own.
+// isOwnTask reports whether the request at hand is about a task of the gateway's own.
 func (x *exchange) isOwnTask() bool {
 	switch x.msg.Method {
 	case mcp.MethodTasksGet, mcp.MethodTasksUpdate, mcp.MethodTasksCancel:

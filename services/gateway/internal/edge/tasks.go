@@ -162,7 +162,7 @@ func newTaskStore() (*taskStore, error) {
 	return &taskStore{room: own, by: make(map[string]*task), of: tally}, err
 }
 
-// hasPlace tells whether one more task may be kept for a holder; an ended one of the owner's may make way.
+// hasPlace reports whether one more task may be kept for a holder; an ended one of the owner's may make way.
 func (s *taskStore) hasPlace(of *room.Holder, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -262,7 +262,7 @@ func (s *taskStore) find(id, owner string) *task {
 	return nil
 }
 
-// waitsForIt tells whether another task waits for an approval.
+// waitsForIt reports whether another task waits for an approval.
 func (s *taskStore) waitsForIt(but *task, approval string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,7 @@ func (x *exchange) notSpoken(version string) *rejection {
 	return refused
 }
 
-// opens tells whether the message at hand is a request outside of every session.
+// opens reports whether the message at hand is a request outside of every session.
 func (x *exchange) opens() bool {
 	return x.msg.Kind == gate.Request && len(x.r.Header[headerSession]) == 0
 }

@@ -96,7 +96,7 @@ var ErrSaid = errors.New("the message says already what is to be added")
 // With is a request as a server without sessions is to get it: with these members in its _meta, which
 // say what a session else does, and these beside the others of its params (MCP 2026-07-28, Requests).
 // Both are raw members, separated by commas, and not empty is the first. All other bytes stay what they
-// are; the whole is put through the gate anew. Errors: [ErrSaid], or an [*Error].
+// are; the whole is put through the gate again. Errors: [ErrSaid], or an [*Error].
 func (m *Message) With(meta, params []byte) (*Message, error) {
 	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.members(m.Params, paramsAgain) != nil {
 		return nil, ErrSaid
@@ -115,7 +115,7 @@ func (m *Message) With(meta, params []byte) (*Message, error) {
 // Without is a request as a server with sessions is to get it: without what its _meta says of who asks
 // and in which revision, which a session else does, and without the answers and the state of a request
 // that is made again (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes stay what
-// they are; the whole is put through the gate anew.
+// they are; the whole is put through the gate again.
 func (m *Message) Without() (*Message, error) {
 	edits := cut(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
 	return m.again(append(edits, cut(nil, m.Raw, m.members(m.Params, paramsAgain))...))
@@ -123,7 +123,7 @@ func (m *Message) Without() (*Message, error) {
 
 // First is a request that is made again as it was made first: without what belongs to that (MCP
 // 2026-07-28, Multi Round-Trip Requests). All other bytes stay what they are; the whole is put through
-// the gate anew.
+// the gate again.
 func (m *Message) First() (*Message, error) {
 	return m.again(cut(nil, m.Raw, m.members(m.Params, paramsAgain)))
 }

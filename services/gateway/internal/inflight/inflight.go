@@ -108,7 +108,7 @@ func (b *countedBody) Read(to []byte) (int, error) {
 	return n, err
 }
 
-// Hold counts bytes of the request, and tells whether there was room for them.
+// Hold counts bytes of the request, and reports whether there was room for them.
 func (p *Place) Hold(n int) bool {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()

@@ -137,7 +137,7 @@ func (m *Memory) readFrom(r io.Reader) error {
 	return nil
 }
 
-// IsHeld tells whether it takes room that others may need.
+// IsHeld reports whether it takes room that others may need.
 func (m *Memory) IsHeld() bool { return cap(m.bytes) > room.Free }
 
 // Settle gives back the room that the message did not need.

@@ -15,7 +15,7 @@ import (
 // sender is a server's end of a body.
 type sender struct{ *io.PipeWriter }
 
-// send sends so many bytes, a piece each second, and tells whether they were taken.
+// send sends so many bytes, a piece each second, and reports whether they were taken.
 func (s sender) send(bytes, piece int) bool {
 	for ; bytes > 0; bytes -= piece {
 		if _, err := io.WriteString(s, strings.Repeat("x", min(bytes, piece))); err != nil {
@@ -33,7 +33,7 @@ func TestX3SlowServersAreCutOff(t *testing.T) {
 	for name, tt := range map[string]struct {
 		held bool
 		send func(sender) bool
-		// whole tells whether all comes, else it is cut off within that time.
+		// whole reports whether all comes, else it is cut off within that time.
 		whole  bool
 		within time.Duration
 	}{

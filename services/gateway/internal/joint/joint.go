@@ -95,7 +95,7 @@ func (a Aliases) Called(server, rest string) (string, bool) {
 	return rest, true
 }
 
-// isTool tells whether a tool of that name can be called: the grammar of names has more characters
+// isTool reports whether a tool of that name can be called: the grammar of names has more characters
 // than interfaces of models, and no others.
 func isTool(name string) bool {
 	return 0 < len(name) && len(name) <= 128 && !strings.ContainsFunc(name, func(r rune) bool { return !isPlainRune(r) && r != '.' && r != '/' })

@@ -92,7 +92,7 @@ func (d *Decisions) Run(ctx context.Context) error {
 	return nil
 }
 
-// take goes over to what a response says. It tells whether that is another epoch. asked is
+// take goes over to what a response says. It reports whether that is another epoch. asked is
 // when the last request was sent.
 func (d *Decisions) take(resp *policyv1.LeaseRevisionResponse, asked *instant) (changed bool) {
 	e := d.epoch.Load()

@@ -102,12 +102,12 @@ func Tells(notification string) string {
 	}
 }
 
-// IsOwnNotification tells whether a method is a notification that the protocol does not know.
+// IsOwnNotification reports whether a method is a notification that the protocol does not know.
 func IsOwnNotification(method string) bool {
 	return mcpmethod.IsNotification(method) && !slices.Contains(mcpmethod.All(), method)
 }
 
-// AboutServer tells whether a notification is about the server itself, whatever session it
+// AboutServer reports whether a notification is about the server itself, whatever session it
 // is of.
 func AboutServer(notification string) bool {
 	return strings.HasSuffix(notification, "/list_changed") && Tells(notification) != ""
@@ -173,7 +173,7 @@ func OfferedMethods() []string {
 	return out
 }
 
-// AsksClient tells whether a method of the protocol is one by which servers ask clients, and
+// AsksClient reports whether a method of the protocol is one by which servers ask clients, and
 // AsksServer whether it is one by which clients ask servers. A ping is both, and what the
 // protocol does not know is neither.
 func AsksClient(method string) bool {
@@ -185,16 +185,16 @@ func AsksServer(method string) bool {
 	return method == MethodPing || slices.Contains(mcpmethod.All(), method) && !AsksClient(method)
 }
 
-// IsModern tells whether a method is of 2026-07-28 alone.
+// IsModern reports whether a method is of 2026-07-28 alone.
 func IsModern(method string) bool { return method == MethodDiscover || method == MethodListen }
 
-// IsMultiRound tells whether a server may ask the client in its answer to a method (MCP 2026-07-28,
+// IsMultiRound reports whether a server may ask the client in its answer to a method (MCP 2026-07-28,
 // Multi Round-Trip Requests).
 func IsMultiRound(method string) bool {
 	return method == MethodToolsCall || method == "prompts/get" || method == "resources/read"
 }
 
-// IsCacheable tells whether results of a method say for how long a cache may keep them (MCP 2026-07-28,
+// IsCacheable reports whether results of a method say for how long a cache may keep them (MCP 2026-07-28,
 // Caching).
 func IsCacheable(method string) bool {
 	switch method {
@@ -205,7 +205,7 @@ func IsCacheable(method string) bool {
 	}
 }
 
-// IsRemoved tells whether 2026-07-28 no longer knows a method of the revisions with sessions.
+// IsRemoved reports whether 2026-07-28 no longer knows a method of the revisions with sessions.
 func IsRemoved(method string) bool {
 	switch method {
 	case MethodInitialize, MethodPing, MethodSetLevel, MethodSubscribe, MethodUnsubscribe, "tasks/list", "tasks/result":
@@ -272,21 +272,21 @@ func Supported() []string {
 	return []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 }
 
-// IsSupported tells whether a revision is one of them.
+// IsSupported reports whether a revision is one of them.
 func IsSupported(version string) bool { return slices.Contains(Supported(), version) }
 
-// IsRevision tells whether a text is written as revisions are, which are named by a
+// IsRevision reports whether a text is written as revisions are, which are named by a
 // day: a client that asks for one that is not spoken may be newer than this gateway.
 func IsRevision(version string) bool {
 	_, err := time.Parse(time.DateOnly, version)
 	return err == nil
 }
 
-// Elicits tells whether a revision knows elicitation by a form (MCP 2025-06-18,
+// Elicits reports whether a revision knows elicitation by a form (MCP 2025-06-18,
 // "Elicitation").
 func Elicits(version string) bool { return version == "2025-11-25" || version == "2025-06-18" }
 
-// AlwaysPasses tells whether a method passes without a rule that names it.
+// AlwaysPasses reports whether a method passes without a rule that names it.
 // tools/list is filtered on its way back.
 func AlwaysPasses(method string) bool {
 	switch method {

@@ -94,7 +94,7 @@ func (s schema) bindings(out []Binding, path []string) ([]Binding, bool) {
 	return out, ok
 }
 
-// isToken tells whether a text can be a part of a field's name (RFC 9110, section 5.6.2).
+// isToken reports whether a text can be a part of a field's name (RFC 9110, section 5.6.2).
 func isToken(text string) bool {
 	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
 		return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
@@ -227,7 +227,7 @@ func (b Binding) value(argument jsontext.Value) (text string, has bool, err erro
 	return "", false, fmt.Errorf("%w: the argument that %s is to say is no text, integer or boolean", ErrMismatch, b.Header)
 }
 
-// sameNumber tells whether a field says an integer in another way than the gateway would.
+// sameNumber reports whether a field says an integer in another way than the gateway would.
 func sameNumber(field, argument string) bool {
 	n, ok := integer(field)
 	return ok && strconv.FormatInt(n, 10) == argument

@@ -22,7 +22,7 @@ const (
 	// maxRefusals is how many are recorded in a stretch of time.
 	maxRefusals = 1000
 	// maxBytes is how many bytes they take at once, and bytesPerSecond how many are
-	// allowed anew: in a day 84 MiB and a burst, where the journal keeps 256 MiB.
+	// allowed again: in a day 84 MiB and a burst, where the journal keeps 256 MiB.
 	maxBytes       = 1 << 20
 	bytesPerSecond = 1 << 10
 	// stretchTime is how long a stretch lasts from its beginning.
@@ -116,7 +116,7 @@ func blamedFor(c *attempt.Call) blamed {
 type stretch struct {
 	since    time.Time
 	recorded int
-	// bytes is what was recorded and is not allowed anew yet.
+	// bytes is what was recorded and is not allowed again yet.
 	bytes int
 	// rest stands for the refusals that are only counted; nil while there are none.
 	rest *journal.Record

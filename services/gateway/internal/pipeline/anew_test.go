@@ -31,7 +31,7 @@ func (w *world) signing() (uses *[]*policyv1.Attest) {
 	return uses
 }
 
-// Policy is asked anew, a few times, where its decision is not of this moment by the
+// Policy is asked again, a few times, where its decision is not of this moment by the
 // time that the approval service has it.
 func TestPolicyIsAskedAnewForADecisionOfThisMoment(t *testing.T) {
 	t.Parallel()

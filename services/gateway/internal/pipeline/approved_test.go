@@ -372,7 +372,7 @@ func TestALostClaimIsGivenBack(t *testing.T) {
 	})
 }
 
-// A call that names an approval is told of that one, and asks nobody anew.
+// A call that names an approval is told of that one, and asks nobody again.
 func TestACallThatNamesItsApprovalIsToldOfIt(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// The same call, made right after the answer of an approved one, asks anew: the
+// The same call, made right after the answer of an approved one, asks again: the
 // approval service knows by then that the first has run.
 func TestTheSameCallRightAfterTheAnswerAsksAnew(t *testing.T) {
 	t.Parallel()

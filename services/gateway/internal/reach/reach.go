@@ -22,7 +22,7 @@ const (
 	// peerTimeout bounds the question, as it does in the pipeline.
 	peerTimeout = 2 * time.Second
 	// maxKept is how many answers of one principal are kept, and maxOwners for how
-	// many principals. What is beyond is asked anew.
+	// many principals. What is beyond is asked again.
 	maxKept   = 256
 	maxOwners = 10_000
 )
@@ -102,7 +102,7 @@ func (r *Reach) Of(ctx context.Context, p *identityv1.Principal, server string) 
 	return said, nil
 }
 
-// May tells whether a method beside the offered ones could be allowed to a principal on a server. Where it
+// May reports whether a method beside the offered ones could be allowed to a principal on a server. Where it
 // can't be known it may not, nor where policy was asked about too many.
 func (r *Reach) May(ctx context.Context, p *identityv1.Principal, server, method string) bool {
 	said, err := r.Of(ctx, p, server)

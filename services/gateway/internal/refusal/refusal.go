@@ -47,7 +47,7 @@ type Approval struct {
 	DeniedUntil time.Time
 }
 
-// Retryable tells whether the same call may succeed later without anybody
+// Retryable reports whether the same call may succeed later without anybody
 // changing anything.
 func (r *Refusal) Retryable() bool {
 	if r.Lasts {

@@ -77,10 +77,10 @@ func (a *account) most(h *Holding, last int) int {
 	return a.limit - last
 }
 
-// isSomebodys tells whether it is a principal's or a person's.
+// isSomebodys reports whether it is a principal's or a person's.
 func (a *account) isSomebodys() bool { return a.of.what == ofPrincipal || a.of.what == ofPerson }
 
-// isWaitedFor tells whether an account is somebody's who waits.
+// isWaitedFor reports whether an account is somebody's who waits.
 func (a *account) isWaitedFor() bool {
 	return a.isSomebodys() && a.waiting > 0
 }

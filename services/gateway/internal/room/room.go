@@ -193,7 +193,7 @@ func (l *Limits) most() int {
 	return least
 }
 
-// Add takes that many bytes more, unless it had to wait for them. It tells whether it
+// Add takes that many bytes more, unless it had to wait for them. It reports whether it
 // did.
 func (h *Holding) Add(bytes int) bool {
 	if h == nil {
@@ -237,7 +237,7 @@ func (h *Holding) Close() {
 }
 
 // Give hands all that the holding has over to another. Where that takes of others, there
-// has to be room for it at once. It tells whether that was so.
+// has to be room for it at once. It reports whether that was so.
 func (h *Holding) Give(to *Holding) bool {
 	if h == nil {
 		return true
@@ -327,7 +327,7 @@ func (r *Room) serve() {
 	})
 }
 
-// mayHave tells whether a waiter is to be let in, and notes what lacks for it. It needs
+// mayHave reports whether a waiter is to be let in, and notes what lacks for it. It needs
 // the lock.
 func (r *Room) mayHave(w *waiter, lacking map[*account]bool) bool {
 	more := counted(w.bytes) - counted(w.holding.bytes)

@@ -86,7 +86,7 @@ func TestThereIsRoomForSomebody(t *testing.T) {
 	}
 }
 
-// grown tells whether a holding may grow before the time is up.
+// grown reports whether a holding may grow before the time is up.
 func grown(t *testing.T, h *room.Holding, bytes int) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -196,7 +196,7 @@ func drawAnswer(rt *rapid.T) drawn {
 	}
 }
 
-// comes tells whether the answer became whole within an hour.
+// comes reports whether the answer became whole within an hour.
 func (a drawn) comes(ctx context.Context, r *room.Room) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()

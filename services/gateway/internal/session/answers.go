@@ -187,7 +187,7 @@ func (s *Answering) shorten() {
 // first is the number of the first message that is remembered, or of the next one. It needs the lock.
 func (s *Answering) first() int { return s.last - len(s.messages) + 1 }
 
-// IsAnswers tells whether an event's id is of a stream of answers.
+// IsAnswers reports whether an event's id is of a stream of answers.
 func IsAnswers(id string) bool { return strings.HasPrefix(id, answerPrefix) }
 
 // After finds the stream of an event of this owner's, and the number behind it, from where its client goes

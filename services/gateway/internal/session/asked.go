@@ -142,7 +142,7 @@ func (a *Asked) Answer(ctx context.Context, m *gate.Message) {
 	}
 }
 
-// Waits tells whether a request with this raw id waits for an answer.
+// Waits reports whether a request with this raw id waits for an answer.
 func (a *Asked) Waits(id []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -177,7 +177,7 @@ func (q *Question) end() {
 	}
 }
 
-// Wants tells whether a request that waits has this raw token for its progress.
+// Wants reports whether a request that waits has this raw token for its progress.
 func (a *Asked) Wants(token []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

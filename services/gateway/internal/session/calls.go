@@ -105,7 +105,7 @@ func (c *Calls) Pause() (resume func()) {
 }
 
 // GiveUp gives up the call with this key: each, where a client uses one id twice. It
-// tells whether the server may have got one of them.
+// reports whether the server may have got one of them.
 func (c *Calls) GiveUp(key string) (sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

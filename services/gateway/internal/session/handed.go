@@ -35,7 +35,7 @@ func (h *Handed) Give(text string) {
 	h.order = append(h.order, sum)
 }
 
-// Given tells whether the session was given a text.
+// Given reports whether the session was given a text.
 func (h *Handed) Given(text string) bool {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()

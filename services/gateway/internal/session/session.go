@@ -91,7 +91,7 @@ type Session struct {
 	// Looked is when all that the server lists was read last to find a tool, in nanoseconds
 	// of the Unix time; 0 for never.
 	Looked atomic.Int64
-	// Waits tells whether it has listed a tool whose every call waits for people.
+	// Waits reports whether it has listed a tool whose every call waits for people.
 	Waits atomic.Bool
 	// Asked are what its client was asked.
 	Asked Asked
@@ -102,7 +102,7 @@ type Session struct {
 	Cursors, Events Handed
 	// Answers are the streams of its answers.
 	Answers Answers
-	// Ready tells whether the server knows that the session is in use, or will be told.
+	// Ready reports whether the server knows that the session is in use, or will be told.
 	Ready atomic.Bool
 
 	// guarded by Store.mu
@@ -121,7 +121,7 @@ type stream struct{ end context.CancelFunc }
 type Client struct {
 	// Name and Version may be empty.
 	Name, Version string
-	// Elicits tells whether it can ask whoever sits at it, by a form.
+	// Elicits reports whether it can ask whoever sits at it, by a form.
 	Elicits bool
 	// Offer is what its server was told that it may ask.
 	Offer question.Offer

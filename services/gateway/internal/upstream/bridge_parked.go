@@ -134,7 +134,7 @@ func (b *stateless) refuse(id []byte) {
 	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NotCarried).in(ctx, nil)) // a server that does not hear it waits for its own time
 }
 
-// reply gives the server the client's answers to what it was asked. What it was not is decided anew.
+// reply gives the server the client's answers to what it was asked. What it was not is decided again.
 func (p *parked) reply(ctx context.Context, responses map[string]jsontext.Value) error {
 	p.mu.Lock()
 	var replies [][]byte
@@ -335,5 +335,5 @@ func (p *parked) whole(ctx context.Context, req Request) (Answer, error) {
 	return Answer{Message: m, Status: status}, nil
 }
 
-// fewBytes is how large an answer may be that is written anew without a turn.
+// fewBytes is how large an answer may be that is written again without a turn.
 const fewBytes = 64 << 10

@@ -181,7 +181,7 @@ func (b *sessions) keep(req Request) (Answer, error) {
 	return Answer{Message: answer}, err
 }
 
-// renew has the stream opened anew. It needs the lock.
+// renew has the stream opened again. It needs the lock.
 func (b *sessions) renew() {
 	if b.renewed != nil {
 		close(b.renewed)
@@ -205,7 +205,7 @@ func failed(req Request, code int, text string) (Answer, error) {
 	return Answer{Message: m}, err
 }
 
-// needsInput tells whether an answer only asks (MCP 2026-07-28, Multi Round-Trip Requests).
+// needsInput reports whether an answer only asks (MCP 2026-07-28, Multi Round-Trip Requests).
 func needsInput(a *gate.Answer) bool {
 	return a.Result.Present() && (a.InputRequests.Present() || string(a.ResultType.Of(a.Raw)) == `"`+mcp.ResultInputRequired+`"`)
 }

@@ -49,7 +49,7 @@ type notifications struct {
 	URIs      []string `json:"resourceSubscriptions,omitempty"`
 }
 
-// wants tells whether a notification is of what the subscription is of.
+// wants reports whether a notification is of what the subscription is of.
 func (n notifications) wants(method string) bool {
 	switch method {
 	case mcp.MethodToolsChanged:
@@ -65,7 +65,7 @@ func (n notifications) wants(method string) bool {
 	}
 }
 
-// isChange tells whether a notification is of something that one subscribes to.
+// isChange reports whether a notification is of something that one subscribes to.
 func isChange(method string) bool {
 	return notifications{Tools: true, Prompts: true, Resources: true, URIs: []string{""}}.wants(method)
 }
@@ -133,7 +133,7 @@ func (b *stateless) single(ctx context.Context, method, uri string, has *room.Ho
 	return err
 }
 
-// wanted tells whether a subscription is of a resource.
+// wanted reports whether a subscription is of a resource.
 func (b *stateless) wanted(uri string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 // ErrForged means that a server answered as only the gateway may.
 var ErrForged = errors.New("the server answered with the error code of the gateway's own refusals")
 
-// Forged tells whether some reader could take a server's answer for a refusal of
+// Forged reports whether some reader could take a server's answer for a refusal of
 // the gateway's, in whose data there is a decision: its error code is ours,
 // however it is spelled, or no number at all.
 func Forged(a *gate.Answer) bool {
@@ -27,7 +27,7 @@ func Forged(a *gate.Answer) bool {
 	return err != nil || HasCode(a, mcp.CodeRefused)
 }
 
-// HasCode tells whether a server's answer is an error of this code, however that is spelled: to
+// HasCode reports whether a server's answer is an error of this code, however that is spelled: to
 // many readers -32042.0 is -32042.
 func HasCode(a *gate.Answer, code int) bool {
 	if !a.Error.Present() {
@@ -37,13 +37,13 @@ func HasCode(a *gate.Answer, code int) bool {
 	return err == nil && said == float64(code)
 }
 
-// SpeaksModern tells whether an answer to server/discover names 2026-07-28.
+// SpeaksModern reports whether an answer to server/discover names 2026-07-28.
 func SpeaksModern(a *gate.Answer) bool {
 	var versions []string
 	return !a.Error.Present() && json.Unmarshal(a.SupportedVersions.Of(a.Raw), &versions) == nil && slices.Contains(versions, mcp.Modern)
 }
 
-// Belongs tells whether a server's notification may go to the client whose request
+// Belongs reports whether a server's notification may go to the client whose request
 // it comes with: of progress, that of the request with that token, nil for one that asked
 // for none. What else it may be is for who takes it to judge.
 func Belongs(a *gate.Answer, token []byte) bool {

@@ -13,7 +13,7 @@ const (
 	// maxFailures is how many requests in a row may not reach a server until it rests.
 	maxFailures = 10
 	// Rest is for how long nothing is sent to it then. Once it is over requests are sent again, of
-	// which the first that does not reach it begins the rest anew.
+	// which the first that does not reach it begins the rest again.
 	Rest = 2 * time.Second
 )
 

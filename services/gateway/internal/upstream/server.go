@@ -43,7 +43,7 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 // Transport is how it is reached: `http`, `stdio` or `grpc`.
 func (s *Server) Transport() string { return s.transport.Kind() }
 
-// CanBeModern tells whether it is reached in a way by which it may speak 2026-07-28.
+// CanBeModern reports whether it is reached in a way by which it may speak 2026-07-28.
 func (s *Server) CanBeModern() bool { return s.transport.Kind() != "grpc" }
 
 // ToolsChanged has something once the server has said that its list of tools has changed. One

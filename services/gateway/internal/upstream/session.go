@@ -163,7 +163,7 @@ func (s *Session) Close(ctx context.Context) error {
 	return conn.Close(ctx)
 }
 
-// IsOpen tells whether it is open.
+// IsOpen reports whether it is open.
 func (s *Session) IsOpen() bool {
 	conn, err := s.now()
 	return conn != nil && err == nil
@@ -221,7 +221,7 @@ func (s *Server) watch(ctx context.Context, method string, request func() (Answe
 	return answer, err
 }
 
-// isOurs tells whether it was our side that ended a request, which says nothing about the server,
+// isOurs reports whether it was our side that ended a request, which says nothing about the server,
 // or the server has answered that it speaks another revision.
 func isOurs(err error) bool {
 	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrRests, ErrBusy, room.ErrFull, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })

@@ -1,7 +1,7 @@
 // Package upstream is the only way to the MCP servers behind the gateway: whatever the
 // gateway has for one goes through a [Session] of its [Server]. What a client wrote goes as
 // the request that was judged, or in reply to one of the server's that was, and all else is the
-// gateway's own. A transport opens anew by itself what its server has forgotten. It gives back
+// gateway's own. A transport opens again by itself what its server has forgotten. It gives back
 // bytes that were checked, and decides nothing.
 package upstream
 
@@ -191,7 +191,7 @@ func (r Request) Kind() gate.Kind {
 	return r.Message.Kind
 }
 
-// Refuses tells whether an answer says that the server does not know what it was asked, as far as
+// Refuses reports whether an answer says that the server does not know what it was asked, as far as
 // its status and its error tell. That it knows nobody, has no time or a fault says nothing of that.
 func (a Answer) Refuses() bool {
 	status := slices.Contains([]int{

@@ -129,7 +129,7 @@ func newTransport(host string) *http.Transport {
 	}
 }
 
-// mayBePrivate tells whether a configured host may stand for a loopback or
+// mayBePrivate reports whether a configured host may stand for a loopback or
 // private address: an address, or a name that no public zone has.
 func mayBePrivate(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {

@@ -207,7 +207,7 @@ type wireBody struct {
 	ctx   context.Context //nolint:containedctx // why reading failed is the request's to say
 	wire  *Wire
 	conn  *wireConn
-	// stop leaves the connection uncut when ctx ends, and tells whether it was not.
+	// stop leaves the connection uncut when ctx ends, and reports whether it was not.
 	stop func() bool
 	// closes says that the server closes the connection behind the answer.
 	closes bool
@@ -230,7 +230,7 @@ func (b *wireBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Ended tells whether the answer was read to its end, or closed.
+// Ended reports whether the answer was read to its end, or closed.
 func (b *wireBody) Ended() bool { return b.ended.Load() }
 
 // Close implements io.Closer.

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// watch returns what tells whether an unused connection can be written to: that its other
+// watch returns what reports whether an unused connection can be written to: that its other
 // end has neither closed it nor sent anything, which nobody asked for. One goroutine at a time
 // may ask.
 func watch(conn net.Conn) (alive func() bool) {

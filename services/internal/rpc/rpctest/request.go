@@ -46,7 +46,7 @@ func fill(m protoreflect.Message) {
 	}
 }
 
-// needed tells whether the zero value of a field is refused.
+// needed reports whether the zero value of a field is refused.
 func needed(field protoreflect.FieldDescriptor, rules *validatev1.FieldRules) bool {
 	if field.IsList() {
 		return rules.GetRepeated().GetMinItems() > 0

@@ -60,7 +60,7 @@ func Classify(text string, trusted bool) Class {
 // server that speaks several leaves them out for some.
 var eraMembers = []string{"title", "annotations", "outputSchema", "icons", "_meta", "execution"}
 
-// saysLess tells whether a definition says what another does, but for members which older
+// saysLess reports whether a definition says what another does, but for members which older
 // revisions do not have. It says nothing of its own, so nobody need look at it.
 func saysLess(definition, than string) bool {
 	var less, whole map[string]jsontext.Value

@@ -257,7 +257,7 @@ func (w *reporting) compare(t *Tool, d *Definition, l Listed) error {
 	return nil
 }
 
-// room tells whether there is room for one more definition.
+// room reports whether there is room for one more definition.
 func (w *reporting) room(s *Server, l Listed) bool {
 	_, known := s.Tools[l.Name]
 	if w.waiting == 0 {

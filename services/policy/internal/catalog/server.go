@@ -117,7 +117,7 @@ type Override struct {
 	Digest Digest `json:"digest"`
 }
 
-// same tells whether two overrides by one person say the same.
+// same reports whether two overrides by one person say the same.
 func (o *Override) same(p *Override) bool {
 	if o == nil || p == nil {
 		return o == p

@@ -27,7 +27,7 @@ type label struct {
 	Why      string   `json:"why"`
 }
 
-// allows tells whether one of the readers could hold the tool to be that.
+// allows reports whether one of the readers could hold the tool to be that.
 func (l label) allows(category string) bool {
 	return category == l.Category || slices.Contains(l.One, category) || slices.Contains(l.Other, category)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// stands tells whether a piece of evidence stands in a definition where it says.
+// stands reports whether a piece of evidence stands in a definition where it says.
 func stands(tool classify.Tool, e *policyv1.Evidence) bool {
 	if e.GetCategory() == 0 { // it speaks for no category, and stands in any text
 		return slices.ContainsFunc(tool.Texts, func(one classify.Text) bool {

@@ -72,7 +72,7 @@ var (
 	sent  = set("sent")
 )
 
-// deals tells whether the description begins with something that is done to orders.
+// deals reports whether the description begins with something that is done to orders.
 func (c *finding) deals() bool {
 	return c.inText != nil && near(c.behind(c.inText), 7, bids) && c.isAbout(markets)
 }
@@ -82,7 +82,7 @@ var (
 	markets = set("spot unfilled staking defi trade trading perpetual futures leverage margin")
 )
 
-// hasAmount tells whether callers say how much.
+// hasAmount reports whether callers say how much.
 func (c *finding) hasAmount() bool {
 	return slices.ContainsFunc(c.tool.Parameters, func(p Parameter) bool { return near(nameWords(p.Name), 8, sums) })
 }
@@ -105,7 +105,7 @@ func verbText(s *said) string {
 	return s.base
 }
 
-// isAbout tells whether name or description have one of some words.
+// isAbout reports whether name or description have one of some words.
 func (c *finding) isAbout(any map[string]bool) bool {
 	return near(c.name, len(c.name), any) || near(c.text, len(c.text), any)
 }
@@ -131,7 +131,7 @@ var (
 	kinds        = set("v1 v2 v3 tool api batch bulk")
 )
 
-// speaksOfMoney tells whether parameters or the description speak of money.
+// speaksOfMoney reports whether parameters or the description speak of money.
 func (c *finding) speaksOfMoney() bool {
 	for _, p := range c.tool.Parameters {
 		for _, w := range nameWords(p.Name) {

@@ -77,10 +77,10 @@ var runnable = compiled(`(?i)\b(?:sql|cypher|shell|bash|powershell|terminal|java
 
 func saysItRuns(description string) bool { return runnable().MatchString(description) }
 
-// asks tells whether a verb is to put a query, which may change something.
+// asks reports whether a verb is to put a query, which may change something.
 func asks(s *said) bool { return s != nil && s.base == "query" }
 
-// bothRead tells whether name and description both say that it reads.
+// bothRead reports whether name and description both say that it reads.
 func (c *finding) bothRead() bool {
 	return c.inName != nil && c.inText != nil && c.inName.category == read && c.inText.category == read
 }

@@ -116,7 +116,7 @@ func lowered(text string) string {
 
 func isLetter(b byte) bool { return 'a' <= b && b <= 'z' || b >= 0x80 }
 
-// denied tells whether one of the four words before a place in the description denies it.
+// denied reports whether one of the four words before a place in the description denies it.
 func (c *finding) denied(at int) bool {
 	for i, w := range slices.Backward(c.text) {
 		if w.offset >= at {

@@ -58,7 +58,7 @@ func (c *finding) sensitivity() policyv1.Axis {
 	}
 }
 
-// hasKey tells whether some words speak of a key that opens something.
+// hasKey reports whether some words speak of a key that opens something.
 func hasKey(words []word) bool {
 	for i, w := range words {
 		if i > 0 && (w.text == "key" || w.text == "keys") && opensWith[words[i-1].text] {

@@ -290,7 +290,7 @@ var articles = set("the a an this your its their")
 // maxHeading is how many words of a description may stand before its verb.
 const maxHeading = 14
 
-// sameForm tells whether two verbs stand in the same form, as those do that are joined.
+// sameForm reports whether two verbs stand in the same form, as those do that are joined.
 func sameForm(one, oneBase, other, otherBase string) bool {
 	return (one == oneBase) == (other == otherBase)
 }
@@ -308,7 +308,7 @@ func (c *finding) sentence() []word {
 	return c.text
 }
 
-// near tells whether one of some words is among the next few.
+// near reports whether one of some words is among the next few.
 func near(words []word, within int, any map[string]bool) bool {
 	return slices.ContainsFunc(words[:min(len(words), within)], func(w word) bool { return any[w.text] || any[singular(w.text)] })
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// Answers that are kept are made anew where Version is another one. So it rises with every
+// Answers that are kept are made again where Version is another one. So it rises with every
 // change of an answer to a real tool.
 func TestTheVersionRisesWithTheAnswers(t *testing.T) {
 	t.Parallel()

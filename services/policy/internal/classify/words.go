@@ -100,7 +100,7 @@ func split(text string, camel bool) []word {
 	return out
 }
 
-// nextIsLower tells whether the second letter of a text is a small one: in "HTTPServer" the
+// nextIsLower reports whether the second letter of a text is a small one: in "HTTPServer" the
 // S begins a word.
 func nextIsLower(text string) bool {
 	_, n := utf8.DecodeRuneInString(text)

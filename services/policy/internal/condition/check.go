@@ -113,7 +113,7 @@ func checkMixed(tree *ast.AST, parts []ast.Expr, refuse refusing) {
 	}
 }
 
-// hasDecimal tells whether a type is that of decimals, or of what holds them.
+// hasDecimal reports whether a type is that of decimals, or of what holds them.
 func hasDecimal(t *types.Type) bool {
 	if t.IsExactType(decimalType) {
 		return true

@@ -65,7 +65,7 @@ func Compile(text string) (*Condition, error) {
 // reads don't matter.
 func (c *Condition) WithExtra() *Condition { return &Condition{program: c.program} }
 
-// Holds tells whether the condition is true for arguments. An error says why it can
+// Holds reports whether the condition is true for arguments. An error says why it can
 // not be told: a key is missing, or one is there that may be taken for one that the
 // condition reads, types don't fit, or it would take too long; then it does not hold.
 func (c *Condition) Holds(args Arguments) (bool, error) {

@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// anchored tells whether a pattern is about the whole of a text: each of its
+// anchored reports whether a pattern is about the whole of a text: each of its
 // alternatives begins where the text does and ends where it does. `(?m)` makes it be
 // about a line.
 func anchored(pattern *syntax.Regexp) bool {
 	return pinned(pattern, syntax.OpBeginText, 0) && pinned(pattern, syntax.OpEndText, -1)
 }
 
-// pinned tells whether a pattern has an anchor at its first (0) or last (-1) place.
+// pinned reports whether a pattern has an anchor at its first (0) or last (-1) place.
 func pinned(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 	switch pattern.Op { //nolint:exhaustive // the others match characters
 	case anchor:
@@ -44,7 +44,7 @@ const (
 	segmentStates
 )
 
-// admitsTricks tells whether an anchored pattern lets a text pass that has a segment
+// admitsTricks reports whether an anchored pattern lets a text pass that has a segment
 // `..`, or one of the [tricks] where it takes many characters. It goes through all
 // that the pattern's program can do; the pattern is one that [compilePattern] takes.
 func admitsTricks(pattern *syntax.Regexp) bool {

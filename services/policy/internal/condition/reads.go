@@ -179,7 +179,7 @@ func eachOf(from []*place) []*place {
 	return out
 }
 
-// writtenOut tells whether an expression makes a list or map: its places are already
+// writtenOut reports whether an expression makes a list or map: its places are already
 // those of what it holds.
 func writtenOut(e ast.Expr) bool { return e.Kind() == ast.ListKind || e.Kind() == ast.MapKind }
 

@@ -11,7 +11,7 @@ type Again struct {
 
 // Again says for which other calls a decision on this one holds as long as the set and the
 // facts of the tool are the same. A decision that asks people is theirs, each time; one that
-// says that a tool is unknown or hidden is made anew, so that both take the same time; and of
+// says that a tool is unknown or hidden is made again, so that both take the same time; and of
 // a tool that can't be called more may change than the revision tells.
 func (s *Set) Again(call Call, d Decision) Again {
 	if d.Effect == RequireApproval || d.Hidden || d.Code == ToolUnknown || call.Facts.Standing != Callable || s.Evaluates(call) {

@@ -43,7 +43,7 @@ func modelApplies(d engine.Document, server string) bool {
 	return d.Server == "" || modelMatches([]string{d.Server}, server)
 }
 
-// modelAbout tells whether a match is about calls of tools, and whether about other methods.
+// modelAbout reports whether a match is about calls of tools, and whether about other methods.
 func modelAbout(m engine.Match) (tools, methods bool) {
 	if m.Prompt != nil || m.URI != nil {
 		return false, true
@@ -55,7 +55,7 @@ func modelAbout(m engine.Match) (tools, methods bool) {
 	return modelMatches(m.Method, "tools/call"), !wants && !slices.Equal(m.Method, []string{"tools/call"})
 }
 
-// modelNames tells whether a call names what a rule is about.
+// modelNames reports whether a call names what a rule is about.
 func modelNames(r engine.Rule, call engine.Call) bool {
 	prompt, uri := call.Method == "prompts/get", strings.HasPrefix(call.Method, "resources/")
 	if call.Method == "completion/complete" {
@@ -111,7 +111,7 @@ func modelConcerns(d engine.Document, r engine.Rule, call engine.Call, p engine.
 		modelMatches(m.Tenant, p.Tenant)
 }
 
-// modelIs tells whether a tool is what a rule is about. Of what is not known it is, unless
+// modelIs reports whether a tool is what a rule is about. Of what is not known it is, unless
 // the rule allows.
 func modelIs(r engine.Rule, f engine.Facts) bool {
 	doubt := r.Action != engine.ActionAllow

@@ -113,7 +113,7 @@ func drawMethods(t *rapid.T, m *engine.Match) []string {
 	return methods
 }
 
-// drawNaming makes one match of four one that tells prompts or resources apart, and tells whether it is.
+// drawNaming makes one match of four one that tells prompts or resources apart, and reports whether it is.
 func drawNaming(t *rapid.T, m *engine.Match) bool {
 	switch rapid.IntRange(0, 7).Draw(t, "names") {
 	case 0:
@@ -243,7 +243,7 @@ func drawFacts(t *rapid.T) engine.Facts {
 	return f
 }
 
-// byDefault tells whether a default decided.
+// byDefault reports whether a default decided.
 func byDefault(d engine.Decision) bool { return d.Rule.IsZero() || d.Rule.Rule == "default:by_risk" }
 
 func decide(t *rapid.T, documents []engine.Document, call engine.Call) engine.Decision {
@@ -292,7 +292,7 @@ func looser(a, b *engine.ApprovalTerms) string {
 	}
 }
 
-// ruled tells whether rules decide for everybody in the chain, and no default.
+// ruled reports whether rules decide for everybody in the chain, and no default.
 func ruled(t *rapid.T, documents []engine.Document, call engine.Call) bool {
 	for _, p := range append([]engine.Principal{call.Subject.Caller}, call.Subject.Chain...) {
 		alone := call

@@ -108,7 +108,7 @@ func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Durat
 	return best
 }
 
-// idempotent tells whether all rules that decide on a call say that it may be sent
+// idempotent reports whether all rules that decide on a call say that it may be sent
 // again. A default says nothing, so for each principal one rule must.
 func idempotent(rules []*rule, subject *Subject) bool {
 	for i := range subject.size() {

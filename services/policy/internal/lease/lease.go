@@ -20,7 +20,7 @@ var ErrDisorder = errors.New("a response is taken that was not sent")
 type Register struct {
 	mu      sync.Mutex
 	holders map[*Holder]struct{}
-	// freed is closed, and made anew, when somebody gives up a lease.
+	// freed is closed, and made again, when somebody gives up a lease.
 	freed chan struct{}
 }
 

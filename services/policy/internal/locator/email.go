@@ -48,7 +48,7 @@ func EmailDomain(text string) (string, error) {
 	return domain, nil
 }
 
-// isAtom tells whether a character may stand before the @ (RFC 5322's atext) and
+// isAtom reports whether a character may stand before the @ (RFC 5322's atext) and
 // routes nothing.
 func isAtom(c byte) bool {
 	return isLetter(c) || isDigit(c) || strings.IndexByte("#$&'*+-/=?^_`{|}~", c) >= 0

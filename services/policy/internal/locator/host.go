@@ -47,7 +47,7 @@ func parseHost(text string) (string, error) {
 	return ascii, checkName(ascii)
 }
 
-// endsInNumber tells whether the WHATWG standard takes a name for an IPv4 address:
+// endsInNumber reports whether the WHATWG standard takes a name for an IPv4 address:
 // where its last label is a number, be it hexadecimal.
 func endsInNumber(name string) bool {
 	name = strings.TrimSuffix(name, ".")

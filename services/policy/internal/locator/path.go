@@ -123,7 +123,7 @@ func (p Path) String() string {
 	return text
 }
 
-// Within tells whether p is root or lies below it, by segments. It is an error where
+// Within reports whether p is root or lies below it, by segments. It is an error where
 // one of the two is absolute and the other is not.
 func (p Path) Within(root Path) (bool, error) {
 	if p.absolute != root.absolute {
@@ -154,7 +154,7 @@ func (p Path) Ext() (string, error) {
 	return "", nil
 }
 
-// startsWith tells whether the first segments are those of a root.
+// startsWith reports whether the first segments are those of a root.
 func startsWith(segments, root []string) bool {
 	return len(segments) >= len(root) && slices.Equal(segments[:len(root)], root)
 }

@@ -81,7 +81,7 @@ func madeURL(random *rand.Rand) string {
 // A reading is what a reader makes of a URL; the zero one is that it reads none.
 type reading struct{ scheme, host, port, path string }
 
-// same tells whether two readings agree; that a path is not there is that of "/".
+// same reports whether two readings agree; that a path is not there is that of "/".
 func (r reading) same(o reading) bool {
 	if o.path == "" && o.scheme != "" {
 		o.path = "/"

@@ -37,7 +37,7 @@ func checkText(text string, most int) error {
 	return nil
 }
 
-// isEscape tells whether a text begins with a percent sign and two hex digits.
+// isEscape reports whether a text begins with a percent sign and two hex digits.
 func isEscape(text string) bool {
 	return len(text) >= 3 && text[0] == '%' && isHex(text[1]) && isHex(text[2])
 }
@@ -50,7 +50,7 @@ func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
-// every tells whether a text is not empty and made of such bytes alone.
+// every reports whether a text is not empty and made of such bytes alone.
 func every(text string, of func(byte) bool) bool {
 	for i := range len(text) {
 		if !of(text[i]) {

@@ -193,7 +193,7 @@ func checkDecoded(path string) error {
 	return nil
 }
 
-// Under tells whether u has base's scheme, host and port, and a path that is base's or
+// Under reports whether u has base's scheme, host and port, and a path that is base's or
 // lies below it, by segments.
 func (u URL) Under(base URL) bool {
 	if u.Scheme != base.Scheme || u.Host != base.Host || u.Port != base.Port || base.Host == "" {

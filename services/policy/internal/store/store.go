@@ -54,7 +54,7 @@ func (s *Store) Close() error { return s.db.Close() }
 
 // Since returns the servers that have changed since a version, in no order, and the
 // version now. Version 0 has none. Classes that another version of the classifier has made
-// are made anew.
+// are made again.
 func (s *Store) Since(ctx context.Context, known int64, trusted func(server string) bool) (version int64, servers []*catalog.Server, err error) {
 	var stale []*catalog.Server
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -85,7 +85,7 @@ func (s *Store) Since(ctx context.Context, known int64, trusted func(server stri
 	return version, servers, err
 }
 
-// reclassify makes the classes of a server anew.
+// reclassify makes the classes of a server again.
 func (s *Store) reclassify(ctx context.Context, server *catalog.Server, trusted bool) error {
 	texts, err := s.Texts(ctx, server.Name)
 	if err != nil {

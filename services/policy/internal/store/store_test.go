@@ -169,7 +169,7 @@ func TestReplicasChangeOneServer(t *testing.T) {
 	})
 }
 
-// Classes that were made while a server was trusted, or by another classifier, are made anew:
+// Classes that were made while a server was trusted, or by another classifier, are made again:
 // when they are read, and when anything of the server changes.
 func TestClassesAreMadeAnew(t *testing.T) {
 	each(t, func(t *testing.T, open func() *store.Store) {

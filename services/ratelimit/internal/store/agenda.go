@@ -25,7 +25,7 @@ type appointment[T any] struct {
 // next returns the member that is due first. There must be one.
 func (a *agenda[T]) next() T { return a.heap[0].member }
 
-// isDue tells whether any member is due at now.
+// isDue reports whether any member is due at now.
 func (a *agenda[T]) isDue(now time.Duration) bool {
 	return len(a.heap) > 0 && a.heap[0].due <= now
 }

@@ -199,7 +199,7 @@ type take struct {
 	max    int64
 }
 
-// is tells whether it was taken for just this limit.
+// is reports whether it was taken for just this limit.
 func (t *take) is(l *Limit) bool {
 	return t.bucket.name == l.Bucket && t.bucket.log.Length() == l.Window && t.cost == l.Cost && t.max == l.Max
 }

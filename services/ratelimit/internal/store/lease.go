@@ -20,7 +20,7 @@ type lease struct {
 	few    [2]take // where takes is, if that is enough: a limit and its cap
 }
 
-// answers tells whether the lease was granted for just these limits.
+// answers reports whether the lease was granted for just these limits.
 func (l *lease) answers(limits []Limit) bool {
 	if len(limits) != len(l.takes) {
 		return false

@@ -150,7 +150,7 @@ func (m *Memory) grant(home *leaseShard, wall time.Time, r *Reservation, spots [
 	return l.Lease, nil
 }
 
-// sweep makes room: it forgets all that is empty or expired. It tells whether
+// sweep makes room: it forgets all that is empty or expired. It reports whether
 // there is room now.
 func (m *Memory) sweep() bool {
 	now := m.now()

@@ -24,5 +24,5 @@ func (q *quota) take(n int64) bool {
 // give gives n back.
 func (q *quota) give(n int64) { q.used.Add(-n) }
 
-// has tells whether n could be taken.
+// has reports whether n could be taken.
 func (q *quota) has(n int64) bool { return n <= q.most-q.used.Load() }

@@ -51,7 +51,7 @@ type Store interface {
 	// ErrNotFound where the lease has ended.
 	Renew(ctx context.Context, lease string, d time.Duration) (expires time.Time, err error)
 
-	// Settle ends a lease and tells whether it was this call that did: false where
+	// Settle ends a lease and reports whether it was this call that did: false where
 	// the lease had ended or never was. NeverSent gives back exactly what the lease
 	// took, as far as its windows still count it. Errors: ErrInvalid for an outcome
 	// that is neither Sent nor NeverSent.

@@ -43,7 +43,7 @@ type Log struct {
 
 // Verdict is what [Log.Ask] says.
 type Verdict struct {
-	// Fits tells whether the units could be taken now.
+	// Fits reports whether the units could be taken now.
 	Fits bool
 	// Never tells that they will not fit at any time: the cost alone is more than
 	// the limit, or the question makes no sense (a cost below 1).
@@ -65,7 +65,7 @@ func New(length time.Duration) Log {
 // Length returns the length that the log was made for.
 func (g *Log) Length() time.Duration { return g.length }
 
-// Ask tells whether cost units fit under the limit now, and if not, when. It takes
+// Ask reports whether cost units fit under the limit now, and if not, when. It takes
 // nothing.
 func (g *Log) Ask(now time.Duration, cost, limit int64) Verdict {
 	g.advance(now)
@@ -81,7 +81,7 @@ func (g *Log) Ask(now time.Duration, cost, limit int64) Verdict {
 	return v
 }
 
-// Take takes cost units now if they fit under the limit, and tells whether it did. The
+// Take takes cost units now if they fit under the limit, and reports whether it did. The
 // stamp is for [Log.Undo].
 func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, ok bool) {
 	g.advance(now)
@@ -119,7 +119,7 @@ func (g *Log) Undo(stamp time.Duration, cost int64) {
 	}
 }
 
-// Empty tells whether no unit counts at now: a log that is empty can be thrown
+// Empty reports whether no unit counts at now: a log that is empty can be thrown
 // away and made again.
 func (g *Log) Empty(now time.Duration) bool {
 	g.advance(now)
@@ -155,7 +155,7 @@ func (g *Log) freed(e *entry) time.Duration {
 	return e.at + g.length + 1
 }
 
-// never tells whether cost can't fit under the limit even in an empty log.
+// never reports whether cost can't fit under the limit even in an empty log.
 func (g *Log) never(cost, limit int64) bool {
 	return cost < 1 || cost > limit || g.length < 1 || g.length > MaxLength
 }

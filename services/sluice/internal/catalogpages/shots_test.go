@@ -65,7 +65,7 @@ func TestScreenshots(t *testing.T) {
 		for _, width := range []int{1280, 390} {
 			for _, scheme := range []string{"light", "dark"} {
 				b.look(width, scheme)
-				b.visit("about:blank") // for a page does not load anew by its hash
+				b.visit("about:blank") // for a page does not load again by its hash
 				b.visit("file://" + filepath.Join(dir, file))
 				b.shoot(filepath.Join(*shots, fmt.Sprintf("%s-%d-%s.png", name, width, scheme)), 2000, false)
 				if strings.HasSuffix(name, "tool") {

@@ -50,7 +50,7 @@ func escaped(text string, r rune, broken bool) (string, int) {
 	return viewtext.Escape(string(r)), utf8.RuneLen(r)
 }
 
-// hides tells whether a character is shown as an escape after another one.
+// hides reports whether a character is shown as an escape after another one.
 func hides(r, before rune, lines bool) bool {
 	switch {
 	case r == '\n':

@@ -92,7 +92,7 @@ func (t *tool) LastListed() string { return moment(t.GetListed()) }
 // Stem is the place of the tool below its server.
 func (t *tool) Stem() string { return t.stem }
 
-// unsure tells whether the answer is the strictest of several.
+// unsure reports whether the answer is the strictest of several.
 func unsure(c *policyv1.Classification) bool { return c.GetConfidence() < sure }
 
 func percent(confidence float64) int { return int(100*min(max(confidence, 0), 1) + 0.5) }
@@ -109,7 +109,7 @@ func sureness(c *policyv1.Classification) string {
 // pin is what pages say of the state of a definition.
 type pin struct {
 	Slug, Label string
-	// Callable tells whether a tool can be called with such a definition.
+	// Callable reports whether a tool can be called with such a definition.
 	Callable bool
 }
 
@@ -188,7 +188,7 @@ type definition struct {
 	Settled prose
 	// Reason is why nobody did, as the catalogue says; it may be empty.
 	Reason string
-	// Now tells whether a list has it now, Newest whether it is the one that the page shows.
+	// Now reports whether a list has it now, Newest whether it is the one that the page shows.
 	Now, Newest bool
 	Versions    string
 	// SeenBy is to whom it was listed first, where that was not the gateway itself.

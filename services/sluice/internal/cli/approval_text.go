@@ -177,7 +177,7 @@ func protoJSON(m proto.Message) jsontext.Value {
 	return raw
 }
 
-// away tells whether the service did not answer.
+// away reports whether the service did not answer.
 func away(err error) bool {
 	code := status.Code(err)
 	return err == nil || code == codes.Unavailable || code == codes.DeadlineExceeded

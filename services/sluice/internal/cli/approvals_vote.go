@@ -111,7 +111,7 @@ func standing(before *approvalv1.Approval, resp *approvalv1.DecideApprovalRespon
 	return ": " + strings.Join(words, "; ")
 }
 
-// votedIn tells whether a vote is among those of an approval.
+// votedIn reports whether a vote is among those of an approval.
 func votedIn(a *approvalv1.Approval, vote *approvalv1.Vote) bool {
 	for _, v := range a.GetVotes() {
 		if v.GetSubject() == vote.GetSubject() && v.GetVerdict() == vote.GetVerdict() && v.GetTime().AsTime().Equal(vote.GetTime().AsTime()) {
@@ -145,7 +145,7 @@ func (t *tool) show(ctx context.Context, client approvalv1.ApprovalServiceClient
 	return seen, nil
 }
 
-// asks tells whether there is a person to ask, who sits at a terminal.
+// asks reports whether there is a person to ask, who sits at a terminal.
 func asks(sure bool) bool { return !sure && term.IsTerminal(int(os.Stdin.Fd())) }
 
 // confirm asks a person who sits at a terminal whether to go on.

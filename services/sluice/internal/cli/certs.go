@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// renewBefore is how long before its end a certificate is made anew.
+// renewBefore is how long before its end a certificate is made again.
 const renewBefore = 30 * 24 * time.Hour
 
 func (t *tool) certs() *cobra.Command {
@@ -117,7 +117,7 @@ func setupCerts(dir string) error {
 	return pki.WriteFile(filepath.Join(dir, "operator", "ca.pem"), authority.CertPEM(), 0o644)
 }
 
-// lasts tells whether a role's certificate is the authority's and will be valid
+// lasts reports whether a role's certificate is the authority's and will be valid
 // for a while yet.
 func lasts(id *pki.Identity, authority *pki.Authority) bool {
 	_, err := id.Cert.Leaf.Verify(x509.VerifyOptions{

@@ -68,7 +68,7 @@ func secretFrom(f *config.File, name string) string {
 	return tokenFile(f, name)
 }
 
-// hasToken tells whether the configuration brings tokens of a role; none is then
+// hasToken reports whether the configuration brings tokens of a role; none is then
 // generated.
 func hasToken(f *config.File, role string) bool {
 	return slices.ContainsFunc(f.Auth.Tokens, func(t config.Token) bool { return t.Role == role })

@@ -56,7 +56,7 @@ Bytes are passed on as they come: TLS begins and ends elsewhere.`,
 	}
 }
 
-// namesPort tells whether an address is HOST:PORT.
+// namesPort reports whether an address is HOST:PORT.
 func namesPort(addr string) bool {
 	_, port, err := net.SplitHostPort(addr)
 	return err == nil && port != ""

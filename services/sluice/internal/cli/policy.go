@@ -87,7 +87,7 @@ func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error 
 	return nil
 }
 
-// refuses tells whether a finding keeps a document from being loaded.
+// refuses reports whether a finding keeps a document from being loaded.
 func refuses(f *policyv1.Finding) bool {
 	s := f.GetSeverity()
 	return s != policyv1.Severity_SEVERITY_WARNING && s != policyv1.Severity_SEVERITY_INFO

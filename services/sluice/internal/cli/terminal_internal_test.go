@@ -29,7 +29,7 @@ import (
 )
 
 // hostile is what a stranger writes: it clears a screen (ESC and its C1 form), begins
-// a line anew, turns a text around, and has a line of its own, by each line break.
+// a line again, turns a text around, and has a line of its own, by each line break.
 const hostile = "x\x1b[2J\u009b2J\a\rFORGED\u202e\u2066\u2028FORGED\u0085FORGED\nFORGED"
 
 // hostileDigest is the start of what stands for a digest there.

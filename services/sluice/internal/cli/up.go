@@ -257,7 +257,7 @@ func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *sl
 }
 
 // ensureStarterPolicy makes the starter policies files that people can edit, and leaves
-// alone what is there. It tells whether that of the demo is as it was made.
+// alone what is there. It reports whether that of the demo is as it was made.
 func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 	if !demo {
 		return false, errNoPolicies

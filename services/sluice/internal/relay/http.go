@@ -69,7 +69,7 @@ func (r *Relay) send(ctx context.Context, method string, body []byte, in session
 func drop(resp *http.Response) { _ = resp.Body.Close() }
 
 // post sends a message in a session, and writes what is answered. It keeps what opens one, and
-// tells whether the answer to the message was among what was written.
+// reports whether the answer to the message was among what was written.
 func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (answered bool, err error) {
 	resp, err := r.send(ctx, http.MethodPost, line, in, "")
 	if err != nil {

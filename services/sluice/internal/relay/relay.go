@@ -48,7 +48,7 @@ type Relay struct {
 	lost context.CancelCauseFunc
 
 	mu sync.Mutex
-	// hello and ready are the client's own words by which a session is opened anew; nil before
+	// hello and ready are the client's own words by which a session is opened again; nil before
 	// it has said them.
 	hello, ready []byte
 	now          session
@@ -70,7 +70,7 @@ type message struct {
 	Error jsontext.Value `json:"error,omitzero"`
 }
 
-// isRequest tells whether it waits for an answer, and answers whether it is one to another.
+// isRequest reports whether it waits for an answer, and answers whether it is one to another.
 func (m *message) isRequest() bool { return m.Method != "" && m.ID != nil }
 
 func (m *message) answers(other *message) bool { return m.Method == "" && bytes.Equal(m.ID, other.ID) }

@@ -200,7 +200,7 @@ func TestMessagesAreCarried(t *testing.T) {
 	}
 }
 
-// A session that the mesh has forgotten is opened anew, once, in the client's own words.
+// A session that the mesh has forgotten is opened again, once, in the client's own words.
 func TestASessionIsOpenedAnew(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)

@@ -139,7 +139,7 @@ type Agent struct {
 	// people decide on it.
 	elsewhere bool
 	waits     *wasmagentv1.Waiting
-	// lost says that what is known of it here is not what is kept: it is to be read anew.
+	// lost says that what is known of it here is not what is kept: it is to be read again.
 	lost bool
 	// broken is why nothing of it can be changed: its journal does not hold, or is not what is stored.
 	broken error
@@ -172,7 +172,7 @@ func (a *Agent) Size() int {
 	return n
 }
 
-// IsLost tells whether it is to be read anew.
+// IsLost reports whether it is to be read again.
 func (a *Agent) IsLost() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -187,14 +187,14 @@ func (a *Agent) Broken() error {
 	return a.broken
 }
 
-// Works tells whether it works on a prompt here.
+// Works reports whether it works on a prompt here.
 func (a *Agent) Works() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.turn != nil
 }
 
-// IsElsewhere tells whether another process works on it.
+// IsElsewhere reports whether another process works on it.
 func (a *Agent) IsElsewhere() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -208,14 +208,14 @@ func (a *Agent) Version() int64 {
 	return a.journal.version
 }
 
-// Gone tells whether it has ended for good.
+// Gone reports whether it has ended for good.
 func (a *Agent) Gone(now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED && !now.Before(a.restorable)
 }
 
-// Ended tells whether it has ended; it may be brought back.
+// Ended reports whether it has ended; it may be brought back.
 func (a *Agent) Ended() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

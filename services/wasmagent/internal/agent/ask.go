@@ -252,7 +252,7 @@ func (a *Agent) tools(t *turn) (in abi.In, err error) {
 	return in, nil
 }
 
-// AllowsModel tells whether a model may be asked by the rights of an agent and of those behind
+// AllowsModel reports whether a model may be asked by the rights of an agent and of those behind
 // it, and whether something is left of them. Priced says that it is known what the model costs.
 func AllowsModel(ctx context.Context, at *store.Store, lineage []*Agent, model string, priced bool) error {
 	for _, one := range lineage {

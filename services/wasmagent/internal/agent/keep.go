@@ -180,7 +180,7 @@ const advice = "It takes no more prompts: export it with depth state as evidence
 func isBroken(err error) bool { return errors.Is(err, events.ErrChain) || errors.Is(err, ErrDiffers) }
 
 // doubt notes that nothing more can be kept of the agent: its journal does not hold, so that it can
-// be read, proved to be damaged, and ended; or it is to be read anew.
+// be read, proved to be damaged, and ended; or it is to be read again.
 func (a *Agent) doubt(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -313,7 +313,7 @@ func (a *Agent) stored(next *state, basis inventory.Basis) (c store.Change, list
 }
 
 // commit keeps a change. Whoever gives up does not end that. Where it fails the agent is to be
-// read anew, for it may have been kept.
+// read again, for it may have been kept.
 func (a *Agent) commit(ctx context.Context, c store.Change) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
 	defer cancel()

@@ -279,7 +279,7 @@ var changing = []string{
 }
 
 // Events reads its journal behind a place, as many as have so many bytes, and no more than a
-// number, and tells whether there are more. They are as they are kept.
+// number, and reports whether there are more. They are as they are kept.
 func (a *Agent) Events(ctx context.Context, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	all, more, err = a.Store.Events(ctx, a.ID, behind, limit, bytes)
 	return all, more, keepError(err)

@@ -154,7 +154,7 @@ func coverageOf(c archive.Content) (*coverage, error) {
 	return covered, differs(covered.List.Compare(list, "creator", "file_bytes", "memory_bytes", "snapshots")) // archives have none of those
 }
 
-// fits tells whether what was imported is within the bounds that hold for what is made here.
+// fits reports whether what was imported is within the bounds that hold for what is made here.
 func fits(now *state, from *wasmstorev1.State, bounds files.Bounds) error {
 	if len(now.messages) > maxMessages || now.talk > maxMessageBytes {
 		return fmt.Errorf("it %w: its conversation is too long", archive.ErrInvalid)

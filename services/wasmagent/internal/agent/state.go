@@ -146,7 +146,7 @@ func (s *state) idle() {
 	s.byOperator, s.restorable = false, time.Time{}
 }
 
-// takesNone tells whether it takes no prompts.
+// takesNone reports whether it takes no prompts.
 func (s *state) takesNone() bool {
 	return s.at == wasmagentv1.AgentState_AGENT_STATE_STOPPED || s.at == wasmagentv1.AgentState_AGENT_STATE_FAILED ||
 		s.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED

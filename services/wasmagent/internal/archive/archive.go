@@ -96,7 +96,7 @@ func Read(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	if c, err = contentOf(parts); err != nil {
 		return c, fmt.Errorf("it %w: %w", ErrInvalid, err)
 	}
-	// What is written of it anew is the same bytes: so nothing is hidden between its parts, and
+	// What is written of it again is the same bytes: so nothing is hidden between its parts, and
 	// it reads in one way alone.
 	again, err := c.parts()
 	if err != nil {

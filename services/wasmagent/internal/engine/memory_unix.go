@@ -17,7 +17,7 @@ func reserve(bytes int64) []byte {
 	return place
 }
 
-// grow makes what is between two sizes memory. It tells whether the system had so much.
+// grow makes what is between two sizes memory. It reports whether the system had so much.
 func grow(place []byte, from, to int64) bool {
 	return to <= from || unix.Mprotect(place[from:to], unix.PROT_READ|unix.PROT_WRITE) == nil
 }

@@ -60,7 +60,7 @@ func next(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) *wasmstorev1.Head 
 	}
 }
 
-// Check tells whether an event is the one that stands behind a head, and returns the head
+// Check reports whether an event is the one that stands behind a head, and returns the head
 // behind it. Errors: [ErrChain], with what is wrong.
 func Check(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) (*wasmstorev1.Head, error) {
 	event := e.GetEvent()
@@ -85,7 +85,7 @@ func Check(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) (*wasmstorev1.Hea
 	return next(head, e), nil
 }
 
-// unknown tells whether a message has fields that nobody hashes.
+// unknown reports whether a message has fields that nobody hashes.
 func unknown(e *wasmstorev1.StoredEvent) bool {
 	return len(e.ProtoReflect().GetUnknown())+len(e.GetEvent().ProtoReflect().GetUnknown())+len(e.GetEvent().GetTime().ProtoReflect().GetUnknown()) > 0
 }

@@ -90,11 +90,11 @@ func (g *Guests) ByDigest(digest string) (name string, ok bool) {
 	return "", false
 }
 
-// IsShipped tells whether a guest is shipped.
+// IsShipped reports whether a guest is shipped.
 func (g *Guests) IsShipped(name string) bool { return slices.Contains(names, name) }
 
 // Get returns a guest's module and its digest: SHA-256 as hex, 64 characters. The file of one
-// that is listed is read anew, and counts as long as it is what was listed.
+// that is listed is read again, and counts as long as it is what was listed.
 func (g *Guests) Get(name string) (module []byte, digest string, err error) {
 	if at, ok := g.listed[name]; ok {
 		if module, digest, err = at.read(); err != nil {

@@ -74,7 +74,7 @@ func TestApply_LeadsToWhatWasListed(t *testing.T) {
 	}
 }
 
-// A conversation that drops its oldest message for each new one is not listed anew each time.
+// A conversation that drops its oldest message for each new one is not listed again each time.
 func TestChange_OfALongConversationIsShort(t *testing.T) {
 	t.Parallel()
 	var talk []string
@@ -89,7 +89,7 @@ func TestChange_OfALongConversationIsShort(t *testing.T) {
 	}
 }
 
-// A change that can't stand where it does is refused: one that lists everything anew would hide what was
+// A change that can't stand where it does is refused: one that lists everything again would hide what was
 // changed in the store.
 func TestApply_RefusesWhatCanNotFollow(t *testing.T) {
 	t.Parallel()

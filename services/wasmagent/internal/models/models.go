@@ -158,13 +158,13 @@ func Dollars(nanos int64) string {
 // Nanos is the way back from [Dollars].
 func Nanos(dollars string) (int64, error) { return nanos(dollars) }
 
-// Has tells whether a model, as `provider:name`, can be asked.
+// Has reports whether a model, as `provider:name`, can be asked.
 func (m *Models) Has(model string) bool {
 	provider, name, ok := strings.Cut(model, ":")
 	return ok && name != "" && m.drivers[provider] != nil
 }
 
-// HasPrice tells whether it is known what a model costs.
+// HasPrice reports whether it is known what a model costs.
 func (m *Models) HasPrice(model string) bool {
 	_, ok := m.prices[model]
 	return ok

@@ -25,7 +25,7 @@ type bodyWriter struct {
 	// temps says that it needs the locals for a moment, and calls that it calls functions,
 	// those too that loops call for fuel, and so takes of the stack. values is how many values
 	// its frame may keep: its locals, those that calls and blocks take and give, and in each
-	// loop its locals anew.
+	// loop its locals again.
 	temps, calls bool
 	values       int64
 	// kinds are the types of its first locals.

@@ -76,7 +76,7 @@ type instruction struct {
 	takes, plain bool
 	// labels are the blocks that a branch may leave, from the innermost, 0.
 	labels []uint32
-	// text is the instruction, written anew; it holds until the next one is read.
+	// text is the instruction, written again; it holds until the next one is read.
 	text []byte
 }
 

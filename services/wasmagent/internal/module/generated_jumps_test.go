@@ -100,10 +100,10 @@ func (d *dispatcher) put(b []byte) []byte {
 	return append(b, 0x0b)
 }
 
-// counted tells whether the dispatcher counts a jump.
+// counted reports whether the dispatcher counts a jump.
 func (j jump) counted() bool { return j.sets != j.to.number || j.to.part(j.number) <= j.from }
 
-// direct tells whether a jump is made without going back: forward, into no loop from outside,
+// direct reports whether a jump is made without going back: forward, into no loop from outside,
 // and to where nothing stands on the stack.
 func (j jump) direct() bool {
 	to := j.to.part(j.number)
@@ -205,7 +205,7 @@ func (m *maker) jump() node {
 	return j
 }
 
-// What is read before a dispatcher's blocks is read anew at each turn: a jump that went to its
+// What is read before a dispatcher's blocks is read again at each turn: a jump that went to its
 // part at once would leave what was read before.
 func TestAJumpReadsWhatTheLoopReads(t *testing.T) {
 	t.Parallel()

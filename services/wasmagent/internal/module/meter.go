@@ -47,7 +47,7 @@ const (
 	bytesPerFuel, fuelPerPage = 3, 13
 )
 
-// Metered returns the module written anew so that it counts its instructions: each takes
+// Metered returns the module written again so that it counts its instructions: each takes
 // one of the fuel, what fills or copies memory one more for each 8 bytes, and each page
 // that the memory grows by 8,192. Where a branch skips less than some instructions they
 // are charged all the same. In the loop that Go's compiler makes of a function, a jump that

@@ -1,5 +1,5 @@
 // Package module reads a guest's WebAssembly before anything else does, refuses what a
-// guest may not have, and writes it anew so that it counts its own work.
+// guest may not have, and writes it again so that it counts its own work.
 //
 // What runs is what was read here: everything that has a number in it is written from
 // what was understood, never copied, so no other reader can see other instructions.
@@ -137,10 +137,10 @@ const pageMost = 1 << 16 // a memory has 4 GiB at the most
 
 var header = []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 
-// HasStart tells whether a function of it runs when it is made.
+// HasStart reports whether a function of it runs when it is made.
 func (m *Module) HasStart() bool { return m.start != nil }
 
-// Exported tells whether it exports something of a kind by a name.
+// Exported reports whether it exports something of a kind by a name.
 func (m *Module) Exported(name string, kind Kind) bool {
 	return slices.ContainsFunc(m.Exports, func(e Export) bool { return e.Name == name && e.Kind == kind })
 }
@@ -156,7 +156,7 @@ func (m *Module) FuncExported(name string) (_ FuncType, ok bool) {
 	return FuncType{}, false
 }
 
-// Equal tells whether two types are the same.
+// Equal reports whether two types are the same.
 func (t FuncType) Equal(other FuncType) bool {
 	return slices.Equal(t.Params, other.Params) && slices.Equal(t.Results, other.Results)
 }

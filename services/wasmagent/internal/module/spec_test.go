@@ -89,7 +89,7 @@ func (w wordOf) stack() (words []uint64, ok bool) {
 	return words, ok
 }
 
-// is tells whether the words that the engine returned are the value.
+// is reports whether the words that the engine returned are the value.
 func (w wordOf) is(words []uint64) bool {
 	bits, width, nan, _ := w.lanes()
 	for i, want := range bits {
@@ -291,7 +291,7 @@ func (r *runner) refused(c command) {
 	r.Refused++
 }
 
-// call does what a command says. It tells whether its module is offered.
+// call does what a command says. It reports whether its module is offered.
 func (r *runner) call(c command) (words []uint64, _ error, ok bool) {
 	in := r.last
 	if c.Action.Module != "" {

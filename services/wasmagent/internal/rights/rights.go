@@ -122,7 +122,7 @@ func (r *Rights) Tool(server, tool string, arguments []byte, now time.Time) ([]F
 	return fits, nil
 }
 
-// Names tells whether a tool is named, whatever the arguments of a call.
+// Names reports whether a tool is named, whatever the arguments of a call.
 func (r *Rights) Names(server, tool string, now time.Time) bool {
 	if len(server) > maxName || len(tool) > maxName {
 		return false
@@ -145,7 +145,7 @@ type ModelFit struct {
 	Tokens, Nanos int64
 }
 
-// Unbounded tells whether it has no bound.
+// Unbounded reports whether it has no bound.
 func (f ModelFit) Unbounded() bool { return f.Tokens < 0 && f.Nanos < 0 }
 
 // Model returns the rights that allow to ask a model, as `provider:name`. Errors:
@@ -185,7 +185,7 @@ func nanos(text string) int64 {
 	return d.Coeff.Int64()
 }
 
-// matches tells whether a name is what an anchored glob says, in which `*` is any run of
+// matches reports whether a name is what an anchored glob says, in which `*` is any run of
 // characters.
 func matches(glob, name string) bool {
 	first, rest, some := strings.Cut(glob, "*")
@@ -207,7 +207,7 @@ func matches(glob, name string) bool {
 	return strings.HasSuffix(name, parts[len(parts)-1])
 }
 
-// holds tells whether arguments satisfy every condition.
+// holds reports whether arguments satisfy every condition.
 func holds(conditions []*wasmagentv1.ArgumentCondition, arguments []byte) bool {
 	if len(conditions) > 0 && (len(arguments) > maxLooked || !jsontext.Value(arguments).IsValid()) { // a name that comes twice makes it invalid
 		return false
@@ -220,7 +220,7 @@ func holds(conditions []*wasmagentv1.ArgumentCondition, arguments []byte) bool {
 	return true
 }
 
-// satisfies tells whether a value is what a condition says; one that is missing, or of
+// satisfies reports whether a value is what a condition says; one that is missing, or of
 // another type, is not.
 func satisfies(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool {
 	if most, ok := c.GetTest().(*wasmagentv1.ArgumentCondition_AtMost); ok {
@@ -250,7 +250,7 @@ func satisfies(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool {
 	return false
 }
 
-// isClean tells whether a path has neither `.` nor `..` nor doubled slashes.
+// isClean reports whether a path has neither `.` nor `..` nor doubled slashes.
 func isClean(p string) bool {
 	return p != "" && path.Clean(p) == p && p != "." && p != ".." && !strings.HasPrefix(p, "../") && !strings.ContainsAny(p, "\x00\\")
 }

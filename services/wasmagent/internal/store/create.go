@@ -66,7 +66,7 @@ func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (m
 	return made, err
 }
 
-// has tells whether there may be one more of somebody's. Errors: [ErrFull], [ErrChildren].
+// has reports whether there may be one more of somebody's. Errors: [ErrFull], [ErrChildren].
 func (r Room) has(ctx context.Context, tx *sqlstore.Tx, who *identityv1.Principal) error {
 	owner := principal.Person(who)
 	var all, own int

@@ -46,7 +46,7 @@ func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 }
 
 // Events reads events of an agent's journal behind a place, as many as have so many bytes,
-// but one at least, and no more than limit. It tells whether there are more.
+// but one at least, and no more than limit. It reports whether there are more.
 func (s *Store) Events(ctx context.Context, id string, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		all, more = nil, false

@@ -91,7 +91,7 @@ type Spend struct {
 	Tokens, Nanos int64
 }
 
-// HasLeft tells whether one of an agent's rights to ask a model has something left.
+// HasLeft reports whether one of an agent's rights to ask a model has something left.
 func (s *Store) HasLeft(ctx context.Context, of Budget, fits []rights.ModelFit) (left bool, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		at, err := firstLeft(ctx, tx, of, fits)

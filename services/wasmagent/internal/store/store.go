@@ -204,7 +204,7 @@ func (s *Store) putState(ctx context.Context, c *Change) error {
 	return nil
 }
 
-// isKept tells whether a state was asked to be kept.
+// isKept reports whether a state was asked to be kept.
 func isKept(r *wasmstorev1.Record, key string) bool {
 	for _, k := range r.GetKept() {
 		if k.GetStateKey() == key {

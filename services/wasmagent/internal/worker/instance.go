@@ -26,7 +26,7 @@ type Instance struct {
 	ended   atomic.Bool
 }
 
-// Start starts an instance anew, as [engine.Program.Start] does, within a time.
+// Start starts an instance again, as [engine.Program.Start] does, within a time.
 func (s *Supervisor) Start(ctx context.Context, digest string, limits engine.Limits, from engine.Origin, fuel int64, within time.Duration) (*Instance, int64, error) {
 	return s.begin(ctx, &wasmworkerv1.StartInstanceRequest{
 		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),

@@ -159,7 +159,7 @@ func (at *place) wait() {
 	at.next = time.Now().Add(at.pause)
 }
 
-// ended tells whether a worker was here that is gone.
+// ended reports whether a worker was here that is gone.
 func (at *place) ended() bool {
 	if at.now == nil {
 		return false
@@ -213,7 +213,7 @@ func (s *Supervisor) Compile(caller context.Context, module []byte) (string, err
 	return resp.GetDigest(), nil
 }
 
-// Knows tells whether a module was compiled, by its digest.
+// Knows reports whether a module was compiled, by its digest.
 func (s *Supervisor) Knows(digest string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

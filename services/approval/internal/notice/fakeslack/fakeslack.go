@@ -123,7 +123,7 @@ func (s *Server) Acks() int {
 	return s.acks
 }
 
-// Heard tells whether somebody listens for presses.
+// Heard reports whether somebody listens for presses.
 func (s *Server) Heard() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -196,7 +196,7 @@ func (c *conn) tell(ctx context.Context, text []byte, req upstream.Request, even
 // errOwn marks an error of this side, of which the server knows nothing.
 var errOwn = errors.New("the call went wrong here")
 
-// isOwn tells whether an error is gRPC's on this side, in the form of a status.
+// isOwn reports whether an error is gRPC's on this side, in the form of a status.
 func isOwn(st *status.Status) bool {
 	return (st.Code() == codes.ResourceExhausted || st.Code() == codes.Internal) && strings.HasPrefix(st.Message(), "grpc: ")
 }

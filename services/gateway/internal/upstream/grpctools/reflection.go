@@ -147,7 +147,7 @@ func (r *reflector) fetch(req *reflectionv1.ServerReflectionRequest) error {
 	return nil
 }
 
-// isOurs tells whether this program has a file itself.
+// isOurs reports whether this program has a file itself.
 func isOurs(name string) bool {
 	_, err := protoregistry.GlobalFiles.FindFileByPath(name)
 	return err == nil

@@ -131,7 +131,7 @@ func progressOf(m protoreflect.Message, token []byte) []byte {
 	return nil
 }
 
-// says tells whether a message says how far the call is, and so is not its answer.
+// says reports whether a message says how far the call is, and so is not its answer.
 func saysProgress(m protoreflect.Message) bool {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

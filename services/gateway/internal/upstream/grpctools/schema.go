@@ -58,7 +58,7 @@ func (s *schemas) whole(md protoreflect.MessageDescriptor) (schema, error) {
 	return out, nil
 }
 
-// spend takes of what the schemas may hold. It tells whether there was so much.
+// spend takes of what the schemas may hold. It reports whether there was so much.
 func (s *schemas) spend(n int) bool {
 	*s.left -= n
 	return *s.left >= 0

@@ -144,7 +144,7 @@ func (t *callTable) first() (first *pendingCall) {
 	return first
 }
 
-// ask notes a request of the process's own with this raw id, and tells whether there is none like
+// ask notes a request of the process's own with this raw id, and reports whether there is none like
 // it. Of too many the first are forgotten: nobody answers a process that floods.
 func (t *callTable) ask(id []byte) bool {
 	t.mu.Lock()
@@ -172,14 +172,14 @@ func (t *callTable) answered(id []byte) bool {
 	return true
 }
 
-// asks tells whether the process waits for a client.
+// asks reports whether the process waits for a client.
 func (t *callTable) asks() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.asked) > 0
 }
 
-// begun tells whether the process was sent a request beside greetings.
+// begun reports whether the process was sent a request beside greetings.
 func (t *callTable) begun() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

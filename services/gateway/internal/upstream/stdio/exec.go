@@ -106,7 +106,7 @@ func (c *Config) folder(who principal.Key) (string, error) {
 	return dir, nil
 }
 
-// inFolder tells whether a clean path names something inside of a folder.
+// inFolder reports whether a clean path names something inside of a folder.
 func inFolder(name string) bool {
 	return filepath.IsLocal(name) && filepath.Clean(name) == name && name != "."
 }

@@ -84,7 +84,7 @@ func (p *process) handshake(with greeting) error {
 	return fmt.Errorf("%w: %w", upstream.ClassOf(err), p.cause)
 }
 
-// refuses tells whether an answer to a greeting says that the server is of the other era.
+// refuses reports whether an answer to a greeting says that the server is of the other era.
 func refuses(hello *gate.Message, answer *gate.Answer) bool {
 	if hello.Method == mcp.MethodDiscover {
 		return !upstream.SpeaksModern(answer)
@@ -114,7 +114,7 @@ type era struct {
 	refusal *gate.Answer
 }
 
-// isModern tells whether the server is known to speak 2026-07-28 alone.
+// isModern reports whether the server is known to speak 2026-07-28 alone.
 func (e *era) isModern() bool { return e != nil && e.refusal != nil }
 
 // discover is the request for what a server speaks, of the client of another greeting.

@@ -133,7 +133,7 @@ func (s *transport) forget(h *host) {
 	}
 }
 
-// hasOne tells whether one session alone is served, whose client is then the one that the
+// hasOne reports whether one session alone is served, whose client is then the one that the
 // process means by what it says aside.
 func (h *host) hasOne(s *transport) bool {
 	s.mu.Lock()

@@ -180,7 +180,7 @@ func TestInstall_VersionThatIsExactIsNotRenewed(t *testing.T) {
 	if n := in.runs(t); n != 1 {
 		t.Errorf("npm ran %d times", n)
 	}
-	if err := os.RemoveAll(in.folders()[0]); err != nil { // as an operator does to have it installed anew
+	if err := os.RemoveAll(in.folders()[0]); err != nil { // as an operator does to have it installed again
 		t.Fatal(err)
 	}
 	in.open(t, principal.Key{Tenant: "default", Subject: "cleo"})

@@ -201,7 +201,7 @@ func resultOf(a upstream.Answer) map[string]string {
 	return result
 }
 
-// isAlive tells whether a process runs. A zombie does not.
+// isAlive reports whether a process runs. A zombie does not.
 func isAlive(pid string) bool {
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")
 	if err != nil {

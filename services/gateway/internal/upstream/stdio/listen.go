@@ -75,7 +75,7 @@ func (c *conn) leaveOff(l *listener) {
 	}
 }
 
-// take queues a message, and tells whether there was room for it.
+// take queues a message, and reports whether there was room for it.
 func (l *listener) take(message []byte) bool {
 	if len(message) > maxEvent || !l.queued.Add(len(message)) {
 		return false

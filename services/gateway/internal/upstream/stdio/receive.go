@@ -158,7 +158,7 @@ func (p *process) requested(a *gate.Answer) string {
 	return dropRequest
 }
 
-// replied answers a request of the server that no client takes, and tells whether the process
+// replied answers a request of the server that no client takes, and reports whether the process
 // takes that.
 func (p *process) replied(a *gate.Answer) bool {
 	id := a.ID.Of(a.Raw)
@@ -185,7 +185,7 @@ func (p *process) refuseQueued(messages chan []byte) {
 	}
 }
 
-// aside delivers what belongs to none of a session's requests, and tells whether somebody takes
+// aside delivers what belongs to none of a session's requests, and reports whether somebody takes
 // it. Of the only session that is the request in flight, where it is one: what a process says
 // meanwhile is most likely about that. Else it is who listens, or the request that came first.
 func (p *process) aside(m *gate.Answer, message []byte) bool {

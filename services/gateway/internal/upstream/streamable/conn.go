@@ -98,7 +98,7 @@ func versionOf(a *gate.Answer) string {
 	return string(raw[1 : len(raw)-1])
 }
 
-// isSession tells whether a session's name consists of visible ASCII, as MCP
+// isSession reports whether a session's name consists of visible ASCII, as MCP
 // 2025-11-25, "Session Management", demands; the empty one means no session.
 func isSession(name string) bool {
 	return len(name) <= maxSession && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x21 || r > 0x7e })

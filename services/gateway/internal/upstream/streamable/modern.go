@@ -18,7 +18,7 @@ const (
 	headerName   = "Mcp-Name"
 )
 
-// modern tells whether what was agreed on has no sessions.
+// modern reports whether what was agreed on has no sessions.
 func (state *agreed) modern() bool { return state.version == mcp.Modern }
 
 // discover asks a server whether it speaks 2026-07-28, which has no handshake: the answer opens

@@ -165,7 +165,7 @@ func head(method string, u *url.URL, headers http.Header) (*wire.Head, error) {
 	})
 }
 
-// isHeader tells whether a name and a value can be sent (RFC 9110, section 5).
+// isHeader reports whether a name and a value can be sent (RFC 9110, section 5).
 func isHeader(name, value string) bool {
 	const token = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" //nolint:gosec // the characters of an RFC 9110 token, no credential
 	return name != "" && strings.Trim(name, token) == "" &&

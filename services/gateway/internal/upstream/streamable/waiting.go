@@ -40,7 +40,7 @@ func newQueue(of *room.Holding) *queue {
 	return &queue{of.Beside(), make(chan []byte, queued)}
 }
 
-// put queues a message, and tells whether there was room for it.
+// put queues a message, and reports whether there was room for it.
 func (q *queue) put(message []byte) bool {
 	if len(message) > maxQueued || !q.has.Add(len(message)) {
 		return false
@@ -63,7 +63,7 @@ type answered struct {
 	err     error
 }
 
-// settle hands an answer over to its request, with the room that it takes, and tells whether
+// settle hands an answer over to its request, with the room that it takes, and reports whether
 // somebody waits for it.
 func (l *link) settle(m *gate.Answer) bool {
 	id := m.ID.Of(m.Raw)
@@ -146,7 +146,7 @@ func (l *link) remove(is func(*waiting) bool) *waiting {
 	return nil
 }
 
-// deliver queues a message for who takes it, and tells whether somebody does. Progress is for the
+// deliver queues a message for who takes it, and reports whether somebody does. Progress is for the
 // request that asked for it. Of all else it is not said what it belongs to: where one request is
 // in flight it is most likely about that, else it is for who listens, else for the first.
 func (l *link) deliver(m *gate.Answer) bool {

@@ -55,7 +55,7 @@ var counters = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v: %+v", input, output) },
 }
 
-// step tells whether op may have this result in state c, and the state after.
+// step reports whether op may have this result in state c, and the state after.
 func (c counts) step(op operation, r result) (bool, counts) {
 	fits, next := true, c
 	for i, cost := range op.cost {

@@ -134,7 +134,7 @@ func (m *model) within(l store.Limit, end time.Duration) int64 {
 	return sum
 }
 
-// fits tells whether limits fit at an instant, if nothing else is taken before.
+// fits reports whether limits fit at an instant, if nothing else is taken before.
 func (m *model) fits(limits []store.Limit, at time.Duration) bool {
 	return !slices.ContainsFunc(limits, func(l store.Limit) bool { return m.within(l, at)+l.Cost > l.Max })
 }
