@@ -294,7 +294,7 @@ func (x *ListDecisionsRequest) GetPageToken() string {
 
 // ListDecisionsResponse is a page of records, the newest first. A page may have fewer
 // records than were asked for, or none, and still not be the last: the gateway searches
-// for about 2 s for each page.
+// for about 0.5 s for each page.
 type ListDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The records.
