@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"golang.org/x/sys/unix"
@@ -20,6 +21,8 @@ const (
 	// maxStart is how large a request to a starter or its answer is, in bytes, and maxFiles how many files a request has.
 	maxStart = 4 << 10
 	maxFiles = 16
+	// startWithin bounds how long a starter may take for one launcher: all other starts wait for it.
+	startWithin = 10 * time.Second
 )
 
 // starter starts launchers in namespaces, in a small process of its own. Go can't share its memory with a new process
@@ -50,18 +53,24 @@ type startAnswer struct {
 	Error string
 }
 
-// start starts a launcher with these files.
+// start starts a launcher with these files. A request that may have reached the starter is not repeated: two launchers
+// would read one order, and the one that nothing waits for could get it.
 func (s *starter) start(argv []string, r startRequest, files []*os.File) (*os.Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	answer, err := s.ask(argv, r, files)
-	if err != nil && s.socket != nil { // it has ended since: another one starts
-		_ = s.socket.Close()
-		s.socket = nil
-		answer, err = s.ask(argv, r, files)
+	had := s.socket != nil
+	err := s.send(argv, r, files)
+	if err != nil && had { // the starter has ended: the next one gets the request
+		s.drop()
+		err = s.send(argv, r, files)
+	}
+	var answer startAnswer
+	if err == nil {
+		answer, err = s.receive()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ask for a new process: %w", err)
+		s.drop()
+		return nil, fmt.Errorf("ask the process that starts servers: %w", err)
 	}
 	if answer.Error != "" {
 		return nil, errors.New(answer.Error)
@@ -69,33 +78,46 @@ func (s *starter) start(argv []string, r startRequest, files []*os.File) (*os.Pr
 	return os.FindProcess(answer.Pid)
 }
 
-// ask sends a request to the process, which it starts if there is none. It needs mu.
-func (s *starter) ask(argv []string, r startRequest, files []*os.File) (answer startAnswer, err error) {
+// drop lets go of the process, which then ends. It needs mu.
+func (s *starter) drop() {
+	if s.socket != nil {
+		_ = s.socket.Close()
+		s.socket = nil
+	}
+}
+
+// send sends a request to the process, which it starts if there is none. It needs mu.
+func (s *starter) send(argv []string, r startRequest, files []*os.File) (err error) {
 	if s.socket == nil {
 		if s.socket, err = startStarter(argv); err != nil {
-			return answer, err
+			return err
 		}
 	}
 	raw, err := json.Marshal(r)
 	if err != nil {
-		return answer, err
+		return err
 	}
 	fds := make([]int, len(files))
 	for i, file := range files {
 		fds[i] = int(file.Fd())
 	}
 	fd := int(s.socket.Fd())
-	err = uninterrupted(func() error { return unix.Sendmsg(fd, raw, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL) })
-	runtime.KeepAlive(files)
-	if err != nil {
-		return answer, err
-	}
+	defer runtime.KeepAlive(files)
+	return uninterrupted(func() error { return unix.Sendmsg(fd, raw, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL) })
+}
+
+// receive waits for the answer to a request. It needs mu.
+func (s *starter) receive() (answer startAnswer, err error) {
 	buf, n := make([]byte, maxStart), 0
-	if err = uninterrupted(func() (err error) { n, _, err = unix.Recvfrom(fd, buf, 0); return err }); err != nil {
+	fd := int(s.socket.Fd())
+	err = uninterrupted(func() (err error) { n, _, err = unix.Recvfrom(fd, buf, 0); return err })
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return answer, fmt.Errorf("it gave no answer within %s", startWithin)
+	case err != nil:
 		return answer, err
-	}
-	if n == 0 {
-		return answer, errors.New("the process that starts others has ended")
+	case n == 0:
+		return answer, errors.New("it has ended")
 	}
 	return answer, json.Unmarshal(buf[:n], &answer)
 }
@@ -106,6 +128,12 @@ func startStarter(argv []string) (*os.File, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
+	}
+	limit := unix.NsecToTimeval(startWithin.Nanoseconds())
+	for _, option := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
+		if err := unix.SetsockoptTimeval(ends[0], unix.SOL_SOCKET, option, &limit); err != nil {
+			return nil, errors.Join(err, unix.Close(ends[0]), unix.Close(ends[1]))
+		}
 	}
 	ours, theirs := os.NewFile(uintptr(ends[0]), "starter"), os.NewFile(uintptr(ends[1]), "starter")
 	defer theirs.Close() //nolint:errcheck // the starter has it

@@ -136,3 +136,26 @@ func startersOf(t *testing.T, of int) (pids []int) {
 	}
 	return pids
 }
+
+// Nothing waits for a starter that gives no answer, and the next start has another one.
+func TestStart_StarterThatHangsIsGivenUp(t *testing.T) {
+	s := inNamespaces(t)
+	startTrue(t, s, func(int) {})
+	starters := startersOf(t, os.Getpid())
+	if len(starters) != 1 || syscall.Kill(starters[0], syscall.SIGSTOP) != nil {
+		t.Fatalf("the starters %v can't be stopped", starters)
+	}
+	defer func() { _ = syscall.Kill(starters[0], syscall.SIGKILL) }()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	_, err = s.Start(sandbox.Command{Path: "/bin/true", Args: []string{"true"}, Dir: "/"}, [3]*os.File{null, null, null}, &syscall.SysProcAttr{Setsid: true})
+	if err == nil || !strings.Contains(err.Error(), "no answer within") {
+		t.Errorf("a start with a starter that hangs: %v", err)
+	}
+	if state := startTrue(t, s, func(int) {}); state.ExitCode() != 7 {
+		t.Errorf("the next program ended with %v, want exit status 7", state)
+	}
+}
