@@ -4,7 +4,7 @@
 //
 // A definition is the server's word. Whoever wants to be held harmless can write one that reads
 // so, so what is made of it is advice: what policy enforces by it, it enforces for servers that
-// are trusted or whose classification a person has accepted (see docs/policy.md).
+// are trusted or whose classification a person has accepted (see docs/policy-reference.md).
 package classify
 
 import (
