@@ -146,8 +146,8 @@ func TestAdmission(t *testing.T) {
 			if resp.Status != http.StatusBadRequest {
 				t.Errorf("status %d, want 400: %s", resp.Status, resp.Body)
 			}
-			if code := resp.ErrorCode(t); code != -32700 && code != -32600 {
-				t.Errorf("JSON-RPC error %d, want -32700 or -32600", code)
+			if code := resp.ErrorCode(t); code != -32700 && code != -32600 && code != -32602 {
+				t.Errorf("JSON-RPC error %d, want -32700, -32600 or -32602", code)
 			}
 			d := resp.Decision(t)
 			if d.Code != tt.code {

@@ -277,7 +277,7 @@ func TestARequestWithoutItsSessionIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
 	resp := stack.NewClient(t, f.MCP("raw"), stack.AgentToken).Call("safe", "{}")
-	if resp.Status != http.StatusBadRequest || resp.Decision(t).Code != "session_unknown" {
+	if resp.Status != http.StatusBadRequest || resp.Decision(t).Code != "session_required" {
 		t.Errorf("%d %s", resp.Status, resp.Body)
 	}
 }

@@ -78,7 +78,7 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 		return s.edge.Ask(ctx, errand)
 	}()
 	<-sent
-	if err == nil && done.Rejected {
+	if err == nil && done.Refusal != nil && done.Refusal.IsProtocolError {
 		err = refusedError{done.Refusal}
 	}
 	if err != nil {

@@ -103,6 +103,10 @@ const (
 	Code_CODE_FORBIDDEN Code = 33
 	// The protocol revision is not one that the gateway speaks.
 	Code_CODE_PROTOCOL_VERSION Code = 34
+	// The request belongs to a session and names none, or names one twice.
+	Code_CODE_SESSION_REQUIRED Code = 35
+	// The client does not declare a capability that the request needs.
+	Code_CODE_CAPABILITY_MISSING Code = 36
 	// The body is larger than the gateway accepts, of its kind.
 	Code_CODE_BODY_TOO_LARGE Code = 64
 	// The bytes are not one JSON value.
@@ -177,6 +181,8 @@ var (
 		32: "CODE_ABUSE_LIMITED",
 		33: "CODE_FORBIDDEN",
 		34: "CODE_PROTOCOL_VERSION",
+		35: "CODE_SESSION_REQUIRED",
+		36: "CODE_CAPABILITY_MISSING",
 		64: "CODE_BODY_TOO_LARGE",
 		65: "CODE_JSON_INVALID",
 		66: "CODE_JSON_DUPLICATE_KEY",
@@ -230,6 +236,8 @@ var (
 		"CODE_ABUSE_LIMITED":        32,
 		"CODE_FORBIDDEN":            33,
 		"CODE_PROTOCOL_VERSION":     34,
+		"CODE_SESSION_REQUIRED":     35,
+		"CODE_CAPABILITY_MISSING":   36,
 		"CODE_BODY_TOO_LARGE":       64,
 		"CODE_JSON_INVALID":         65,
 		"CODE_JSON_DUPLICATE_KEY":   66,
@@ -280,7 +288,7 @@ var File_sluice_common_v1_code_proto protoreflect.FileDescriptor
 
 const file_sluice_common_v1_code_proto_rawDesc = "" +
 	"\n" +
-	"\x1bsluice/common/v1/code.proto\x12\x10sluice.common.v1*\x86\n" +
+	"\x1bsluice/common/v1/code.proto\x12\x10sluice.common.v1*\xbe\n" +
 	"\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -318,7 +326,9 @@ const file_sluice_common_v1_code_proto_rawDesc = "" +
 	"\x14CODE_HEADER_MISMATCH\x10\x1f\x12\x16\n" +
 	"\x12CODE_ABUSE_LIMITED\x10 \x12\x12\n" +
 	"\x0eCODE_FORBIDDEN\x10!\x12\x19\n" +
-	"\x15CODE_PROTOCOL_VERSION\x10\"\x12\x17\n" +
+	"\x15CODE_PROTOCOL_VERSION\x10\"\x12\x19\n" +
+	"\x15CODE_SESSION_REQUIRED\x10#\x12\x1b\n" +
+	"\x17CODE_CAPABILITY_MISSING\x10$\x12\x17\n" +
 	"\x13CODE_BODY_TOO_LARGE\x10@\x12\x15\n" +
 	"\x11CODE_JSON_INVALID\x10A\x12\x1b\n" +
 	"\x17CODE_JSON_DUPLICATE_KEY\x10B\x12\x16\n" +

@@ -3,11 +3,10 @@ package edge
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"regexp"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
@@ -26,9 +25,6 @@ func (e *Edge) isAbsent(ctx context.Context, c caller, server string) bool {
 }
 
 // unknownServer rejects a request to a server that is absent for its caller.
-func unknownServer(name string) rejection {
-	return rejection{
-		status: http.StatusNotFound, code: commonv1.Code_CODE_TOOL_UNKNOWN, rpc: mcp.CodeInvalidRequest,
-		message: fmt.Sprintf("no server %q is configured here, or policy hides it from this caller.", spans.Clip(name)),
-	}
+func unknownServer(name string) *refusal.Refusal {
+	return refusal.ProtocolError(commonv1.Code_CODE_TOOL_UNKNOWN, fmt.Sprintf("no server %q is configured here, or policy hides it from this caller.", spans.Clip(name)))
 }

@@ -29,8 +29,6 @@ type caller struct {
 	stale bool
 	// revoked reports whether it was, or may have been, by now.
 	revoked func() bool
-	// inside is who asks from inside the mesh; nil for MCP clients.
-	inside *visitor
 }
 
 // key is under what the caller's session with a server is found.
@@ -46,10 +44,10 @@ func (e *Edge) sameSite(next http.Handler) http.Handler {
 		switch {
 		case r.URL.Path == "/healthz", r.URL.Path == "/readyz":
 		case !e.hostAccepted(r.Host):
-			e.rejectStranger(w, r, http.StatusForbidden, commonv1.Code_CODE_HOST_REFUSED)
+			e.refuseStranger(w, r, commonv1.Code_CODE_HOST_REFUSED, "")
 			return
 		case len(r.Header["Origin"]) > 0 && !e.originAccepted(r.Header["Origin"]): // none where no browser sent it
-			e.rejectStranger(w, r, http.StatusForbidden, commonv1.Code_CODE_ORIGIN_REFUSED)
+			e.refuseStranger(w, r, commonv1.Code_CODE_ORIGIN_REFUSED, "")
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -96,14 +94,14 @@ func (e *Edge) identified(next func(http.ResponseWriter, *http.Request, caller))
 		stale := errors.Is(err, authn.ErrTokensStale)
 		switch {
 		case stale && p == nil:
-			e.rejectStranger(w, r, http.StatusServiceUnavailable, commonv1.Code_CODE_POLICY_UNAVAILABLE)
+			e.refuseStranger(w, r, commonv1.Code_CODE_POLICY_UNAVAILABLE, "")
 		case err != nil && !stale:
 			e.unauthenticated(w, r, true)
 		case p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
-			e.rejectStranger(w, r, http.StatusForbidden, commonv1.Code_CODE_FORBIDDEN)
+			e.refuseStranger(w, r, commonv1.Code_CODE_FORBIDDEN, "")
 		case !hasRoom(r.Context(), p):
 			w.Header().Set("Connection", "close")
-			e.reject(w, r, caller{principal: p}, *tooManyConnections())
+			e.refuseHTTP(w, r, caller{principal: p}, tooManyConnections())
 		default:
 			revoked := e.recheck(r.Context(), secret, p)
 			next(w, r, caller{principal: p, stale: stale && revoked(), revoked: revoked})
@@ -144,17 +142,13 @@ func (e *Edge) unauthenticated(w http.ResponseWriter, r *http.Request, sent bool
 		why = wrongToken
 	}
 	w.Header().Set("WWW-Authenticate", challenge)
-	e.refuseStranger(w, r, http.StatusUnauthorized, &refusal.Refusal{Code: commonv1.Code_CODE_UNAUTHENTICATED, Message: why})
+	e.refuseStranger(w, r, commonv1.Code_CODE_UNAUTHENTICATED, why)
 }
 
-// rejectStranger refuses a request before anybody is identified. It is counted, not
-// recorded one by one: who is nobody must not fill the journal.
-func (e *Edge) rejectStranger(w http.ResponseWriter, r *http.Request, status int, code commonv1.Code) {
-	e.refuseStranger(w, r, status, &refusal.Refusal{Code: code})
-}
-
-func (e *Edge) refuseStranger(w http.ResponseWriter, r *http.Request, status int, refused *refusal.Refusal) {
-	e.deps.Admission(enum.Given(refused.Code), e.peer(r))
-	e.deps.Meters.Refused(r.Context(), refused.Code)
-	e.writeError(w, r, status, refused, nil)
+// refuseStranger refuses a request before its caller is identified. It is counted, not recorded one by one: callers
+// without an identity must not fill the journal.
+func (e *Edge) refuseStranger(w http.ResponseWriter, r *http.Request, code commonv1.Code, message string) {
+	e.deps.Admission(enum.Given(code), e.peer(r))
+	e.deps.Meters.Refused(r.Context(), code)
+	newSSE(w, nil).answer((&exchange{Edge: e}).refused(r.Context(), refusal.ProtocolError(code, message)))
 }

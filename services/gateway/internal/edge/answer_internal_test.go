@@ -39,11 +39,11 @@ func TestA3AnAnswerThatHasComeCounts(t *testing.T) {
 	for range 50 {
 		ctx, cancel := context.WithCancel(t.Context())
 		x := asking(t)
-		x.w = client{httptest.NewRecorder(), func(id string) {
+		x.stream.(*sse).w = client{httptest.NewRecorder(), func(id string) {
 			x.sess.Asked.Answer(gone(t), clientsAnswer(t, id, `{"action":"decline"}`))
 			cancel()
 		}}
-		if got := x.confirm(x.newWriter())(ctx, "pay"); got != attempt.Declined {
+		if got := x.confirm(x.newRelay())(ctx, "pay"); got != attempt.Declined {
 			t.Fatalf("it counts as %v", got)
 		}
 	}
@@ -70,11 +70,9 @@ func clientsAnswer(t *testing.T, id, result string) *gate.Message {
 // asking is a call of a client that asks whoever sits at it.
 func asking(t *testing.T) *exchange {
 	t.Helper()
-	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
-	r.Header.Set("Accept", "application/json, text/event-stream")
 	return &exchange{
 		Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, sess: &session.Session{Client: session.Client{Elicits: true}},
-		r: r,
+		client: t.Context(), msg: new(gate.Message), stream: newSSE(nil, http.Header{"Accept": {"application/json, text/event-stream"}}),
 	}
 }
 
@@ -83,11 +81,11 @@ func asking(t *testing.T) *exchange {
 func TestA3WhatIsAskedIsShownAsItIs(t *testing.T) {
 	t.Parallel()
 	x, body := asking(t), httptest.NewRecorder()
-	x.w = client{body, func(id string) {
+	x.stream.(*sse).w = client{body, func(id string) {
 		x.sess.Asked.Answer(gone(t), clientsAnswer(t, id, `{"action":"accept","content":{"run":true}}`))
 	}}
 	text := "call  pay refund\nwhy   **safe**\n\n{\n  \"a\": \"<!--\",\n  \"to\": \"eve\",\n  \"z\": \"--> ![](https://eve.example/x)\"\n}"
-	if got := x.confirm(x.newWriter())(t.Context(), text); got != attempt.Confirmed {
+	if got := x.confirm(x.newRelay())(t.Context(), text); got != attempt.Confirmed {
 		t.Fatalf("it counts as %v", got)
 	}
 	var ask struct {

@@ -55,7 +55,7 @@ func (a *asks) settle() {
 
 // ask is one request of a server's own on its way to the client.
 type ask struct {
-	out      *writer
+	out      *relay
 	question *session.Question
 	has      *room.Holding
 	id, raw  []byte
@@ -68,21 +68,21 @@ type ask struct {
 
 // asked takes a request of the server's own: it goes to the client as policy and the client's
 // abilities allow, and the answer back. It returns at once, but for one that is turned away.
-func (o *writer) asked(m *gate.Answer) {
+func (o *relay) asked(m *gate.Answer) {
 	x := o.x
 	a := &ask{out: o, has: x.has.Answer.Beside(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
 	var err error
 	a.question, err = x.sess.Asked.Ask(a.id)
 	switch {
 	case errors.Is(err, session.ErrAskedFlood):
-		a.record(x.r.Context(), commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
+		a.record(x.client, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 		return
 	case err != nil:
-		a.refuse(x.r.Context(), commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
+		a.refuse(x.client, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 		return
 	case len(m.Raw) > x.limits.Bytes || !a.has.Add(len(m.Raw)):
 		a.question.Close()
-		a.refuse(x.r.Context(), commonv1.Code_CODE_BODY_TOO_LARGE, "it is too large, or too much waits.")
+		a.refuse(x.client, commonv1.Code_CODE_BODY_TOO_LARGE, "it is too large, or too much waits.")
 		return
 	}
 	a.raw = bytes.Clone(m.Raw) // what it came in is the next message's
@@ -94,7 +94,7 @@ func (a *ask) run() {
 	defer a.has.Close()
 	defer a.question.Close()
 	x := a.out.x
-	ctx := context.WithoutCancel(x.r.Context())
+	ctx := context.WithoutCancel(x.client)
 	defer func() {
 		if panicked := recover(); panicked != nil { // net/http sees to the goroutines of requests alone
 			x.panicked(ctx, panicked)
@@ -117,7 +117,7 @@ func (a *ask) run() {
 		o := meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.place().Transport}
 		x.deps.Meters.Served(ctx, o, time.Since(a.received), a.waited)
 	}()
-	if x.inside != nil || x.modern != nil || mcp.AsksServer(m.Method) {
+	if x.unattended || x.modern != nil || mcp.AsksServer(m.Method) {
 		failure = spans.Error(span, mcp.CodeMethodUnknown)
 		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client was not said to do this.")
 		return
@@ -125,7 +125,7 @@ func (a *ask) run() {
 	if why := x.offer().Check(m); why != nil {
 		code, text := toldWhy(why, a.record(ctx, why.Code, why.Detail+"."))
 		failure = spans.Error(span, code)
-		a.reject(ctx, code, text)
+		a.answerError(ctx, code, text)
 		return
 	}
 	a.token = m.Meta.ProgressToken.Of(m.Raw)
@@ -208,7 +208,7 @@ func (a *ask) send(req upstream.Request) error {
 	if err != nil {
 		return err
 	}
-	return a.out.send(body...)
+	return a.out.sendMessage(body...)
 }
 
 // came reads a client's answer, as the server is to get it.
@@ -264,7 +264,7 @@ func (a *ask) record(ctx context.Context, code commonv1.Code, why string) *refus
 // the gateway finds the rest.
 func (a *ask) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
 	code, text := toldServer(why)
-	a.reject(ctx, code, text)
+	a.answerError(ctx, code, text)
 	return code
 }
 
@@ -289,8 +289,8 @@ func toldWhy(why *question.Error, refused *refusal.Refusal) (code int, text stri
 	return mcp.CodeInvalidParams, "The gateway does not carry this question: " + why.Detail + ". Decision " + refused.ID + "."
 }
 
-// reject answers the server with an error.
-func (a *ask) reject(ctx context.Context, code int, text string) {
+// answerError answers the server with an error.
+func (a *ask) answerError(ctx context.Context, code int, text string) {
 	x := a.out.x
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
@@ -308,17 +308,16 @@ func (x *exchange) told(ctx context.Context, method string, err error) {
 
 // answered passes the answer of a client on to who asked it. One that nobody waits for is
 // dropped.
-func (x *exchange) answered(ctx context.Context) {
+func (x *exchange) answered(ctx context.Context) response {
 	if !x.sess.Asked.Waits(x.id()) {
 		if large := x.tooLarge(); large != nil {
-			x.rejectMessage(*large)
-			return
+			return x.refuse(ctx, large)
 		}
 	}
 	if !x.stale {
 		x.sess.Asked.Answer(ctx, x.msg)
 	}
-	x.accepted()
+	return accepted()
 }
 
 // progressed passes on how far a client is with what its server asked.

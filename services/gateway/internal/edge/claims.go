@@ -16,13 +16,13 @@ func (x *exchange) claims(said reach.Standing) []mcp.Ability {
 }
 
 // saysItCan is what the client at hand says that it can do: in initialize, or in each request of 2026-07-28.
-// Nobody within the mesh can do anything.
+// A caller without an MCP client can do nothing.
 func (x *exchange) saysItCan() (has map[string]jsontext.Value) {
 	raw := x.msg.Capabilities.Of(x.msg.Raw)
 	if x.modern != nil {
 		raw = x.msg.Meta.Capabilities.Of(x.msg.Raw)
 	}
-	if x.inside != nil || json.Unmarshal(raw, &has) != nil {
+	if x.unattended || json.Unmarshal(raw, &has) != nil {
 		return nil
 	}
 	return has
@@ -46,7 +46,7 @@ func (x *exchange) tellable(has []mcp.Ability, said reach.Standing) []mcp.Abilit
 // abilitiesSaid are the abilities of a client that says this. In sessions one that does not read event streams
 // can't be asked.
 func (x *exchange) abilitiesSaid(has map[string]jsontext.Value) (out []mcp.Ability) {
-	if x.modern == nil && !x.newWriter().streams {
+	if x.modern == nil && !x.stream.reads() {
 		return nil
 	}
 	for _, a := range mcp.Abilities() {

@@ -113,7 +113,7 @@ type Edge struct {
 	limits   gate.Limits
 	inFlight *inflight.Load
 	views    views
-	// insiders are the sessions of callers inside the mesh, and visits their requests.
+	// insiders are the sessions of callers inside the mesh, and visits counts their requests.
 	insiders *recent.Recent[session.Key, string]
 	standIns standIns
 	tasks    *taskStore
@@ -240,7 +240,7 @@ func (*Edge) notAllowed(w http.ResponseWriter, r *http.Request) {
 func (e *Edge) end(w http.ResponseWriter, r *http.Request, c caller) {
 	id, ok := single(r.Header, headerSession)
 	if !ok || e.deps.Sessions.End(id, c.key(r.PathValue("server"))) != nil {
-		e.reject(w, r, c, rejection{status: http.StatusNotFound, code: codeSession})
+		e.refuseHTTP(w, r, c, unknownSession())
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -170,7 +170,7 @@ func TestRefusalsOfIdentifiedCallersAreOnRecord(t *testing.T) {
 			{"another type", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id}, "Content-Type": {"text/plain"}}, 415, "media_type", false},
 			{"compressed", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id}, "Content-Encoding": {"gzip"}}, 415, "media_type", false},
 			{"no JSON", "/mcp/files", "x", open, 400, "json_invalid", false},
-			{"no session", "/mcp/files", toolCall, nil, 400, "session_unknown", true},
+			{"no session", "/mcp/files", toolCall, nil, 400, "session_required", true},
 			{"two sessions", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id, id}}, 400, "header_mismatch", true},
 			{"another session", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {"x"}}, 404, "session_unknown", true},
 			{"somebody else's session", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id}, "Authorization": {"Bearer " + benToken}}, 404, "session_unknown", true},
@@ -178,7 +178,7 @@ func TestRefusalsOfIdentifiedCallersAreOnRecord(t *testing.T) {
 			{"a revision that is no text", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id}, "Mcp-Protocol-Version": {strings.Repeat("\xff", 100)}}, 400, "protocol_version", true},
 			{"two revisions", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id}, "Mcp-Protocol-Version": {"2025-11-25", "2025-11-25"}}, 400, "header_mismatch", true},
 			{"a revision of the future in the body", "/mcp/files", `{"jsonrpc":"2.0","id":1,"method":"x","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`, open, 400, "protocol_version", true},
-			{"a traced one", "/mcp/files", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"` + traced + `}}`, nil, 400, "session_unknown", true},
+			{"a traced one", "/mcp/files", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"` + traced + `}}`, nil, 400, "session_required", true},
 		}
 		for _, tt := range tests {
 			before := len(w.of(journal.KindRefusal))

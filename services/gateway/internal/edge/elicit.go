@@ -52,7 +52,7 @@ func confirmText(call string) string {
 }
 
 // confirm returns a way to ask whoever sits at a client that can.
-func (x *exchange) confirm(out *writer) attempt.Confirm {
+func (x *exchange) confirm(out *relay) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Word {
 		id := inputID()
 		ask := elicitation{Version: "2.0", ID: x.jointID(id), Method: mcp.MethodElicit}
@@ -69,7 +69,7 @@ func (x *exchange) confirm(out *writer) attempt.Confirm {
 			return attempt.Unanswered
 		}
 		defer question.Close()
-		if out.send(message) != nil {
+		if out.sendMessage(message) != nil {
 			return attempt.Unanswered
 		}
 		select {
@@ -109,6 +109,6 @@ func confirmed(result []byte) attempt.Word {
 }
 
 // withdraw tells the client that a request with this raw id has become void.
-func (o *writer) withdraw(id []byte) {
-	_ = o.send([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.x.jointID(id)) + `,"reason":"nobody waits for the answer any longer"}}`))
+func (o *relay) withdraw(id []byte) {
+	_ = o.sendMessage([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.x.jointID(id)) + `,"reason":"nobody waits for the answer any longer"}}`))
 }

@@ -27,35 +27,34 @@ import (
 func (x *exchange) isHub() bool { return x.server == "" }
 
 // routeHub carries a message to where its method belongs.
-func (x *exchange) routeHub(ctx context.Context) {
+func (x *exchange) routeHub(ctx context.Context) response {
 	switch x.msg.Kind {
 	case gate.Response:
-		x.answeredMember(ctx)
+		return x.answeredMember(ctx)
 	case gate.Notification:
-		x.notifyHub(ctx)
-	case gate.Request, gate.Invalid: // the gate lets no invalid one through
-		x.answerHub(ctx)
+		return x.notifyHub(ctx)
+	default:
+		return x.answerHub(ctx)
 	}
 }
 
 // answerHub answers a request, or has the server answer that it names.
-func (x *exchange) answerHub(ctx context.Context) {
+func (x *exchange) answerHub(ctx context.Context) response {
 	do := x.itself()
 	if do == nil {
-		x.toMember(ctx)
-		return
+		return x.toMember(ctx)
 	}
 	if large := x.tooLarge(); large != nil {
-		x.rejectMessage(*large)
-		return
+		return x.refuse(ctx, large)
 	}
-	if x.admitted(ctx, x.msg.Method) {
-		do(ctx)
+	if refused := x.admitted(ctx, x.msg.Method); refused != nil {
+		return *refused
 	}
+	return do(ctx)
 }
 
 // itself is how the gateway answers the request at hand itself; nil for what a server answers.
-func (x *exchange) itself() func(context.Context) {
+func (x *exchange) itself() func(context.Context) response {
 	switch m := x.msg; {
 	case m.Method == mcp.MethodToolsList:
 		return x.listHub
@@ -75,49 +74,41 @@ func (x *exchange) itself() func(context.Context) {
 }
 
 // toMember carries a request to the server that it names.
-func (x *exchange) toMember(ctx context.Context) {
+func (x *exchange) toMember(ctx context.Context) response {
 	server, edits, why := x.aim(ctx)
 	if why != nil {
-		x.refuse(ctx, x.newWriter(), why)
-		return
+		return x.refuse(ctx, why)
 	}
 	y, refused := x.to(server, edits...)
 	if refused != nil {
-		x.rejectMessage(*refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	if large := y.tooLarge(); y.passes() && large != nil {
-		x.rejectMessage(*large)
-		return
+		return x.refuse(ctx, large)
 	}
-	defer func() { x.failure, x.held = y.failure, y.held }()
 	if y.modern != nil {
 		if refused := y.restored(ctx); refused != nil {
-			y.rejectMessage(*refused)
-			return
+			return y.refuse(ctx, refused)
 		}
 	}
 	spans.Message(trace.SpanFromContext(ctx), y.msg, y.place())
 	left, why := y.enter(ctx)
 	if why != nil {
-		y.refuse(ctx, y.newWriter(), why)
-		return
+		return y.refuse(ctx, why)
 	}
-	defer left()
-	y.onward(ctx)
+	x.finally.add(left)
+	return y.onward(ctx)
 }
 
 // onward carries a message on its way to one of the servers.
-func (x *exchange) onward(ctx context.Context) {
+func (x *exchange) onward(ctx context.Context) response {
 	if x.modern == nil {
-		x.route(ctx)
-		return
+		return x.route(ctx)
 	}
 	if err := x.has.Admit(ctx); err != nil {
-		x.refuse(ctx, x.newWriter(), notAdmitted(err))
-		return
+		return x.refuse(ctx, notAdmitted(err))
 	}
-	x.routeModern(ctx)
+	return x.routeModern(ctx)
 }
 
 // aim is the server that the request at hand is for, and the edits by which it says what that server
@@ -167,8 +158,8 @@ func unaimed(method string, err error) *refusal.Refusal {
 // at is the message at hand at one of the servers.
 func (x *exchange) at(server string) *exchange {
 	y := &exchange{
-		Edge: x.Edge, caller: x.caller, w: x.w, r: x.r, server: server, target: x.targets[server], msg: x.msg, received: x.received,
-		sess: x.sess, has: x.has, hub: x.sess,
+		Edge: x.Edge, caller: x.caller, header: x.header, client: x.client, stream: x.stream, server: server, target: x.targets[server],
+		msg: x.msg, received: x.received, sess: x.sess, has: x.has, finally: x.finally, hub: x.sess,
 	}
 	if x.modern != nil {
 		y.modern = new(modern)
@@ -178,61 +169,57 @@ func (x *exchange) at(server string) *exchange {
 
 // to is the message at hand as one of the servers is to get it, with these edits made. It goes
 // through the gate as any other.
-func (x *exchange) to(server string, edits ...gate.Edit) (*exchange, *rejection) {
+func (x *exchange) to(server string, edits ...gate.Edit) (*exchange, *refusal.Refusal) {
 	raw, err := gate.Splice(x.msg.Raw, edits...)
 	if err != nil || !x.has.Hold(len(raw)) {
 		return nil, tooMuchInFlight(err)
 	}
-	end, err := x.has.Answer.TurnFor(x.r.Context(), len(raw))
+	end, err := x.has.Answer.TurnFor(x.client, len(raw))
 	if err != nil {
-		return nil, unreadable() // nobody waits for it any more
+		return nil, unreadable() // its caller waits no longer
 	}
 	defer end()
 	y := x.at(server)
 	if y.msg, err = gate.Parse(raw, x.limits); err != nil {
-		return nil, unparsed(err, len(raw))
+		return nil, unparsed(err)
 	}
 	return y, nil
 }
 
-// answeredMember passes a client's answer on to the server whose request it answers. One that nobody
+// answeredMember passes a client's answer on to the server whose request it answers. One that nothing
 // waits for is dropped.
-func (x *exchange) answeredMember(ctx context.Context) {
+func (x *exchange) answeredMember(ctx context.Context) response {
 	server, id, ok := joint.CutID(x.id())
 	if _, configured := x.targets[server]; ok && configured {
 		y, refused := x.to(server, gate.Edit{Span: x.msg.ID, With: id})
 		if refused != nil {
-			x.rejectMessage(*refused)
-			return
+			return x.refuse(ctx, refused)
 		}
 		if done, open := y.existing(); open {
 			defer done()
-			y.route(ctx)
-			return
+			return y.route(ctx)
 		}
 	}
 	if large := x.tooLarge(); large != nil {
-		x.rejectMessage(*large)
-		return
+		return x.refuse(ctx, large)
 	}
-	if x.admitted(ctx, methodAnswer) {
-		x.accepted()
+	if refused := x.admitted(ctx, methodAnswer); refused != nil {
+		return *refused
 	}
+	return accepted()
 }
 
 // notifyHub tells those servers of a notification that it is for.
-func (x *exchange) notifyHub(ctx context.Context) {
+func (x *exchange) notifyHub(ctx context.Context) response {
 	m := x.msg
 	roots := m.Method == mcp.MethodRootsChanged && slices.Contains(methodsOf(x.sess.Members.Abilities), mcp.MethodRoots)
 	if !mcp.AlwaysPasses(m.Method) && !roots {
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
-		x.accepted()
-		return
+		return accepted()
 	}
-	if !x.admitted(ctx, m.Method) {
-		return
+	if refused := x.admitted(ctx, m.Method); refused != nil {
+		return *refused
 	}
-	defer x.accepted()
 	switch m.Method {
 	case mcp.MethodCancelled:
 		x.sess.Calls.GiveUp(gate.IDKey(m.RequestID.Of(m.Raw))) // it may wait for people
@@ -242,17 +229,18 @@ func (x *exchange) notifyHub(ctx context.Context) {
 	case mcp.MethodProgress:
 		server, token, ok := joint.CutID(m.ProgressToken.Of(m.Raw))
 		if _, configured := x.targets[server]; !ok || !configured {
-			return
+			break
 		}
 		y, refused := x.to(server, gate.Edit{Span: m.ProgressToken, With: token})
 		if refused != nil {
-			return // the token is none of a server's
+			break // the token is none of a server's
 		}
 		if done, open := y.existing(); open {
 			defer done()
 			y.noted(ctx)
 		}
 	}
+	return accepted()
 }
 
 // noteAll tells every server that the session has used.
@@ -288,7 +276,7 @@ func (x *exchange) joined(m *gate.Answer, method string, edits []gate.Edit) ([]g
 	if x.hub == nil {
 		return edits, nil
 	}
-	end, err := x.has.Answer.TurnFor(x.whole(x.r.Context()), len(m.Raw))
+	end, err := x.has.Answer.TurnFor(x.whole(x.client), len(m.Raw))
 	if err != nil {
 		return nil, err // nobody waits for it any more, or too much of the caller's does
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -136,18 +135,15 @@ func (s *reached) find(ctx context.Context) {
 
 // listHub answers tools/list with what the caller may see of the gateway's own list of each server:
 // who only looks opens no sessions.
-func (x *exchange) listHub(ctx context.Context) {
-	out := x.newWriter()
+func (x *exchange) listHub(ctx context.Context) response {
 	if x.msg.Cursor != "" {
-		x.refuse(ctx, out, noCursor())
-		return
+		return x.refuse(ctx, noCursor())
 	}
 	now := x.lists(ctx)
 	x.sess.Members.Relists(func(before string) string { return toolsListed(before, now) }) // of what changes from now on the client is told
 	servers, refused := x.reached(ctx)
 	if refused != nil {
-		x.refuse(ctx, out, refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	for _, s := range servers {
 		if s.found != nil {
@@ -159,7 +155,7 @@ func (x *exchange) listHub(ctx context.Context) {
 	if x.sess.Waits.Load() {
 		servers = append(servers, &reached{parts: [][]byte{[]byte(waitTool)}, size: len(waitTool)})
 	}
-	x.writeList(out, "tools", servers)
+	return x.joinLists("tools", servers)
 }
 
 // noCursor is the refusal of a cursor: lists of all servers have one page.
@@ -239,23 +235,19 @@ func fieldOf(method string) string {
 
 // gather answers a list whose method policy has to allow: each server that has such a list is asked
 // for the caller, and is left out where policy does not allow it there.
-func (x *exchange) gather(ctx context.Context) {
-	out := x.newWriter()
+func (x *exchange) gather(ctx context.Context) response {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
 	}
 	if x.msg.Params.Present() && json.Unmarshal(x.msg.Params.Of(x.msg.Raw), &params) != nil || params.Cursor != nil && params.Cursor.Kind() != 'n' {
-		x.refuse(ctx, out, noCursor())
-		return
+		return x.refuse(ctx, noCursor())
 	}
 	if x.msg.RequestState.Present() || x.msg.InputResponses.Present() {
-		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a list asks nothing, so there is nothing to answer or to go on with."})
-		return
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a list asks nothing, so there is nothing to answer or to go on with."})
 	}
 	servers, refused := x.reached(ctx)
 	if refused != nil {
-		x.refuse(ctx, out, refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	field := fieldOf(x.msg.Method)
 	servers = slices.DeleteFunc(servers, func(s *reached) bool { return s.found != nil && !s.offers(capabilityOf(field)) })
@@ -275,23 +267,19 @@ func (x *exchange) gather(ctx context.Context) {
 				s.parts, s.size = nil, 0
 				s.kept.Keep(0)
 			}
-			s.w, s.inside = nil, nil // which hold what came
 		})
 	}
 	all.Wait()
-	asked := slices.Clone(servers)
-	if slices.ContainsFunc(asked, func(s *reached) bool { return s.unrecorded }) {
-		out.unrecorded()
-	}
-	defer func() {
-		for _, s := range asked {
-			if s.kept != nil {
-				s.kept.Close()
-			}
+	unrecorded := slices.ContainsFunc(servers, func(s *reached) bool { return s.unrecorded })
+	for _, s := range servers {
+		if s.kept != nil {
+			x.finally.add(s.kept.Close)
 		}
-	}()
+	}
 	servers = slices.DeleteFunc(servers, func(s *reached) bool { return s.why != nil && isDenial(s.why.Code) })
-	x.writeList(out, field, servers)
+	out := x.joinLists(field, servers)
+	out.unrecorded = unrecorded
+	return out
 }
 
 // capabilityOf is the capability of a server that has such a list.
@@ -332,21 +320,18 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 	}
 	defer left()
 	given := make(map[string]bool)
-	s.r = s.r.Clone(ctx)
-	s.r.Header["Accept"] = []string{"application/json"} // nobody is asked anything for a list
+	s.client, s.stream, s.finally, s.unattended, s.hold = ctx, new(callback), new(finally), true, new(time.Duration) // a list neither asks nor waits
+	defer s.finally.run()
 	for range maxGatheredPages {
 		if s.target.Timeout = min(s.target.Timeout, time.Until(until)); s.target.Timeout <= 0 || ctx.Err() != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
 		}
-		v := &visitor{header: make(http.Header), errand: Errand{Hold: new(time.Duration)}} // nor waited for
-		s.w, s.inside = v, v
-		s.onward(ctx)
-		v.take()
-		s.unrecorded = s.unrecorded || v.header.Get(headerOutcome) != ""
-		if v.done.Refusal != nil {
-			return v.done.Refusal
+		came := collect(s.onward(ctx))
+		s.unrecorded = s.unrecorded || came.unrecorded
+		if came.refusal != nil {
+			return came.refusal
 		}
-		items, next, err := elements(v.done.Answer, field)
+		items, next, err := elements(came.whole, field)
 		if err != nil {
 			return s.broken(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "the answer has no list")
 		}
@@ -422,9 +407,9 @@ func elements(raw []byte, field string) (items []jsontext.Value, next string, er
 // errNoList means that a server's answer has not the list that was asked for.
 var errNoList = errors.New("the server's answer is no list")
 
-// writeList writes one list of those of all servers, and names in it those that are missing, or as
+// joinLists returns one list of those of all servers, and names in it those that are missing, or as
 // they were.
-func (x *exchange) writeList(out *writer, field string, servers []*reached) {
+func (x *exchange) joinLists(field string, servers []*reached) response {
 	kind := ""
 	if x.modern != nil {
 		kind = `"resultType":"` + mcp.ResultComplete + `","ttlMs":0,"cacheScope":"private",`
@@ -455,5 +440,5 @@ func (x *exchange) writeList(out *writer, field string, servers []*reached) {
 	if meta, err := metaOf(left, without); err == nil && meta != nil {
 		end = fmt.Appendf(nil, `],"_meta":%s}}`, meta)
 	}
-	out.message(append(body, end)...)
+	return response{body: append(body, end)}
 }

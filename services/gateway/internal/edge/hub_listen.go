@@ -24,13 +24,13 @@ const (
 
 // hearHub passes on what the servers say that the session has used, and tells when the lists of
 // servers are others for its client than it was told, until ctx ends or the client's stream does.
-func (x *exchange) hearHub(ctx context.Context) {
-	out := x.newWriter()
+func (x *exchange) hearHub(ctx context.Context) response {
+	out := x.newRelay()
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
-	out.Hold()
+	out.open()
 	all.Go(func() { out.keepAlive(ctx, cancel) })
 	x.sess.Members.Lists(cmp.Or(x.sess.Members.Lists(""), x.lists(ctx))) // who has not listed yet is told of what changes from now on
 	tick := time.NewTicker(aliveEvery)                                   // for policy may have changed
@@ -43,19 +43,18 @@ func (x *exchange) hearHub(ctx context.Context) {
 			}
 			heard[id] = true
 			y := x.at(server)
-			x.guarded(&all, func() { y.hearMember(ctx, cancel, id, out.line) })
+			x.guarded(&all, func() { y.hearMember(ctx, cancel, id) })
 		}
 		if now := x.lists(ctx); now != "" {
 			for _, method := range listsChanged(x.sess.Members.Lists(now), now) {
-				if out.send([]byte(`{"jsonrpc":"2.0","method":"`+method+`"}`)) != nil {
-					return
+				if out.sendMessage([]byte(`{"jsonrpc":"2.0","method":"`+method+`"}`)) != nil {
+					return response{}
 				}
 			}
 		}
 		select {
 		case <-ctx.Done():
-			out.Hold() // which gives the end of the stream, that net/http writes, its time
-			return
+			return response{}
 		case <-used:
 		case <-changed:
 		case <-tick.C:
@@ -137,7 +136,7 @@ func (x *exchange) guarded(all *sync.WaitGroup, do func()) {
 	all.Go(func() {
 		defer func() {
 			if panicked := recover(); panicked != nil {
-				x.panicked(x.r.Context(), panicked)
+				x.panicked(x.client, panicked)
 			}
 		}()
 		do()
@@ -146,16 +145,15 @@ func (x *exchange) guarded(all *sync.WaitGroup, do func()) {
 
 // hearMember passes on what one server says, on the stream of all. A stream of the server's that has
 // ended is opened again.
-func (x *exchange) hearMember(ctx context.Context, end context.CancelFunc, id string, on *line) {
+func (x *exchange) hearMember(ctx context.Context, end context.CancelFunc, id string) {
 	sess, ctx, done, err := x.deps.Sessions.Listen(ctx, id, x.key(x.server), true)
 	if err != nil {
 		return // it has just been closed
 	}
 	defer done()
 	x.in(sess)
-	x.r = x.r.WithContext(ctx)
-	out := x.newWriter()
-	out.line = on
+	x.client = ctx
+	out := x.newRelay()
 	for wait := relistenFirst; ; wait = min(2*wait, relistenMost) {
 		if err := x.hearOnce(ctx, out, func() { wait = relistenFirst }, end); errors.Is(err, upstream.ErrNoStream) {
 			return
@@ -169,7 +167,7 @@ func (x *exchange) hearMember(ctx context.Context, end context.CancelFunc, id st
 }
 
 // hearOnce passes on one stream of the server's.
-func (x *exchange) hearOnce(ctx context.Context, out *writer, passed func(), end context.CancelFunc) (err error) {
+func (x *exchange) hearOnce(ctx context.Context, out *relay, passed func(), end context.CancelFunc) (err error) {
 	if !x.mayHear(ctx) {
 		return errStale
 	}

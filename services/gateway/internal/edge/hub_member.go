@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
@@ -23,7 +24,8 @@ func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Ref
 	has, err := x.inFlight.Enter(x.principal, x.server)
 	if err != nil {
 		full := tooMuchInFlight(err)
-		return nil, &refusal.Refusal{Code: full.code, Message: full.message}
+		full.IsProtocolError = false // the request itself was accepted
+		return nil, full
 	}
 	done, refused := x.member(ctx)
 	if refused != nil {
@@ -67,7 +69,7 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 	case err == nil:
 		return done, nil
 	case errors.Is(err, session.ErrUnknown): // its client has just ended it
-		return nil, &refusal.Refusal{Code: codeSession}
+		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_SESSION_UNKNOWN}
 	default:
 		return nil, policyAway()
 	}

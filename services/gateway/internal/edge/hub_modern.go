@@ -15,45 +15,40 @@ import (
 // postModernHub takes a message of 2026-07-28 for all servers together. Its head says the names that its
 // body does, so that is looked at before the body is written again for a server. What stands for its session
 // is the caller's with this client, and has members as a session has.
-func (x *exchange) postModernHub(ctx context.Context) {
-	if len(x.r.Header[headerSession]) > 0 { // who has a session has agreed on another revision
-		x.rejectMessage(*x.notSpoken(mcp.Modern))
-		return
+func (x *exchange) postModernHub(ctx context.Context) response {
+	if len(x.header[headerSession]) > 0 { // a client with a session has agreed on another revision
+		return x.refuse(ctx, x.notSpoken(mcp.Modern))
 	}
 	if refused := x.checkModern(); refused != nil {
-		x.rejectMessage(*refused)
-		return
+		return x.refuse(ctx, refused)
 	}
-	if x.msg.Kind == gate.Notification { // who gives a request up closes its stream
-		if mcp.AlwaysPasses(x.msg.Method) && !x.admitted(ctx, x.msg.Method) {
-			return
+	if x.msg.Kind == gate.Notification { // a client that gives a request up closes its stream
+		if mcp.AlwaysPasses(x.msg.Method) {
+			if refused := x.admitted(ctx, x.msg.Method); refused != nil {
+				return *refused
+			}
 		}
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
-		x.accepted()
-		return
+		return accepted()
 	}
 	x.can = x.abilitiesForMany()
 	if refused := x.standIn(ctx); refused != nil {
-		x.refuse(ctx, x.newWriter(), refused)
-		return
+		return x.refuse(ctx, refused)
 	}
-	defer x.done()
-	x.answerHub(ctx)
+	x.finally.add(x.done)
+	return x.answerHub(ctx)
 }
 
 // discoverHub answers what all servers have together, as far as the caller may come by it. None of them
 // hears of it.
-func (x *exchange) discoverHub(ctx context.Context) {
-	out := x.newWriter()
+func (x *exchange) discoverHub(ctx context.Context) response {
 	servers, refused := x.reached(ctx)
 	if refused != nil {
-		x.refuse(ctx, out, refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	has, said, err := offered(servers)
 	if err != nil {
-		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
-		return
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
 	}
 	body, err := json.Marshal(struct {
 		Version string         `json:"jsonrpc"`
@@ -68,5 +63,5 @@ func (x *exchange) discoverHub(ctx context.Context) {
 		Instructions string                     `json:"instructions"`
 		Meta         map[string]serverInfo      `json:"_meta"`
 	}{mcp.ResultComplete, 0, "private", x.spoken(), has, said, map[string]serverInfo{mcp.MetaServerInfo: x.hubInfo()}}}, json.Deterministic(true))
-	out.ours(ctx, body, err)
+	return x.own(ctx, body, err)
 }

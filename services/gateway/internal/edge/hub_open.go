@@ -43,18 +43,15 @@ type serverInfo struct {
 }
 
 // openHub opens a session with all servers. None of them hears of it before it is used.
-func (x *exchange) openHub(ctx context.Context) {
-	out := x.newWriter()
+func (x *exchange) openHub(ctx context.Context) response {
 	done, err := x.deps.Sessions.Opening(x.has.Of.Accounts)
 	if err != nil {
-		x.refuse(ctx, out, notOpened(err))
-		return
+		return x.refuse(ctx, notOpened(err))
 	}
 	defer done()
 	servers, refused := x.reached(ctx)
 	if refused != nil {
-		x.refuse(ctx, out, refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	version := x.msg.Version
 	if !mcp.IsSupported(version) {
@@ -63,15 +60,12 @@ func (x *exchange) openHub(ctx context.Context) {
 	sess := x.newHub(version)
 	body, err := x.greetHub(sess, servers)
 	if err != nil {
-		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
-		return
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
 	}
 	if err := x.deps.Sessions.Add(sess); err != nil {
-		x.refuse(ctx, out, notOpened(err))
-		return
+		return x.refuse(ctx, notOpened(err))
 	}
-	x.w.Header().Set(headerSession, sess.ID)
-	out.message(body)
+	return response{body: [][]byte{body}, session: sess.ID}
 }
 
 func (x *exchange) newHub(version string) *session.Session {

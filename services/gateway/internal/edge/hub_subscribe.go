@@ -20,33 +20,31 @@ import (
 // lets them (MCP 2026-07-28, Subscriptions). Those are asked whose resources it names and, where it wants to
 // hear of lists, those that it uses: who only looks opens nothing. It ends with its client, its token or the
 // gateway, and where what stands for the session makes room for another.
-func (x *exchange) subscribeHub(ctx context.Context) {
-	out := x.newWriter()
-	asked, refused := x.wants(out)
+func (x *exchange) subscribeHub(ctx context.Context) response {
+	asked, refused := x.wants()
 	var servers []*reached
 	if refused == nil {
 		servers, refused = x.reached(ctx)
 	}
 	if refused != nil {
-		x.refuse(ctx, out, refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	_, ctx, done, err := x.deps.Sessions.Listen(ctx, x.sess.ID, x.sess.Key, true)
 	if err != nil {
-		x.refuse(ctx, out, tooManySubscriptions())
-		return
+		return x.refuse(ctx, tooManySubscriptions())
 	}
 	defer done()
 	ctx, end := context.WithCancel(ctx)
-	x.r = x.r.WithContext(ctx)
+	x.client = ctx
+	out := x.newRelay()
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer end()
 	was := x.lists(ctx) // before the client knows that it hears of changes, and lists
 	hears, granted := x.granted(ctx, servers, asked)
 	said, err := json.Marshal(granted)
-	if err != nil || out.send(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.id(), said)) != nil {
-		return
+	if err != nil || out.sendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.id(), said)) != nil {
+		return response{}
 	}
 	x.done() // who listens does not hold what stands for the session
 	all.Go(func() { out.keepAlive(ctx, end) })
@@ -62,23 +60,22 @@ func (x *exchange) subscribeHub(ctx context.Context) {
 				begins = begins || server == h.server && (h.Prompts || h.Resources) && x.hasOpened(server, id)
 			}
 			if begins {
-				x.guarded(&all, func() { h.run(ctx, out) })
+				x.guarded(&all, func() { h.run(ctx) })
 			}
 			return begins
 		})
 		if now := x.lists(ctx); now != "" {
 			for _, method := range listsChanged(was, now) {
 				wants := map[string]bool{mcp.MethodToolsChanged: granted.Tools, mcp.MethodPromptsChanged: granted.Prompts, mcp.MethodResourcesChanged: granted.Resources}[method]
-				if wants && was != "" && out.send(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.id())) != nil {
-					return
+				if wants && was != "" && out.sendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.id())) != nil {
+					return response{}
 				}
 			}
 			was = now
 		}
 		select {
 		case <-ctx.Done():
-			out.Hold() // which gives the end of the stream, that net/http writes, its time
-			return
+			return response{}
 		case <-used:
 		case <-changed:
 		case <-tick.C:
@@ -140,11 +137,11 @@ type hearing struct {
 
 // run passes on what the server says, on the stream of all. One that has ended is opened again, unless the
 // server has none.
-func (h *hearing) run(ctx context.Context, on *writer) {
+func (h *hearing) run(ctx context.Context) {
 	wait := relistenFirst
 	for again := false; ; again = true {
 		begin := time.Now()
-		if !h.once(ctx, on, again) {
+		if !h.once(ctx, again) {
 			return
 		}
 		if wait = min(2*wait, relistenMost); time.Since(begin) > relistenMost { // it has lasted
@@ -160,7 +157,7 @@ func (h *hearing) run(ctx context.Context, on *writer) {
 
 // once passes on one stream of the server's, and reports whether there may be another. Where it is opened again
 // its resources are judged again, and the client is told that they may have changed meanwhile.
-func (h *hearing) once(ctx context.Context, on *writer, again bool) bool {
+func (h *hearing) once(ctx context.Context, again bool) bool {
 	x := h.hub.at(h.server)
 	if !x.mayHear(ctx) {
 		return true
@@ -172,9 +169,8 @@ func (h *hearing) once(ctx context.Context, on *writer, again bool) bool {
 	defer left()
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	x.r = x.r.WithContext(ctx)
-	out := x.newWriter()
-	out.line = on.line
+	x.client = ctx
+	out := x.newRelay()
 	wants := h.Wanted
 	out.wants = &wants
 	defer out.asks.settle()

@@ -4,16 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"net/http"
-	"net/url"
 	"sync"
 	"time"
 
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -34,9 +31,9 @@ const (
 	// into use.
 	insideHello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice-agent","version":"1"}}}`
 	insideReady = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
-	// maxVisit is how much of an answer is kept, in bytes: beyond the shares of what is in
-	// flight, until it is sent.
-	maxVisit = 7 << 20
+	// maxInside is how large a message to a caller inside the mesh may be, in bytes: it is kept beyond the shares of
+	// what is in flight, until it is sent.
+	maxInside = 7 << 20
 	// maxInsiders is of how many callers and servers the sessions are known.
 	maxInsiders = 10_000
 )
@@ -59,10 +56,8 @@ type Errand struct {
 type Done struct {
 	// Answer is the response that an MCP client would have got.
 	Answer []byte
-	// Refusal is why nothing was done; nil where the server has answered. Rejected says
-	// that it breaks the rules for messages, so that policy was not asked.
-	Refusal  *refusal.Refusal
-	Rejected bool
+	// Refusal is why nothing was done; nil if the server has answered.
+	Refusal *refusal.Refusal
 	// TooLarge says that the server has answered, and with more than 7 MiB: Answer is empty.
 	TooLarge bool
 	// ID and Decision are those of a call on which policy has decided.
@@ -74,7 +69,7 @@ type Done struct {
 // share of what may be in flight to the answer, in a session of the principal's own with
 // the server. Errors: [ErrServer], [ErrStopping], [ErrSession].
 func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
-	c := caller{principal: errand.Principal}
+	c := caller{principal: errand.Principal, revoked: func() bool { return false }}
 	if e.isAbsent(ctx, c, errand.Server) {
 		return Done{}, ErrServer
 	}
@@ -82,16 +77,20 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 		return Done{}, ErrStopping
 	}
 	defer e.visits.leave()
+	ask := func(handle, message string) insideAnswer {
+		x := &exchange{Edge: e, caller: c, header: insideHeader(handle), client: ctx, stream: &callback{event: errand.Event}, server: errand.Server, hold: errand.Hold}
+		return x.inside([]byte(message))
+	}
 	key := c.key(errand.Server)
 	lost := ""
 	for range 2 {
 		handle, known := e.insiders.Get(key)
 		if !known || handle == lost { // it was idle for too long, or the gateway has restarted
-			opened := e.visit(ctx, errand, "", []byte(insideHello))
-			if handle = opened.header.Get(headerSession); handle == "" {
-				return opened.done, nil
+			opened := ask("", insideHello)
+			if handle = opened.session; handle == "" {
+				return opened.done(), nil
 			}
-			e.visit(ctx, errand, handle, []byte(insideReady))
+			ask(handle, insideReady)
 			if sess, done, err := e.deps.Sessions.Use(handle, key); err == nil {
 				if sess.Ready.Load() { // else the server was not told that it is in use: the next call opens another
 					e.insiders.Put(key, handle)
@@ -99,118 +98,57 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 				done()
 			}
 		}
-		came := e.visit(ctx, errand, handle, errand.Message)
-		if came.done.Refusal == nil || came.done.Refusal.Code != codeSession {
-			return came.done, nil
+		came := ask(handle, string(errand.Message))
+		if came.refusal == nil || came.refusal.Code != commonv1.Code_CODE_SESSION_UNKNOWN {
+			return came.done(), nil
 		}
 		lost = handle
 	}
 	return Done{}, ErrSession
 }
 
-// visit sends one message in a session, as if it had come over HTTP.
-func (e *Edge) visit(ctx context.Context, errand Errand, handle string, message []byte) *visitor {
-	in := &visitor{errand: errand, header: make(http.Header)}
-	head := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+// insideHeader is the head of a message in a session; of one that opens it if handle is empty.
+func insideHeader(handle string) http.Header {
+	h := http.Header{"Content-Type": {"application/json"}}
 	if handle != "" {
-		head[headerSession] = []string{handle}
+		h[headerSession] = []string{handle}
 	}
-	e.enter(ctx, caller{principal: errand.Principal, revoked: func() bool { return false }, inside: in}, errand.Server, head, message)
-	return in
+	return h
 }
 
-// enter sends a message of a caller inside the mesh to a server, as if it had come over HTTP.
-func (e *Edge) enter(ctx context.Context, by caller, server string, head http.Header, message []byte) {
-	r := (&http.Request{
-		Method: http.MethodPost, URL: &url.URL{Path: "/mcp/" + server}, Header: head,
-		Body: io.NopCloser(bytes.NewReader(message)), ContentLength: int64(len(message)),
-	}).WithContext(ctx)
-	r.SetPathValue("server", server)
-	e.post(by.inside, r, by)
-	by.inside.take()
+// insideAnswer is the response to a caller inside the mesh.
+type insideAnswer struct {
+	response
+
+	// whole is the body in one piece; nil if there is none, or if it is too large.
+	whole    []byte
+	tooLarge bool
 }
 
-// visitor is a caller inside the mesh while its message is worked on: a service of the mesh that speaks
-// for somebody, or who asks about a task, whose call is made. It takes the answer in
-// place of a connection: as one text, or as an event stream, of which each event ends with
-// a flush.
-type visitor struct {
-	errand Errand
-	header http.Header
-	// resumes is the approval that a task has waited for; empty for none.
-	resumes string
-	text    []byte
-	large   bool
-	done    Done
+// inside handles a message that no MCP client has sent: of a service of the mesh that speaks for a principal, of a
+// task, or of the gateway itself for a list of many servers.
+func (x *exchange) inside(message []byte) insideAnswer {
+	x.unattended, x.finally = true, new(finally)
+	defer x.finally.run()
+	return collect(x.handle(bytes.NewReader(message), int64(len(message))))
 }
 
-// Header implements http.ResponseWriter.
-func (v *visitor) Header() http.Header { return v.header }
-
-// WriteHeader implements http.ResponseWriter. What a status says is known otherwise.
-func (*visitor) WriteHeader(int) {}
-
-// Write implements http.ResponseWriter.
-func (v *visitor) Write(b []byte) (int, error) {
-	if v.large = v.large || len(v.text)+len(b) > maxVisit; v.large {
-		v.text = nil
-	} else {
-		v.text = append(v.text, b...)
+// collect copies the body of a response, because what it lies in is given back when the message is done.
+func collect(resp response) insideAnswer {
+	size := 0
+	for _, part := range resp.body {
+		size += len(part)
 	}
-	return len(b), nil
+	out := insideAnswer{response: resp, tooLarge: size > maxInside}
+	if !out.tooLarge {
+		out.whole = bytes.Join(resp.body, nil)
+	}
+	out.body = nil
+	return out
 }
 
-// Flush implements http.Flusher: an event is whole.
-func (v *visitor) Flush() { v.take() }
-
-// take takes what was written as the answer, or as a message before it.
-func (v *visitor) take() {
-	text := bytes.TrimSpace(bytes.TrimPrefix(v.text, []byte("event: message\ndata: ")))
-	v.text = nil
-	if v.large { // of events only what a server says last is its answer
-		v.large, v.done.TooLarge, v.done.Answer = false, true, nil
-		return
-	}
-	if len(text) == 0 {
-		return
-	}
-	if parsed, err := gate.ReadAnswer(text, gate.AnswerLimits()); err == nil && parsed.Kind != gate.Response {
-		if v.errand.Event != nil {
-			v.errand.Event(text)
-		}
-		return
-	}
-	v.done.Answer, v.done.TooLarge = text, false
-}
-
-// decided notes what came of a call.
-func (v *visitor) decided(result pipeline.Result) {
-	if v != nil {
-		v.done.ID, v.done.Decision = result.ID, result.Decision
-	}
-}
-
-// refused notes why nothing was done.
-func (v *visitor) refused(why *refusal.Refusal, rejected bool) {
-	if v != nil {
-		v.done.Refusal, v.done.Rejected = why, rejected
-	}
-}
-
-// hold is for how long a call is held open where people decide; nil: as configured.
-func (v *visitor) hold() *time.Duration {
-	if v == nil {
-		return nil
-	}
-	return v.errand.Hold
-}
-
-// resumed is the approval that a task has waited for; empty for none.
-func (v *visitor) resumed() string {
-	if v == nil {
-		return ""
-	}
-	return v.resumes
+func (a insideAnswer) done() Done {
+	return Done{Answer: a.whole, TooLarge: a.tooLarge, Refusal: a.refusal, ID: a.id, Decision: a.decision}
 }
 
 func newInsiders() *recent.Recent[session.Key, string] {

@@ -64,7 +64,7 @@ func TestErrandsThatAreNotRun(t *testing.T) {
 		w := newWorld(t)
 		w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE, Message: "by people alone"}
 		done, err := w.edge.Ask(t.Context(), errand(toolCall))
-		if err != nil || done.Rejected || done.Refusal == nil || done.Refusal.Code != commonv1.Code_CODE_DENIED_BY_RULE || done.Refusal.ID == "" || !strings.Contains(string(done.Answer), "by people alone") {
+		if err != nil || done.Refusal == nil || done.Refusal.IsProtocolError || done.Refusal.Code != commonv1.Code_CODE_DENIED_BY_RULE || done.Refusal.ID == "" || !strings.Contains(string(done.Answer), "by people alone") {
 			t.Errorf("denied: %+v, %v", done, err)
 		}
 		for text, code := range map[string]commonv1.Code{
@@ -72,7 +72,7 @@ func TestErrandsThatAreNotRun(t *testing.T) {
 			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"","arguments":{}}}`:             commonv1.Code_CODE_TOOL_NAME_INVALID,
 		} {
 			done, err := w.edge.Ask(t.Context(), errand(text))
-			if err != nil || !done.Rejected || done.Refusal.Code != code {
+			if err != nil || !done.Refusal.IsProtocolError || done.Refusal.Code != code {
 				t.Errorf("%s: %+v, %v, want %v", text, done, err, code)
 			}
 		}

@@ -1,15 +1,14 @@
 package edge
 
 import (
-	"net/http"
 	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
 // leg is one of the requests by which a client without a session waits for people: each is held for
@@ -35,20 +34,19 @@ const (
 
 // resume takes the gateway's own requestState out of the request at hand: its server has not given
 // it. It counts for nothing but its approval, and that is known to who asked for it alone.
-func (x *exchange) resume() *rejection {
+func (x *exchange) resume() *refusal.Refusal {
 	var state string
 	if at := x.msg.RequestState; !at.Present() || json.Unmarshal(at.Of(x.msg.Raw), &state) != nil || !strings.HasPrefix(state, legPrefix) {
 		return nil
 	}
-	refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PARAMS_INVALID)
-	refused.rpc, refused.message = mcp.CodeInvalidParams, "the requestState is not one that this gateway gives."
+	refused := refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "the requestState is not one that this gateway gives.")
 	count, approval, _ := strings.Cut(strings.TrimPrefix(state, legPrefix), ".")
 	before, _ := strconv.Atoi(count)
 	if before < 1 || before > maxLegs || strconv.Itoa(before) != count || approval == "" || len(approval) > maxApproval {
 		return refused
 	}
 	if at := x.msg.InputResponses; at.Present() && string(at.Of(x.msg.Raw)) != "{}" {
-		refused.message = "nothing was asked, so there is nothing to answer."
+		refused.Message = "nothing was asked, so there is nothing to answer."
 		return refused
 	}
 	m, err := x.msg.First()
@@ -64,7 +62,7 @@ func (x *exchange) resume() *rejection {
 // would send the next without that.
 func (x *exchange) nextLeg(result pipeline.Result) string {
 	waits := result.Refusal.Approval
-	if x.modern == nil || x.inside != nil || x.msg.InputResponses.Present() || x.msg.RequestState.Present() || result.Held == 0 || x.leg.before == maxLegs ||
+	if x.modern == nil || x.unattended || x.msg.InputResponses.Present() || x.msg.RequestState.Present() || result.Held == 0 || x.leg.before == maxLegs ||
 		result.Refusal.Code != commonv1.Code_CODE_APPROVAL_PENDING || waits == nil {
 		return ""
 	}

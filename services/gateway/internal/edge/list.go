@@ -37,23 +37,21 @@ const (
 // to wait for people is also shown the gateway's own tool to wait with.
 //
 // A list does nothing at its server, so all of it ends with its caller.
-func (x *exchange) list(ctx context.Context) {
+func (x *exchange) list(ctx context.Context) response {
 	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
-	out := x.newWriter()
+	out := x.newRelay()
 	defer out.asks.settle()
 	answer, refused := x.listed(ctx, out)
 	if refused == nil && answer.Result.Present() && !answer.ToolList.Present() {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."}
 	}
 	if refused != nil {
-		x.refuse(ctx, out, refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	shown, refused := x.look(ctx, answer)
 	if refused != nil {
-		x.refuse(ctx, out, refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	if shown.waits {
 		x.sess.Waits.Store(true)
@@ -66,12 +64,12 @@ func (x *exchange) list(ctx context.Context) {
 	if next == "" && answer.ToolList.Present() && x.sess.Waits.Load() {
 		edits = append(edits, answer.Add([]byte(waitTool), shown.hides))
 	}
-	out.edited(ctx, answer, edits)
+	return x.edited(ctx, answer, edits)
 }
 
 // listed brings a page of the server's list. Who could come by nothing gets the one
 // that the gateway got, which is one page.
-func (x *exchange) listed(ctx context.Context, out *writer) (*gate.Answer, *refusal.Refusal) {
+func (x *exchange) listed(ctx context.Context, out *relay) (*gate.Answer, *refusal.Refusal) {
 	said, err := x.standing(ctx)
 	switch {
 	case err != nil:

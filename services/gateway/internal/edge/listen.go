@@ -3,16 +3,15 @@ package edge
 import (
 	"context"
 	"errors"
-	"io"
 	"net/http"
 	"sync"
 	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -28,127 +27,109 @@ const (
 
 // listen opens a session's stream, on which the server says what belongs to no request (MCP
 // 2025-11-25, Transports, Listening for Messages from the Server). A session has one: a client
-// that has lost it opens another, and may go on behind the last event that it got.
+// that has lost it opens another, and may continue behind the last event that it got.
 func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
-	x := &exchange{Edge: e, caller: c, w: w, r: r, server: r.PathValue("server"), msg: new(gate.Message), received: time.Now()}
-	if !x.isHub() && e.isAbsent(r.Context(), c, x.server) {
-		e.reject(w, r, c, unknownServer(x.server))
-		return
-	}
-	x.target = x.targets[x.server]
-	id, ok := single(r.Header, headerSession)
-	if !ok || r.Method != http.MethodGet || !x.newWriter().streams { // some clients try before they have a session, and go on without
+	to := newSSE(w, r.Header)
+	x := e.exchange(r, c, to)
+	x.msg, x.received = new(gate.Message), time.Now()
+	defer x.finally.run()
+	resp, err := x.listens(r.Method)
+	if err != nil {
 		e.notAllowed(w, r)
 		return
 	}
-	var err error
-	if x.has, err = e.inFlight.Enter(c.principal, x.server); err != nil {
-		e.reject(w, r, c, *tooMuchInFlight(err))
-		return
+	to.answer(resp)
+}
+
+// listens passes on what comes on the stream until it ends. An error means that there is no stream.
+func (x *exchange) listens(method string) (response, error) {
+	ctx := x.client
+	if !x.isHub() && x.isAbsent(ctx, x.caller, x.server) {
+		return x.refuse(ctx, unknownServer(x.server)), nil
 	}
-	defer x.has.Leave()
-	sess, used, err := e.deps.Sessions.Use(id, c.key(x.server))
+	x.target = x.targets[x.server]
+	id, ok := single(x.header, headerSession)
+	if !ok || method != http.MethodGet || !x.stream.reads() { // some clients try before they have a session, and work without
+		return response{}, errNoStream
+	}
+	var err error
+	if x.has, err = x.inFlight.Enter(x.principal, x.server); err != nil {
+		return x.refuse(ctx, tooMuchInFlight(err)), nil
+	}
+	x.finally.add(x.has.Leave)
+	sess, used, err := x.deps.Sessions.Use(id, x.key(x.server))
 	if err != nil {
-		e.reject(w, r, c, rejection{status: http.StatusNotFound, code: codeSession, rpc: mcp.CodeInvalidRequest})
-		return
+		return x.refuse(ctx, unknownSession()), nil
 	}
 	used = sync.OnceFunc(used)
-	defer used()
+	x.finally.add(used)
 	x.sess = sess
-	if refused := e.deps.Pipeline.Pass(pipeline.Passing{Principal: c.principal, Server: x.server, Method: methodListen}); refused != nil {
-		e.reject(w, r, c, rejection{status: http.StatusTooManyRequests, code: refused.Code, message: refused.Message, rpc: mcp.CodeInvalidRequest})
-		return
+	if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.principal, Server: x.server, Method: methodListen}); refused != nil {
+		refused.IsProtocolError = true
+		return x.refuse(ctx, refused), nil
 	}
-	after, resumes := single(r.Header, headerLast)
+	after, resumes := single(x.header, headerLast)
 	if resumes && session.IsAnswers(after) {
-		x.resumeAnswer(after, used)
-		return
+		return x.resumeAnswer(after, used), nil
 	}
-	if len(r.Header[headerLast]) > 0 && (!resumes || !sess.Events.Given(after)) {
-		e.reject(w, r, c, rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_HEADER_MISMATCH, rpc: mcp.CodeInvalidRequest, message: "Last-Event-ID is no event of this session's."})
-		return
+	if len(x.header[headerLast]) > 0 && (!resumes || !sess.Events.Given(after)) {
+		return x.refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's.")), nil
 	}
-	if !x.isHub() && !x.opensStream() { // the stream of all servers is asked about for each of them
-		return
+	if !x.isHub() { // the stream of all servers is asked about for each of them
+		switch said, err := x.standing(ctx); {
+		case err != nil:
+			return x.refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, "")), nil
+		case !said.Some:
+			return response{}, errNoStream
+		}
 	}
-	_, ctx, done, err := e.deps.Sessions.Listen(r.Context(), id, c.key(x.server), false)
+	_, ctx, done, err := x.deps.Sessions.Listen(ctx, id, x.key(x.server), false)
 	if err != nil { // it has just been closed
-		e.reject(w, r, c, rejection{status: http.StatusNotFound, code: codeSession, rpc: mcp.CodeInvalidRequest})
-		return
+		return x.refuse(x.client, unknownSession()), nil
 	}
-	defer done()
-	used() // who listens does not hold the session
-	x.r = r.WithContext(ctx)
+	x.finally.add(done)
+	used() // a stream does not hold the session
+	x.client = ctx
 	if x.isHub() {
-		x.hearHub(ctx)
-		return
+		return x.hearHub(ctx), nil
 	}
-	x.hear(ctx, after)
+	return x.hear(ctx, after)
 }
 
-// opensStream reports whether something of the server is for the caller. Otherwise it has answered the request.
-func (x *exchange) opensStream() bool {
-	said, err := x.standing(x.r.Context())
-	switch {
-	case err != nil:
-		x.reject(x.w, x.r, x.caller, unavailable(commonv1.Code_CODE_POLICY_UNAVAILABLE))
-	case !said.Some:
-		x.notAllowed(x.w, x.r)
-	}
-	return err == nil && said.Some
-}
-
-// resumeAnswer goes on with the stream of an answer behind the event with this id, until the answer. What
+// resumeAnswer continues the stream of an answer behind the event with this id, until the answer. What
 // was judged and said once is said again to the same session.
-func (x *exchange) resumeAnswer(after string, used func()) {
+func (x *exchange) resumeAnswer(after string, used func()) response {
 	if x.stale {
-		x.reject(x.w, x.r, x.caller, unavailable(commonv1.Code_CODE_POLICY_UNAVAILABLE))
-		return
+		return x.refuse(x.client, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
 	}
 	stream, next, ok := x.sess.Answers.After(after, string(reach.AppendCaller(nil, x.principal, "")))
 	if !ok {
-		x.reject(x.w, x.r, x.caller, rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_HEADER_MISMATCH, rpc: mcp.CodeInvalidRequest, message: "Last-Event-ID is no event of this session's that is remembered."})
-		return
+		return x.refuse(x.client, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's that is remembered."))
 	}
-	_, ctx, done, err := x.deps.Sessions.Listen(x.r.Context(), x.sess.ID, x.key(x.server), true)
+	_, ctx, done, err := x.deps.Sessions.Listen(x.client, x.sess.ID, x.key(x.server), true)
 	if err != nil { // it has just been closed, or has too many streams
-		x.reject(x.w, x.r, x.caller, rejection{status: http.StatusNotFound, code: codeSession, rpc: mcp.CodeInvalidRequest})
-		return
+		return x.refuse(x.client, unknownSession())
 	}
 	defer done()
-	used() // who listens does not hold the session
-	out := x.newWriter()
+	used() // a stream does not hold the session
+	out := x.newRelay()
 	ctx, cancel := context.WithCancel(ctx)
 	var alive sync.WaitGroup
 	defer func() { cancel(); alive.Wait() }()
-	out.Hold()
+	out.open()
 	alive.Go(func() { out.keepAlive(ctx, cancel) })
 	for ; ; next++ {
 		id, message, err := stream.Next(ctx, next)
-		if err != nil || message == nil || !x.at(stream.Server).mayHear(ctx) || out.event(id, message) != nil {
+		if err != nil || message == nil || !x.at(stream.Server).mayHear(ctx) || out.send(upstream.Event{ID: id}, message) != nil {
 			break
 		}
 	}
-	if stream.IsUnrecorded() {
-		out.unrecorded()
-	}
+	return response{unrecorded: stream.IsUnrecorded()}
 }
 
-// event writes an event as it is.
-func (o *writer) event(id string, message []byte) error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.write(upstream.Event{ID: id}, message)
-}
-
-// unavailable rejects what may work later.
-func unavailable(code commonv1.Code) rejection {
-	return rejection{status: http.StatusServiceUnavailable, code: code, rpc: mcp.CodeInvalidRequest}
-}
-
-// hear passes on what the server says until its stream ends, or the client's does.
-func (x *exchange) hear(ctx context.Context, after string) {
-	out := x.newWriter()
+// hear passes on what the server says until its stream ends, or the client's does. An error means that there is no stream.
+func (x *exchange) hear(ctx context.Context, after string) (response, error) {
+	out := x.newRelay()
 	defer out.asks.settle()
 	ctx, cancel := context.WithCancel(ctx)
 	var alive sync.WaitGroup
@@ -158,7 +139,7 @@ func (x *exchange) hear(ctx context.Context, after string) {
 		After: after, Room: &x.has.Answer,
 		Opened: func() {
 			opened = true
-			out.Hold()
+			out.open()
 			alive.Go(func() { out.keepAlive(ctx, cancel) })
 		},
 		Event: func(event upstream.Event) error {
@@ -168,52 +149,18 @@ func (x *exchange) hear(ctx context.Context, after string) {
 			return out.pass(event)
 		},
 	})
-	cancel()
 	if opened {
-		alive.Wait()
-		out.asks.settle()
-		out.Hold() // which gives the end of the stream, that net/http writes, its time
-		return
+		return response{}, nil
 	}
 	x.deps.Log.DebugContext(ctx, "server has no stream", "server", x.server, "error", upstream.ForLog(err))
 	if errors.Is(err, upstream.ErrNoStream) {
-		x.notAllowed(x.w, x.r)
-		return
+		return response{}, errNoStream
 	}
-	x.reject(x.w, x.r, x.caller, unavailable(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE))
+	return x.refuse(context.WithoutCancel(ctx), refusal.ProtocolError(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "")), nil
 }
 
 // mayHear reports whether what the server says now is for the caller.
 func (x *exchange) mayHear(ctx context.Context) bool {
 	said, err := x.standing(ctx)
 	return err == nil && said.Some && !x.revoked()
-}
-
-// keepAlive says now and then that a stream lives, until ctx ends. It ends the stream of a client
-// that has gone, or whose token does not count any more.
-func (o *writer) keepAlive(ctx context.Context, end context.CancelFunc) {
-	tick := time.NewTicker(aliveEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			if o.x.revoked() || o.comment() != nil {
-				end()
-				return
-			}
-		}
-	}
-}
-
-// comment writes a comment, which no client takes for an event.
-func (o *writer) comment() error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.start()
-	if _, err := io.WriteString(o.x.w, ": alive\n\n"); err != nil {
-		return err
-	}
-	return http.NewResponseController(o.x.w).Flush()
 }

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
-
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -18,10 +16,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
@@ -31,116 +30,120 @@ const notifyTimeout = 5 * time.Second
 
 // call carries a request through the pipeline: tools/call, and every method that
 // does not pass by itself.
-func (x *exchange) call(ctx context.Context) {
-	out := x.newWriter()
+func (x *exchange) call(ctx context.Context) response {
+	out := x.newRelay()
 	calling, under := x.sess.Begin(ctx, gate.IDKey(x.id()), x.patience)
 	defer under.End()
 	defer out.asks.settle()
 	out.gone = calling
+	call, refused := x.callOf(ctx, calling, under, out)
+	if refused != nil {
+		return x.refuse(ctx, refused)
+	}
+	asTask := x.mayBeTask()
+	if asTask { // its client is not held
+		call.Hold = new(time.Duration)
+	}
+	result := x.deps.Pipeline.Do(calling, call)
+	answer := func() response {
+		if result.Refusal != nil {
+			return x.callRefused(x.whole(ctx), result, asTask)
+		}
+		return x.callAnswered(x.whole(ctx), result)
+	}()
+	answer.held = result.Held + x.patience.Paused()
+	answer.id, answer.decision = result.ID, result.Decision
+	answer.unrecorded, answer.detached = result.Unrecorded, result.Left
+	return answer
+}
+
+// callOf is the request at hand as the pipeline takes it.
+func (x *exchange) callOf(ctx, calling context.Context, under *session.Call, out *relay) (attempt.Call, *refusal.Refusal) {
 	tools, err := x.tools(ctx)
 	call := attempt.Call{
-		Principal: x.acting(),
-		Stale:     x.stale || err != nil,
-		Revoked:   x.revoked,
-		Server:    x.server,
-		Message:   x.msg,
-		Received:  x.received,
-		Timeout:   x.target.Timeout,
-		Patience:  x.patience,
-		Transport: x.target.Server.Transport(),
-		Version:   x.sess.Version,
-		Client:    x.clientName(),
-		Upstream:  under,
-		Room:      &x.has.Answer,
-		Reply:     out,
-		Identity:  x.target.Identity,
-		Tools:     tools,
-		Hides:     tools.hides,
-		Hold:      x.inside.hold(),
+		Principal:  x.acting(),
+		Stale:      x.stale || err != nil,
+		Revoked:    x.revoked,
+		Server:     x.server,
+		Message:    x.msg,
+		Received:   x.received,
+		Timeout:    x.target.Timeout,
+		MaxTimeout: x.target.MaxTimeout,
+		Patience:   x.patience,
+		Transport:  x.target.Server.Transport(),
+		Version:    x.sess.Version,
+		Client:     x.clientName(),
+		Told:       x.claimed(),
+		Upstream:   under,
+		Room:       &x.has.Answer,
+		Reply:      out,
+		Identity:   x.target.Identity,
+		Tools:      tools,
+		Hides:      tools.hides,
+		Hold:       x.hold,
 	}
 	if x.modern != nil {
 		if x.msg.Method == mcp.MethodToolsCall && err == nil {
 			if refused := x.mirrors(ctx, tools); refused != nil {
-				x.rejectMessage(*refused)
-				return
+				return call, refused
 			}
 		}
-		call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.leg.approval, x.inside.resumed())
+		call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.leg.approval, x.resumes)
 		under.EndsWith(calling)
 		under.Decides(x.mayAsk)
 	} else if x.msg.Method == mcp.MethodToolsCall && x.target.sessionless() {
 		call.Mirrored = mirror.Say(x.msg.Arguments.Of(x.msg.Raw), x.target.found.Mirrors(x.msg.Name))
 	}
-	call.Told, call.MaxTimeout = x.claimed(), x.target.MaxTimeout
-	if x.sess.Client.Elicits && out.streams {
+	if x.sess.Client.Elicits && out.reads() {
 		call.Confirm = x.confirm(out)
 	}
-	asTask := x.mayBeTask()
-	if asTask { // nobody is held
-		call.Hold = new(time.Duration)
+	return call, nil
+}
+
+// callRefused answers a request that the pipeline has refused.
+func (x *exchange) callRefused(ctx context.Context, result pipeline.Result, asTask bool) response {
+	refused := result.Refusal
+	if refused.Code == commonv1.Code_CODE_TOOL_CHANGED || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
+		x.found().Renew(newsAfter) // the server may have been mended, or the catalogue have lost what it knew
 	}
-	result := x.deps.Pipeline.Do(calling, call)
-	span := trace.SpanFromContext(ctx) // which is dearer to ask what does not end for
-	ctx = x.whole(ctx)
-	x.held = result.Held + x.patience.Paused()
-	x.inside.decided(result)
-	if result.Unrecorded {
-		out.unrecorded()
+	if state := x.nextLeg(result); state != "" {
+		body, err := refused.Leg(x.id(), state)
+		return x.own(ctx, body, err)
 	}
-	if result.Left {
-		out.leaves()
-	}
-	if result.Refusal != nil {
-		if result.Refusal.Code == commonv1.Code_CODE_TOOL_CHANGED || result.Refusal.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
-			x.found().Renew(newsAfter) // the server may have been mended, or the catalogue have lost what it knew
+	if asTask {
+		if answer, is := x.becomesTask(ctx, refused); is {
+			return answer
 		}
-		if state := x.nextLeg(result); state != "" {
-			out.leg(ctx, result.Refusal, state)
-			return
-		}
-		if asTask && x.becomesTask(ctx, out, result.Refusal) {
-			return
-		}
-		out.refuse(ctx, result.Refusal)
-		return
 	}
-	if x.modern == nil || !x.bridged || !result.Answer.InputRequests.Present() { // else that was decided before
+	return x.refused(ctx, refused)
+}
+
+// callAnswered passes on the answer to a request that the pipeline has carried out.
+func (x *exchange) callAnswered(ctx context.Context, result pipeline.Result) response {
+	if x.modern == nil || !x.bridged || !result.Answer.InputRequests.Present() { // otherwise that was decided before
 		if refused := x.inputs(ctx, result.Answer); refused != nil {
-			out.refuse(ctx, refused)
-			return
+			return x.refused(ctx, refused)
 		}
 	}
-	x.failure = spans.Answer(span, result.Answer)
 	if x.modern == nil && upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.target.sessionless() {
 		x.target.found.Renew(newsAfter) // heads may have to say other arguments by now
 	}
 	edits, filtered, refused := x.narrowed(ctx, result.Answer)
 	if refused != nil {
-		x.refuse(ctx, out, refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	if x.modern == nil {
-		out.edited(ctx, result.Answer, edits)
-		return
+		return x.edited(ctx, result.Answer, edits)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) || upstream.HasCode(result.Answer, mcp.CodeVersionUnsupported) {
 		x.found().Renew(newsAfter) // heads may have to say other arguments by now, or nothing at all
 	}
-	out.status = statusOf(result.Answer, result.Status)
 	if edits, refused = x.bind(ctx, result.Answer, private(result.Answer, edits, filtered)); refused != nil {
-		out.refuse(ctx, refused)
-		return
+		return x.refused(ctx, refused)
 	}
-	out.edited(ctx, result.Answer, edits)
-}
-
-// refuse refuses a request that has not gone through the pipeline, on record.
-func (x *exchange) refuse(ctx context.Context, out *writer, refused *refusal.Refusal) {
-	refused.ID = x.deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
-		Principal: x.acting(), Server: x.server, Method: x.msg.Method, Name: gate.Recorded(x.msg),
-		Code: refused.Code, Message: refused.Message, Bytes: len(x.msg.Raw),
-	})
-	out.refuse(ctx, refused)
+	answer := x.edited(ctx, result.Answer, edits)
+	answer.status = cmp.Or(answer.status, statusOf(result.Answer, result.Status))
+	return answer
 }
 
 // standing is what the caller could come by on the server; an error where policy
@@ -175,43 +178,9 @@ func policyAway() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 }
 
-// refuse answers a refused request in the form that its method's clients
-// understand.
-func (o *writer) refuse(ctx context.Context, refused *refusal.Refusal) {
-	x := o.x
-	x.inside.refused(refused, false)
-	var body []byte
-	var err error
-	span := trace.SpanFromContext(ctx)
-	if x.msg.Method == mcp.MethodToolsCall {
-		x.failure = spans.ToolError(span)
-		body, err = refused.ToolResult(x.id(), x.resultType())
-	} else {
-		x.failure = spans.Error(span, mcp.CodeRefused)
-		body, err = refused.Error(x.id(), mcp.CodeRefused)
-	}
-	o.ours(ctx, body, err)
-}
-
-// leg answers a call that waits for people so that its client makes it again, and waits on.
-func (o *writer) leg(ctx context.Context, refused *refusal.Refusal, state string) {
-	body, err := refused.Leg(o.x.id(), state)
-	o.ours(ctx, body, err)
-}
-
-// ours answers with a body of the gateway's own.
-func (o *writer) ours(ctx context.Context, body []byte, err error) {
-	if err != nil {
-		o.x.deps.Log.ErrorContext(ctx, "answer could not be written", "error", err)
-		o.fail()
-		return
-	}
-	o.message(body)
-}
-
 // ask sends a request of the gateway's own for the client's, and brings the answer,
 // unless ctx ends.
-func (x *exchange) ask(ctx context.Context, own upstream.Own, out *writer) (*gate.Answer, *refusal.Refusal) {
+func (x *exchange) ask(ctx context.Context, own upstream.Own, out *relay) (*gate.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
 	answer, err := x.sess.Upstream.Ask(ctx, own, &x.has.Answer, out.Event)
@@ -221,7 +190,6 @@ func (x *exchange) ask(ctx context.Context, own upstream.Own, out *writer) (*gat
 	if refused := x.inputs(ctx, answer.Message); refused != nil {
 		return nil, refused
 	}
-	x.failure = spans.Answer(trace.SpanFromContext(ctx), answer.Message)
 	return answer.Message, nil
 }
 
@@ -270,14 +238,8 @@ func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
 	return refused
 }
 
-// notify takes a notification. Any that neither passes by itself nor by a rule is refused, and what is
-// refused is on record alone: a notification has no answer.
-func (x *exchange) notify(ctx context.Context) {
-	defer x.accepted()
-	x.noted(ctx)
-}
-
-// noted tells the server of a notification, as far as it may hear of that.
+// noted tells the server of a notification, as far as it may hear of that. Any that neither passes by itself nor by a
+// rule is refused, on record.
 func (x *exchange) noted(ctx context.Context) {
 	sent := false
 	if x.msg.Method == mcp.MethodCancelled { // a call that waits for a person is not to run by itself
@@ -326,5 +288,3 @@ func (x *exchange) refuseSilently(ctx context.Context, code commonv1.Code) {
 		Principal: x.acting(), Server: x.server, Method: x.msg.Method, Code: code, Bytes: len(x.msg.Raw),
 	})
 }
-
-func (x *exchange) accepted() { x.w.WriteHeader(http.StatusAccepted) }

@@ -57,85 +57,75 @@ type modern struct {
 // isModern reports whether the message at hand is of 2026-07-28. What initialize names in its head
 // does not count: that is agreed on in its body.
 func (x *exchange) isModern() bool {
-	head, _ := single(x.r.Header, headerVersion)
+	head, _ := single(x.header, headerVersion)
 	return x.msg.Meta.ProtocolVersion == mcp.Modern || mcp.IsModern(x.msg.Method) && x.msg.Meta.ProtocolVersion == "" ||
 		head == mcp.Modern && x.msg.Method != mcp.MethodInitialize && x.msg.Meta.ProtocolVersion == ""
 }
 
 // postModern takes a message of 2026-07-28. It is judged by its body; then its head has to say
 // the same.
-func (x *exchange) postModern(ctx context.Context) {
+func (x *exchange) postModern(ctx context.Context) response {
 	if x.isHub() {
-		x.postModernHub(ctx)
-		return
+		return x.postModernHub(ctx)
 	}
-	speaks, ok := x.speaksModern(ctx)
-	if !ok {
-		return
+	speaks, refused := x.speaksModern(ctx)
+	if refused != nil {
+		return *refused
 	}
 	x.bridged = !speaks
 	if refused := x.checkModern(); refused != nil {
-		x.rejectMessage(*refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	if refused := x.restored(ctx); refused != nil {
-		x.rejectMessage(*refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	if x.passes() {
 		if large := x.tooLarge(); large != nil {
-			x.rejectMessage(*large)
-			return
+			return x.refuse(ctx, large)
 		}
-		if !x.admitted(ctx, x.msg.Method) {
-			return
+		if refused := x.admitted(ctx, x.msg.Method); refused != nil {
+			return *refused
 		}
 	}
-	if x.msg.Kind == gate.Notification { // who gives a request up closes its stream
+	if x.msg.Kind == gate.Notification { // a client that gives a request up closes its stream
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
-		x.accepted()
-		return
+		return accepted()
 	}
 	if err := x.has.Admit(ctx); err != nil {
-		x.refuse(ctx, x.newWriter(), notAdmitted(err))
-		return
+		return x.refuse(ctx, notAdmitted(err))
 	}
 	said, err := x.standing(ctx)
 	if err != nil {
-		x.refuse(ctx, x.newWriter(), policyAway())
-		return
+		return x.refuse(ctx, policyAway())
 	}
 	can := x.saysItCan()
 	x.scope, x.can, x.takesTasks = said, x.tellable(x.abilitiesSaid(can), said), saysTasks(can)
 	x.toldTasks = x.takesTasks && !x.bridged && slices.Contains(said.Methods, mcp.MethodTasksGet)
 	if refused := x.standIn(ctx); refused != nil {
-		x.refuse(ctx, x.newWriter(), refused)
-		return
+		return x.refuse(ctx, refused)
 	}
-	defer x.done()
-	x.routeModern(ctx)
+	x.finally.add(x.done)
+	return x.routeModern(ctx)
 }
 
-// speaksModern reports whether the server speaks 2026-07-28 itself. Where that is not known it is asked,
-// which counts as a question for what is spoken. Not ok is what was answered already.
-func (x *exchange) speaksModern(ctx context.Context) (speaks, ok bool) {
+// speaksModern reports whether the server speaks 2026-07-28 itself. If that is not known it is asked,
+// which counts as a question for revisions.
+func (x *exchange) speaksModern(ctx context.Context) (bool, *response) {
 	speaks, known := x.target.knownModern()
-	if !speaks && len(x.r.Header[headerSession]) > 0 { // who has a session has agreed on another revision
-		x.rejectMessage(*x.notSpoken(mcp.Modern))
-		return false, false
+	if !speaks && len(x.header[headerSession]) > 0 { // a client with a session has agreed on another revision
+		return false, new(x.refuse(ctx, x.notSpoken(mcp.Modern)))
 	}
 	if known {
-		return speaks, true
+		return speaks, nil
 	}
-	if !x.admitted(ctx, methodProbe) {
-		return false, false
+	if refused := x.admitted(ctx, methodProbe); refused != nil {
+		return false, refused
 	}
 	speaks, err := x.target.asksModern(ctx)
 	if err != nil {
-		x.refuse(ctx, x.newWriter(), x.unfound(ctx, err))
-		return false, false
+		return false, new(x.refuse(ctx, x.unfound(ctx, err)))
 	}
-	return speaks, true
+	return speaks, nil
 }
 
 // knownModern reports whether the server speaks 2026-07-28 itself, where that is known.
@@ -171,43 +161,36 @@ func isOlder(found *discovery.Found) bool {
 
 // checkModern rejects what lacks something that every request of 2026-07-28 has, and a head that
 // says something else than the body.
-func (x *exchange) checkModern() *rejection {
+func (x *exchange) checkModern() *refusal.Refusal {
 	m := x.msg
-	version, _ := single(x.r.Header, headerVersion)
-	method, _ := single(x.r.Header, headerMethod)
+	version, _ := single(x.header, headerVersion)
+	method, _ := single(x.header, headerMethod)
 	name, named := mcp.Named(m.Method, m.Name, m.URI, m.TaskID)
-	said, readable := mcp.DecodeHeader(x.r.Header.Get(headerName))
-	reject := func(rpc int, code commonv1.Code, why string) *rejection {
-		out := x.rejection(http.StatusBadRequest, code)
-		out.rpc, out.message = rpc, why
-		return out
-	}
+	said, readable := mcp.DecodeHeader(x.header.Get(headerName))
 	switch {
 	case m.Kind == gate.Response:
-		return reject(mcp.CodeInvalidRequest, commonv1.Code_CODE_JSONRPC_INVALID, "answers come in inputResponses of the next request.")
+		return refusal.ProtocolError(commonv1.Code_CODE_JSONRPC_INVALID, "answers come in inputResponses of the next request.")
 	case m.Kind == gate.Notification:
 		return nil
 	case m.Meta.ProtocolVersion == "":
-		return reject(mcp.CodeInvalidParams, commonv1.Code_CODE_PARAMS_INVALID, "params._meta lacks "+mcp.MetaVersion+".")
+		return refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "params._meta lacks "+mcp.MetaVersion+".")
 	case !m.Meta.Capabilities.Present():
-		return reject(mcp.CodeInvalidParams, commonv1.Code_CODE_PARAMS_INVALID, "params._meta lacks "+mcp.MetaCapabilities+".")
+		return refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "params._meta lacks "+mcp.MetaCapabilities+".")
 	case version != m.Meta.ProtocolVersion:
-		return reject(mcp.CodeHeaderMismatch, commonv1.Code_CODE_HEADER_MISMATCH, headerVersion+" does not say what params._meta does.")
+		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, headerVersion+" does not say what params._meta does.")
 	case method != m.Method:
-		return reject(mcp.CodeHeaderMismatch, commonv1.Code_CODE_HEADER_MISMATCH, headerMethod+" does not say what the body does.")
+		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, headerMethod+" does not say what the body does.")
 	case named && (!readable || said != name):
-		return reject(mcp.CodeHeaderMismatch, commonv1.Code_CODE_HEADER_MISMATCH, headerName+" does not say what the body does.")
+		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, headerName+" does not say what the body does.")
 	case mcp.IsRemoved(m.Method):
-		out := reject(mcp.CodeMethodUnknown, commonv1.Code_CODE_METHOD_DENIED, mcp.Modern+" has no such method.")
-		out.status = http.StatusNotFound
-		return out
+		return refusal.ProtocolError(commonv1.Code_CODE_METHOD_DENIED, mcp.Modern+" has no such method.")
 	}
 	return nil
 }
 
 // mirrors rejects a call whose head says something else of its arguments than they do. Of a tool
 // that the caller's list does not have nothing is said: it goes on to be refused.
-func (x *exchange) mirrors(ctx context.Context, of tools) *rejection {
+func (x *exchange) mirrors(ctx context.Context, of tools) *refusal.Refusal {
 	if of.hides {
 		if listing, err := of.Listed(ctx); err != nil || !listing.Listed {
 			return nil
@@ -216,16 +199,14 @@ func (x *exchange) mirrors(ctx context.Context, of tools) *rejection {
 	bindings, arguments := x.found().Mirrors(x.msg.Name), x.msg.Arguments.Of(x.msg.Raw)
 	end, err := x.has.Answer.TurnFor(ctx, len(arguments))
 	if err != nil {
-		return unreadable() // nobody waits for it any more
+		return unreadable() // its caller waits no longer
 	}
 	defer end()
-	if x.mirrored, err = mirror.Fields(arguments, bindings, x.r.Header.Get); err == nil {
+	if x.mirrored, err = mirror.Fields(arguments, bindings, x.header.Get); err == nil {
 		return nil
 	}
 	x.found().Renew(newsAfter) // the server may say other things of the tool by now
-	out := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
-	out.rpc, out.message = mcp.CodeHeaderMismatch, err.Error()+"."
-	return out
+	return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, err.Error()+".")
 }
 
 // standIns are what stands for the sessions of callers that have none. Each is found by a handle that
@@ -310,29 +291,29 @@ func (x *exchange) by() *upstream.Client {
 }
 
 // routeModern carries a message of 2026-07-28 to where its method belongs.
-func (x *exchange) routeModern(ctx context.Context) {
+func (x *exchange) routeModern(ctx context.Context) response {
 	switch {
 	case x.msg.InputResponses.Present() && len(x.can) == 0:
-		x.refuse(ctx, x.newWriter(), &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "the server may ask nothing of this client, so there is nothing to answer."})
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "the server may ask nothing of this client, so there is nothing to answer."})
 	case x.msg.Method == mcp.MethodDiscover:
-		x.discover(ctx)
+		return x.discover(ctx)
 	case x.msg.Method == mcp.MethodListen:
-		x.subscribe(ctx)
+		return x.subscribe(ctx)
 	case x.isOwnTask():
-		x.ownTask(ctx)
+		return x.ownTask(ctx)
 	default:
-		x.carry(ctx)
+		return x.carry(ctx)
 	}
 }
 
 // discover answers what the server speaks and has, as far as the caller may come by it. To who
 // could come by nothing it is what the gateway was told.
-func (x *exchange) discover(ctx context.Context) {
-	out := x.newWriter()
+func (x *exchange) discover(ctx context.Context) response {
+	out := x.newRelay()
+	defer out.asks.settle()
 	answer, refused := x.discovered(ctx, out)
 	if refused != nil {
-		x.refuse(ctx, out, refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	edits := answer.Clean(nil)
 	if at := answer.SupportedVersions; at.Present() {
@@ -349,11 +330,11 @@ func (x *exchange) discover(ctx context.Context) {
 	if at := answer.Capabilities; at.Present() {
 		edits = append(without(edits, at), gate.Edit{Span: at, With: serverCapabilities(answer, x.scope, mcp.ExtensionTasks)})
 	}
-	out.edited(ctx, answer, x.addressed(answer, private(answer, edits, true)))
+	return x.edited(ctx, answer, x.addressed(answer, private(answer, edits, true)))
 }
 
 // discovered brings the server's answer to server/discover.
-func (x *exchange) discovered(ctx context.Context, out *writer) (*gate.Answer, *refusal.Refusal) {
+func (x *exchange) discovered(ctx context.Context, out *relay) (*gate.Answer, *refusal.Refusal) {
 	if x.scope.Some {
 		return x.ask(ctx, upstream.Discover(x.by()), out)
 	}

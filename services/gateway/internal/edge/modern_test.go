@@ -130,7 +130,7 @@ func TestT1AHeadSaysWhatItsBodyDoes(t *testing.T) {
 			{"no method", call, []string{"2026-07-28"}, nil, []string{"safe"}, nil, "-32020"},
 			{"another method", call, []string{"2026-07-28"}, []string{"tools/list"}, []string{"safe"}, nil, "-32020"},
 			{"another case", call, []string{"2026-07-28"}, []string{"TOOLS/CALL"}, []string{"safe"}, nil, "-32020"},
-			{"two methods", call, []string{"2026-07-28"}, []string{"tools/call", "tools/call"}, []string{"safe"}, nil, "-32600"},
+			{"two methods", call, []string{"2026-07-28"}, []string{"tools/call", "tools/call"}, []string{"safe"}, nil, "-32020"},
 			{"no name", call, []string{"2026-07-28"}, []string{"tools/call"}, nil, nil, "-32020"},
 			{"another name", call, []string{"2026-07-28"}, []string{"tools/call"}, []string{"pay"}, nil, "-32020"},
 			{"a broken name", call, []string{"2026-07-28"}, []string{"tools/call"}, []string{"=?base64?!?="}, nil, "-32020"},

@@ -127,7 +127,7 @@ func (x *exchange) hearsOf(m *gate.Answer) bool {
 	if m.Method != mcp.MethodResourceUpdated {
 		return true
 	}
-	said, err := x.standing(x.whole(x.r.Context()))
+	said, err := x.standing(x.whole(x.client))
 	if err != nil || said.ResourcesAlike {
 		return err == nil
 	}
@@ -137,7 +137,7 @@ func (x *exchange) hearsOf(m *gate.Answer) bool {
 	if err := json.Unmarshal(m.Params.Of(m.Raw), &about); err != nil || about.URI == "" || len(about.URI) > maxNamed {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(x.whole(x.r.Context()), peerTimeout)
+	ctx, cancel := context.WithTimeout(x.whole(x.client), peerTimeout)
 	defer cancel()
 	resp, ok := x.filterNames(ctx, m.Method, []string{about.URI})
 	return ok && resp.GetVisible()[0]

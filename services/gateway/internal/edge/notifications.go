@@ -14,7 +14,7 @@ import (
 // carriesFrom has policy decide on a server's notification that the protocol does not know, on record; no
 // rule lets none pass. One that no rule could let pass is not asked about: servers may say many.
 func (x *exchange) carriesFrom(m *gate.Answer) bool {
-	ctx := x.r.Context()
+	ctx := x.client
 	if m.Kind != gate.Notification || !mcp.IsOwnNotification(m.Method) || x.sess == nil || !x.reach.May(ctx, x.principal, x.server, m.Method) {
 		return false
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
@@ -23,7 +22,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 	"github.com/sluice-mesh/sluice/services/internal/quota"
@@ -31,64 +29,52 @@ import (
 
 // open opens a session: one of the gateway's for the client, and one with the
 // server behind it, where the caller could come by something there.
-func (x *exchange) open(ctx context.Context) {
-	out := x.newWriter()
+func (x *exchange) open(ctx context.Context) response {
 	said, err := x.standing(ctx)
 	if err != nil {
-		x.refuse(ctx, out, policyAway())
-		return
+		return x.refuse(ctx, policyAway())
 	}
 	if err := x.has.Admit(ctx); err != nil {
-		x.refuse(ctx, out, notAdmitted(err))
-		return
+		return x.refuse(ctx, notAdmitted(err))
 	}
 	done, err := x.deps.Sessions.Opening(x.has.Of.Accounts)
 	if err != nil {
-		x.refuse(ctx, out, notOpened(err))
-		return
+		return x.refuse(ctx, notOpened(err))
 	}
 	defer done()
 	up, opened, err := x.greet(ctx, said)
-	if errors.Is(err, errVersion) {
-		x.answerVersion(ctx, x.notSpoken(x.msg.Version))
-		return
-	}
-	if err != nil {
-		if errors.Is(err, catalogue.ErrAway) {
-			x.refuse(ctx, out, x.unfound(ctx, err))
-			return
-		}
-		x.refuse(ctx, out, x.silent(ctx, opened, err))
-		return
+	switch {
+	case errors.Is(err, errVersion):
+		return x.refused(ctx, x.notSpoken(x.msg.Version))
+	case errors.Is(err, catalogue.ErrAway):
+		return x.refuse(ctx, x.unfound(ctx, err))
+	case err != nil:
+		return x.refuse(ctx, x.silent(ctx, opened, err))
 	}
 	answer := opened.Message
 	if refused := x.inputs(ctx, answer); refused != nil {
 		x.abandon(up)
-		x.refuse(ctx, out, refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	if answer.Error.Present() {
 		x.abandon(up)
-		x.failure = spans.Answer(trace.SpanFromContext(ctx), answer)
-		out.edited(ctx, answer, x.addressed(answer, answer.Clean(nil)))
-		return
+		return x.edited(ctx, answer, x.addressed(answer, answer.Clean(nil)))
 	}
 	if !said.Some {
 		if answer, err = x.withoutServer(answer); err != nil {
-			x.refuse(ctx, out, notOpened(err))
-			return
+			return x.refuse(ctx, notOpened(err))
 		}
 	}
 	version := x.agreed(answer, said)
 	sess, err := x.newSession(up, version, said)
 	if err != nil {
 		x.abandon(up)
-		x.refuse(ctx, out, notOpened(err))
-		return
+		return x.refuse(ctx, notOpened(err))
 	}
 	sess.Ready.Store(!said.Some)
-	x.w.Header().Set(headerSession, sess.ID)
-	out.edited(ctx, answer, x.addressed(answer, greeting(answer, version, said)))
+	out := x.edited(ctx, answer, x.addressed(answer, greeting(answer, version, said)))
+	out.session = sess.ID
+	return out
 }
 
 // greet brings the server's answer to initialize. To a caller that could come by

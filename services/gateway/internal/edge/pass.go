@@ -21,30 +21,28 @@ func (x *exchange) passes() bool {
 	return x.msg.Kind == gate.Response || mcp.AlwaysPasses(x.msg.Method) || x.msg.Method == mcp.MethodListen || x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait || x.isOwnTask()
 }
 
-// admitted counts a message that needs no rule, under a method of a closed list. Where
-// its sender has sent too many, it is refused, on record.
-func (x *exchange) admitted(ctx context.Context, method string) bool {
+// admitted counts a message that needs no rule, under a method of a closed list. It returns nil, or the response to a
+// message whose sender has sent too many.
+func (x *exchange) admitted(ctx context.Context, method string) *response {
 	refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.principal, Server: x.server, Method: method, Bytes: len(x.msg.Raw)})
 	switch {
 	case refused == nil:
-		return true
+		return nil
 	case x.msg.Kind == gate.Request:
-		x.refuse(ctx, x.newWriter(), refused)
+		return new(x.refuse(ctx, refused))
 	default:
 		x.refuseSilently(ctx, refused.Code)
-		x.accepted()
+		return new(accepted())
 	}
-	return false
 }
 
 // pong answers a ping. Whether the server is there is none of it: a client learns that
 // from its calls.
-func (x *exchange) pong(ctx context.Context) {
+func (x *exchange) pong(ctx context.Context) response {
 	if x.stale {
-		x.refuse(ctx, x.newWriter(), policyAway())
-		return
+		return x.refuse(ctx, policyAway())
 	}
-	x.newWriter().message(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, x.id()))
+	return x.own(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, x.id()), nil)
 }
 
 // addressed are the edits that make an answer to a request of the gateway's own one

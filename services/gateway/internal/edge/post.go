@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"mime"
 	"net/http"
 	"strings"
@@ -31,112 +32,140 @@ const (
 	headerVersion = "Mcp-Protocol-Version"
 )
 
-// codeSession is the code of every request whose session is not known.
-const codeSession = commonv1.Code_CODE_SESSION_UNKNOWN
-
-// exchange is one message of an identified caller and the way back to it.
+// exchange is one message of an identified caller, while it is handled.
 type exchange struct {
 	*Edge
 	caller
 
-	w http.ResponseWriter
-	r *http.Request
+	// header is what the head of the message says, and client ends when the caller has gone.
+	header http.Header
+	client context.Context //nolint:containedctx // the caller's own
+	// stream takes what comes before the answer.
+	stream stream
 	// server is where it goes, by its configured name, and target what is known of that; empty for
 	// all servers together.
-	server   string
-	target   Target
-	msg      *gate.Message
+	server string
+	target Target
+	msg    *gate.Message
+	// size is how many bytes the message has, once they were read.
+	size     int
 	received time.Time
 	sess     *session.Session
-	// failure is the type of the error that the client is told; empty for none.
-	failure string
-	// held is for how long a call was held open for people, and its server waited for the client.
-	held time.Duration
-	// has is what the message and its answer take.
-	has *inflight.Place
-	// patience is the server's clock where it may ask the client; else nil.
+	// has is what the message and its answer take, and finally what is to be done once it is answered.
+	has     *inflight.Place
+	finally *finally
+	// patience is the server's clock if it may ask the client; otherwise nil.
 	patience *upstream.Patience
 	// hub is the session with many servers within which this is for one of them; nil elsewhere.
 	hub *session.Session
-	// modern is what a request without sessions has besides; nil for all others.
+	// hold is how long a call may be held open for people; nil: as configured.
+	hold *time.Duration
+	// resumes is the approval that a task has waited for; empty for none.
+	resumes string
+	// unattended reports whether no MCP client waits for the answer: then nothing can be asked or continued.
+	unattended bool
+	// modern is what a request without sessions has in addition; nil for all others.
 	*modern
 }
 
-// post takes one message.
+// finally are steps to take once a message is answered, the last one first.
+type finally []func()
+
+func (f *finally) add(step func()) { *f = append(*f, step) }
+
+func (f *finally) run() {
+	for _, step := range *f {
+		defer step() // so the last one runs first, and the others run even if one panics
+	}
+	*f = nil
+}
+
+// post takes one message over HTTP.
 func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
-	x := &exchange{Edge: e, caller: c, w: w, r: r, server: r.PathValue("server")}
+	to := newSSE(w, r.Header)
+	x := e.exchange(r, c, to)
+	defer x.finally.run()
+	to.answer(x.handle(r.Body, r.ContentLength))
+}
+
+// exchange returns the exchange of a request over HTTP.
+func (e *Edge) exchange(r *http.Request, c caller, to stream) *exchange {
+	return &exchange{Edge: e, caller: c, header: r.Header, client: r.Context(), stream: to, server: r.PathValue("server"), finally: new(finally)}
+}
+
+// refuseHTTP refuses a request of an identified caller that brings no message, on record.
+func (e *Edge) refuseHTTP(w http.ResponseWriter, r *http.Request, c caller, refused *refusal.Refusal) {
+	to := newSSE(w, nil)
+	to.answer(e.exchange(r, c, to).refuse(r.Context(), refused))
+}
+
+// handle takes the message in body, of size bytes if that is known and -1 otherwise, and returns its answer.
+func (x *exchange) handle(body io.Reader, size int64) (resp response) {
+	ctx := x.client
 	var err error
-	if x.has, err = e.inFlight.Enter(c.principal, x.server); err != nil {
-		e.reject(w, r, c, *tooMuchInFlight(err))
-		return
+	if x.has, err = x.inFlight.Enter(x.principal, x.server); err != nil {
+		return x.refuse(ctx, tooMuchInFlight(err))
 	}
-	defer x.has.Leave()
-	if refused := x.read(); refused != nil {
-		e.reject(w, x.r, c, *refused)
-		return
+	x.finally.add(x.has.Leave)
+	if refused := x.read(body, size); refused != nil {
+		return x.refuse(ctx, refused)
 	}
-	parent, _ := single(r.Header, "Traceparent")
-	ctx, span := spans.Serve(r.Context(), e.deps.Tracer, x.msg, spans.Client(x.msg, parent, e.deps.Propagator), e.cfg.TrustParent)
-	defer span.End()
-	defer x.measure(ctx)
+	parent, _ := single(x.header, "Traceparent")
+	ctx, span := spans.Serve(ctx, x.deps.Tracer, x.msg, spans.Client(x.msg, parent, x.deps.Propagator), x.cfg.TrustParent)
+	x.finally.add(func() {
+		x.measure(ctx, resp)
+		span.End()
+	})
 	spans.Message(span, x.msg, x.place())
-	x.r = r.WithContext(ctx)
+	x.client = ctx
 	if refused := x.check(); refused != nil {
-		x.rejectVersion(ctx, refused)
-		return
+		return x.refuseVersion(ctx, refused)
 	}
 	if x.isModern() {
 		x.modern = new(modern)
-		x.postModern(ctx)
-		return
+		return x.postModern(ctx)
 	}
 	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
-		switch {
-		case !x.admitted(ctx, mcp.MethodInitialize):
-		case x.isHub():
-			x.openHub(ctx)
-		default:
-			x.open(ctx)
+		if refused := x.admitted(ctx, mcp.MethodInitialize); refused != nil {
+			return *refused
 		}
-		return
+		if x.isHub() {
+			return x.openHub(ctx)
+		}
+		return x.open(ctx)
 	}
-	done, refused := x.findSession()
-	if refused != nil {
-		x.rejectMessage(*refused)
-		return
+	if refused := x.findSession(); refused != nil {
+		return x.refuse(ctx, refused)
 	}
-	defer done()
 	if x.isHub() {
-		x.routeHub(ctx)
-		return
+		return x.routeHub(ctx)
 	}
-	x.route(ctx)
+	return x.route(ctx)
 }
 
-// read reads the body and puts it through the gate.
-func (x *exchange) read() *rejection {
+// read reads the body and parses it.
+func (x *exchange) read(from io.Reader, size int64) *refusal.Refusal {
 	if !x.isHub() {
-		if x.isAbsent(x.r.Context(), x.caller, x.server) {
-			unknown := unknownServer(x.server)
-			return &unknown
+		if x.isAbsent(x.client, x.caller, x.server) {
+			return unknownServer(x.server)
 		}
 		x.target = x.targets[x.server]
 		x.target.used.Store(time.Now().UnixNano())
 	}
-	if !isJSON(x.r.Header) {
-		return &rejection{status: http.StatusUnsupportedMediaType, code: commonv1.Code_CODE_MEDIA_TYPE, rpc: mcp.CodeInvalidRequest}
+	if !isJSON(x.header) {
+		return refusal.ProtocolError(commonv1.Code_CODE_MEDIA_TYPE, "")
 	}
-	body, err := x.pieces.ReadAll(x.has.Reader(x.r.Body), x.r.ContentLength, x.limits.Bytes)
-	x.received = time.Now()
+	body, err := x.pieces.ReadAll(x.has.Reader(from), size, x.limits.Bytes)
+	x.received, x.size = time.Now(), len(body)
 	switch {
 	case errors.Is(err, inflight.ErrFull):
 		return tooMuchInFlight(err)
 	case err != nil:
 		return unreadable()
 	}
-	end, err := x.has.Answer.TurnFor(x.r.Context(), len(body))
+	end, err := x.has.Answer.TurnFor(x.client, len(body))
 	if err != nil {
-		return unreadable() // nobody waits for it any more
+		return unreadable() // its caller waits no longer
 	}
 	defer end()
 	limits := x.limits
@@ -144,7 +173,8 @@ func (x *exchange) read() *rejection {
 		limits.IDBytes *= 2 // of servers' ids with their servers' names
 	}
 	if x.msg, err = gate.Parse(body, limits); err != nil {
-		return unparsed(err, len(body))
+		x.msg = nil
+		return unparsed(err)
 	}
 	return nil
 }
@@ -165,20 +195,16 @@ func isJSON(h http.Header) bool {
 // check rejects a message that two readers could take for two, one of a revision that the
 // gateway does not speak, and one that needs no rule and is large all the same. The revision
 // that initialize names in its head is not looked at: what counts is agreed on in its body.
-func (x *exchange) check() *rejection {
-	for name, lines := range x.r.Header {
+func (x *exchange) check() *refusal.Refusal {
+	for name, lines := range x.header {
 		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // one reader could take the first, and another the last
-			twice := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
-			twice.message = "send each Mcp- header once."
-			return twice
+			return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "send each Mcp- header once.")
 		}
 	}
-	header, _ := single(x.r.Header, headerVersion)
+	header, _ := single(x.header, headerVersion)
 	meta := x.msg.Meta.ProtocolVersion
 	if meta != "" && header != "" && meta != header && (meta == mcp.Modern || header == mcp.Modern) {
-		differ := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_HEADER_MISMATCH)
-		differ.rpc, differ.message = mcp.CodeHeaderMismatch, headerVersion+" does not say what params._meta does."
-		return differ
+		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, headerVersion+" does not say what params._meta does.")
 	}
 	if mcp.IsModern(x.msg.Method) && meta != "" && meta != mcp.Modern {
 		return x.notSpoken(meta)
@@ -196,62 +222,54 @@ func (x *exchange) check() *rejection {
 }
 
 // tooLarge rejects a message that needs no rule and is large all the same.
-func (x *exchange) tooLarge() *rejection {
+func (x *exchange) tooLarge() *refusal.Refusal {
 	if len(x.msg.Raw) <= maxPassing {
 		return nil
 	}
-	large := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_BODY_TOO_LARGE)
-	large.message = fmt.Sprintf("a message of this kind may have %d bytes.", maxPassing)
-	return large
+	return refusal.ProtocolError(commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("a message of this kind may have %d bytes.", maxPassing))
 }
 
-// tooMuchInFlight rejects what a principal has no room for.
-func tooMuchInFlight(err error) *rejection {
-	out := &rejection{
-		status: http.StatusTooManyRequests, code: commonv1.Code_CODE_ABUSE_LIMITED, rpc: mcp.CodeInvalidRequest,
-		message: "this caller has too many or too large requests in flight; wait for some of them.",
-	}
+// tooMuchInFlight rejects a message that finds no room among those of its principal.
+func tooMuchInFlight(err error) *refusal.Refusal {
+	message := "this caller has too many or too large requests in flight; wait for some of them."
 	if full := quota.Why(err); full != "" {
-		out.message = full + "; wait for some of them."
+		message = full + "; wait for some of them."
 	}
-	return out
+	return refusal.ProtocolError(commonv1.Code_CODE_ABUSE_LIMITED, message)
 }
 
-func unreadable() *rejection {
-	return &rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_JSON_INVALID, rpc: mcp.CodeParse, message: "the body could not be read."}
+func unreadable() *refusal.Refusal {
+	return refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, "the body could not be read.")
 }
 
-// unparsed says why the gate refused. Where the bytes are no JSON the error is a
-// parse error, else an invalid request (JSON-RPC 2.0, section 5.1).
-func unparsed(err error, size int) *rejection {
-	refused := &rejection{status: http.StatusBadRequest, code: commonv1.Code_CODE_JSON_INVALID, rpc: mcp.CodeInvalidRequest, size: size}
-	if own, ok := errors.AsType[*gate.Error](err); ok {
-		refused.code = own.Code
-		refused.message = fmt.Sprintf("%s (at byte %d).", own.Detail, own.Offset)
+// unparsed rejects what the parser refused.
+func unparsed(err error) *refusal.Refusal {
+	own, ok := errors.AsType[*gate.Error](err)
+	if !ok {
+		return refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, "")
 	}
-	switch refused.code { //nolint:exhaustive // everything else is well-formed JSON that is no valid request
-	case commonv1.Code_CODE_JSON_INVALID, commonv1.Code_CODE_JSON_ENCODING, commonv1.Code_CODE_JSON_TRAILING:
-		refused.rpc = mcp.CodeParse
-	}
-	return refused
+	return refusal.ProtocolError(own.Code, fmt.Sprintf("%s (at byte %d).", own.Detail, own.Offset))
 }
 
 // findSession finds the session that the request names. A handle is not a
 // credential: it counts together with the principal and the server alone.
-func (x *exchange) findSession() (func(), *rejection) {
-	id, ok := single(x.r.Header, headerSession)
+func (x *exchange) findSession() *refusal.Refusal {
+	id, ok := single(x.header, headerSession)
 	if !ok {
-		refused := x.rejection(http.StatusBadRequest, codeSession)
-		refused.message = "send the Mcp-Session-Id that initialize gave, once."
-		return nil, refused
+		return refusal.ProtocolError(commonv1.Code_CODE_SESSION_REQUIRED, "")
 	}
 	sess, done, err := x.deps.Sessions.Use(id, x.key(x.server))
 	if err != nil {
-		return nil, x.rejection(http.StatusNotFound, codeSession)
+		return unknownSession()
 	}
+	x.finally.add(done)
 	x.in(sess)
-	spans.Session(trace.SpanFromContext(x.r.Context()), x.place())
-	return done, nil
+	spans.Session(trace.SpanFromContext(x.client), x.place())
+	return nil
+}
+
+func unknownSession() *refusal.Refusal {
+	return refusal.ProtocolError(commonv1.Code_CODE_SESSION_UNKNOWN, "")
 }
 
 // in puts the message at hand into its session.
@@ -261,12 +279,7 @@ func (x *exchange) in(sess *session.Session) {
 	}
 }
 
-// rejection refuses the message at hand.
-func (x *exchange) rejection(status int, code commonv1.Code) *rejection {
-	return &rejection{status: status, code: code, rpc: mcp.CodeInvalidRequest, id: x.id(), size: len(x.msg.Raw), method: x.msg.Method, name: gate.Recorded(x.msg)}
-}
-
-// id is the raw id of the request at hand; nil where it has none.
+// id is the raw id of the request at hand; nil if it has none.
 func (x *exchange) id() []byte { return x.msg.ID.Of(x.msg.Raw) }
 
 // acting is the principal in this session and run.
@@ -277,41 +290,43 @@ func (x *exchange) acting() *identityv1.Principal {
 }
 
 // route carries the message to where its method belongs.
-func (x *exchange) route(ctx context.Context) {
-	if x.passes() && !x.admitted(ctx, cmp.Or(x.msg.Method, methodAnswer)) {
-		return
+func (x *exchange) route(ctx context.Context) response {
+	if x.passes() {
+		if refused := x.admitted(ctx, cmp.Or(x.msg.Method, methodAnswer)); refused != nil {
+			return *refused
+		}
 	}
 	if x.msg.Kind == gate.Request && x.msg.Method != mcp.MethodPing {
 		if err := x.has.Admit(ctx); err != nil {
-			x.refuse(ctx, x.newWriter(), notAdmitted(err))
-			return
+			return x.refuse(ctx, notAdmitted(err))
 		}
 	}
 	switch {
 	case x.msg.Kind == gate.Response:
-		x.answered(ctx)
+		return x.answered(ctx)
 	case x.msg.Kind == gate.Notification:
-		x.notify(ctx)
+		x.noted(ctx)
+		return accepted() // what was refused is on record alone: a notification has no answer
 	case x.msg.InputResponses.Present():
-		x.refuse(ctx, x.newWriter(), &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "what servers ask in a session is answered by itself."})
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "what servers ask in a session is answered by itself."})
 	case x.msg.Method == mcp.MethodPing:
-		x.pong(ctx)
+		return x.pong(ctx)
 	default:
-		x.carry(ctx)
+		return x.carry(ctx)
 	}
 }
 
 // carry carries out a request that the revisions have in common.
-func (x *exchange) carry(ctx context.Context) {
+func (x *exchange) carry(ctx context.Context) response {
 	switch {
 	case x.msg.Method == mcp.MethodToolsList:
-		x.list(ctx)
+		return x.list(ctx)
 	case mcp.AsksClient(x.msg.Method):
-		x.refuse(ctx, x.newWriter(), &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "servers ask this of clients."})
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "servers ask this of clients."})
 	case x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait:
-		x.awaitApproval(ctx)
+		return x.awaitApproval(ctx)
 	default:
-		x.call(ctx)
+		return x.call(ctx)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/internal/door"
 )
 
@@ -98,11 +98,8 @@ func hasRoom(ctx context.Context, p *identityv1.Principal) bool {
 }
 
 // tooManyConnections refuses a connection that a principal has no room for.
-func tooManyConnections() *rejection {
-	return &rejection{
-		status: http.StatusTooManyRequests, code: commonv1.Code_CODE_ABUSE_LIMITED, rpc: mcp.CodeInvalidRequest,
-		message: "this caller has too many connections; close some of them.",
-	}
+func tooManyConnections() *refusal.Refusal {
+	return refusal.ProtocolError(commonv1.Code_CODE_ABUSE_LIMITED, "this caller has too many connections; close some of them.")
 }
 
 // bounded bounds the time that answers may take to be read, and logs panics.

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -29,8 +30,8 @@ type wanted struct {
 }
 
 // wants reads what the client at hand asks to hear of.
-func (x *exchange) wants(out *writer) (wanted, *refusal.Refusal) {
-	if !out.streams {
+func (x *exchange) wants() (wanted, *refusal.Refusal) {
+	if !x.stream.reads() {
 		return wanted{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a subscription needs a client that accepts text/event-stream."}
 	}
 	var params struct {
@@ -50,15 +51,13 @@ func tooManySubscriptions() *refusal.Refusal {
 // subscribe opens a stream on which the server says what the client wants to hear of, as far as
 // policy lets it (MCP 2026-07-28, Subscriptions). It is the gateway's own request, under the
 // client's id, and ends with its client, its token or the gateway.
-func (x *exchange) subscribe(ctx context.Context) {
-	out := x.newWriter()
-	asked, refused := x.wants(out)
+func (x *exchange) subscribe(ctx context.Context) response {
+	asked, refused := x.wants()
 	if refused == nil && !x.scope.Some {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED}
 	}
 	if refused != nil {
-		x.refuse(ctx, out, refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	wants := upstream.Wanted{
 		Tools:     asked.Tools,
@@ -68,12 +67,11 @@ func (x *exchange) subscribe(ctx context.Context) {
 	}
 	_, listening, done, err := x.deps.Sessions.Listen(ctx, x.sess.ID, x.sess.Key, true)
 	if err != nil {
-		x.refuse(ctx, out, tooManySubscriptions())
-		return
+		return x.refuse(ctx, tooManySubscriptions())
 	}
 	defer done()
 	x.done() // who listens does not hold what stands for the session
-	x.forward(listening, out, wants)
+	return x.forward(listening, wants)
 }
 
 // subscribed are those of these resources of whose changes policy lets the client hear. Each is
@@ -98,9 +96,10 @@ func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string)
 }
 
 // forward passes on what comes on a subscription until it ends.
-func (x *exchange) forward(ctx context.Context, out *writer, wants upstream.Wanted) {
+func (x *exchange) forward(ctx context.Context, wants upstream.Wanted) response {
 	ctx, end := context.WithCancel(ctx)
-	x.r = x.r.WithContext(ctx)
+	x.client = ctx
+	out := x.newRelay()
 	defer out.asks.settle()
 	out.wants = &wants
 	var alive sync.WaitGroup
@@ -124,13 +123,13 @@ func (x *exchange) forward(ctx context.Context, out *writer, wants upstream.Want
 	}
 	switch {
 	case err == nil && refused == nil:
-		out.status = statusOf(answer.Message, answer.Status)
-		out.edited(ctx, answer.Message, answer.Message.Clean(nil))
-	case out.hasStarted():
-		out.asks.settle()
-		out.Hold() // which gives the end of the stream, that net/http writes, its time
-	case refused != nil:
-		x.refuse(ctx, out, refused)
+		came := x.edited(ctx, answer.Message, answer.Message.Clean(nil))
+		came.status = cmp.Or(came.status, statusOf(answer.Message, answer.Status))
+		return came
+	case refused != nil && !out.isOpen():
+		return x.refuse(ctx, refused)
+	default:
+		return response{} // the stream ends
 	}
 }
 

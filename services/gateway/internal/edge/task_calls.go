@@ -25,27 +25,26 @@ func (x *exchange) mayBeTask() bool {
 		x.tasks.hasPlace(&x.has.Of, string(x.owner()))
 }
 
-// becomesTask answers a call that waits for people with a task, and reports whether it has.
-func (x *exchange) becomesTask(ctx context.Context, out *writer, why *refusal.Refusal) bool {
+// becomesTask answers a call that waits for people with a task, and reports whether it could.
+func (x *exchange) becomesTask(ctx context.Context, why *refusal.Refusal) (response, bool) {
 	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || why.Approval == nil {
-		return false
+		return response{}, false
 	}
 	t := &task{
 		owner: string(x.owner()), server: x.server, head: make(http.Header), message: x.msg.Raw, approval: why.Approval.ID,
 		holder: room.Holder{Accounts: x.has.Of.Accounts, Server: x.server},
 	}
-	for name, lines := range x.r.Header { // who asks how it stands makes it, so it has no credential
+	for name, lines := range x.header { // the client that asks about the task makes the call, so this has no credential
 		if name == "Content-Type" || name == "Accept" || name == "Traceparent" || strings.HasPrefix(name, "Mcp-") {
 			t.head[name] = slices.Clone(lines)
 		}
 	}
 	if !x.tasks.keep(t, why.Approval.Expires) {
-		return false
+		return response{}, false
 	}
 	said, _ := t.says()
 	said.Type, said.Meta = mcp.ResultTask, why.Meta()
-	x.answerTask(ctx, out, said, taskEnd{})
-	return true
+	return x.answerTask(ctx, said, taskEnd{}), true
 }
 
 // advance brings a task up to date: where people have decided, its call is made.
@@ -83,11 +82,11 @@ var noTaskAnswer = jsontext.Value(`{"code":-32603,"message":"There is no answer 
 
 // makeTask makes the call of a task for this caller of its owner's, who has waited for this approval.
 func (e *Edge) makeTask(ctx context.Context, by caller, t *task, approval string) {
-	in := &visitor{errand: Errand{Hold: new(time.Duration)}, header: make(http.Header), resumes: approval}
-	by.inside, by.stale = in, by.stale || by.revoked()
-	e.enter(ctx, by, t.server, t.head, t.message)
-	end := taskEnd{unrecorded: in.header.Get(headerOutcome)+in.header.Get(http.TrailerPrefix+headerOutcome) != ""}
-	if why := in.done.Refusal; why != nil && why.Retryable() { // nothing was sent, and the approval stands
+	by.stale = by.stale || by.revoked()
+	x := &exchange{Edge: e, caller: by, header: t.head, client: ctx, stream: new(callback), server: t.server, hold: new(time.Duration), resumes: approval}
+	came := x.inside(t.message)
+	end := taskEnd{unrecorded: came.unrecorded}
+	if why := came.refusal; why != nil && why.Retryable() { // nothing was sent, and the approval stands
 		var expires time.Time
 		if why.Code == commonv1.Code_CODE_APPROVAL_PENDING && why.Approval != nil { // or people begin again
 			approval, expires = why.Approval.ID, why.Approval.Expires
@@ -97,9 +96,9 @@ func (e *Edge) makeTask(ctx context.Context, by caller, t *task, approval string
 		}
 		return
 	}
-	answer, err := gate.ReadAnswer(in.done.Answer, gate.AnswerLimits())
+	answer, err := gate.ReadAnswer(came.whole, gate.AnswerLimits())
 	switch {
-	case err != nil || answer.Kind != gate.Response || !t.has.Add(len(in.done.Answer)):
+	case err != nil || answer.Kind != gate.Response || !t.has.Add(len(came.whole)):
 		end.fault = noTaskAnswer
 		t.ended(taskFailed, end)
 	case answer.Error.Present():

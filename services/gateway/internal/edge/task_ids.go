@@ -8,7 +8,6 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -105,13 +104,13 @@ func (x *exchange) unusable(ctx context.Context, why string) *refusal.Refusal {
 
 // restored makes of the request at hand what its server is to read: without what the gateway has told
 // its client, and with the server's own id of a task. Nil is a request that can be judged.
-func (x *exchange) restored(ctx context.Context) *rejection {
+func (x *exchange) restored(ctx context.Context) *refusal.Refusal {
 	if !x.msg.RequestState.Present() && !x.msg.TaskIDValue.Present() {
 		return nil
 	}
 	end, err := x.has.Answer.TurnFor(ctx, len(x.msg.Raw))
 	if err != nil {
-		return unreadable() // nobody waits for it any more
+		return unreadable() // its caller waits no longer
 	}
 	defer end()
 	if refused := x.resume(); refused != nil {
@@ -122,13 +121,13 @@ func (x *exchange) restored(ctx context.Context) *rejection {
 
 // unbind has the request at hand name a task as its server does. It rejects one that is not the
 // caller's.
-func (x *exchange) unbind() *rejection {
+func (x *exchange) unbind() *refusal.Refusal {
 	if !x.msg.TaskIDValue.Present() || x.isOwnTask() {
 		return nil
 	}
 	id, ok := x.unsealed(x.msg.TaskID)
 	if !ok {
-		return x.noTask()
+		return noTask()
 	}
 	as, err := json.Marshal(id)
 	var raw []byte
@@ -140,15 +139,13 @@ func (x *exchange) unbind() *rejection {
 		m, err = gate.Parse(raw, x.limits)
 	}
 	if err != nil {
-		return x.noTask()
+		return noTask()
 	}
 	x.msg = m
 	return nil
 }
 
 // noTask rejects a request about a task that is not the caller's.
-func (x *exchange) noTask() *rejection {
-	out := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PARAMS_INVALID)
-	out.rpc, out.message = mcp.CodeInvalidParams, "there is no such task of yours, or none any more."
-	return out
+func noTask() *refusal.Refusal {
+	return refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "there is no such task of yours, or none any more.")
 }

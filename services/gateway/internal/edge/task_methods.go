@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
 // taskSaid is what a client is told of a task, but its end (MCP Tasks extension, Tasks).
@@ -58,54 +58,44 @@ func (x *exchange) isOwnTask() bool {
 
 // ownTask is a request about a task of the gateway's own. It needs no rule: it tells a caller of what
 // it has asked for itself.
-func (x *exchange) ownTask(ctx context.Context) {
-	out := x.newWriter()
+func (x *exchange) ownTask(ctx context.Context) response {
 	t := x.tasks.find(x.msg.TaskID, string(x.owner()))
 	switch {
 	case x.stale:
-		x.refuse(ctx, out, policyAway())
-		return
+		return x.refuse(ctx, policyAway())
 	case !x.takesTasks:
-		refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PARAMS_INVALID)
-		refused.rpc, refused.message = mcp.CodeCapabilityMissing, "the request does not say that its client has "+mcp.ExtensionTasks+"."
-		refused.requires = mcp.ExtensionTasks
-		x.rejectMessage(*refused)
-		return
+		refused := refusal.ProtocolError(commonv1.Code_CODE_CAPABILITY_MISSING, "the request does not say that its client has "+mcp.ExtensionTasks+".")
+		refused.Extension = mcp.ExtensionTasks
+		return x.refuse(ctx, refused)
 	case t == nil:
-		x.rejectMessage(*x.noTask())
-		return
+		return x.refuse(ctx, noTask())
 	}
 	switch x.msg.Method {
 	case mcp.MethodTasksGet:
 		x.advance(ctx, t)
 		said, end := t.says()
-		x.answerTask(ctx, out, said, end)
-		return
+		return x.answerTask(ctx, said, end)
 	case mcp.MethodTasksCancel:
 		if approval, _ := t.waits(); t.cancel() {
 			x.withdraw(ctx, x.caller, t, approval)
 		}
 	} // a task asks nothing, so there is nothing that an update could answer
-	out.ours(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s"}}`, x.id(), mcp.ResultComplete), nil)
+	return x.own(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s"}}`, x.id(), mcp.ResultComplete), nil)
 }
 
 // answerTask answers with what is said of a task. Its end goes out as it is kept: many may ask for it.
-func (x *exchange) answerTask(ctx context.Context, out *writer, said taskSaid, end taskEnd) {
+func (x *exchange) answerTask(ctx context.Context, said taskSaid, end taskEnd) response {
 	body, err := json.Marshal(struct {
 		Version string         `json:"jsonrpc"`
 		ID      jsontext.Value `json:"id"`
 		Result  taskSaid       `json:"result"`
 	}{"2.0", x.id(), said})
 	if err != nil || end.result == nil && end.fault == nil {
-		out.ours(ctx, body, err)
-		return
-	}
-	if end.unrecorded {
-		out.unrecorded()
+		return x.own(ctx, body, err)
 	}
 	key, value := `,"result":`, end.result
 	if end.fault != nil {
 		key, value = `,"error":`, end.fault
 	}
-	out.message(bytes.TrimSuffix(body, []byte("}}")), []byte(key), value, []byte("}}"))
+	return response{body: [][]byte{bytes.TrimSuffix(body, []byte("}}")), []byte(key), value, []byte("}}")}, unrecorded: end.unrecorded}
 }

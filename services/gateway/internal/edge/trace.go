@@ -11,10 +11,10 @@ import (
 
 // measure measures how long the client's message took. An answer has no method and
 // is none of the client's own messages.
-func (x *exchange) measure(ctx context.Context) {
+func (x *exchange) measure(ctx context.Context, resp response) {
 	if x.msg.Method != "" {
-		o, took := meters.Operation{Method: x.msg.Method, ErrorType: x.failure, Transport: x.place().Transport}, time.Since(x.received)
-		x.deps.Meters.Served(ctx, o, took, x.held)
+		o, took := meters.Operation{Method: x.msg.Method, ErrorType: resp.failure, Transport: x.place().Transport}, time.Since(x.received)
+		x.deps.Meters.Served(ctx, o, took, resp.held)
 	}
 }
 

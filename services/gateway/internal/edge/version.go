@@ -2,10 +2,6 @@ package edge
 
 import (
 	"context"
-	"net/http"
-	"strconv"
-
-	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -18,36 +14,26 @@ import (
 // whatever method it is put by: who asks must not choose names for the record.
 const methodProbe = "probe"
 
-// notSpoken rejects the message at hand, for it is of a revision that is not spoken.
-func (x *exchange) notSpoken(version string) *rejection {
-	refused := x.rejection(http.StatusBadRequest, commonv1.Code_CODE_PROTOCOL_VERSION)
-	refused.rpc, refused.requested, refused.supported = mcp.CodeVersionUnsupported, spans.Clip(version), x.spoken()
+// notSpoken rejects the message at hand, because it is of a revision that is not supported.
+func (x *exchange) notSpoken(version string) *refusal.Refusal {
+	refused := refusal.ProtocolError(commonv1.Code_CODE_PROTOCOL_VERSION, "")
+	refused.Versions = &refusal.Versions{Requested: spans.Clip(version), Supported: x.spoken()}
 	return refused
 }
 
 // opens reports whether the message at hand is a request outside of every session.
 func (x *exchange) opens() bool {
-	return x.msg.Kind == gate.Request && len(x.r.Header[headerSession]) == 0
+	return x.msg.Kind == gate.Request && len(x.header[headerSession]) == 0
 }
 
-// rejectVersion answers what check has rejected. A client of a newer revision that
-// has no session yet only asks what is spoken, and falls back: that is counted, and no
-// refusal on record.
-func (x *exchange) rejectVersion(ctx context.Context, why *rejection) {
-	if !mcp.IsRevision(why.requested) || !x.opens() {
-		x.rejectMessage(*why)
-		return
+// refuseVersion answers what check has rejected. A client of a newer revision that has no session yet only asks which
+// revisions are supported, and falls back: that is counted, and no refusal on record.
+func (x *exchange) refuseVersion(ctx context.Context, why *refusal.Refusal) response {
+	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.opens() {
+		return x.refuse(ctx, why)
 	}
-	if x.admitted(ctx, methodProbe) {
-		x.answerVersion(ctx, why)
+	if refused := x.admitted(ctx, methodProbe); refused != nil {
+		return *refused
 	}
-}
-
-// answerVersion answers with the revisions that are spoken.
-func (x *exchange) answerVersion(ctx context.Context, why *rejection) {
-	x.inside.refused(&refusal.Refusal{Code: why.code}, false)
-	x.failure = strconv.Itoa(why.rpc)
-	spans.Error(trace.SpanFromContext(ctx), why.rpc)
-	body, err := (&refusal.Refusal{Code: why.code}).VersionError(why.id, why.requested, why.supported)
-	x.writeJSON(x.w, x.r, why.status, body, err)
+	return x.refused(ctx, why)
 }

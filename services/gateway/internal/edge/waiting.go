@@ -54,30 +54,26 @@ type waitResult struct {
 
 // awaitApproval is the gateway's own tool: it waits for an approval of the caller's
 // and tells how it stands.
-func (x *exchange) awaitApproval(ctx context.Context) {
-	out := x.newWriter()
+func (x *exchange) awaitApproval(ctx context.Context) response {
 	if x.stale {
-		x.refuse(ctx, out, policyAway())
-		return
+		return x.refuse(ctx, policyAway())
 	}
 	var args struct {
 		ID string `json:"id"`
 	}
 	if err := json.Unmarshal(x.msg.Arguments.Of(x.msg.Raw), &args, json.RejectUnknownMembers(true)); err != nil || args.ID == "" {
-		x.refuse(ctx, out, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: `give the approval's id, {"id": "…"}, and nothing else.`})
-		return
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: `give the approval's id, {"id": "…"}, and nothing else.`})
 	}
 	waiting, under := x.sess.Begin(ctx, gate.IDKey(x.id()), nil)
 	defer under.End()
 	a, refused := x.deps.Pipeline.WaitFor(waiting, approvals.Waiting{
-		Principal: x.acting(), Approval: args.ID, Client: x.clientName(), Reply: out,
+		Principal: x.acting(), Approval: args.ID, Client: x.clientName(), Reply: x.newRelay(),
 	})
 	if refused != nil {
-		x.refuse(ctx, out, refused)
-		return
+		return x.refuse(ctx, refused)
 	}
 	body, err := standingOf(x.id(), a, x.resultType())
-	out.ours(ctx, body, err)
+	return x.own(ctx, body, err)
 }
 
 func standingOf(id []byte, a *approvalv1.Approval, resultType string) ([]byte, error) {

@@ -14,6 +14,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
 // deniedBy is an approval that a vote has denied.
@@ -94,7 +95,7 @@ func saysForGood(t *testing.T, got pipeline.Result, want string) {
 	if got.Refusal == nil || got.Refusal.Text() != want {
 		t.Fatalf("it says %q, want %q", got.Refusal.Text(), want)
 	}
-	body, err := got.Refusal.ToolResult([]byte("1"), "")
+	body, err := got.Refusal.Answer(refusal.Request{ID: []byte("1"), Method: "tools/call"})
 	if err != nil || !strings.Contains(string(body), `"retryable":false`) || strings.Contains(string(body), "retryAfterMs") {
 		t.Errorf("a program reads %s, %v", body, err)
 	}

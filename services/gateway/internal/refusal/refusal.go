@@ -34,6 +34,26 @@ type Refusal struct {
 	// Approval is the approval that the call waits for, or that refused it; nil
 	// where none did.
 	Approval *Approval
+	// IsProtocolError reports whether the message itself was not accepted: it breaks the protocol, or there is no room
+	// for it. Such a message is answered with an HTTP status and a JSON-RPC error code ([Refusal.Status]). Otherwise a
+	// valid request was refused, and its answer has the form of its method (MCP 2025-11-25, Tools, Error Handling).
+	IsProtocolError bool
+	// Versions are the requested and the supported revisions, with CODE_PROTOCOL_VERSION; nil otherwise.
+	Versions *Versions
+	// Extension is the extension that the client has to declare, with CODE_CAPABILITY_MISSING; empty otherwise.
+	Extension string
+}
+
+// Versions are protocol revisions, as error -32022 names them (MCP 2026-07-28, Versioning).
+type Versions struct {
+	Supported []string `json:"supported"`
+	Requested string   `json:"requested"`
+}
+
+// ProtocolError returns the refusal of a message that is not accepted. The message may be empty: then the text of the
+// code is used.
+func ProtocolError(code commonv1.Code, message string) *Refusal {
+	return &Refusal{Code: code, Message: message, IsProtocolError: true}
 }
 
 // Approval is what a caller learns of an approval.
@@ -161,6 +181,8 @@ var reasons = map[commonv1.Code]string{
 	commonv1.Code_CODE_ORIGIN_REFUSED:       "the Origin header names none of the accepted origins; add it to `origins`.",
 	commonv1.Code_CODE_MEDIA_TYPE:           "send uncompressed application/json.",
 	commonv1.Code_CODE_SESSION_UNKNOWN:      "the session is not known here; initialize again.",
+	commonv1.Code_CODE_SESSION_REQUIRED:     "send the Mcp-Session-Id that initialize gave, once.",
+	commonv1.Code_CODE_CAPABILITY_MISSING:   "the client does not declare an extension that this request needs.",
 	commonv1.Code_CODE_TOO_MANY_SESSIONS:    "too many sessions are at work; end one of them.",
 	commonv1.Code_CODE_HEADER_MISMATCH:      "a header disagrees with the body or the session.",
 	commonv1.Code_CODE_PROTOCOL_VERSION:     "the protocol version is not supported.",

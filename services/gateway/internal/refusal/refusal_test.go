@@ -83,10 +83,16 @@ func TestRefusalsAsClientsSeeThem(t *testing.T) {
 	for _, c := range cases {
 		fmt.Fprintf(&out, "-- %s --\n", c.name)
 		for _, make := range []func() ([]byte, error){
-			func() ([]byte, error) { return c.r.ToolResult([]byte(`"caf\u00e9"`), "") },
+			func() ([]byte, error) {
+				return c.r.Answer(refusal.Request{ID: []byte(`"caf\u00e9"`), Method: "tools/call"})
+			},
 			func() ([]byte, error) { return c.r.Error([]byte(`9007199254740991`), -31403) },
 			func() ([]byte, error) { return c.r.Error(nil, -32700) },
-			func() ([]byte, error) { return c.r.VersionError([]byte(`1`), "2026-07-28", mcp.Supported()) },
+			func() ([]byte, error) {
+				r := c.r
+				r.Versions = &refusal.Versions{Requested: "2026-07-28", Supported: mcp.Supported()}
+				return r.Error([]byte(`1`), mcp.CodeVersionUnsupported)
+			},
 		} {
 			body, err := make()
 			if err != nil {
@@ -152,9 +158,38 @@ func TestARetryIsSaidWhereItMakesSense(t *testing.T) {
 		commonv1.Code_CODE_RATE_LIMITED:    "Rate limit reached: not today. Try again in 1 s.",
 	} {
 		r := refusal.Refusal{Code: code, Message: "not today", RetryAfter: time.Second}
-		body, err := r.ToolResult([]byte("1"), "")
+		body, err := r.Answer(refusal.Request{ID: []byte("1"), Method: "tools/call"})
 		if err != nil || r.Text() != want || strings.Contains(string(body), "retryAfterMs") != r.Retryable() {
 			t.Errorf("%s: %s, %v", want, body, err)
 		}
+	}
+}
+
+func TestAnswer_HasTheFormOfItsMethodUnlessItIsAProtocolError(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, method, want string
+		refused            refusal.Refusal
+		status             int
+	}{
+		{"a call", "tools/call", `"isError":true`, refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED}, 200},
+		{"another method", "prompts/get", `"code":-31403`, refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED}, 200},
+		{"a call that finds no room", "tools/call", `"code":-32600`, *refusal.ProtocolError(commonv1.Code_CODE_ABUSE_LIMITED, ""), 429},
+		{"no JSON", "", `"code":-32700`, *refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, ""), 400},
+		{"a code without an entry", "", `"code":-32600`, *refusal.ProtocolError(commonv1.Code_CODE_JSON_TOO_DEEP, ""), 400},
+		{"a session that ended", "tools/call", `"code":-32600`, *refusal.ProtocolError(commonv1.Code_CODE_SESSION_UNKNOWN, ""), 404},
+		{
+			"an extension", "tasks/get", `"requiredCapabilities":{"extensions":{"x/y":{}}}`,
+			refusal.Refusal{Code: commonv1.Code_CODE_CAPABILITY_MISSING, IsProtocolError: true, Extension: "x/y"}, 400,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			body, err := tt.refused.Answer(refusal.Request{ID: []byte("1"), Method: tt.method})
+			if err != nil || !strings.Contains(string(body), tt.want) || tt.refused.Status() != tt.status {
+				t.Errorf("status %d, %s, %v; want %d and %s", tt.refused.Status(), body, err, tt.status, tt.want)
+			}
+		})
 	}
 }

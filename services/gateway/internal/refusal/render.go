@@ -67,11 +67,27 @@ type response struct {
 // null is the id of an answer to a message whose id could not be read.
 var null = jsontext.Value("null")
 
-// ToolResult returns the answer to a refused tools/call: a result with isError,
-// never a protocol error, and never structuredContent, which some clients hold
-// to the tool's own schema. id is the request's raw id, and resultType empty in
-// revisions that have none.
-func (r *Refusal) ToolResult(id []byte, resultType string) ([]byte, error) {
+// A Request is what the form of a refusal depends on.
+type Request struct {
+	// ID is the raw id; nil if it could not be read.
+	ID []byte
+	// Method is the MCP method; empty if it could not be read.
+	Method string
+	// ResultType is the `resultType` of results; empty in revisions that have none.
+	ResultType string
+}
+
+// Answer returns the JSON-RPC response to a request that is refused: a result with isError for a valid tools/call,
+// because models do not see protocol errors, and an error for anything else.
+func (r *Refusal) Answer(to Request) ([]byte, error) {
+	if !r.IsProtocolError && to.Method == mcp.MethodToolsCall {
+		return r.toolResult(to.ID, to.ResultType)
+	}
+	return r.Error(to.ID, r.RPCCode())
+}
+
+// toolResult never has structuredContent, because some clients check it against the tool's own schema.
+func (r *Refusal) toolResult(id []byte, resultType string) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Result: toolResult{
 		Type:    resultType,
 		Content: []textContent{{Type: "text", Text: r.Text()}},
@@ -89,44 +105,38 @@ func (r *Refusal) Leg(id []byte, state string) ([]byte, error) {
 	}})
 }
 
-// Error returns the answer to any other refused request: a JSON-RPC error with
-// the decision in its data. id is the request's raw id; nil where it could not be
+// Error returns a JSON-RPC error with the decision in its data. id is the request's raw id; nil if it could not be
 // read.
 func (r *Refusal) Error(id []byte, code int) ([]byte, error) {
-	return r.errorWith(id, code, r.decision())
-}
-
-// VersionError returns the answer to a request of an unsupported revision (MCP
-// 2026-07-28, error -32022), by which clients fall back.
-func (r *Refusal) VersionError(id []byte, requested string, supported []string) ([]byte, error) {
-	return r.errorWith(id, mcp.CodeVersionUnsupported, struct {
-		Supported []string `json:"supported"`
-		Requested string   `json:"requested"`
-		decision  `json:",inline"`
-	}{supported, requested, r.decision()})
-}
-
-// CapabilityError returns the answer to a request whose client has not said that it has this extension
-// (MCP 2026-07-28, error -32021).
-func (r *Refusal) CapabilityError(id []byte, extension string) ([]byte, error) {
-	type capabilities struct {
-		Extensions map[string]struct{} `json:"extensions"`
+	if id == nil {
+		id = null
 	}
-	return r.errorWith(id, mcp.CodeCapabilityMissing, struct {
-		Required capabilities `json:"requiredCapabilities"`
-		decision `json:",inline"`
-	}{capabilities{map[string]struct{}{extension: {}}}, r.decision()})
+	return json.Marshal(response{Version: "2.0", ID: id, Error: &rpcError{Code: code, Message: r.Text(), Data: r.data()}})
+}
+
+// data is the decision and, for two codes, what MCP 2026-07-28 wants in the errors -32022 and -32021.
+func (r *Refusal) data() any {
+	switch {
+	case r.Versions != nil:
+		return struct {
+			Versions `json:",inline"`
+			decision `json:",inline"`
+		}{*r.Versions, r.decision()}
+	case r.Extension != "":
+		type capabilities struct {
+			Extensions map[string]struct{} `json:"extensions"`
+		}
+		return struct {
+			Required capabilities `json:"requiredCapabilities"`
+			decision `json:",inline"`
+		}{capabilities{map[string]struct{}{r.Extension: {}}}, r.decision()}
+	default:
+		return r.decision()
+	}
 }
 
 // Meta is `_meta` of a result that says the decision.
 func (r *Refusal) Meta() map[string]any { return map[string]any{mcp.MetaDecision: r.decision()} }
-
-func (r *Refusal) errorWith(id []byte, code int, data any) ([]byte, error) {
-	if id == nil {
-		id = null
-	}
-	return json.Marshal(response{Version: "2.0", ID: id, Error: &rpcError{Code: code, Message: r.Text(), Data: data}})
-}
 
 func (r *Refusal) decision() decision {
 	var waits *approval

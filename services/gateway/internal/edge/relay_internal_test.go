@@ -3,6 +3,7 @@ package edge
 import (
 	"context"
 	"log/slog"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -41,7 +42,7 @@ func sseEvents(stream string) (events []string, other bool) {
 	return events, other || data != nil
 }
 
-// U1: whatever a server sends, each message is one event, of the type message,
+// U1: each message that a server sends is one event, of the type message,
 // and reads as what it was.
 func FuzzAMessageStaysInItsEvent(f *testing.F) {
 	for _, seed := range []string{
@@ -96,7 +97,7 @@ func TestX1LargeEventsAreReadInTurns(t *testing.T) {
 }
 
 // answering is the answer to a caller that reads event streams.
-func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *writer) {
+func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *relay) {
 	t.Helper()
 	all, err := room.New(room.Answers())
 	if err != nil {
@@ -112,7 +113,7 @@ func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *
 	}
 	t.Cleanup(has.Leave)
 	rec := httptest.NewRecorder()
-	x := &exchange{Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, w: rec, r: httptest.NewRequestWithContext(ctx, "POST", "/", nil), has: has}
-	x.r.Header.Set("Accept", "text/event-stream")
-	return rec, x.newWriter()
+	to := newSSE(rec, http.Header{"Accept": {"text/event-stream"}})
+	x := &exchange{Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, client: ctx, stream: to, msg: new(gate.Message), has: has}
+	return rec, x.newRelay()
 }
