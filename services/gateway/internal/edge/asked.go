@@ -117,12 +117,12 @@ func (a *ask) run() {
 		o := meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.place().Transport}
 		x.deps.Meters.Served(ctx, o, time.Since(a.received), a.waited)
 	}()
-	if x.unattended || x.modern != nil || mcp.AsksServer(m.Method) {
+	if x.unattended || !x.asksOnStreams || mcp.AsksServer(m.Method) {
 		failure = spans.Error(span, mcp.CodeMethodUnknown)
 		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client was not said to do this.")
 		return
 	}
-	if why := x.offer().Check(m); why != nil {
+	if why := x.offer.Check(m); why != nil {
 		code, text := toldWhy(why, a.record(ctx, why.Code, why.Detail+"."))
 		failure = spans.Error(span, code)
 		a.answerError(ctx, code, text)
@@ -241,7 +241,7 @@ func (a *ask) reply(ctx context.Context, answer *gate.Answer) {
 	x := a.out.x
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	x.told(ctx, a.method, x.sess.Upstream.Reply(ctx, &gate.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
+	x.logUntold(ctx, a.method, x.sess.Upstream.Reply(ctx, &gate.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
 }
 
 // refuse turns a request away on which policy was not asked, on record.
@@ -294,11 +294,11 @@ func (a *ask) answerError(ctx context.Context, code int, text string) {
 	x := a.out.x
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
-	x.told(ctx, a.method, x.sess.Upstream.Tell(ctx, upstream.Refused(a.id, code, text)))
+	x.logUntold(ctx, a.method, x.sess.Upstream.Tell(ctx, upstream.Refused(a.id, code, text)))
 }
 
-// told logs that a server could not be told something.
-func (x *exchange) told(ctx context.Context, method string, err error) {
+// logUntold logs that a server could not be told something.
+func (x *exchange) logUntold(ctx context.Context, method string, err error) {
 	if err == nil {
 		return
 	}
@@ -331,5 +331,5 @@ func (x *exchange) progressed(ctx context.Context) {
 	if err == nil {
 		err = x.sess.Upstream.Reply(ctx, m)
 	}
-	x.told(ctx, x.msg.Method, err)
+	x.logUntold(ctx, x.msg.Method, err)
 }

@@ -12,17 +12,22 @@ import (
 
 // claims are the abilities of the client at hand of which its server is told.
 func (x *exchange) claims(said reach.Standing) []mcp.Ability {
-	return x.tellable(x.abilitiesSaid(x.saysItCan()), said)
+	return x.tellable(x.abilities(), said)
+}
+
+// abilities are what the client declares that it can do. In sessions it is asked on streams, so one that reads none can't
+// be asked.
+func (x *exchange) abilities() []mcp.Ability {
+	if x.asksOnStreams && !x.stream.reads() {
+		return nil
+	}
+	return abilitiesSaid(x.saysItCan())
 }
 
 // saysItCan is what the client at hand says that it can do: in initialize, or in each request of 2026-07-28.
 // A caller without an MCP client can do nothing.
 func (x *exchange) saysItCan() (has map[string]jsontext.Value) {
-	raw := x.msg.Capabilities.Of(x.msg.Raw)
-	if x.modern != nil {
-		raw = x.msg.Meta.Capabilities.Of(x.msg.Raw)
-	}
-	if x.unattended || json.Unmarshal(raw, &has) != nil {
+	if x.unattended || json.Unmarshal(x.declared, &has) != nil {
 		return nil
 	}
 	return has
@@ -43,12 +48,8 @@ func (x *exchange) tellable(has []mcp.Ability, said reach.Standing) []mcp.Abilit
 	return slices.DeleteFunc(slices.Clone(has), func(a mcp.Ability) bool { return !slices.Contains(said.Methods, a.Method) })
 }
 
-// abilitiesSaid are the abilities of a client that says this. In sessions one that does not read event streams
-// can't be asked.
-func (x *exchange) abilitiesSaid(has map[string]jsontext.Value) (out []mcp.Ability) {
-	if x.modern == nil && !x.stream.reads() {
-		return nil
-	}
+// abilitiesSaid are the abilities of a client that declares this.
+func abilitiesSaid(has map[string]jsontext.Value) (out []mcp.Ability) {
 	for _, a := range mcp.Abilities() {
 		var options map[string]jsontext.Value
 		if has[a.Capability].Kind() != '{' || json.Unmarshal(has[a.Capability], &options) != nil {

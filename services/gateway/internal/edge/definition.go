@@ -31,7 +31,7 @@ var errList = errors.New("the server's answer is no list of tools")
 // known is what the catalogue knows of a page that the session got, as of at most age ago.
 func (x *exchange) known(ctx context.Context, answer *gate.Answer, age time.Duration) (*catalogue.Known, error) {
 	version := x.sess.Version
-	if found := x.target.found.Last(); found != nil && x.crosses() {
+	if found := x.target.found.Last(); found != nil && x.crosses {
 		version = found.Version // in which it lists, whatever its client speaks
 	}
 	return x.deps.Catalogue.Of(ctx, catalogue.List{Server: x.server, Version: version, To: x.principal}, answer, age)
@@ -68,7 +68,7 @@ func (x *exchange) Known(ctx context.Context) []byte {
 	if digest := x.shownDigest(); digest != nil {
 		return digest
 	}
-	if found := discovered(ctx, x.found()); found != nil {
+	if found := discovered(ctx, x.ownList); found != nil {
 		return found.Known.Digests[x.msg.Name]
 	}
 	return nil
@@ -85,7 +85,7 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil
 		}
-		if err := x.found().Untold(); err != nil { // or else the definition would seem to be new
+		if err := x.ownList.Untold(); err != nil { // or else the definition would seem to be new
 			return nil, err
 		}
 		if time.Since(time.Unix(0, x.sess.Looked.Load())) < looksAfter {
@@ -116,8 +116,8 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, catalogue.ErrRefused
 		}
 		if digest := known.Digests[x.msg.Name]; digest != nil {
-			if x.found().Last() == nil { // a definition is accepted at first use only when the gateway has seen the whole list
-				x.found().Insist(ctx)
+			if x.ownList.Last() == nil { // a definition is accepted at first use only when the gateway has seen the whole list
+				x.ownList.Insist(ctx)
 			}
 			x.deps.Sessions.Learn(x.sess, map[string][]byte{x.msg.Name: digest}) // of the others some may be hidden
 			return digest, nil
@@ -132,7 +132,7 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 
 // page asks the server for one page of its list, for the gateway itself.
 func (x *exchange) page(ctx context.Context, cursor string, has *room.Holding) (*gate.Answer, error) {
-	answer, err := x.sess.Upstream.Ask(ctx, upstream.ListTools(cursor, x.by()), has, nil)
+	answer, err := x.sess.Upstream.Ask(ctx, upstream.ListTools(cursor, x.speaksFor), has, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -62,14 +61,8 @@ func (x *exchange) itself() func(context.Context) response {
 		return x.gather
 	case m.Method == mcp.MethodToolsCall && m.Name == mcp.ToolApprovalWait:
 		return x.awaitApproval
-	case m.Method == mcp.MethodPing && x.modern == nil:
-		return x.pong
-	case m.Method == mcp.MethodDiscover && x.modern != nil:
-		return x.discoverHub
-	case m.Method == mcp.MethodListen && x.modern != nil:
-		return x.subscribeHub
 	default:
-		return nil
+		return x.protocol.answersItself()
 	}
 }
 
@@ -86,10 +79,8 @@ func (x *exchange) toMember(ctx context.Context) response {
 	if large := y.tooLarge(); y.passes() && large != nil {
 		return x.refuse(ctx, large)
 	}
-	if y.modern != nil {
-		if refused := y.restored(ctx); refused != nil {
-			return y.refuse(ctx, refused)
-		}
+	if refused := y.protocol.restore(ctx); refused != nil {
+		return y.refuse(ctx, refused)
 	}
 	spans.Message(trace.SpanFromContext(ctx), y.msg, y.place())
 	left, why := y.enter(ctx)
@@ -97,18 +88,7 @@ func (x *exchange) toMember(ctx context.Context) response {
 		return y.refuse(ctx, why)
 	}
 	x.finally.add(left)
-	return y.onward(ctx)
-}
-
-// onward carries a message on its way to one of the servers.
-func (x *exchange) onward(ctx context.Context) response {
-	if x.modern == nil {
-		return x.route(ctx)
-	}
-	if err := x.has.Admit(ctx); err != nil {
-		return x.refuse(ctx, notAdmitted(err))
-	}
-	return x.routeModern(ctx)
+	return y.protocol.route(ctx)
 }
 
 // aim is the server that the request at hand is for, and the edits by which it says what that server
@@ -121,7 +101,7 @@ func (x *exchange) aim(ctx context.Context) (server string, edits []gate.Edit, w
 	if err != nil {
 		return "", nil, unaimed(x.msg.Method, err)
 	}
-	if found := x.ownView(x.targets[server]).Last(); found != nil && x.msg.Method == mcp.MethodToolsCall {
+	if found := x.protocol.viewOf(x.targets[server]).Last(); found != nil && x.msg.Method == mcp.MethodToolsCall {
 		_, rest, _ := joint.Cut(x.msg.Name)
 		name, one := found.Aliases.Called(server, rest)
 		if !one {
@@ -130,14 +110,6 @@ func (x *exchange) aim(ctx context.Context) (server string, edits []gate.Edit, w
 		edits = []gate.Edit{joint.Say(x.msg.NameValue, name)}
 	}
 	return server, edits, nil
-}
-
-// ownView is the gateway's own view of a server in the era in which the message at hand goes to it.
-func (x *exchange) ownView(of Target) *discovery.Server {
-	if speaks, _ := of.knownModern(); x.modern != nil && speaks {
-		return of.under[mcp.Modern]
-	}
-	return of.found
 }
 
 // unaimed is the refusal of a request that is for no server.
@@ -159,11 +131,9 @@ func unaimed(method string, err error) *refusal.Refusal {
 func (x *exchange) at(server string) *exchange {
 	y := &exchange{
 		Edge: x.Edge, caller: x.caller, header: x.header, client: x.client, stream: x.stream, server: server, target: x.targets[server],
-		msg: x.msg, received: x.received, sess: x.sess, has: x.has, finally: x.finally, hub: x.sess,
+		msg: x.msg, received: x.received, sess: x.sess, has: x.has, finally: x.finally, hub: x.sess, terms: x.terms,
 	}
-	if x.modern != nil {
-		y.modern = new(modern)
-	}
+	y.protocol = x.protocol.forMember(y)
 	return y
 }
 
@@ -197,7 +167,7 @@ func (x *exchange) answeredMember(ctx context.Context) response {
 		}
 		if done, open := y.existing(); open {
 			defer done()
-			return y.route(ctx)
+			return y.protocol.route(ctx)
 		}
 	}
 	if large := x.tooLarge(); large != nil {

@@ -109,7 +109,7 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 func (s *reached) find(ctx context.Context) {
 	s.why = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // also where looking panics
 	var err error
-	of := s.ownView(s.target)
+	of := s.protocol.viewOf(s.target)
 	if s.found = of.Last(); s.found == nil || !s.target.program() {
 		of.Renew(discovery.Fresh) // which goes on for others where this caller waits no longer
 		if _, err = of.Found(ctx, discovery.Fresh); err != nil {
@@ -326,7 +326,7 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 		if s.target.Timeout = min(s.target.Timeout, time.Until(until)); s.target.Timeout <= 0 || ctx.Err() != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
 		}
-		came := collect(s.onward(ctx))
+		came := collect(s.protocol.route(ctx))
 		s.unrecorded = s.unrecorded || came.unrecorded
 		if came.refusal != nil {
 			return came.refusal
@@ -411,7 +411,7 @@ var errNoList = errors.New("the server's answer is no list")
 // they were.
 func (x *exchange) joinLists(field string, servers []*reached) response {
 	kind := ""
-	if x.modern != nil {
+	if x.resultType != "" {
 		kind = `"resultType":"` + mcp.ResultComplete + `","ttlMs":0,"cacheScope":"private",`
 	}
 	body := [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{%s"%s":[`, x.id(), kind, field)}

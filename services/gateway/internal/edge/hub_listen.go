@@ -104,7 +104,7 @@ func (x *exchange) lists(ctx context.Context) string {
 	var known [3]int // in the order of the lines
 	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
 		said, err := x.at(server).standing(ctx)
-		changes := x.ownView(x.targets[server]).Changes()
+		changes := x.protocol.viewOf(x.targets[server]).Changes()
 		switch {
 		case err != nil:
 			return ""

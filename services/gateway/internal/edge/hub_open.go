@@ -81,7 +81,7 @@ func (x *exchange) newHub(version string) *session.Session {
 // abilitiesForMany are those of the client at hand that more servers than one may use: not the context by
 // which a model would see what others have said.
 func (x *exchange) abilitiesForMany() []mcp.Ability {
-	out := x.abilitiesSaid(x.saysItCan())
+	out := x.abilities()
 	for i, a := range out {
 		out[i].Options = slices.DeleteFunc(a.Options, func(o mcp.Option) bool { return o.Name == "context" })
 	}

@@ -20,7 +20,7 @@ import (
 // lets them (MCP 2026-07-28, Subscriptions). Those are asked whose resources it names and, where it wants to
 // hear of lists, those that it uses: who only looks opens nothing. It ends with its client, its token or the
 // gateway, and where what stands for the session makes room for another.
-func (x *exchange) subscribeHub(ctx context.Context) response {
+func (x *v2026) subscribeHub(ctx context.Context) response {
 	asked, refused := x.wants()
 	var servers []*reached
 	if refused == nil {
@@ -189,7 +189,7 @@ func (h *hearing) once(ctx context.Context, again bool) bool {
 	if len(wants.URIs) == 0 && !wants.Prompts && !wants.Resources {
 		return true
 	}
-	answer, err := x.sess.Upstream.Ask(ctx, upstream.Subscribe(x.id(), x.by(), wants), &x.has.Answer, func(raw []byte) {
+	answer, err := x.sess.Upstream.Ask(ctx, upstream.Subscribe(x.id(), x.speaksFor, wants), &x.has.Answer, func(raw []byte) {
 		if !x.mayHear(ctx) || out.pass(upstream.Event{Message: raw}) != nil {
 			stop()
 		}

@@ -43,7 +43,7 @@ func (x *exchange) inputs(ctx context.Context, answer *gate.Answer) *refusal.Ref
 func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) *refusal.Refusal {
 	may := x.sess != nil
 	if asks {
-		may = x.modern != nil && (mcp.IsMultiRound(x.msg.Method) || x.msg.Method == mcp.MethodTasksGet)
+		may = x.asksInAnswers
 	}
 	if !may {
 		return x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client where MCP has no questions.")
@@ -82,7 +82,7 @@ func (x *exchange) decide(ctx context.Context, m *gate.Message) *refusal.Refusal
 
 // mayAsk decides on what a server with sessions asks of a client that has none: nil lets it, and else
 // it is what the server reads, which has this raw id of its own.
-func (x *exchange) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
+func (x *v2026) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
 	m, err := gate.Parse(raw, x.limits)
 	var why *refusal.Refusal
 	switch own, is := errors.AsType[*gate.Error](err); {
@@ -111,19 +111,7 @@ func (x *exchange) mayBeAsked(m *gate.Message) *question.Error {
 	if !mcp.AsksClient(m.Method) {
 		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the server asks what it was not told that the client can do"}
 	}
-	return x.offer().Check(m)
-}
-
-// offer is what the server was told that it may ask the client.
-func (x *exchange) offer() (out question.Offer) {
-	switch {
-	case x.modern != nil:
-		out = question.Offer{Abilities: x.can, Revision: mcp.Modern}
-	case x.sess != nil:
-		out = x.sess.Client.Offer
-	}
-	out.Joint = x.hub != nil
-	return out
+	return x.offer.Check(m)
 }
 
 // readInputs reads what an answer asks, each under an id of the gateway's own; false where some
@@ -191,7 +179,7 @@ func (x *exchange) judged(ctx context.Context, m *gate.Message, fromServer bool)
 	return x.deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.acting(), Stale: x.stale || x.revoked(), Revoked: x.revoked,
 		Server: x.server, Message: m, Received: time.Now(), Timeout: x.target.Timeout, FromServer: fromServer,
-		Transport: x.target.Server.Transport(), Version: x.sess.Version, Client: x.clientName(),
+		Transport: x.target.Server.Transport(), Version: x.sess.Version, Client: x.clientName,
 		Upstream: within{}, Room: has, Identity: x.target.Identity,
 	}).Refusal
 }

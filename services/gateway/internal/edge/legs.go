@@ -34,7 +34,7 @@ const (
 
 // resume takes the gateway's own requestState out of the request at hand: its server has not given
 // it. It counts for nothing but its approval, and that is known to who asked for it alone.
-func (x *exchange) resume() *refusal.Refusal {
+func (x *v2026) resume() *refusal.Refusal {
 	var state string
 	if at := x.msg.RequestState; !at.Present() || json.Unmarshal(at.Of(x.msg.Raw), &state) != nil || !strings.HasPrefix(state, legPrefix) {
 		return nil
@@ -60,9 +60,9 @@ func (x *exchange) resume() *refusal.Refusal {
 // nextLeg is the requestState by which a call goes on waiting for people that has waited for as long
 // as one request may; empty where it is to get its ticket. So is one that answers its server: clients
 // would send the next without that.
-func (x *exchange) nextLeg(result pipeline.Result) string {
+func (x *v2026) nextLeg(result pipeline.Result) string {
 	waits := result.Refusal.Approval
-	if x.modern == nil || x.unattended || x.msg.InputResponses.Present() || x.msg.RequestState.Present() || result.Held == 0 || x.leg.before == maxLegs ||
+	if x.unattended || x.msg.InputResponses.Present() || x.msg.RequestState.Present() || result.Held == 0 || x.leg.before == maxLegs ||
 		result.Refusal.Code != commonv1.Code_CODE_APPROVAL_PENDING || waits == nil {
 		return ""
 	}

@@ -77,20 +77,17 @@ func (x *exchange) listed(ctx context.Context, out *relay) (*gate.Answer, *refus
 	case x.msg.Cursor != "" && !x.sess.Cursors.Given(x.msg.Cursor):
 		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor is none that this session was given."}
 	case said.Some:
-		return x.ask(ctx, upstream.ListTools(x.msg.Cursor, x.by()), out)
+		return x.ask(ctx, upstream.ListTools(x.msg.Cursor, x.speaksFor), out)
 	}
-	found, err := x.found().Found(ctx, discovery.Fresh)
+	found, err := x.ownList.Found(ctx, discovery.Fresh)
 	if err != nil {
 		return nil, x.unfound(ctx, err)
 	}
-	if x.modern != nil && x.bridged {
-		whole, err := upstream.Complete(found.List, x.msg.Method)
-		if err != nil {
-			return nil, x.unfound(ctx, err)
-		}
-		return whole, nil
+	list, err := x.protocol.ownListAnswer(found)
+	if err != nil {
+		return nil, x.unfound(ctx, err)
 	}
-	return found.List, nil
+	return list, nil
 }
 
 // unfound is the refusal of what is answered from the gateway's own list, where there is
@@ -112,8 +109,8 @@ func (x *exchange) unfound(ctx context.Context, err error) *refusal.Refusal {
 // once: the gateway may not have listed the server in the session's revision yet, or the
 // catalogue may have lost what it knew.
 func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refusal.Refusal) {
-	if discovered(ctx, x.found()) == nil { // as for one definition, see Definition
-		x.found().Insist(ctx)
+	if discovered(ctx, x.ownList) == nil { // as for one definition, see Definition
+		x.ownList.Insist(ctx)
 	}
 	for age := time.Duration(anyAge); ; age = newsAfter {
 		known, err := x.known(ctx, answer, age)
@@ -126,7 +123,7 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 		}
 		if !shown.news || age == newsAfter || !x.mayBeOld(ctx, known) {
 			if len(shown.changed) > 0 {
-				x.found().Doubt(ctx, changedAfter) // a change that is not this session's alone stops the tool for all
+				x.ownList.Doubt(ctx, changedAfter) // a change that is not this session's alone stops the tool for all
 			}
 			x.deps.Sessions.Learn(x.sess, shown.of(known.Digests))
 			return shown, nil
@@ -137,11 +134,11 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 // mayBeOld reports whether what is not known as accepted may be by now. It has the server
 // listed in the session's revision, where that was not done.
 func (x *exchange) mayBeOld(ctx context.Context, known *catalogue.Known) bool {
-	if x.crosses() {
+	if x.crosses {
 		return time.Since(known.At) > newsAfter
 	}
 	if under := x.target.under[x.sess.Version]; under != nil && under.Last() == nil {
-		if found := x.found().Last(); found == nil || found.Version != x.sess.Version {
+		if found := x.ownList.Last(); found == nil || found.Version != x.sess.Version {
 			_, err := under.Found(ctx, discovery.Fresh)
 			return err == nil
 		}

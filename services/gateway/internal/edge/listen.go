@@ -31,7 +31,7 @@ const (
 func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 	to := newSSE(w, r.Header)
 	x := e.exchange(r, c, to)
-	x.msg, x.received = new(gate.Message), time.Now()
+	x.msg, x.received, x.protocol = new(gate.Message), time.Now(), v2025{x}
 	defer x.finally.run()
 	resp, err := x.listens(r.Method)
 	if err != nil {
@@ -63,7 +63,7 @@ func (x *exchange) listens(method string) (response, error) {
 	}
 	used = sync.OnceFunc(used)
 	x.finally.add(used)
-	x.sess = sess
+	x.in(sess)
 	if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.principal, Server: x.server, Method: methodListen}); refused != nil {
 		refused.IsProtocolError = true
 		return x.refuse(ctx, refused), nil

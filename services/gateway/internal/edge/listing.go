@@ -91,7 +91,7 @@ func (t tools) Listed(ctx context.Context) (attempt.Listing, error) {
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 	out := attempt.Listing{Revision: t.said.Revision}
 	for _, age := range []time.Duration{discovery.Fresh, newsAfter} {
-		found, err := t.found().Found(ctx, age)
+		found, err := t.ownList.Found(ctx, age)
 		if errors.Is(err, catalogue.ErrAway) {
 			return out, err
 		}

@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -36,31 +34,22 @@ func (x *exchange) call(ctx context.Context) response {
 	defer under.End()
 	defer out.asks.settle()
 	out.gone = calling
-	call, refused := x.callOf(ctx, calling, under, out)
-	if refused != nil {
+	call, judged := x.callOf(ctx, under, out)
+	if refused := x.protocol.prepare(calling, &call, under, call.Tools.(tools), judged); refused != nil {
 		return x.refuse(ctx, refused)
 	}
-	asTask := x.mayBeTask()
-	if asTask { // its client is not held
-		call.Hold = new(time.Duration)
-	}
 	result := x.deps.Pipeline.Do(calling, call)
-	answer := func() response {
-		if result.Refusal != nil {
-			return x.callRefused(x.whole(ctx), result, asTask)
-		}
-		return x.callAnswered(x.whole(ctx), result)
-	}()
+	answer := x.answerOf(x.whole(ctx), result)
 	answer.held = result.Held + x.patience.Paused()
 	answer.id, answer.decision = result.ID, result.Decision
 	answer.unrecorded, answer.detached = result.Unrecorded, result.Left
 	return answer
 }
 
-// callOf is the request at hand as the pipeline takes it.
-func (x *exchange) callOf(ctx, calling context.Context, under *session.Call, out *relay) (attempt.Call, *refusal.Refusal) {
+// callOf is the request as the pipeline takes it. judged reports whether policy could say what the caller sees.
+func (x *exchange) callOf(ctx context.Context, under *session.Call, out *relay) (call attempt.Call, judged bool) {
 	tools, err := x.tools(ctx)
-	call := attempt.Call{
+	call = attempt.Call{
 		Principal:  x.acting(),
 		Stale:      x.stale || err != nil,
 		Revoked:    x.revoked,
@@ -72,8 +61,8 @@ func (x *exchange) callOf(ctx, calling context.Context, under *session.Call, out
 		Patience:   x.patience,
 		Transport:  x.target.Server.Transport(),
 		Version:    x.sess.Version,
-		Client:     x.clientName(),
-		Told:       x.claimed(),
+		Client:     x.clientName,
+		Told:       x.told,
 		Upstream:   under,
 		Room:       &x.has.Answer,
 		Reply:      out,
@@ -82,68 +71,25 @@ func (x *exchange) callOf(ctx, calling context.Context, under *session.Call, out
 		Hides:      tools.hides,
 		Hold:       x.hold,
 	}
-	if x.modern != nil {
-		if x.msg.Method == mcp.MethodToolsCall && err == nil {
-			if refused := x.mirrors(ctx, tools); refused != nil {
-				return call, refused
-			}
-		}
-		call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.leg.approval, x.resumes)
-		under.EndsWith(calling)
-		under.Decides(x.mayAsk)
-	} else if x.msg.Method == mcp.MethodToolsCall && x.target.sessionless() {
-		call.Mirrored = mirror.Say(x.msg.Arguments.Of(x.msg.Raw), x.target.found.Mirrors(x.msg.Name))
-	}
 	if x.sess.Client.Elicits && out.reads() {
 		call.Confirm = x.confirm(out)
 	}
-	return call, nil
+	return call, err == nil
 }
 
-// callRefused answers a request that the pipeline has refused.
-func (x *exchange) callRefused(ctx context.Context, result pipeline.Result, asTask bool) response {
+// answerOf is the response to a request that has gone through the pipeline.
+func (x *exchange) answerOf(ctx context.Context, result pipeline.Result) response {
 	refused := result.Refusal
+	if refused == nil {
+		return x.protocol.answer(ctx, result)
+	}
 	if refused.Code == commonv1.Code_CODE_TOOL_CHANGED || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
-		x.found().Renew(newsAfter) // the server may have been mended, or the catalogue have lost what it knew
+		x.ownList.Renew(newsAfter) // the server may have been mended, or the catalogue have lost what it knew
 	}
-	if state := x.nextLeg(result); state != "" {
-		body, err := refused.Leg(x.id(), state)
-		return x.own(ctx, body, err)
-	}
-	if asTask {
-		if answer, is := x.becomesTask(ctx, refused); is {
-			return answer
-		}
+	if out, pends := x.protocol.pending(ctx, result); pends {
+		return out
 	}
 	return x.refused(ctx, refused)
-}
-
-// callAnswered passes on the answer to a request that the pipeline has carried out.
-func (x *exchange) callAnswered(ctx context.Context, result pipeline.Result) response {
-	if x.modern == nil || !x.bridged || !result.Answer.InputRequests.Present() { // otherwise that was decided before
-		if refused := x.inputs(ctx, result.Answer); refused != nil {
-			return x.refused(ctx, refused)
-		}
-	}
-	if x.modern == nil && upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.target.sessionless() {
-		x.target.found.Renew(newsAfter) // heads may have to say other arguments by now
-	}
-	edits, filtered, refused := x.narrowed(ctx, result.Answer)
-	if refused != nil {
-		return x.refuse(ctx, refused)
-	}
-	if x.modern == nil {
-		return x.edited(ctx, result.Answer, edits)
-	}
-	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) || upstream.HasCode(result.Answer, mcp.CodeVersionUnsupported) {
-		x.found().Renew(newsAfter) // heads may have to say other arguments by now, or nothing at all
-	}
-	if edits, refused = x.bind(ctx, result.Answer, private(result.Answer, edits, filtered)); refused != nil {
-		return x.refused(ctx, refused)
-	}
-	answer := x.edited(ctx, result.Answer, edits)
-	answer.status = cmp.Or(answer.status, statusOf(result.Answer, result.Status))
-	return answer
 }
 
 // standing is what the caller could come by on the server; an error where policy
@@ -279,7 +225,7 @@ func (x *exchange) notifies() bool {
 func (x *exchange) tell(ctx context.Context, own upstream.Own) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
-	x.told(ctx, x.msg.Method, x.sess.Upstream.Tell(ctx, own))
+	x.logUntold(ctx, x.msg.Method, x.sess.Upstream.Tell(ctx, own))
 }
 
 // refuseSilently records that a notification goes no further: it has no answer.

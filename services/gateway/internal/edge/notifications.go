@@ -42,7 +42,7 @@ func (x *exchange) carriesTo(ctx context.Context) {
 	defer has.Close()
 	x.deps.Pipeline.Do(ctx, attempt.Call{
 		Principal: x.acting(), Stale: x.stale || x.revoked(), Revoked: x.revoked, Server: x.server, Message: x.msg, Received: time.Now(), Timeout: notifyTimeout,
-		Transport: x.target.Server.Transport(), Version: x.sess.Version, Client: x.clientName(), Upstream: notifier{x.sess.Upstream}, Room: has, Identity: x.target.Identity,
+		Transport: x.target.Server.Transport(), Version: x.sess.Version, Client: x.clientName, Upstream: notifier{x.sess.Upstream}, Room: has, Identity: x.target.Identity,
 	})
 }
 

@@ -133,14 +133,6 @@ func (t Target) sessionless() bool {
 	return found != nil && found.Version == mcp.Modern
 }
 
-// crosses reports whether client and server are of two eras.
-func (x *exchange) crosses() bool {
-	if x.modern != nil {
-		return x.bridged
-	}
-	return x.target.sessionless()
-}
-
 // greetingOf is what the gateway was told of a server, as an answer to initialize.
 func greetingOf(found *discovery.Found) (*gate.Answer, error) {
 	if found.Version != mcp.Modern {

@@ -18,7 +18,7 @@ const methodAnswer = "response"
 
 // passes reports whether the message at hand needs no rule.
 func (x *exchange) passes() bool {
-	return x.msg.Kind == gate.Response || mcp.AlwaysPasses(x.msg.Method) || x.msg.Method == mcp.MethodListen || x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait || x.isOwnTask()
+	return x.msg.Kind == gate.Response || mcp.AlwaysPasses(x.msg.Method) || x.msg.Method == mcp.MethodListen || x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait || x.protocol.isOwnTask()
 }
 
 // admitted counts a message that needs no rule, under a method of a closed list. It returns nil, or the response to a

@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -64,8 +62,9 @@ type exchange struct {
 	resumes string
 	// unattended reports whether no MCP client waits for the answer: then nothing can be asked or continued.
 	unattended bool
-	// modern is what a request without sessions has in addition; nil for all others.
-	*modern
+	// protocol is what its revision does differently, and terms what that decides.
+	protocol protocol
+	terms
 }
 
 // finally are steps to take once a message is answered, the last one first.
@@ -102,6 +101,7 @@ func (e *Edge) refuseHTTP(w http.ResponseWriter, r *http.Request, c caller, refu
 // handle takes the message in body, of size bytes if that is known and -1 otherwise, and returns its answer.
 func (x *exchange) handle(body io.Reader, size int64) (resp response) {
 	ctx := x.client
+	x.protocol = v2025{x}
 	var err error
 	if x.has, err = x.inFlight.Enter(x.principal, x.server); err != nil {
 		return x.refuse(ctx, tooMuchInFlight(err))
@@ -122,25 +122,9 @@ func (x *exchange) handle(body io.Reader, size int64) (resp response) {
 		return x.refuseVersion(ctx, refused)
 	}
 	if x.isModern() {
-		x.modern = new(modern)
-		return x.postModern(ctx)
+		return (&v2026{exchange: x}).post(ctx)
 	}
-	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
-		if refused := x.admitted(ctx, mcp.MethodInitialize); refused != nil {
-			return *refused
-		}
-		if x.isHub() {
-			return x.openHub(ctx)
-		}
-		return x.open(ctx)
-	}
-	if refused := x.findSession(); refused != nil {
-		return x.refuse(ctx, refused)
-	}
-	if x.isHub() {
-		return x.routeHub(ctx)
-	}
-	return x.route(ctx)
+	return v2025{x}.post(ctx)
 }
 
 // read reads the body and parses it.
@@ -251,32 +235,16 @@ func unparsed(err error) *refusal.Refusal {
 	return refusal.ProtocolError(own.Code, fmt.Sprintf("%s (at byte %d).", own.Detail, own.Offset))
 }
 
-// findSession finds the session that the request names. A handle is not a
-// credential: it counts together with the principal and the server alone.
-func (x *exchange) findSession() *refusal.Refusal {
-	id, ok := single(x.header, headerSession)
-	if !ok {
-		return refusal.ProtocolError(commonv1.Code_CODE_SESSION_REQUIRED, "")
-	}
-	sess, done, err := x.deps.Sessions.Use(id, x.key(x.server))
-	if err != nil {
-		return unknownSession()
-	}
-	x.finally.add(done)
-	x.in(sess)
-	spans.Session(trace.SpanFromContext(x.client), x.place())
-	return nil
-}
-
 func unknownSession() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_SESSION_UNKNOWN, "")
 }
 
-// in puts the message at hand into its session.
+// in puts the message into its session.
 func (x *exchange) in(sess *session.Session) {
 	if x.sess = sess; len(sess.Client.Offer.Abilities) > 0 {
 		x.patience = new(upstream.Patience)
 	}
+	x.protocol.enters(sess)
 }
 
 // id is the raw id of the request at hand; nil if it has none.
@@ -287,33 +255,6 @@ func (x *exchange) acting() *identityv1.Principal {
 	p := proto.CloneOf(x.principal)
 	p.Session, p.Run = x.place().Session, x.msg.Meta.Run
 	return p
-}
-
-// route carries the message to where its method belongs.
-func (x *exchange) route(ctx context.Context) response {
-	if x.passes() {
-		if refused := x.admitted(ctx, cmp.Or(x.msg.Method, methodAnswer)); refused != nil {
-			return *refused
-		}
-	}
-	if x.msg.Kind == gate.Request && x.msg.Method != mcp.MethodPing {
-		if err := x.has.Admit(ctx); err != nil {
-			return x.refuse(ctx, notAdmitted(err))
-		}
-	}
-	switch {
-	case x.msg.Kind == gate.Response:
-		return x.answered(ctx)
-	case x.msg.Kind == gate.Notification:
-		x.noted(ctx)
-		return accepted() // what was refused is on record alone: a notification has no answer
-	case x.msg.InputResponses.Present():
-		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "what servers ask in a session is answered by itself."})
-	case x.msg.Method == mcp.MethodPing:
-		return x.pong(ctx)
-	default:
-		return x.carry(ctx)
-	}
 }
 
 // carry carries out a request that the revisions have in common.

@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -29,7 +28,7 @@ type relay struct {
 
 // newRelay returns a relay to the stream of the exchange.
 func (x *exchange) newRelay() *relay {
-	x.stream.resumable(x.id(), x.beginAnswer)
+	x.stream.keep(x.id(), x.beginAnswer)
 	return &relay{x: x, stream: x.stream, gone: x.client}
 }
 
@@ -157,26 +156,16 @@ func (o *relay) keepAlive(ctx context.Context, end context.CancelFunc) {
 
 // whole is a context that does not end with the client, if the client can come back for what is made in it.
 func (x *exchange) whole(ctx context.Context) context.Context {
-	if x.resumable() == nil {
+	if x.resumable == nil {
 		return ctx
 	}
 	return context.WithoutCancel(ctx)
 }
 
-// resumable is the session whose client can continue the stream of its answer; otherwise nil. Clients of older
-// revisions take the event by which such a stream begins for a broken one.
-func (x *exchange) resumable() *session.Session {
-	if x.msg.Kind == gate.Invalid || x.sess == nil || x.modern != nil || x.unattended || x.sess.Version != mcp.Supported()[0] {
-		return nil
-	}
-	return cmp.Or(x.hub, x.sess)
-}
-
 // beginAnswer begins to remember the answer's stream; nil if the client can't continue it.
 func (x *exchange) beginAnswer() *session.Answering {
-	of := x.resumable()
-	if of == nil {
+	if x.resumable == nil {
 		return nil
 	}
-	return of.Answers.Begin(x.server, string(reach.AppendCaller(nil, x.principal, "")), x.remembered.Open(&x.has.Of))
+	return x.resumable.Answers.Begin(x.server, string(reach.AppendCaller(nil, x.principal, "")), x.remembered.Open(&x.has.Of))
 }

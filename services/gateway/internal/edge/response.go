@@ -54,7 +54,7 @@ func (x *exchange) refuse(ctx context.Context, refused *refusal.Refusal) respons
 
 // refused is the response to a request whose refusal is on record, or needs no record.
 func (x *exchange) refused(ctx context.Context, refused *refusal.Refusal) response {
-	to := refusal.Request{ResultType: x.resultType()}
+	to := refusal.Request{ResultType: x.resultType}
 	if x.msg != nil {
 		to.ID, to.Method = x.id(), x.msg.Method
 	}

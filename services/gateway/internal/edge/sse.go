@@ -34,9 +34,9 @@ type sse struct {
 	mu sync.Mutex
 	// started reports whether the stream has begun.
 	started bool
-	// id is the raw id of the answered request, and keep begins kept.
-	id   []byte
-	keep func() *session.Answering
+	// id is the raw id of the answered request, and begin begins kept.
+	id    []byte
+	begin func() *session.Answering
 	// kept is the stream as its client may continue it; nil if the client can't.
 	kept *session.Answering
 	// last reports whether the answer is being written, detached whether the client has to come back for it, and
@@ -51,11 +51,11 @@ func newSSE(w http.ResponseWriter, h http.Header) *sse {
 
 func (s *sse) reads() bool { return s.accepts }
 
-func (s *sse) resumable(id []byte, keep func() *session.Answering) {
+func (s *sse) keep(id []byte, begin func() *session.Answering) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.started {
-		s.id, s.keep = id, keep
+		s.id, s.begin = id, begin
 	}
 }
 
@@ -109,8 +109,8 @@ func (s *sse) start() {
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
 	s.w.WriteHeader(http.StatusOK)
-	if s.keep != nil {
-		s.kept = s.keep()
+	if s.begin != nil {
+		s.kept = s.begin()
 	}
 	if s.kept != nil {
 		_, _ = io.WriteString(s.w, "id: "+s.kept.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n") // a client that has gone comes back, or needs none

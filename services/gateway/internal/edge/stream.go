@@ -21,10 +21,10 @@ type stream interface {
 	send(event upstream.Event, message ...[]byte) error
 	// comment sends what no client takes for an event. The error means that the caller has gone.
 	comment() error
-	// resumable sets how the stream is kept for a client that may continue it after a lost connection, and the raw
-	// id of the request that it answers. keep returns nil if the client can't continue it. It changes nothing once the
+	// keep sets how the stream is kept for a client that may continue it after a lost connection, and the raw
+	// id of the request that it answers. begin returns nil if the client can't continue it. It changes nothing once the
 	// stream has begun.
-	resumable(id []byte, keep func() *session.Answering)
+	keep(id []byte, begin func() *session.Answering)
 }
 
 // errNoStream means that the client reads no event stream.
@@ -58,4 +58,4 @@ func (c *callback) send(_ upstream.Event, message ...[]byte) error {
 
 func (*callback) comment() error { return nil }
 
-func (*callback) resumable([]byte, func() *session.Answering) {}
+func (*callback) keep([]byte, func() *session.Answering) {}

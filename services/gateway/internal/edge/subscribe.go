@@ -51,7 +51,7 @@ func tooManySubscriptions() *refusal.Refusal {
 // subscribe opens a stream on which the server says what the client wants to hear of, as far as
 // policy lets it (MCP 2026-07-28, Subscriptions). It is the gateway's own request, under the
 // client's id, and ends with its client, its token or the gateway.
-func (x *exchange) subscribe(ctx context.Context) response {
+func (x *v2026) subscribe(ctx context.Context) response {
 	asked, refused := x.wants()
 	if refused == nil && !x.scope.Some {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED}
@@ -105,7 +105,7 @@ func (x *exchange) forward(ctx context.Context, wants upstream.Wanted) response 
 	var alive sync.WaitGroup
 	defer func() { end(); alive.Wait() }()
 	alive.Go(func() { out.keepAlive(ctx, end) })
-	answer, err := x.sess.Upstream.Ask(ctx, upstream.Subscribe(x.id(), x.by(), wants), &x.has.Answer, func(raw []byte) {
+	answer, err := x.sess.Upstream.Ask(ctx, upstream.Subscribe(x.id(), x.speaksFor, wants), &x.has.Answer, func(raw []byte) {
 		if !x.mayHear(ctx) || out.pass(upstream.Event{Message: raw}) != nil {
 			end()
 		}

@@ -19,14 +19,14 @@ import (
 
 // mayBeTask reports whether the request at hand is a call that is answered with a task where it waits for
 // people. What its server asks a task could not pass on, so in a session that can ask there is none.
-func (x *exchange) mayBeTask() bool {
-	return x.modern != nil && x.takesTasks && x.msg.Method == mcp.MethodToolsCall && len(x.msg.Raw) <= maxTask &&
+func (x *v2026) mayBeTask() bool {
+	return x.takesTasks && x.msg.Method == mcp.MethodToolsCall && len(x.msg.Raw) <= maxTask &&
 		!x.msg.InputResponses.Present() && !x.msg.RequestState.Present() && x.leg == (leg{}) && (!x.bridged || len(x.can) == 0) &&
 		x.tasks.hasPlace(&x.has.Of, string(x.owner()))
 }
 
 // becomesTask answers a call that waits for people with a task, and reports whether it could.
-func (x *exchange) becomesTask(ctx context.Context, why *refusal.Refusal) (response, bool) {
+func (x *v2026) becomesTask(ctx context.Context, why *refusal.Refusal) (response, bool) {
 	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || why.Approval == nil {
 		return response{}, false
 	}
@@ -48,7 +48,7 @@ func (x *exchange) becomesTask(ctx context.Context, why *refusal.Refusal) (respo
 }
 
 // advance brings a task up to date: where people have decided, its call is made.
-func (x *exchange) advance(ctx context.Context, t *task) {
+func (x *v2026) advance(ctx context.Context, t *task) {
 	approval, waits := t.waits()
 	if !waits {
 		return

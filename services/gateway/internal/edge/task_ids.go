@@ -58,7 +58,7 @@ func (x *exchange) unsealed(id string) (string, bool) {
 
 // bind adds the edits by which an answer names a task as its client may, and says of its end what a client
 // may read. A task that the client does not take, or that asks the client in its end, is refused.
-func (x *exchange) bind(ctx context.Context, answer *gate.Answer, edits []gate.Edit) ([]gate.Edit, *refusal.Refusal) {
+func (x *v2026) bind(ctx context.Context, answer *gate.Answer, edits []gate.Edit) ([]gate.Edit, *refusal.Refusal) {
 	var id, kind string
 	_ = json.Unmarshal(answer.ResultType.Of(answer.Raw), &kind) // what is no text is no type
 	asked := strings.HasPrefix(x.msg.Method, "tasks/")
@@ -102,9 +102,9 @@ func (x *exchange) unusable(ctx context.Context, why string) *refusal.Refusal {
 	return &refusal.Refusal{ID: said.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: why}
 }
 
-// restored makes of the request at hand what its server is to read: without what the gateway has told
+// restore makes of the request at hand what its server is to read: without what the gateway has told
 // its client, and with the server's own id of a task. Nil is a request that can be judged.
-func (x *exchange) restored(ctx context.Context) *refusal.Refusal {
+func (x *v2026) restore(ctx context.Context) *refusal.Refusal {
 	if !x.msg.RequestState.Present() && !x.msg.TaskIDValue.Present() {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (x *exchange) restored(ctx context.Context) *refusal.Refusal {
 
 // unbind has the request at hand name a task as its server does. It rejects one that is not the
 // caller's.
-func (x *exchange) unbind() *refusal.Refusal {
+func (x *v2026) unbind() *refusal.Refusal {
 	if !x.msg.TaskIDValue.Present() || x.isOwnTask() {
 		return nil
 	}

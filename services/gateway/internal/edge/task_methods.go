@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -46,19 +45,9 @@ func (t *task) says() (taskSaid, taskEnd) {
 	return said, t.end
 }
 
-// isOwnTask reports whether the request at hand is about a task of the gateway's own.
-func (x *exchange) isOwnTask() bool {
-	switch x.msg.Method {
-	case mcp.MethodTasksGet, mcp.MethodTasksUpdate, mcp.MethodTasksCancel:
-		return x.modern != nil && strings.HasPrefix(x.msg.TaskID, taskPrefix)
-	default:
-		return false
-	}
-}
-
 // ownTask is a request about a task of the gateway's own. It needs no rule: it tells a caller of what
 // it has asked for itself.
-func (x *exchange) ownTask(ctx context.Context) response {
+func (x *v2026) ownTask(ctx context.Context) response {
 	t := x.tasks.find(x.msg.TaskID, string(x.owner()))
 	switch {
 	case x.stale:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
@@ -20,12 +19,5 @@ func (x *exchange) measure(ctx context.Context, resp response) {
 
 // place is where the message comes from, as far as it is known.
 func (x *exchange) place() spans.Place {
-	at := spans.Place{Server: x.server, Transport: "tcp"}
-	switch {
-	case x.modern != nil:
-		at.Version = mcp.Modern
-	case x.sess != nil:
-		at.Version, at.Session = x.sess.Version, x.sess.Digest
-	}
-	return at
+	return spans.Place{Server: x.server, Transport: "tcp", Version: x.version, Session: x.session}
 }

@@ -67,12 +67,12 @@ func (x *exchange) awaitApproval(ctx context.Context) response {
 	waiting, under := x.sess.Begin(ctx, gate.IDKey(x.id()), nil)
 	defer under.End()
 	a, refused := x.deps.Pipeline.WaitFor(waiting, approvals.Waiting{
-		Principal: x.acting(), Approval: args.ID, Client: x.clientName(), Reply: x.newRelay(),
+		Principal: x.acting(), Approval: args.ID, Client: x.clientName, Reply: x.newRelay(),
 	})
 	if refused != nil {
 		return x.refuse(ctx, refused)
 	}
-	body, err := standingOf(x.id(), a, x.resultType())
+	body, err := standingOf(x.id(), a, x.resultType)
 	return x.own(ctx, body, err)
 }
 

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,10 +19,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -36,25 +41,27 @@ const (
 	headerName   = "Mcp-Name"
 )
 
-// modern is what a request of 2026-07-28 has beside the others.
-type modern struct {
-	// scope is what the caller could come by on the server, and can what the server is told that
-	// the client can do.
+// v2026 is a message of 2026-07-28.
+type v2026 struct {
+	*exchange
+
+	// scope is what the caller may use on the server, and can the client's capabilities as the server knows them.
 	scope reach.Standing
 	can   []mcp.Ability
-	// bridged says that the server has nothing but sessions, and is spoken to in one.
+	// bridged reports whether the server has nothing but sessions, and is spoken to in one.
 	bridged bool
 	// mirrored is what the head says of the arguments.
 	mirrored []upstream.Header
-	// takesTasks says that the client takes a task for an answer, and toldTasks that the server was told.
-	takesTasks, toldTasks bool
+	// takesTasks reports whether the client takes a task for an answer, toldTasks whether the server knows that, and
+	// asTask whether this call is to become one if it waits for people.
+	takesTasks, toldTasks, asTask bool
 	// leg is which request it is of a call that waits for people.
 	leg leg
 	// done lets go of what stands for a session.
 	done func()
 }
 
-// isModern reports whether the message at hand is of 2026-07-28. What initialize names in its head
+// isModern reports whether the message is of 2026-07-28. What initialize names in its head
 // does not count: that is agreed on in its body.
 func (x *exchange) isModern() bool {
 	head, _ := single(x.header, headerVersion)
@@ -62,21 +69,24 @@ func (x *exchange) isModern() bool {
 		head == mcp.Modern && x.msg.Method != mcp.MethodInitialize && x.msg.Meta.ProtocolVersion == ""
 }
 
-// postModern takes a message of 2026-07-28. It is judged by its body; then its head has to say
+// post takes a message of 2026-07-28. It is judged by its body; then its head has to say
 // the same.
-func (x *exchange) postModern(ctx context.Context) response {
+func (x *v2026) post(ctx context.Context) response {
+	x.protocol, x.version, x.resultType = x, mcp.Modern, mcp.ResultComplete
+	x.declared, x.asksInAnswers = x.msg.Meta.Capabilities.Of(x.msg.Raw), mcp.IsMultiRound(x.msg.Method) || x.msg.Method == mcp.MethodTasksGet
+	x.clientName, _ = x.msg.Client()
 	if x.isHub() {
-		return x.postModernHub(ctx)
+		return x.postHub(ctx)
 	}
-	speaks, refused := x.speaksModern(ctx)
+	speaks, refused := x.speaks(ctx)
 	if refused != nil {
 		return *refused
 	}
-	x.bridged = !speaks
-	if refused := x.checkModern(); refused != nil {
+	x.sentTo(speaks)
+	if refused := x.check(); refused != nil {
 		return x.refuse(ctx, refused)
 	}
-	if refused := x.restored(ctx); refused != nil {
+	if refused := x.restore(ctx); refused != nil {
 		return x.refuse(ctx, refused)
 	}
 	if x.passes() {
@@ -99,18 +109,39 @@ func (x *exchange) postModern(ctx context.Context) response {
 		return x.refuse(ctx, policyAway())
 	}
 	can := x.saysItCan()
-	x.scope, x.can, x.takesTasks = said, x.tellable(x.abilitiesSaid(can), said), saysTasks(can)
+	x.takesTasks = saysTasks(can)
 	x.toldTasks = x.takesTasks && !x.bridged && slices.Contains(said.Methods, mcp.MethodTasksGet)
+	x.allows(said, x.tellable(abilitiesSaid(can), said))
 	if refused := x.standIn(ctx); refused != nil {
 		return x.refuse(ctx, refused)
 	}
 	x.finally.add(x.done)
-	return x.routeModern(ctx)
+	return x.carries(ctx)
 }
 
-// speaksModern reports whether the server speaks 2026-07-28 itself. If that is not known it is asked,
+// sentTo sets the terms of a message to a server that speaks 2026-07-28, or to one that has to be spoken to in a session.
+func (x *v2026) sentTo(speaks bool) {
+	x.bridged, x.crosses, x.ownList = !speaks, !speaks, x.target.found
+	if speaks {
+		x.ownList = x.target.under[mcp.Modern]
+	}
+}
+
+// allows sets the terms of a message whose caller may use this, and whose client can do this on the server.
+func (x *v2026) allows(said reach.Standing, can []mcp.Ability) {
+	x.scope, x.can = said, can
+	x.offer = question.Offer{Abilities: can, Revision: mcp.Modern, Joint: x.hub != nil}
+	x.speaksFor = &upstream.Client{Claims: can}
+	x.speaksFor.Name, x.speaksFor.Version = x.msg.Client()
+	x.told = []byte(mcp.Told(can))
+	if x.toldTasks {
+		x.told = []byte(mcp.Told(can, mcp.ExtensionTasks))
+	}
+}
+
+// speaks reports whether the server speaks 2026-07-28 itself. If that is not known it is asked,
 // which counts as a question for revisions.
-func (x *exchange) speaksModern(ctx context.Context) (bool, *response) {
+func (x *v2026) speaks(ctx context.Context) (bool, *response) {
 	speaks, known := x.target.knownModern()
 	if !speaks && len(x.header[headerSession]) > 0 { // a client with a session has agreed on another revision
 		return false, new(x.refuse(ctx, x.notSpoken(mcp.Modern)))
@@ -159,9 +190,9 @@ func isOlder(found *discovery.Found) bool {
 	return found != nil && found.Version != mcp.Modern && time.Since(found.At) <= discovery.Fresh
 }
 
-// checkModern rejects what lacks something that every request of 2026-07-28 has, and a head that
+// check refuses what lacks something that every request of 2026-07-28 has, and a head that
 // says something else than the body.
-func (x *exchange) checkModern() *refusal.Refusal {
+func (x *v2026) check() *refusal.Refusal {
 	m := x.msg
 	version, _ := single(x.header, headerVersion)
 	method, _ := single(x.header, headerMethod)
@@ -188,15 +219,15 @@ func (x *exchange) checkModern() *refusal.Refusal {
 	return nil
 }
 
-// mirrors rejects a call whose head says something else of its arguments than they do. Of a tool
+// mirrors refuses a call whose head says something else of its arguments than they do. Of a tool
 // that the caller's list does not have nothing is said: it goes on to be refused.
-func (x *exchange) mirrors(ctx context.Context, of tools) *refusal.Refusal {
+func (x *v2026) mirrors(ctx context.Context, of tools) *refusal.Refusal {
 	if of.hides {
 		if listing, err := of.Listed(ctx); err != nil || !listing.Listed {
 			return nil
 		}
 	}
-	bindings, arguments := x.found().Mirrors(x.msg.Name), x.msg.Arguments.Of(x.msg.Raw)
+	bindings, arguments := x.ownList.Mirrors(x.msg.Name), x.msg.Arguments.Of(x.msg.Raw)
 	end, err := x.has.Answer.TurnFor(ctx, len(arguments))
 	if err != nil {
 		return unreadable() // its caller waits no longer
@@ -205,13 +236,13 @@ func (x *exchange) mirrors(ctx context.Context, of tools) *refusal.Refusal {
 	if x.mirrored, err = mirror.Fields(arguments, bindings, x.header.Get); err == nil {
 		return nil
 	}
-	x.found().Renew(newsAfter) // the server may say other things of the tool by now
+	x.ownList.Renew(newsAfter) // the server may say other things of the tool by now
 	return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, err.Error()+".")
 }
 
 // standIns are what stands for the sessions of callers that have none. Each is found by a handle that
 // is made of who and what it is for, with a secret of this gateway's: there is nothing to remember, and
-// nobody's takes the place of another's. It is safe for concurrent use.
+// none takes the place of another caller's. It is safe for concurrent use.
 type standIns struct {
 	mu     sync.Mutex // held while one is made
 	secret []byte
@@ -229,7 +260,7 @@ func (s *standIns) handle(of []byte) string {
 // standIn brings what stands for the session that 2026-07-28 does not have: what the gateway
 // remembers of a caller on a server, as policy tells callers apart. It has no name that anybody
 // could use, and opens nothing. Done lets go of it.
-func (x *exchange) standIn(ctx context.Context) *refusal.Refusal {
+func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 	key, of := x.key(x.server), reach.AppendKey(nil, x.principal, x.server)
 	of = append(reach.AppendPart(of, key.Tenant), 0)
 	of = append(reach.AppendPart(of, key.Subject), 0)
@@ -243,7 +274,8 @@ func (x *exchange) standIn(ctx context.Context) *refusal.Refusal {
 	use := func() error {
 		sess, done, err := x.deps.Sessions.Use(id, key)
 		if err == nil {
-			x.sess, x.done = sess, sync.OnceFunc(done)
+			x.done = sync.OnceFunc(done)
+			x.in(sess)
 			spans.Session(trace.SpanFromContext(ctx), x.place())
 		}
 		return err
@@ -256,7 +288,7 @@ func (x *exchange) standIn(ctx context.Context) *refusal.Refusal {
 	if x.isHub() {
 		sess.Members = &session.Members{Abilities: x.can}
 	} else {
-		sess.Upstream = x.target.Server.Later(x.opensModern(), nil)
+		sess.Upstream = x.target.Server.Later(x.opens(), nil)
 	}
 	err := x.deps.Sessions.Add(sess)
 	if err == nil {
@@ -268,9 +300,9 @@ func (x *exchange) standIn(ctx context.Context) *refusal.Refusal {
 	return nil
 }
 
-// opensModern opens what requests of 2026-07-28 go to the server through.
-func (x *exchange) opensModern() func(context.Context, *room.Holding) (*upstream.Session, error) {
-	who, open, by := principal.Of(x.principal), x.target.Server.Open, x.by()
+// opens opens what requests of 2026-07-28 go to the server through.
+func (x *v2026) opens() func(context.Context, *room.Holding) (*upstream.Session, error) {
+	who, open, by := principal.Of(x.principal), x.target.Server.Open, x.speaksFor
 	if x.bridged {
 		open = x.target.Server.Bridge
 	}
@@ -280,18 +312,15 @@ func (x *exchange) opensModern() func(context.Context, *room.Holding) (*upstream
 	}
 }
 
-// by is who asks for the client where there is no session; else nil.
-func (x *exchange) by() *upstream.Client {
-	if x.modern == nil {
-		return nil
+func (x *v2026) route(ctx context.Context) response {
+	if err := x.has.Admit(ctx); err != nil {
+		return x.refuse(ctx, notAdmitted(err))
 	}
-	out := &upstream.Client{Claims: x.can}
-	out.Name, out.Version = x.msg.Client()
-	return out
+	return x.carries(ctx)
 }
 
-// routeModern carries a message of 2026-07-28 to where its method belongs.
-func (x *exchange) routeModern(ctx context.Context) response {
+// carries carries out a request that was admitted.
+func (x *v2026) carries(ctx context.Context) response {
 	switch {
 	case x.msg.InputResponses.Present() && len(x.can) == 0:
 		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "the server may ask nothing of this client, so there is nothing to answer."})
@@ -306,9 +335,9 @@ func (x *exchange) routeModern(ctx context.Context) response {
 	}
 }
 
-// discover answers what the server speaks and has, as far as the caller may come by it. To who
-// could come by nothing it is what the gateway was told.
-func (x *exchange) discover(ctx context.Context) response {
+// discover answers what the server speaks and has, as far as the caller may use it. A caller that may use
+// nothing gets what the gateway itself has got from the server.
+func (x *v2026) discover(ctx context.Context) response {
 	out := x.newRelay()
 	defer out.asks.settle()
 	answer, refused := x.discovered(ctx, out)
@@ -334,11 +363,11 @@ func (x *exchange) discover(ctx context.Context) response {
 }
 
 // discovered brings the server's answer to server/discover.
-func (x *exchange) discovered(ctx context.Context, out *relay) (*gate.Answer, *refusal.Refusal) {
+func (x *v2026) discovered(ctx context.Context, out *relay) (*gate.Answer, *refusal.Refusal) {
 	if x.scope.Some {
-		return x.ask(ctx, upstream.Discover(x.by()), out)
+		return x.ask(ctx, upstream.Discover(x.speaksFor), out)
 	}
-	found, err := x.found().Found(ctx, discovery.Fresh)
+	found, err := x.ownList.Found(ctx, discovery.Fresh)
 	if err != nil {
 		return nil, x.unfound(ctx, err)
 	}
@@ -406,42 +435,68 @@ func statusOf(answer *gate.Answer, status int) int {
 	return http.StatusOK
 }
 
-// resultType is that of results of the gateway's own; empty where the revision has none.
-func (x *exchange) resultType() string {
-	if x.modern == nil {
-		return ""
+func (x *v2026) isOwnTask() bool {
+	switch x.msg.Method {
+	case mcp.MethodTasksGet, mcp.MethodTasksUpdate, mcp.MethodTasksCancel:
+		return strings.HasPrefix(x.msg.TaskID, taskPrefix)
+	default:
+		return false
 	}
-	return mcp.ResultComplete
 }
 
-// clientName is what the client calls itself; a claim.
-func (x *exchange) clientName() string {
-	if x.modern != nil {
-		name, _ := x.msg.Client()
-		return name
-	}
-	return x.sess.Client.Name
-}
+// enters changes nothing: what stands for a session decides nothing of a message.
+func (*v2026) enters(*session.Session) {}
 
-// found is the gateway's own view of the server, in the revisions with sessions or without.
-func (x *exchange) found() *discovery.Server {
-	if x.modern != nil && !x.bridged {
-		return x.target.under[mcp.Modern]
-	}
-	return x.target.found
-}
-
-// claimed is what the server is told of what the client can do, as a raw object. In a session that was said in
-// initialize, so it is nil where the message does not say it once more, which a server could act on.
-func (x *exchange) claimed() []byte {
-	if x.modern == nil {
-		if x.sess == nil || !x.msg.Meta.Capabilities.Present() {
-			return nil
+func (x *v2026) prepare(ctx context.Context, call *attempt.Call, under *session.Call, of tools, judged bool) *refusal.Refusal {
+	if x.msg.Method == mcp.MethodToolsCall && judged {
+		if refused := x.mirrors(ctx, of); refused != nil {
+			return refused
 		}
-		return []byte(mcp.Told(x.sess.Client.Offer.Abilities))
 	}
-	if x.toldTasks {
-		return []byte(mcp.Told(x.can, mcp.ExtensionTasks))
+	call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.leg.approval, x.resumes)
+	under.EndsWith(ctx)
+	under.Decides(x.mayAsk)
+	if x.asTask = x.mayBeTask(); x.asTask { // its client is not held
+		call.Hold = new(time.Duration)
 	}
-	return []byte(mcp.Told(x.can))
+	return nil
+}
+
+func (x *v2026) pending(ctx context.Context, result pipeline.Result) (response, bool) {
+	if state := x.nextLeg(result); state != "" {
+		body, err := result.Refusal.Leg(x.id(), state)
+		return x.own(ctx, body, err), true
+	}
+	if !x.asTask {
+		return response{}, false
+	}
+	return x.becomesTask(ctx, result.Refusal)
+}
+
+func (x *v2026) answer(ctx context.Context, result pipeline.Result) response {
+	if !x.bridged || !result.Answer.InputRequests.Present() { // otherwise that was decided before
+		if refused := x.inputs(ctx, result.Answer); refused != nil {
+			return x.refused(ctx, refused)
+		}
+	}
+	edits, filtered, refused := x.narrowed(ctx, result.Answer)
+	if refused != nil {
+		return x.refuse(ctx, refused)
+	}
+	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) || upstream.HasCode(result.Answer, mcp.CodeVersionUnsupported) {
+		x.ownList.Renew(newsAfter) // heads may have to say other arguments by now, or nothing at all
+	}
+	if edits, refused = x.bind(ctx, result.Answer, private(result.Answer, edits, filtered)); refused != nil {
+		return x.refused(ctx, refused)
+	}
+	out := x.edited(ctx, result.Answer, edits)
+	out.status = cmp.Or(out.status, statusOf(result.Answer, result.Status))
+	return out
+}
+
+func (x *v2026) ownListAnswer(found *discovery.Found) (*gate.Answer, error) {
+	if x.bridged {
+		return upstream.Complete(found.List, x.msg.Method)
+	}
+	return found.List, nil
 }

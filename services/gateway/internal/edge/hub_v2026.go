@@ -1,0 +1,120 @@
+package edge
+
+import (
+	"context"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+)
+
+// postHub takes a message of 2026-07-28 for all servers together. Its head says the names that its
+// body does, so that is looked at before the body is written again for a server. What stands for its session
+// is the caller's with this client, and has members as a session has.
+func (x *v2026) postHub(ctx context.Context) response {
+	if len(x.header[headerSession]) > 0 { // a client with a session has agreed on another revision
+		return x.refuse(ctx, x.notSpoken(mcp.Modern))
+	}
+	if refused := x.check(); refused != nil {
+		return x.refuse(ctx, refused)
+	}
+	if x.msg.Kind == gate.Notification { // a client that gives a request up closes its stream
+		if mcp.AlwaysPasses(x.msg.Method) {
+			if refused := x.admitted(ctx, x.msg.Method); refused != nil {
+				return *refused
+			}
+		}
+		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
+		return accepted()
+	}
+	x.allows(reach.Standing{}, x.abilitiesForMany())
+	if refused := x.standIn(ctx); refused != nil {
+		return x.refuse(ctx, refused)
+	}
+	x.finally.add(x.done)
+	return x.answerHub(ctx)
+}
+
+// discoverHub answers what all servers have together, as far as the caller may use it. None of them
+// hears of it.
+func (x *v2026) discoverHub(ctx context.Context) response {
+	servers, refused := x.reached(ctx)
+	if refused != nil {
+		return x.refuse(ctx, refused)
+	}
+	has, said, err := offered(servers)
+	if err != nil {
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
+	}
+	body, err := json.Marshal(struct {
+		Version string         `json:"jsonrpc"`
+		ID      jsontext.Value `json:"id"`
+		Result  any            `json:"result"`
+	}{"2.0", x.id(), struct {
+		Type         string                     `json:"resultType"`
+		TTL          int                        `json:"ttlMs"`
+		Scope        string                     `json:"cacheScope"`
+		Versions     []string                   `json:"supportedVersions"`
+		Capabilities map[string]map[string]bool `json:"capabilities"`
+		Instructions string                     `json:"instructions"`
+		Meta         map[string]serverInfo      `json:"_meta"`
+	}{mcp.ResultComplete, 0, "private", x.spoken(), has, said, map[string]serverInfo{mcp.MetaServerInfo: x.hubInfo()}}}, json.Deterministic(true))
+	return x.own(ctx, body, err)
+}
+
+func (x *v2026) answersItself() func(context.Context) response {
+	switch x.msg.Method {
+	case mcp.MethodDiscover:
+		return x.discoverHub
+	case mcp.MethodListen:
+		return x.subscribeHub
+	default:
+		return nil
+	}
+}
+
+func (*v2026) viewOf(of Target) *discovery.Server {
+	if speaks, _ := of.knownModern(); speaks {
+		return of.under[mcp.Modern]
+	}
+	return of.found
+}
+
+func (*v2026) forMember(y *exchange) protocol { return &v2026{exchange: y} }
+
+// meet finds out how the message goes to its server, which is asked for that if it is not known. There are no tasks
+// among those of many servers: nothing in a request for one names its server.
+func (x *v2026) meet(ctx context.Context, said reach.Standing) (string, *refusal.Refusal) {
+	speaks, known := x.target.knownModern()
+	if !known {
+		if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.principal, Server: x.server, Method: methodProbe, Bytes: len(x.msg.Raw)}); refused != nil {
+			return "", refused
+		}
+		var err error
+		if speaks, err = x.target.asksModern(ctx); err != nil {
+			return "", x.unfound(ctx, err)
+		}
+	}
+	x.sentTo(speaks)
+	x.allows(said, x.tellable(x.hub.Members.Abilities, said))
+	if x.bridged { // a server that is of another family by now, or may ask something else, has another member
+		return x.server + inSession + mcp.Told(x.can), nil
+	}
+	return x.server, nil
+}
+
+func (x *v2026) openMember(sess *session.Session, _ reach.Standing) {
+	sess.Upstream = x.target.Server.Later(x.opens(), x.hub.Members.Opened.Tell)
+}
+
+// inSession stands, in the name of a member by which requests of 2026-07-28 go to a server that has sessions,
+// between the server's and the client's capabilities as the server knows them.
+const inSession = "|"

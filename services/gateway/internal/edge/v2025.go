@@ -1,0 +1,163 @@
+package edge
+
+import (
+	"cmp"
+	"context"
+
+	"go.opentelemetry.io/otel/trace"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+	"github.com/sluice-mesh/sluice/services/internal/principal"
+)
+
+// v2025 is a message of the revisions with sessions: 2024-11-05 to 2025-11-25.
+type v2025 struct{ *exchange }
+
+// post takes a message: one that opens a session, or one in a session.
+func (x v2025) post(ctx context.Context) response {
+	x.declared, x.asksOnStreams = x.msg.Capabilities.Of(x.msg.Raw), true
+	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
+		if refused := x.admitted(ctx, mcp.MethodInitialize); refused != nil {
+			return *refused
+		}
+		if x.isHub() {
+			return x.openHub(ctx)
+		}
+		return x.open(ctx)
+	}
+	if refused := x.findSession(); refused != nil {
+		return x.refuse(ctx, refused)
+	}
+	if x.isHub() {
+		return x.routeHub(ctx)
+	}
+	return x.route(ctx)
+}
+
+// findSession finds the session that the request names. A handle is not a
+// credential: it counts together with the principal and the server alone.
+func (x v2025) findSession() *refusal.Refusal {
+	id, ok := single(x.header, headerSession)
+	if !ok {
+		return refusal.ProtocolError(commonv1.Code_CODE_SESSION_REQUIRED, "")
+	}
+	sess, done, err := x.deps.Sessions.Use(id, x.key(x.server))
+	if err != nil {
+		return unknownSession()
+	}
+	x.finally.add(done)
+	x.in(sess)
+	spans.Session(trace.SpanFromContext(x.client), x.place())
+	return nil
+}
+
+func (x v2025) enters(sess *session.Session) {
+	x.version, x.session, x.clientName, x.offer, x.asksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
+	x.offer.Joint = x.hub != nil
+	if !x.isHub() {
+		x.ownList, x.crosses = x.target.found, x.target.sessionless()
+	}
+	if x.msg.Meta.Capabilities.Present() { // which was said in initialize, so a server could act on what is said once more
+		x.told = []byte(mcp.Told(sess.Client.Offer.Abilities))
+	}
+	// Clients of older revisions take the event by which a stream begins that they may continue for a broken one.
+	if x.msg.Kind != gate.Invalid && !x.unattended && sess.Version == mcp.Supported()[0] {
+		x.resumable = cmp.Or(x.hub, sess)
+	}
+}
+
+func (x v2025) route(ctx context.Context) response {
+	if x.passes() {
+		if refused := x.admitted(ctx, cmp.Or(x.msg.Method, methodAnswer)); refused != nil {
+			return *refused
+		}
+	}
+	if x.msg.Kind == gate.Request && x.msg.Method != mcp.MethodPing {
+		if err := x.has.Admit(ctx); err != nil {
+			return x.refuse(ctx, notAdmitted(err))
+		}
+	}
+	switch {
+	case x.msg.Kind == gate.Response:
+		return x.answered(ctx)
+	case x.msg.Kind == gate.Notification:
+		x.noted(ctx)
+		return accepted() // what was refused is on record alone: a notification has no answer
+	case x.msg.InputResponses.Present():
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "what servers ask in a session is answered by itself."})
+	case x.msg.Method == mcp.MethodPing:
+		return x.pong(ctx)
+	default:
+		return x.carry(ctx)
+	}
+}
+
+func (v2025) isOwnTask() bool { return false }
+
+func (x v2025) prepare(_ context.Context, call *attempt.Call, _ *session.Call, _ tools, _ bool) *refusal.Refusal {
+	if x.msg.Method == mcp.MethodToolsCall && x.target.sessionless() {
+		call.Mirrored = mirror.Say(x.msg.Arguments.Of(x.msg.Raw), x.target.found.Mirrors(x.msg.Name))
+	}
+	return nil
+}
+
+func (v2025) pending(context.Context, pipeline.Result) (response, bool) { return response{}, false }
+
+func (x v2025) answer(ctx context.Context, result pipeline.Result) response {
+	if refused := x.inputs(ctx, result.Answer); refused != nil {
+		return x.refused(ctx, refused)
+	}
+	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.target.sessionless() {
+		x.target.found.Renew(newsAfter) // heads may have to say other arguments by now
+	}
+	edits, _, refused := x.narrowed(ctx, result.Answer)
+	if refused != nil {
+		return x.refuse(ctx, refused)
+	}
+	return x.edited(ctx, result.Answer, edits)
+}
+
+func (v2025) ownListAnswer(found *discovery.Found) (*gate.Answer, error) { return found.List, nil }
+
+func (x v2025) answersItself() func(context.Context) response {
+	if x.msg.Method == mcp.MethodPing {
+		return x.pong
+	}
+	return nil
+}
+
+func (v2025) viewOf(of Target) *discovery.Server { return of.found }
+
+func (v2025) forMember(y *exchange) protocol { return v2025{y} }
+
+func (v2025) restore(context.Context) *refusal.Refusal { return nil }
+
+func (x v2025) meet(context.Context, reach.Standing) (string, *refusal.Refusal) { return x.server, nil }
+
+func (x v2025) openMember(sess *session.Session, said reach.Standing) {
+	hub, target, who := x.hub, x.target, principal.Of(x.principal)
+	claims := x.tellable(hub.Members.Abilities, said)
+	if said.Some {
+		sess.Client.Offer = question.Offer{Abilities: claims, Revision: hub.Version, Joint: true}
+	}
+	sess.Upstream = target.Server.Later(func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
+		up, opened, err := target.open(ctx, who, upstream.Initialize(hub.Version, hub.Client.Name, hub.Client.Version, claims...), has)
+		if err != nil {
+			return nil, err
+		}
+		return up, begin(ctx, up, opened.Message, mcp.IsSupported)
+	}, hub.Members.Opened.Tell)
+}
