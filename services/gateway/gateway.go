@@ -36,6 +36,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
@@ -268,7 +269,7 @@ func (s *Service) newEdge() (err error) {
 		targets[name] = edge.Target{Server: up, Timeout: server.Timeout, MaxTimeout: server.MaxTimeout, Identity: server.identity()}
 	}
 	s.edge, err = edge.New(
-		edge.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
+		edge.Config{HTTP: httpserver.Config{Hosts: s.cfg.Hosts, Origins: s.cfg.Origins, Proxies: s.cfg.Proxies}, TrustParent: s.cfg.TrustParent, Version: s.cfg.Version},
 		edge.Deps{
 			Tokens: s.deps.Tokens, Policy: s.deps.Policy, Revision: s.kept.Leased, Pipeline: s.pipeline, Sessions: s.sessions, Servers: targets, Catalogue: reporter, Room: s.answers, Secret: []byte(s.journal.HMAC([]byte(tasksOfEdge))),
 			Admission: s.journal.Admission, Ready: s.NotReady, Degraded: s.Degraded, Tracer: s.deps.Tracer, Meters: s.meters, Propagator: s.deps.Propagator, Log: s.deps.Log,

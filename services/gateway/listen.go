@@ -30,7 +30,7 @@ func (s *Service) listen(ctx context.Context) (err error) {
 
 // front is the listener that requests come through: the door, and TLS behind it.
 func (s *Service) front() (net.Listener, error) {
-	door, err := s.edge.Door(s.lis)
+	door, err := s.edge.Listen(s.lis)
 	if err != nil || s.cert == nil {
 		return door, err
 	}

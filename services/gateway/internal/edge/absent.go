@@ -6,6 +6,7 @@ import (
 	"regexp"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
@@ -15,11 +16,11 @@ var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
 // isAbsent reports whether a caller is to be answered that a server does not exist: because none of this name is
 // configured, or because policy hides it from the caller. Both take the same steps, so that no time tells them apart.
-func (e *Edge) isAbsent(ctx context.Context, c caller, server string) bool {
+func (e *Edge) isAbsent(ctx context.Context, c httpserver.Caller, server string) bool {
 	if !serverName.MatchString(server) {
 		return true
 	}
-	hidden := e.reach.Hides(ctx, c.principal, server, c.stale)
+	hidden := e.reach.Hides(ctx, c.Principal, server, c.Stale)
 	_, configured := e.targets[server]
 	return hidden || !configured
 }

@@ -130,7 +130,7 @@ func (a *ask) run() {
 	}
 	a.token = m.Meta.ProgressToken.Of(m.Raw)
 	result := x.deps.Pipeline.Do(ctx, attempt.Call{
-		Principal: x.acting(), Stale: x.stale || x.revoked(), Revoked: x.revoked,
+		Principal: x.acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
 		Server: x.server, Message: m, Received: a.received, Timeout: askTimeout, FromServer: true,
 		Transport: "http", Version: x.sess.Version, Client: x.sess.Client.Name,
 		Upstream: a, Room: a.has, Identity: x.target.Identity,
@@ -314,7 +314,7 @@ func (x *exchange) answered(ctx context.Context) response {
 			return x.refuse(ctx, large)
 		}
 	}
-	if !x.stale {
+	if !x.Stale {
 		x.sess.Asked.Answer(ctx, x.msg)
 	}
 	return accepted()

@@ -34,7 +34,7 @@ func (x *exchange) known(ctx context.Context, answer *gate.Answer, age time.Dura
 	if found := x.target.found.Last(); found != nil && x.crosses {
 		version = found.Version // in which it lists, whatever its client speaks
 	}
-	return x.deps.Catalogue.Of(ctx, catalogue.List{Server: x.server, Version: version, To: x.principal}, answer, age)
+	return x.deps.Catalogue.Of(ctx, catalogue.List{Server: x.server, Version: version, To: x.Principal}, answer, age)
 }
 
 // discovered is what the gateway has listed itself; nil where it could not. It waits for

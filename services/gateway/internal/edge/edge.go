@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -20,6 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -42,14 +42,9 @@ const modernTimeout = 10 * time.Second
 // peerTimeout bounds a question to another service.
 const peerTimeout = 2 * time.Second
 
-// Config says whom the edge lets in, and as what it greets.
+// Config says which requests the edge accepts, and as what it greets.
 type Config struct {
-	// Hosts are accepted beside loopback names, without ports, in lower case.
-	Hosts []string
-	// Origins are accepted beside those on loopback.
-	Origins []string
-	// Proxies are trusted: what they say of where a request comes from is believed.
-	Proxies []netip.Prefix
+	HTTP httpserver.Config
 	// Version is that of this build, as clients read it.
 	Version string
 	// TrustParent continues a client's trace instead of linking to it.
@@ -92,7 +87,7 @@ type Deps struct {
 	Room *room.Room
 	// Secret is this gateway's own, the same after a restart.
 	Secret []byte
-	// Admission counts a request that was refused before anybody was identified.
+	// Admission counts a request that was refused before its caller was identified.
 	Admission func(code, peer string)
 	// Ready returns why the gateway is not ready; empty where it is. Degraded returns
 	// what is away though it may be.
@@ -108,6 +103,7 @@ type Deps struct {
 type Edge struct {
 	cfg      Config
 	deps     Deps
+	front    *httpserver.Server
 	targets  map[string]Target
 	reach    *reach.Reach
 	limits   gate.Limits
@@ -146,6 +142,12 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	e := &Edge{
 		cfg: cfg, deps: deps, targets: make(map[string]Target, len(deps.Servers)),
 		limits: gate.DefaultLimits(), inFlight: load, views: newViews(), insiders: newInsiders(), standIns: newStandIns(),
+	}
+	e.front, err = httpserver.New(cfg.HTTP, httpserver.Deps{
+		Tokens: deps.Tokens, Admission: deps.Admission, Panicked: e.panicked, Meters: deps.Meters, Log: deps.Log,
+	})
+	if err != nil {
+		return nil, err
 	}
 	for name, target := range deps.Servers {
 		view := discovery.Config{Name: name, Timeout: target.Timeout}
@@ -202,7 +204,7 @@ func (e *Edge) Handler() http.Handler {
 		})
 	}
 	mux.HandleFunc("/", notFound)
-	return e.sameSite(e.shared(mux))
+	return e.front.Guard(mux)
 }
 
 // notFound names the paths that there are to a client that uses another. It names no server: anyone may ask.
@@ -237,9 +239,9 @@ func (*Edge) notAllowed(w http.ResponseWriter, r *http.Request) {
 }
 
 // end ends a session at its client's wish.
-func (e *Edge) end(w http.ResponseWriter, r *http.Request, c caller) {
+func (e *Edge) end(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	id, ok := single(r.Header, headerSession)
-	if !ok || e.deps.Sessions.End(id, c.key(r.PathValue("server"))) != nil {
+	if !ok || e.deps.Sessions.End(id, keyOf(c, r.PathValue("server"))) != nil {
 		e.refuseHTTP(w, r, c, unknownSession())
 		return
 	}

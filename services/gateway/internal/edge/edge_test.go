@@ -118,7 +118,7 @@ func TestWhoIsNobodyIsCounted(t *testing.T) {
 			}
 			wrong := tt.name == "a wrong token" // of all these a token that is not known
 			if challenge := got.header.Get("WWW-Authenticate"); strings.Contains(challenge, `error="invalid_token"`) != wrong ||
-				tt.status == 401 && strings.Contains(got.body, "is none of this mesh's") != wrong || tt.status == 401 && strings.Contains(got.body, "has no bearer token") == wrong {
+				tt.status == 401 && strings.Contains(got.body, "does not know this bearer token") != wrong || tt.status == 401 && strings.Contains(got.body, "has no bearer token") == wrong {
 				t.Errorf("%s is told %q: %s", tt.name, challenge, got.body)
 			}
 			want = append(want, tt.code+" from pipe")

@@ -95,7 +95,7 @@ func (x *exchange) toMember(ctx context.Context) response {
 // calls what it names.
 func (x *exchange) aim(ctx context.Context) (server string, edits []gate.Edit, why *refusal.Refusal) {
 	server, edits, err := joint.Aim(x.msg.Method, x.msg.Raw)
-	if err == nil && x.isAbsent(ctx, x.caller, server) {
+	if err == nil && x.isAbsent(ctx, x.Caller, server) {
 		err = fmt.Errorf("there is no server %q here", spans.Clip(server))
 	}
 	if err != nil {
@@ -130,7 +130,7 @@ func unaimed(method string, err error) *refusal.Refusal {
 // at is the message at hand at one of the servers.
 func (x *exchange) at(server string) *exchange {
 	y := &exchange{
-		Edge: x.Edge, caller: x.caller, header: x.header, client: x.client, stream: x.stream, server: server, target: x.targets[server],
+		Edge: x.Edge, Caller: x.Caller, header: x.header, client: x.client, stream: x.stream, server: server, target: x.targets[server],
 		msg: x.msg, received: x.received, sess: x.sess, has: x.has, finally: x.finally, hub: x.sess, terms: x.terms,
 	}
 	y.protocol = x.protocol.forMember(y)

@@ -93,7 +93,7 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 			continue
 		}
 		if fieldOf(x.msg.Method) == "" { // else it is asked, and that is counted
-			if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.principal, Server: server, Method: x.msg.Method}); refused != nil {
+			if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: server, Method: x.msg.Method}); refused != nil {
 				return nil, refused
 			}
 		}

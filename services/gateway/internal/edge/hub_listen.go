@@ -85,7 +85,7 @@ func toolsListed(before, now string) string {
 
 // hasOpened reports whether a member's server knows of it, and so may say something.
 func (x *exchange) hasOpened(server, id string) bool {
-	sess, done, err := x.deps.Sessions.Use(id, x.key(server))
+	sess, done, err := x.deps.Sessions.Use(id, keyOf(x.Caller, server))
 	if err != nil {
 		return false
 	}
@@ -146,7 +146,7 @@ func (x *exchange) guarded(all *sync.WaitGroup, do func()) {
 // hearMember passes on what one server says, on the stream of all. A stream of the server's that has
 // ended is opened again.
 func (x *exchange) hearMember(ctx context.Context, end context.CancelFunc, id string) {
-	sess, ctx, done, err := x.deps.Sessions.Listen(ctx, id, x.key(x.server), true)
+	sess, ctx, done, err := x.deps.Sessions.Listen(ctx, id, keyOf(x.Caller, x.server), true)
 	if err != nil {
 		return // it has just been closed
 	}
@@ -171,7 +171,7 @@ func (x *exchange) hearOnce(ctx context.Context, out *relay, passed func(), end 
 	if !x.mayHear(ctx) {
 		return errStale
 	}
-	if x.has, err = x.inFlight.Enter(x.principal, x.server); err != nil {
+	if x.has, err = x.inFlight.Enter(x.Principal, x.server); err != nil {
 		return err
 	}
 	defer x.has.Leave()

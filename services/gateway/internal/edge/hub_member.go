@@ -15,7 +15,7 @@ import (
 // left is called.
 func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Refusal) {
 	x.target.used.Store(time.Now().UnixNano())
-	has, err := x.inFlight.Enter(x.principal, x.server)
+	has, err := x.inFlight.Enter(x.Principal, x.server)
 	if err != nil {
 		full := tooMuchInFlight(err)
 		full.IsProtocolError = false // the request itself was accepted
@@ -33,7 +33,7 @@ func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Ref
 // member puts the message at hand into the session with its server that the one with many has. Where
 // there is none yet one is made, of which the server hears with the first request.
 func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Refusal) {
-	key := x.key(x.server)
+	key := keyOf(x.Caller, x.server)
 	use := func(id string) error {
 		sess, used, err := x.deps.Sessions.Use(id, key)
 		if err == nil {
@@ -83,7 +83,7 @@ func (x *exchange) existing() (done func(), ok bool) {
 	if !known {
 		return nil, false
 	}
-	sess, done, err := x.deps.Sessions.Use(id, x.key(x.server))
+	sess, done, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.server))
 	if err != nil {
 		return nil, false // it has ended
 	}

@@ -71,7 +71,7 @@ func (x *exchange) openHub(ctx context.Context) response {
 func (x *exchange) newHub(version string) *session.Session {
 	id, digest := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: digest, Key: x.key(x.server), Accounts: x.has.Of.Accounts, Agent: x.principal.GetAgent(), Version: version, Opened: time.Now(),
+		ID: id, Digest: digest, Key: keyOf(x.Caller, x.server), Accounts: x.has.Of.Accounts, Agent: x.Principal.GetAgent(), Version: version, Opened: time.Now(),
 		Client: session.Client{Elicits: elicits(x.msg, version)}, Members: &session.Members{Abilities: x.abilitiesForMany()},
 	}
 	sess.Client.Name, sess.Client.Version = x.msg.Client()

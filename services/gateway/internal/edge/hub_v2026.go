@@ -95,7 +95,7 @@ func (*v2026) forMember(y *exchange) protocol { return &v2026{exchange: y} }
 func (x *v2026) meet(ctx context.Context, said reach.Standing) (string, *refusal.Refusal) {
 	speaks, known := x.target.knownModern()
 	if !known {
-		if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.principal, Server: x.server, Method: methodProbe, Bytes: len(x.msg.Raw)}); refused != nil {
+		if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.server, Method: methodProbe, Bytes: len(x.msg.Raw)}); refused != nil {
 			return "", refused
 		}
 		var err error

@@ -177,7 +177,7 @@ func (x *exchange) judged(ctx context.Context, m *gate.Message, fromServer bool)
 	has := x.has.Answer.Beside()
 	defer has.Close()
 	return x.deps.Pipeline.Do(ctx, attempt.Call{
-		Principal: x.acting(), Stale: x.stale || x.revoked(), Revoked: x.revoked,
+		Principal: x.acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked,
 		Server: x.server, Message: m, Received: time.Now(), Timeout: x.target.Timeout, FromServer: fromServer,
 		Transport: x.target.Server.Transport(), Version: x.sess.Version, Client: x.clientName,
 		Upstream: within{}, Room: has, Identity: x.target.Identity,

@@ -11,6 +11,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -69,7 +70,7 @@ type Done struct {
 // share of what may be in flight to the answer, in a session of the principal's own with
 // the server. Errors: [ErrServer], [ErrStopping], [ErrSession].
 func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
-	c := caller{principal: errand.Principal, revoked: func() bool { return false }}
+	c := httpserver.Caller{Principal: errand.Principal, Revoked: func() bool { return false }}
 	if e.isAbsent(ctx, c, errand.Server) {
 		return Done{}, ErrServer
 	}
@@ -78,10 +79,10 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 	}
 	defer e.visits.leave()
 	ask := func(handle, message string) insideAnswer {
-		x := &exchange{Edge: e, caller: c, header: insideHeader(handle), client: ctx, stream: &callback{event: errand.Event}, server: errand.Server, hold: errand.Hold}
+		x := &exchange{Edge: e, Caller: c, header: insideHeader(handle), client: ctx, stream: &callback{event: errand.Event}, server: errand.Server, hold: errand.Hold}
 		return x.inside([]byte(message))
 	}
-	key := c.key(errand.Server)
+	key := keyOf(c, errand.Server)
 	lost := ""
 	for range 2 {
 		handle, known := e.insiders.Get(key)

@@ -28,6 +28,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue/cataloguetest"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/edge"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/kept"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -190,7 +191,7 @@ func (w *world) build() {
 			targets[name] = edge.Target{Server: up, Timeout: time.Minute}
 		}
 	}
-	e, err := edge.New(edge.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}, edge.Deps{
+	e, err := edge.New(edge.Config{HTTP: httpserver.Config{Hosts: []string{"mcp.example"}, Origins: []string{"https://app.example"}}}, edge.Deps{
 		Tokens: w.tokens, Policy: w, Revision: func() string { return w.revision }, Pipeline: pipe, Sessions: w.sessions, Catalogue: reporter, Room: answers, Secret: []byte("s"),
 		Servers:   targets,
 		Admission: w.admit, Ready: func() []string { return w.notReady }, Degraded: func() []string { return w.degraded },

@@ -9,6 +9,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -28,7 +29,7 @@ const (
 // listen opens a session's stream, on which the server says what belongs to no request (MCP
 // 2025-11-25, Transports, Listening for Messages from the Server). A session has one: a client
 // that has lost it opens another, and may continue behind the last event that it got.
-func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
+func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := newSSE(w, r.Header)
 	x := e.exchange(r, c, to)
 	x.msg, x.received, x.protocol = new(gate.Message), time.Now(), v2025{x}
@@ -44,7 +45,7 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c caller) {
 // listens passes on what comes on the stream until it ends. An error means that there is no stream.
 func (x *exchange) listens(method string) (response, error) {
 	ctx := x.client
-	if !x.isHub() && x.isAbsent(ctx, x.caller, x.server) {
+	if !x.isHub() && x.isAbsent(ctx, x.Caller, x.server) {
 		return x.refuse(ctx, unknownServer(x.server)), nil
 	}
 	x.target = x.targets[x.server]
@@ -53,18 +54,18 @@ func (x *exchange) listens(method string) (response, error) {
 		return response{}, errNoStream
 	}
 	var err error
-	if x.has, err = x.inFlight.Enter(x.principal, x.server); err != nil {
+	if x.has, err = x.inFlight.Enter(x.Principal, x.server); err != nil {
 		return x.refuse(ctx, tooMuchInFlight(err)), nil
 	}
 	x.finally.add(x.has.Leave)
-	sess, used, err := x.deps.Sessions.Use(id, x.key(x.server))
+	sess, used, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.server))
 	if err != nil {
 		return x.refuse(ctx, unknownSession()), nil
 	}
 	used = sync.OnceFunc(used)
 	x.finally.add(used)
 	x.in(sess)
-	if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.principal, Server: x.server, Method: methodListen}); refused != nil {
+	if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.server, Method: methodListen}); refused != nil {
 		refused.IsProtocolError = true
 		return x.refuse(ctx, refused), nil
 	}
@@ -83,7 +84,7 @@ func (x *exchange) listens(method string) (response, error) {
 			return response{}, errNoStream
 		}
 	}
-	_, ctx, done, err := x.deps.Sessions.Listen(ctx, id, x.key(x.server), false)
+	_, ctx, done, err := x.deps.Sessions.Listen(ctx, id, keyOf(x.Caller, x.server), false)
 	if err != nil { // it has just been closed
 		return x.refuse(x.client, unknownSession()), nil
 	}
@@ -99,14 +100,14 @@ func (x *exchange) listens(method string) (response, error) {
 // resumeAnswer continues the stream of an answer behind the event with this id, until the answer. What
 // was judged and said once is said again to the same session.
 func (x *exchange) resumeAnswer(after string, used func()) response {
-	if x.stale {
+	if x.Stale {
 		return x.refuse(x.client, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
 	}
-	stream, next, ok := x.sess.Answers.After(after, string(reach.AppendCaller(nil, x.principal, "")))
+	stream, next, ok := x.sess.Answers.After(after, string(reach.AppendCaller(nil, x.Principal, "")))
 	if !ok {
 		return x.refuse(x.client, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's that is remembered."))
 	}
-	_, ctx, done, err := x.deps.Sessions.Listen(x.client, x.sess.ID, x.key(x.server), true)
+	_, ctx, done, err := x.deps.Sessions.Listen(x.client, x.sess.ID, keyOf(x.Caller, x.server), true)
 	if err != nil { // it has just been closed, or has too many streams
 		return x.refuse(x.client, unknownSession())
 	}
@@ -162,5 +163,5 @@ func (x *exchange) hear(ctx context.Context, after string) (response, error) {
 // mayHear reports whether what the server says now is for the caller.
 func (x *exchange) mayHear(ctx context.Context) bool {
 	said, err := x.standing(ctx)
-	return err == nil && said.Some && !x.revoked()
+	return err == nil && said.Some && !x.Revoked()
 }

@@ -112,7 +112,7 @@ func (t tools) Listed(ctx context.Context) (attempt.Listing, error) {
 
 // view is what the caller sees of the gateway's own list.
 func (x *exchange) view(ctx context.Context, found *discovery.Found, said reach.Standing) (*view, error) {
-	key := string(reach.AppendKey(nil, x.principal, x.server))
+	key := string(reach.AppendKey(nil, x.Principal, x.server))
 	if known := x.views.of(key, found, said.Revision); known != nil {
 		return known, nil
 	}

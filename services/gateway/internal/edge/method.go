@@ -51,8 +51,8 @@ func (x *exchange) callOf(ctx context.Context, under *session.Call, out *relay) 
 	tools, err := x.tools(ctx)
 	call = attempt.Call{
 		Principal:  x.acting(),
-		Stale:      x.stale || err != nil,
-		Revoked:    x.revoked,
+		Stale:      x.Stale || err != nil,
+		Revoked:    x.Revoked,
 		Server:     x.server,
 		Message:    x.msg,
 		Received:   x.received,
@@ -95,10 +95,10 @@ func (x *exchange) answerOf(ctx context.Context, result pipeline.Result) respons
 // standing is what the caller could come by on the server; an error where policy
 // can't be asked. Whatever passes without a rule depends on it.
 func (x *exchange) standing(ctx context.Context) (reach.Standing, error) {
-	if x.stale {
+	if x.Stale {
 		return reach.Standing{}, errStale
 	}
-	said, err := x.reach.Of(ctx, x.principal, x.server)
+	said, err := x.reach.Of(ctx, x.Principal, x.server)
 	if err != nil {
 		x.deps.Log.WarnContext(ctx, "policy did not say whether anything is in a caller's reach", "server", x.server, "error", err)
 	}
@@ -191,7 +191,7 @@ func (x *exchange) noted(ctx context.Context) {
 	if x.msg.Method == mcp.MethodCancelled { // a call that waits for a person is not to run by itself
 		sent = x.sess.Calls.GiveUp(gate.IDKey(x.msg.RequestID.Of(x.msg.Raw)))
 	}
-	if mcp.IsOwnNotification(x.msg.Method) && x.target.Server != nil && x.reach.May(ctx, x.principal, x.server, x.msg.Method) {
+	if mcp.IsOwnNotification(x.msg.Method) && x.target.Server != nil && x.reach.May(ctx, x.Principal, x.server, x.msg.Method) {
 		x.carriesTo(ctx)
 		return
 	}

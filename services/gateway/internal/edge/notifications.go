@@ -15,7 +15,7 @@ import (
 // rule lets none pass. One that no rule could let pass is not asked about: servers may say many.
 func (x *exchange) carriesFrom(m *gate.Answer) bool {
 	ctx := x.client
-	if m.Kind != gate.Notification || !mcp.IsOwnNotification(m.Method) || x.sess == nil || !x.reach.May(ctx, x.principal, x.server, m.Method) {
+	if m.Kind != gate.Notification || !mcp.IsOwnNotification(m.Method) || x.sess == nil || !x.reach.May(ctx, x.Principal, x.server, m.Method) {
 		return false
 	}
 	read, err := gate.Parse(m.Raw, x.limits)
@@ -41,7 +41,7 @@ func (x *exchange) carriesTo(ctx context.Context) {
 	has := x.has.Answer.Beside()
 	defer has.Close()
 	x.deps.Pipeline.Do(ctx, attempt.Call{
-		Principal: x.acting(), Stale: x.stale || x.revoked(), Revoked: x.revoked, Server: x.server, Message: x.msg, Received: time.Now(), Timeout: notifyTimeout,
+		Principal: x.acting(), Stale: x.Stale || x.Revoked(), Revoked: x.Revoked, Server: x.server, Message: x.msg, Received: time.Now(), Timeout: notifyTimeout,
 		Transport: x.target.Server.Transport(), Version: x.sess.Version, Client: x.clientName, Upstream: notifier{x.sess.Upstream}, Room: has, Identity: x.target.Identity,
 	})
 }

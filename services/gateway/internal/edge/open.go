@@ -83,7 +83,7 @@ func (x *exchange) open(ctx context.Context) response {
 func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Session, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
 	defer cancel()
-	who := principal.Of(x.principal)
+	who := principal.Of(x.Principal)
 	client, clientVersion := x.msg.Client()
 	if said.Some {
 		return x.target.open(ctx, who, upstream.Initialize(x.msg.Version, client, clientVersion, x.claims(said)...), &x.has.Answer)
@@ -208,7 +208,7 @@ func (x *exchange) newSession(up *upstream.Session, version string, said reach.S
 	client.Name, client.Version = x.msg.Client()
 	id, digest := session.NewID()
 	sess := &session.Session{
-		ID: id, Digest: digest, Key: x.key(x.server), Accounts: x.has.Of.Accounts, Agent: x.principal.GetAgent(),
+		ID: id, Digest: digest, Key: keyOf(x.Caller, x.server), Accounts: x.has.Of.Accounts, Agent: x.Principal.GetAgent(),
 		Version: version, Client: client, Upstream: up, Opened: time.Now(),
 	}
 	return sess, x.deps.Sessions.Add(sess)

@@ -24,7 +24,7 @@ func (x *exchange) passes() bool {
 // admitted counts a message that needs no rule, under a method of a closed list. It returns nil, or the response to a
 // message whose sender has sent too many.
 func (x *exchange) admitted(ctx context.Context, method string) *response {
-	refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.principal, Server: x.server, Method: method, Bytes: len(x.msg.Raw)})
+	refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.server, Method: method, Bytes: len(x.msg.Raw)})
 	switch {
 	case refused == nil:
 		return nil
@@ -39,7 +39,7 @@ func (x *exchange) admitted(ctx context.Context, method string) *response {
 // pong answers a ping. Whether the server is there is none of it: a client learns that
 // from its calls.
 func (x *exchange) pong(ctx context.Context) response {
-	if x.stale {
+	if x.Stale {
 		return x.refuse(ctx, policyAway())
 	}
 	return x.own(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, x.id()), nil)

@@ -15,6 +15,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -33,7 +34,7 @@ const (
 // exchange is one message of an identified caller, while it is handled.
 type exchange struct {
 	*Edge
-	caller
+	httpserver.Caller
 
 	// header is what the head of the message says, and client ends when the caller has gone.
 	header http.Header
@@ -80,7 +81,7 @@ func (f *finally) run() {
 }
 
 // post takes one message over HTTP.
-func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
+func (e *Edge) post(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := newSSE(w, r.Header)
 	x := e.exchange(r, c, to)
 	defer x.finally.run()
@@ -88,12 +89,12 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c caller) {
 }
 
 // exchange returns the exchange of a request over HTTP.
-func (e *Edge) exchange(r *http.Request, c caller, to stream) *exchange {
-	return &exchange{Edge: e, caller: c, header: r.Header, client: r.Context(), stream: to, server: r.PathValue("server"), finally: new(finally)}
+func (e *Edge) exchange(r *http.Request, c httpserver.Caller, to stream) *exchange {
+	return &exchange{Edge: e, Caller: c, header: r.Header, client: r.Context(), stream: to, server: r.PathValue("server"), finally: new(finally)}
 }
 
 // refuseHTTP refuses a request of an identified caller that brings no message, on record.
-func (e *Edge) refuseHTTP(w http.ResponseWriter, r *http.Request, c caller, refused *refusal.Refusal) {
+func (e *Edge) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver.Caller, refused *refusal.Refusal) {
 	to := newSSE(w, nil)
 	to.answer(e.exchange(r, c, to).refuse(r.Context(), refused))
 }
@@ -103,7 +104,7 @@ func (x *exchange) handle(body io.Reader, size int64) (resp response) {
 	ctx := x.client
 	x.protocol = v2025{x}
 	var err error
-	if x.has, err = x.inFlight.Enter(x.principal, x.server); err != nil {
+	if x.has, err = x.inFlight.Enter(x.Principal, x.server); err != nil {
 		return x.refuse(ctx, tooMuchInFlight(err))
 	}
 	x.finally.add(x.has.Leave)
@@ -130,7 +131,7 @@ func (x *exchange) handle(body io.Reader, size int64) (resp response) {
 // read reads the body and parses it.
 func (x *exchange) read(from io.Reader, size int64) *refusal.Refusal {
 	if !x.isHub() {
-		if x.isAbsent(x.client, x.caller, x.server) {
+		if x.isAbsent(x.client, x.Caller, x.server) {
 			return unknownServer(x.server)
 		}
 		x.target = x.targets[x.server]
@@ -252,7 +253,7 @@ func (x *exchange) id() []byte { return x.msg.ID.Of(x.msg.Raw) }
 
 // acting is the principal in this session and run.
 func (x *exchange) acting() *identityv1.Principal {
-	p := proto.CloneOf(x.principal)
+	p := proto.CloneOf(x.Principal)
 	p.Session, p.Run = x.place().Session, x.msg.Meta.Run
 	return p
 }

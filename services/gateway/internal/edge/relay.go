@@ -146,7 +146,7 @@ func (o *relay) keepAlive(ctx context.Context, end context.CancelFunc) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if o.x.revoked() || o.comment() != nil {
+			if o.x.Revoked() || o.comment() != nil {
 				end()
 				return
 			}
@@ -167,5 +167,5 @@ func (x *exchange) beginAnswer() *session.Answering {
 	if x.resumable == nil {
 		return nil
 	}
-	return x.resumable.Answers.Begin(x.server, string(reach.AppendCaller(nil, x.principal, "")), x.remembered.Open(&x.has.Of))
+	return x.resumable.Answers.Begin(x.server, string(reach.AppendCaller(nil, x.Principal, "")), x.remembered.Open(&x.has.Of))
 }

@@ -44,7 +44,7 @@ func accepted() response { return response{status: http.StatusAccepted} }
 
 // refuse records a refusal of the message, and returns it as the response.
 func (x *exchange) refuse(ctx context.Context, refused *refusal.Refusal) response {
-	record := attempt.Unjudged{Principal: x.principal, Server: spans.Clip(x.server), Code: refused.Code, Message: refused.Message, Bytes: x.size}
+	record := attempt.Unjudged{Principal: x.Principal, Server: spans.Clip(x.server), Code: refused.Code, Message: refused.Message, Bytes: x.size}
 	if x.msg != nil && x.msg.Kind != gate.Invalid {
 		record.Principal, record.Method, record.Name, record.Bytes = x.acting(), x.msg.Method, gate.Recorded(x.msg), len(x.msg.Raw)
 	}

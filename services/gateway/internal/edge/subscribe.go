@@ -84,7 +84,7 @@ func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string)
 			continue // there is no such resource
 		}
 		m, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":`+string(x.id())+`,"method":"`+mcp.MethodSubscribe+`","params":`+string(params)+`}`), x.limits)
-		counted := pipeline.Passing{Principal: x.principal, Server: x.server, Method: mcp.MethodListen, Bytes: len(uri)}
+		counted := pipeline.Passing{Principal: x.Principal, Server: x.server, Method: mcp.MethodListen, Bytes: len(uri)}
 		if x.deps.Pipeline.Pass(counted) != nil {
 			return out
 		}

@@ -12,6 +12,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -63,7 +64,7 @@ func (x *v2026) advance(ctx context.Context, t *task) {
 		x.visits.leave()
 		return
 	}
-	e, by := x.Edge, x.caller
+	e, by := x.Edge, x.Caller
 	go func() {
 		defer e.visits.leave()
 		defer cancel()
@@ -81,9 +82,9 @@ func (x *v2026) advance(ctx context.Context, t *task) {
 var noTaskAnswer = jsontext.Value(`{"code":-32603,"message":"There is no answer that could be kept. Whether the call was made is on record."}`)
 
 // makeTask makes the call of a task for this caller of its owner's, who has waited for this approval.
-func (e *Edge) makeTask(ctx context.Context, by caller, t *task, approval string) {
-	by.stale = by.stale || by.revoked()
-	x := &exchange{Edge: e, caller: by, header: t.head, client: ctx, stream: new(callback), server: t.server, hold: new(time.Duration), resumes: approval}
+func (e *Edge) makeTask(ctx context.Context, by httpserver.Caller, t *task, approval string) {
+	by.Stale = by.Stale || by.Revoked()
+	x := &exchange{Edge: e, Caller: by, header: t.head, client: ctx, stream: new(callback), server: t.server, hold: new(time.Duration), resumes: approval}
 	came := x.inside(t.message)
 	end := taskEnd{unrecorded: came.unrecorded}
 	if why := came.refusal; why != nil && why.Retryable() { // nothing was sent, and the approval stands
@@ -111,11 +112,11 @@ func (e *Edge) makeTask(ctx context.Context, by caller, t *task, approval string
 }
 
 // withdraw ends the approval of a task that nobody wants any more, unless another waits for it.
-func (e *Edge) withdraw(ctx context.Context, by caller, t *task, approval string) {
+func (e *Edge) withdraw(ctx context.Context, by httpserver.Caller, t *task, approval string) {
 	if e.tasks.waitsForIt(t, approval) {
 		return
 	}
-	if err := e.deps.Pipeline.Withdraw(ctx, by.principal, approval, "its task was cancelled"); err != nil { // it runs nothing by itself
+	if err := e.deps.Pipeline.Withdraw(ctx, by.Principal, approval, "its task was cancelled"); err != nil { // it runs nothing by itself
 		e.deps.Log.WarnContext(ctx, "approval of a cancelled task was not ended", "approval_id", approval, "error", err)
 	}
 }

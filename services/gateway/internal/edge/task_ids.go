@@ -26,7 +26,7 @@ import (
 // Security Considerations).
 
 // owner is whose tasks are the caller's on the server: who an approval is bound to, too.
-func (x *exchange) owner() []byte { return reach.AppendCaller(nil, x.principal, x.server) }
+func (x *exchange) owner() []byte { return reach.AppendCaller(nil, x.Principal, x.server) }
 
 // newSeal makes ids of servers' tasks for clients, with a secret.
 func newSeal(secret []byte) (cipher.AEAD, error) {

@@ -50,7 +50,7 @@ func (t *task) says() (taskSaid, taskEnd) {
 func (x *v2026) ownTask(ctx context.Context) response {
 	t := x.tasks.find(x.msg.TaskID, string(x.owner()))
 	switch {
-	case x.stale:
+	case x.Stale:
 		return x.refuse(ctx, policyAway())
 	case !x.takesTasks:
 		refused := refusal.ProtocolError(commonv1.Code_CODE_CAPABILITY_MISSING, "the request does not say that its client has "+mcp.ExtensionTasks+".")
@@ -66,7 +66,7 @@ func (x *v2026) ownTask(ctx context.Context) response {
 		return x.answerTask(ctx, said, end)
 	case mcp.MethodTasksCancel:
 		if approval, _ := t.waits(); t.cancel() {
-			x.withdraw(ctx, x.caller, t, approval)
+			x.withdraw(ctx, x.Caller, t, approval)
 		}
 	} // a task asks nothing, so there is nothing that an update could answer
 	return x.own(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s"}}`, x.id(), mcp.ResultComplete), nil)

@@ -54,7 +54,7 @@ func (x v2025) findSession() *refusal.Refusal {
 	if !ok {
 		return refusal.ProtocolError(commonv1.Code_CODE_SESSION_REQUIRED, "")
 	}
-	sess, done, err := x.deps.Sessions.Use(id, x.key(x.server))
+	sess, done, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.server))
 	if err != nil {
 		return unknownSession()
 	}
@@ -148,7 +148,7 @@ func (v2025) restore(context.Context) *refusal.Refusal { return nil }
 func (x v2025) meet(context.Context, reach.Standing) (string, *refusal.Refusal) { return x.server, nil }
 
 func (x v2025) openMember(sess *session.Session, said reach.Standing) {
-	hub, target, who := x.hub, x.target, principal.Of(x.principal)
+	hub, target, who := x.hub, x.target, principal.Of(x.Principal)
 	claims := x.tellable(hub.Members.Abilities, said)
 	if said.Some {
 		sess.Client.Offer = question.Offer{Abilities: claims, Revision: hub.Version, Joint: true}

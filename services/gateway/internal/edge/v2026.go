@@ -261,7 +261,7 @@ func (s *standIns) handle(of []byte) string {
 // remembers of a caller on a server, as policy tells callers apart. It has no name that anybody
 // could use, and opens nothing. Done lets go of it.
 func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
-	key, of := x.key(x.server), reach.AppendKey(nil, x.principal, x.server)
+	key, of := keyOf(x.Caller, x.server), reach.AppendKey(nil, x.Principal, x.server)
 	of = append(reach.AppendPart(of, key.Tenant), 0)
 	of = append(reach.AppendPart(of, key.Subject), 0)
 	if x.bridged || x.isHub() { // a session has one client, and tells once what that can do
@@ -283,7 +283,7 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 	if use() == nil {
 		return nil
 	}
-	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Accounts: x.has.Of.Accounts, Agent: x.principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
+	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Accounts: x.has.Of.Accounts, Agent: x.Principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
 	sess.Client.Name, sess.Client.Version = x.msg.Client()
 	if x.isHub() {
 		sess.Members = &session.Members{Abilities: x.can}
@@ -302,7 +302,7 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 
 // opens opens what requests of 2026-07-28 go to the server through.
 func (x *v2026) opens() func(context.Context, *room.Holding) (*upstream.Session, error) {
-	who, open, by := principal.Of(x.principal), x.target.Server.Open, x.speaksFor
+	who, open, by := principal.Of(x.Principal), x.target.Server.Open, x.speaksFor
 	if x.bridged {
 		open = x.target.Server.Bridge
 	}

@@ -55,7 +55,7 @@ type waitResult struct {
 // awaitApproval is the gateway's own tool: it waits for an approval of the caller's
 // and tells how it stands.
 func (x *exchange) awaitApproval(ctx context.Context) response {
-	if x.stale {
+	if x.Stale {
 		return x.refuse(ctx, policyAway())
 	}
 	var args struct {

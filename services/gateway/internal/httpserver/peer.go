@@ -1,4 +1,4 @@
-package edge
+package httpserver
 
 import (
 	"net/http"
@@ -7,20 +7,19 @@ import (
 	"strings"
 )
 
-// maxHops is how many proxies a request is followed back through.
+// maxHops is how many proxies a request may have passed.
 const maxHops = 16
 
-// peer is the address that a request came from, without its port. What proxies forward
-// is believed of those that are trusted, and of nobody else: back from the connection,
-// the first address that is no trusted proxy's is who asks. Where that is not told, or
-// told in two ways, it is the proxy.
-func (e *Edge) peer(r *http.Request) string {
+// peer returns the address that a request came from, without its port. Only trusted proxies may forward an address: the
+// client is the last address, going back from the connection, that is not a trusted proxy's. If the proxies forward no
+// address, or two that differ, it is the proxy's own.
+func (s *Server) peer(r *http.Request) string {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr
 	}
 	from := at.Addr().Unmap().WithZone("")
-	if !e.trusted(from) {
+	if !s.trusted(from) {
 		return from.String()
 	}
 	lists := [][]string{forwardedFor(r.Header), forwarded(r.Header)}
@@ -28,34 +27,33 @@ func (e *Edge) peer(r *http.Request) string {
 	if len(lists) == 0 {
 		return from.String()
 	}
-	who := e.back(from, lists[0])
-	if len(lists) > 1 && who != e.back(from, lists[1]) {
-		return from.String() // one of them is the client's own
+	who := s.back(from, lists[0])
+	if len(lists) > 1 && who != s.back(from, lists[1]) {
+		return from.String() // the client may have written one of them
 	}
 	return who.String()
 }
 
-// trusted reports whether an address is a trusted proxy's.
-func (e *Edge) trusted(addr netip.Addr) bool {
-	return slices.ContainsFunc(e.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
+// trusted reports whether the address is one of a trusted proxy.
+func (s *Server) trusted(addr netip.Addr) bool {
+	return slices.ContainsFunc(s.cfg.Proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// back follows a request from the proxy that sent it here through those before it, the
-// last one last.
-func (e *Edge) back(from netip.Addr, hops []string) netip.Addr {
+// back follows a request back from the proxy that sent it here, through hops from the last to the first.
+func (s *Server) back(from netip.Addr, hops []string) netip.Addr {
 	for i, hop := range slices.Backward(hops) {
 		addr, ok := nodeAddr(hop)
 		if !ok {
 			return from
 		}
-		if from = addr; !e.trusted(addr) || len(hops)-i == maxHops {
+		if from = addr; !s.trusted(addr) || len(hops)-i == maxHops {
 			return addr
 		}
 	}
 	return from
 }
 
-// forwardedFor is what X-Forwarded-For lists.
+// forwardedFor returns the addresses of X-Forwarded-For.
 func forwardedFor(h http.Header) (hops []string) {
 	for _, line := range h["X-Forwarded-For"] {
 		hops = append(hops, strings.Split(line, ",")...)
@@ -63,8 +61,7 @@ func forwardedFor(h http.Header) (hops []string) {
 	return hops
 }
 
-// forwarded is what the `for` of each element of Forwarded is (RFC 7239, section 4);
-// empty where an element has none.
+// forwarded returns the `for` of each element of Forwarded (RFC 7239, section 4); empty for an element without it.
 func forwarded(h http.Header) (hops []string) {
 	for _, line := range h["Forwarded"] {
 		for element := range strings.SplitSeq(line, ",") {
@@ -80,8 +77,7 @@ func forwarded(h http.Header) (hops []string) {
 	return hops
 }
 
-// nodeAddr reads an address as proxies write it: with a port or without, one of IPv6 in
-// brackets or without.
+// nodeAddr reads an address as proxies write it: with or without a port, IPv6 with or without brackets.
 func nodeAddr(text string) (netip.Addr, bool) {
 	text = strings.TrimSpace(text)
 	if at, err := netip.ParseAddrPort(text); err == nil {

@@ -1,4 +1,4 @@
-package edge
+package httpserver
 
 import (
 	"net/http"
@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-// I2: whose address a request has is what trusted proxies say, and nobody else.
+// I2: only a trusted proxy decides which address a request comes from.
 func TestI2WhereARequestComesFrom(t *testing.T) {
 	t.Parallel()
-	e := &Edge{cfg: Config{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.7/32"), netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")}}}
+	s := &Server{cfg: Config{Proxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.7/32"), netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")}}}
 	tests := []struct {
 		name, from string
 		header     http.Header
 		want       string
 	}{
-		{"nobody forwards", "203.0.113.1:4000", nil, "203.0.113.1"},
+		{"nothing is forwarded", "203.0.113.1:4000", nil, "203.0.113.1"},
 		{"who is no proxy", "203.0.113.1:4000", http.Header{"X-Forwarded-For": {"198.51.100.1"}, "Forwarded": {"for=198.51.100.1"}}, "203.0.113.1"},
 		{"a neighbour of a proxy", "10.0.0.8:4000", http.Header{"X-Forwarded-For": {"198.51.100.1"}}, "10.0.0.8"},
 		{"a proxy", "10.0.0.7:4000", http.Header{"X-Forwarded-For": {"198.51.100.1"}}, "198.51.100.1"},
@@ -39,7 +39,7 @@ func TestI2WhereARequestComesFrom(t *testing.T) {
 	for _, tt := range tests {
 		t.Run("I2 "+tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := e.peer(&http.Request{RemoteAddr: tt.from, Header: tt.header}); got != tt.want {
+			if got := s.peer(&http.Request{RemoteAddr: tt.from, Header: tt.header}); got != tt.want {
 				t.Errorf("it comes from %s, want %s", got, tt.want)
 			}
 		})
@@ -48,7 +48,7 @@ func TestI2WhereARequestComesFrom(t *testing.T) {
 	for range 10_000 {
 		long.Add("X-Forwarded-For", "10.1.0.1")
 	}
-	if got := e.peer(&http.Request{RemoteAddr: "10.0.0.7:1", Header: long}); got != "10.1.0.1" {
+	if got := s.peer(&http.Request{RemoteAddr: "10.0.0.7:1", Header: long}); got != "10.1.0.1" {
 		t.Errorf("it comes from %s", got)
 	}
 }

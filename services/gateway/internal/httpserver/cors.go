@@ -1,4 +1,4 @@
-package edge
+package httpserver
 
 import (
 	"net/http"
@@ -7,29 +7,29 @@ import (
 )
 
 const (
-	// preflightAge is how long a browser may remember what a preflight said, in seconds.
+	// preflightAge is how long a browser may cache the answer to a preflight request, in seconds.
 	preflightAge = "600"
-	// maxAskedHeaders is how much of the names in a preflight is read, in bytes.
+	// maxAskedHeaders is the largest Access-Control-Request-Headers that is read, in bytes.
 	maxAskedHeaders = 1 << 10
-	// ownMethods are the methods of HTTP that MCP uses.
+	// ownMethods are the HTTP methods that MCP uses.
 	ownMethods = "POST, GET, DELETE"
 )
 
-// ownHeaders are headers that a browser may send to every server, beside those that begin with `mcp-`.
+// ownHeaders are headers that a page may send, in addition to those that begin with `mcp-`.
 var ownHeaders = []string{"authorization", "content-type", "last-event-id"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
-// shared lets pages of the configured origins read answers, those that refuse included, and answers their preflights
-// (Fetch Standard, section 3.2). A preflight names no caller, so its answer is the same whatever server it names. No page
-// is let in with the credentials of its browser: MCP's are in a header that the page has to know.
-func (e *Edge) shared(next http.Handler) http.Handler {
+// shared lets pages of the configured origins read answers, also refusals, and answers their preflight requests (Fetch
+// Standard, section 3.2). A preflight request has no caller, so its answer is the same for every server. Credentials of
+// the browser are not allowed: those of MCP are in a header that the page has to know.
+func (s *Server) shared(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if len(e.cfg.Origins) == 0 || r.URL.Path != "/mcp" && !strings.HasPrefix(r.URL.Path, "/mcp/") {
+		if len(s.cfg.Origins) == 0 || r.URL.Path != "/mcp" && !strings.HasPrefix(r.URL.Path, "/mcp/") {
 			next.ServeHTTP(w, r)
 			return
 		}
 		w.Header().Add("Vary", "Origin")
 		origins := r.Header["Origin"]
-		if len(origins) != 1 || !slices.Contains(e.cfg.Origins, origins[0]) {
+		if len(origins) != 1 || !slices.Contains(s.cfg.Origins, origins[0]) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -38,12 +38,12 @@ func (e *Edge) shared(next http.Handler) http.Handler {
 			preflight(w, r)
 			return
 		}
-		w.Header().Set("Access-Control-Expose-Headers", headerSession)
+		w.Header().Set("Access-Control-Expose-Headers", "Mcp-Session-Id")
 		next.ServeHTTP(w, r)
 	})
 }
 
-// preflight answers what a browser asks before a page's request.
+// preflight answers a preflight request.
 func preflight(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Add("Vary", "Access-Control-Request-Headers")
@@ -53,7 +53,7 @@ func preflight(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// allowedHeaders are the headers that a page may send: no pattern stands for those of MCP, so the ones that it asks for
+// allowedHeaders returns the headers that a page may send. CORS has no pattern for those of MCP, so the requested ones
 // are named.
 func allowedHeaders(asked []string) []string {
 	out := append(slices.Clone(ownHeaders), "mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name")
@@ -69,7 +69,7 @@ func allowedHeaders(asked []string) []string {
 	return out
 }
 
-// isToken reports whether text has only characters of a header's name that need no care: letters, digits, - and _.
+// isToken reports whether text consists of letters, digits, - and _.
 func isToken(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'

@@ -1,0 +1,108 @@
+package httpserver
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	authv1 "github.com/sluice-mesh/sluice/gen/sluice/auth/v1"
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/internal/authn"
+	"github.com/sluice-mesh/sluice/services/internal/enum"
+)
+
+// Caller is who sent a request, as its credential says and nothing else.
+type Caller struct {
+	// Principal is never nil.
+	Principal *identityv1.Principal
+	// Stale reports whether the token may have been revoked meanwhile.
+	Stale bool
+	// Revoked reports whether the token was revoked, or may have been, by now. It is never nil.
+	Revoked func() bool
+}
+
+// Authenticated lets only agents with a live token through. A caller that has too many connections goes to full, and its
+// connection is closed.
+func (s *Server) Authenticated(next, full func(http.ResponseWriter, *http.Request, Caller)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		secret, ok := bearer(r.Header["Authorization"])
+		if !ok {
+			s.unauthenticated(w, r, false)
+			return
+		}
+		p, err := s.deps.Tokens.Lookup(secret)
+		stale := errors.Is(err, authn.ErrTokensStale)
+		revoked := s.recheck(r.Context(), secret, p)
+		switch {
+		case stale && p == nil:
+			s.refuse(w, r, commonv1.Code_CODE_POLICY_UNAVAILABLE, "")
+		case err != nil && !stale:
+			s.unauthenticated(w, r, true)
+		case p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT:
+			s.refuse(w, r, commonv1.Code_CODE_FORBIDDEN, "")
+		case !hasRoom(r.Context(), p):
+			w.Header().Set("Connection", "close")
+			full(w, r, Caller{Principal: p, Revoked: revoked})
+		default:
+			next(w, r, Caller{Principal: p, Stale: stale && revoked(), Revoked: revoked})
+		}
+	}
+}
+
+// recheck returns a function that reports whether a token no longer stands for its principal, or whether that is
+// unknown. The function waits for a busy policy service until ctx ends.
+func (s *Server) recheck(ctx context.Context, secret string, was *identityv1.Principal) func() bool {
+	return func() bool {
+		is, err := s.deps.Tokens.Await(ctx, secret)
+		return err != nil || is != was && !proto.Equal(is, was)
+	}
+}
+
+// bearer reads the one bearer token of a request (RFC 6750, section 2.1).
+func bearer(lines []string) (string, bool) {
+	if len(lines) != 1 {
+		return "", false
+	}
+	scheme, secret, ok := strings.Cut(lines[0], " ")
+	return secret, ok && strings.EqualFold(scheme, "bearer") && secret != ""
+}
+
+const (
+	// noToken and wrongToken are the texts for a request without a bearer token, and for an unknown token.
+	noToken    = "the request has no bearer token, or more than one: send the header `Authorization: Bearer TOKEN`, with an agent's token of this mesh."
+	wrongToken = "the mesh does not know this bearer token, or it was revoked: ask the operator of the mesh for an agent's token."
+)
+
+// unauthenticated refuses a request without a token, or with an unknown one. Only the second has an error code (RFC
+// 6750, section 3).
+func (s *Server) unauthenticated(w http.ResponseWriter, r *http.Request, sent bool) {
+	challenge, why := `Bearer realm="sluice"`, noToken
+	if sent {
+		challenge += `, error="invalid_token", error_description="the token is not known"`
+		why = wrongToken
+	}
+	w.Header().Set("WWW-Authenticate", challenge)
+	s.refuse(w, r, commonv1.Code_CODE_UNAUTHENTICATED, why)
+}
+
+// refuse refuses a request before its caller is identified. It is counted, not recorded one by one: callers without an
+// identity must not fill the journal.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, code commonv1.Code, message string) {
+	s.deps.Admission(enum.Given(code), s.peer(r))
+	s.deps.Meters.Refused(r.Context(), code)
+	refused := refusal.ProtocolError(code, message)
+	body, err := refused.Answer(refusal.Request{})
+	if err != nil {
+		s.deps.Log.ErrorContext(r.Context(), "answer could not be written", "error", err)
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(refused.Status())
+	_, _ = w.Write(body) // a client that has gone needs no answer
+}
