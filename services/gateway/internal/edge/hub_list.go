@@ -320,8 +320,8 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 	}
 	defer left()
 	given := make(map[string]bool)
-	s.client, s.stream, s.finally, s.unattended, s.hold = ctx, new(callback), new(finally), true, new(time.Duration) // a list neither asks nor waits
-	defer s.finally.run()
+	s.client, s.stream, s.finally, s.unattended, s.hold = ctx, new(callback), &s.steps, true, new(time.Duration) // a list neither asks nor waits
+	defer s.steps.run()
 	for range maxGatheredPages {
 		if s.target.Timeout = min(s.target.Timeout, time.Until(until)); s.target.Timeout <= 0 || ctx.Err() != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}

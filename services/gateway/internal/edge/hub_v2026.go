@@ -39,7 +39,7 @@ func (x *v2026) postHub(ctx context.Context) response {
 	if refused := x.standIn(ctx); refused != nil {
 		return x.refuse(ctx, refused)
 	}
-	x.finally.add(x.done)
+	x.leaves = x.done
 	return x.answerHub(ctx)
 }
 

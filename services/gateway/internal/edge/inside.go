@@ -129,9 +129,11 @@ type insideAnswer struct {
 // inside handles a message that no MCP client has sent: of a service of the mesh that speaks for a principal, of a
 // task, or of the gateway itself for a list of many servers.
 func (x *exchange) inside(message []byte) insideAnswer {
-	x.unattended, x.finally = true, new(finally)
-	defer x.finally.run()
-	return collect(x.handle(bytes.NewReader(message), int64(len(message))))
+	x.unattended, x.finally = true, &x.steps
+	var resp response
+	defer func() { x.end(resp) }()
+	resp = x.handle(bytes.NewReader(message), int64(len(message)))
+	return collect(resp)
 }
 
 // collect copies the body of a response, because what it lies in is given back when the message is done.

@@ -33,7 +33,7 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 	to := newSSE(w, r.Header)
 	x := e.exchange(r, c, to)
 	x.msg, x.received, x.protocol = new(gate.Message), time.Now(), v2025{x}
-	defer x.finally.run()
+	defer func() { x.end(response{}) }()
 	resp, err := x.listens(r.Method)
 	if err != nil {
 		e.notAllowed(w, r)
@@ -57,13 +57,12 @@ func (x *exchange) listens(method string) (response, error) {
 	if x.has, err = x.inFlight.Enter(x.Principal, x.server); err != nil {
 		return x.refuse(ctx, tooMuchInFlight(err)), nil
 	}
-	x.finally.add(x.has.Leave)
 	sess, used, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.server))
 	if err != nil {
 		return x.refuse(ctx, unknownSession()), nil
 	}
 	used = sync.OnceFunc(used)
-	x.finally.add(used)
+	x.leaves = used
 	x.in(sess)
 	if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.server, Method: methodListen}); refused != nil {
 		refused.IsProtocolError = true

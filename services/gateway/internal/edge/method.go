@@ -34,8 +34,9 @@ func (x *exchange) call(ctx context.Context) response {
 	defer under.End()
 	defer out.asks.settle()
 	out.gone = calling
-	call, judged := x.callOf(ctx, under, out)
-	if refused := x.protocol.prepare(calling, &call, under, call.Tools.(tools), judged); refused != nil {
+	call, of, judged := x.callOf(ctx, under, out)
+	call, refused := x.protocol.prepare(calling, call, under, of, judged)
+	if refused != nil {
 		return x.refuse(ctx, refused)
 	}
 	result := x.deps.Pipeline.Do(calling, call)
@@ -46,9 +47,9 @@ func (x *exchange) call(ctx context.Context) response {
 	return answer
 }
 
-// callOf is the request as the pipeline takes it. judged reports whether policy could say what the caller sees.
-func (x *exchange) callOf(ctx context.Context, under *session.Call, out *relay) (call attempt.Call, judged bool) {
-	tools, err := x.tools(ctx)
+// callOf is the request as the pipeline takes it, with what the server lists for the caller. judged reports whether policy could say what the caller sees.
+func (x *exchange) callOf(ctx context.Context, under *session.Call, out *relay) (call attempt.Call, of tools, judged bool) {
+	of, err := x.tools(ctx)
 	call = attempt.Call{
 		Principal:  x.acting(),
 		Stale:      x.Stale || err != nil,
@@ -67,14 +68,14 @@ func (x *exchange) callOf(ctx context.Context, under *session.Call, out *relay) 
 		Room:       &x.has.Answer,
 		Reply:      out,
 		Identity:   x.target.Identity,
-		Tools:      tools,
-		Hides:      tools.hides,
+		Tools:      of,
+		Hides:      of.hides,
 		Hold:       x.hold,
 	}
 	if x.sess.Client.Elicits && out.reads() {
 		call.Confirm = x.confirm(out)
 	}
-	return call, err == nil
+	return call, of, err == nil
 }
 
 // answerOf is the response to a request that has gone through the pipeline.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/protobuf/proto"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -39,8 +40,9 @@ type exchange struct {
 	// header is what the head of the message says, and client ends when the caller has gone.
 	header http.Header
 	client context.Context //nolint:containedctx // the caller's own
-	// stream takes what comes before the answer.
+	// stream takes what comes before the answer, and relay passes it on.
 	stream stream
+	relay  relay
 	// server is where it goes, by its configured name, and target what is known of that; empty for
 	// all servers together.
 	server string
@@ -50,9 +52,15 @@ type exchange struct {
 	size     int
 	received time.Time
 	sess     *session.Session
-	// has is what the message and its answer take, and finally what is to be done once it is answered.
-	has     *inflight.Place
+	// has is what the message and its answer take.
+	has *inflight.Place
+	// span is that of the message; nil before the message is read.
+	span trace.Span
+	// leaves lets go of the session; nil before there is one. finally are more steps to take once the message is
+	// answered; those of a message for one of many servers are those of the message that it came in, whose steps they are.
+	leaves  func()
 	finally *finally
+	steps   finally
 	// patience is the server's clock if it may ask the client; otherwise nil.
 	patience *upstream.Patience
 	// hub is the session with many servers within which this is for one of them; nil elsewhere.
@@ -84,13 +92,32 @@ func (f *finally) run() {
 func (e *Edge) post(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := newSSE(w, r.Header)
 	x := e.exchange(r, c, to)
-	defer x.finally.run()
-	to.answer(x.handle(r.Body, r.ContentLength))
+	var resp response
+	defer func() { x.end(resp) }()
+	resp = x.handle(r.Body, r.ContentLength)
+	to.answer(resp)
+}
+
+// end gives back what a message has taken, once it is answered with resp.
+func (x *exchange) end(resp response) {
+	if x.has != nil {
+		defer x.has.Leave()
+	}
+	if x.span != nil {
+		defer x.span.End()
+		x.measure(x.client, resp)
+	}
+	if x.leaves != nil {
+		defer x.leaves()
+	}
+	x.steps.run()
 }
 
 // exchange returns the exchange of a request over HTTP.
 func (e *Edge) exchange(r *http.Request, c httpserver.Caller, to stream) *exchange {
-	return &exchange{Edge: e, Caller: c, header: r.Header, client: r.Context(), stream: to, server: r.PathValue("server"), finally: new(finally)}
+	x := &exchange{Edge: e, Caller: c, header: r.Header, client: r.Context(), stream: to, server: r.PathValue("server")}
+	x.finally = &x.steps
+	return x
 }
 
 // refuseHTTP refuses a request of an identified caller that brings no message, on record.
@@ -100,24 +127,19 @@ func (e *Edge) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver.C
 }
 
 // handle takes the message in body, of size bytes if that is known and -1 otherwise, and returns its answer.
-func (x *exchange) handle(body io.Reader, size int64) (resp response) {
+func (x *exchange) handle(body io.Reader, size int64) response {
 	ctx := x.client
 	x.protocol = v2025{x}
 	var err error
 	if x.has, err = x.inFlight.Enter(x.Principal, x.server); err != nil {
 		return x.refuse(ctx, tooMuchInFlight(err))
 	}
-	x.finally.add(x.has.Leave)
 	if refused := x.read(body, size); refused != nil {
 		return x.refuse(ctx, refused)
 	}
 	parent, _ := single(x.header, "Traceparent")
-	ctx, span := spans.Serve(ctx, x.deps.Tracer, x.msg, spans.Client(x.msg, parent, x.deps.Propagator), x.cfg.TrustParent)
-	x.finally.add(func() {
-		x.measure(ctx, resp)
-		span.End()
-	})
-	spans.Message(span, x.msg, x.place())
+	ctx, x.span = spans.Serve(ctx, x.deps.Tracer, x.msg, spans.Client(x.msg, parent, x.deps.Propagator), x.cfg.TrustParent)
+	spans.Message(x.span, x.msg, x.place())
 	x.client = ctx
 	if refused := x.check(); refused != nil {
 		return x.refuseVersion(ctx, refused)

@@ -24,7 +24,7 @@ type protocol interface {
 	// enters sets the terms of a message that has got into its session.
 	enters(sess *session.Session)
 	// prepare completes a call before the pipeline gets it. judged reports whether policy could say what the caller sees.
-	prepare(ctx context.Context, call *attempt.Call, under *session.Call, of tools, judged bool) *refusal.Refusal
+	prepare(ctx context.Context, call attempt.Call, under *session.Call, of tools, judged bool) (attempt.Call, *refusal.Refusal)
 	// pending answers a call that waits for people otherwise than by a refusal; false if it does not.
 	pending(ctx context.Context, result pipeline.Result) (response, bool)
 	// answer passes on the answer to a request that the pipeline has carried out.

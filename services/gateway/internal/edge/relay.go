@@ -26,10 +26,11 @@ type relay struct {
 	wants *upstream.Wanted
 }
 
-// newRelay returns a relay to the stream of the exchange.
+// newRelay returns the relay to the stream of the exchange. It is used by one handler at a time.
 func (x *exchange) newRelay() *relay {
-	x.stream.keep(x.id(), x.beginAnswer)
-	return &relay{x: x, stream: x.stream, gone: x.client}
+	x.stream.keep(x)
+	x.relay.x, x.relay.stream, x.relay.gone = x, x.stream, x.client
+	return &x.relay
 }
 
 // Event passes a message on that a server sent before its answer.

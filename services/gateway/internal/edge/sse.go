@@ -34,9 +34,8 @@ type sse struct {
 	mu sync.Mutex
 	// started reports whether the stream has begun.
 	started bool
-	// id is the raw id of the answered request, and begin begins kept.
-	id    []byte
-	begin func() *session.Answering
+	// of is the message that is answered; nil if the answer is not to be kept.
+	of kept
 	// kept is the stream as its client may continue it; nil if the client can't.
 	kept *session.Answering
 	// last reports whether the answer is being written, detached whether the client has to come back for it, and
@@ -51,11 +50,11 @@ func newSSE(w http.ResponseWriter, h http.Header) *sse {
 
 func (s *sse) reads() bool { return s.accepts }
 
-func (s *sse) keep(id []byte, begin func() *session.Answering) {
+func (s *sse) keep(of kept) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.started {
-		s.id, s.begin = id, begin
+		s.of = of
 	}
 }
 
@@ -109,8 +108,8 @@ func (s *sse) start() {
 	h.Set("Cache-Control", "no-cache, no-transform")
 	h.Set("X-Accel-Buffering", "no")
 	s.w.WriteHeader(http.StatusOK)
-	if s.begin != nil {
-		s.kept = s.begin()
+	if s.of != nil {
+		s.kept = s.of.beginAnswer()
 	}
 	if s.kept != nil {
 		_, _ = io.WriteString(s.w, "id: "+s.kept.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n") // a client that has gone comes back, or needs none
@@ -123,7 +122,7 @@ func (s *sse) write(event upstream.Event, parts ...[]byte) error {
 	if s.kept != nil {
 		id, taken, kept := s.kept.Add(parts...)
 		if s.last && taken && !kept { // its client waits elsewhere, and needs an end
-			lost, err := (&refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the answer is too large to be kept for a client that has lost its stream."}).Error(s.id, mcp.CodeInternal)
+			lost, err := (&refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the answer is too large to be kept for a client that has lost its stream."}).Error(s.of.id(), mcp.CodeInternal)
 			if err == nil {
 				s.kept.Add(lost)
 			}

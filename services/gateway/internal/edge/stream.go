@@ -21,10 +21,17 @@ type stream interface {
 	send(event upstream.Event, message ...[]byte) error
 	// comment sends what no client takes for an event. The error means that the caller has gone.
 	comment() error
-	// keep sets how the stream is kept for a client that may continue it after a lost connection, and the raw
-	// id of the request that it answers. begin returns nil if the client can't continue it. It changes nothing once the
-	// stream has begun.
-	keep(id []byte, begin func() *session.Answering)
+	// keep sets for which message the stream is kept, if the client may continue it after a lost connection. It changes
+	// nothing once the stream has begun.
+	keep(kept)
+}
+
+// kept is a message whose answer may be kept.
+type kept interface {
+	// id is the raw id of the message.
+	id() []byte
+	// beginAnswer begins to keep the answer; nil if the client can't continue its stream.
+	beginAnswer() *session.Answering
 }
 
 // errNoStream means that the client reads no event stream.
@@ -58,4 +65,4 @@ func (c *callback) send(_ upstream.Event, message ...[]byte) error {
 
 func (*callback) comment() error { return nil }
 
-func (*callback) keep([]byte, func() *session.Answering) {}
+func (*callback) keep(kept) {}

@@ -58,7 +58,7 @@ func (x v2025) findSession() *refusal.Refusal {
 	if err != nil {
 		return unknownSession()
 	}
-	x.finally.add(done)
+	x.leaves = done
 	x.in(sess)
 	spans.Session(trace.SpanFromContext(x.client), x.place())
 	return nil
@@ -107,11 +107,11 @@ func (x v2025) route(ctx context.Context) response {
 
 func (v2025) isOwnTask() bool { return false }
 
-func (x v2025) prepare(_ context.Context, call *attempt.Call, _ *session.Call, _ tools, _ bool) *refusal.Refusal {
+func (x v2025) prepare(_ context.Context, call attempt.Call, _ *session.Call, _ tools, _ bool) (attempt.Call, *refusal.Refusal) {
 	if x.msg.Method == mcp.MethodToolsCall && x.target.sessionless() {
 		call.Mirrored = mirror.Say(x.msg.Arguments.Of(x.msg.Raw), x.target.found.Mirrors(x.msg.Name))
 	}
-	return nil
+	return call, nil
 }
 
 func (v2025) pending(context.Context, pipeline.Result) (response, bool) { return response{}, false }

@@ -115,7 +115,7 @@ func (x *v2026) post(ctx context.Context) response {
 	if refused := x.standIn(ctx); refused != nil {
 		return x.refuse(ctx, refused)
 	}
-	x.finally.add(x.done)
+	x.leaves = x.done
 	return x.carries(ctx)
 }
 
@@ -447,10 +447,10 @@ func (x *v2026) isOwnTask() bool {
 // enters changes nothing: what stands for a session decides nothing of a message.
 func (*v2026) enters(*session.Session) {}
 
-func (x *v2026) prepare(ctx context.Context, call *attempt.Call, under *session.Call, of tools, judged bool) *refusal.Refusal {
+func (x *v2026) prepare(ctx context.Context, call attempt.Call, under *session.Call, of tools, judged bool) (attempt.Call, *refusal.Refusal) {
 	if x.msg.Method == mcp.MethodToolsCall && judged {
 		if refused := x.mirrors(ctx, of); refused != nil {
-			return refused
+			return call, refused
 		}
 	}
 	call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.leg.approval, x.resumes)
@@ -459,7 +459,7 @@ func (x *v2026) prepare(ctx context.Context, call *attempt.Call, under *session.
 	if x.asTask = x.mayBeTask(); x.asTask { // its client is not held
 		call.Hold = new(time.Duration)
 	}
-	return nil
+	return call, nil
 }
 
 func (x *v2026) pending(ctx context.Context, result pipeline.Result) (response, bool) {
