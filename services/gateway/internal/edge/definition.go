@@ -31,7 +31,7 @@ var errList = errors.New("the server's answer is no list of tools")
 // known is what the catalogue knows of a page that the session got, as of at most age ago.
 func (x *exchange) known(ctx context.Context, answer *gate.Answer, age time.Duration) (*catalogue.Known, error) {
 	version := x.sess.Version
-	if found := x.target.found.Last(); found != nil && x.crosses {
+	if found := x.target.found.Last(); found != nil && x.protocol.crosses() {
 		version = found.Version // in which it lists, whatever its client speaks
 	}
 	return x.deps.Catalogue.Of(ctx, catalogue.List{Server: x.server, Version: version, To: x.Principal}, answer, age)

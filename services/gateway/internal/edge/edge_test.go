@@ -306,12 +306,29 @@ func TestUnrecordedOutcomesAreMarked(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 200 || got.header.Get("Sluice-Outcome") != "unrecorded" {
 			t.Errorf("JSON: %d %v", got.status, got.header)
 		}
+		stream := h.Clone()
+		stream["Accept"] = []string{"text/event-stream"}
+		if got := w.do("POST", "/mcp/files", toolCall, stream); got.header.Get("Content-Type") != "text/event-stream" || got.header.Get("Sluice-Outcome") != "unrecorded" {
+			t.Errorf("a stream that begins with the answer: %d %v", got.status, got.header)
+		}
 		w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 			events([]byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`))
 			return answer(r, `{}`), nil
 		}
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 200 || got.trailer.Get("Sluice-Outcome") != "unrecorded" {
 			t.Errorf("a stream: %d %v %s", got.status, got.trailer, got.body)
+		}
+	})
+}
+
+func TestResume_StreamOfAnAnswerThatTheGatewayMakesItselfCanBeContinued(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := w.connect()
+		h["Accept"] = []string{"text/event-stream"}
+		if got := w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, h); !strings.HasPrefix(got.body, "id: sluice-1-0\nretry: 1000\n") {
+			t.Errorf("%d %q", got.status, got.body)
 		}
 	})
 }

@@ -313,6 +313,8 @@ func isDenial(code commonv1.Code) bool {
 func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, gatherWithin)
 	defer cancel()
+	s.client, s.stream, s.finally, s.unattended, s.hold = ctx, new(callback), &s.steps, true, new(time.Duration) // a list neither asks nor waits
+	defer s.steps.run()
 	until := time.Now().Add(gatherWithin)
 	left, refused := s.enter(ctx)
 	if refused != nil {
@@ -320,8 +322,6 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 	}
 	defer left()
 	given := make(map[string]bool)
-	s.client, s.stream, s.finally, s.unattended, s.hold = ctx, new(callback), &s.steps, true, new(time.Duration) // a list neither asks nor waits
-	defer s.steps.run()
 	for range maxGatheredPages {
 		if s.target.Timeout = min(s.target.Timeout, time.Until(until)); s.target.Timeout <= 0 || ctx.Err() != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}

@@ -286,6 +286,40 @@ func TestU1AServerSaysNamesWithoutAnEnd(t *testing.T) {
 	})
 }
 
+func TestGather_EndsWithItsClient(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newHub(t)
+		w.standing.PromptsAlike = false
+		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
+			return answer(r, `{"prompts":[{"name":"p"}]}`), nil
+		}
+		h := w.connectAs(able)
+		ctx, cancel := context.WithCancel(t.Context())
+		begin, took := time.Now(), make(chan time.Duration, 2)
+		w.naming = func(ctx context.Context) {
+			<-ctx.Done()
+			took <- time.Since(begin)
+		}
+		time.AfterFunc(time.Second/2, cancel)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/mcp", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = h.Clone()
+		for key, value := range map[string]string{"Authorization": "Bearer " + anaToken, "Content-Type": "application/json", "Accept": "application/json, text/event-stream"} {
+			req.Header.Set(key, value)
+		}
+		if resp, err := w.client.Do(req); err == nil {
+			resp.Body.Close()
+			t.Fatal("it was answered")
+		}
+		if got := <-took; got != time.Second/2 {
+			t.Errorf("it went on for %v", got)
+		}
+	})
+}
+
 // A server that says much of itself is left out, and no client pays for it.
 func TestAGreetingHasABound(t *testing.T) {
 	t.Parallel()

@@ -99,6 +99,7 @@ type world struct {
 	admissions []string
 	decided    []*identityv1.Principal
 	named      []*policyv1.FilterNamesRequest
+	naming     func(context.Context) // is called before names are judged; may be nil
 	judged     [][]byte // by which definitions
 	opened     []upstream.Request
 	notified   []upstream.Request
@@ -259,7 +260,10 @@ func (w *world) FilterTools(_ context.Context, r *policyv1.FilterToolsRequest, _
 	return w.filter(r)
 }
 
-func (w *world) FilterNames(_ context.Context, r *policyv1.FilterNamesRequest, _ ...grpc.CallOption) (*policyv1.FilterNamesResponse, error) {
+func (w *world) FilterNames(ctx context.Context, r *policyv1.FilterNamesRequest, _ ...grpc.CallOption) (*policyv1.FilterNamesResponse, error) {
+	if w.naming != nil {
+		w.naming(ctx)
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.named = append(w.named, r)

@@ -134,7 +134,7 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 // mayBeOld reports whether what is not known as accepted may be by now. It has the server
 // listed in the session's revision, where that was not done.
 func (x *exchange) mayBeOld(ctx context.Context, known *catalogue.Known) bool {
-	if x.crosses {
+	if x.protocol.crosses() {
 		return time.Since(known.At) > newsAfter
 	}
 	if under := x.target.under[x.sess.Version]; under != nil && under.Last() == nil {

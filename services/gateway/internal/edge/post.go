@@ -105,7 +105,7 @@ func (x *exchange) end(resp response) {
 	}
 	if x.span != nil {
 		defer x.span.End()
-		x.measure(x.client, resp)
+		defer x.measure(x.client, resp)
 	}
 	if x.leaves != nil {
 		defer x.leaves()

@@ -25,6 +25,8 @@ type protocol interface {
 	enters(sess *session.Session)
 	// prepare completes a call before the pipeline gets it. judged reports whether policy could say what the caller sees.
 	prepare(ctx context.Context, call attempt.Call, under *session.Call, of tools, judged bool) (attempt.Call, *refusal.Refusal)
+	// crosses reports whether client and server have no family of revisions in common, as far as is known.
+	crosses() bool
 	// pending answers a call that waits for people otherwise than by a refusal; false if it does not.
 	pending(ctx context.Context, result pipeline.Result) (response, bool)
 	// answer passes on the answer to a request that the pipeline has carried out.
@@ -71,8 +73,6 @@ type terms struct {
 	speaksFor *upstream.Client
 	// ownList is the gateway's own view of the server, in the revision in which the message is sent to it.
 	ownList *discovery.Server
-	// crosses reports whether client and server have no family of revisions in common.
-	crosses bool
 	// resumable is the session whose client can continue the stream of its answer; nil if it can't.
 	resumable *session.Session
 }

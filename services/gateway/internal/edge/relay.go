@@ -28,7 +28,6 @@ type relay struct {
 
 // newRelay returns the relay to the stream of the exchange. It is used by one handler at a time.
 func (x *exchange) newRelay() *relay {
-	x.stream.keep(x)
 	x.relay.x, x.relay.stream, x.relay.gone = x, x.stream, x.client
 	return &x.relay
 }

@@ -181,6 +181,9 @@ func (s *sse) answer(resp response) {
 	if resp.session != "" {
 		s.w.Header().Set(headerSession, resp.session)
 	}
+	if resp.unrecorded { // before a stream begins, if it has not: some clients do not read trailers
+		s.setOutcome("unrecorded")
+	}
 	if resp.detached && s.accepts { // the client learns by the beginning of the stream how to come back
 		s.start()
 		s.flush()
@@ -188,9 +191,6 @@ func (s *sse) answer(resp response) {
 	}
 	if resp.body != nil && s.prefers && status == http.StatusOK {
 		s.start()
-	}
-	if resp.unrecorded {
-		s.setOutcome("unrecorded")
 	}
 	switch {
 	case s.started:

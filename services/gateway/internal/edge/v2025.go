@@ -68,14 +68,16 @@ func (x v2025) enters(sess *session.Session) {
 	x.version, x.session, x.clientName, x.offer, x.asksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
 	x.offer.Joint = x.hub != nil
 	if !x.isHub() {
-		x.ownList, x.crosses = x.target.found, x.target.sessionless()
+		x.ownList = x.target.found
 	}
 	if x.msg.Meta.Capabilities.Present() { // which was said in initialize, so a server could act on what is said once more
 		x.told = []byte(mcp.Told(sess.Client.Offer.Abilities))
 	}
 	// Clients of older revisions take the event by which a stream begins that they may continue for a broken one.
+	x.resumable = nil
 	if x.msg.Kind != gate.Invalid && !x.unattended && sess.Version == mcp.Supported()[0] {
 		x.resumable = cmp.Or(x.hub, sess)
+		x.stream.keep(x.exchange)
 	}
 }
 
@@ -113,6 +115,8 @@ func (x v2025) prepare(_ context.Context, call attempt.Call, _ *session.Call, _ 
 	}
 	return call, nil
 }
+
+func (x v2025) crosses() bool { return x.target.sessionless() }
 
 func (v2025) pending(context.Context, pipeline.Result) (response, bool) { return response{}, false }
 

@@ -121,7 +121,7 @@ func (x *v2026) post(ctx context.Context) response {
 
 // sentTo sets the terms of a message to a server that speaks 2026-07-28, or to one that has to be spoken to in a session.
 func (x *v2026) sentTo(speaks bool) {
-	x.bridged, x.crosses, x.ownList = !speaks, !speaks, x.target.found
+	x.bridged, x.ownList = !speaks, x.target.found
 	if speaks {
 		x.ownList = x.target.under[mcp.Modern]
 	}
@@ -461,6 +461,8 @@ func (x *v2026) prepare(ctx context.Context, call attempt.Call, under *session.C
 	}
 	return call, nil
 }
+
+func (x *v2026) crosses() bool { return x.bridged }
 
 func (x *v2026) pending(ctx context.Context, result pipeline.Result) (response, bool) {
 	if state := x.nextLeg(result); state != "" {
