@@ -32,9 +32,9 @@ func (x *exchange) routeHub(ctx context.Context) response {
 		return x.answeredMember(ctx)
 	case gate.Notification:
 		return x.notifyHub(ctx)
-	default:
-		return x.answerHub(ctx)
+	case gate.Request, gate.Invalid: // the parser lets no invalid one through
 	}
+	return x.answerHub(ctx)
 }
 
 // answerHub answers a request, or has the server answer that it names.

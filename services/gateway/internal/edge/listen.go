@@ -34,64 +34,64 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 	x := e.exchange(r, c, to)
 	x.msg, x.received, x.protocol = new(gate.Message), time.Now(), v2025{x}
 	defer func() { x.end(response{}) }()
-	resp, err := x.listens(r.Method)
-	if err != nil {
+	resp, has := x.listens(r.Method)
+	if !has {
 		e.notAllowed(w, r)
 		return
 	}
 	to.answer(resp)
 }
 
-// listens passes on what comes on the stream until it ends. An error means that there is no stream.
-func (x *exchange) listens(method string) (response, error) {
+// listens passes on what comes on the stream until it ends. It is false if there is no stream.
+func (x *exchange) listens(method string) (resp response, has bool) {
 	ctx := x.client
 	if !x.isHub() && x.isAbsent(ctx, x.Caller, x.server) {
-		return x.refuse(ctx, unknownServer(x.server)), nil
+		return x.refuse(ctx, unknownServer(x.server)), true
 	}
 	x.target = x.targets[x.server]
 	id, ok := single(x.header, headerSession)
 	if !ok || method != http.MethodGet || !x.stream.reads() { // some clients try before they have a session, and work without
-		return response{}, errNoStream
+		return response{}, false
 	}
 	var err error
 	if x.has, err = x.inFlight.Enter(x.Principal, x.server); err != nil {
-		return x.refuse(ctx, tooMuchInFlight(err)), nil
+		return x.refuse(ctx, tooMuchInFlight(err)), true
 	}
 	sess, used, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.server))
 	if err != nil {
-		return x.refuse(ctx, unknownSession()), nil
+		return x.refuse(ctx, unknownSession()), true
 	}
 	used = sync.OnceFunc(used)
 	x.leaves = used
 	x.in(sess)
 	if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.server, Method: methodListen}); refused != nil {
 		refused.IsProtocolError = true
-		return x.refuse(ctx, refused), nil
+		return x.refuse(ctx, refused), true
 	}
 	after, resumes := single(x.header, headerLast)
 	if resumes && session.IsAnswers(after) {
-		return x.resumeAnswer(after, used), nil
+		return x.resumeAnswer(after, used), true
 	}
 	if len(x.header[headerLast]) > 0 && (!resumes || !sess.Events.Given(after)) {
-		return x.refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's.")), nil
+		return x.refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's.")), true
 	}
 	if !x.isHub() { // the stream of all servers is asked about for each of them
 		switch said, err := x.standing(ctx); {
 		case err != nil:
-			return x.refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, "")), nil
+			return x.refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, "")), true
 		case !said.Some:
-			return response{}, errNoStream
+			return response{}, false
 		}
 	}
 	_, ctx, done, err := x.deps.Sessions.Listen(ctx, id, keyOf(x.Caller, x.server), false)
 	if err != nil { // it has just been closed
-		return x.refuse(x.client, unknownSession()), nil
+		return x.refuse(x.client, unknownSession()), true
 	}
 	x.finally.add(done)
 	used() // a stream does not hold the session
 	x.client = ctx
 	if x.isHub() {
-		return x.hearHub(ctx), nil
+		return x.hearHub(ctx), true
 	}
 	return x.hear(ctx, after)
 }
@@ -127,8 +127,9 @@ func (x *exchange) resumeAnswer(after string, used func()) response {
 	return response{unrecorded: stream.IsUnrecorded()}
 }
 
-// hear passes on what the server says until its stream ends, or the client's does. An error means that there is no stream.
-func (x *exchange) hear(ctx context.Context, after string) (response, error) {
+// hear passes on what the server says until its stream ends, or the client's does. It is false if the
+// server has no stream.
+func (x *exchange) hear(ctx context.Context, after string) (resp response, has bool) {
 	out := x.newRelay()
 	defer out.asks.settle()
 	ctx, cancel := context.WithCancel(ctx)
@@ -150,13 +151,13 @@ func (x *exchange) hear(ctx context.Context, after string) (response, error) {
 		},
 	})
 	if opened {
-		return response{}, nil
+		return response{}, true
 	}
 	x.deps.Log.DebugContext(ctx, "server has no stream", "server", x.server, "error", upstream.ForLog(err))
 	if errors.Is(err, upstream.ErrNoStream) {
-		return response{}, errNoStream
+		return response{}, false
 	}
-	return x.refuse(context.WithoutCancel(ctx), refusal.ProtocolError(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "")), nil
+	return x.refuse(context.WithoutCancel(ctx), refusal.ProtocolError(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "")), true
 }
 
 // mayHear reports whether what the server says now is for the caller.

@@ -112,7 +112,7 @@ func (s *sse) start() {
 		s.kept = s.of.beginAnswer()
 	}
 	if s.kept != nil {
-		_, _ = io.WriteString(s.w, "id: "+s.kept.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n") // a client that has gone comes back, or needs none
+		_, _ = io.WriteString(s.w, "id: "+s.kept.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n") //nolint:gosec // the id is the gateway's own, and a client that has gone comes back, or needs none
 	}
 }
 
