@@ -218,6 +218,10 @@ growth: ## Measure what grows with rules, servers, keys, sessions and calls, for
 way: ## Count what one reads who follows an allowed call through the gateway: it is called, and what runs is listed
 	cd services && go run ./bench/way
 
+.PHONY: house
+house: ## Print measures of the code and the documents beside their goals
+	@go run ./services/bench/house
+
 .PHONY: base
 base: ## Build the programs of the commit BASE into .cache/base/bin, for make bench ARGS="-base ../.cache/base/bin"
 	@test -d .cache/base || { git worktree prune; git worktree add --detach .cache/base $(BASE); }

@@ -91,7 +91,7 @@ func TestT7TextsThatSteerTheModelWait(t *testing.T) {
 }
 
 // Texts that were written when the forms stood, without a look at them. The forms find most of these; the figure is in
-// docs/catalogue.md.
+// docs/catalog.md.
 func TestSteering_TextsThatTheFormsWereNotMadeWith(t *testing.T) {
 	t.Parallel()
 	all := steering(t, "steering_later.tsv")
