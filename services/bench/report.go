@@ -12,15 +12,18 @@ import (
 // preface says how to read the tables.
 const preface = `# Benchmarks
 
-Each case is a small tools/call from a caller to an echo server; callers keep their connection and their session, and call
-without a pause. The floor is ` + "`httputil.ReverseProxy`" + ` in front of that server: it decides nothing. **A ratio is calls per second
-over the floor's in the same round**, so 1.00 means that identity, strict parsing, decision, limit and journal together cost no
-more than Go's own proxy; read the median, and distrust it where the spread beside it is wide. Absolute numbers belong to one
-machine. The mesh runs with a policy of 100 rules, traces sampled at 1 % and exported, and the journal at its default; everything
-is a process of its own on loopback and shares the machine with the load. Each caller is a principal of its own; in the denied case
-all callers call for 2,000 principals in turn, so that every refusal is on record and nobody is made to wait for too many.
-The leanest gateway says what is left for all of that: no other that is served by ` + "`net/http`" + ` and has each message whole was found to carry more.
-Other gateways stand beside it as they come: they ask for no token, judge by no policy and write no journal.
+Each case is a small ` + "`tools/call`" + ` to an echo server. Callers keep their connection and session, and call without a
+pause. The floor is ` + "`httputil.ReverseProxy`" + ` in front of that server, which decides nothing. **A ratio is calls per
+second divided by the floor's in the same round.** A ratio of 1.00 means that authentication, strict parsing, decision,
+limit and journal together cost no more than Go's own proxy. Read the median, and distrust it if the spread next to it
+is wide. Absolute numbers belong to one machine.
+
+The mesh has a policy of 100 rules, exports traces sampled at 1 %, and uses the journal's defaults. Everything runs as a
+process of its own on loopback and shares the machine with the load. Each caller is a principal of its own. In the
+denied case the callers call for 2,000 principals in turn, so that every refusal is recorded one by one.
+
+The leanest gateway shows what is left for all of that: it reads whole messages with ` + "`net/http`" + ` and decides nothing.
+Other gateways run as they come: without tokens, policy or journal.
 `
 
 // Report renders results as a Markdown page. Cells that were not measured are left

@@ -25,8 +25,8 @@ var (
 	caseInName = regexp.MustCompile(`^Test[A-Za-z]*?([PHITARNUSX][0-9]{1,2})(?:[A-Z]|$)`)
 	// caseInText is the id before the name of a subtest, as in "T3: a hidden tool".
 	caseInText = regexp.MustCompile(`^([PHITARNUSX][0-9]{1,2})[: ]`)
-	// caseSection is a section of the page: its id, and the line of its tests.
-	caseSection = regexp.MustCompile(`(?m)^### ([A-Z][0-9]+) .*\n(?:.+\n)*?(Tests: .*)$`)
+	// caseSection is a section of the page: its id, and the lines of its tests.
+	caseSection = regexp.MustCompile(`(?m)^### ([A-Z][0-9]+) .*\n(?:.+\n)*?(Tests:.*(?:\n(?:\* |  ).*)*)$`)
 )
 
 // TestSecurityCases holds the page of security cases against the tests that name one:
@@ -41,21 +41,21 @@ func TestSecurityCases(t *testing.T) {
 	page := string(raw)
 	told := make(map[string]bool)
 	for _, section := range caseSection.FindAllStringSubmatch(page, -1) {
-		id, line := section[1], section[2]
+		id, lines := section[1], section[2]
 		told[id] = true
-		want := "Tests: " + strings.Join(found[id], ", ")
+		want := testList(found[id])
 		switch {
 		case len(found[id]) == 0:
 			t.Errorf("no test names %s: take its section out, or name its test after it", id)
-		case line != want && *update:
-			page = strings.Replace(page, section[0], strings.TrimSuffix(section[0], line)+want, 1)
-		case line != want:
-			t.Errorf("the tests of %s are others (-update writes them)\n got %s\nwant %s", id, line, want)
+		case lines != want && *update:
+			page = strings.Replace(page, section[0], strings.TrimSuffix(section[0], lines)+want, 1)
+		case lines != want:
+			t.Errorf("the tests of %s are others (-update writes them)\n got %s\nwant %s", id, lines, want)
 		}
 	}
 	for _, id := range slices.Sorted(maps.Keys(found)) {
 		if !told[id] {
-			t.Errorf("%s has no section `### %s …` with a line `Tests: …` in %s; its tests are %s", id, id, casesPage, strings.Join(found[id], ", "))
+			t.Errorf("%s has no section `### %s …` with `Tests:` in %s; its tests are %v", id, id, casesPage, found[id])
 		}
 	}
 	if *update {
@@ -65,10 +65,33 @@ func TestSecurityCases(t *testing.T) {
 	}
 }
 
-// casesInTests returns the tests that name each case, as the page shows them.
-func casesInTests(t *testing.T) map[string][]string {
+// testList lists tests by their folders, in lines of at most 120 characters.
+func testList(tests [][2]string) string {
+	var out strings.Builder
+	out.WriteString("Tests:")
+	folder, used := "", 0
+	for _, test := range tests {
+		switch {
+		case test[0] != folder:
+			folder = test[0]
+			line := fmt.Sprintf("* `%s`: %s", folder, test[1])
+			out.WriteString("\n" + line)
+			used = len(line)
+		case used+len(", ")+len(test[1]) >= 120:
+			out.WriteString(",\n  " + test[1])
+			used = len("  ") + len(test[1])
+		default:
+			out.WriteString(", " + test[1])
+			used += len(", ") + len(test[1])
+		}
+	}
+	return out.String()
+}
+
+// casesInTests returns the tests that name each case, by folder and name, as the page shows them.
+func casesInTests(t *testing.T) map[string][][2]string {
 	t.Helper()
-	found := make(map[string][]string)
+	found := make(map[string][][2]string)
 	eachFile(t, parser.SkipObjectResolution, func(file string, parsed *ast.File) {
 		if !isTest(file) {
 			return
@@ -79,12 +102,12 @@ func casesInTests(t *testing.T) map[string][]string {
 				continue
 			}
 			for id := range casesOf(f) {
-				found[id] = append(found[id], fmt.Sprintf("`%s` %s", path.Dir(file), f.Name.Name))
+				found[id] = append(found[id], [2]string{path.Dir(file), f.Name.Name})
 			}
 		}
 	})
 	for id := range found {
-		slices.Sort(found[id])
+		slices.SortFunc(found[id], func(a, b [2]string) int { return slices.Compare(a[:], b[:]) })
 	}
 	return found
 }
