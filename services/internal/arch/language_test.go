@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 var shrink = flag.Bool("shrink", false, "write the smaller counts of words to testdata/language.txt")
@@ -139,5 +140,28 @@ func writeExceptions(t *testing.T, have map[string]int) {
 	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(b[:4]+a, a[:4]+b) })
 	if err := os.WriteFile(exceptions, []byte(strings.Join(lines, "")), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestLanguage_LinesOfDocumentsFit holds lines of documents to 120 characters. Tables and code may have longer ones.
+func TestLanguage_LinesOfDocumentsFit(t *testing.T) {
+	t.Parallel()
+	for _, file := range texts(t) {
+		if filepath.Ext(file) != ".md" {
+			continue
+		}
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		inCode := false
+		for i, line := range strings.Split(string(raw), "\n") {
+			if strings.HasPrefix(line, "```") {
+				inCode = !inCode
+			}
+			if !inCode && !strings.HasPrefix(strings.TrimSpace(line), "|") && utf8.RuneCountInString(line) > 120 {
+				t.Errorf("%s:%d has %d characters; 120 fit", file, i+1, utf8.RuneCountInString(line))
+			}
+		}
 	}
 }
