@@ -100,7 +100,7 @@ type world struct {
 	decided    []*identityv1.Principal
 	named      []*policyv1.FilterNamesRequest
 	naming     func(context.Context) // is called before names are judged; may be nil
-	judged     [][]byte // by which definitions
+	judged     [][]byte              // by which definitions
 	opened     []upstream.Request
 	notified   []upstream.Request
 	closed     int

@@ -3,20 +3,13 @@ package edge
 import (
 	"cmp"
 	"context"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
@@ -28,11 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
 // Fields of a request of 2026-07-28 (MCP 2026-07-28, Transports, Request Headers).
@@ -238,78 +228,6 @@ func (x *v2026) mirrors(ctx context.Context, of tools) *refusal.Refusal {
 	}
 	x.ownList.Renew(newsAfter) // the server may say other things of the tool by now
 	return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, err.Error()+".")
-}
-
-// standIns are what stands for the sessions of callers that have none. Each is found by a handle that
-// is made of who and what it is for, with a secret of this gateway's: there is nothing to remember, and
-// none takes the place of another caller's. It is safe for concurrent use.
-type standIns struct {
-	mu     sync.Mutex // held while one is made
-	secret []byte
-}
-
-func newStandIns() standIns { return standIns{secret: []byte(rand.Text())} }
-
-// handle is that of what stands for one.
-func (s *standIns) handle(of []byte) string {
-	mac := hmac.New(sha256.New, s.secret)
-	mac.Write(of)
-	return hex.EncodeToString(mac.Sum(nil))
-}
-
-// standIn brings what stands for the session that 2026-07-28 does not have: what the gateway
-// remembers of a caller on a server, as policy tells callers apart. It has no name that anybody
-// could use, and opens nothing. Done lets go of it.
-func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
-	key, of := keyOf(x.Caller, x.server), reach.AppendKey(nil, x.Principal, x.server)
-	of = append(reach.AppendPart(of, key.Tenant), 0)
-	of = append(reach.AppendPart(of, key.Subject), 0)
-	if x.bridged || x.isHub() { // a session has one client, and tells once what that can do
-		name, version := x.msg.Client()
-		of = fmt.Appendf(of, "%q %q %s", name, version, mcp.Told(x.can))
-	}
-	id := x.standIns.handle(of)
-	x.standIns.mu.Lock()
-	defer x.standIns.mu.Unlock()
-	use := func() error {
-		sess, done, err := x.deps.Sessions.Use(id, key)
-		if err == nil {
-			x.done = sync.OnceFunc(done)
-			x.in(sess)
-			spans.Session(trace.SpanFromContext(ctx), x.place())
-		}
-		return err
-	}
-	if use() == nil {
-		return nil
-	}
-	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Accounts: x.has.Of.Accounts, Agent: x.Principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
-	sess.Client.Name, sess.Client.Version = x.msg.Client()
-	if x.isHub() {
-		sess.Members = &session.Members{Abilities: x.can}
-	} else {
-		sess.Upstream = x.target.Server.Later(x.opens(), nil)
-	}
-	err := x.deps.Sessions.Add(sess)
-	if err == nil {
-		err = use()
-	}
-	if err != nil {
-		return notOpened(err)
-	}
-	return nil
-}
-
-// opens opens what requests of 2026-07-28 go to the server through.
-func (x *v2026) opens() func(context.Context, *room.Holding) (*upstream.Session, error) {
-	who, open, by := principal.Of(x.Principal), x.target.Server.Open, x.speaksFor
-	if x.bridged {
-		open = x.target.Server.Bridge
-	}
-	return func(ctx context.Context, has *room.Holding) (*upstream.Session, error) {
-		up, _, err := open(ctx, who, upstream.Discover(by), has)
-		return up, err
-	}
 }
 
 func (x *v2026) route(ctx context.Context) response {
