@@ -52,13 +52,8 @@ func (x *v2026) subscribeHub(ctx context.Context) response {
 	defer tick.Stop()
 	for {
 		used, changed := x.sess.Members.Opened.Wait(), x.news.Wait()
-		members := x.sess.Members.All()
 		hears = slices.DeleteFunc(hears, func(h *hearing) bool {
-			begins := len(h.URIs) > 0
-			for name, id := range members {
-				server, _, _ := strings.Cut(name, inSession)
-				begins = begins || server == h.server && (h.Prompts || h.Resources) && x.hasOpened(server, id)
-			}
+			begins := h.begins(x.sess.Members.All())
 			if begins {
 				x.guarded(&all, func() { h.run(ctx) })
 			}
@@ -133,6 +128,21 @@ type hearing struct {
 
 	hub    *exchange
 	server string
+}
+
+// begins reports whether the server is to be asked now: for resources at once, and for its lists once the client uses it
+// in one of the sessions, which are known by the names of their servers.
+func (h *hearing) begins(sessions map[string]string) bool {
+	if len(h.URIs) > 0 {
+		return true
+	}
+	for name, id := range sessions {
+		server, _, _ := strings.Cut(name, inSession)
+		if server == h.server && (h.Prompts || h.Resources) && h.hub.hasOpened(server, id) {
+			return true
+		}
+	}
+	return false
 }
 
 // run passes on what the server says, on the stream of all. One that has ended is opened again, unless the

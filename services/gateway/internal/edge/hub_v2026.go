@@ -90,8 +90,8 @@ func (*v2026) viewOf(of Target) *discovery.Server {
 
 func (*v2026) forMember(y *exchange) protocol { return &v2026{exchange: y} }
 
-// meet finds out how the message goes to its server, which is asked for that if it is not known. There are no tasks
-// among those of many servers: nothing in a request for one names its server.
+// meet finds out how the message is sent to its server, and asks the server for that if it is not known. Many servers have
+// no tasks together, because a request about a task does not name its server.
 func (x *v2026) meet(ctx context.Context, said reach.Standing) (string, *refusal.Refusal) {
 	speaks, known := x.target.knownModern()
 	if !known {

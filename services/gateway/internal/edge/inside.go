@@ -138,16 +138,20 @@ func (x *exchange) inside(message []byte) insideAnswer {
 
 // collect copies the body of a response, because what it lies in is given back when the message is done.
 func collect(resp response) insideAnswer {
-	size := 0
-	for _, part := range resp.body {
-		size += len(part)
-	}
-	out := insideAnswer{response: resp, tooLarge: size > maxInside}
+	out := insideAnswer{response: resp, tooLarge: sizeOf(resp.body) > maxInside}
 	if !out.tooLarge {
 		out.whole = bytes.Join(resp.body, nil)
 	}
 	out.body = nil
 	return out
+}
+
+// sizeOf is how many bytes parts have together.
+func sizeOf(parts [][]byte) (size int) {
+	for _, part := range parts {
+		size += len(part)
+	}
+	return size
 }
 
 func (a insideAnswer) done() Done {

@@ -42,7 +42,7 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 	to.answer(resp)
 }
 
-// listens passes on what comes on the stream until it ends. It is false if there is no stream.
+// listens passes on what comes on the stream until it ends. has is false if there is no stream.
 func (x *exchange) listens(method string) (resp response, has bool) {
 	ctx := x.client
 	if !x.isHub() && x.isAbsent(ctx, x.Caller, x.server) {

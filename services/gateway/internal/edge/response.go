@@ -3,7 +3,6 @@ package edge
 import (
 	"context"
 	"net/http"
-	"strconv"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
@@ -58,11 +57,11 @@ func (x *exchange) refused(ctx context.Context, refused *refusal.Refusal) respon
 	if x.msg != nil {
 		to.ID, to.Method = x.id(), x.msg.Method
 	}
-	span, failure := trace.SpanFromContext(ctx), strconv.Itoa(refused.RPCCode())
+	span, failure := trace.SpanFromContext(ctx), ""
 	if !refused.IsProtocolError && to.Method == mcp.MethodToolsCall {
 		failure = spans.ToolError(span)
 	} else {
-		spans.Error(span, refused.RPCCode())
+		failure = spans.Error(span, refused.RPCCode())
 	}
 	body, err := refused.Answer(to)
 	out := x.own(ctx, body, err)

@@ -55,10 +55,10 @@ func (c *callback) send(_ upstream.Event, message ...[]byte) error {
 	if c.event == nil {
 		return errNoStream
 	}
-	if whole := bytes.Join(message, nil); len(whole) > 0 && len(whole) <= maxInside {
+	if size := sizeOf(message); size > 0 && size <= maxInside {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.event(whole)
+		c.event(bytes.Join(message, nil))
 	}
 	return nil
 }
