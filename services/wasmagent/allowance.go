@@ -12,15 +12,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// PersonDay bounds what all agents of one person may use of models in a day (UTC).
+// PersonDay bounds the use of models by all agents of one person in a day (UTC).
 type PersonDay struct {
-	// Cost is an amount of US dollars; empty means 10. It counts models that have prices.
+	// Cost is an amount of US dollars; empty means 10. Only models with prices count.
 	Cost string
-	// Tokens are those of questions and answers; 0 means 10,000,000.
+	// Tokens is a number of tokens of questions and answers; 0 means 10,000,000.
 	Tokens int64
 }
 
-// dayBound is a [PersonDay] as it is counted.
+// dayBound is a parsed [PersonDay].
 type dayBound struct{ store.Amount }
 
 func (d PersonDay) bound() (dayBound, error) {
@@ -31,13 +31,13 @@ func (d PersonDay) bound() (dayBound, error) {
 	return dayBound{store.Amount{Tokens: cmp.Or(d.Tokens, 10_000_000), Nanos: nanos}}, nil
 }
 
-// errDaySpent is refused with what was used, when that renews, and what changes it.
+// errDaySpent is wrapped with the use, the time of renewal, and the configuration key of the bound.
 var errDaySpent = errors.New("what one person may use of models in a day is used up")
 
-// today is a time's day, counted from 1970-01-01, UTC.
+// today returns the day of a time, counted from 1970-01-01 UTC.
 func today(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// refused is why a person that used an amount may ask no more today.
+// refused returns the error for a person whose use reached the bound.
 func (b dayBound) refused(of principal.Key, used store.Amount, day int64) error {
 	renews := time.Unix((day+1)*int64(24*time.Hour/time.Second), 0).UTC().Format(time.RFC3339)
 	said, key := fmt.Sprintf("%d tokens a day, and %d are used", b.Tokens, used.Tokens), "tokens"
@@ -48,8 +48,8 @@ func (b dayBound) refused(of principal.Key, used store.Amount, day int64) error 
 		errDaySpent, of.Subject, said, renews, key)
 }
 
-// reserveDay takes the most that a question should take out of what a person may use today.
-// settle replaces that by what it took. If this process ends before, the most stays taken.
+// reserveDay reserves the expected maximum of a question from the person's bound for today. settle replaces the
+// reservation by the actual use. If this process ends first, the maximum stays counted.
 func (s *Service) reserveDay(ctx context.Context, of principal.Key, most models.Answer) (settle func(took models.Answer), err error) {
 	amount := amountOf(most)
 	if amount == (store.Amount{}) {

@@ -24,23 +24,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxPart is how large a part of an archive is, in bytes.
+// maxPart bounds a part of an archive, in bytes.
 const maxPart = 1 << 20
 
-// maxTurns and maxEpoch are how many turns and epochs of an agent can be imported.
+// maxTurns and maxEpoch bound the turn count and the epoch of an imported agent.
 const (
 	maxTurns = 10_000
 	maxEpoch = 1_000_000
 )
 
-// archiveKeys are the keys of archives: the one that signs, and those whose archives may be imported.
+// archiveKeys are the key that signs archives, and the keys whose archives may be imported.
 type archiveKeys struct {
 	signs   ed25519.PrivateKey
 	accepts []ed25519.PublicKey
 }
 
-// loadKeys reads the keys of archives. Processes that share a store share the key that signs; the first one brings the
-// key of its data folder with it. accepts are those of other installations.
+// loadKeys loads the keys of archives. Processes that share a store share the key that signs: the first process stores
+// the key of its data folder. accepts are the keys of other installations.
 func loadKeys(ctx context.Context, kept *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
 	own, found, err := loadKey(path, !kept.Shared)
 	if err != nil {
@@ -57,7 +57,8 @@ func loadKeys(ctx context.Context, kept *store.Store, path string, accepts []ed2
 	return archiveKeys{signs, append(all, accepts...)}, nil
 }
 
-// loadKey reads a key, or makes one, which it writes if it is to be kept. It reports whether there was one.
+// loadKey reads a key. If there is no file, it creates a key, and writes it to the file if keep is set. found reports
+// whether the file existed.
 func loadKey(path string, keep bool) (key ed25519.PrivateKey, found bool, err error) {
 	seed, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -78,7 +79,7 @@ func loadKey(path string, keep bool) (key ed25519.PrivateKey, found bool, err er
 	return ed25519.NewKeyFromSeed(seed), found, nil
 }
 
-// export makes an archive, or goes on with one.
+// export packs an archive and returns its first part, or returns a later part of a stored archive.
 func (s *Service) export(ctx context.Context, a *agent.Agent, req *wasmagentv1.ExportAgentRequest) (*wasmagentv1.ArchivePart, error) {
 	key := store.ArchiveKey{Owner: principal.Person(acting(ctx)), Digest: req.GetArchiveDigest()}
 	if req.ArchiveDigest == nil {
@@ -137,7 +138,7 @@ func (s *Service) GetArchivePart(ctx context.Context, req *wasmagentv1.GetArchiv
 	return &wasmagentv1.GetArchivePartResponse{Archive: part}, nil
 }
 
-// packing waits until nobody else writes or reads an archive: both take memory.
+// packing waits until no other call writes or reads an archive, because both take memory.
 func (s *Service) packing(ctx context.Context) error {
 	select {
 	case s.packs <- struct{}{}:
@@ -173,19 +174,21 @@ func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentR
 	}
 	a, from, err := s.unpacked(ctx, whole, req.GetArchiveDigest())
 	if err != nil {
-		if !errors.Is(err, agent.ErrKeep) && !errors.Is(err, store.ErrAway) && !errors.Is(err, errRoom) { // else it may be sent again
+		// otherwise its last part may be sent again
+		if !errors.Is(err, agent.ErrKeep) && !errors.Is(err, store.ErrAway) && !errors.Is(err, errRoom) {
 			err = errors.Join(err, s.store.DropArchive(ctx, key))
 		}
 		return nil, toStatus(err)
 	}
 	s.shelf.add(a)
-	if err := s.store.SetArchiveMade(ctx, key, a.ID, from); err != nil { // its last part, sent again, would make another one
+	// if this fails, a repeated last part creates another agent
+	if err := s.store.SetArchiveMade(ctx, key, a.ID, from); err != nil {
 		s.log.WarnContext(ctx, "what was made of an archive can't be noted", "agent", a.ID, "error", err)
 	}
 	return &wasmagentv1.ImportAgentResponse{Agent: a.Proto(), ExportedId: from}, nil
 }
 
-// unpacked makes an agent of an archive, and says which one it was.
+// unpacked creates an agent from an archive. It also returns the id of the exported agent.
 func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*agent.Agent, string, error) {
 	who := acting(ctx)
 	content, err := archive.Read(text, s.keys.accepts)
@@ -222,8 +225,8 @@ func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*ag
 	return a, was.GetId(), err
 }
 
-// addModel adds the right to ask the model of the configuration to the manifest of an imported agent that runs it in
-// place of the model that its archive names. The bounds of its first right on a model stay.
+// addModel adds the right on the configured model to the manifest of an imported agent, if the agent runs that model in
+// place of the one that its archive names. The bounds of its first right on a model stay.
 func (s *Service) addModel(m *wasmagentv1.Manifest, guest, named string) {
 	model := s.modelOf(named, true)
 	if m == nil || model == "" || model == named || guest != modelGuest {
@@ -239,7 +242,7 @@ func (s *Service) addModel(m *wasmagentv1.Manifest, guest, named string) {
 	m.Models = append(m.Models, right)
 }
 
-// validArchive reports whether what an archive says of an agent could have been asked for here.
+// validArchive returns an error unless the archive's description of an agent would be valid in a request here.
 func validArchive(a *wasmagentv1.ArchivedAgent) error {
 	asked := &wasmagentv1.CreateAgentRequest{
 		Model: a.GetAgent().GetConfig().Model, Instructions: a.GetAgent().GetConfig().Instructions, MaxTurns: new(a.GetMaxTurns()),

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// Build is the role's [app.Build].
+// Build is the [app.Build] of this role.
 func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 	gateway, err := mesh.Conn(authv1.Role_ROLE_GATEWAY)
 	if err != nil {
@@ -37,7 +37,7 @@ func Build(_ context.Context, mesh app.Mesh) (rpc.Service, error) {
 	}
 	var accepts []ed25519.PublicKey
 	for _, key := range mesh.File.Agents.AcceptKeys {
-		text, _ := hex.DecodeString(key) // the configuration lets no other in
+		text, _ := hex.DecodeString(key) // the configuration accepts only hexadecimal keys
 		accepts = append(accepts, text)
 	}
 	providers := make(map[string]models.Provider)

@@ -29,14 +29,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxCall is how long one call may take, people included.
+// maxCall is the time limit of one call, including the wait for an approval.
 const maxCall = 30 * time.Minute
 
 // host implements [agent.Host].
 type host struct{ *Service }
 
-// Allow implements [agent.Host]: a call has to be in the rights of the agent and of every agent
-// that stands behind it.
+// Allow implements [agent.Host]: the rights of the agent, and of every agent in its chain, must include the call.
 func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (giveBack func(), refused *abi.Error, err error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {
@@ -57,8 +56,8 @@ func (h host) Allow(ctx context.Context, a *agent.Agent, call agent.ToolCall) (g
 	return giveBack, nil, err
 }
 
-// stillAllowed reports whether a call that waited for people is in the rights of the agent and of
-// those behind it as they are now.
+// stillAllowed checks a call that waited for an approval again: the current rights of the agent, and of every agent in
+// its chain, must include the call. It returns the refusal, or nil if the call is allowed.
 func (h host) stillAllowed(ctx context.Context, a *agent.Agent, call agent.ToolCall) (*abi.Error, error) {
 	lineage, err := h.lineage(ctx, a)
 	if err != nil {
@@ -74,10 +73,10 @@ func (h host) stillAllowed(ctx context.Context, a *agent.Agent, call agent.ToolC
 			_, err = one.Rights().Tool(call.Server, call.Tool, call.Arguments, time.Now())
 		}
 		if err != nil {
-			return &abi.Error{Code: "not_in_manifest", Message: err.Error()}, nil //nolint:nilerr // it is the answer
+			return &abi.Error{Code: "not_in_manifest", Message: err.Error()}, nil //nolint:nilerr // err is the refusal
 		}
 	}
-	return nil, nil //nolint:nilnil // it is
+	return nil, nil //nolint:nilnil // both are nil if the call is allowed
 }
 
 func creatorGone() *abi.Error {
@@ -96,9 +95,9 @@ func (h host) Spent(ctx context.Context, a *agent.Agent, call agent.ToolCall, to
 	}
 }
 
-// Call implements [agent.Host]: it takes the gateway's way, as anybody's.
+// Call implements [agent.Host]: it makes the call through the gateway.
 func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hold time.Duration) (agent.ToolResult, error) {
-	if call.Approval != "" { // what allowed it may be gone since people were asked
+	if call.Approval != "" { // rights may have been withdrawn since the approval was requested
 		refused, err := h.stillAllowed(ctx, a, call)
 		if refused != nil {
 			h.Withdraw(ctx, a, call.Approval, agent.Withdrawn(refused.Message))
@@ -116,7 +115,7 @@ func (h host) Call(ctx context.Context, a *agent.Agent, call agent.ToolCall, hol
 		return agent.ToolResult{Refused: refused, Again: status.Code(err) == codes.ResourceExhausted}, nil
 	}
 	if err != nil {
-		if ctx.Err() == nil && call.Approval == "" { // of one that waits for people it is asked again
+		if ctx.Err() == nil && call.Approval == "" { // a call that waits for an approval is made again
 			h.log.WarnContext(ctx, "an agent's call has no answer", "agent", a.ID, "server", call.Server, "tool", call.Tool, "error", err)
 		}
 		return agent.ToolResult{}, errors.New("what came of the call is not known")
@@ -138,8 +137,7 @@ func (h host) Alone(ctx context.Context, a *agent.Agent, err error) {
 	}
 }
 
-// lineage is an agent and those agents that stand behind it; nil stands for one that is
-// gone.
+// lineage returns an agent and the agents in its chain. An element is nil if that agent is gone or has ended.
 func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, error) {
 	out := []*agent.Agent{a}
 	for _, behind := range a.Principal().GetChain() {
@@ -164,7 +162,7 @@ func (s *Service) lineage(ctx context.Context, a *agent.Agent) ([]*agent.Agent, 
 
 // ask makes a call through the gateway.
 func (h host) ask(ctx context.Context, tell func(string), req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
-	stream, err := h.gateway.CallTool(ctx, req, grpc.WaitForReady(false)) // an agent is told at once that it is away
+	stream, err := h.gateway.CallTool(ctx, req, grpc.WaitForReady(false)) // fail at once if the gateway is unavailable
 	if err != nil {
 		return nil, err
 	}
@@ -183,21 +181,21 @@ func (h host) ask(ctx context.Context, tell func(string), req *gatewayv1.CallToo
 	}
 }
 
-// unsent is why a call was certainly not made; nil where it may have been. A refusal without
-// a reason is none of the gateway's own, and one of an answer that is too much comes late.
+// unsent returns the refusal of a call that was certainly not sent, or nil if it may have been. A status without a
+// reason does not come from the gateway itself. TOO_MUCH may refer to an answer, so the call may have been sent.
 func unsent(err error) *abi.Error {
 	reason := rpc.Reason(err)
 	if reason == "" || reason == "TOO_MUCH" {
 		return nil
 	}
-	switch status.Code(err) { //nolint:exhaustive // after all others it may have been sent
+	switch status.Code(err) { //nolint:exhaustive // with every other code the call may have been sent
 	case codes.InvalidArgument, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated, codes.ResourceExhausted, codes.FailedPrecondition:
 		return &abi.Error{Code: strings.ToLower(reason), Message: status.Convert(err).Message()}
 	}
 	return nil
 }
 
-// result is what a guest learns of a call.
+// result returns what a guest receives as the result of a call.
 func result(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 	d := answer.GetDecision()
 	if d.GetCode() != commonv1.Code_CODE_UNSPECIFIED {
@@ -205,7 +203,7 @@ func result(answer *gatewayv1.ToolAnswer) agent.ToolResult {
 			Refused: &abi.Error{Code: enum.Given(d.GetCode()), Message: d.GetMessage()},
 			Denied:  d.GetEffect() == policyv1.Effect_EFFECT_DENY && !d.GetRetryable(), Again: d.GetRetryable(),
 		}
-		switch d.GetCode() { //nolint:exhaustive // all others wait for nobody, and were not sent
+		switch d.GetCode() { //nolint:exhaustive // calls with other codes don't wait, and were not sent
 		case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_OUTCOME_UNKNOWN:
 			out.Ran, out.Denied = true, false
 		case commonv1.Code_CODE_APPROVAL_PENDING, commonv1.Code_CODE_APPROVAL_REQUIRED:

@@ -29,8 +29,8 @@ func (s *Service) SnapshotAgent(ctx context.Context, req *wasmagentv1.SnapshotAg
 	return &wasmagentv1.SnapshotAgentResponse{Snapshot: kept}, nil
 }
 
-// ForkAgent implements wasmagentv1.AgentServiceServer. The second agent is that of whoever forks,
-// with the manifest of the first.
+// ForkAgent implements wasmagentv1.AgentServiceServer. The second agent belongs to the caller and has the manifest of
+// the first, limited by inherited.
 func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentRequest) (*wasmagentv1.ForkAgentResponse, error) {
 	a, err := s.find(ctx, req.GetAgentId())
 	if err != nil {
@@ -52,8 +52,9 @@ func (s *Service) ForkAgent(ctx context.Context, req *wasmagentv1.ForkAgentReque
 	return &wasmagentv1.ForkAgentResponse{Agent: second.Proto()}, nil
 }
 
-// inherited is the manifest of a copy. That of an agent that another agent made is held to the
-// rights of that one at each call; where somebody else makes the copy its files alone stay.
+// inherited returns the manifest of a copy. The rights of an agent that another agent created are limited at each call
+// by its creator's. A copy that a different principal makes does not have this limit, so it gets only the rights on
+// files.
 func inherited(who *identityv1.Principal, creator string, m *wasmagentv1.Manifest) *wasmagentv1.Manifest {
 	if !strings.HasPrefix(creator, agent.Subject(who.GetTenant(), "")) || creator == who.GetSubject() {
 		return m

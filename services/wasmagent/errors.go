@@ -48,7 +48,7 @@ var (
 	errTooLarge      = errors.New("the export is larger than 3 MiB")
 )
 
-// statuses are errors as the contract has them, the most special first.
+// statuses maps errors to the codes and reasons of the contract. The first match counts, so specific errors come first.
 var statuses = []struct {
 	err    error
 	code   codes.Code
@@ -60,7 +60,7 @@ var statuses = []struct {
 	{agent.ErrStopped, codes.FailedPrecondition, "AGENT_STOPPED"},
 	{agent.ErrNoModel, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
 	{models.ErrNone, codes.FailedPrecondition, "NO_MODEL_CONFIGURED"},
-	// None is UNAVAILABLE, which means to callers that the agents' own service did not answer.
+	// None is UNAVAILABLE: to callers, that code means that the service of the agents itself did not answer.
 	{models.ErrRejected, codes.InvalidArgument, "MODEL_REJECTED"},
 	{models.ErrAuth, codes.FailedPrecondition, "MODEL_AUTH"},
 	{models.ErrRateLimited, codes.ResourceExhausted, "MODEL_RATE_LIMITED"},
@@ -149,10 +149,10 @@ var statuses = []struct {
 	{errTooLarge, codes.ResourceExhausted, "EXPORT_TOO_LARGE"},
 }
 
-// retryAway is when to try again what could not be run.
+// retryAway is the delay after which callers may retry an UNAVAILABLE call.
 const retryAway = time.Second
 
-// toStatus is an error as the contract has it.
+// toStatus converts an error to the status that the contract defines. Other errors are returned unchanged.
 func toStatus(err error) error {
 	if err == nil {
 		return nil
@@ -170,13 +170,13 @@ func toStatus(err error) error {
 		}
 		switch {
 		case s.code == codes.Unavailable:
-			out.RetryAfter, out.Err = retryAway, s.err // what happened to a worker is for the log
+			out.RetryAfter, out.Err = retryAway, s.err // details of a failed worker go only to the log
 		case s.reason == "AGENTS_FULL":
 			out.Err = errAgentsFull
-		case s.err == store.ErrChildren: //nolint:errorlint // it is the table's own
+		case s.err == store.ErrChildren: //nolint:errorlint // compared with the table's own value
 			out.Err = errChildren
 		case s.err == guests.ErrListed: //nolint:errorlint // see above
-			out.Err = fmt.Errorf("the guest's module %w", guests.ErrListed) // which file is for the log
+			out.Err = fmt.Errorf("the guest's module %w", guests.ErrListed) // the file's name goes only to the log
 		case s.reason == "TURN_LOST":
 			out.Err = s.err
 		}

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/gallery"
 )
 
-// maxHits is how many templates a search finds.
+// maxHits bounds the templates that a search returns.
 const maxHits = 100
 
 // galleryServer implements wasmagentv1.GalleryServiceServer.
@@ -23,7 +23,6 @@ type galleryServer struct {
 	*Service
 }
 
-// summaries are templates as lists show them.
 func summaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSummary {
 	out := make([]*wasmagentv1.TemplateSummary, 0, len(all))
 	for _, t := range all {
@@ -36,8 +35,7 @@ func summaries(all []*wasmagentv1.Template) []*wasmagentv1.TemplateSummary {
 	return out
 }
 
-// templates are the gallery, with all that other replicas have acknowledged of the caller's
-// tenant.
+// templates returns the gallery, including every change of the caller's tenant that other replicas have acknowledged.
 func (s *Service) templates(ctx context.Context) (*gallery.Gallery, error) {
 	if !s.store.Shared {
 		return s.gallery, nil
@@ -59,7 +57,7 @@ func (g galleryServer) ListTemplates(ctx context.Context, req *wasmagentv1.ListT
 	return &wasmagentv1.ListTemplatesResponse{Templates: part, NextPageToken: next, Count: int32(len(all))}, nil
 }
 
-// sized cuts a page out of a list that is no longer than an answer may be.
+// sized returns a page of a list, shortened to what a response may hold.
 func sized[M proto.Message](all []M, token string, size int32) (part []M, next string, err error) {
 	part, next, err = page(all, token, size)
 	if kept := fit(part, maxExport); err == nil && len(kept) < len(part) {
@@ -159,7 +157,7 @@ func (g galleryServer) AddTemplate(ctx context.Context, req *wasmagentv1.AddTemp
 	}
 	resp := &wasmagentv1.AddTemplateResponse{Id: req.GetTemplate().GetId()}
 	added, err := from.Get(acting(ctx).GetTenant(), resp.GetId())
-	if err == nil { // otherwise it was removed since
+	if err == nil { // otherwise it has been removed since
 		resp.Quarantined = added.GetQuarantined()
 	}
 	return resp, nil
@@ -263,8 +261,8 @@ func (g galleryServer) GetTemplateConfig(ctx context.Context, _ *wasmagentv1.Get
 	return &wasmagentv1.GetTemplateConfigResponse{Config: config}, nil
 }
 
-// fromTemplate adds to what is asked of a new agent what the template says, and before that
-// what who asks wants to be otherwise there. It returns the template's id.
+// fromTemplate completes a request for a new agent from its template. The caller's settings of the template come before
+// the template's own values, and values of the request before both. It also returns the template's id.
 func (s *Service) fromTemplate(ctx context.Context, who *identityv1.Principal, req *wasmagentv1.CreateAgentRequest) (*wasmagentv1.CreateAgentRequest, string, error) {
 	if req.Template == nil {
 		return req, "", nil
@@ -304,10 +302,10 @@ func (s *Service) fromTemplate(ctx context.Context, who *identityv1.Principal, r
 	return out, t.GetId(), nil
 }
 
-// maxInstructions is how long instructions may be, in bytes.
+// maxInstructions bounds the instructions of an agent, in bytes.
 const maxInstructions = 64 << 10
 
-// withSkills returns instructions with the skills of a template, which the model is told with them.
+// withSkills returns instructions followed by the skills of a template, as the model gets them.
 func withSkills(instructions string, skills []*wasmagentv1.TemplateSkill) (string, error) {
 	if len(skills) == 0 {
 		return instructions, nil
@@ -357,7 +355,8 @@ func (s *Service) ComposeAgent(ctx context.Context, req *wasmagentv1.ComposeAgen
 	}}, nil
 }
 
-// isDestructive reports whether a tool's name says that it removes or stops something.
+// isDestructive reports whether a tool's name says that it removes or stops something. Every tool whose name begins
+// with federation_ counts.
 func isDestructive(tool string) bool {
 	tool = strings.ToLower(tool)
 	for _, word := range []string{"delete", "remove", "destroy", "purge", "shutdown", "terminate", "reset"} {

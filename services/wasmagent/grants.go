@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
 )
 
-// GrantRights implements wasmagentv1.AgentServiceServer. What is granted is judged where it is
-// used, with those who stand behind the agent: so an agent gives nothing that it does not have.
+// GrantRights implements wasmagentv1.AgentServiceServer. Granted rights are checked when they are used, together with
+// those of the agent's chain, so an agent can't grant more than it has.
 func (s *Service) GrantRights(ctx context.Context, req *wasmagentv1.GrantRightsRequest) (*wasmagentv1.GrantRightsResponse, error) {
 	if req.Rights == nil && len(req.GetWithdraw()) == 0 {
 		return nil, toStatus(errGrantEmpty)
@@ -44,7 +44,7 @@ func (s *Service) GrantRights(ctx context.Context, req *wasmagentv1.GrantRightsR
 	return &wasmagentv1.GrantRightsResponse{Grant: grant, Manifest: a.Rights().Manifest(time.Now())}, nil
 }
 
-// conditions is how many conditions a manifest has.
+// conditions returns the number of conditions of a manifest.
 func conditions(m *wasmagentv1.Manifest) (n int) {
 	for _, right := range m.GetTools() {
 		n += len(right.GetConditions())

@@ -21,12 +21,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// What an agent gets of which nothing is said.
+// Defaults for agents whose request leaves them out.
 const (
-	// maxTold is how many messages of a prompt wait to be read.
+	// maxTold bounds the progress messages of a prompt that wait to be sent.
 	maxTold = 64
 
-	// defaultGuest is for agents without a model, and modelGuest for those with one.
+	// defaultGuest is the guest of agents without a model, modelGuest the guest of agents with a model.
 	defaultGuest = "script"
 	modelGuest   = "agent"
 	defaultTurns = 50
@@ -37,7 +37,7 @@ var (
 	defaultRoom   = &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}
 )
 
-// acting is who asks: a person, or on whose behalf a role does.
+// acting returns the principal that makes the request: a person, or the principal on whose behalf a service calls.
 func acting(ctx context.Context) *identityv1.Principal {
 	caller := authn.CallerOf(ctx)
 	if caller.Person != nil {
@@ -46,13 +46,13 @@ func acting(ctx context.Context) *identityv1.Principal {
 	return caller.Principal
 }
 
-// isOperator reports whether a person who runs the installation asks.
+// isOperator reports whether the principal is an operator of the installation.
 func isOperator(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// sees reports whether somebody may know of an agent, by its creator: who made it, everybody in its chain,
-// and operators and viewers of its tenant.
+// sees reports whether principal p may see an agent of this creator: p is the creator, is in its chain, or is an
+// operator or viewer of its tenant.
 func sees(p, creator *identityv1.Principal) bool {
 	if p.GetTenant() != creator.GetTenant() {
 		return false
@@ -68,7 +68,7 @@ func sees(p, creator *identityv1.Principal) bool {
 	return false
 }
 
-// find finds an agent for who asks. One that it may not know of is not there.
+// find returns an agent that the caller may see. For all others it returns errUnknown.
 func (s *Service) find(ctx context.Context, id string) (*agent.Agent, error) {
 	a, err := s.shelf.get(ctx, id)
 	switch {
@@ -83,7 +83,7 @@ func (s *Service) find(ctx context.Context, id string) (*agent.Agent, error) {
 	return a, nil
 }
 
-// by is who asks, for an agent's journal.
+// by returns the caller as an agent's journal records it.
 func by(ctx context.Context) agent.By {
 	who := acting(ctx)
 	return agent.By{Context: ctx, Actor: who.GetSubject(), Operator: isOperator(who)}
@@ -140,7 +140,7 @@ func (s *Service) CreateAgent(ctx context.Context, req *wasmagentv1.CreateAgentR
 
 func newID() string { return "agent-" + strings.ToLower(rand.Text()) }
 
-// within is what is asked for, and no more than the installation has.
+// within returns the requested limits, each at most the default of the installation.
 func within(l *wasmagentv1.Limits) agent.Limits {
 	out := defaultLimits
 	if l.GetMemoryMib() > 0 {
@@ -166,7 +166,8 @@ func (s *Service) TerminateAgent(ctx context.Context, req *wasmagentv1.Terminate
 			return &wasmagentv1.TerminateAgentResponse{Agent: a.Proto()}, nil
 		}
 	}
-	if reason := rpc.Reason(err); reason == "STATE_LOST" || reason == "JOURNAL_BROKEN" || reason == "STATE_DIFFERS" { // it ends all the same
+	// it can still be terminated
+	if reason := rpc.Reason(err); reason == "STATE_LOST" || reason == "JOURNAL_BROKEN" || reason == "STATE_DIFFERS" {
 		if shown, err := s.bury(ctx, req.GetAgentId()); err == nil {
 			return &wasmagentv1.TerminateAgentResponse{Agent: shown}, nil
 		}
@@ -218,7 +219,8 @@ func (s *Service) ResumeAgent(ctx context.Context, req *wasmagentv1.ResumeAgentR
 // PromptAgent implements wasmagentv1.AgentServiceServer.
 func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmagentv1.AgentService_PromptAgentServer) error {
 	ctx := stream.Context()
-	if who := acting(ctx); isBehind(agent.Subject(who.GetTenant(), req.GetAgentId()), who) { // it would wait for itself
+	// the agent would wait for itself
+	if who := acting(ctx); isBehind(agent.Subject(who.GetTenant(), req.GetAgentId()), who) {
 		return toStatus(errCycle)
 	}
 	a, err := s.find(ctx, req.GetAgentId())
@@ -231,12 +233,12 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	if err := s.mayRun(ctx, a); err != nil {
 		return toStatus(err)
 	}
-	// Who does not read holds up nobody: what finds no room is not told.
+	// A caller that reads slowly does not delay the turn: a message that does not fit into the channel is dropped.
 	told, sent := make(chan *wasmagentv1.PromptAgentResponse, maxTold), make(chan struct{})
 	go func() {
 		defer close(sent)
 		for resp := range told {
-			_ = stream.Send(resp) // who is gone learns it by ctx
+			_ = stream.Send(resp) // ctx ends when the caller is gone
 		}
 	}()
 	steps := 0.
@@ -263,11 +265,11 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	})
 }
 
-// maxAgain is how often something is done again that another process came before.
+// maxAgain bounds the retries after another process changed the agent first.
 const maxAgain = 3
 
-// again does something with an agent, also where another process changes it meanwhile, and returns
-// the agent that it was done with.
+// again calls do, and repeats it with the reloaded agent if another process changed the agent first. It returns the
+// agent of the last call.
 func (s *Service) again(ctx context.Context, a *agent.Agent, do func(a *agent.Agent) error) (*agent.Agent, error) {
 	err := do(a)
 	for range maxAgain {
@@ -283,7 +285,7 @@ func (s *Service) again(ctx context.Context, a *agent.Agent, do func(a *agent.Ag
 	return a, toStatus(err)
 }
 
-// bury ends an agent of which nothing else can be changed.
+// bury terminates an agent whose journal or state is damaged. Nothing else of such an agent can be changed.
 func (s *Service) bury(ctx context.Context, id string) (*wasmagentv1.Agent, error) {
 	row, err := s.store.Get(ctx, id)
 	if err != nil || !sees(acting(ctx), row.GetCreator()) {

@@ -16,12 +16,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxChain is how many may stand behind an agent: policy judges all of them.
+// maxChain bounds the principals in the chain of a new agent, its creator included. Policy judges all of them at each
+// call.
 const maxChain = 4
 
-// granted is the manifest that a new agent gets: its own files and todos where nothing is
-// said, and its model, which may be empty. What it names beside is judged at each call, with those who stand behind the agent.
-// The room is how many agents there may be.
+// granted returns the manifest of a new agent. A request without a manifest gets files, todos, and the model if there
+// is one. The rights of a manifest are checked at each call, together with those of the agent's chain. The returned
+// [store.Room] bounds the number of agents.
 func (s *Service) granted(ctx context.Context, who *identityv1.Principal, asked *wasmagentv1.Manifest, model string) (*wasmagentv1.Manifest, store.Room, error) {
 	room := store.Room{All: maxAgents, Own: maxOwn, Below: make(map[string]int)}
 	if err := offered(asked); err != nil {
@@ -48,7 +49,7 @@ func (s *Service) granted(ctx context.Context, who *identityv1.Principal, asked 
 			return nil, room, errChildren
 		}
 		room.Below[one.GetSubject()] = int(may.GetCount())
-		// before anything is compiled for it
+		// Check this before anything is compiled for the agent.
 		if n, err := s.store.Below(ctx, one.GetTenant(), one.GetSubject()); err != nil || n >= int(may.GetCount()) {
 			return nil, room, cmp.Or(err, errChildren)
 		}
@@ -63,7 +64,7 @@ func (s *Service) granted(ctx context.Context, who *identityv1.Principal, asked 
 	return proto.CloneOf(asked), room, nil
 }
 
-// offered reports whether rights can be given.
+// offered returns an error if this version does not offer one of the rights, or if there are too many conditions.
 func offered(asked *wasmagentv1.Manifest) error {
 	if asked.GetClock() || asked.GetRandom() {
 		return errRights
@@ -74,7 +75,7 @@ func offered(asked *wasmagentv1.Manifest) error {
 	return nil
 }
 
-// isBehind reports whether a subject is somebody, or stands behind them.
+// isBehind reports whether subject is the principal itself or in its chain.
 func isBehind(subject string, somebody *identityv1.Principal) bool {
 	if somebody.GetSubject() == subject {
 		return true

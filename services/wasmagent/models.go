@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// maxPieces is how many pieces of an answer wait to be read.
+	// maxPieces bounds the pieces of an answer that wait to be sent.
 	maxPieces = 64
-	// maxToolsBytes is how much an agent is told of tools, in bytes, and maxToolsPages how
-	// many pages of a server's are read.
+	// maxToolsBytes bounds the tool definitions that an agent receives, in bytes, and maxToolsPages the pages that are
+	// read of one server's list.
 	maxToolsBytes = 512 << 10
 	maxToolsPages = 10
 )
@@ -52,14 +52,14 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, s.questionTime, errQuestionTime)
 	defer cancel()
-	// Who does not read holds up nobody: what finds no room is not told.
+	// A caller that reads slowly does not delay the answer: a piece that does not fit into the channel is dropped.
 	pieces, sent := make(chan string, maxPieces), make(chan struct{})
 	go func() {
 		defer close(sent)
 		n := 0.
 		for text := range pieces {
 			n++
-			_ = stream.Send(&wasmagentv1.AskModelResponse{Progress: progress(n, text)}) // who is gone learns it by ctx
+			_ = stream.Send(&wasmagentv1.AskModelResponse{Progress: progress(n, text)}) // ctx ends when the caller is gone
 		}
 	}()
 	answer, err := s.models.Ask(ctx, req, func(text string) {
@@ -85,7 +85,7 @@ func (s modelServer) AskModel(req *wasmagentv1.AskModelRequest, stream wasmagent
 	})
 }
 
-// paidError is an error of a question, with what the provider may charge for it.
+// paidError is an error of a question, with what the provider may charge for the question.
 type paidError struct {
 	error
 
@@ -95,7 +95,7 @@ type paidError struct {
 // Unwrap implements errors.Unwrap.
 func (e paidError) Unwrap() error { return e.error }
 
-// facts are empty when the provider charges nothing.
+// facts returns the tokens and the cost of the failed question, or nil if the provider charges nothing.
 func (e paidError) facts() map[string]string {
 	if e.paid.Input == 0 && e.paid.Output == 0 {
 		return nil
@@ -114,8 +114,8 @@ func (h host) Model(a *agent.Agent, asked string) (string, bool) {
 	return name, h.server != "" && h.models.Has(name)
 }
 
-// modelOf is the model of an agent that was made with a model of that name, which may be empty: that of the
-// configuration if it named none. An archive comes from elsewhere, and may name one that is not served here.
+// modelOf returns the model of an agent that was created with a model of that name. An empty name means the configured
+// default. So does, in an imported agent, a name that no configured provider serves.
 func (s *Service) modelOf(named string, imported bool) string {
 	if named == "" || imported && s.model != "" && !s.models.Has(named) {
 		return s.model
@@ -123,7 +123,7 @@ func (s *Service) modelOf(named string, imported bool) string {
 	return named
 }
 
-// shown is an agent that was stored as its owner sees it.
+// shown returns a stored agent as its owner sees it.
 func (s *Service) shown(r *wasmstorev1.Record) *wasmagentv1.Agent {
 	out := agent.Shown(r)
 	out.Model = s.modelOf(r.GetConfig().GetModel(), r.GetImportedDigest() != "")
@@ -133,8 +133,7 @@ func (s *Service) shown(r *wasmstorev1.Record) *wasmagentv1.Agent {
 // Server implements [agent.Host].
 func (h host) Server() string { return h.server }
 
-// Tools implements [agent.Host]: of each server that its rights name, those that they name and
-// that policy lets it see.
+// Tools implements [agent.Host]. It returns the tools that the agent's rights name and that policy shows to it.
 func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, error) {
 	rights := a.Rights()
 	servers, out, bytes := make(map[string]bool), []agent.ToolInfo{}, 0
@@ -174,7 +173,7 @@ func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, erro
 	return out, nil
 }
 
-// toolInfo is a tool's definition as agents learn it.
+// toolInfo parses a tool's definition into what agents receive.
 func toolInfo(server, text string) (info agent.ToolInfo, ok bool) {
 	var said struct {
 		Name        string         `json:"name"`

@@ -11,13 +11,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// ready compiles the module that an agent runs, unless that was done: the module that its guest has now, or one that the
-// guest had before and that is stored. A guest that is neither shipped nor listed any more does not run. Errors:
-// guests.ErrUnknown, [errModule], [worker.ErrModule], the store's.
+// ready compiles the module of an agent, unless it is compiled: the current module of its guest, or an earlier one that
+// is stored. A guest that is neither shipped nor listed any more does not run. Errors: guests.ErrUnknown, [errModule],
+// [worker.ErrModule], the store's.
 func (s *Service) ready(ctx context.Context, guest, digest string) error {
 	switch {
 	case s.guests.Digest(guest) == "":
-		_, _, err := s.guests.Get(guest) // says why
+		_, _, err := s.guests.Get(guest) // returns the reason
 		return err
 	case s.guests.Digest(guest) == digest:
 		_, err := s.compile(ctx, guest)
@@ -37,7 +37,8 @@ func (s *Service) ready(ctx context.Context, guest, digest string) error {
 	})
 }
 
-// compile compiles the module that a guest has now, unless that was done, and stores it for when the guest has another.
+// compile compiles the current module of a guest, unless it is compiled. It stores the module for agents that run it
+// after the guest gets another one.
 func (s *Service) compile(ctx context.Context, name string) (digest string, err error) {
 	digest = s.guests.Digest(name)
 	if _, ok := s.stored.Load(digest); ok && s.workers.Knows(digest) {
@@ -57,7 +58,7 @@ func (s *Service) compile(ctx context.Context, name string) (digest string, err 
 	return digest, nil
 }
 
-// compiled compiles a module, unless that was done, one at a time. read is called if it is needed.
+// compiled compiles a module, unless it is compiled, one module at a time. It calls read only if it needs the module.
 func (s *Service) compiled(ctx context.Context, digest string, read func() ([]byte, error)) error {
 	select {
 	case s.compiling <- struct{}{}:
@@ -75,19 +76,20 @@ func (s *Service) compiled(ctx context.Context, digest string, read func() ([]by
 	if err != nil {
 		return err
 	}
-	if _, err = s.workers.Compile(ctx, module); errors.Is(err, worker.ErrModule) { // it will be no other one
+	if _, err = s.workers.Compile(ctx, module); errors.Is(err, worker.ErrModule) { // the same module fails again
 		s.refused[digest] = err
 	}
 	return err
 }
 
-// mayRun has an agent's module be there, if it may run.
+// mayRun makes sure that an agent's module is compiled, or returns why it may not run. Errors: those of
+// [Service.ready].
 func (s *Service) mayRun(ctx context.Context, a *agent.Agent) error {
 	return s.ready(ctx, a.Guest, a.Proto().GetModuleDigest())
 }
 
-// isGone reports whether an error of [Service.ready] says that the module never runs here. A guest that is missing may be
-// listed again.
+// isGone reports whether an error of [Service.ready] means that the module never runs here. A guest that is missing may
+// be listed again, so its error is not one of them.
 func isGone(err error) bool {
 	return errors.Is(err, worker.ErrModule) || errors.Is(err, errModule)
 }
@@ -97,7 +99,7 @@ func (h host) Ready(ctx context.Context, a *agent.Agent, digest string) error {
 	return h.ready(ctx, a.Guest, digest)
 }
 
-// moduleOf returns a module that a guest has or had.
+// moduleOf returns the module of a guest with this digest, the current one or a stored earlier one.
 func (s *Service) moduleOf(ctx context.Context, guest, digest string) ([]byte, error) {
 	if s.guests.Digest(guest) == digest {
 		module, _, err := s.guests.Get(guest)
@@ -110,7 +112,7 @@ func (s *Service) moduleOf(ctx context.Context, guest, digest string) ([]byte, e
 	return module, err
 }
 
-// guestOf returns the guest that has or had a module; ok is false if no shipped or listed one did.
+// guestOf returns the guest to which a module belongs or belonged. ok is false if no shipped or listed guest had it.
 func (s *Service) guestOf(ctx context.Context, digest string) (name string, ok bool, err error) {
 	if name, ok = s.guests.ByDigest(digest); ok {
 		return name, true, nil

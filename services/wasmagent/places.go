@@ -12,17 +12,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/agent"
 )
 
-// Places bounds how many work at a time, and how many wait for that. A zero field means its default.
+// Places bounds the calls that work at the same time, and those that wait for a place. A zero field means its default.
 type Places struct {
-	// All and Person are how many work at a time: in all, and of one person.
+	// All and Person are the number of places: in all, and of one person.
 	All, Person int
-	// Queue and PersonQueue are how many wait for a place: in all, and of one person. More are refused.
+	// Queue and PersonQueue bound the calls that wait for a place: in all, and of one person. Further calls are
+	// refused.
 	Queue, PersonQueue int
-	// Wait is how long one waits at most.
+	// Wait is the longest wait for a place.
 	Wait time.Duration
 }
 
-// or returns the places with defaults for fields that are zero.
+// or returns the places with defaults for fields that are zero. A default is lowered to the bound that contains it.
 func (p Places) or(d Places) Places {
 	fill := func(field *int, otherwise int) {
 		if *field == 0 {
@@ -46,11 +47,11 @@ func (p Places) validate(key string) error {
 	return nil
 }
 
-// errPlaces is wrapped by why there is no place.
+// errPlaces is wrapped by an error that says why there is no place.
 var errPlaces = errors.New("there is no place")
 
-// A queue gives out places, to callers that wait in the order in which they came. A person that has as many places as it
-// may have holds up no other. It is safe for concurrent use.
+// A queue gives places to callers in the order in which they came. A person who has all places that one person may have
+// does not delay others. It is safe for concurrent use.
 type queue struct {
 	Places
 
@@ -60,22 +61,21 @@ type queue struct {
 	waiting []*waiter
 }
 
-// personPlaces is how many places of a person are taken, and how many of its callers wait.
+// personPlaces counts the places that a person has, and the person's waiting callers.
 type personPlaces struct{ working, waiting int }
 
-// A waiter is a caller that waits.
 type waiter struct {
 	of principal.Key
-	// back says that the caller had a place before. Such callers come first, and the length of the queue does not
-	// bound them: how many places were given back does.
+	// back is true if the caller had a place before. Such callers come first. The length of the queue does not bound
+	// them; the number of places that were given back does.
 	back  bool
 	ready chan struct{}
 }
 
 func newQueue(p Places) *queue { return &queue{Places: p, each: make(map[principal.Key]*personPlaces)} }
 
-// take waits for a place until ctx ends, and for at most [Places.Wait] unless back is set. Errors: [errPlaces],
-// ctx's.
+// take waits for a place until ctx ends, and for at most [Places.Wait] unless back is set. The caller calls leave to
+// free the place. Errors: [errPlaces], ctx's.
 func (q *queue) take(ctx context.Context, of principal.Key, back bool) (leave func(), err error) {
 	w := &waiter{of: of, back: back, ready: make(chan struct{})}
 	if err := q.enqueue(w); err != nil {
@@ -97,12 +97,12 @@ func (q *queue) take(ctx context.Context, of principal.Key, back bool) (leave fu
 		err = fmt.Errorf("%w: none was free for %s", errPlaces, q.Wait)
 	}
 	if !q.giveUp(w) {
-		return leave, nil // it has one by now
+		return leave, nil // a place was granted in the meantime
 	}
 	return nil, err
 }
 
-// enqueue gives a caller a place, or puts it into the queue.
+// enqueue gives a caller a place, adds it to the queue, or refuses it with [errPlaces].
 func (q *queue) enqueue(w *waiter) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -129,7 +129,7 @@ func (q *queue) enqueue(w *waiter) error {
 	return nil
 }
 
-// grant gives free places to those that wait. It needs the lock.
+// grant gives free places to waiting callers. The caller holds mu.
 func (q *queue) grant() {
 	q.waiting = slices.DeleteFunc(q.waiting, func(w *waiter) bool {
 		person := q.each[w.of]
@@ -152,7 +152,7 @@ func (q *queue) leave(of principal.Key) {
 	q.tidy(of)
 }
 
-// giveUp takes a caller out of the queue. It reports false if the caller has a place by now.
+// giveUp removes a caller from the queue. It returns false if the caller has a place by now.
 func (q *queue) giveUp(w *waiter) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -166,14 +166,14 @@ func (q *queue) giveUp(w *waiter) bool {
 	return true
 }
 
-// tidy forgets a person of whom nothing is counted. It needs the lock.
+// tidy deletes the counters of a person if all are zero. The caller holds mu.
 func (q *queue) tidy(of principal.Key) {
 	if person := q.each[of]; person.working == 0 && person.waiting == 0 {
 		delete(q.each, of)
 	}
 }
 
-// A room bounds bytes: in all, and of one person. It is safe for concurrent use.
+// A room bounds memory in bytes: in all, and of one person. It is safe for concurrent use.
 type room struct {
 	all, own int64
 
@@ -182,7 +182,7 @@ type room struct {
 	each map[principal.Key]int64
 }
 
-// take takes bytes, if there are so many.
+// take reserves bytes if both bounds allow it.
 func (r *room) take(of principal.Key, bytes int) (giveBack func(), ok bool) {
 	n := int64(bytes)
 	r.mu.Lock()

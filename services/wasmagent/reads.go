@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	// pageSize is how many things a page has where nobody says.
+	// pageSize is the number of elements of a page if the request has none.
 	pageSize = 100
-	// maxState and maxExport bound what is answered, in bytes.
+	// maxState and maxExport bound responses, in bytes.
 	maxState  = 1 << 20
 	maxExport = 3 << 20
 )
@@ -37,7 +37,7 @@ func progress(n float64, text string) *mcpv1.Progress {
 	return &mcpv1.Progress{Progress: n, Message: text}
 }
 
-// page cuts a page out of a list that is gone on with by place.
+// page returns the part of a list that begins at the offset in token.
 func page[T any](all []T, token string, size int32) (part []T, next string, err error) {
 	from := 0
 	if token != "" {
@@ -56,9 +56,8 @@ func page[T any](all []T, token string, size int32) (part []T, next string, err 
 	return part, next, nil
 }
 
-// ListAgents implements wasmagentv1.AgentServiceServer. A page goes on behind the agent at
-// which the last one ended, whatever was made or ended since. Those that work here are listed
-// by how they are now.
+// ListAgents implements wasmagentv1.AgentServiceServer. A page begins after the last agent of the page before, even if
+// agents were created or ended since. An agent whose turn runs in this process is listed with its current state.
 func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsRequest) (*wasmagentv1.ListAgentsResponse, error) {
 	who := acting(ctx)
 	filter := store.Filter{Tenant: who.GetTenant(), States: req.GetStates(), Limit: int(cmp.Or(req.GetPageSize(), pageSize)) + 1}
@@ -78,7 +77,7 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 	size, bytes := filter.Limit-1, 0
 	resp := &wasmagentv1.ListAgentsResponse{Count: int32(count)}
 	var last int64
-	if len(rows) == filter.Limit { // there are more, whatever becomes of these
+	if len(rows) == filter.Limit { // there are more, even if some of these are left out below
 		rows = rows[:size]
 		resp.NextPageToken = strconv.FormatInt(rows[size-1].Made, 10)
 	}
@@ -96,14 +95,14 @@ func (s *Service) ListAgents(ctx context.Context, req *wasmagentv1.ListAgentsReq
 	return resp, nil
 }
 
-// listed is an agent and its place among all.
+// listed is an agent with its position among all agents.
 type listed struct {
 	*wasmagentv1.Agent
 	made int64
 }
 
-// listed are agents as they are now, the newest first: those of rows, and those that work here
-// and are in one of the states now.
+// listed returns agents with their current state, the newest first: those of rows, and those whose turn runs in this
+// process and that are in one of the states now.
 func (s *Service) listed(who *identityv1.Principal, states []wasmagentv1.AgentState, before int64, rows []*store.Row) (out []listed) {
 	now := make(map[string]listed)
 	for _, a := range s.shelf.working() {
@@ -185,7 +184,8 @@ func (s *Service) GetState(ctx context.Context, req *wasmagentv1.GetStateRequest
 	}, nil
 }
 
-// fit are as many messages as have so many bytes, but one at least.
+// fit returns the longest prefix of messages whose total size is at most most, in bytes, and always at least one
+// message.
 func fit[M proto.Message](messages []M, most int) []M {
 	bytes := 0
 	for i, m := range messages {

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
 
-// CallTool implements wasmagentv1.AgentServiceServer. tool_name alone says what is called;
-// an input with a field that the tool does not have is refused.
+// CallTool implements wasmagentv1.AgentServiceServer. Only tool_name selects the tool. An input with a field that the
+// tool does not have is refused.
 func (s *Service) CallTool(ctx context.Context, req *wasmagentv1.CallToolRequest) (*wasmagentv1.CallToolResponse, error) {
 	a, err := s.find(ctx, req.GetAgentId())
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *Service) CallTool(ctx context.Context, req *wasmagentv1.CallToolRequest
 }
 
 func callTool(by agent.By, a *agent.Agent, tool wasmagentv1.SandboxTool, input []byte) (said string, err error) {
-	switch tool { //nolint:exhaustive // the contract lets no other in
+	switch tool { //nolint:exhaustive // the contract admits no other value
 	case wasmagentv1.SandboxTool_SANDBOX_TOOL_READ_FILE:
 		var in struct {
 			Path   *string `json:"path"`
@@ -94,7 +94,7 @@ func callTool(by agent.By, a *agent.Agent, tool wasmagentv1.SandboxTool, input [
 	return said, err
 }
 
-// read reads an input, of which some fields have to be there.
+// read parses an input and checks that its required fields are present.
 func read(input []byte, into any, required ...**string) error {
 	if err := json.Unmarshal(input, into, json.RejectUnknownMembers(true)); err != nil {
 		return fmt.Errorf("%w: %s", errInput, abi.Wrong(err))
@@ -125,7 +125,7 @@ func writeTodos(by agent.By, a *agent.Agent, input []byte) (string, error) {
 		Todos *[]struct {
 			Content string `json:"content"`
 			Status  string `json:"status"`
-			// ActiveForm is what some clients send beside; it is not kept.
+			// ActiveForm is sent by some clients and is not stored.
 			ActiveForm string `json:"active_form"`
 		} `json:"todos"`
 	}

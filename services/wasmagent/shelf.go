@@ -16,15 +16,14 @@ import (
 )
 
 const (
-	// maxShelf is how much the agents have together that are in memory though nobody uses
-	// them, in bytes.
+	// maxShelf bounds the agents that stay in memory while no call uses them, in bytes.
 	maxShelf = 256 << 20
-	// openTime is how long reading an agent may take.
+	// openTime is the time limit for loading an agent.
 	openTime = 30 * time.Second
 )
 
-// shelf has the agents that somebody uses, each once, and those that were used lately. It is
-// safe for concurrent use.
+// shelf caches agents: one instance of each agent in use, and those that were used recently. It is safe for concurrent
+// use.
 type shelf struct {
 	store *store.Store
 	open  func(ctx context.Context, row *store.Row) (*agent.Agent, error)
@@ -32,12 +31,12 @@ type shelf struct {
 
 	mu  sync.Mutex
 	all map[string]weak.Pointer[agent.Agent]
-	// recent are those that stay, though nobody uses them, and bytes is what they have.
+	// recent holds the agents that stay in memory without a user; bytes is their size.
 	recent *simplelru.LRU[string, onShelf]
 	bytes  int
 }
 
-// onShelf is an agent and how large it was as it was put there, in bytes.
+// onShelf is an agent with its size in bytes when it was added.
 type onShelf struct {
 	*agent.Agent
 	bytes int
@@ -48,15 +47,14 @@ func newShelf(kept *store.Store, open func(context.Context, *store.Row) (*agent.
 	return &shelf{store: kept, open: open, all: make(map[string]weak.Pointer[agent.Agent]), recent: recent}
 }
 
-// here finds an agent in memory; nil where it is not there.
+// here returns an agent that is in memory, otherwise nil.
 func (s *shelf) here(id string) *agent.Agent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.all[id].Value()
 }
 
-// get returns an agent, and reads it where it is not in memory as it is kept. Errors: the
-// store's.
+// get returns an agent, and loads it if memory does not have its stored version. Errors: the store's.
 func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
 	if a := s.here(id); a != nil && !a.IsLost() {
 		fresh, err := s.isFresh(ctx, a)
@@ -69,7 +67,7 @@ func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
 		}
 	}
 	read, err, _ := s.reads.Do(id, func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openTime) // others wait for it, too
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), openTime) // other callers wait for it, too
 		defer cancel()
 		row, err := s.store.Get(ctx, id)
 		if err != nil {
@@ -79,7 +77,7 @@ func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
 			return a, nil
 		}
 		a, err := s.open(ctx, row)
-		if errors.Is(err, store.ErrState) { // it may have been replaced since the row was read
+		if errors.Is(err, store.ErrState) { // the state may have been replaced after the row was read
 			if row, err = s.store.Get(ctx, id); err == nil {
 				a, err = s.open(ctx, row)
 			}
@@ -97,9 +95,9 @@ func (s *shelf) get(ctx context.Context, id string) (*agent.Agent, error) {
 	return a, nil
 }
 
-// isFresh reports whether an agent is as it is kept: other processes may have changed it.
+// isFresh reports whether an agent in memory equals the stored one. Other processes may have changed it.
 func (s *shelf) isFresh(ctx context.Context, a *agent.Agent) (bool, error) {
-	if a.IsElsewhere() { // its process may have ended
+	if a.IsElsewhere() { // the process that had it may have ended
 		return false, nil
 	}
 	if !s.store.Shared || a.Works() {
@@ -109,8 +107,7 @@ func (s *shelf) isFresh(ctx context.Context, a *agent.Agent) (bool, error) {
 	return version <= a.Version(), err
 }
 
-// put has an agent be found, and stay for a while. Whoever holds another one of that id can
-// keep nothing of it any more.
+// put adds an agent. An older instance of the same agent can store nothing from then on.
 func (s *shelf) put(a *agent.Agent) {
 	s.mu.Lock()
 	s.all[a.ID] = weak.Make(a)
@@ -118,14 +115,14 @@ func (s *shelf) put(a *agent.Agent) {
 	s.touch(a)
 }
 
-// add is put for a new agent, which somebody else may have read already.
+// add adds a new agent, unless another call has already loaded it.
 func (s *shelf) add(a *agent.Agent) {
 	if s.here(a.ID) == nil {
 		s.put(a)
 	}
 }
 
-// touch has an agent stay for a while that is to be found, and learns how large it is now.
+// touch marks an agent as recently used and updates its size.
 func (s *shelf) touch(a *agent.Agent) {
 	size := a.Size()
 	s.mu.Lock()
@@ -144,7 +141,6 @@ func (s *shelf) touch(a *agent.Agent) {
 	}
 }
 
-// drop takes an agent out.
 func (s *shelf) drop(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +151,7 @@ func (s *shelf) drop(id string) {
 	delete(s.all, id)
 }
 
-// working are the agents that work on prompts here.
+// working returns the agents whose turns run in this process.
 func (s *shelf) working() (out []*agent.Agent) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

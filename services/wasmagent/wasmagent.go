@@ -1,5 +1,5 @@
-// Package wasmagent serves sluice.wasmagent.v1: agents in WebAssembly that do nothing by
-// themselves. What they ask for is done by their host, or not at all.
+// Package wasmagent serves sluice.wasmagent.v1: agents in WebAssembly sandboxes. An agent computes and asks for
+// effects; the service carries out or refuses each effect.
 package wasmagent
 
 import (
@@ -29,33 +29,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// WorkerMain becomes a worker where the program was started as one, and then does not
-// return. The main function of each program that builds this role calls it first.
+// WorkerMain runs the program as a worker and does not return, if the program was started as one. Otherwise it returns
+// at once. The main function of each program that contains this role calls it first.
 func WorkerMain() { worker.Main() }
 
 const (
-	// maxAgents is how many agents there may be, and maxOwn how many one principal may
-	// have made, with those that ended and can be brought back.
+	// maxAgents bounds all agents, and maxOwn those that one principal created. Ended agents that can be resumed count.
 	maxAgents = 10_000
 	maxOwn    = 1000
-	// maxBytes is how much all agents may be together as they are kept, in bytes, and
-	// maxOwnBytes how much those of one principal: their files, conversations, snapshots and
-	// journals.
+	// maxBytes bounds the stored size of all agents, and maxOwnBytes that of one principal's agents, in bytes: files,
+	// conversations, snapshots and journals.
 	maxBytes    = 16 << 30
 	maxOwnBytes = 2 << 30
-	// sweepTime is how often what has ended for good is forgotten.
+	// sweepTime is the interval at which expired records are removed.
 	sweepTime = time.Minute
-	// renewTime is how often other processes are told that this one works on its turns.
+	// renewTime is the interval at which this process renews its leases on turns.
 	renewTime = store.Lease / 3
-	// maxHeldBytes is how much the snapshots of guests have together that gave their places away while they
-	// wait for calls, in bytes, and maxOwnHeldBytes how much those of one person.
+	// maxHeldBytes bounds the snapshots of all guests that gave their places away while they wait for calls, in bytes,
+	// and maxOwnHeldBytes those of one person.
 	maxHeldBytes    = 256 << 20
 	maxOwnHeldBytes = 64 << 20
-	// defaultYield is how long a turn waits for a call until its guest gives its place away.
+	// defaultYield is how long a turn waits for a call before its guest gives its place away.
 	defaultYield = 250 * time.Millisecond
-	// defaultQuestionTime is how long one question to a model may take.
+	// defaultQuestionTime is the time limit of one question to a model.
 	defaultQuestionTime = 10 * time.Minute
-	// What a worker may have at the least, and what compiling a module may take.
+	// workerMemory is the least memory of a worker, guestMemory the default of one guest, and compileMemory and
+	// compileTime bound the compilation of a module. Memory is in bytes.
 	workerMemory  = 768 << 20
 	guestMemory   = 32 << 20
 	compileMemory = 768 << 20
@@ -64,56 +63,53 @@ const (
 
 // Config configures the service.
 type Config struct {
-	// Data is the folder in which the role keeps its state.
+	// Data is the folder in which the role stores its state.
 	Data string
-	// Source is where agents are kept: `sqlite`, or the URL of a PostgreSQL database; empty
-	// means `sqlite`. Bucket is the URL of a bucket for their states; empty means a folder.
+	// Source is the database of the agents: `sqlite`, or the URL of a PostgreSQL database; empty means `sqlite`. Bucket
+	// is the URL of a bucket for their states; empty means a folder below Data.
 	Source, Bucket string
-	// Workers is how many processes guests run in; 0 means 1.
+	// Workers is the number of processes that run guests; 0 means 1.
 	Workers int
-	// Program is what is started as a worker: one that calls [WorkerMain]. Empty: the file
-	// that runs.
+	// Program is the file to start as a worker; its main function calls [WorkerMain]. Empty means the running program.
 	Program string
-	// Models are the providers of models by name, and Model the one that agents ask which name
-	// none, as `provider:name`; may be empty.
+	// Models are the providers of models by name. Model is the default of agents that name no model, as
+	// `provider:name`; it may be empty.
 	Models map[string]models.Provider
 	Model  string
-	// PersonDay bounds what all agents of one person may use of models in a day.
+	// PersonDay bounds the use of models by all agents of one person in a day.
 	PersonDay PersonDay
-	// Server is the name by which the gateway knows this service as a server of tools; empty
-	// where it does not: then no model is asked.
+	// Server is the name under which the gateway lists this service as a server of tools. If it is empty, agents cannot
+	// ask models.
 	Server string
-	// Accepts are the public keys of others whose archives may be imported.
+	// Accepts are the public keys of other installations whose archives may be imported.
 	Accepts []ed25519.PublicKey
-	// Turns are the places for turns, for each worker; questions to models wait in Questions. Defaults: 18 places, 6
-	// of one person, 256 that wait, 32 of one person, for 5 min; for questions 32, 8, 256, 64 and 5 min.
+	// Turns bounds the turns, for each worker, and Questions the questions to models. Defaults of Turns: 18 places, 6
+	// of one person; 256 waiting, 32 of one person, for 5 min. Defaults of Questions: 32, 8, 256, 64 and 5 min.
 	Turns, Questions Places
-	// QuestionTime is how long one question may take, with its retries; 0 means 10 min. AnswerTime is how long a
+	// QuestionTime is the time limit of one question, with its retries; 0 means 10 min. AnswerTime is how long a
 	// provider may take until its answer begins; 0 means 2 min.
 	QuestionTime, AnswerTime time.Duration
-	// Yield is how long a turn waits for a call until its guest gives its place away, for tests; 0 means 250 ms.
+	// Yield is how long a turn waits for a call before its guest gives its place away, for tests; 0 means 250 ms.
 	Yield time.Duration
-	// OwnBytes is how much the agents of one person may be together as they are kept, for
-	// tests; 0 means 2 GiB.
+	// OwnBytes bounds the stored size of one person's agents, in bytes, for tests; 0 means 2 GiB.
 	OwnBytes int64
-	// Guests are those that agents may run beside the shipped ones, by name.
+	// Guests are the guests that agents may run in addition to the shipped ones, by name.
 	Guests map[string]guests.Listed
-	// Hold is for how long whoever prompts waits while people decide on what the agent asks
-	// for; then the prompt goes on alone.
+	// Hold is how long the caller of a prompt waits while an approver decides on a call of the agent. After that the
+	// prompt continues without its caller.
 	Hold time.Duration
 }
 
 // Deps are the live objects that a [Service] works with. All are required.
 type Deps struct {
-	// Gateway is how agents call tools. Calls on it carry the principal of
-	// [authn.OnBehalfOf].
+	// Gateway makes the agents' tool calls. Calls on it carry the principal of [authn.OnBehalfOf].
 	Gateway gatewayv1.GatewayServiceClient
-	// Log receives what people are to know.
+	// Log receives the service's log records.
 	Log *slog.Logger
 }
 
-// Service implements wasmagentv1.AgentServiceServer and, beside it,
-// wasmagentv1.GalleryServiceServer.
+// Service implements wasmagentv1.AgentServiceServer, wasmagentv1.GalleryServiceServer and
+// wasmagentv1.ModelServiceServer.
 type Service struct {
 	wasmagentv1.UnimplementedAgentServiceServer
 
@@ -131,33 +127,33 @@ type Service struct {
 	server string
 	asks   *queue
 	day    dayBound
-	// questionTime is how long one question may take, and yield as in Config.
+	// questionTime is the time limit of one question; yield is as in Config.
 	questionTime, yield time.Duration
 	store               *store.Store
 	shelf               *shelf
-	// keys are those of archives. packs has an element while an archive is written or read.
+	// keys sign and verify archives. packs is a semaphore: it has an element while an archive is written or read.
 	keys  archiveKeys
 	packs chan struct{}
 
-	// prompts has the places of guests, and held the snapshots of those that gave theirs away.
+	// prompts has the places of guests, and held the snapshots of guests that gave their places away.
 	prompts *queue
 	held    room
 
-	// background has what goes on after the call that began it, until closing is closed.
+	// background counts the goroutines that outlive the call that started them. They end when closing is closed.
 	background sync.WaitGroup
 	closing    chan struct{}
 
-	// compiling has somebody in it while a guest is compiled. refused is why modules are not,
-	// by their digests: whoever is in it has that, too.
+	// compiling is a semaphore: it has an element while a guest is compiled. Its holder may use refused: the errors of
+	// modules that cannot be compiled, by digest.
 	compiling chan struct{}
 	refused   map[string]error
-	// stored has the digests of modules that this process has stored.
+	// stored has the digests of the modules that this process has stored.
 	stored sync.Map
-	// swept is the day on which unused modules were removed last.
+	// swept is the day on which unused modules were last removed.
 	swept int64
 }
 
-// New returns a Service, which the caller closes.
+// New returns a Service. The caller closes it.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Gateway == nil || deps.Log == nil || cfg.Data == "" {
 		return nil, errors.New("wasmagent: a folder, the gateway and a log are required")
@@ -207,7 +203,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	keys, err := loadKeys(context.Background(), kept, dir.Path("archive.key"), cfg.Accepts)
 	if err == nil {
-		err = os.RemoveAll(dir.Path("archives")) // of releases that stored archives there
+		err = os.RemoveAll(dir.Path("archives")) // left by releases that stored archives there
 	}
 	if err != nil {
 		return nil, errors.Join(err, kept.Close(), workers.Close(), dir.Close())
@@ -226,9 +222,9 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	}
 	s.shelf = newShelf(kept, func(ctx context.Context, row *store.Row) (*agent.Agent, error) {
 		mayRun := true
-		if row.Turn == store.Alone && !row.Held { // it runs at once
+		if row.Turn == store.Alone && !row.Held { // its turn continues at once
 			err := s.ready(ctx, row.GetGuest(), row.GetModuleDigest())
-			if err != nil && !isGone(err) { // it may be there later, or elsewhere
+			if err != nil && !isGone(err) { // the module may be available later, or in another process
 				return nil, err
 			}
 			mayRun = err == nil
@@ -238,7 +234,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// places are those of turns, of all workers, and those of questions.
+// places returns the places for turns, of all workers together, and those for questions.
 func (c Config) places() (turns, questions Places, err error) {
 	turns = c.Turns.or(Places{All: 18, Person: 6, Queue: 256, PersonQueue: 32, Wait: 5 * time.Minute})
 	questions = c.Questions.or(Places{All: 32, Person: 8, Queue: 256, PersonQueue: 64, Wait: 5 * time.Minute})
@@ -260,11 +256,11 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	wasmagentv1.RegisterModelServiceServer(r, modelServer{Service: s})
 }
 
-// Run implements app.Runner: it goes on with turns that were left, says that it works on those
-// that it does, and forgets what has ended for good.
+// Run implements app.Runner. It continues turns that other processes left, renews the leases of this process, and
+// removes expired records.
 func (s *Service) Run(ctx context.Context) error {
 	var renewing sync.WaitGroup
-	renewing.Go(func() { s.renew(ctx) }) // whatever else takes long
+	renewing.Go(func() { s.renew(ctx) }) // the other tasks may take long
 	defer renewing.Wait()
 	var sweep time.Time
 	for {
@@ -281,10 +277,9 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 }
 
-// renew says that this process works on the turns that it does, and ends those that another one
-// has taken over.
+// renew renews the leases on the turns of this process, and ends turns that another process has taken over.
 func (s *Service) renew(ctx context.Context) {
-	behind := make(map[string]int64) // versions that were older than the store's as they were looked at last
+	behind := make(map[string]int64) // versions at the last check, of agents that were older than the store's copies
 	for {
 		select {
 		case <-ctx.Done():
@@ -302,7 +297,7 @@ func (s *Service) renew(ctx context.Context) {
 			switch was, found := behind[a.ID]; {
 			case err != nil || version <= now:
 				delete(behind, a.ID)
-			case found && was == now: // it is no commit of its own whose answer is on its way
+			case found && was == now: // not a commit of this process whose answer is still on its way
 				delete(behind, a.ID)
 				a.Lose()
 			default:
@@ -315,7 +310,7 @@ func (s *Service) renew(ctx context.Context) {
 	}
 }
 
-// goOn goes on with turns that their processes have left.
+// goOn continues turns that their processes left.
 func (s *Service) goOn(ctx context.Context) {
 	left, err := s.store.Left(ctx)
 	for _, id := range left {
@@ -331,7 +326,7 @@ func (s *Service) goOn(ctx context.Context) {
 	}
 }
 
-// sweep forgets what has ended for good.
+// sweep removes expired records.
 func (s *Service) sweep(ctx context.Context) {
 	if err := s.store.ForgetDays(ctx, today(time.Now())-1); err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "what persons used of models on past days can't be removed", "error", err)
@@ -339,7 +334,7 @@ func (s *Service) sweep(ctx context.Context) {
 	if err := s.store.ForgetUsed(ctx); err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "counters of agents that are gone can't be removed", "error", err)
 	}
-	if day := today(time.Now()); day != s.swept { // it reads all agents
+	if day := today(time.Now()); day != s.swept { // ForgetModules reads all agents
 		s.swept = day
 		if err := s.store.ForgetModules(ctx); err != nil && ctx.Err() == nil {
 			s.log.WarnContext(ctx, "modules that no agent runs can't be removed", "error", err)
@@ -362,7 +357,7 @@ func (s *Service) forget(ctx context.Context, id string, gone bool) error {
 	return err
 }
 
-// Close ends the turns that agents take, and the workers, and lets the folder go.
+// Close ends running turns, stops the workers, and closes the store and the folder.
 func (s *Service) Close() error {
 	var ends sync.WaitGroup
 	for _, a := range s.shelf.working() {
@@ -374,8 +369,8 @@ func (s *Service) Close() error {
 	return errors.Join(s.workers.Close(), s.store.Close(), s.dir.Close())
 }
 
-// room reports whether agents of somebody's may become larger. What has ended makes way, the
-// oldest first. An agent becomes larger by some megabytes at the most until it is asked again.
+// room reports whether the agents of a person may grow. It removes ended agents, the oldest first, to make space. An
+// agent may grow by some megabytes before room is called again.
 func (s *Service) room(ctx context.Context, of principal.Key) error {
 	all, own, err := s.store.Sizes(ctx, of)
 	if err != nil || own <= s.ownBytes && all <= maxBytes {
