@@ -3,7 +3,6 @@
 package edge
 
 import (
-	"crypto/cipher"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -30,6 +29,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 	"github.com/sluice-mesh/sluice/services/internal/principal"
@@ -112,8 +112,8 @@ type Edge struct {
 	// insiders are the sessions of callers inside the mesh, and visits counts their requests.
 	insiders *recent.Recent[session.Key, string]
 	standIns standIns
-	tasks    *taskStore
-	seal     cipher.AEAD
+	tasks    *tasks.Store
+	taskIDs  *tasks.IDs
 	// remembered is the room of what clients may come back for.
 	remembered *room.Room
 	visits     visits
@@ -173,10 +173,10 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	if e.asking, err = turn.New[principal.Key](maxAsking, maxAskingEach); err != nil {
 		return nil, err
 	}
-	if e.tasks, err = newTaskStore(); err != nil {
+	if e.tasks, err = tasks.NewStore(); err != nil {
 		return nil, err
 	}
-	if e.seal, err = newSeal(deps.Secret); err != nil {
+	if e.taskIDs, err = tasks.NewIDs(deps.Secret); err != nil {
 		return nil, err
 	}
 	if e.remembered, err = session.AnswersRoom(); err != nil {

@@ -16,50 +16,52 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 )
 
-// mayBeTask reports whether the request at hand is a call that is answered with a task where it waits for
-// people. What its server asks a task could not pass on, so in a session that can ask there is none.
+// mayBeTask reports whether the request is a call that is answered with a task if it waits for an approval. A task can't
+// pass requests of its server on, so a call in a session whose server may send some does not become a task.
 func (x *v2026) mayBeTask() bool {
-	return x.takesTasks && x.msg.Method == mcp.MethodToolsCall && len(x.msg.Raw) <= maxTask &&
+	return x.takesTasks && x.msg.Method == mcp.MethodToolsCall && len(x.msg.Raw) <= tasks.MaxMessage &&
 		!x.msg.InputResponses.Present() && !x.msg.RequestState.Present() && x.leg == (leg{}) && (!x.bridged || len(x.can) == 0) &&
-		x.tasks.hasPlace(&x.has.Of, string(x.owner()))
+		x.tasks.HasCapacity(&x.has.Of, string(x.owner()))
 }
 
-// becomesTask answers a call that waits for people with a task, and reports whether it could.
+// becomesTask answers a call that waits for an approval with a task, and reports whether it could.
 func (x *v2026) becomesTask(ctx context.Context, why *refusal.Refusal) (response, bool) {
 	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || why.Approval == nil {
 		return response{}, false
 	}
-	t := &task{
-		owner: string(x.owner()), server: x.server, head: make(http.Header), message: x.msg.Raw, approval: why.Approval.ID,
-		holder: room.Holder{Accounts: x.has.Of.Accounts, Server: x.server},
+	call := tasks.Call{
+		Owner: string(x.owner()), Server: x.server, Header: make(http.Header), Message: x.msg.Raw,
+		Holder: room.Holder{Accounts: x.has.Of.Accounts, Server: x.server},
 	}
-	for name, lines := range x.header { // the client that asks about the task makes the call, so this has no credential
+	for name, lines := range x.header { // no credential: the call is made for the client that polls, by that client's own
 		if name == "Content-Type" || name == "Accept" || name == "Traceparent" || strings.HasPrefix(name, "Mcp-") {
-			t.head[name] = slices.Clone(lines)
+			call.Header[name] = slices.Clone(lines)
 		}
 	}
-	if !x.tasks.keep(t, why.Approval.Expires) {
+	t := x.tasks.Add(call, why.Approval.ID, why.Approval.Expires)
+	if t == nil {
 		return response{}, false
 	}
-	said, _ := t.says()
-	said.Type, said.Meta = mcp.ResultTask, why.Meta()
-	return x.answerTask(ctx, said, taskEnd{}), true
+	state := describe(t.Report())
+	state.Type, state.Meta = mcp.ResultTask, why.Meta()
+	return x.answerTask(ctx, state, tasks.Outcome{}), true
 }
 
-// advance brings a task up to date: where people have decided, its call is made.
-func (x *v2026) advance(ctx context.Context, t *task) {
-	approval, waits := t.waits()
+// advance makes the call of a task in the background if its approval has been decided.
+func (x *v2026) advance(ctx context.Context, t *tasks.Task) {
+	approval, waits := t.Awaited()
 	if !waits {
 		return
 	}
 	a, refused := x.deps.Pipeline.Approval(ctx, x.acting(), approval)
 	if refused != nil && refused.Retryable() || a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING || !x.visits.enter() {
-		return // a gateway that stops lets it wait, too
+		return // a gateway that is stopping makes no more calls of tasks
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	if !t.begin(cancel) { // somebody else makes it
+	if !t.Begin(cancel) { // another request makes the call
 		cancel()
 		x.visits.leave()
 		return
@@ -69,54 +71,54 @@ func (x *v2026) advance(ctx context.Context, t *task) {
 		defer e.visits.leave()
 		defer cancel()
 		defer func() {
-			if panicked := recover(); panicked != nil { // net/http sees to the goroutines of requests alone
+			if panicked := recover(); panicked != nil { // net/http recovers in the goroutines of requests only
 				e.panicked(ctx, panicked)
-				t.ended(taskFailed, taskEnd{fault: noTaskAnswer})
+				t.End(tasks.Failed, tasks.Outcome{Error: noTaskAnswer})
 			}
 		}()
 		e.makeTask(ctx, by, t, approval)
 	}()
 }
 
-// noTaskAnswer is what is told of a call that may have been made and whose answer is not there.
-var noTaskAnswer = jsontext.Value(`{"code":-32603,"message":"There is no answer that could be kept. Whether the call was made is on record."}`)
+// noTaskAnswer is the outcome of a call that may have been made and whose answer is missing.
+var noTaskAnswer = jsontext.Value(`{"code":-32603,"message":"The answer of this call could not be stored. The gateway's record says whether the call was made."}`)
 
-// makeTask makes the call of a task for this caller of its owner's, who has waited for this approval.
-func (e *Edge) makeTask(ctx context.Context, by httpserver.Caller, t *task, approval string) {
+// makeTask makes the call of a task by its approval, for a caller who owns it.
+func (e *Edge) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
 	by.Stale = by.Stale || by.Revoked()
-	x := &exchange{Edge: e, Caller: by, header: t.head, client: ctx, stream: new(callback), server: t.server, hold: new(time.Duration), resumes: approval}
-	came := x.inside(t.message)
-	end := taskEnd{unrecorded: came.unrecorded}
-	if why := came.refusal; why != nil && why.Retryable() { // nothing was sent, and the approval stands
+	x := &exchange{Edge: e, Caller: by, header: t.Header, client: ctx, stream: new(callback), server: t.Server, hold: new(time.Duration), resumes: approval}
+	came := x.inside(t.Message)
+	if why := came.refusal; why != nil && why.Retryable() { // nothing was sent, and the approval is still open
 		var expires time.Time
-		if why.Code == commonv1.Code_CODE_APPROVAL_PENDING && why.Approval != nil { // or people begin again
+		if why.Code == commonv1.Code_CODE_APPROVAL_PENDING && why.Approval != nil { // a new approval was requested
 			approval, expires = why.Approval.ID, why.Approval.Expires
 		}
-		if !t.waitOn(approval, expires) {
+		if !t.Wait(approval, expires) {
 			e.withdraw(ctx, by, t, approval)
 		}
 		return
 	}
+	out := tasks.Outcome{Unrecorded: came.unrecorded}
 	answer, err := gate.ReadAnswer(came.whole, gate.AnswerLimits())
 	switch {
-	case err != nil || answer.Kind != gate.Response || !t.has.Add(len(came.whole)):
-		end.fault = noTaskAnswer
-		t.ended(taskFailed, end)
+	case err != nil || answer.Kind != gate.Response || !t.Reserve(len(came.whole)):
+		out.Error = noTaskAnswer
+		t.End(tasks.Failed, out)
 	case answer.Error.Present():
-		end.fault = answer.Error.Of(answer.Raw)
-		t.ended(taskFailed, end)
+		out.Error = answer.Error.Of(answer.Raw)
+		t.End(tasks.Failed, out)
 	default:
-		end.result = answer.Result.Of(answer.Raw)
-		t.ended(taskCompleted, end)
+		out.Result = answer.Result.Of(answer.Raw)
+		t.End(tasks.Completed, out)
 	}
 }
 
-// withdraw ends the approval of a task that nobody wants any more, unless another waits for it.
-func (e *Edge) withdraw(ctx context.Context, by httpserver.Caller, t *task, approval string) {
-	if e.tasks.waitsForIt(t, approval) {
+// withdraw ends the approval of a cancelled task, unless another task waits for it.
+func (e *Edge) withdraw(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
+	if e.tasks.IsAwaited(approval, t) {
 		return
 	}
-	if err := e.deps.Pipeline.Withdraw(ctx, by.Principal, approval, "its task was cancelled"); err != nil { // it runs nothing by itself
+	if err := e.deps.Pipeline.Withdraw(ctx, by.Principal, approval, "its task was cancelled"); err != nil { // an open approval runs nothing by itself
 		e.deps.Log.WarnContext(ctx, "approval of a cancelled task was not ended", "approval_id", approval, "error", err)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -22,6 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -356,7 +356,7 @@ func statusOf(answer *gate.Answer, status int) int {
 func (x *v2026) isOwnTask() bool {
 	switch x.msg.Method {
 	case mcp.MethodTasksGet, mcp.MethodTasksUpdate, mcp.MethodTasksCancel:
-		return strings.HasPrefix(x.msg.TaskID, taskPrefix)
+		return tasks.IsOwnID(x.msg.TaskID)
 	default:
 		return false
 	}
