@@ -1,5 +1,5 @@
-// Package agent is one agent: its life, its turns, and what it keeps. Whatever a guest asks
-// for is done here or not at all, and stands in its journal.
+// Package agent implements one agent: its states, its turns, and what is stored of it. Every effect that a guest asks
+// for is carried out or refused here, and recorded in the agent's journal. The wasmagent service uses it.
 package agent
 
 import (
@@ -17,95 +17,96 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// Tombstone is how long an agent that was ended can be brought back.
+// Tombstone is how long a terminated agent can be resumed.
 const Tombstone = time.Hour
 
 // Errors of an agent, for [errors.Is].
 var (
-	// ErrBusy: it works on another prompt.
+	// ErrBusy means that the agent works on another prompt.
 	ErrBusy = errors.New("the agent works on another prompt")
-	// ErrTerminated: it has ended.
+	// ErrTerminated means that the agent has ended.
 	ErrTerminated = errors.New("the agent has ended")
-	// ErrStopped: it takes no prompts; [Agent.Proto] says why.
+	// ErrStopped means that the agent takes no prompts; [Agent.Proto] has the reason.
 	ErrStopped = errors.New("the agent is stopped")
-	// ErrFailed: its guest failed; what the turn did was undone.
+	// ErrFailed means that the guest failed and the turn was undone.
 	ErrFailed = errors.New("the agent failed")
-	// ErrTurn: the guest says that its turn failed.
+	// ErrTurn means that the guest reported the failure of its turn. The turn counts.
 	ErrTurn = errors.New("the turn failed")
-	// ErrTurns: it has taken all turns that it may.
+	// ErrTurns means that the agent has used all turns of its max_turns.
 	ErrTurns = errors.New("the agent has taken all turns that it may: raise max_turns")
-	// ErrOperator: an operator stopped it, and only one resumes it.
+	// ErrOperator means that an operator stopped the agent, so only an operator can resume it.
 	ErrOperator = errors.New("an operator stopped the agent, and only an operator resumes it")
-	// ErrPlaces: as many agents work, and as many prompts wait, as may; nothing was changed.
+	// ErrPlaces means that too many prompts wait, or that the wait for a place took too long. Nothing was changed.
 	ErrPlaces = errors.New("the prompt has no place among those that are worked on")
-	// ErrAway: agents can't be run now; nothing was changed.
+	// ErrAway means that agents can't be run now. Nothing was changed.
 	ErrAway = errors.New("agents can't be run now")
-	// ErrKeep: what happened could not be kept; whether it was is not known.
+	// ErrKeep means that storing failed. The change may have been stored or not.
 	ErrKeep = errors.New("what agents do can't be kept now")
-	// ErrCalled: as [ErrAway] and [ErrKeep], but calls were made that can't be undone.
+	// ErrCalled is like [ErrAway] and [ErrKeep], but the turn made calls that can't be undone.
 	ErrCalled = errors.New("what the turn did was undone, but not the calls that it made: agents can't be run now")
-	// ErrTodos: it is no todo list, and ErrTodosFull: it is too long.
+	// ErrTodos means that a todo list is invalid, and ErrTodosFull that it is too long.
 	ErrTodos     = errors.New("is no todo list")
 	ErrTodosFull = fmt.Errorf("there may be %d todos", maxTodos)
-	// ErrSnapshot: the agent has no such snapshot, and ErrSnapshots: it has as many as it may.
+	// ErrSnapshot means that the agent does not have the snapshot, and ErrSnapshots that it has the maximum number.
 	ErrSnapshot  = errors.New("the agent has no such snapshot")
 	ErrSnapshots = fmt.Errorf("the agent has %d snapshots, and may have no more", maxKept)
-	// ErrForked: its journal is too large for a fork to begin with.
+	// ErrForked means that the journal is too large for a fork to begin with.
 	ErrForked = fmt.Errorf("the agent's journal has more than %d MiB: a fork would begin with it", maxForked>>20)
-	// ErrGrant: the agent has no such grant, and ErrGrants: it has as many as it may.
+	// ErrGrant means that the agent does not have the grant, and ErrGrants that it has the maximum number.
 	ErrGrant  = errors.New("the agent has no such grant")
 	ErrGrants = fmt.Errorf("the agent has %d grants, and may have no more: take some back", maxGrants)
-	// ErrDiffers: what is stored of it is not what its journal says.
+	// ErrDiffers means that the stored agent differs from what its journal records.
 	ErrDiffers = errors.New("what is stored of the agent is not what its journal says")
-	// ErrNotCovered: its journal does not cover all of what is stored.
+	// ErrNotCovered means that the journal does not cover everything that is stored.
 	ErrNotCovered = errors.New("the agent is older than journals that cover all of what is stored of an agent, so an archive of it is signed only where accept_not_covered asks for that (agents export --not-covered)")
 )
 
-// Limits bound an agent's work.
+// Limits bound the work of an agent.
 type Limits struct {
-	// Memory is what its guest may have, in bytes.
+	// Memory bounds the memory of the guest, in bytes.
 	Memory int64
-	// Fuel, Effects and Deadline are for one turn; the last without what it waits.
+	// Fuel, Effects and Deadline are for one turn. The deadline does not count the time in which the turn waits.
 	Fuel     int64
 	Effects  int
 	Deadline time.Duration
 }
 
-// Spec is how an agent was made. It does not change.
+// Spec describes how an agent was created. It does not change.
 type Spec struct {
 	ID string
-	// Creator is who made it.
+	// Creator is the principal that created the agent.
 	Creator *identityv1.Principal
-	// Template is what it was made from; may be empty.
+	// Template is the id of the template that the agent was created from; it may be empty.
 	Template string
-	// Guest is what it runs, and Digest its module's as it was made.
+	// Guest is the name of the guest, and Digest that of its module when the agent was created.
 	Guest, Digest string
-	// Instructions may be empty.
+	// Instructions are the first message of each conversation; they may be empty.
 	Instructions string
-	// MaxTurns is how many turns it may take unless it is resumed with more.
+	// MaxTurns bounds the turns of the agent, unless it is resumed with more.
 	MaxTurns int
-	// Config is what was asked for.
+	// Config is the configuration in the request.
 	Config *wasmagentv1.AgentConfig
 	Limits Limits
 	Files  files.Bounds
-	// Manifest is what it may do beyond that; it may be nil.
+	// Manifest has the agent's rights; nil means none.
 	Manifest *wasmagentv1.Manifest
 	Created  time.Time
-	// ForkedFrom is the agent that it was forked from, and Imported the digest of the archive
-	// that it was imported from; may be empty.
+	// ForkedFrom is the id of the agent that this one was forked from, and Imported the digest of the archive that it
+	// was imported from. Both may be empty.
 	ForkedFrom, Imported string
-	// JournalID is the agent whose making its journal begins with, and Origin when that was.
+	// JournalID is the id of the agent whose creation is the first event of the journal, and Origin the time of its
+	// creation.
 	JournalID string
 	Origin    time.Time
 }
 
-// Deps are what agents work with. All are required.
+// Deps are the objects that agents work with. All but Yield are required.
 type Deps struct {
 	Workers *worker.Supervisor
 	Host    Host
 	Store   *store.Store
-	// Yield is how long a turn waits for a call, or sleeps, until its guest gives its place to others;
-	// 0 means at once.
+	// Yield is how long a turn waits for a call, or sleeps, before its guest gives its place to others. 0 means at
+	// once.
 	Yield time.Duration
 }
 
@@ -116,52 +117,52 @@ func (d Deps) validate() error {
 	return nil
 }
 
-// Agent is an agent. It is safe for concurrent use: reads wait for no turn.
+// Agent is an agent. It is safe for concurrent use. Reads do not wait for a turn.
 type Agent struct {
 	Spec
 	Deps
 
-	// made is its place among all agents.
+	// made is the position of the agent among all agents in the order of their creation.
 	made int64
 
 	mu sync.Mutex
 	state
-	// saved is how it was kept last.
+	// saved is the record that was stored last.
 	saved *wasmstorev1.Record
-	// turn is what it works on; nil where it does not. changing is closed once nobody changes
-	// it for a moment; nil where nobody does.
+	// turn is the turn that runs; nil if none runs. changing is closed when the present change of the agent ends; nil
+	// if there is no change under way.
 	turn     *turn
 	changing chan struct{}
-	// parked is how large what is kept of its guest is while that has no place, and listed how large the
-	// list of what is stored, in bytes.
+	// parked is the size of the snapshot of a guest that has no place, and listed the size of the inventory of what is
+	// stored, in bytes.
 	parked, listed int
-	// elsewhere says that another process works on its turn, and waits what that waits for, if
-	// people decide on it.
+	// elsewhere is true if another process runs the turn. waits is then the approval that the turn waits for; nil if
+	// there is none.
 	elsewhere bool
 	waits     *wasmagentv1.Waiting
-	// lost says that what is known of it here is not what is kept: it is to be read again.
+	// lost is true if the agent in memory may differ from the stored one, so it has to be loaded again.
 	lost bool
-	// broken is why nothing of it can be changed: its journal does not hold, or is not what is stored.
+	// broken is the reason why the agent can't be changed: its journal is damaged, or differs from what is stored.
 	broken error
 
-	// moved is closed once there is more of its journal; nil where nobody waits for that.
+	// moved is closed when events were stored; nil if no caller waits for that.
 	moved chan struct{}
 
-	// Who has the turn, or changes it, has this, too.
+	// The journal may be used by the turn, or by the holder of changing. mu does not guard it.
 	journal journal
 }
 
-// Rights are what it may do beyond its limits.
+// Rights returns the rights of the manifest and of the grants.
 func (a *Agent) Rights() *rights.Rights {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return rights.Of(a.Manifest, a.grants...)
 }
 
-// Made is its place among all agents: the newest has the highest.
+// Made returns the position of the agent among all agents: the newest has the highest.
 func (a *Agent) Made() int64 { return a.made }
 
-// Size is how much of it is in memory, in bytes.
+// Size returns the size of the agent in memory, in bytes.
 func (a *Agent) Size() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -172,59 +173,58 @@ func (a *Agent) Size() int {
 	return n
 }
 
-// IsLost reports whether it is to be read again.
+// IsLost reports whether the agent has to be loaded again.
 func (a *Agent) IsLost() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.lost
 }
 
-// Broken is why nothing of it can be changed any more: its journal does not hold, or is not what is
-// stored; nil where neither is known.
+// Broken returns why the agent can't be changed any more: its journal is damaged, or differs from what is stored. It
+// returns nil if neither is known.
 func (a *Agent) Broken() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.broken
 }
 
-// Works reports whether it works on a prompt here.
+// Works reports whether a turn of the agent runs in this process.
 func (a *Agent) Works() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.turn != nil
 }
 
-// IsElsewhere reports whether another process works on it.
+// IsElsewhere reports whether another process runs a turn of the agent.
 func (a *Agent) IsElsewhere() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.elsewhere
 }
 
-// Version is that of the row that it was read from or written to last. It rises while it works.
+// Version returns the version of the row that was last read or written. It rises while a turn runs.
 func (a *Agent) Version() int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.journal.version
 }
 
-// Gone reports whether it has ended for good.
+// Gone reports whether the agent has ended and can't be resumed any more.
 func (a *Agent) Gone(now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED && !now.Before(a.restorable)
 }
 
-// Ended reports whether it has ended; it may be brought back.
+// Ended reports whether the agent has ended. It may still be resumed.
 func (a *Agent) Ended() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 }
 
-// Do does something with its files as the tools of its sandbox do; said is what for, for its
-// journal, and empty where nothing is changed. Errors: what do says, [ErrTerminated], [ErrBusy]
-// where it works.
+// Do calls do with a copy of the agent's files, which it stores unless the returned text is empty. The journal records
+// that text. Errors: do's, [ErrTerminated], [ErrBusy] while a turn runs.
 func (a *Agent) Do(by By, do func(f *files.Files) (said string, err error)) error {
 	return a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -239,7 +239,7 @@ func (a *Agent) Do(by By, do func(f *files.Files) (said string, err error)) erro
 	})
 }
 
-// SetTodos replaces its todo list. Errors: [ErrTodos], [ErrTerminated], [ErrBusy].
+// SetTodos replaces the todo list. Errors: [ErrTodos], [ErrTodosFull], [ErrTerminated], [ErrBusy].
 func (a *Agent) SetTodos(by By, todos []*wasmagentv1.Todo) error {
 	if err := checkTodos(todos); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// take makes others wait who want to change the agent; give lets them. One that works is
-// [ErrBusy], but elsewhere not for whoever takes over. A journal that does not hold is not changed.
+// take locks the agent for a change; give unlocks it. An agent with a running turn is [ErrBusy]; over admits one whose
+// turn runs in another process. A journal that is damaged is not changed.
 func (a *Agent) take(ctx context.Context, over bool) error {
 	if err := a.takeUnchecked(ctx, over); err != nil {
 		return err
@@ -57,8 +57,8 @@ func (a *Agent) give() {
 	a.changing = nil
 }
 
-// change changes an agent that does not work, and keeps that with the event that do returns.
-// Where that is nil nothing is changed.
+// change changes an agent without a running turn, and stores the result with the event that do returns. If the event is
+// nil, nothing is changed.
 func (a *Agent) change(ctx context.Context, do func(next *state) (*wasmagentv1.Event, error)) error {
 	if err := a.take(ctx, false); err != nil {
 		return err
@@ -81,20 +81,20 @@ func (a *Agent) change(ctx context.Context, do func(next *state) (*wasmagentv1.E
 	return nil
 }
 
-// forced is why a turn is cut: something else is to be done with the agent. The turn does it as
+// forced is the cause of a cancelled turn if the agent is to be changed in another way. The turn makes that change as
 // it ends, so that nothing comes between.
 type forced struct {
 	error
 	do func(next *state) (*wasmagentv1.Event, error)
-	// done says that it was done, and failed why it could not be.
+	// done is true if the change was made, and failed the error if it could not be made.
 	done   bool
 	failed error
 }
 
-// Unwrap is the reason.
+// Unwrap returns the cause.
 func (f *forced) Unwrap() error { return f.error }
 
-// force is change for what waits for no turn: that is cut, for a reason, and undone.
+// force is like change, but does not wait for a turn: it cancels a running turn with cause, and the turn is undone.
 func (a *Agent) force(ctx context.Context, cause error, do func(next *state) (*wasmagentv1.Event, error)) error {
 	for {
 		err := a.change(ctx, do)
@@ -110,7 +110,7 @@ func (a *Agent) force(ctx context.Context, cause error, do func(next *state) (*w
 			t.cut(why)
 			select {
 			case <-t.done:
-			case <-ctx.Done(): // the turn ends so all the same
+			case <-ctx.Done(): // the turn ends nevertheless
 				return ctx.Err()
 			}
 			if why.done || why.failed != nil {
@@ -124,7 +124,7 @@ func (a *Agent) force(ctx context.Context, cause error, do func(next *state) (*w
 	}
 }
 
-// takeOver undoes a turn of another process, which can keep nothing of that any more.
+// takeOver undoes a turn of another process, which can't store anything of the turn from then on.
 func (a *Agent) takeOver(ctx context.Context, why string) error {
 	if err := a.take(ctx, true); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (a *Agent) takeOver(ctx context.Context, why string) error {
 	return a.abandon(ctx, why)
 }
 
-// Lose ends its turn: another process has changed the agent, and nothing of the turn can be kept.
+// Lose cancels the running turn, because another process has changed the agent and the turn can't be stored.
 func (a *Agent) Lose() {
 	a.mu.Lock()
 	t := a.turn

@@ -10,19 +10,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// maxOpened is the size of a journal, in bytes, up to which the whole chain is read as its agent is. Of a
-// longer one the end is, and the rest before the agent is changed.
+// maxOpened is the size of a journal, in bytes, up to which the whole chain is read when its agent is loaded. Of a
+// longer journal only the end is read then, and the rest before the agent is changed.
 const maxOpened = 8 << 20
 
-// A coverage is what reading a journal's chain says of what is stored.
+// A coverage is what the chain of a journal says of the stored agent.
 type coverage struct {
 	inventory.Covered
 
-	// head is behind the newest event that was read, and stored that behind the newest stored event.
+	// head is the position behind the newest event that was read, and stored the one behind the newest event of the
+	// kind stored.
 	head, stored *wasmstorev1.Head
 }
 
-// add goes on with the next event. Errors: [events.ErrChain].
+// add processes the next event. Errors: [events.ErrChain].
 func (c *coverage) add(e *wasmstorev1.StoredEvent) error {
 	head, err := events.Check(c.head, e)
 	if err != nil {
@@ -39,7 +40,7 @@ func (c *coverage) add(e *wasmstorev1.StoredEvent) error {
 	return nil
 }
 
-// ends checks that the journal ends where a record says. Errors: [events.ErrChain].
+// ends checks that the journal ends where head says. Errors: [events.ErrChain].
 func (c *coverage) ends(head *wasmstorev1.Head) error {
 	if c.head.GetHash() != head.GetHash() || c.head.GetPlace() != head.GetPlace() || c.head.GetEpoch() != head.GetEpoch() || c.head.GetSequence() != head.GetSequence() {
 		return fmt.Errorf("%w: its end is missing", events.ErrChain)
@@ -50,7 +51,8 @@ func (c *coverage) ends(head *wasmstorev1.Head) error {
 	return nil
 }
 
-// compare compares what is stored with what the journal says; nil where it says nothing or the same.
+// compare compares a record and a state with the journal. It returns nil if they are equal, or if the journal does not
+// cover them.
 func (c *coverage) compare(r *wasmstorev1.Record, s *wasmstorev1.State) *wasmagentv1.StoredDifference {
 	if c.List == nil {
 		return nil
@@ -68,7 +70,7 @@ func (c *coverage) compare(r *wasmstorev1.Record, s *wasmstorev1.State) *wasmage
 	return nil
 }
 
-// differs is a difference as an error; nil for none.
+// differs returns a difference as an error; nil if there is none.
 func differs(d *wasmagentv1.StoredDifference) error {
 	if d == nil {
 		return nil
@@ -76,7 +78,7 @@ func differs(d *wasmagentv1.StoredDifference) error {
 	return fmt.Errorf("%w: %s", ErrDiffers, d.GetMessage())
 }
 
-// notCovered are the parts that the journal does not cover.
+// notCovered returns the parts that the journal does not cover.
 func (c *coverage) notCovered() []string {
 	if c.List == nil {
 		return inventory.Parts()
@@ -84,8 +86,8 @@ func (c *coverage) notCovered() []string {
 	return c.List.NotCovered()
 }
 
-// chain reads the chain of a journal from its beginning to a head. Errors: [events.ErrChain], the
-// store's.
+// chain reads the chain of a journal from its beginning to a head, and calls do, which may be nil, for each event.
+// Errors: [events.ErrChain], do's, the store's.
 func (a *Agent) chain(ctx context.Context, id string, to *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent) error) (*coverage, error) {
 	c := &coverage{head: events.Start(a.JournalID)}
 	err := a.events(ctx, id, to.GetPlace(), func(e *wasmstorev1.StoredEvent) error {
@@ -100,9 +102,8 @@ func (a *Agent) chain(ctx context.Context, id string, to *wasmstorev1.Head, do f
 	return c, c.ends(to)
 }
 
-// prove compares a record and state that were just read with the journal: with the whole of it where
-// that is short or whole says so, else with its last event. Errors: [events.ErrChain], [ErrDiffers], the
-// store's.
+// prove compares a loaded record and state with the journal: with the whole journal if it is short or if whole is set,
+// otherwise with its last event. Errors: [events.ErrChain], [ErrDiffers], the store's.
 func (a *Agent) prove(ctx context.Context, s *wasmstorev1.State, whole bool) error {
 	r := a.saved
 	if whole || r.GetHead().GetBytes() <= maxOpened {
@@ -128,7 +129,7 @@ func (a *Agent) prove(ctx context.Context, s *wasmstorev1.State, whole bool) err
 	return nil
 }
 
-// proveEnd compares the record with the last event of the journal, which may be none that says what is
+// proveEnd compares the record with the last event of the journal. isStored is false if that event is not of the kind
 // stored.
 func (a *Agent) proveEnd(ctx context.Context) (isStored bool, err error) {
 	head := a.saved.GetHead()
@@ -158,8 +159,7 @@ func (a *Agent) proveEnd(ctx context.Context) (isStored bool, err error) {
 	return true, nil
 }
 
-// checkOnce reads the whole chain before the agent is changed, once after the agent was read. Who calls
-// it has taken the agent.
+// checkOnce reads the whole chain before the first change of a loaded agent. The caller has taken the agent.
 func (a *Agent) checkOnce(ctx context.Context) error {
 	if a.journal.checked {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
 
-// effect does what a guest asks for, and returns what it is told. An error ends the turn.
+// effect carries out what the guest asks for and returns its result. An error ends the turn.
 func (a *Agent) effect(t *turn, out abi.Out) (abi.In, error) {
 	in := abi.In{Kind: abi.Result}
 	var err error
@@ -47,7 +47,7 @@ func (a *Agent) effect(t *turn, out abi.Out) (abi.In, error) {
 	return in, nil
 }
 
-// Code is an error of files or todos as a word that does not change.
+// Code returns the stable code of an error of files, todos, results or sleep; `failed` for all others.
 func Code(err error) string {
 	for _, c := range []struct {
 		err  error
@@ -86,7 +86,7 @@ func (a *Agent) fs(out abi.Out, now time.Time) (result jsontext.Value, err error
 	if err != nil || say == nil {
 		return nil, err
 	}
-	if result, err = json.Marshal(say); len(result) > 4*maxResult { // escapes
+	if result, err = json.Marshal(say); len(result) > 4*maxResult { // escapes make the JSON longer than the text
 		return nil, errLarge
 	}
 	return result, err
@@ -106,7 +106,7 @@ func (a *Agent) todo(out abi.Out) error {
 	return nil
 }
 
-// Status is the status of a todo by its name; unspecified for none.
+// Status returns the status of a todo by its name; unspecified for an unknown name.
 func Status(name string) wasmagentv1.TodoStatus {
 	return map[string]wasmagentv1.TodoStatus{
 		"pending": wasmagentv1.TodoStatus_TODO_STATUS_PENDING, "in_progress": wasmagentv1.TodoStatus_TODO_STATUS_IN_PROGRESS,
@@ -114,7 +114,7 @@ func Status(name string) wasmagentv1.TodoStatus {
 	}[name]
 }
 
-// sleep waits, or for the end of the turn or of whoever prompts.
+// sleep waits for d, or until the turn ends or its caller gives up.
 func (a *Agent) sleep(t *turn, d time.Duration) error {
 	a.wait(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
 	defer a.wait(t, nil)
@@ -127,7 +127,7 @@ func (a *Agent) sleep(t *turn, d time.Duration) error {
 	})
 }
 
-// wait says what the turn waits for; nil: nothing any more.
+// wait sets what the turn waits for; nil means that it waits no more.
 func (a *Agent) wait(t *turn, on *wasmagentv1.Waiting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,7 +141,7 @@ func (a *Agent) wait(t *turn, on *wasmagentv1.Waiting) {
 	}
 }
 
-// why is why it takes no prompts.
+// why returns why the agent takes no prompts.
 func (s *state) why() string {
 	if s.at == wasmagentv1.AgentState_AGENT_STATE_FAILED {
 		return s.failure.GetMessage()

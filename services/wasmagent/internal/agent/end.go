@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// end says what came of a turn, and keeps that: it counts, or it is undone.
+// end finishes a turn: it counts or is undone. end stores the result and returns the answer.
 func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, error) {
 	cause := context.Cause(t.ctx)
-	if t.alone && errors.Is(cause, errShut) { // it goes on in the next process
+	if t.alone && errors.Is(cause, errShut) { // the next process continues the turn
 		kept := a.flush(t.ctx, store.Alone)
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -35,7 +35,7 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 	if isUndone := err != nil && !errors.Is(err, ErrTurn); isUndone && t.noted > 0 {
 		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_UNDONE, Message: whyUndone(err)}, nil)
 	}
-	if t.last != "" { // behind the event that ends the turn, which has to follow what the guest was given
+	if t.last != "" { // after the event that ends the turn, which must follow the guest's input
 		a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_PRINTED, Message: t.last}, nil)
 	}
 	why, isForced := errors.AsType[*forced](cause)
@@ -72,13 +72,14 @@ func (a *Agent) end(t *turn, out abi.Out, memory []byte, err error) (Answer, err
 	if err == nil {
 		return Answer{Text: out.Text, Agent: a.Proto()}, nil
 	}
-	if t.approval != "" && !lost { // an agent that was lost may go on elsewhere
+	if t.approval != "" && !lost { // another process may continue a lost agent's turn
 		a.Host.Withdraw(context.WithoutCancel(t.ctx), a, t.approval, Withdrawn(whyUndone(err)))
 	}
 	return Answer{}, err
 }
 
-// finish brings the state to the end of a turn that counts. Errors: [ErrTurn] if the guest says that the turn failed.
+// finish changes the state to the end of a turn that counts. Errors: [ErrTurn] if the guest reports that the turn
+// failed.
 func (s *state) finish(t *turn, out abi.Out) (err error) {
 	s.at = wasmagentv1.AgentState_AGENT_STATE_IDLE
 	s.turns++
@@ -98,12 +99,12 @@ func (s *state) finish(t *turn, out abi.Out) (err error) {
 	return err
 }
 
-// Withdrawn returns the text that approvers read of an approval whose agent does not wait for it, for a reason.
+// Withdrawn returns the text that approvers read of an approval for which the agent no longer waits.
 func Withdrawn(why string) string {
 	return "the agent does not wait for the call any more, and nothing would run: " + why
 }
 
-// whyUndone is why a turn was undone, for the journal, which others read.
+// whyUndone returns why a turn was undone, for the journal. Callers can read it, so internal errors are left out.
 func whyUndone(err error) string {
 	for _, own := range []error{ErrFailed, ErrStopped, ErrTerminated, context.Canceled, context.DeadlineExceeded, errCancelled} {
 		if errors.Is(err, own) {
@@ -113,7 +114,7 @@ func whyUndone(err error) string {
 	return "agents can't be run now"
 }
 
-// undone is how it was before the turn, but for why it was undone, and the error that says so.
+// undone returns the state before the turn, with the reason why the turn was undone, and the error that names it.
 func undone(t *turn, now *state, err, cause error) (next state, _ error) {
 	next = t.before
 	next.usage = now.usage
@@ -125,7 +126,7 @@ func undone(t *turn, now *state, err, cause error) (next state, _ error) {
 		return next, fmt.Errorf("%w: %w", ErrFailed, err)
 	}
 	switch {
-	case errors.Is(cause, ErrTerminated): // whatever else befell it
+	case errors.Is(cause, ErrTerminated): // comes before every other reason
 		return next, ErrTerminated
 	case errors.Is(cause, ErrStopped):
 		return next, fmt.Errorf("%w: %s", ErrStopped, stopName(wasmagentv1.StopReason_STOP_REASON_EXPLICIT))
@@ -137,7 +138,7 @@ func undone(t *turn, now *state, err, cause error) (next state, _ error) {
 		return next, fmt.Errorf("%w: %w", ErrStopped, err)
 	case errors.Is(err, ErrPlaces):
 		return next, err
-	case errors.Is(err, errCancelled), t.caller.Err() != nil: // it may have worked on until it was cut
+	case errors.Is(err, errCancelled), t.caller.Err() != nil: // the guest may have worked until it was cancelled
 		return next, context.Cause(t.caller)
 	case errors.Is(err, errFault):
 		return fail(wasmagentv1.FailureCause_FAILURE_CAUSE_INTERNAL)

@@ -16,58 +16,55 @@ import (
 )
 
 const (
-	// keepTime is how long what happened may take to be kept.
+	// keepTime is the time limit of storing a change.
 	keepTime = 10 * time.Second
-	// maxTail is how many events of a turn are read at a time, and maxTailBytes how large
-	// they are.
+	// maxTail bounds the events of a turn that are read at a time, and maxTailBytes their size.
 	maxTail      = 1000
 	maxTailBytes = 4 << 20
 )
 
-// By is who changes an agent, and the call that it does so by.
+// By is the principal that changes an agent, with its call.
 type By struct {
-	Context context.Context //nolint:containedctx // it is that of the one call
-	// Actor is its subject, and Operator says that it runs the installation.
+	Context context.Context //nolint:containedctx // it is the context of one call
+	// Actor is the principal's subject. Operator is true if the principal is an operator.
 	Actor    string
 	Operator bool
 }
 
-// journal is where an agent's journal stands.
+// journal is the end of an agent's journal.
 type journal struct {
-	// version is that of the agent's row.
+	// version is the version of the agent's row.
 	version int64
-	// head is behind the newest event, and kept is the place of the newest that is in the
-	// store; waiting are those between.
+	// head is the position behind the newest event, and kept the place of the newest stored event. waiting are the
+	// events between the two.
 	head    *wasmstorev1.Head
 	kept    int64
 	waiting []*wasmstorev1.StoredEvent
-	// list is what is stored, as the newest stored event says; nil where the journal has none. checked
-	// says that the whole chain was read since the agent was.
+	// list is the inventory that the newest event of the kind stored records; nil if the journal has no such event.
+	// checked is true if the whole chain was read since the agent was loaded.
 	list    *inventory.Inventory
 	checked bool
 }
 
-// note puts an event behind the newest, with its envelope, which may be nil. It is kept with
-// the next change.
+// note appends an event, with its envelope, which may be nil. The event is stored with the next change.
 func (j *journal) note(e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event {
 	stored, head := events.Seal(j.head, e, envelope)
 	j.head, j.waiting = head, append(j.waiting, stored)
 	return stored.GetEvent()
 }
 
-// lifecycle is the event that something befell an agent.
+// lifecycle returns an event that records a change of the agent's state.
 func lifecycle(next *state, by By, said string) *wasmagentv1.Event {
 	return &wasmagentv1.Event{Epoch: int32(next.epoch), Kind: wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE, State: next.at, Message: said, Actor: by.Actor}
 }
 
-// begins makes an event begin an epoch.
+// begins makes an event the first of a new epoch.
 func begins(e *wasmagentv1.Event, next *state, from *wasmstorev1.Head) *wasmagentv1.Event {
 	e.ModuleDigest, e.MeterVersion, e.FromEpoch, e.FromSequence = next.module, module.MeterVersion, from.GetEpoch(), from.GetSequence()
 	return e
 }
 
-// New makes an agent that has not run yet, and keeps it, if there is room. Errors: the
-// store's.
+// New creates an agent and stores it, if room allows another one. Errors: the store's.
 func New(by By, s Spec, deps Deps, room store.Room) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -81,8 +78,7 @@ func New(by By, s Spec, deps Deps, room store.Room) (*Agent, error) {
 	return a, a.create(by.Context, begins(lifecycle(&a.state, by, "created"), &a.state, nil), "", room)
 }
 
-// create keeps a new agent, whose first event of its own is given. Those before it are of
-// another's journal.
+// create stores a new agent. first is the first event of its own; the events before it are those of another agent.
 func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from string, room store.Room) error {
 	a.journal.note(first, nil)
 	basis := inventory.Found
@@ -107,7 +103,7 @@ func (a *Agent) create(ctx context.Context, first *wasmagentv1.Event, from strin
 	return nil
 }
 
-// keepError says of an error of the store's whether it is that it can't be reached.
+// keepError adds [ErrKeep] to an error of the store that says that storing failed.
 func keepError(err error) error {
 	if errors.Is(err, store.ErrAway) || errors.Is(err, store.ErrStale) {
 		return fmt.Errorf("%w: %w", ErrKeep, err)
@@ -115,8 +111,8 @@ func keepError(err error) error {
 	return err
 }
 
-// Open returns an agent as it was kept. A turn of it that nobody works on any more is undone,
-// or gone on with, where that goes on alone and its module may run. Errors: the store's.
+// Open returns a stored agent. If its turn is left by the process that ran it, a turn without a caller continues,
+// provided its module may run; every other turn is undone. Errors: the store's.
 func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -159,8 +155,8 @@ func Open(ctx context.Context, row *store.Row, deps Deps, mayRun bool) (*Agent, 
 	return a, err
 }
 
-// waitsElsewhere is what another process waits for with its turn, as its journal says; nil where
-// that is nothing that people decide on.
+// waitsElsewhere returns the approval that a turn in another process waits for, as the journal records it; nil if the
+// turn does not wait for an approval.
 func (a *Agent) waitsElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error) {
 	last, err := a.Store.Last(ctx, a.ID)
 	e := last.GetEvent()
@@ -172,15 +168,15 @@ func (a *Agent) waitsElsewhere(ctx context.Context) (*wasmagentv1.Waiting, error
 	}, nil
 }
 
-// advice is what to do with an agent that is broken.
+// advice says what to do with an agent that is broken.
 const advice = "It takes no more prompts: export it with depth state as evidence, " +
 	"then fork it from a snapshot that was taken before, or make a new agent, and terminate it"
 
-// isBroken reports whether an error says that the journal, or what is stored, was changed.
+// isBroken reports whether an error says that the journal, or the stored agent, was changed.
 func isBroken(err error) bool { return errors.Is(err, events.ErrChain) || errors.Is(err, ErrDiffers) }
 
-// doubt notes that nothing more can be kept of the agent: its journal does not hold, so that it can
-// be read, proved to be damaged, and ended; or it is to be read again.
+// doubt notes that nothing more of the agent can be stored. After an error for which isBroken is true, the agent can
+// still be read, verified and terminated. After every other error it has to be loaded again.
 func (a *Agent) doubt(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -195,16 +191,16 @@ func (a *Agent) doubt(err error) {
 	}
 }
 
-// defaultFiles are the files of an agent whose manifest has more, or that has none.
+// defaultFiles bounds the files of every agent.
 var defaultFiles = files.Bounds{Bytes: 8 << 20, Count: 1000}
 
-// BoundsOf is what files a manifest lets an agent have.
+// BoundsOf returns the bounds of a manifest on files, each at most the installation's.
 func BoundsOf(m *wasmagentv1.Manifest) files.Bounds {
 	return files.Bounds{Bytes: min(defaultFiles.Bytes, int(m.GetFiles().GetBytes())), Count: min(defaultFiles.Count, int(m.GetFiles().GetCount()))}
 }
 
-// tail reads the events of the turn that the store has and that is not finished, behind a head.
-// It returns the head behind them.
+// tail calls do for each stored event behind a head, which are those of an unfinished turn. It returns the head behind
+// the last one.
 func (a *Agent) tail(ctx context.Context, head *wasmstorev1.Head, do func(e *wasmstorev1.StoredEvent)) (*wasmstorev1.Head, error) {
 	for {
 		some, _, err := a.Store.Events(ctx, a.ID, head.GetPlace(), maxTail, maxTailBytes)
@@ -220,12 +216,12 @@ func (a *Agent) tail(ctx context.Context, head *wasmstorev1.Head, do func(e *was
 	}
 }
 
-// abandon undoes a turn that nobody works on any more: its events stay. Nobody else changes the
-// agent meanwhile.
+// abandon undoes a turn that its process left. The events of the turn stay. The caller makes sure that nothing else
+// changes the agent meanwhile.
 func (a *Agent) abandon(ctx context.Context, why string) error {
 	before := a.journal.head
 	var more usage
-	approval := "" // the one that the turn waited for
+	approval := "" // the approval that the turn waited for
 	head, err := a.tail(ctx, before, func(e *wasmstorev1.StoredEvent) {
 		approval = waitsAfter(e.GetEvent(), approval)
 		more.fuel += e.GetEvent().GetFuel()
@@ -253,10 +249,10 @@ func (a *Agent) abandon(ctx context.Context, why string) error {
 	return errors.Join(err, a.Store.Tidy(ctx, a.saved))
 }
 
-// waitsAfter returns the approval that a turn waits for after an event, which before it waited for another one or, if
-// that is empty, for none.
+// waitsAfter returns the approval that a turn waits for after an event. before is the approval that it waited for
+// before the event; empty if none.
 func waitsAfter(e *wasmagentv1.Event, before string) string {
-	switch e.GetKind() { //nolint:exhaustive // the others begin and end no wait
+	switch e.GetKind() { //nolint:exhaustive // the others neither begin nor end a wait
 	case wasmagentv1.EventKind_EVENT_KIND_PARKED:
 		return e.GetApprovalId()
 	case wasmagentv1.EventKind_EVENT_KIND_RESULT:
@@ -265,12 +261,12 @@ func waitsAfter(e *wasmagentv1.Event, before string) string {
 	return before
 }
 
-// flush keeps the events that wait, while a turn goes on.
+// flush stores the waiting events while the turn continues.
 func (a *Agent) flush(ctx context.Context, turn store.Turn) error {
 	return a.commit(ctx, store.Change{Turn: turn})
 }
 
-// save keeps a state, with the events that wait and the one that says what is stored.
+// save stores a state, with the waiting events and the event that records what is stored.
 func (a *Agent) save(ctx context.Context, next *state, turn store.Turn) error {
 	basis := inventory.Before
 	if a.journal.list == nil {
@@ -280,7 +276,7 @@ func (a *Agent) save(ctx context.Context, next *state, turn store.Turn) error {
 	if err != nil {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.lost = true // events of the turn wait that nothing stores: the agent is read again
+		a.lost = true // some events of the turn are not stored: load the agent again
 		return err
 	}
 	c.Turn = turn
@@ -293,7 +289,7 @@ func (a *Agent) save(ctx context.Context, next *state, turn store.Turn) error {
 	return nil
 }
 
-// stored is the change that stores a state, whose event is noted.
+// stored returns the change that stores a state, and notes the event that records it.
 func (a *Agent) stored(next *state, basis inventory.Basis) (c store.Change, list *inventory.Inventory, err error) {
 	c = store.Change{Record: a.record(next), State: next.stored()}
 	digest, err := c.Pack()
@@ -312,8 +308,8 @@ func (a *Agent) stored(next *state, basis inventory.Basis) (c store.Change, list
 	return c, list, nil
 }
 
-// commit keeps a change. Whoever gives up does not end that. Where it fails the agent is to be
-// read again, for it may have been kept.
+// commit stores a change, even if the caller gives up. After an error the agent has to be loaded again, because the
+// change may have been stored.
 func (a *Agent) commit(ctx context.Context, c store.Change) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
 	defer cancel()

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// Stop stops it at once, until it is resumed: a step that runs is discarded.
+// Stop stops the agent at once, until it is resumed. A running turn is undone. Errors: [ErrTerminated].
 func (a *Agent) Stop(by By, reason string) error {
 	return a.force(by.Context, ErrStopped, func(next *state) (*wasmagentv1.Event, error) {
 		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -30,7 +30,7 @@ func (a *Agent) Stop(by By, reason string) error {
 	})
 }
 
-// because is what was done, and why, where somebody said that.
+// because joins what was done with the reason, if there is one.
 func because(what, why string) string {
 	if why == "" {
 		return what
@@ -38,8 +38,9 @@ func because(what, why string) string {
 	return what + ": " + why
 }
 
-// Resume lets it go on, from a snapshot where one is named; with maxTurns above 0 it may take
-// so many in all.
+// Resume makes the agent take prompts again. If snapshot is not empty, the agent goes back to that snapshot. If
+// maxTurns is above 0, it becomes the bound on the agent's turns. Errors: [ErrOperator], [ErrTerminated],
+// [ErrSnapshot], [ErrTurns], [ErrBusy].
 func (a *Agent) Resume(by By, snapshot string, maxTurns int) error {
 	return a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
 		switch {
@@ -69,7 +70,7 @@ func (a *Agent) Resume(by By, snapshot string, maxTurns int) error {
 	})
 }
 
-// rewind makes a state that of a snapshot, in a new epoch.
+// rewind replaces a state by that of a snapshot, in a new epoch.
 func (a *Agent) rewind(ctx context.Context, next *state, snapshot string) (*wasmstorev1.Kept, error) {
 	found, err := find(next.kept, snapshot)
 	if err != nil {
@@ -85,7 +86,7 @@ func (a *Agent) rewind(ctx context.Context, next *state, snapshot string) (*wasm
 	return found, nil
 }
 
-// find finds a snapshot.
+// find returns a snapshot by its id. Errors: [ErrSnapshot].
 func find(kept []*wasmstorev1.Kept, id string) (*wasmstorev1.Kept, error) {
 	for _, k := range kept {
 		if k.GetSnapshot().GetId() == id {
@@ -95,8 +96,8 @@ func find(kept []*wasmstorev1.Kept, id string) (*wasmstorev1.Kept, error) {
 	return nil, fmt.Errorf("%w: %s", ErrSnapshot, id)
 }
 
-// Reset clears messages, todos and the count of turns, and begins a new epoch with a module,
-// by its digest. Files stay, and so does an explicit stop.
+// Reset clears messages, todos and the count of turns, and begins a new epoch with the module of this digest. Files
+// stay, and so does an explicit stop.
 func (a *Agent) Reset(by By, module string) (epoch int, err error) {
 	err = a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -115,8 +116,9 @@ func (a *Agent) Reset(by By, module string) (epoch int, err error) {
 	return epoch, err
 }
 
-// Migrate has it go on with another module of its guest, by its digest, in a new epoch. The guest's memory is dropped; it
-// is told the conversation and the todos as it starts. It returns the module before, or nothing if it was the same.
+// Migrate makes the agent run the module of this digest, in a new epoch. The guest's memory is dropped; the new module
+// gets the conversation and the todos at its start. Migrate returns the digest of the module before, or an empty string
+// if it was the same.
 func (a *Agent) Migrate(by By, module string) (from string, err error) {
 	err = a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
 		from = ""
@@ -124,7 +126,7 @@ func (a *Agent) Migrate(by By, module string) (from string, err error) {
 		case next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED:
 			return nil, ErrTerminated
 		case next.module == module:
-			return nil, nil //nolint:nilnil // nothing is changed
+			return nil, nil //nolint:nilnil // there is no change
 		}
 		from = next.module
 		next.epoch++
@@ -138,18 +140,18 @@ func (a *Agent) Migrate(by By, module string) (from string, err error) {
 	return from, err
 }
 
-// Terminate ends it. It can be brought back for a while.
+// Terminate ends the agent. It can be resumed for [Tombstone].
 func (a *Agent) Terminate(by By) error {
 	return a.force(by.Context, ErrTerminated, func(next *state) (*wasmagentv1.Event, error) {
 		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
-			return nil, nil //nolint:nilnil // nothing is changed
+			return nil, nil //nolint:nilnil // there is no change
 		}
 		next.at, next.restorable = wasmagentv1.AgentState_AGENT_STATE_TERMINATED, time.Now().Add(Tombstone)
 		return lifecycle(next, by, "terminated"), nil
 	})
 }
 
-// Snapshot keeps how it is, to go back to or to fork from. Errors: [ErrSnapshots].
+// Snapshot stores the agent's present state, to go back to or to fork from. Errors: [ErrSnapshots], [ErrTerminated].
 func (a *Agent) Snapshot(by By, label string) (kept *wasmagentv1.AgentSnapshot, err error) {
 	err = a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
 		switch {
@@ -169,8 +171,8 @@ func (a *Agent) Snapshot(by By, label string) (kept *wasmagentv1.AgentSnapshot, 
 	return kept, err
 }
 
-// Grant gives it rights, where there are some, and takes grants back. Errors: [ErrGrant],
-// [ErrGrants], [ErrTerminated].
+// Grant withdraws grants, and adds one with the rights unless they are nil. Errors: [ErrGrant], [ErrGrants],
+// [ErrTerminated].
 func (a *Agent) Grant(by By, rights *wasmagentv1.Manifest, until time.Time, withdraw []string, reason string) (made *wasmagentv1.RightsGrant, err error) {
 	err = a.change(by.Context, func(next *state) (*wasmagentv1.Event, error) {
 		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -202,19 +204,19 @@ func (a *Agent) Grant(by By, rights *wasmagentv1.Manifest, until time.Time, with
 	return made, err
 }
 
-// expired tells of grants whether they have ended.
+// expired returns a function that reports whether a grant has expired.
 func expired(now time.Time) func(*wasmagentv1.RightsGrant) bool {
 	return func(g *wasmagentv1.RightsGrant) bool {
 		return g.GetExpiresAt() != nil && !now.Before(g.GetExpiresAt().AsTime())
 	}
 }
 
-// Fork makes a second agent that goes on from where this one stands, or stood at a snapshot,
-// if there is room. Of the spec it takes who makes it and what it is called. Errors:
-// [ErrSnapshot], [ErrBusy], the store's. Of an agent whose journal is broken a fork begins with a snapshot
-// that the journal covers up to the break, and is stopped until it is resumed.
+// Fork creates a second agent that continues from the present state of this one, or from a snapshot, if room allows
+// another agent. From the spec it takes the creator, the manifest and the time of creation. If this agent's journal is
+// broken, a fork begins with a snapshot that the journal covers up to the break, and is stopped until it is resumed.
+// Errors: [ErrSnapshot], [ErrBusy], [ErrForked], [ErrDiffers], the store's.
 func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room) (out *Agent, err error) {
-	err = a.take(by.Context, false) // so that its journal stands still
+	err = a.take(by.Context, false) // so that the journal does not change
 	broken := isBroken(err)
 	switch {
 	case err == nil:
@@ -228,7 +230,7 @@ func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room)
 	if now.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
 		return nil, ErrTerminated
 	}
-	now.restore(now.stored(), a.Files) // files of its own
+	now.restore(now.stored(), a.Files) // so that the fork has its own files
 	head := saved.GetHead()
 	if snapshot != "" {
 		from, err := a.rewind(by.Context, &now, snapshot)
@@ -248,7 +250,7 @@ func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room)
 		if covered.List == nil {
 			return nil, fmt.Errorf("%w: the journal does not cover the snapshot", ErrDiffers)
 		}
-		now.stopped() // until it is resumed
+		now.stopped() // stays stopped until it is resumed
 	}
 	spec := a.Spec
 	spec.ID, spec.ForkedFrom, spec.Imported = id, a.ID, ""
@@ -259,8 +261,8 @@ func (a *Agent) Fork(by By, id string, s Spec, snapshot string, room store.Room)
 	return out, out.create(by.Context, begins(lifecycle(&now, by, "forked from "+a.ID), &now, head), a.ID, room)
 }
 
-// forks reads the part of its journal that a fork begins with, and compares the state that it begins with
-// with that. Errors: [events.ErrChain], [ErrDiffers].
+// forks reads the part of the journal that a fork begins with, and compares it with the state that the fork begins
+// with. Errors: [events.ErrChain], [ErrDiffers].
 func (a *Agent) forks(ctx context.Context, head *wasmstorev1.Head, begin *state) (*coverage, error) {
 	c, err := a.chain(ctx, a.ID, head, nil)
 	if err != nil || c.List == nil {
@@ -273,24 +275,25 @@ func (a *Agent) forks(ctx context.Context, head *wasmstorev1.Head, begin *state)
 	return c, differs(c.List.Compare(list, changing...))
 }
 
-// changing are the fields of a record that are not those of an agent's making, or of what its guest is.
+// changing are the fields of a record that a lifecycle event can change without a change of the stored state.
 var changing = []string{
 	"state", "stop_reason", "failure", "by_operator", "epoch", "max_turns", "restorable_until", "usage", "grants", "snapshots",
 }
 
-// Events reads its journal behind a place, as many as have so many bytes, and no more than a
-// number, and reports whether there are more. They are as they are kept.
+// Events returns stored events of the journal after the place behind: at most limit events, and at most this number of
+// bytes. more reports whether there are further events.
 func (a *Agent) Events(ctx context.Context, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	all, more, err = a.Store.Events(ctx, a.ID, behind, limit, bytes)
 	return all, more, keepError(err)
 }
 
-// Budget names the counters of its rights, which it shares with all its copies: a copy has no budget of its own.
+// Budget names the counters of the agent's rights. All copies of an agent share them, so a copy has no budget of its
+// own.
 func (s *Spec) Budget() store.Budget {
 	return store.Budget{Tenant: s.Creator.GetTenant(), Journal: s.JournalID}
 }
 
-// Allows takes a use of a right out of what is left, of the agent and of those behind it.
+// Allows counts a call against the bounded rights of an agent and of the agents in its chain. giveBack uncounts it.
 func Allows(ctx context.Context, at *store.Store, lineage []*Agent, call ToolCall) (giveBack func(), err error) {
 	var wishes []store.Wish
 	for _, one := range lineage {
@@ -315,6 +318,6 @@ func Allows(ctx context.Context, at *store.Store, lineage []*Agent, call ToolCal
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTime)
 		defer cancel()
-		_ = at.GiveBack(ctx, taken) // what is not given back is as good as made
+		_ = at.GiveBack(ctx, taken) // a call that is not given back stays counted
 	}, nil
 }

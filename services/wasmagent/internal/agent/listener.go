@@ -2,16 +2,15 @@ package agent
 
 import "sync"
 
-// listener passes what an agent does on to the caller of its prompt, until that caller has its
-// answer. A turn that goes on alone keeps its listener, which then passes nothing on. It is safe
-// for concurrent use.
+// listener passes progress of an agent to the caller of its prompt, until the caller has its answer. A turn that
+// continues without its caller keeps the listener, which then drops every text. It is safe for concurrent use.
 type listener struct {
 	mu sync.Mutex
 	// tell may be nil.
 	tell func(string)
 }
 
-// hear passes a text on, if the caller still listens.
+// hear passes a text to the caller, unless end was called.
 func (l *listener) hear(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -20,7 +19,7 @@ func (l *listener) hear(text string) {
 	}
 }
 
-// end makes the listener pass nothing on. No call of tell is under way when end returns.
+// end stops the listener. No call of tell is under way when end returns.
 func (l *listener) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

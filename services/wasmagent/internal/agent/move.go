@@ -19,10 +19,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// ErrABI means that the agent's guest speaks an ABI that is not spoken here, or was metered otherwise.
+// ErrABI means that the guest uses another version of the ABI, or that its fuel was counted by another meter.
 var ErrABI = errors.New("the agent's guest was run by another ABI, or another meter of fuel")
 
-// Detail is how it was kept last, beyond what others see of it.
+// Detail returns the details of the stored agent that only exports have.
 func (a *Agent) Detail() (*wasmagentv1.ExportedState, error) {
 	list, err := a.List("")
 	if err != nil {
@@ -35,7 +35,7 @@ func (a *Agent) Detail() (*wasmagentv1.ExportedState, error) {
 	}, nil
 }
 
-// Files are files as they are listed.
+// Files returns files as lists show them.
 func Files(list []files.File) (out []*wasmagentv1.AgentFile) {
 	for _, f := range list {
 		out = append(out, &wasmagentv1.AgentFile{Path: f.Path, SizeBytes: int32(f.Size), Sha256: f.SHA256, ModifiedAt: timestamppb.New(f.Modified)})
@@ -43,9 +43,9 @@ func Files(list []files.File) (out []*wasmagentv1.AgentFile) {
 	return out
 }
 
-// Content is what an archive of it holds: how it is stored, once the whole of that was compared with its
-// journal. Errors: the store's, [archive.ErrLarge], [events.ErrChain], [ErrDiffers], and [ErrNotCovered]
-// unless an archive is wanted all the same.
+// Content returns the content of an archive: the stored agent, after the whole of it was compared with the journal.
+// allTheSame admits an agent that the journal does not cover completely. Errors: the store's, [archive.ErrLarge],
+// [events.ErrChain], [ErrDiffers], and [ErrNotCovered] unless allTheSame is set.
 func (a *Agent) Content(ctx context.Context, allTheSame bool) (c archive.Content, err error) {
 	if err := a.Broken(); err != nil {
 		return c, err
@@ -90,10 +90,9 @@ func (a *Agent) Content(ctx context.Context, allTheSame bool) (c archive.Content
 	return c, err
 }
 
-// Import makes an agent of what an archive holds, if there is room. It is stopped until
-// somebody resumes it. Of the spec it takes who makes it, what it is called, its guest, its
-// manifest, its limits and the archive's digest. Errors: [archive.ErrInvalid], [ErrABI],
-// the store's.
+// Import creates an agent from the content of an archive, if room allows another agent. The agent is stopped until it
+// is resumed. From the spec it takes the id, the creator, the guest, the manifest, the limits, the time of creation and
+// the archive's digest. Errors: [archive.ErrInvalid], [ErrABI], the store's.
 func Import(by By, s Spec, c archive.Content, deps Deps, room store.Room) (*Agent, error) {
 	if err := deps.validate(); err != nil {
 		return nil, err
@@ -125,7 +124,7 @@ func Import(by By, s Spec, c archive.Content, deps Deps, room store.Room) (*Agen
 	return a, a.create(by.Context, begins(lifecycle(&now, by, "imported from archive "+s.Imported+", where it was "+was.GetId()), &now, head), "", room)
 }
 
-// coverageOf reads the journal of an archive, and compares all else that is in the archive with it.
+// coverageOf reads the journal of an archive and compares the rest of the archive with it.
 func coverageOf(c archive.Content) (*coverage, error) {
 	was, detail := c.Agent.GetAgent(), c.Agent.GetDetail()
 	covered := &coverage{head: events.Start(was.GetJournalId())}
@@ -151,10 +150,11 @@ func coverageOf(c archive.Content) (*coverage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return covered, differs(covered.List.Compare(list, "creator", "file_bytes", "memory_bytes", "snapshots")) // archives have none of those
+	// archives don't have these
+	return covered, differs(covered.List.Compare(list, "creator", "file_bytes", "memory_bytes", "snapshots"))
 }
 
-// fits reports whether what was imported is within the bounds that hold for what is made here.
+// fits returns an error unless the imported state is within the bounds on agents of this installation.
 func fits(now *state, from *wasmstorev1.State, bounds files.Bounds) error {
 	if len(now.messages) > maxMessages || now.talk > maxMessageBytes {
 		return fmt.Errorf("it %w: its conversation is too long", archive.ErrInvalid)

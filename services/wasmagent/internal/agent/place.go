@@ -11,15 +11,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// queueTick is how often the caller of a prompt is told that it waits for a place: the gateway extends
-// a call that reports progress.
+// queueTick is the interval at which the caller of a prompt gets progress while it waits for a place. The gateway
+// extends a call that reports progress.
 const queueTick = 10 * time.Second
 
-// enter waits for a place for the guest; back says that the turn had one before.
+// enter waits for a place for the guest. back is true if the turn had a place before.
 func (a *Agent) enter(t *turn, back bool) (err error) {
 	ctx, cancel := context.WithCancel(t.ctx)
 	defer cancel()
-	if !back { // otherwise a caller that has given up is told by the guest's turn
+	if !back { // otherwise the guest is notified that the caller gave up
 		defer context.AfterFunc(t.caller, cancel)()
 	}
 	a.wait(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_QUOTA})
@@ -35,7 +35,7 @@ func (a *Agent) enter(t *turn, back bool) (err error) {
 	return err
 }
 
-// tellQueued tells the caller of a prompt from time to time that it waits for a place, until stop is called.
+// tellQueued sends the caller of a prompt progress while it waits for a place, until stop is called.
 func (a *Agent) tellQueued(ctx context.Context, t *turn) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -58,8 +58,8 @@ func (a *Agent) tellQueued(ctx context.Context, t *turn) (stop func()) {
 	}
 }
 
-// await makes a call for the guest, which gives its place to others if that takes long. It returns once the call has
-// ended. An error says that the guest can't go on; the call may have been made.
+// await makes a call for the guest, and gives the guest's place to others if that takes long. It returns when the call
+// has ended. After an error the guest can't continue; the call may have been made.
 func (a *Agent) await(t *turn, call func()) (err error) {
 	done := make(chan struct{})
 	var fault any
@@ -85,13 +85,13 @@ func (a *Agent) await(t *turn, call func()) (err error) {
 	return err
 }
 
-// yield gives the guest's place to others until done is closed. If its snapshot has no room, or can't be taken, the guest
-// keeps its place.
+// yield gives the guest's place to others until done is closed. If the snapshot exceeds the memory budget, or can't be
+// taken, the guest keeps its place.
 func (a *Agent) yield(t *turn, done <-chan struct{}) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
 	if err != nil {
 		<-done
-		return nil // the next step has the error
+		return nil // the next step returns the error
 	}
 	giveBack, ok := a.Host.Hold(a, len(snapshot))
 	if !ok {
@@ -105,7 +105,7 @@ func (a *Agent) yield(t *turn, done <-chan struct{}) error {
 	})
 }
 
-// park gives the guest's place to others while people decide.
+// park gives the guest's place to others while the turn waits for an approval.
 func (a *Agent) park(t *turn, wait func() error) error {
 	snapshot, err := t.instance.Snapshot(t.ctx)
 	if err != nil {
@@ -114,9 +114,10 @@ func (a *Agent) park(t *turn, wait func() error) error {
 	return a.apart(t, snapshot, wait)
 }
 
-// apart ends the guest's instance, gives its place to others while wait runs, and has the guest go on from its snapshot.
+// apart closes the guest's instance, gives its place to others while wait runs, and restores the guest from its
+// snapshot.
 func (a *Agent) apart(t *turn, snapshot []byte, wait func() error) error {
-	_ = t.instance.Close(context.WithoutCancel(t.ctx)) // or the worker is gone, and it too
+	_ = t.instance.Close(context.WithoutCancel(t.ctx)) // if its worker is gone, so is the instance
 	t.instance = nil
 	a.keepParked(len(snapshot))
 	defer a.keepParked(0)
@@ -138,7 +139,7 @@ func (a *Agent) apart(t *turn, snapshot []byte, wait func() error) error {
 	return err
 }
 
-// keepParked says how large what is kept of a guest is that has no place, in bytes.
+// keepParked sets the size of the snapshot of a guest without a place, in bytes.
 func (a *Agent) keepParked(bytes int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
 
-// Proto is the agent as its owner sees it.
+// Proto returns the agent as its owner sees it.
 func (a *Agent) Proto() *wasmagentv1.Agent {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -27,7 +27,7 @@ func (a *Agent) Proto() *wasmagentv1.Agent {
 	return out
 }
 
-// Shown is an agent that was kept as its owner sees it.
+// Shown returns a stored agent as its owner sees it.
 func Shown(r *wasmstorev1.Record) *wasmagentv1.Agent {
 	at := r.GetState()
 	return &wasmagentv1.Agent{
@@ -38,28 +38,28 @@ func Shown(r *wasmstorev1.Record) *wasmagentv1.Agent {
 	}
 }
 
-// MaxTurnsNow is how many turns it may take.
+// MaxTurnsNow returns the present bound on the agent's turns.
 func (a *Agent) MaxTurnsNow() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.maxTurns
 }
 
-// Conversation is what was said.
+// Conversation returns the messages of the agent.
 func (a *Agent) Conversation() *wasmagentv1.Conversation {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return &wasmagentv1.Conversation{Messages: slices.Clone(a.messages), TurnCount: int32(a.turns), Stopped: a.takesNone()}
 }
 
-// Todos is its todo list.
+// Todos returns the todo list.
 func (a *Agent) Todos() []*wasmagentv1.Todo {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.todos
 }
 
-// Usage is what it has spent.
+// Usage returns the resources that the agent has used.
 func (a *Agent) Usage() *wasmagentv1.Usage {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -68,15 +68,15 @@ func (a *Agent) Usage() *wasmagentv1.Usage {
 	return out
 }
 
-// List lists its files: those below a folder, or all where it is empty.
+// List returns the agent's files: those below a folder, or all if the folder is empty.
 func (a *Agent) List(below string) ([]files.File, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.files.List(below)
 }
 
-// Read does something with its files that changes none. Errors: what do says, [ErrTerminated],
-// [ErrBusy] where it works.
+// Read calls do with the agent's files, which do must not change. Errors: do's, [ErrTerminated], [ErrBusy] while a turn
+// runs.
 func (a *Agent) Read(do func(f *files.Files) error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,7 +89,7 @@ func (a *Agent) Read(do func(f *files.Files) error) error {
 	return do(a.files)
 }
 
-// Snapshots are those that it was asked to keep, the newest first.
+// Snapshots returns the agent's snapshots, the newest first.
 func (a *Agent) Snapshots() (out []*wasmagentv1.AgentSnapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -99,21 +99,21 @@ func (a *Agent) Snapshots() (out []*wasmagentv1.AgentSnapshot) {
 	return out
 }
 
-// Grants are those that hold now.
+// Grants returns the grants that have not expired.
 func (a *Agent) Grants() []*wasmagentv1.RightsGrant {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(a.grants), expired(time.Now()))
 }
 
-// Saved is how it was kept last.
+// Saved returns the record that was stored last.
 func (a *Agent) Saved() *wasmstorev1.Record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.saved
 }
 
-// Moved is closed once this process has kept more of its journal.
+// Moved returns a channel that is closed when this process has stored more events of the journal.
 func (a *Agent) Moved() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()

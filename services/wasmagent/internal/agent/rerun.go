@@ -13,30 +13,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/worker"
 )
 
-// rerun runs a module by a journal.
+// rerun runs the modules of an agent again by its journal.
 type rerun struct {
 	*Agent
 	plan
 
 	resp *wasmagentv1.VerifyAgentResponse
-	// now is the event that is looked at once the next one is known.
+	// now is the event that is processed when the next one is known.
 	now *wasmstorev1.StoredEvent
 	in  *worker.Instance
-	// first is the fuel of the guest's start, and answer and fuel what came of the newest step.
+	// first is the fuel of the guest's start. answer and fuel are the result of the newest step.
 	first  int64
 	answer []byte
 	fuel   int64
-	// base is the guest before a turn that was undone, and at are guests at places that are
-	// gone back to; nil stands for one that was not started.
+	// base is the guest's memory before an undone turn. at has the memory at places to which the journal goes back. nil
+	// stands for a guest that was not started.
 	base []byte
 	at   map[point][]byte
-	// memoryDiffers says that the guest is another than the one that is kept.
+	// memoryDiffers is true if the guest's memory differs from the stored one.
 	memoryDiffers bool
-	// held is how large all in at are, in bytes.
+	// held is the size of all memories in at, in bytes.
 	held int
 }
 
-// event takes the next event; nil is the end.
+// event processes an event; nil is the end of the journal.
 func (r *rerun) event(ctx context.Context, next *wasmstorev1.StoredEvent) error {
 	e := r.now
 	if r.now = next; e == nil || r.resp.GetFirstDifference() != nil {
@@ -59,7 +59,7 @@ func (r *rerun) event(ctx context.Context, next *wasmstorev1.StoredEvent) error 
 }
 
 func (r *rerun) one(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err error) {
-	switch event := e.GetEvent(); event.GetKind() { //nolint:exhaustive // the others are not the guest's
+	switch event := e.GetEvent(); event.GetKind() { //nolint:exhaustive // the others don't concern the guest
 	case wasmagentv1.EventKind_EVENT_KIND_LIFECYCLE:
 		if event.GetModuleDigest() != "" {
 			r.module = event.GetModuleDigest()
@@ -73,9 +73,9 @@ func (r *rerun) one(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err 
 				return err
 			}
 		}
-		switch next.GetEvent().GetKind() { //nolint:exhaustive // all others do not follow it
+		switch next.GetEvent().GetKind() { //nolint:exhaustive // no other kind follows
 		case wasmagentv1.EventKind_EVENT_KIND_EMITTED:
-		case wasmagentv1.EventKind_EVENT_KIND_UNDONE: // it never came back
+		case wasmagentv1.EventKind_EVENT_KIND_UNDONE: // the step did not return
 			return nil
 		default:
 			r.resp.FirstDifference = events.Shown(e)
@@ -96,7 +96,7 @@ func (r *rerun) one(ctx context.Context, e, next *wasmstorev1.StoredEvent) (err 
 	return nil
 }
 
-// compare compares the guest with what is kept of it: both as they are written now.
+// compare compares the guest's memory with the stored one, both as snapshots that are written now.
 func (r *rerun) compare(ctx context.Context, kept *wasmstorev1.State) error {
 	if r.resp.GetFirstDifference() != nil {
 		return nil
@@ -117,7 +117,7 @@ func (r *rerun) compare(ctx context.Context, kept *wasmstorev1.State) error {
 	return err
 }
 
-// step gives the guest what it was given.
+// step gives the guest the recorded envelope.
 func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *wasmagentv1.Event) (err error) {
 	r.answer, r.fuel = nil, 0
 	if r.in == nil {
@@ -132,7 +132,7 @@ func (r *rerun) step(ctx context.Context, e *wasmstorev1.StoredEvent, emitted *w
 	return r.failed(err)
 }
 
-// failed is an error that says nothing of the guest; what it did wrong is compared.
+// failed returns err unless the guest itself caused it. The guest's failures show up in the comparison.
 func (r *rerun) failed(err error) error {
 	switch {
 	case errors.Is(err, engine.ErrFuel), errors.Is(err, engine.ErrMemory), errors.Is(err, engine.ErrTrap):
@@ -143,7 +143,7 @@ func (r *rerun) failed(err error) error {
 	return nil
 }
 
-// memory is all that the guest is; nil before its start.
+// memory returns a snapshot of the guest; nil before its start.
 func (r *rerun) memory(ctx context.Context) ([]byte, error) {
 	if r.in == nil {
 		return nil, nil
@@ -152,7 +152,7 @@ func (r *rerun) memory(ctx context.Context) ([]byte, error) {
 	return memory, r.failed(err)
 }
 
-// restore makes the guest what it was.
+// restore replaces the guest by one with this memory.
 func (r *rerun) restore(ctx context.Context, memory []byte) (err error) {
 	r.drop(ctx)
 	if memory != nil {
@@ -163,10 +163,9 @@ func (r *rerun) restore(ctx context.Context, memory []byte) (err error) {
 	return nil
 }
 
-// drop ends the guest.
 func (r *rerun) drop(ctx context.Context) {
 	if r.in != nil {
-		_ = r.in.Close(ctx) // or its worker is gone, and it too
+		_ = r.in.Close(ctx) // if its worker is gone, so is the instance
 		r.in = nil
 	}
 }

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// maxMessages and maxMessageBytes bound a conversation: the oldest go, but never the
+	// maxMessages and maxMessageBytes bound a conversation. The oldest messages are dropped, but never the
 	// instructions.
 	maxMessages     = 1000
 	maxMessageBytes = 4 << 20
-	// maxTodos and maxTodo bound a todo list, in entries and bytes of one.
+	// maxTodos bounds the entries of a todo list, and maxTodo the bytes of one entry.
 	maxTodos = 1000
 	maxTodo  = 4096
-	// maxKept and maxGrants are how many snapshots and grants it may have.
+	// maxKept and maxGrants bound the snapshots and grants of an agent.
 	maxKept   = 32
 	maxGrants = 64
-	// maxForked is how large a journal may be that a fork begins with, in bytes.
+	// maxForked bounds the journal that a fork begins with, in bytes.
 	maxForked = 64 << 20
 )
 
-// state is all of an agent that changes. What it points to is replaced, never changed, but for
-// the files of a turn.
+// state is the part of an agent that changes. Values behind its pointers are replaced and not modified, except for the
+// files of a running turn.
 type state struct {
 	at       wasmagentv1.AgentState
 	stop     wasmagentv1.StopReason
@@ -40,34 +40,33 @@ type state struct {
 	turns    int
 	maxTurns int
 	messages []*wasmagentv1.Message
-	// talk is how much the messages have, in bytes.
+	// talk is the size of the messages, in bytes.
 	talk  int
 	todos []*wasmagentv1.Todo
 	files *files.Files
 	usage usage
-	// sequence is that of the newest envelope that its guest was given.
+	// sequence is the number of the newest envelope that the guest got.
 	sequence int64
-	// module is the digest of its guest's module, and memory all that its guest is; nil before
-	// its first turn.
+	// module is the digest of the guest's module. memory is the guest's snapshot; nil before its first turn.
 	module string
 	memory []byte
-	// grants are rights beside its manifest, and kept its snapshots, the newest first.
+	// grants are rights in addition to the manifest's. kept are the snapshots, the newest first.
 	grants []*wasmagentv1.RightsGrant
 	kept   []*wasmstorev1.Kept
-	// byOperator says that an operator stopped it.
+	// byOperator is true if an operator stopped the agent.
 	byOperator bool
-	// restorable is until when it can be brought back; zero where it has not ended.
+	// restorable is the time until which an ended agent can be resumed; zero if it has not ended.
 	restorable time.Time
 }
 
 type usage struct {
 	fuel, effects, denied     int64
 	inputTokens, outputTokens int64
-	// nanos is what models cost, in billionths of a US dollar.
+	// nanos is the cost of models, in billionths of a US dollar.
 	nanos int64
 }
 
-// newState is that of an agent that has not run yet.
+// newState returns the state of an agent that has not run yet.
 func newState(s *Spec) state {
 	out := state{at: wasmagentv1.AgentState_AGENT_STATE_IDLE, epoch: 1, maxTurns: s.MaxTurns, files: files.New(s.Files), module: s.Digest}
 	out.greet(s.Instructions)
@@ -75,11 +74,11 @@ func newState(s *Spec) state {
 	return out
 }
 
-// maxHanded is how much of a conversation a guest is told as it starts, in bytes.
+// maxHanded bounds the part of the conversation that a guest gets at its start, in bytes.
 const maxHanded = 256 << 10
 
-// told is the conversation that a guest is told as it starts: the newest of what was said before. Only a guest that takes
-// over from another module finds any.
+// told returns the conversation that a guest gets at its start: the newest messages. It is empty unless the guest
+// continues after another module.
 func (s *state) told() (out []abi.Said) {
 	bytes := 0
 	for _, m := range slices.Backward(s.messages) {
@@ -92,13 +91,13 @@ func (s *state) told() (out []abi.Said) {
 		}
 	}
 	slices.Reverse(out)
-	for len(out) > 0 && out[0].Role != "user" { // models want a prompt first
+	for len(out) > 0 && out[0].Role != "user" { // models require that a user's message comes first
 		out = out[1:]
 	}
 	return out
 }
 
-// listed are the todos that a guest is told as it starts.
+// listed returns the todos that a guest gets at its start.
 func (s *state) listed() (out []abi.TodoItem) {
 	for _, todo := range s.todos {
 		out = append(out, abi.TodoItem{Content: todo.GetContent(), Status: enum.Name(todo.GetStatus())})
@@ -106,7 +105,7 @@ func (s *state) listed() (out []abi.TodoItem) {
 	return out
 }
 
-// greet begins a conversation.
+// greet begins a new conversation with the instructions.
 func (s *state) greet(instructions string) {
 	s.messages, s.talk = nil, 0
 	if instructions != "" {
@@ -114,7 +113,7 @@ func (s *state) greet(instructions string) {
 	}
 }
 
-// say adds to the conversation.
+// say adds a message to the conversation, and drops the oldest if the conversation is too long.
 func (s *state) say(role wasmagentv1.MessageRole, text string) {
 	s.messages = append(slices.Clip(s.messages), &wasmagentv1.Message{Role: role, Content: text})
 	s.talk += len(text)
@@ -128,31 +127,31 @@ func (s *state) say(role wasmagentv1.MessageRole, text string) {
 	}
 }
 
-// spend stops an agent that has taken its last turn.
+// spend stops the agent if it has used its last turn.
 func (s *state) spend() {
 	if s.turns >= s.maxTurns {
 		s.at, s.stop = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_MAX_TURNS
 	}
 }
 
-// stopped makes it stopped by somebody.
+// stopped changes the state to an explicit stop.
 func (s *state) stopped() {
 	s.at, s.stop, s.failure = wasmagentv1.AgentState_AGENT_STATE_STOPPED, wasmagentv1.StopReason_STOP_REASON_EXPLICIT, nil
 }
 
-// idle makes it take prompts.
+// idle changes the state to one that takes prompts.
 func (s *state) idle() {
 	s.at, s.stop, s.failure = wasmagentv1.AgentState_AGENT_STATE_IDLE, wasmagentv1.StopReason_STOP_REASON_UNSPECIFIED, nil
 	s.byOperator, s.restorable = false, time.Time{}
 }
 
-// takesNone reports whether it takes no prompts.
+// takesNone reports whether the agent takes no prompts.
 func (s *state) takesNone() bool {
 	return s.at == wasmagentv1.AgentState_AGENT_STATE_STOPPED || s.at == wasmagentv1.AgentState_AGENT_STATE_FAILED ||
 		s.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED
 }
 
-// record is an agent as it is kept, in a state, without the head of its journal.
+// record returns the stored form of an agent in a state, without the head of its journal.
 func (a *Agent) record(s *state) *wasmstorev1.Record {
 	r := &wasmstorev1.Record{
 		Id: a.ID, Creator: a.Creator, Template: a.Template, Guest: a.Guest, ModuleDigest: s.module, Instructions: a.Instructions, Config: a.Config, Manifest: a.Manifest,
@@ -169,7 +168,7 @@ func (a *Agent) record(s *state) *wasmstorev1.Record {
 	return r
 }
 
-// stored is what a turn changes, as it is kept.
+// stored returns the stored form of what turns change.
 func (s *state) stored() *wasmstorev1.State {
 	out := &wasmstorev1.State{Memory: s.memory, Sequence: s.sequence, Turns: int32(s.turns), Messages: s.messages, Todos: s.todos}
 	for f := range s.files.All() {
@@ -178,7 +177,7 @@ func (s *state) stored() *wasmstorev1.State {
 	return out
 }
 
-// restore makes it what was stored.
+// restore replaces the state by a stored one.
 func (s *state) restore(from *wasmstorev1.State, bounds files.Bounds) {
 	s.memory, s.sequence, s.turns, s.messages, s.todos = from.GetMemory(), from.GetSequence(), int(from.GetTurns()), from.GetMessages(), from.GetTodos()
 	s.talk = 0
@@ -191,7 +190,7 @@ func (s *state) restore(from *wasmstorev1.State, bounds files.Bounds) {
 	}
 }
 
-// of is an agent as it was kept.
+// of converts a stored record to a spec and a state.
 func of(r *wasmstorev1.Record) (Spec, state) {
 	spec := Spec{
 		ID: r.GetId(), Creator: r.GetCreator(), Template: r.GetTemplate(), Guest: r.GetGuest(), Digest: r.GetModuleDigest(), Instructions: r.GetInstructions(),
@@ -208,7 +207,7 @@ func of(r *wasmstorev1.Record) (Spec, state) {
 	return spec, s
 }
 
-// Proto are limits as they are shown.
+// Proto returns the limits as lists show them.
 func (l Limits) Proto() *wasmagentv1.Limits {
 	return &wasmagentv1.Limits{
 		MemoryMib: new(int32(l.Memory >> 20)), FuelMillions: new(int32(l.Fuel / 1_000_000)), EffectsPerTurn: new(int32(l.Effects)), Deadline: durationpb.New(l.Deadline),
@@ -227,7 +226,7 @@ func (u usage) proto() *wasmagentv1.Usage {
 
 func usageOf(u *wasmagentv1.Usage) usage {
 	nanos, err := models.Nanos(u.GetCost())
-	if err != nil { // it was not written here
+	if err != nil { // this program did not write the cost
 		nanos = 0
 	}
 	return usage{u.GetFuel(), u.GetEffects(), u.GetDenied(), u.GetInputTokens(), u.GetOutputTokens(), nanos}

@@ -16,50 +16,50 @@ import (
 )
 
 const (
-	// maxEnvelope is how long an envelope of a guest may be, in bytes.
+	// maxEnvelope bounds an envelope of a guest, in bytes.
 	maxEnvelope = 1 << 20
-	// maxCancels is how often a guest is told that nobody waits any more.
+	// maxCancels is how often a guest is notified that its caller gave up before the turn is undone.
 	maxCancels = 3
-	// maxSleep is how long a turn may sleep in all.
+	// maxSleep bounds the time that a turn sleeps in all.
 	maxSleep = 10 * time.Minute
-	// maxResult is how long what an effect answers may be, in bytes; as JSON it may have four
-	// times as much, and so may a tool's answer.
+	// maxResult bounds the result of an effect, in bytes. Its JSON may have four times as many bytes, and so may a
+	// tool's answer.
 	maxResult = 256 << 10
-	// maxNoted is how large the events of one turn may be together, in bytes.
+	// maxNoted bounds the events of one turn, in bytes.
 	maxNoted = 32 << 20
-	// flushTime is how long events of a turn wait until they are kept, and maxWaiting how many
-	// do: those that read the journal see no later ones.
+	// flushTime is how long events of a turn may wait until they are stored, and maxWaiting how many may wait. Readers
+	// of the journal see only stored events.
 	flushTime  = time.Second
 	maxWaiting = 64
-	// maxPrinted is how much of what a guest prints in a turn stands in the journal, in bytes. The
-	// step that fails is not counted.
+	// maxPrinted bounds what the journal records of a guest's output in a turn, in bytes. The output of a step that
+	// fails is recorded in addition.
 	maxPrinted = 64 << 10
 )
 
-// A turn is a prompt that an agent works on.
+// A turn is the work of an agent on one prompt.
 type turn struct {
-	// ctx ends with the turn; cut ends it for a reason. caller ends with whoever prompts, as
-	// long as the turn follows that one.
-	ctx    context.Context //nolint:containedctx // it is the turn's, which is one call
+	// ctx ends with the turn; cut ends it with a cause. caller ends when the caller of the prompt gives up; follow
+	// unlinks the turn from its caller.
+	ctx    context.Context //nolint:containedctx // it is the context of one turn
 	cut    context.CancelCauseFunc
 	caller context.Context //nolint:containedctx // see above
 	follow func() (stopped bool)
 	tell   func(string)
-	// leave gives the guest's place to others; nil where it has none. parked is closed once
-	// whoever prompts need not wait any more.
+	// leave gives the guest's place away; nil if the guest has no place. parked is closed when the caller of the prompt
+	// does not have to wait any more.
 	leave  func()
 	parked chan struct{}
-	// alone says that it goes on without whoever prompted, and called that it made a call,
-	// or may have; done is closed behind its end.
+	// alone is true if the turn continues without its caller. called is true if the turn made a call, or may have made
+	// one. done is closed after the end of the turn.
 	alone, called bool
 	done          chan struct{}
-	// noModel says that its guest asked for a model where none is configured.
+	// noModel is true if the guest asked for a model and no model is configured.
 	noModel bool
-	// before is what is gone back to where the turn is undone.
+	// before is the state to which an undone turn goes back.
 	before state
-	// waiting is what it waits for; nil where it does not. The agent's lock guards it.
+	// waiting is what the turn waits for; nil if it does not wait. The agent's mu guards it.
 	waiting *wasmagentv1.Waiting
-	// approval is the one that the turn waits for; empty when the turn waits for none.
+	// approval is the id of the approval that the turn waits for; empty if there is none.
 	approval string
 
 	instance *worker.Instance
@@ -68,24 +68,23 @@ type turn struct {
 	worked   time.Duration
 	slept    time.Duration
 
-	// first is what the guest's start took of its fuel, and begun what the guest printed then.
+	// first is the fuel of the guest's start, and begun the output of the start.
 	first int64
 	begun string
-	// emitted is the newest event of the guest's, about what is known for the next one, and
-	// left what the journal says of an effect that is gone on with.
+	// emitted is the guest's newest event. about has the decision and the approval for the next event. left is what the
+	// journal says of the effect with which a continued turn begins.
 	emitted *wasmagentv1.Event
 	about   *wasmagentv1.Event
 	left    left
-	// flushed is when its events were kept last, and noted how large all are, in bytes.
+	// flushed is the time at which events were last stored, and noted the size of all events of the turn, in bytes.
 	flushed time.Time
 	noted   int64
-	// printed is how much the guest printed, in bytes, and last what it printed in the step that
-	// failed.
+	// printed is the size of the guest's output so far, in bytes. last is the output of the step that failed.
 	printed int
 	last    string
 }
 
-// kind is what the store is told of the turn.
+// kind returns the kind of turn that the store records.
 func (t *turn) kind() store.Turn {
 	if t.alone {
 		return store.Alone
@@ -93,27 +92,25 @@ func (t *turn) kind() store.Turn {
 	return store.Follows
 }
 
-// A Prompt is work for an agent.
+// A Prompt is input for an agent.
 type Prompt struct {
 	Input string
-	// By is who gives it. With its context the turn ends, unless people were asked about a
-	// call of it: for them whoever prompts waits for as long as Hold, and the turn goes on
-	// alone.
+	// By is the caller. The turn is undone when the caller's context ends, unless the turn waits for an approval. Then
+	// the caller waits at most for Hold, and the turn continues alone.
 	By   By
 	Hold time.Duration
-	// Tell is told what the agent does, in words for people. It must not block, and is not
-	// called after [Agent.Prompt] has returned. It may be nil.
+	// Tell receives the agent's progress as texts for people. It must not block, and is not called after [Agent.Prompt]
+	// has returned. It may be nil.
 	Tell func(string)
 }
 
-// Answer is what came of a prompt.
+// Answer is the result of a prompt.
 type Answer struct {
-	// Text is what the agent answered; empty where Parked.
+	// Text is the agent's answer; empty if Parked is set.
 	Text string
-	// Parked says that people have to decide on something first: the turn goes on by itself
-	// then.
+	// Parked is true if the turn waits for an approval. It continues by itself.
 	Parked bool
-	// Agent is the agent behind the turn.
+	// Agent is the agent after the turn, or now if Parked is set.
 	Agent *wasmagentv1.Agent
 }
 
@@ -128,8 +125,8 @@ var (
 	errFault     = errors.New("the program that runs agents has a fault: the log of the wasmagent role has the details")
 )
 
-// Prompt has the agent take a turn. Errors: [ErrBusy], [ErrTerminated], [ErrStopped],
-// [ErrFailed], [ErrTurn], [ErrPlaces], [ErrAway], [ErrKeep], [ErrCalled], the host's, and the context's.
+// Prompt runs a turn of the agent. Errors: [ErrBusy], [ErrTerminated], [ErrStopped], [ErrFailed], [ErrTurn],
+// [ErrPlaces], [ErrAway], [ErrKeep], [ErrCalled], the host's, and the context's.
 func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	listens := &listener{tell: p.Tell}
 	defer listens.end()
@@ -167,8 +164,8 @@ func (a *Agent) Prompt(p Prompt) (Answer, error) {
 	}
 }
 
-// play takes the turn, and says what came of it. A panic in this program fails the turn, as a
-// trap of the guest does.
+// play runs a turn to its end and returns the answer. A panic in this program fails the turn, as a trap of the guest
+// does.
 func (a *Agent) play(t *turn, run func() (abi.Out, []byte, error)) (answer Answer, err error) {
 	out, memory, err := func() (out abi.Out, memory []byte, err error) {
 		defer func() {
@@ -176,8 +173,8 @@ func (a *Agent) play(t *turn, run func() (abi.Out, []byte, error)) (answer Answe
 				a.Host.Fault(t.ctx, a, fault, debug.Stack())
 				err = errFault
 			}
-			if t.instance != nil { // else it gave its place away, and did not come back
-				_ = t.instance.Close(context.WithoutCancel(t.ctx)) // or the worker is gone, and it too
+			if t.instance != nil { // otherwise it gave its place away and did not continue
+				_ = t.instance.Close(context.WithoutCancel(t.ctx)) // if its worker is gone, so is the instance
 			}
 		}()
 		return run()
@@ -192,8 +189,8 @@ func (a *Agent) play(t *turn, run func() (abi.Out, []byte, error)) (answer Answe
 	return answer, err
 }
 
-// endSafely ends the turn. After a panic the agent is read from the store again, so that no agent
-// is left with a turn that has ended.
+// endSafely ends the turn. After a panic the agent is marked as lost, so that it is loaded again and does not keep a
+// turn that has ended.
 func (a *Agent) endSafely(t *turn, out abi.Out, memory []byte, cause error) (answer Answer, err error) {
 	defer func() {
 		fault := recover()
@@ -209,8 +206,8 @@ func (a *Agent) endSafely(t *turn, out abi.Out, memory []byte, cause error) (ans
 	return a.end(t, out, memory, cause)
 }
 
-// Shut ends the turn that it takes, if any, and waits for that: the role stops. A turn that
-// goes on alone does so with the next process.
+// Shut cancels the running turn, if any, and waits for its end, because the service stops. A turn without a caller
+// continues in the next process.
 func (a *Agent) Shut() {
 	a.mu.Lock()
 	t := a.turn
@@ -221,7 +218,7 @@ func (a *Agent) Shut() {
 	}
 }
 
-// begin begins a turn.
+// begin starts a turn, if the agent takes prompts.
 func (a *Agent) begin(p Prompt) (*turn, error) {
 	ctx := p.By.Context
 	if err := a.take(ctx, false); err != nil {
@@ -246,16 +243,16 @@ func (a *Agent) begin(p Prompt) (*turn, error) {
 	return t, nil
 }
 
-// newTurn needs the lock, and that nobody else changes the agent.
+// newTurn returns a new turn. The caller holds mu, and makes sure that nothing else changes the agent.
 func (a *Agent) newTurn(ctx context.Context) *turn {
 	t := &turn{before: a.state, parked: make(chan struct{}), done: make(chan struct{}), flushed: time.Now()}
 	t.before.files = a.files.Clone()
-	t.ctx, t.cut = context.WithCancelCause(context.WithoutCancel(ctx)) // it ends with the turn, not with whoever prompts
+	t.ctx, t.cut = context.WithCancelCause(context.WithoutCancel(ctx)) // it ends with the turn, not with its caller
 	a.turn, a.at = t, wasmagentv1.AgentState_AGENT_STATE_RUNNING
 	return t
 }
 
-// run takes the turn, to its last envelope, and keeps the guest.
+// run runs the turn to its last envelope, and returns the guest's memory.
 func (a *Agent) run(t *turn, input string) (out abi.Out, memory []byte, err error) {
 	if err := a.start(t); err != nil {
 		return out, nil, err
@@ -267,14 +264,14 @@ func (a *Agent) run(t *turn, input string) (out abi.Out, memory []byte, err erro
 	return a.goOn(t, out)
 }
 
-// hear adds a prompt to the conversation.
+// hear adds the prompt to the conversation.
 func (a *Agent) hear(input string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.say(wasmagentv1.MessageRole_MESSAGE_ROLE_USER, input)
 }
 
-// goOn does what the guest asks for, until its turn is done.
+// goOn carries out the guest's effects until its turn is finished.
 func (a *Agent) goOn(t *turn, out abi.Out) (_ abi.Out, memory []byte, err error) {
 	for cancels := 0; out.Kind != abi.Finish && out.Kind != abi.Fail; {
 		if t.effects++; t.effects > a.Limits.Effects {
@@ -288,7 +285,7 @@ func (a *Agent) goOn(t *turn, out abi.Out) (_ abi.Out, memory []byte, err error)
 			}
 			t.left = left{}
 		}
-		if t.caller.Err() != nil { // what was decided on the effect stands in the journal all the same
+		if t.caller.Err() != nil { // the journal has the decision on the effect nevertheless
 			if cancels++; cancels > maxCancels {
 				return out, nil, errCancelled
 			}
@@ -305,7 +302,7 @@ func (a *Agent) goOn(t *turn, out abi.Out) (_ abi.Out, memory []byte, err error)
 	return out, memory, err
 }
 
-// start has a guest go on where it was, or begin.
+// start restores the guest, or starts it if it has no memory yet.
 func (a *Agent) start(t *turn) (err error) {
 	if t.before.memory != nil {
 		t.instance, err = a.Workers.Restore(t.ctx, a.module, a.engineLimits(), t.before.memory)
@@ -326,7 +323,7 @@ func (a *Agent) start(t *turn) (err error) {
 	return err
 }
 
-// startAnew starts a guest.
+// startAnew starts a new guest.
 func (a *Agent) startAnew(t *turn) (err error) {
 	t.instance, t.first, err = a.Workers.Start(t.ctx, a.module, a.engineLimits(), a.origin(), a.Limits.Fuel, a.Limits.Deadline)
 	t.fuel += t.first
@@ -338,7 +335,7 @@ func (a *Agent) startAnew(t *turn) (err error) {
 	return nil
 }
 
-// origin is what its guest is told of the world: the same each time.
+// origin returns the guest's clock and random seed. They are the same for each run, so that runs can be repeated.
 func (a *Agent) origin() engine.Origin {
 	return engine.Origin{Clock: uint64(a.Origin.UnixNano()), Seed: sha256.Sum256([]byte(a.JournalID))}
 }
@@ -347,7 +344,7 @@ func (a *Agent) engineLimits() engine.Limits {
 	return engine.Limits{Memory: a.Limits.Memory, Envelope: maxEnvelope}
 }
 
-// step gives the guest an envelope.
+// step notes an envelope in the journal and gives it to the guest.
 func (a *Agent) step(t *turn, in abi.In) (abi.Out, error) {
 	a.mu.Lock()
 	a.sequence++
@@ -373,7 +370,7 @@ func (a *Agent) step(t *turn, in abi.In) (abi.Out, error) {
 	return a.stepped(t, text)
 }
 
-// flushSome keeps what waits, where that is much or has waited for long.
+// flushSome stores the waiting events if there are many, or if they have waited long.
 func (a *Agent) flushSome(t *turn) error {
 	if t.noted > maxNoted {
 		return errNoted
@@ -385,7 +382,7 @@ func (a *Agent) flushSome(t *turn) error {
 	return a.flush(t.ctx, t.kind())
 }
 
-// stepped gives the guest an envelope that stands in the journal, where its answer will.
+// stepped gives the guest an envelope that the journal has, and notes the guest's answer.
 func (a *Agent) stepped(t *turn, text []byte) (abi.Out, error) {
 	left := a.Limits.Deadline - t.worked
 	if left <= 0 {
@@ -409,7 +406,7 @@ func (a *Agent) stepped(t *turn, text []byte) (abi.Out, error) {
 	return out, nil
 }
 
-// notePrinted notes what the guest printed, as long as there is room for that.
+// notePrinted notes the guest's output, up to maxPrinted bytes in a turn.
 func (a *Agent) notePrinted(t *turn, text string) {
 	if text == "" || t.printed > maxPrinted {
 		return
@@ -420,7 +417,7 @@ func (a *Agent) notePrinted(t *turn, text string) {
 	a.noteTurn(t, &wasmagentv1.Event{Kind: wasmagentv1.EventKind_EVENT_KIND_PRINTED, Message: text}, nil)
 }
 
-// noteTurn notes an event of a turn.
+// noteTurn notes an event of a turn and counts its size.
 func (a *Agent) noteTurn(t *turn, e *wasmagentv1.Event, envelope []byte) *wasmagentv1.Event {
 	e.Epoch = int32(a.epoch)
 	before := a.journal.head.GetBytes()
@@ -429,14 +426,14 @@ func (a *Agent) noteTurn(t *turn, e *wasmagentv1.Event, envelope []byte) *wasmag
 	return out
 }
 
-// effectEvent notes what becomes of the effect that the guest asked for last.
+// effectEvent notes an event about the effect that the guest asked for last.
 func (a *Agent) effectEvent(t *turn, kind wasmagentv1.EventKind) {
 	a.noteTurn(t, &wasmagentv1.Event{
 		Kind: kind, Effect: t.emitted.GetEffect(), EffectSequence: t.emitted.GetSequence(), ApprovalId: t.about.GetApprovalId(), DecisionId: t.about.GetDecisionId(),
 	}, nil)
 }
 
-// effectKinds are what guests ask for as events have it.
+// effectKinds maps the guest's messages to the kinds of effects in events.
 var effectKinds = map[string]wasmagentv1.EffectKind{
 	abi.Model: wasmagentv1.EffectKind_EFFECT_KIND_MODEL, abi.Tool: wasmagentv1.EffectKind_EFFECT_KIND_TOOL, abi.FS: wasmagentv1.EffectKind_EFFECT_KIND_FS,
 	abi.Todo: wasmagentv1.EffectKind_EFFECT_KIND_TODO, abi.Emit: wasmagentv1.EffectKind_EFFECT_KIND_EMIT, abi.Tools: wasmagentv1.EffectKind_EFFECT_KIND_TOOLS, abi.Sleep: wasmagentv1.EffectKind_EFFECT_KIND_SLEEP,

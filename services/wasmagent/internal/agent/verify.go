@@ -14,9 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// maxPoints is how many states are held at a time that the journal goes back to, and maxHeld how
-// large they may be together, in bytes. maxRerun is how many instructions are run again at the most:
-// some minutes.
+// maxPoints bounds the states to which a journal goes back, and maxHeld their size, in bytes. maxRerun bounds the
+// instructions that are run again, which take some minutes.
 const (
 	maxPoints = 64
 	maxHeld   = 128 << 20
@@ -31,21 +30,21 @@ type point struct {
 
 func pointOf(e *wasmagentv1.Event) point { return point{e.GetEpoch(), e.GetSequence()} }
 
-// plan is what is to be known of a journal before it is run again.
+// plan is what running a journal again requires to be known in advance.
 type plan struct {
-	// undone are the turns that were undone, by their first inputs, and points the places
-	// that are gone back to.
+	// undone are the turns that were undone, by their first inputs, and points the places to which the journal goes
+	// back.
 	undone, points map[point]bool
-	// module is the newest that was at work, and modules are all.
+	// module is the digest of the newest module that ran, and modules are the digests of all.
 	module  string
 	modules map[string]bool
-	// otherMeter says that another meter was at work.
+	// otherMeter is true if fuel was counted by another version of the meter.
 	otherMeter bool
 }
 
-// Verify checks the chain of its journal, compares what is stored with it, and runs its module again by
-// that: each effect and the fuel have to come out the same. It changes nothing that is stored; an agent
-// that does not hold takes no more prompts.
+// Verify checks the chain of the journal, compares the stored agent with the journal, and runs the module again: each
+// effect and the fuel must be the same. It changes nothing that is stored. An agent that does not match takes no more
+// prompts.
 func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, error) {
 	leave, err := a.Host.Enter(ctx, a, false)
 	if err != nil {
@@ -81,7 +80,7 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 	return resp, a.runAgain(ctx, p, saved, kept, resp)
 }
 
-// haveModules reports whether all modules of a journal are there to be run again.
+// haveModules reports whether all modules of a journal can run here.
 func (a *Agent) haveModules(ctx context.Context, modules map[string]bool) bool {
 	for digest := range modules {
 		if a.Host.Ready(ctx, a, digest) != nil {
@@ -91,7 +90,7 @@ func (a *Agent) haveModules(ctx context.Context, modules map[string]bool) bool {
 	return true
 }
 
-// tellOthers has other processes read an agent again that was found to be broken.
+// tellOthers makes other processes load a broken agent again.
 func (a *Agent) tellOthers(ctx context.Context) error {
 	if !a.Store.Shared {
 		return nil
@@ -99,7 +98,7 @@ func (a *Agent) tellOthers(ctx context.Context) error {
 	return keepError(a.Store.Touch(ctx, a.ID))
 }
 
-// current is how the agent is stored now, whatever this process knows of it.
+// current returns the stored agent, which may be newer than the one in memory.
 func (a *Agent) current(ctx context.Context) (r *wasmstorev1.Record, s *wasmstorev1.State, err error) {
 	for range 2 { // a turn may end meanwhile, which replaces the state
 		row, err := a.Store.Get(ctx, a.ID)
@@ -117,8 +116,8 @@ func (a *Agent) current(ctx context.Context) (r *wasmstorev1.Record, s *wasmstor
 	return nil, nil, store.ErrState
 }
 
-// whole reads the chain, and compares what is stored with it. Errors: [events.ErrChain], [ErrDiffers],
-// which the response says, too; the store's.
+// whole checks the chain and compares the stored agent with the journal. Errors: [events.ErrChain] and [ErrDiffers],
+// which the response reports as well; the store's.
 func (a *Agent) whole(ctx context.Context, saved *wasmstorev1.Record, kept *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) (plan, error) {
 	p := plan{undone: make(map[point]bool), points: make(map[point]bool), modules: make(map[string]bool)}
 	found, err := a.check(ctx, saved.GetHead(), &p, resp)
@@ -147,7 +146,7 @@ func (a *Agent) whole(ctx context.Context, saved *wasmstorev1.Record, kept *wasm
 	return p, nil
 }
 
-// compareSnapshots reads the states of all snapshots: their digests are in the record.
+// compareSnapshots reads the states of all snapshots, whose digests the record has.
 func (a *Agent) compareSnapshots(ctx context.Context, saved *wasmstorev1.Record) (*wasmagentv1.StoredDifference, error) {
 	for _, k := range saved.GetKept() {
 		_, err := a.Store.State(ctx, a.ID, k.GetStateKey(), k.GetSnapshot().GetDigest())
@@ -159,10 +158,10 @@ func (a *Agent) compareSnapshots(ctx context.Context, saved *wasmstorev1.Record)
 			return nil, keepError(err)
 		}
 	}
-	return nil, nil //nolint:nilnil // all are as they were
+	return nil, nil //nolint:nilnil // all are unchanged
 }
 
-// runAgain runs the module by the journal, and says what came of it.
+// runAgain runs the modules by the journal, and sets the result in the response.
 func (a *Agent) runAgain(ctx context.Context, p plan, saved *wasmstorev1.Record, kept *wasmstorev1.State, resp *wasmagentv1.VerifyAgentResponse) error {
 	resp.ModuleDigest = p.module
 	r := &rerun{Agent: a, plan: p, resp: resp, at: make(map[point][]byte)}
@@ -194,7 +193,7 @@ func (a *Agent) runAgain(ctx context.Context, p plan, saved *wasmstorev1.Record,
 	return nil
 }
 
-// events reads the events of an agent's journal up to a place, oldest first.
+// events calls do for the events of a journal up to a place, the oldest first.
 func (a *Agent) events(ctx context.Context, id string, upTo int64, do func(e *wasmstorev1.StoredEvent) error) error {
 	for behind := int64(0); behind < upTo; {
 		some, _, err := a.Store.Events(ctx, id, behind, int(min(maxTail, upTo-behind)), maxTailBytes)
@@ -213,9 +212,9 @@ func (a *Agent) events(ctx context.Context, id string, upTo int64, do func(e *wa
 	return nil
 }
 
-// check checks the chain, and learns what running it again has to know.
+// check checks the chain and fills the plan.
 func (a *Agent) check(ctx context.Context, head *wasmstorev1.Head, p *plan, resp *wasmagentv1.VerifyAgentResponse) (*coverage, error) {
-	var first point // of the turn
+	var first point // the first input of the turn
 	started := false
 	c := &coverage{head: events.Start(a.JournalID)}
 	err := a.events(ctx, a.ID, head.GetPlace(), func(e *wasmstorev1.StoredEvent) error {
@@ -226,7 +225,7 @@ func (a *Agent) check(ctx context.Context, head *wasmstorev1.Head, p *plan, resp
 		resp.Events++
 		resp.JournalHead = c.head.GetHash()
 		resp.FuelRecorded += e.GetEvent().GetFuel()
-		switch e.GetEvent().GetKind() { //nolint:exhaustive // the others say nothing of this
+		switch e.GetEvent().GetKind() { //nolint:exhaustive // the others don't concern the plan
 		case wasmagentv1.EventKind_EVENT_KIND_INPUT:
 			in, err := abi.ReadIn(e.GetEnvelope())
 			if err != nil {

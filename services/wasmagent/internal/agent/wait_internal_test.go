@@ -13,12 +13,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 )
 
-// slowHost is a host whose calls wait for people until a time.
+// slowHost is a host whose calls wait for an approval until a time.
 type slowHost struct {
 	Host
 
 	approved time.Time
-	// away fails the first requests, and lose the first answer of the call that ran.
+	// away is the number of first requests that fail. lose loses the first answer of the call that ran.
 	away int
 	lose bool
 
@@ -53,8 +53,7 @@ func (h *slowHost) Call(ctx context.Context, _ *Agent, call ToolCall, hold time.
 	return ToolResult{Text: "paid"}, nil
 }
 
-// A call that people decide on after 30 s, an hour or a day runs once, and costs one request to
-// the host for each 10 min.
+// A call that is approved after 30 s, an hour or a day runs once, and needs one request to the host for each 10 min.
 func TestDecided_RunsOnceHoweverLongPeopleTake(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []time.Duration{30 * time.Second, time.Hour, 24 * time.Hour} {
