@@ -118,7 +118,7 @@ func (a *Agent) model(t *turn, out abi.Out) (in abi.In, err error) {
 	}
 	arguments, err := questionOf(name, out)
 	if err != nil {
-		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: "question_invalid", Message: err.Error()}}, nil //nolint:nilerr // the guest is told
+		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: "question_invalid", Message: err.Error()}}, nil //nolint:nilerr // the guest gets it
 	}
 	return a.call(t, ToolCall{Server: a.Host.Server(), Tool: AskTool, Arguments: arguments, Model: name, Tell: t.tell})
 }

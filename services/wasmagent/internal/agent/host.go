@@ -19,109 +19,104 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// A Host is how agents reach what is not their own. It is safe for concurrent use.
+// A Host connects agents with everything outside of them. It is safe for concurrent use.
 type Host interface {
-	// Allow takes a call out of the rights of an agent, and of those behind it, and returns a
-	// way to give it back; or it says why there are none for it. An error means that it is not
-	// known.
+	// Allow counts a call against the rights of an agent, and of the agents in its chain. giveBack uncounts it. If the
+	// rights don't include the call, refused says why. An error means that the rights could not be checked.
 	Allow(ctx context.Context, a *Agent, call ToolCall) (giveBack func(), refused *abi.Error, err error)
-	// Call calls a tool on behalf of an agent, as far as policy allows. Where people have to
-	// decide it waits for them for as long as hold. An error means that it is not known what
-	// came of it.
+	// Call calls a tool on behalf of an agent, if policy allows it. If the call needs an approval, Call waits at most
+	// for hold. An error means that the outcome of the call is not known.
 	Call(ctx context.Context, a *Agent, call ToolCall, hold time.Duration) (ToolResult, error)
-	// Model is the model that is asked where an agent asks for one, which may be empty, and
-	// whether it can be. Server is the one that has [AskTool]. Spent takes what a question took
-	// out of rights.
+	// Model returns the model that answers a question for asked, which may be empty. ok is false if there is no such
+	// model. Server returns the name of the server that has [AskTool]. Spent counts tokens and cost of a question, in
+	// billionths of a US dollar, against rights.
 	Model(a *Agent, asked string) (name string, ok bool)
 	Server() string
 	Spent(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
-	// Tools are the tools of servers that an agent may call.
+	// Tools returns the tools of servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
-	// Enter waits for a place in which a guest may run, which leave gives back. back says that the turn
-	// had a place before: then it comes before others, and waits until ctx ends. Errors: ctx's,
-	// [ErrPlaces].
+	// Enter waits for a place in which a guest may run; leave gives the place back. If back is set, the turn had a
+	// place before: it comes before others, and waits until ctx ends. Errors: ctx's, [ErrPlaces].
 	Enter(ctx context.Context, a *Agent, back bool) (leave func(), err error)
-	// Ready has a module of an agent's guest be compiled, by its digest: the one that the guest has now, or
-	// one that it had.
+	// Ready compiles a module of an agent's guest, by its digest: the guest's current module or an earlier one.
 	Ready(ctx context.Context, a *Agent, digest string) error
-	// Hold takes room for the snapshot of a guest that gives its place away while it waits for a call;
-	// ok is false if there is none.
+	// Hold reserves memory for the snapshot of a guest that gives its place away while it waits for a call. ok is false
+	// if the memory budget is used up.
 	Hold(a *Agent, bytes int) (giveBack func(), ok bool)
-	// Withdraw ends an approval that an agent waits for no longer, and says why to approvers.
-	// It returns within seconds; what fails then is tried again in the background.
+	// Withdraw cancels an approval for which an agent no longer waits, with a reason for approvers. It returns within
+	// seconds. If the request fails, it is repeated in the background.
 	Withdraw(ctx context.Context, a *Agent, approval, reason string)
 	// Fault logs a panic of this program in a turn of an agent, with its stack.
 	Fault(ctx context.Context, a *Agent, fault any, stack []byte)
-	// Alone is told how a turn ended that went on without whoever had prompted.
+	// Alone is called at the end of a turn that continued without its caller.
 	Alone(ctx context.Context, a *Agent, err error)
 }
 
 // ToolCall is a call that a guest asks for.
 type ToolCall struct {
 	Server, Tool string
-	// Arguments are one JSON object.
+	// Arguments are a JSON object.
 	Arguments []byte
-	// Approval is the one that the call waits for; empty before it is known.
+	// Approval is the id of the approval that the call waits for; empty if there is none yet.
 	Approval string
-	// Model is the one that is asked by it; empty for all other calls.
+	// Model is the model that the call asks; empty for all other calls.
 	Model string
-	// Tell is told how far the call is. It may be called at any time until the call ends.
+	// Tell receives the progress of the call. It may be called at any time until the call ends.
 	Tell func(string)
 }
 
-// ToolResult is what came of a call.
+// ToolResult is the result of a call.
 type ToolResult struct {
-	// Text is the tool's content as text, Structured its structured content, and IsError
-	// whether it says that it failed.
+	// Text is the tool's content as text, and Structured its structured content. IsError is true if the tool reports an
+	// error.
 	Text       string         `json:"text"`
 	IsError    bool           `json:"is_error"`
 	Structured jsontext.Value `json:"structured,omitempty"`
-	// Failure is what the gateway says of a call to the mesh's own service that failed.
+	// Failure is the gateway's status for a failed call of the mesh's own service.
 	Failure Failure `json:"-"`
-	// Refused is why there is nothing of that; nil where there is. Ran says that the call was
-	// made all the same, or may have been.
+	// Refused is the reason why there is no result; nil if there is one. Ran is true if the call was made nevertheless,
+	// or may have been made.
 	Refused *abi.Error `json:"-"`
 	Ran     bool       `json:"-"`
-	// Again says that the same call may be made later.
+	// Again is true if the same call may be made later.
 	Again bool `json:"-"`
-	// Decision is the gateway's, by its id, and Code why it refused; may be empty.
+	// Decision is the id of the gateway's decision, and Code the code of its refusal. Both may be empty.
 	Decision string        `json:"-"`
 	Code     commonv1.Code `json:"-"`
-	// Denied says that policy denies it, or the agent's rights.
+	// Denied is true if policy or the agent's rights deny the call.
 	Denied bool `json:"-"`
-	// Waits is what the call waits for; nil where it waits for nothing.
+	// Waits is what the call waits for; nil if it does not wait.
 	Waits *wasmagentv1.Waiting `json:"-"`
 }
 
 // Failure is a gRPC status as the gateway writes it.
 type Failure struct {
-	// Reason is that of ErrorInfo, in upper case; empty without one. Metadata is of it, too.
+	// Reason and Metadata are those of ErrorInfo; empty if the status has no ErrorInfo. Reason is in upper case.
 	Reason   string            `json:"reason"`
 	Metadata map[string]string `json:"metadata"`
 }
 
 const (
-	// held is how long one question to the host about a call waits for people.
+	// held is how long one request to the host for a call waits for an approval.
 	held = 10 * time.Minute
-	// againAfter is how long an agent waits where its host is away, or has no room, and
-	// between two questions.
+	// againAfter is the least time between two requests to the host for a call that waits for an approval.
 	againAfter = time.Second
-	// maxRestores is how often a guest is tried to be brought back where workers die.
+	// maxRestores bounds the attempts to restore a guest whose worker fails.
 	maxRestores = 5
 )
 
-// outcomeUnknown is the code of a call of which it is not known whether it was made.
+// outcomeUnknown is the code of a call that may have been made or not.
 var outcomeUnknown = enum.Name(commonv1.Code_CODE_OUTCOME_UNKNOWN)
 
 var errDenied = errors.New("policy denied what it asked for, and its manifest says to stop then")
 
-// Principal is the agent as policy knows it: with everybody who stands behind it.
+// Principal returns the principal of the agent, with its chain.
 func (s *Spec) Principal() *identityv1.Principal {
 	p := &identityv1.Principal{
 		Tenant: s.Creator.GetTenant(), Subject: Subject(s.Creator.GetTenant(), s.ID), Agent: s.Guest,
 		Owner: principal.Person(s.Creator).Subject, Role: authv1.TokenRole_TOKEN_ROLE_AGENT,
 	}
-	if s.Creator.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT { // a person is the owner, and judged by nothing here
+	if s.Creator.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT { // a person is the owner and not in the chain
 		return p
 	}
 	direct := &identityv1.Principal{
@@ -132,10 +127,10 @@ func (s *Spec) Principal() *identityv1.Principal {
 	return p
 }
 
-// Subject is what the agent of that id is called in its tenant.
+// Subject returns the subject of the agent with that id.
 func Subject(tenant, id string) string { return "agent:" + tenant + "/" + id }
 
-// left is what is known of an effect from a journal that goes on: that it was sent, and what it
+// left is what the journal of a continued turn says of its last effect: that a call was sent, and the approval that it
 // waits for.
 type left struct {
 	sent     bool
@@ -150,20 +145,20 @@ func (a *Agent) tool(t *turn, out abi.Out) (in abi.In, err error) {
 	if len(call.Arguments) == 0 {
 		call.Arguments = []byte("{}")
 	}
-	if call.Server == a.Host.Server() && call.Tool == AskTool { // its tokens would be counted by nobody
+	if call.Server == a.Host.Server() && call.Tool == AskTool { // its tokens would not be counted
 		return abi.In{Kind: abi.Result, Error: &abi.Error{Code: "not_in_manifest", Message: "a model is asked by the effect for that"}}, nil
 	}
 	return a.call(t, call)
 }
 
-// call makes a call for a guest. Before that it stands in the journal. Where people have to
-// decide the agent is parked until they have.
+// call makes a call for a guest. The journal records the call before it is sent. If the call needs an approval, the
+// agent is parked until the decision.
 func (a *Agent) call(t *turn, call ToolCall) (in abi.In, err error) {
 	in = abi.In{Kind: abi.Result}
 	a.wait(t, &wasmagentv1.Waiting{WaitingFor: wasmagentv1.WaitingFor_WAITING_FOR_EFFECT})
 	defer a.wait(t, nil)
 	var result ToolResult
-	var lost error // it is not known what came of the call
+	var lost error // the outcome of the call is not known
 	giveBack := func() {}
 	switch found := t.left; {
 	case found.approval != "":
@@ -185,7 +180,7 @@ func (a *Agent) call(t *turn, call ToolCall) (in abi.In, err error) {
 			return in, err
 		}
 		if err := a.await(t, func() { result, lost = a.Host.Call(t.ctx, a, call, 0) }); err != nil {
-			t.called = true // or it may have been
+			t.called = true // it may have been made
 			return in, err
 		}
 	}
@@ -208,7 +203,7 @@ func (a *Agent) call(t *turn, call ToolCall) (in abi.In, err error) {
 	return a.toGuest(t, call, result, lost)
 }
 
-// toGuest returns what the guest gets of a call; lost says that it is not known what came of it.
+// toGuest returns the guest's result of a call. lost is the error of a call whose outcome is not known; otherwise nil.
 func (a *Agent) toGuest(t *turn, call ToolCall, result ToolResult, lost error) (in abi.In, err error) {
 	in = abi.In{Kind: abi.Result}
 	switch {
@@ -236,14 +231,14 @@ func (a *Agent) toGuest(t *turn, call ToolCall, result ToolResult, lost error) (
 	return in, err
 }
 
-// people waits until people have decided on a call. Whoever prompted need not wait, and the end
-// of this process ends nothing: the guest gives its place to others, and the turn goes on alone.
+// people waits for the decision on an approval. The guest gives its place to others, and the turn continues without its
+// caller and after the end of this process.
 func (a *Agent) people(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (result ToolResult, err error) {
 	t.tell("waits for people to decide on " + call.Tool + ": approval " + call.Approval)
 	t.approval = call.Approval
 	if !t.alone && !t.follow() {
 		<-t.caller.Done()
-		return result, errCancelled // nobody waits for it any more
+		return result, errCancelled // the caller gave up
 	}
 	goesOn := t.left.approval != ""
 	if !goesOn {
@@ -268,9 +263,8 @@ func (a *Agent) people(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (resu
 	return result, err
 }
 
-// decided waits until people have decided on a call, and returns what came of it then. It asks
-// again, under the approval, until that has run its course: then it is refused for good. lost
-// says that an answer may have been lost before.
+// decided waits for the decision on an approval and returns the result of the call. It repeats the request with the
+// approval until the call has a final result. lost is true if an earlier answer may have been lost.
 func (a *Agent) decided(t *turn, call ToolCall, lost bool) (ToolResult, error) {
 	for {
 		begin := time.Now()

@@ -275,7 +275,7 @@ func (a *Agent) forks(ctx context.Context, head *wasmstorev1.Head, begin *state)
 	return c, differs(c.List.Compare(list, changing...))
 }
 
-// changing are the fields of a record that a lifecycle event can change without a change of the stored state.
+// changing are the fields of a record that forks does not compare, because they change in the life of an agent.
 var changing = []string{
 	"state", "stop_reason", "failure", "by_operator", "epoch", "max_turns", "restorable_until", "usage", "grants", "snapshots",
 }

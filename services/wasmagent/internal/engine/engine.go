@@ -1,7 +1,7 @@
-// Package engine runs guests: WebAssembly modules that are given an envelope, compute, and
-// return one. They do nothing else: they reach no file, no clock and no network, the same
-// envelopes give the same answers and take the same fuel, and between two of them a guest
-// is its memory and its globals, which can be kept and gone on with elsewhere.
+// Package engine runs guests: WebAssembly modules that get an envelope, compute, and return an envelope. A guest has no
+// access to files, clocks or the network. The same envelopes give the same answers and use the same fuel. Between two
+// envelopes, the guest is its memory and its globals, which can be stored and restored elsewhere. Workers use the
+// package.
 package engine
 
 import (
@@ -18,38 +18,38 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// ABIVersion is how envelopes go in and out of a guest.
+// ABIVersion is the version of the interface between guest and host.
 const ABIVersion = 1
 
-// What a guest exports for that.
+// The exports of a guest.
 const (
 	exportMemory  = "memory"
 	exportVersion = "abi_version" // () -> i32
 	exportAlloc   = "alloc"       // (i32 bytes) -> i32 place
 	exportStep    = "step"        // (i32 place, i32 bytes) -> i64 place<<32 | bytes
-	exportInit    = "_initialize" // () -> (), where it has one: it is called first
-	exportCommand = "_start"      // of commands alone
+	exportInit    = "_initialize" // () -> (), optional: it is called first
+	exportCommand = "_start"      // only of commands
 )
 
-// buildModes is what authors of a command are told.
+// buildModes is the advice in the error of a module that is a command.
 const buildModes = "Build it as a reactor (library): with Go by -buildmode=c-shared and GOOS=wasip1 GOARCH=wasm, with TinyGo by -buildmode=c-shared and -target=wasip1, " +
 	"with Rust by the crate type cdylib for wasm32-wasip1, with clang by -mexec-model=reactor"
 
-// Errors of steps, for [errors.Is]. An instance that had one is good for nothing more.
+// Errors of steps, for [errors.Is]. An instance can't be used after one of them.
 var (
-	// ErrFuel: it used up what it may.
+	// ErrFuel means that the guest used its fuel.
 	ErrFuel = errors.New("the guest has no fuel left")
-	// ErrMemory: it wanted more memory than it may have.
+	// ErrMemory means that the guest requested more memory than its limit.
 	ErrMemory = errors.New("the guest wants more memory than it may have")
-	// ErrSystem: the system has no more memory, of which the guest might have more.
+	// ErrSystem means that the system has no memory left, though the guest's limit allows more.
 	ErrSystem = errors.New("there is no memory left for guests")
-	// ErrDeadline: its time is over.
+	// ErrDeadline means that the deadline passed.
 	ErrDeadline = errors.New("the guest took too long")
-	// ErrTrap: it trapped, or does not keep to the ABI.
+	// ErrTrap means that the guest trapped, or violated the ABI.
 	ErrTrap = errors.New("the guest trapped")
 )
 
-// features are WebAssembly 2.0 without references: what tables hold is in no snapshot.
+// features is WebAssembly 2.0 without reference types, because snapshots do not contain tables.
 const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
 
 // An Engine compiles guests and runs them. It is safe for concurrent use.
@@ -59,9 +59,8 @@ type Engine struct {
 	spares  spares
 }
 
-// New returns an engine that keeps what it compiles in a folder, which nobody else may
-// write into: what lies there is run. The folder is made where it is missing; empty keeps
-// nothing. Close it.
+// New returns an engine that caches compiled modules in a folder, which it creates if needed. No other user may write
+// to the folder, because its content is executed. If cache is empty, nothing is cached. The caller closes the engine.
 func New(ctx context.Context, cache string) (*Engine, error) {
 	e := new(Engine)
 	cfg := wazero.NewRuntimeConfigCompiler().WithCoreFeatures(features).WithDebugInfoEnabled(false)
@@ -82,7 +81,7 @@ func New(ctx context.Context, cache string) (*Engine, error) {
 	return e, nil
 }
 
-// Close ends all instances.
+// Close ends all instances and releases their memory.
 func (e *Engine) Close(ctx context.Context) error {
 	err := e.runtime.Close(ctx)
 	e.spares.close()
@@ -94,23 +93,21 @@ func (e *Engine) Close(ctx context.Context) error {
 
 // A Program is a guest's module, ready to be started. It is safe for concurrent use.
 type Program struct {
-	// Digest is the SHA-256 of the module as it was given: hex, 64 characters.
+	// Digest is the SHA-256 of the original module: 64 hexadecimal digits.
 	Digest string
 
 	engine   *Engine
 	compiled wazero.CompiledModule
-	// state are the exports that are the guest's state beside its memory, and pages is how
-	// much memory it has at the start.
+	// state are the exported globals that are part of the guest's state, and pages is the size of its initial memory.
 	state []string
 	pages uint32
-	// image is that memory. The first instance finds it.
+	// image is the initial memory. The first instance sets it.
 	image image
 	first sync.Once
 }
 
-// Compile reads a module, meters and compiles it. That takes a second for what Go's
-// compiler makes; ctx does not end it. Errors: those of [module.Parse], and of what the
-// module does not have that a guest needs.
+// Compile reads, meters and compiles a module. That takes a second for modules of Go's compiler; ctx does not end it.
+// Errors: those of [module.Parse], and [module.ErrNotOffered] for a module that is not a guest.
 func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	m, err := module.Parse(text)
 	if err != nil {
@@ -130,17 +127,17 @@ func (e *Engine) Compile(ctx context.Context, text []byte) (*Program, error) {
 	return &Program{Digest: m.Digest, engine: e, compiled: compiled, state: m.State(), pages: m.Memory.Min}, nil
 }
 
-// Close forgets what was compiled. Its instances go on.
+// Close releases the compiled module. Its instances continue.
 func (p *Program) Close(ctx context.Context) error { return p.compiled.Close(ctx) }
 
-// signatures are the functions that a guest exports.
+// signatures are the types of the functions that a guest exports.
 var signatures = map[string]module.FuncType{
 	exportVersion: {Results: []module.ValueType{module.I32}},
 	exportAlloc:   {Params: []module.ValueType{module.I32}, Results: []module.ValueType{module.I32}},
 	exportStep:    {Params: []module.ValueType{module.I32, module.I32}, Results: []module.ValueType{module.I64}},
 }
 
-// check refuses a module that is no guest.
+// check refuses a module that is not a guest.
 func check(m *module.Module) error {
 	if m.Exported(exportCommand, module.Func) {
 		return fmt.Errorf("%w: a command, which exports %q and runs once. %s", module.ErrNotOffered, exportCommand, buildModes)

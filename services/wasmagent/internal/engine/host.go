@@ -15,22 +15,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// What a guest is supplied with: fuel, and of WASI (preview 1) what language runtimes call
-// at their start. Nothing of it reaches the host: time stands still but for what is slept,
-// random numbers come from a seed, what is written goes into a log of the last lines, and
-// there are no files.
+// The functions that a guest can import: fuel, and the part of WASI (preview 1) that language runtimes call at their
+// start. None of them gives access to the host. The clock moves only while the guest sleeps, random numbers come from a
+// seed, output goes to a log of its last bytes, and there are no files.
 
 const (
 	wasi = "wasi_snapshot_preview1"
-	// hostFuel is what a call of the host costs beside what it does, for that costs the
-	// host as much as so many instructions.
+	// hostFuel is the fuel of a call of the host in addition to the work of the call, which costs the host as much as
+	// this number of instructions.
 	hostFuel = 200
-	// maxPieces and maxBytes are how much one call may have.
+	// maxPieces bounds the pieces, and maxBytes the bytes of a piece, of one call.
 	maxPieces = 64
 	maxBytes  = 64 << 10
 )
 
-// Numbers of errors, as WASI has them.
+// Error numbers of WASI.
 const (
 	ok      = 0
 	badFile = 8
@@ -38,8 +37,8 @@ const (
 	noCall  = 52
 )
 
-// A hostFunc is a function that guests may import. It works on the arguments in place, as
-// [api.GoModuleFunc] does.
+// A hostFunc is a function that guests can import. It reads its arguments from the stack and writes its results there,
+// like [api.GoModuleFunc].
 type hostFunc struct {
 	module.FuncType
 
@@ -56,19 +55,19 @@ func signature(params string, results string) module.FuncType {
 	return module.FuncType{Params: types(params), Results: types(results)}
 }
 
-// call is a function of WASI that answers with the number of an error.
+// call returns a function of WASI whose result is an error number.
 func call(params string, do func(in *Instance, memory api.Memory, args []uint64) uint64) hostFunc {
 	return hostFunc{signature(params, "i"), func(_ context.Context, in *Instance, memory api.Memory, stack []uint64) {
 		stack[0] = do(in, memory, stack)
 	}}
 }
 
-// refused is a function of WASI that is there and does nothing.
+// refused returns a function of WASI that does nothing and returns the error why.
 func refused(params string, why uint64) hostFunc {
 	return call(params, func(*Instance, api.Memory, []uint64) uint64 { return why })
 }
 
-// imports are all of them, by module and name.
+// imports are all functions that guests can import, by module and name.
 var imports = map[string]hostFunc{
 	wasi + ".args_sizes_get":    call("ii", nothing),
 	wasi + ".args_get":          call("ii", func(*Instance, api.Memory, []uint64) uint64 { return ok }),
@@ -105,10 +104,10 @@ var imports = map[string]hostFunc{
 	wasi + ".path_unlink_file":      refused("iii", noCall),
 }
 
-// importNames are what a guest may import, for errors.
+// importNames returns the names of imports, for errors.
 func importNames() []string { return slices.Sorted(maps.Keys(imports)) }
 
-// supply gives the runtime what guests import.
+// supply adds the functions that guests import to the runtime.
 func supply(ctx context.Context, r wazero.Runtime) error {
 	own := r.NewHostModuleBuilder(module.RefillModule)
 	own.NewFunctionBuilder().WithGoFunction(api.GoFunc(func(ctx context.Context, stack []uint64) {
@@ -123,7 +122,7 @@ func supply(ctx context.Context, r wazero.Runtime) error {
 			in := instanceOf(ctx)
 			in.charge(hostFuel)
 			f.do(ctx, in, m.Memory(), stack)
-			// A guest may call without ever looking at its fuel.
+			// A guest may call functions without reaching a check of its fuel.
 			if left := int64(in.fuel.Get()); left < 0 {
 				in.fuel.Set(uint64(in.refilled(ctx, left)))
 			}
@@ -142,7 +141,7 @@ func types(list ...module.ValueType) (out []api.ValueType) {
 	return out
 }
 
-// nothing says that there are no arguments, or no environment.
+// nothing reports that there are no arguments, or no environment.
 func nothing(_ *Instance, memory api.Memory, args []uint64) uint64 {
 	if !memory.WriteUint32Le(uint32(args[0]), 0) || !memory.WriteUint32Le(uint32(args[1]), 0) {
 		return invalid
@@ -167,15 +166,15 @@ func random(in *Instance, memory api.Memory, args []uint64) uint64 {
 	return ok
 }
 
-// The layout of what poll_oneoff reads and writes.
+// The layout of the memory of poll_oneoff.
 const (
 	subscriptionSize, eventSize = 48, 32
 	tagAt, timeoutAt, flagsAt   = 8, 24, 40
 	clockTag, absolute          = 0, 1
 )
 
-// poll sleeps: the clock goes on to the first time that is waited for. Files are never
-// ready, for there are none.
+// poll sleeps: the clock moves to the earliest time of the subscriptions. Files are never ready, because there are
+// none.
 func poll(in *Instance, memory api.Memory, args []uint64) uint64 {
 	n := uint32(args[2])
 	if n == 0 || n > maxPieces {
@@ -203,17 +202,17 @@ func poll(in *Instance, memory api.Memory, args []uint64) uint64 {
 	if first < 0 {
 		return noCall
 	}
-	// A guest sleeps for a year at the most: what is later would be no time any more.
+	// A guest sleeps for a year at most, so that the clock does not overflow.
 	in.clock = max(in.clock, min(until, in.clock+uint64(365*24*time.Hour)))
 	clear(events[:eventSize])
-	copy(events, subscriptions[first*subscriptionSize:][:8]) // whose it is
+	copy(events, subscriptions[first*subscriptionSize:][:8]) // the user data of the subscription
 	if !memory.WriteUint32Le(uint32(args[3]), 1) {
 		return invalid
 	}
 	return ok
 }
 
-// write takes what goes to the standard output and error into the log.
+// write appends output to the log.
 func write(in *Instance, memory api.Memory, args []uint64) uint64 {
 	file, at, n := uint32(args[0]), uint32(args[1]), uint32(args[2])
 	if file != 1 && file != 2 {
@@ -243,13 +242,13 @@ func write(in *Instance, memory api.Memory, args []uint64) uint64 {
 	return ok
 }
 
-// MaxPrinted is how much of what a guest prints in one step is returned, in bytes: the end of it.
+// MaxPrinted bounds the output of one step that is returned, in bytes: the last ones.
 const MaxPrinted = 4096
 
-// logs is what a guest prints.
+// logs is the output of a guest.
 type logs struct {
 	text []byte
-	// cut says that the beginning was dropped.
+	// cut is true if the beginning was dropped.
 	cut bool
 }
 

@@ -18,32 +18,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// refill is how much fuel is given at a time: some tens of microseconds of most work. In
-// between nothing ends a step, its deadline neither.
+// refill is the fuel that an instance gets at a time: some tens of microseconds of most work. Nothing interrupts a step
+// between two refills, not even its deadline.
 const refill = 100_000
 
-// longestStint is how long a guest works at the most until others go before, however many
-// work: each envelope of theirs passes several hands.
+// longestStint is the longest time slice of a guest, even if few work: each envelope of other guests needs several
+// slices.
 const longestStint = 250 * time.Microsecond
 
-// Limits are what an instance may have. The zero value has nothing.
+// Limits bound an instance. The zero value allows nothing.
 type Limits struct {
-	// Memory is how much it may have, in bytes.
+	// Memory bounds the memory, in bytes.
 	Memory int64
-	// Envelope is how long an envelope may be that it returns, in bytes.
+	// Envelope bounds an envelope that the instance returns, in bytes.
 	Envelope uint32
 }
 
-// Origin is what an instance is told of the world.
+// Origin is the clock and the random seed of an instance.
 type Origin struct {
-	// Clock is the time when it starts, in nanoseconds since 1970, 1 at the least: Go takes 0
-	// for a clock that is broken. It stands still but for what the guest sleeps.
+	// Clock is the time at the start, in nanoseconds since 1970, at least 1: Go takes 0 for a broken clock. The clock
+	// moves only while the guest sleeps.
 	Clock uint64
-	// Seed is where its random numbers come from.
+	// Seed is the seed of the random numbers.
 	Seed [32]byte
 }
 
-// An Instance is a guest that runs. One goroutine at a time may use it.
+// An Instance is a guest that runs. At most one goroutine may use it at a time.
 type Instance struct {
 	program *Program
 	limits  Limits
@@ -59,25 +59,24 @@ type Instance struct {
 	log    logs
 
 	stint turn.Stint
-	// most is how much fuel may be given for what runs now, and given how much was.
+	// most is the fuel that the present part may get, and given the fuel that it got so far.
 	most, given int64
 
 	busy atomic.Bool
-	// failed is why it is good for nothing more.
+	// failed is the error after which the instance can't be used any more.
 	failed error
 }
 
 type instanceKey struct{}
 
-// instanceOf is whose call a host function is in.
+// instanceOf returns the instance that called a host function.
 func instanceOf(ctx context.Context) *Instance {
 	in, _ := ctx.Value(instanceKey{}).(*Instance)
 	return in
 }
 
-// Start starts an instance, which may take so much fuel for that, and says how much it did.
-// Errors: those of steps, and that its limits have no room for what the module has at the
-// start.
+// Start starts an instance with this fuel for the start, and returns the fuel that the start used. Errors: those of
+// [Instance.Step], and [ErrMemory] if the module's initial memory exceeds the limits.
 func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel int64) (*Instance, int64, error) {
 	in, ctx, err := p.instantiate(ctx, limits)
 	if err != nil {
@@ -102,7 +101,7 @@ func (p *Program) Start(ctx context.Context, limits Limits, from Origin, fuel in
 	return in, used, nil
 }
 
-// startError is why a start failed, with what the guest printed until then.
+// startError is the error of a start, with what the guest had printed.
 type startError struct {
 	error
 
@@ -112,16 +111,16 @@ type startError struct {
 // Unwrap implements errors.Unwrap.
 func (e startError) Unwrap() error { return e.error }
 
-// PrintedOf returns what a guest printed whose start failed with an error.
+// PrintedOf returns what a guest had printed when its start failed with err.
 func PrintedOf(err error) string {
 	failed, _ := errors.AsType[startError](err)
 	return failed.printed
 }
 
-// instantiate makes an instance that has run nothing yet, and the context of its calls.
+// instantiate returns an instance that has not run yet, and the context for its calls.
 func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance, _ context.Context, err error) {
 	defer func() {
-		if err != nil && in != nil && in.memory != nil { // it wanted more memory than there is
+		if err != nil && in != nil && in.memory != nil { // the initial memory was not available
 			in.memory.Free()
 		}
 	}()
@@ -154,7 +153,7 @@ func (p *Program) instantiate(ctx context.Context, limits Limits) (in *Instance,
 	return in, ctx, nil
 }
 
-// recovered makes an error of what [linear.Reallocate] says where no guest runs.
+// recovered turns a panic of [linear.Reallocate] outside of a guest into an error.
 func recovered(err *error) {
 	switch said := recover(); said {
 	case nil:
@@ -165,14 +164,13 @@ func recovered(err *error) {
 	}
 }
 
-// context has host functions find the instance.
+// context returns a context in which host functions find the instance.
 func (in *Instance) context(ctx context.Context) context.Context {
 	return context.WithValue(ctx, instanceKey{}, in)
 }
 
-// Step gives the guest an envelope and returns the one that comes back, and how much fuel
-// that took, of so much. It ends with ctx. The answer is the caller's. Errors: [ErrFuel],
-// [ErrMemory], [ErrDeadline], [ErrTrap].
+// Step gives the guest an envelope, and returns the guest's envelope and the fuel that it used, at most fuel. The step
+// ends when ctx ends. The answer is a copy. Errors: [ErrFuel], [ErrMemory], [ErrSystem], [ErrDeadline], [ErrTrap].
 func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answer []byte, used int64, err error) {
 	ctx = in.context(ctx)
 	in.log = logs{}
@@ -202,13 +200,13 @@ func (in *Instance) Step(ctx context.Context, envelope []byte, fuel int64) (answ
 	return answer, used, err
 }
 
-// errHost is what a guest ends with that was ended by a fault of the program that runs it.
+// errHost is the cause of a trap that results from a fault of this program.
 var errHost = errors.New("the program that runs guests has a fault in what the guest called")
 
-// errStack is what a guest ends with whose calls are nested too deeply.
+// errStack is the error of a guest whose calls are nested too deeply.
 var errStack = fmt.Errorf("stack overflow: its calls take more than %d MiB", module.MaxStack>>20)
 
-// run runs a part of the guest with so much fuel.
+// run runs a part of the guest with this fuel.
 func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	if !in.busy.CompareAndSwap(false, true) {
 		return 0, fmt.Errorf("%w: two use it at a time", ErrTrap)
@@ -222,7 +220,7 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	err = part()
 	used = in.given - int64(in.fuel.Get())
 	in.fuel.Set(0)
-	if err == nil && used > fuel { // what it did at last was not looked at any more
+	if err == nil && used > fuel { // its last instructions came after the last check
 		err = ErrFuel
 	}
 	if err == nil {
@@ -232,17 +230,17 @@ func (in *Instance) run(fuel int64, part func() error) (used int64, err error) {
 	return min(used, fuel), in.failed
 }
 
-// stacks are what follows in an error of the runtime: stacks of the guest and of this program.
+// stacks are the beginnings of stack traces in errors of the runtime, which are cut off.
 var stacks = []string{" (recovered by wazero)", "\nwasm stack trace:", "\n\nGo runtime stack trace:", "\ngoroutine "}
 
-// failure is an error of a step as one of ours, without any stack: callers read it.
+// failure converts an error to one of this package, without a stack trace, because callers read it.
 func failure(err error) error {
 	for _, own := range []error{ErrFuel, ErrMemory, ErrSystem, ErrDeadline} {
 		if errors.Is(err, own) {
 			return own
 		}
 	}
-	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // its text names addresses of this program
+	if _, isOurs := errors.AsType[runtime.Error](err); isOurs { // its text has addresses of this program
 		return fmt.Errorf("%w: %w", ErrTrap, errHost)
 	}
 	text := err.Error()
@@ -252,14 +250,14 @@ func failure(err error) error {
 	return fmt.Errorf("%w: %s", ErrTrap, strings.TrimPrefix(text, "wasm error: "))
 }
 
-// refilled is what the guest's fuel is once it is below zero.
+// refilled returns the guest's fuel after it fell below zero.
 func (in *Instance) refilled(ctx context.Context, left int64) int64 {
-	in.stint.Part() // others go before
+	in.stint.Part() // let other guests work first
 	if left == module.StackSpent {
 		panic(errStack)
 	}
 	if ctx.Err() != nil {
-		in.fuel.Set(uint64(left)) // what it has taken so far
+		in.fuel.Set(uint64(left)) // the fuel that was used so far
 		panic(ErrDeadline)
 	}
 	give := min(max(refill, -left), in.most-in.given)
@@ -271,19 +269,19 @@ func (in *Instance) refilled(ctx context.Context, left int64) int64 {
 	return left + give
 }
 
-// charge takes fuel for what the host does.
+// charge takes fuel for the work of a host function.
 func (in *Instance) charge(fuel int64) {
 	in.fuel.Set(in.fuel.Get() - uint64(fuel))
 }
 
-// Memory is how much it has, in bytes.
+// Memory returns the size of the memory, in bytes.
 func (in *Instance) Memory() int64 { return int64(in.in.Memory().Size()) }
 
-// Printed is what it wrote to its standard output and error in the newest step, or at its start:
-// the last [MaxPrinted] bytes at the most, as UTF-8.
+// Printed returns what the guest wrote to its standard output and error in the newest step, or at its start: at most
+// the last [MaxPrinted] bytes, as UTF-8.
 func (in *Instance) Printed() string { return in.log.String() }
 
-// Close ends it.
+// Close ends the instance.
 func (in *Instance) Close(ctx context.Context) error {
 	if in.failed == nil {
 		in.failed = fmt.Errorf("%w: it was ended", ErrTrap)

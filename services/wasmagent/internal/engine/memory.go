@@ -6,40 +6,39 @@ import (
 )
 
 const (
-	// pageSize is that of WebAssembly.
+	// pageSize is the size of a page of WebAssembly, in bytes.
 	pageSize = 64 << 10
-	// maxSpares is how much memory of guests that ended is kept for others, in bytes, and
-	// maxSpare how much of one: it is written over with zeroes.
+	// maxSpares bounds the memory that is reused after its guests ended, in bytes, and maxSpare that of one guest,
+	// because it is overwritten with zeroes.
 	maxSpares = 32 << 20
 	maxSpare  = 8 << 20
 )
 
-// linear is a guest's memory, in a place where it can grow without being moved. What it
-// does not use yet is no memory of the machine. It is never on Go's heap: the collector
-// does not look at it.
+// linear is the memory of a guest, in an address range in which it can grow without being moved. The part that is not
+// used yet takes no memory of the machine. It is never on Go's heap, so the garbage collector does not scan it.
 type linear struct {
 	place
-	// used is how much of it may be touched.
+	// used is the size that the guest may touch, in bytes.
 	used   int64
 	spares *spares
 }
 
-// A place is where memory may be. ready is how much of it is memory of the machine; what no
+// A place is an address range for memory. ready is the size that is memory of the machine, in bytes. The part that no
 // guest uses is zero.
 type place struct {
 	all   []byte
 	ready int64
 }
 
-// spares are places that no guest uses: for a guest that takes one the machine has the memory
-// at hand, which is most of the time that its start takes. The zero value is ready.
+// spares are places that no guest uses. For a guest that takes one, the machine has the memory ready, which saves most
+// of the time of its start. The zero value is ready to use.
 type spares struct {
 	mu    sync.Mutex
 	free  []place
 	bytes int64
 }
 
-// linear returns a memory that may become so large.
+// linear returns a memory that can grow to most bytes.
 func (s *spares) linear(most int64) *linear {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -58,7 +57,7 @@ func (s *spares) linear(most int64) *linear {
 	return &linear{place: place{all: all}, spares: s}
 }
 
-// keep keeps a place that is all zero, and lets the oldest go that are too much then.
+// keep stores a place that is all zero for reuse, and releases the oldest places beyond maxSpares.
 func (s *spares) keep(p place) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,14 +68,14 @@ func (s *spares) keep(p place) {
 	}
 }
 
-// close lets all places go.
+// close releases all places.
 func (s *spares) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.drop()
 }
 
-// drop is close for who has the lock.
+// drop releases all places. The caller holds mu.
 func (s *spares) drop() {
 	for _, p := range s.free {
 		release(p.all)
@@ -84,8 +83,8 @@ func (s *spares) drop() {
 	s.free, s.bytes = nil, 0
 }
 
-// Reallocate implements experimental.LinearMemory. A guest that wants more than it may
-// have ends there: one that was told no would go on in a way that depends on the host.
+// Reallocate implements experimental.LinearMemory. A guest that requests more than its limit ends with a panic. If the
+// request returned a failure, the guest would continue in a way that depends on the host.
 func (l *linear) Reallocate(size uint64) []byte {
 	switch {
 	case l.all == nil && size > 0:
@@ -93,7 +92,7 @@ func (l *linear) Reallocate(size uint64) []byte {
 	case size > uint64(len(l.all)):
 		panic(ErrMemory)
 	case !grow(l.all, l.ready, int64(size)):
-		if l.spares.close(); !grow(l.all, l.ready, int64(size)) { // what others left goes before what one needs
+		if l.spares.close(); !grow(l.all, l.ready, int64(size)) { // release what no guest uses, then try again
 			panic(ErrSystem)
 		}
 	}

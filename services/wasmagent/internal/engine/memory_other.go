@@ -2,10 +2,10 @@
 
 package engine
 
-// reserve returns a place of so many bytes.
+// reserve returns memory of this size.
 func reserve(bytes int64) []byte { return make([]byte, bytes) }
 
-// grow is done: all of the place is memory.
+// grow does nothing, because all of the place is memory already.
 func grow([]byte, int64, int64) bool { return true }
 
 func release([]byte) {}

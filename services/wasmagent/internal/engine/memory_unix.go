@@ -4,8 +4,7 @@ package engine
 
 import "golang.org/x/sys/unix"
 
-// reserve returns a place of so many bytes that nothing can be written into; nil where
-// there is none.
+// reserve returns an address range of this size without access rights, or nil if there is none.
 func reserve(bytes int64) []byte {
 	if bytes == 0 {
 		return nil
@@ -17,7 +16,7 @@ func reserve(bytes int64) []byte {
 	return place
 }
 
-// grow makes what is between two sizes memory. It reports whether the system had so much.
+// grow makes the bytes from..to of a place readable and writable. It reports whether the system has the memory.
 func grow(place []byte, from, to int64) bool {
 	return to <= from || unix.Mprotect(place[from:to], unix.PROT_READ|unix.PROT_WRITE) == nil
 }

@@ -15,24 +15,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// ErrSnapshot is an error of [Program.Restore]: the snapshot is torn, or is that of another
-// module or meter. Compare with errors.Is.
+// ErrSnapshot is an error of [Program.Restore]: the snapshot is damaged, or belongs to another module or meter. Use
+// errors.Is.
 var ErrSnapshot = errors.New("the snapshot can't be gone on with")
 
-// A snapshot is a length of 4 bytes, least significant first, as much JSON, which is a
-// head, and, compressed by DEFLATE (RFC 1951), what of the memory is not as the module has
-// it at the start: a bit for each block, least significant first, that says whether it
-// follows, and these blocks. Most of a guest's memory never changes.
+// head is the beginning of a snapshot. A snapshot is a length of 4 bytes, little-endian; a head as JSON of that length;
+// and, compressed by DEFLATE (RFC 1951), the blocks of the memory that differ from the module's initial memory: one bit
+// for each block, least significant first, which is 1 if the block follows, and these blocks. Most of a guest's memory
+// never changes.
 type head struct {
 	// Version is 2.
 	Version int `json:"version"`
-	// Module is the digest of the guest's module, and Meter the version of its meter.
+	// Module is the digest of the guest's module, and Meter the version of its fuel meter.
 	Module string `json:"module"`
 	Meter  int    `json:"meter"`
-	// Pages is how large the memory is, and Globals what is beside it, in order.
+	// Pages is the size of the memory in pages of WebAssembly, and Globals are the mutable globals, in order.
 	Pages   uint32   `json:"pages"`
 	Globals []uint64 `json:"globals"`
-	// Clock is the guest's time, and Random where its random numbers go on.
+	// Clock is the guest's time in nanoseconds, and Random the state of its random numbers.
 	Clock  uint64 `json:"clock"`
 	Random []byte `json:"random"`
 }
@@ -43,7 +43,7 @@ const (
 	blockSize       = 1 << 10
 )
 
-// An image is what memory is at the start: the blocks that are not zero, by number.
+// An image is the initial memory of a module: the blocks that are not zero, by number.
 type image map[int]string
 
 var zeroes = string(make([]byte, blockSize))
@@ -58,7 +58,7 @@ func imageOf(memory []byte) image {
 	return out
 }
 
-// changed are the bits of the blocks that are others now.
+// changed returns one bit for each block, which is 1 if the block differs from the image.
 func (m image) changed(memory []byte) []byte {
 	bits := make([]byte, len(memory)/blockSize/8)
 	for i := range len(bits) * 8 {
@@ -75,7 +75,7 @@ func (m image) changed(memory []byte) []byte {
 
 func block(memory []byte, i int) []byte { return memory[i*blockSize:][:blockSize] }
 
-// blocks are those of the memory whose bit is set.
+// blocks returns the blocks of the memory whose bit is 1.
 func blocks(memory, bits []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for i := range len(bits) * 8 {
@@ -86,7 +86,7 @@ func blocks(memory, bits []byte) iter.Seq[[]byte] {
 	}
 }
 
-// Snapshot returns all that the instance is. It is for between two steps.
+// Snapshot returns the whole state of the instance. It fails while a step runs, and after an error.
 func (in *Instance) Snapshot() ([]byte, error) {
 	if !in.busy.CompareAndSwap(false, true) {
 		return nil, errors.New("engine: a step runs")
@@ -130,8 +130,8 @@ func (in *Instance) Snapshot() ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// Restore returns an instance that goes on where the snapshot was taken. Errors:
-// [ErrSnapshot], [ErrMemory] where the limits have no room for it.
+// Restore returns an instance that continues where the snapshot was taken. Errors: [ErrSnapshot], [ErrMemory] if the
+// memory exceeds the limits.
 func (p *Program) Restore(ctx context.Context, limits Limits, snapshot []byte) (*Instance, error) {
 	h, packed, err := readHead(snapshot)
 	switch {
@@ -172,7 +172,7 @@ func readHead(snapshot []byte) (h head, packed []byte, err error) {
 	return h, snapshot[4+n:], json.Unmarshal(snapshot[4:4+n], &h)
 }
 
-// fill makes the instance what the snapshot says.
+// fill sets the memory, the globals, the clock and the random numbers to those of the snapshot.
 func (in *Instance) fill(h head, packed []byte) (err error) {
 	defer recovered(&err)
 	if more := h.Pages - in.program.pages; more > 0 {

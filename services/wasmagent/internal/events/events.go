@@ -1,5 +1,5 @@
-// Package events chains what happens to an agent: each event holds the hash of the one
-// before, so that none can be changed, moved or taken out unseen.
+// Package events chains the events of an agent: each event contains the hash of the event before it, so an event can't
+// be changed, moved or removed without notice.
 package events
 
 import (
@@ -18,23 +18,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
-// form is what the hash of every event begins with.
+// form is the beginning of the input of every event's hash.
 const form = "sluice-agent-event-1"
 
-// maxShown is how long an envelope may be that is shown, in bytes; of longer ones the digest
-// is.
+// maxShown bounds an envelope in a list, in bytes. Of longer envelopes a list has only the digest.
 const maxShown = 16 << 10
 
-// ErrChain means that the event is not the one that followed. Compare with errors.Is.
+// ErrChain means that the event does not follow the one before it. Use errors.Is.
 var ErrChain = errors.New("the journal's chain is broken")
 
-// Start is the head of a journal in which nothing stands yet.
+// Start returns the head of an empty journal.
 func Start(journalID string) *wasmstorev1.Head {
 	return &wasmstorev1.Head{Hash: digest([]byte(journalID))}
 }
 
-// Seal puts an event behind a head, with its envelope, which may be nil. It returns what is to
-// be kept, how large that is in bytes, and the new head.
+// Seal appends an event to a head, with its envelope, which may be nil. It returns the event to store and the new head.
 func Seal(head *wasmstorev1.Head, e *wasmagentv1.Event, envelope []byte) (*wasmstorev1.StoredEvent, *wasmstorev1.Head) {
 	e.Sequence = head.GetSequence() + 1
 	if e.GetEpoch() != head.GetEpoch() {
@@ -52,7 +50,7 @@ func Seal(head *wasmstorev1.Head, e *wasmagentv1.Event, envelope []byte) (*wasms
 	return out, next(head, out)
 }
 
-// next is the head behind an event.
+// next returns the head behind an event.
 func next(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) *wasmstorev1.Head {
 	return &wasmstorev1.Head{
 		Place: head.GetPlace() + 1, Epoch: e.GetEvent().GetEpoch(), Sequence: e.GetEvent().GetSequence(), Hash: e.GetEvent().GetHash(),
@@ -60,8 +58,8 @@ func next(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) *wasmstorev1.Head 
 	}
 }
 
-// Check reports whether an event is the one that stands behind a head, and returns the head
-// behind it. Errors: [ErrChain], with what is wrong.
+// Check checks that an event follows a head, and returns the head behind the event. Errors: [ErrChain], with the
+// reason.
 func Check(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) (*wasmstorev1.Head, error) {
 	event := e.GetEvent()
 	sequence := head.GetSequence() + 1
@@ -85,12 +83,12 @@ func Check(head *wasmstorev1.Head, e *wasmstorev1.StoredEvent) (*wasmstorev1.Hea
 	return next(head, e), nil
 }
 
-// unknown reports whether a message has fields that nobody hashes.
+// unknown reports whether a message has fields that the hash does not cover.
 func unknown(e *wasmstorev1.StoredEvent) bool {
 	return len(e.ProtoReflect().GetUnknown())+len(e.GetEvent().ProtoReflect().GetUnknown())+len(e.GetEvent().GetTime().ProtoReflect().GetUnknown()) > 0
 }
 
-// Shown is an event as it is listed.
+// Shown returns an event as lists show it.
 func Shown(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
 	out := proto.CloneOf(e.GetEvent())
 	if len(e.GetEnvelope()) <= maxShown && utf8.Valid(e.GetEnvelope()) {
@@ -99,8 +97,7 @@ func Shown(e *wasmstorev1.StoredEvent) *wasmagentv1.Event {
 	return out
 }
 
-// hash is the hash of an event, as the contract has it (sluice/wasmagent/v1/journal.proto,
-// Event.hash).
+// hash returns the hash of an event as the contract defines it (sluice/wasmagent/v1/journal.proto, Event.hash).
 func hash(e *wasmagentv1.Event) string {
 	n := func(v int64) string { return strconv.FormatInt(v, 10) }
 	sum := canonical.Sum(
@@ -112,7 +109,7 @@ func hash(e *wasmagentv1.Event) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// nanos is a time in nanoseconds since 1970, whatever a 64-bit number holds of that.
+// nanos returns a time in nanoseconds since 1970 as decimal digits, which may exceed 64 bits.
 func nanos(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return "0"

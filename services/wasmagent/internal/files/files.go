@@ -1,5 +1,5 @@
-// Package files keeps the files of one agent: texts in memory, by their paths, within
-// bounds. They are no files of the machine.
+// Package files holds the files of one agent: texts in memory, by path, within bounds. They are not files of the
+// machine.
 package files
 
 import (
@@ -17,28 +17,28 @@ import (
 	"unicode/utf8"
 )
 
-// MaxPath is how long a path may be, in bytes.
+// MaxPath bounds a path, in bytes.
 const MaxPath = 1024
 
 // Errors, for [errors.Is].
 var (
-	// ErrPath: it is no path of a file here.
+	// ErrPath means that the text is not a valid path.
 	ErrPath = errors.New("is no path: write one that is relative, parted by /, without .. and control characters")
-	// ErrUnknown: there is no such file.
+	// ErrUnknown means that the file does not exist.
 	ErrUnknown = errors.New("there is no such file")
-	// ErrTarget: what is to be replaced is not there, and ErrAmbiguous: it is there more
-	// than once.
+	// ErrTarget means that the text to replace is not in the file, and ErrAmbiguous that it is in the file more than
+	// once.
 	ErrTarget    = errors.New("the text to replace is not in the file")
 	ErrAmbiguous = errors.New("the text to replace is in the file more than once: give more of it, or replace_all")
-	// ErrLines: there are no such lines.
+	// ErrLines means that an offset or limit is negative.
 	ErrLines = errors.New("offset and limit are 0 or more")
-	// ErrFull: there is no room.
+	// ErrFull means that the bounds would be exceeded.
 	ErrFull = errors.New("there is no room for that")
 )
 
-// Bounds are what the files may have. The zero value has no room.
+// Bounds bound the files of an agent. The zero value allows no files.
 type Bounds struct {
-	// Bytes is how much all have together, paths included, and Count how many there are.
+	// Bytes bounds the size of all files with their paths, and Count their number.
 	Bytes, Count int
 }
 
@@ -47,33 +47,33 @@ type File struct {
 	Path   string
 	Size   int
 	SHA256 string
-	// Modified is when it was written last.
+	// Modified is the time of the last write.
 	Modified time.Time
 }
 
-// Files are those of an agent. Make them with [New]. They are not safe for concurrent use.
+// Files are the files of an agent. Use [New] to create them. They are not safe for concurrent use.
 type Files struct {
 	bounds Bounds
 	all    map[string]entry
 	bytes  int
 }
 
-// An entry is a file; it does not change.
+// An entry is a file. It does not change.
 type entry struct {
 	content  string
 	sum      [sha256.Size]byte
 	modified time.Time
 }
 
-// New returns no files yet.
+// New returns an empty set of files.
 func New(b Bounds) *Files { return &Files{bounds: b, all: make(map[string]entry)} }
 
-// Clone returns the same files, which change apart from these.
+// Clone returns a copy that changes independently.
 func (f *Files) Clone() *Files {
 	return &Files{bounds: f.bounds, all: maps.Clone(f.all), bytes: f.bytes}
 }
 
-// Path is a path in the one form in which it names a file: `./a//b` is `a/b`.
+// Path returns the canonical form of a path: `./a//b` becomes `a/b`. Errors: [ErrPath].
 func Path(text string) (string, error) {
 	switch {
 	case text == "", len(text) > MaxPath, path.IsAbs(text), !utf8.ValidString(text), strings.ContainsRune(text, '\\'),
@@ -87,7 +87,8 @@ func Path(text string) (string, error) {
 	return clean, nil
 }
 
-// Read returns lines of a file, from offset; limit 0 is all that are left.
+// Read returns limit lines of a file, from line offset, which counts from 0. A limit of 0 means all lines that are
+// left.
 func (f *Files) Read(name string, offset, limit int) (string, error) {
 	name, e, err := f.find(name)
 	if err != nil {
@@ -119,7 +120,7 @@ func (f *Files) find(name string) (string, entry, error) {
 	return name, e, nil
 }
 
-// Write writes a file, and returns its path as it is listed. now is the time.
+// Write writes a file and returns its canonical path. now is the time of the write. Errors: [ErrPath], [ErrFull].
 func (f *Files) Write(name, content string, now time.Time) (string, error) {
 	name, err := Path(name)
 	if err != nil {
@@ -128,7 +129,7 @@ func (f *Files) Write(name, content string, now time.Time) (string, error) {
 	return name, f.put(name, content, now)
 }
 
-// put keeps a file, if there is room.
+// put stores a file if the bounds allow it.
 func (f *Files) put(name, content string, now time.Time) error {
 	old, there := f.all[name]
 	bytes := f.bytes + len(content) - len(old.content)
@@ -145,8 +146,8 @@ func (f *Files) put(name, content string, now time.Time) error {
 	return nil
 }
 
-// Edit puts a text in place of another, which has to be there once, or anywhere for all.
-// It returns the file's path and how often that was.
+// Edit replaces the text from by to. from must be in the file exactly once; if all is set, each occurrence is replaced.
+// Edit returns the canonical path and the number of replacements.
 func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, int, error) {
 	name, e, err := f.find(name)
 	if err != nil {
@@ -161,14 +162,14 @@ func (f *Files) Edit(name, from, to string, all bool, now time.Time) (string, in
 		return "", 0, fmt.Errorf("%s: %w", name, ErrTarget)
 	case n > 1 && !all:
 		return "", 0, fmt.Errorf("%s: %w", name, ErrAmbiguous)
-	// What it would become is known before it is made: few bytes may stand for many.
+	// Check the size before the text is created: a short edit may produce a long text.
 	case len(e.content)+n*(len(to)-len(from)) > f.bounds.Bytes:
 		return "", 0, fmt.Errorf("%s: %w: all files may have %d bytes", name, ErrFull, f.bounds.Bytes)
 	}
 	return name, n, f.put(name, strings.ReplaceAll(e.content, from, to), now)
 }
 
-// List returns the files by path: those below a folder, or all where it is empty.
+// List returns the files in the order of their paths: those below a folder, or all if below is empty.
 func (f *Files) List(below string) ([]File, error) {
 	below, err := folder(below)
 	if err != nil {
@@ -185,7 +186,7 @@ func (f *Files) List(below string) ([]File, error) {
 	return out, nil
 }
 
-// Paths are the paths of the files that [Files.List] lists; never nil.
+// Paths returns the paths of the files that [Files.List] returns; never nil.
 func (f *Files) Paths(below string) ([]string, error) {
 	below, err := folder(below)
 	paths := []string{}
@@ -197,7 +198,7 @@ func (f *Files) Paths(below string) ([]string, error) {
 	return paths, err
 }
 
-// folder is what the paths of files below a folder begin with; nothing where it is empty.
+// folder returns the common prefix of the paths below a folder; empty if name is empty.
 func folder(name string) (string, error) {
 	if name == "" || name == "." {
 		return "", nil
@@ -206,13 +207,13 @@ func folder(name string) (string, error) {
 	return clean + "/", err
 }
 
-// A Content is a file with what is in it.
+// A Content is a file with its content.
 type Content struct {
 	Path, Content string
 	Modified      time.Time
 }
 
-// All are the files by path.
+// All returns the files in the order of their paths.
 func (f *Files) All() iter.Seq[Content] {
 	return func(yield func(Content) bool) {
 		for _, name := range slices.Sorted(maps.Keys(f.all)) {
@@ -223,7 +224,7 @@ func (f *Files) All() iter.Seq[Content] {
 	}
 }
 
-// Restore puts a file back that was kept, whatever room there is.
+// Restore adds a stored file regardless of the bounds.
 func (f *Files) Restore(name, content string, modified time.Time) {
 	if old, there := f.all[name]; there {
 		f.bytes -= len(name) + len(old.content)
@@ -232,8 +233,8 @@ func (f *Files) Restore(name, content string, modified time.Time) {
 	f.bytes += len(name) + len(content)
 }
 
-// Count is how many there are.
+// Count returns the number of files.
 func (f *Files) Count() int { return len(f.all) }
 
-// Bytes is how much they have together, paths included.
+// Bytes returns the size of all files with their paths, in bytes.
 func (f *Files) Bytes() int { return f.bytes }

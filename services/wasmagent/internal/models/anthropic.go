@@ -13,10 +13,10 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// anthropicURL is where the provider itself is.
+// anthropicURL is the URL of the provider's API.
 const anthropicURL = "https://api.anthropic.com/"
 
-// messages asks the models of Anthropic.
+// messages is the driver for Anthropic's Messages API.
 type messages struct {
 	service anthropic.MessageService
 	most
@@ -27,7 +27,7 @@ func newAnthropic(p Provider, client *http.Client) messages {
 	if url == "" {
 		url = anthropicURL
 	}
-	// The service, and not the client: that reads the environment.
+	// The service and not the client, because the client reads environment variables.
 	return messages{anthropic.NewMessageService(option.WithBaseURL(url), option.WithAPIKey(p.Key), option.WithHTTPClient(client), option.WithMaxRetries(0)), most(p.MaxTokens)}
 }
 
@@ -56,9 +56,9 @@ func (d messages) ask(ctx context.Context, model string, req *wasmagentv1.AskMod
 	return d.read(ctx, d.service.NewStreaming(ctx, params), tell)
 }
 
-// read reads an answer as it comes. With an error it returns the tokens that are known so far.
+// read reads an answer from a stream. With an error it returns the tokens that are known so far.
 func (d messages) read(ctx context.Context, stream *ssestream.Stream[anthropic.MessageStreamEventUnion], tell func(string)) (out Answer, err error) {
-	defer stream.Close() //nolint:errcheck // it was only read
+	defer stream.Close() //nolint:errcheck // the stream was only read
 	var all anthropic.Message
 	begun := false
 	for stream.Next() {
@@ -73,7 +73,7 @@ func (d messages) read(ctx context.Context, stream *ssestream.Stream[anthropic.M
 		}
 	}
 	if err := stream.Err(); err != nil {
-		if said, ok := errors.AsType[*anthropic.Error](err); ok { // of an event: a status of its own is a FailureError
+		if said, ok := errors.AsType[*anthropic.Error](err); ok { // an error event; a status is a FailureError
 			return out, eventFailure([]byte(said.RawJSON()), begun)
 		}
 		return out, lostError(ctx, err, begun)

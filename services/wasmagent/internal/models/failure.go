@@ -13,45 +13,45 @@ import (
 
 // Kinds of a [FailureError], for [errors.Is].
 var (
-	// ErrRateLimited: the provider allows no more questions for now (429).
+	// ErrRateLimited means that the provider accepts no more questions for now (429).
 	ErrRateLimited = errors.New("the provider of the model allows no more questions now")
-	// ErrOverloaded: the provider can't answer now: 5xx, 529, 408 or 409.
+	// ErrOverloaded means that the provider can't answer now: 5xx, 529, 408 or 409.
 	ErrOverloaded = errors.New("the provider of the model can't answer now")
-	// ErrRejected: the provider does not accept the question: another status of 300 to 499.
+	// ErrRejected means that the provider does not accept the question: another status of 300 to 499.
 	ErrRejected = errors.New("the provider of the model rejects the question")
-	// ErrAuth: the provider does not accept the configured key (401, 403).
+	// ErrAuth means that the provider does not accept the configured key (401, 403).
 	ErrAuth = errors.New("the provider of the model does not accept the key that is configured for it under agents.providers")
-	// ErrUnreachable: there is no connection to the provider, or it ended before an answer began.
+	// ErrUnreachable means that there is no connection to the provider, or that it ended before an answer began.
 	ErrUnreachable = errors.New("the provider of the model can't be reached")
-	// ErrBroken: the answer ended in the middle. The provider may charge for it.
+	// ErrBroken means that the answer ended in the middle. The provider may charge for it.
 	ErrBroken = errors.New("the model's answer broke off in the middle")
-	// ErrMalformed: the answer does not follow the provider's API. The provider may charge for it.
+	// ErrMalformed means that the answer does not follow the provider's API. The provider may charge for it.
 	ErrMalformed = errors.New("the model's answer is malformed")
 )
 
-// maxSaid is how much of a provider's own words an error repeats, in bytes.
+// maxSaid bounds the provider's words in an error, in bytes.
 const maxSaid = 300
 
-// FailureError is why a question has no answer. It wraps its kind.
+// FailureError is the reason why a question has no answer. It wraps its kind.
 type FailureError struct {
 	Kind error
-	// Status is the HTTP status of the provider's answer; 0 when there was none.
+	// Status is the HTTP status of the provider's answer; 0 if there was none.
 	Status int
-	// Said is what the provider gave as the reason; may be empty. It holds no key.
+	// Said is the provider's reason; it may be empty. It contains no key.
 	Said string
-	// Tries is how often the provider was asked.
+	// Tries is the number of tries.
 	Tries int
-	// After is how long the provider asks to wait; 0 when it does not say.
+	// After is the wait that the provider requests; 0 if it requests none.
 	After time.Duration
-	// Charged reports whether the provider may charge for the question. Then [Models.Ask]
-	// returns what it took, counted or estimated.
+	// Charged is true if the provider may charge for the question. Then [Models.Ask] returns the tokens and the cost,
+	// counted or estimated.
 	Charged bool
 
-	// again reports whether the same question may be asked again.
+	// again is true if the same question may be asked again.
 	again bool
 }
 
-// Error says what happened, with the provider's status and words.
+// Error returns the kind with the provider's status and words.
 func (f *FailureError) Error() string {
 	out := f.Kind.Error()
 	if f.Status != 0 {
@@ -72,14 +72,14 @@ func (f *FailureError) Error() string {
 // Unwrap implements errors.Unwrap.
 func (f *FailureError) Unwrap() error { return f.Kind }
 
-// refusal is the error object that both APIs answer with.
+// refusal is the error object of both APIs.
 type refusal struct {
 	Type    string `json:"type"`
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// refusalOf reads the error object of a body or an event; the zero value when there is none.
+// refusalOf parses the error object of a body or an event. It returns the zero value if there is none.
 func refusalOf(text []byte) refusal {
 	var body struct {
 		Error any `json:"error"`
@@ -97,7 +97,7 @@ func refusalOf(text []byte) refusal {
 	return refusal{}
 }
 
-// line is what a provider gave as a reason as one short line.
+// line returns a provider's reason as one short line.
 func line(said string) string {
 	text := strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {
@@ -111,10 +111,10 @@ func line(said string) string {
 	return text
 }
 
-// noQuota are codes of a 429 that waiting does not change: the account has no money left.
+// noQuota has the codes of a 429 that a later try does not change, because the account has no credit left.
 var noQuota = map[string]bool{"insufficient_quota": true, "billing_not_active": true}
 
-// statusFailure is the failure that an HTTP status of 300 or more means.
+// statusFailure returns the failure for an HTTP status of 300 or more.
 func statusFailure(status int, header http.Header, body []byte, now time.Time) *FailureError {
 	said := refusalOf(body)
 	f := &FailureError{Kind: ErrRejected, Status: status, Said: said.Message, After: retryAfter(status, header, now)}
@@ -136,8 +136,7 @@ func statusFailure(status int, header http.Header, body []byte, now time.Time) *
 	return f
 }
 
-// eventFailure is the failure that an error inside of a stream means. begun reports whether an
-// answer had begun.
+// eventFailure returns the failure for an error inside of a stream. begun is true if an answer had begun.
 func eventFailure(event []byte, begun bool) *FailureError {
 	said := refusalOf(event)
 	f := &FailureError{Kind: ErrOverloaded, Said: said.Message, again: true}

@@ -1,5 +1,5 @@
-// Package models asks models: of providers by their official libraries, and of the one that is
-// built in and does what it is told.
+// Package models asks models: those of providers through their official libraries, and the built-in model `script`. The
+// wasmagent service uses it.
 package models
 
 import (
@@ -21,13 +21,12 @@ import (
 )
 
 const (
-	// maxAnswer is how long an answer may be, in bytes, and maxWire how much a provider may
-	// send for it.
+	// maxAnswer bounds an answer, and maxWire what a provider may send for it, both in bytes.
 	maxAnswer = 1 << 20
 	maxWire   = 16 << 20
-	// defaultTokens is how many tokens an answer may have where nobody says.
+	// defaultTokens bounds the tokens of an answer if neither the question nor the configuration does.
 	defaultTokens = 8192
-	// perToken is how many bytes are taken for a token where a provider counts none.
+	// perToken is the number of bytes that an estimate counts as one token.
 	perToken = 4
 	// defaultAnswerTime is how long a provider may take until its answer begins.
 	defaultAnswerTime = 2 * time.Minute
@@ -35,71 +34,68 @@ const (
 
 // Errors of models, for [errors.Is].
 var (
-	// ErrNone: no such provider is configured.
+	// ErrNone means that no provider of this name is configured.
 	ErrNone = errors.New("no model is configured that has this name: name one under agents.providers and agents.model")
-	// ErrCut: the answer has as many tokens as it may, and is not whole: what it asks for is not
-	// known.
+	// ErrCut means that the answer reached its bound on tokens, so it is incomplete.
 	ErrCut = errors.New("the model's answer was cut: it has as many tokens as it may; raise max_tokens of its provider")
-	// ErrLarge: the answer is too long.
+	// ErrLarge means that the answer exceeds its bound on bytes.
 	ErrLarge = fmt.Errorf("the model's answer has more than %d MiB", maxAnswer>>20)
 )
 
-// Answer is what a model said.
+// Answer is the answer of a model.
 type Answer struct {
 	Content string
 	Calls   []*wasmagentv1.ModelCall
-	// Input and Output are tokens, as the provider counts them.
+	// Input and Output are numbers of tokens, as the provider counts them.
 	Input, Output int64
-	// Nanos is what it cost, in billionths of a US dollar.
+	// Nanos is the cost, in billionths of a US dollar.
 	Nanos int64
 }
 
-// A driver asks the models of a provider once. It tells pieces of the answer as they come. Its
-// errors are a bare [*FailureError], [ErrCut], [ErrLarge] and the context's.
+// A driver asks a model of a provider once, and passes pieces of the answer to tell as they arrive. Its errors are a
+// bare [*FailureError], [ErrCut], [ErrLarge] and the context's.
 type driver interface {
 	ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error)
 }
 
-// Provider is a provider of models.
+// Provider configures a provider of models.
 type Provider struct {
-	// Kind is openai, for all that speak its chat completions, or anthropic.
+	// Kind is `openai`, for every server of OpenAI's chat completions, or `anthropic`.
 	Kind string
-	// URL is where it is; empty means the provider's own.
+	// URL is the base URL of the API; empty means the provider's own.
 	URL string
-	// Key is a secret; may be empty.
+	// Key is a secret; it may be empty.
 	Key string
-	// MaxTokens is how many tokens an answer may have where a question does not say; 0 means
-	// 8,192.
+	// MaxTokens bounds the tokens of an answer if the question does not; 0 means 8,192.
 	MaxTokens int
-	// Prices are of its models, by name.
+	// Prices are the prices of models, by name.
 	Prices map[string]Price
-	// Retry bounds how often a question is asked that the provider refuses.
+	// Retry configures how often a question is repeated that the provider refuses.
 	Retry Retry
 }
 
-// Price is what a model costs, in US dollars for a million tokens: decimal digits with an
-// optional fraction.
+// Price is the price of a model, in US dollars for a million tokens: decimal digits with an optional fraction.
 type Price struct{ Input, Output string }
 
-// shortestKey is the length of a provider's key, in bytes, from which it is taken out of answers.
+// shortestKey is the least length of a provider's key, in bytes, that is removed from answers.
 const shortestKey = 16
 
-// Models are the models that may be asked. It is safe for concurrent use.
+// Models are the models that can be asked. They are safe for concurrent use.
 type Models struct {
 	drivers map[string]driver
 	retries map[string]Retry
 	keys    map[string]*scrub.Scrubber
-	// said are for what a provider says of a failure: a short key, such as a local model's placeholder, is taken
-	// out of that alone, because it may be an ordinary word of an answer.
+	// said has scrubbers for the provider's reasons for failures. A short key, such as a placeholder for a local model,
+	// is removed only there, because it may be an ordinary word of an answer.
 	said   map[string]*scrub.Scrubber
 	prices map[string]price
 }
 
-// price is in billionths of a dollar for a million tokens.
+// price is in billionths of a US dollar for a million tokens.
 type price struct{ input, output int64 }
 
-// New returns the models of some providers, by name, beside the one that is built in: `script`. A provider may take
-// answerTime until its answer begins; 0 means 2 min.
+// New returns the models of the providers, by name, and the built-in model `script`. answerTime bounds the time until a
+// provider's answer begins; 0 means 2 min.
 func New(providers map[string]Provider, answerTime time.Duration) (*Models, error) {
 	m := &Models{drivers: map[string]driver{"script": script{}}, retries: make(map[string]Retry), keys: map[string]*scrub.Scrubber{"script": scrub.New(nil, nil)}, said: map[string]*scrub.Scrubber{"script": scrub.New(nil, nil)}, prices: make(map[string]price)}
 	for name, p := range providers {
@@ -133,7 +129,7 @@ func New(providers map[string]Provider, answerTime time.Duration) (*Models, erro
 	return m, nil
 }
 
-// nanos is an amount of dollars in billionths.
+// nanos parses an amount of dollars into billionths.
 func nanos(text string) (int64, error) {
 	d, _, err := apd.NewFromString(text)
 	if err != nil || d.Negative || d.Form != apd.Finite {
@@ -148,34 +144,33 @@ func nanos(text string) (int64, error) {
 	return d.Coeff.Int64(), nil
 }
 
-// Dollars are billionths of a dollar as decimal digits.
+// Dollars formats billionths of a dollar as decimal digits.
 func Dollars(nanos int64) string {
 	d := apd.New(nanos, -9)
 	d.Reduce(d)
 	return d.Text('f')
 }
 
-// Nanos is the way back from [Dollars].
+// Nanos is the inverse of [Dollars].
 func Nanos(dollars string) (int64, error) { return nanos(dollars) }
 
-// Has reports whether a model, as `provider:name`, can be asked.
+// Has reports whether a model, which is `provider:name`, can be asked.
 func (m *Models) Has(model string) bool {
 	provider, name, ok := strings.Cut(model, ":")
 	return ok && name != "" && m.drivers[provider] != nil
 }
 
-// HasPrice reports whether it is known what a model costs.
+// HasPrice reports whether a model has a price.
 func (m *Models) HasPrice(model string) bool {
 	_, ok := m.prices[model]
 	return ok
 }
 
-// Ask asks a model. Pieces of the answer are told as they come, and so is each wait before the
-// provider is asked again, which happens only before an answer has begun.
+// Ask asks a model. tell receives pieces of the answer as they arrive, and a text for each wait before the question is
+// repeated. A question is repeated only if no answer has begun.
 //
-// Errors: [ErrNone], [*FailureError], [ErrCut], [ErrLarge] and the context's. With an error the answer
-// holds what the question may cost all the same, as far as it is counted or can be estimated; it
-// is zero when the provider refused the question.
+// Errors: [ErrNone], [*FailureError], [ErrCut], [ErrLarge] and the context's. With an error, the returned answer has
+// what the provider may charge for the question, counted or estimated; it is zero if the provider refused the question.
 func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
 	provider, name, _ := strings.Cut(req.GetModel(), ":")
 	if !m.Has(req.GetModel()) {
@@ -222,8 +217,8 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell
 	return answer, err
 }
 
-// once asks a driver once. A library that fails on what a provider sends ends the question alone.
-func once(d driver, ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (answer Answer, err error) { //nolint:revive // the driver is what it is a method of
+// once asks a driver once. If a library panics because of what a provider sends, only the question fails.
+func once(d driver, ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (answer Answer, err error) { //nolint:revive // the driver is like a receiver
 	defer func() {
 		if said := recover(); said != nil {
 			answer, err = Answer{}, malformed("its pieces do not fit")
@@ -232,9 +227,9 @@ func once(d driver, ctx context.Context, model string, req *wasmagentv1.AskModel
 	return d.ask(ctx, model, req, tell)
 }
 
-// count completes the tokens of an answer of a number of bytes, and adds what they cost.
+// count completes the tokens of an answer of size bytes, and sets its cost.
 func (m *Models) count(req *wasmagentv1.AskModelRequest, answer *Answer, size int) {
-	if answer.Input <= 0 { // it counts none, or not yet
+	if answer.Input <= 0 { // the provider counts none, or not yet
 		answer.Input = int64(proto.Size(req) / perToken)
 		answer.Output = max(answer.Output, int64(size/perToken))
 	}
@@ -243,8 +238,8 @@ func (m *Models) count(req *wasmagentv1.AskModelRequest, answer *Answer, size in
 	answer.Nanos = of(answer.Input, cost.input) + of(answer.Output, cost.output)
 }
 
-// Most returns the most that one answer to a question should take, estimated: its Input, Output
-// and Nanos. It is zero for the model that is built in.
+// Most returns an estimate of the expected maximum of a question: Input, Output and Nanos. It is zero for the built-in
+// model.
 func (m *Models) Most(req *wasmagentv1.AskModelRequest) Answer {
 	provider, _, _ := strings.Cut(req.GetModel(), ":")
 	d, ok := m.drivers[provider].(interface {
@@ -259,17 +254,17 @@ func (m *Models) Most(req *wasmagentv1.AskModelRequest) Answer {
 	return out
 }
 
-// of is what tokens cost, rounded up.
+// of returns the cost of tokens, rounded up.
 func of(tokens, million int64) int64 {
 	n := new(big.Int).Mul(big.NewInt(tokens), big.NewInt(million))
 	n.Add(n, big.NewInt(999_999)).Quo(n, big.NewInt(1_000_000))
 	return n.Int64()
 }
 
-// most is how many tokens an answer of a provider may have; 0 is the default.
+// most bounds the tokens of an answer of a provider; 0 means the default.
 type most int
 
-// tokens is how many tokens the answer to a question may have.
+// tokens returns the bound on the tokens of the answer to a question.
 func (m most) tokens(req *wasmagentv1.AskModelRequest) int64 {
 	if req.MaxTokens != nil {
 		return int64(req.GetMaxTokens())

@@ -15,10 +15,10 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// openAIURL is where the provider itself is.
+// openAIURL is the URL of the provider's API.
 const openAIURL = "https://api.openai.com/v1/"
 
-// openAI asks whoever speaks the chat completions of OpenAI.
+// openAI is the driver for servers of OpenAI's chat completions.
 type openAI struct {
 	chat openai.ChatCompletionService
 	most
@@ -29,7 +29,7 @@ func newOpenAI(p Provider, client *http.Client) openAI {
 	if url == "" {
 		url = openAIURL
 	}
-	// The service, and not the client: that reads the environment.
+	// The service and not the client, because the client reads environment variables.
 	return openAI{openai.NewChatCompletionService(option.WithBaseURL(url), option.WithAPIKey(p.Key), option.WithHTTPClient(client), option.WithMaxRetries(0)), most(p.MaxTokens)}
 }
 
@@ -52,15 +52,16 @@ func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModel
 	return o.read(ctx, o.chat.NewStreaming(ctx, params), tell)
 }
 
-// read reads an answer as it comes. With an error it returns the tokens that are known so far.
+// read reads an answer from a stream. With an error it returns the tokens that are known so far.
 func (o openAI) read(ctx context.Context, stream *ssestream.Stream[openai.ChatCompletionChunk], tell func(string)) (out Answer, err error) {
-	defer stream.Close() //nolint:errcheck // it was only read
+	defer stream.Close() //nolint:errcheck // the stream was only read
 	var all openai.ChatCompletionAccumulator
 	begun := false
 	for stream.Next() {
 		piece := stream.Current()
 		begun = true
-		if u := piece.Usage; u.PromptTokens > 0 || u.CompletionTokens > 0 { // the newest: some say it again with each piece
+		// the newest counts: some servers repeat it with each piece
+		if u := piece.Usage; u.PromptTokens > 0 || u.CompletionTokens > 0 {
 			out.Input, out.Output = u.PromptTokens, u.CompletionTokens
 		}
 		if !all.AddChunk(piece) {
@@ -90,7 +91,7 @@ func (o openAI) read(ctx context.Context, stream *ssestream.Stream[openai.ChatCo
 }
 
 func openAIMessage(m *wasmagentv1.ModelMessage) openai.ChatCompletionMessageParamUnion {
-	switch m.GetRole() { //nolint:exhaustive // the contract lets no other in
+	switch m.GetRole() { //nolint:exhaustive // the contract admits no other role
 	case wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM:
 		return openai.SystemMessage(m.GetContent())
 	case wasmagentv1.MessageRole_MESSAGE_ROLE_TOOL:

@@ -12,38 +12,38 @@ import (
 )
 
 const (
-	// DefaultTries is how often a question is asked when the configuration does not say.
+	// DefaultTries is the number of tries if the configuration has none.
 	DefaultTries = 5
-	// DefaultBackoff is the wait before the second try when the configuration does not say. It
-	// doubles with each further try, up to maxBackoff.
+	// DefaultBackoff is the wait before the second try if the configuration has none. It doubles with each further try,
+	// up to maxBackoff.
 	DefaultBackoff = time.Second
 	maxBackoff     = 30 * time.Second
-	// maxAfter is the longest wait that a provider is granted.
+	// maxAfter is the longest wait that a provider may request.
 	maxAfter = 5 * time.Minute
 )
 
-// Retry bounds how often a question is asked that the provider refused before an answer began.
+// Retry configures how often a question is asked that the provider refuses before an answer begins.
 type Retry struct {
-	// Tries is how often it is asked in all; 0 means [DefaultTries], and 1 never again.
+	// Tries is the number of tries in all; 0 means [DefaultTries], and 1 means that the question is not repeated.
 	Tries int
-	// Backoff is the wait before the second try, unless the provider says how long to wait; 0
-	// means [DefaultBackoff].
+	// Backoff is the wait before the second try, unless the provider requests a wait; 0 means [DefaultBackoff].
 	Backoff time.Duration
 }
 
-// wait is how long to wait after a number of tries: as long as the provider says, and otherwise
-// twice as long each time, less up to a half at random, so that callers do not return together.
+// wait returns the wait after a number of tries: the wait that the provider requests, plus up to a quarter of the
+// backoff at random; otherwise the backoff, which doubles each time, less up to a half at random. So callers do not
+// return at the same time.
 func (r Retry) wait(tries int, after time.Duration) time.Duration {
 	most := min(time.Duration(float64(r.Backoff)*math.Pow(2, float64(tries-1))), maxBackoff)
-	jitter := time.Duration(rand.Float64() * float64(most) / 2) //nolint:gosec // it is no secret
+	jitter := time.Duration(rand.Float64() * float64(most) / 2) //nolint:gosec // not a secret
 	if after > 0 {
 		return after + jitter/2
 	}
 	return most - jitter
 }
 
-// asks asks until there is an answer, or an error that another try does not change. It waits no
-// longer than the context lasts: a wait that would end behind that fails at once.
+// asks calls once until it returns an answer, or an error that another try does not change. If a wait would not end
+// before the context's deadline, asks returns the error at once.
 func (r Retry) asks(ctx context.Context, tell func(string), once func() error) error {
 	for tries := 1; ; tries++ {
 		err := once()
@@ -68,7 +68,7 @@ func (r Retry) asks(ctx context.Context, tell func(string), once func() error) e
 	}
 }
 
-// short is the failure without the provider's words, for progress.
+// short returns the failure without the provider's words, for progress.
 func (f *FailureError) short() string {
 	if f.Status == 0 {
 		return f.Kind.Error()
@@ -76,9 +76,9 @@ func (f *FailureError) short() string {
 	return fmt.Sprintf("%s: status %d", f.Kind, f.Status)
 }
 
-// retryAfter is how long an answer asks to wait; 0 when it does not say. Retry-After is of RFC
-// 9110, section 10.2.3; retry-after-ms and the x-ratelimit-reset fields are OpenAI's, and the
-// anthropic-ratelimit fields Anthropic's. A wait that is too long for a Duration is the longest.
+// retryAfter returns the wait that an answer requests; 0 if it requests none. Retry-After is of RFC 9110, section
+// 10.2.3; retry-after-ms and the x-ratelimit-reset fields are OpenAI's, and the anthropic-ratelimit fields Anthropic's.
+// A wait that exceeds a Duration becomes the longest Duration.
 func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	if d, ok := number(header.Get("Retry-After-Ms"), time.Millisecond); ok {
 		return d
@@ -114,7 +114,7 @@ func retryAfter(status int, header http.Header, now time.Time) time.Duration {
 	return wait
 }
 
-// number reads a number of units, which may have a fraction.
+// number parses a number of units, which may have a fraction.
 func number(text string, unit time.Duration) (time.Duration, bool) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if math.IsInf(n, 1) {

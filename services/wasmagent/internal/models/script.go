@@ -11,10 +11,9 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// script is a model that is built in and needs no network: it does what the newest message of
-// its user says, line by line. `call TOOL {…}` asks for a call, `say TEXT` is part of the
-// answer, and so is what its calls returned; other lines are answered as they are. It counts
-// a token for each word.
+// script is a built-in model that needs no network. It follows the newest message of its user line by line: `call TOOL
+// {…}` asks for a call, and `say TEXT` adds a text to the answer, as do the results of its calls and every other line.
+// It counts a token for each word.
 type script struct{}
 
 // ask implements driver.
@@ -65,13 +64,13 @@ func (script) ask(_ context.Context, _ string, req *wasmagentv1.AskModelRequest,
 
 func quoted(text string) string {
 	out, err := json.Marshal(text)
-	if err != nil { // it is no UTF-8
+	if err != nil { // the text is not UTF-8
 		return `""`
 	}
 	return string(out)
 }
 
-// counted counts words.
+// counted sets the tokens of an answer to its words.
 func counted(out Answer, req *wasmagentv1.AskModelRequest) Answer {
 	for _, m := range req.GetMessages() {
 		out.Input += int64(len(strings.Fields(m.GetContent())))

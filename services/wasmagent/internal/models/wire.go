@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// maxRefusal is how much of a refusal's body is read, in bytes.
+// maxRefusal bounds what is read of the body of a refusal, in bytes.
 const maxRefusal = 16 << 10
 
-// transport reaches providers.
+// transport returns the transport to providers. answer bounds the time until an answer's header.
 func transport(answer time.Duration) *http.Transport {
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
@@ -23,8 +23,8 @@ func transport(answer time.Duration) *http.Transport {
 	}
 }
 
-// wire bounds what is read of an answer, and makes every answer that is none a [FailureError]: both
-// libraries hand that through.
+// wire bounds what is read of an answer, and turns every answer with a status of 300 or more into a [FailureError],
+// which both libraries return unchanged.
 type wire struct{ inner http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -34,7 +34,7 @@ func (w wire) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // the status says enough
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal)) // the status is sufficient
 		_ = resp.Body.Close()
 		return nil, statusFailure(resp.StatusCode, resp.Header, body, time.Now())
 	}
@@ -42,7 +42,7 @@ func (w wire) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// errCutOff marks a connection that failed while an answer was read.
+// errCutOff is wrapped by the error of a connection that failed while an answer was read.
 var errCutOff = errors.New("the connection failed")
 
 type boundedBody struct {
@@ -63,14 +63,14 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lostError is what an error of a library means. begun reports whether an answer had begun.
+// lostError converts an error of a library. begun is true if an answer had begun.
 func lostError(ctx context.Context, err error, begun bool) error {
 	failure, found := errors.AsType[*FailureError](err)
 	timeout, isNet := errors.AsType[net.Error](err)
 	dial, isOp := errors.AsType[*net.OpError](err)
 	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
 	switch {
-	case ctx.Err() != nil: // a time-out of its own is not the caller's
+	case ctx.Err() != nil: // a time-out of the transport is not one of ctx
 		return ctx.Err()
 	case errors.Is(err, ErrLarge):
 		return ErrLarge
@@ -78,7 +78,7 @@ func lostError(ctx context.Context, err error, begun bool) error {
 		return failure
 	case errors.Is(err, errCutOff) && begun:
 		return &FailureError{Kind: ErrBroken, Charged: true}
-	case isNet && timeout.Timeout() && (!isOp || dial.Op != "dial"): // it has the question, and may work on it
+	case isNet && timeout.Timeout() && (!isOp || dial.Op != "dial"): // the provider has the question, and may work on it
 		return &FailureError{Kind: ErrUnreachable, Said: "it did not answer in time", Charged: true}
 	case untrusted:
 		return &FailureError{Kind: ErrUnreachable, Said: "its certificate is not trusted"}
@@ -94,7 +94,7 @@ func malformed(why string) *FailureError {
 
 func rejected(why string) *FailureError { return &FailureError{Kind: ErrRejected, Said: why} }
 
-// noEnd is what an answer without an end means: it broke off, or there was none.
+// noEnd returns the error of an answer without an end: it broke off, or was empty.
 func noEnd(begun bool) *FailureError {
 	if begun {
 		return &FailureError{Kind: ErrBroken, Charged: true}

@@ -1,5 +1,5 @@
-// Package rights tells what an agent may do by its manifest. What a manifest does not name
-// is denied; whether policy allows it is asked of others.
+// Package rights decides what an agent may do by its manifest and grants. What they don't name is denied. Policy is
+// applied elsewhere. The agents of package agent use it.
 package rights
 
 import (
@@ -20,49 +20,46 @@ import (
 )
 
 const (
-	// maxName is how long a tool's or a server's name is that can be in a manifest, in bytes.
+	// maxName bounds the name of a tool or server in a manifest, in bytes.
 	maxName = 128
-	// MaxConditions is how many conditions a manifest may have in all, and maxLooked how long
-	// arguments may be that meet one, in bytes: each is looked for in all of them.
+	// MaxConditions bounds the conditions of a manifest and its grants, and maxLooked the arguments to which conditions
+	// are applied, in bytes: each condition searches all of the arguments.
 	MaxConditions = 64
 	maxLooked     = 64 << 10
-	// maxNumber is how long a number is that is looked at, in bytes, and maxExponent how
-	// large or small: beyond it no float64 is finite.
+	// maxNumber bounds the text of a number that is compared, in bytes, and maxExponent its decimal exponent: beyond it
+	// no float64 is finite.
 	maxNumber   = 64
 	maxExponent = 400
 )
 
 // Errors of rights, for [errors.Is].
 var (
-	// ErrNotNamed: the manifest does not name the tool, or none of its conditions hold.
+	// ErrNotNamed means that the manifest does not name the tool, or that no right's conditions hold.
 	ErrNotNamed = errors.New("the agent's manifest does not allow this call")
-	// ErrSpent: the manifest allows no more of such calls.
+	// ErrSpent means that the calls of the right are used up.
 	ErrSpent = errors.New("the agent has made as many such calls as its manifest allows")
 )
 
-// Rights are a manifest and what was granted beside it. They do not change. The zero value
-// allows nothing.
+// Rights are a manifest and its grants. They do not change. The zero value allows nothing.
 type Rights struct{ parts []part }
 
-// part is the manifest, or a grant, which has an id and may end.
+// part is the manifest, or a grant, which has an id and may expire.
 type part struct {
 	id       string
 	manifest *wasmagentv1.Manifest
 	until    time.Time
 }
 
-// A Fit is a right that allows something.
+// A Fit is a right that allows a call.
 type Fit struct {
-	// Grant is the id of the grant that it is in; empty for the manifest. Place is where in
-	// that it stands.
+	// Grant is the id of the right's grant; empty for the manifest. Place is the index of the right in it.
 	Grant string
 	Place int
-	// Most is how often it may be used in all; 0 has no bound.
+	// Most bounds the uses of the right; 0 means no bound.
 	Most int64
 }
 
-// Of returns the rights of a manifest and of grants, none of which is to be changed; nil
-// allows nothing.
+// Of returns the rights of a manifest and grants, which the caller must not change. A nil manifest allows nothing.
 func Of(m *wasmagentv1.Manifest, grants ...*wasmagentv1.RightsGrant) *Rights {
 	r := &Rights{parts: []part{{manifest: m}}}
 	for _, g := range grants {
@@ -75,12 +72,12 @@ func Of(m *wasmagentv1.Manifest, grants ...*wasmagentv1.RightsGrant) *Rights {
 	return r
 }
 
-// live are the parts that hold at a time.
+// live returns the parts that have not expired.
 func (r *Rights) live(now time.Time) []part {
 	return slices.DeleteFunc(slices.Clone(r.parts), func(p part) bool { return !p.until.IsZero() && !now.Before(p.until) })
 }
 
-// Manifest is the manifest and the grants that hold at a time together; never nil.
+// Manifest returns the union of the manifest and of the grants that have not expired; never nil.
 func (r *Rights) Manifest(now time.Time) *wasmagentv1.Manifest {
 	out := new(wasmagentv1.Manifest)
 	for _, p := range r.live(now) {
@@ -99,11 +96,11 @@ func (r *Rights) Manifest(now time.Time) *wasmagentv1.Manifest {
 	return out
 }
 
-// add is a sum that is no larger than a number can be.
+// add returns a + b, at most the largest int32.
 func add(a, b int32) int32 { return int32(min(int64(a)+int64(b), math.MaxInt32)) }
 
-// Tool returns the rights that allow a call of a tool; one of them has to have something left.
-// Arguments are one JSON object. Errors: [ErrNotNamed].
+// Tool returns the rights that allow a call of a tool. The call may be made if one of them is not used up. arguments is
+// a JSON object. Errors: [ErrNotNamed].
 func (r *Rights) Tool(server, tool string, arguments []byte, now time.Time) ([]Fit, error) {
 	if len(server) > maxName || len(tool) > maxName {
 		return nil, fmt.Errorf("%w: the name is longer than one can be", ErrNotNamed)
@@ -122,7 +119,7 @@ func (r *Rights) Tool(server, tool string, arguments []byte, now time.Time) ([]F
 	return fits, nil
 }
 
-// Names reports whether a tool is named, whatever the arguments of a call.
+// Names reports whether a right names a tool, regardless of conditions.
 func (r *Rights) Names(server, tool string, now time.Time) bool {
 	if len(server) > maxName || len(tool) > maxName {
 		return false
@@ -137,19 +134,17 @@ func (r *Rights) Names(server, tool string, now time.Time) bool {
 	return false
 }
 
-// A ModelFit is a right that allows to ask a model.
+// A ModelFit is a right that allows questions to a model.
 type ModelFit struct {
 	Fit
-	// Tokens is how many there may be in all, and Nanos what all may cost in billionths of a
-	// US dollar; -1 has no bound.
+	// Tokens bounds the tokens, and Nanos the cost in billionths of a US dollar; -1 means no bound.
 	Tokens, Nanos int64
 }
 
-// Unbounded reports whether it has no bound.
+// Unbounded reports whether the right bounds neither tokens nor cost.
 func (f ModelFit) Unbounded() bool { return f.Tokens < 0 && f.Nanos < 0 }
 
-// Model returns the rights that allow to ask a model, as `provider:name`. Errors:
-// [ErrNotNamed].
+// Model returns the rights that allow questions to a model, which is `provider:name`. Errors: [ErrNotNamed].
 func (r *Rights) Model(model string, now time.Time) ([]ModelFit, error) {
 	var fits []ModelFit
 	for _, p := range r.live(now) {
@@ -173,7 +168,7 @@ func (r *Rights) Model(model string, now time.Time) ([]ModelFit, error) {
 	return fits, nil
 }
 
-// nanos is an amount of dollars in billionths; one that can't be read allows nothing.
+// nanos converts an amount of dollars to billionths. An invalid amount is 0, which allows nothing.
 func nanos(text string) int64 {
 	d, _, err := apd.NewFromString(text)
 	if err != nil || d.Negative {
@@ -185,8 +180,7 @@ func nanos(text string) int64 {
 	return d.Coeff.Int64()
 }
 
-// matches reports whether a name is what an anchored glob says, in which `*` is any run of
-// characters.
+// matches reports whether a name matches a glob as a whole. `*` matches any run of characters.
 func matches(glob, name string) bool {
 	first, rest, some := strings.Cut(glob, "*")
 	if !some {
@@ -207,9 +201,10 @@ func matches(glob, name string) bool {
 	return strings.HasSuffix(name, parts[len(parts)-1])
 }
 
-// holds reports whether arguments satisfy every condition.
+// holds reports whether the arguments satisfy every condition.
 func holds(conditions []*wasmagentv1.ArgumentCondition, arguments []byte) bool {
-	if len(conditions) > 0 && (len(arguments) > maxLooked || !jsontext.Value(arguments).IsValid()) { // a name that comes twice makes it invalid
+	// a duplicate name makes the JSON invalid
+	if len(conditions) > 0 && (len(arguments) > maxLooked || !jsontext.Value(arguments).IsValid()) {
 		return false
 	}
 	for _, c := range conditions {
@@ -220,15 +215,14 @@ func holds(conditions []*wasmagentv1.ArgumentCondition, arguments []byte) bool {
 	return true
 }
 
-// satisfies reports whether a value is what a condition says; one that is missing, or of
-// another type, is not.
+// satisfies reports whether a value satisfies a condition. A missing value, or one of another type, does not.
 func satisfies(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool {
 	if most, ok := c.GetTest().(*wasmagentv1.ArgumentCondition_AtMost); ok {
 		if value.Kind() != '0' {
 			return false
 		}
 		bound, _, err := apd.NewFromString(most.AtMost)
-		if err != nil || len(value) > maxNumber { // the gateway lets no longer one through
+		if err != nil || len(value) > maxNumber { // the gateway admits no longer numbers
 			return false
 		}
 		n, _, err := apd.NewFromString(string(value))
@@ -250,12 +244,12 @@ func satisfies(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool {
 	return false
 }
 
-// isClean reports whether a path has neither `.` nor `..` nor doubled slashes.
+// isClean reports whether a path is clean: without `.`, `..`, doubled slashes, backslashes and NUL.
 func isClean(p string) bool {
 	return p != "" && path.Clean(p) == p && p != "." && p != ".." && !strings.HasPrefix(p, "../") && !strings.ContainsAny(p, "\x00\\")
 }
 
-// valueAt is the value at a JSON Pointer (RFC 6901); nil where there is none.
+// valueAt returns the value at a JSON Pointer (RFC 6901), or nil if there is none.
 func valueAt(text []byte, pointer string) jsontext.Value {
 	value := jsontext.Value(text)
 	for token := range strings.SplitSeq(strings.TrimPrefix(pointer, "/"), "/") {
@@ -267,9 +261,8 @@ func valueAt(text []byte, pointer string) jsontext.Value {
 	return value
 }
 
-// inside is what an object or an array has under a name or a number; nil for none. An
-// object that has the name in another case beside has none: which of the two a server reads
-// is not known.
+// inside returns the member or element of an object or array, or nil if there is none. It also returns nil if the
+// object has the same name in another case, because servers may read either of the two.
 func inside(value jsontext.Value, token string) jsontext.Value {
 	dec := jsontext.NewDecoder(bytes.NewReader(value))
 	begin, err := dec.ReadToken()

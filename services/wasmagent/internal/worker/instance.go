@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/engine"
 )
 
-// closeTime is how long the end of an instance may take.
+// closeTime is the time limit of closing an instance.
 const closeTime = 10 * time.Second
 
-// Instance is a guest that runs in a worker. One goroutine at a time may use it.
+// Instance is a guest that runs in a worker. At most one goroutine may use it at a time.
 type Instance struct {
 	process *process
 	name    string
@@ -26,7 +26,7 @@ type Instance struct {
 	ended   atomic.Bool
 }
 
-// Start starts an instance again, as [engine.Program.Start] does, within a time.
+// Start starts an instance like [engine.Program.Start], within a time.
 func (s *Supervisor) Start(ctx context.Context, digest string, limits engine.Limits, from engine.Origin, fuel int64, within time.Duration) (*Instance, int64, error) {
 	return s.begin(ctx, &wasmworkerv1.StartInstanceRequest{
 		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
@@ -35,7 +35,7 @@ func (s *Supervisor) Start(ctx context.Context, digest string, limits engine.Lim
 	})
 }
 
-// Restore goes on from a snapshot.
+// Restore returns an instance that continues from a snapshot.
 func (s *Supervisor) Restore(ctx context.Context, digest string, limits engine.Limits, snapshot []byte) (*Instance, error) {
 	in, _, err := s.begin(ctx, &wasmworkerv1.StartInstanceRequest{
 		Digest: digest, MemoryBytes: limits.Memory, EnvelopeBytes: int32(min(limits.Envelope, math.MaxInt32)),
@@ -57,7 +57,7 @@ func (s *Supervisor) begin(ctx context.Context, req *wasmworkerv1.StartInstanceR
 	req.Instance = in.name
 	resp, err := p.client.StartInstance(ctx, req)
 	if err != nil {
-		if ctx.Err() != nil { // it may be there all the same
+		if ctx.Err() != nil { // the worker may have started it
 			go func() { _ = in.Close(context.WithoutCancel(ctx)) }()
 		} else {
 			in.end()
@@ -71,8 +71,8 @@ func (s *Supervisor) begin(ctx context.Context, req *wasmworkerv1.StartInstanceR
 	return in, resp.GetFuel(), nil
 }
 
-// Step gives the instance an envelope, as [engine.Instance.Step] does, within a time.
-// Errors: that one's, [ErrLost], [ErrBusy].
+// Step gives the instance an envelope like [engine.Instance.Step], within a time. Errors: that method's, [ErrLost],
+// [ErrBusy].
 func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within time.Duration) (answer []byte, used int64, err error) {
 	begin := time.Now()
 	resp, err := i.process.client.StepInstance(ctx, &wasmworkerv1.StepInstanceRequest{Instance: i.name, Envelope: envelope, Fuel: fuel, Time: durationpb.New(within)})
@@ -86,15 +86,15 @@ func (i *Instance) Step(ctx context.Context, envelope []byte, fuel int64, within
 	return resp.GetEnvelope(), resp.GetFuel(), nil
 }
 
-// Took is how long its newest step worked. [Instance.Step] may take longer: others go before who
-// caused much work.
+// Took returns how long the newest step ran. [Instance.Step] may take longer, because an instance that caused much work
+// pauses.
 func (i *Instance) Took() time.Duration { return i.took }
 
-// Printed is what it printed in its newest step, or at its start: the last [engine.MaxPrinted]
-// bytes at the most. Of a step that failed [PrintedOf] returns it.
+// Printed returns the output of the newest step, or of the start: at most the last [engine.MaxPrinted] bytes. For a
+// step that failed, see [PrintedOf].
 func (i *Instance) Printed() string { return i.printed }
 
-// Snapshot returns all that the instance is.
+// Snapshot returns the whole state of the instance.
 func (i *Instance) Snapshot(ctx context.Context) ([]byte, error) {
 	resp, err := i.process.client.SnapshotInstance(ctx, &wasmworkerv1.SnapshotInstanceRequest{Instance: i.name})
 	if err != nil {
@@ -104,7 +104,7 @@ func (i *Instance) Snapshot(ctx context.Context) ([]byte, error) {
 	return resp.GetSnapshot(), nil
 }
 
-// Close ends the instance, also where the caller has gone.
+// Close ends the instance, even if ctx has ended.
 func (i *Instance) Close(ctx context.Context) error {
 	defer i.end()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
@@ -117,7 +117,7 @@ func (i *Instance) Close(ctx context.Context) error {
 	return nil
 }
 
-// end has its worker count it no more.
+// end uncounts the instance in its worker. It is idempotent.
 func (i *Instance) end() {
 	if !i.ended.Swap(true) {
 		i.process.instances.Add(-1)

@@ -20,36 +20,36 @@ import (
 	wasmworkerv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmworker/v1"
 )
 
-// A process is a worker that runs.
+// A process is a running worker.
 type process struct {
 	cmd    *exec.Cmd
 	conn   *grpc.ClientConn
 	client wasmworkerv1.WorkerServiceClient
 	began  time.Time
 	said   *tail
-	// ended is closed once it is gone.
+	// ended is closed after the process has ended.
 	ended chan struct{}
-	// useful says that it has started an instance, and instances is how many it has.
+	// useful is true if the process has started an instance. instances is the number of its instances.
 	useful    atomic.Bool
 	instances atomic.Int64
-	// Who rests has resting.
+	// resting is held during a pause, so that pauses follow one another.
 	resting sync.Mutex
 
 	mu sync.Mutex
-	// has are the programs that it knows.
+	// has are the programs that the worker has compiled.
 	has map[string]bool
 }
 
-// A large answer, or the end of a guest in a step, is work for both processes that no fuel counts.
-// Whoever causes it rests behind it, one at a time in a worker: perByte of an answer above large,
-// so that 60 MB a second pass, and as long as for an answer of failure bytes where a guest ends.
+// A large answer, or a guest that fails in a step, costs both processes work that no fuel counts. Whoever causes it
+// pauses afterwards, one instance at a time in a worker: perByte for each byte of an answer above large, so that 60 MB
+// pass in a second, and as long as for an answer of failure bytes if a guest fails.
 const (
 	large   = 64 << 10
 	failure = 512 << 10
 	perByte = 16 * time.Nanosecond
 )
 
-// rest rests behind so much work.
+// rest pauses for the work of an answer of this size.
 func (p *process) rest(bytes int) {
 	if bytes > large {
 		p.resting.Lock()
@@ -58,7 +58,7 @@ func (p *process) rest(bytes int) {
 	}
 }
 
-// start starts a worker with so much memory.
+// start starts a worker with this memory limit, in bytes.
 func (c Config) start(memory int64) (*process, error) {
 	cmd := exec.Command(c.Program, word, c.Cache, strconv.FormatInt(memory, 10)) //nolint:gosec,noctx // this program, which outlives the call
 	cmd.Env = []string{"GOMEMLIMIT=" + strconv.FormatInt(memory*3/4, 10), "GOTRACEBACK=single"}
@@ -96,14 +96,14 @@ func (c Config) start(memory int64) (*process, error) {
 	p.client = wasmworkerv1.NewWorkerServiceClient(p.conn)
 	go func() {
 		defer close(p.ended)
-		_ = cmd.Wait() // how it ended is in the log
+		_ = cmd.Wait() // the log has its state
 		_ = p.conn.Close()
 	}()
 	go p.watch()
 	return p, nil
 }
 
-// watch kills a worker that says nothing any more.
+// watch kills a worker that does not respond.
 func (p *process) watch() {
 	health := healthv1.NewHealthClient(p.conn)
 	for {
@@ -121,17 +121,17 @@ func (p *process) watch() {
 	}
 }
 
-// lost says of an error whether it is the worker's end.
+// lost turns an error into [ErrLost] if the worker has ended, or into [ErrBusy].
 func (p *process) lost(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
 	}
-	switch status.Code(err) { //nolint:exhaustive // the rest is the worker's answer
+	switch status.Code(err) { //nolint:exhaustive // other codes are answers of the worker
 	case codes.Unavailable, codes.Canceled:
 		select {
 		case <-p.ended:
 			return fmt.Errorf("%w: %w", ErrLost, err)
-		case <-time.After(time.Second): // it may end just now
+		case <-time.After(time.Second): // it may be about to end
 			if status.Code(err) == codes.Unavailable {
 				return fmt.Errorf("%w: %w", ErrLost, err)
 			}
@@ -144,7 +144,7 @@ func (p *process) lost(ctx context.Context, err error) error {
 	return err
 }
 
-// tail is what was written at last.
+// tail is the end of what was written to it.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -17,47 +17,45 @@ import (
 )
 
 const (
-	// beat is how often a worker is asked whether it lives, and silence how long it may say
-	// nothing: then it is killed.
+	// beat is the interval of health checks, and silence the time after which a worker that does not respond is killed.
 	beat    = time.Second
 	silence = 5 * time.Second
-	// firstPause and longestPause are how long is waited between two starts of workers that
-	// end before they were of any use.
+	// firstPause and longestPause bound the pause between two starts of workers that end before they start an instance.
 	firstPause, longestPause = 50 * time.Millisecond, 5 * time.Second
-	// fullPause is how long is waited until it is looked for room again.
+	// fullPause is the interval at which a waiting instance checks for capacity.
 	fullPause = 10 * time.Millisecond
-	// maxSaid is how much of what a worker says on its standard error is kept, in bytes.
+	// maxSaid bounds the output of a worker's standard error that is stored, in bytes.
 	maxSaid = 8 << 10
 )
 
 // Errors of a [Supervisor], for [errors.Is].
 var (
-	// ErrLost: the worker died, and with it all instances in it. Go on from snapshots.
+	// ErrLost means that the worker ended, with all of its instances. Continue from snapshots.
 	ErrLost = errors.New("the worker is gone")
-	// ErrModule: the module is refused.
+	// ErrModule means that the module is not a valid guest, or can't be compiled within the bounds.
 	ErrModule = errors.New("the module is refused")
-	// ErrBusy: the instance works already.
+	// ErrBusy means that a step of the instance runs.
 	ErrBusy = errors.New("the instance works already")
 )
 
-// Config says how workers are run.
+// Config configures workers.
 type Config struct {
-	// Program is this program, as it is started again.
+	// Program is the file of this program, which is started as a worker.
 	Program string
-	// Cache is the folder for what is compiled.
+	// Cache is the folder of compiled modules.
 	Cache string
-	// Workers is how many there are, at the least 1. One is started when others have guests, and
-	// stays. Guests is how many each has at the most, at the least 1; more wait.
+	// Workers is the number of processes, at least 1. A process is started if all others have guests, and stays. Guests
+	// bounds the guests of each process, at least 1; further guests wait.
 	Workers, Guests int
-	// Memory is how much each may have, in bytes, its guests with it.
+	// Memory bounds the memory of each process with its guests, in bytes.
 	Memory int64
-	// CompileTime and CompileMemory bound the compiling of one module, in a process that
-	// does nothing else.
+	// CompileTime and CompileMemory bound the compilation of one module, in a process that does nothing else. Memory is
+	// in bytes.
 	CompileTime   time.Duration
 	CompileMemory int64
 }
 
-// A Supervisor keeps workers. It is safe for concurrent use.
+// A Supervisor runs workers. It is safe for concurrent use.
 type Supervisor struct {
 	cfg Config
 	log *slog.Logger
@@ -69,15 +67,15 @@ type Supervisor struct {
 	names   atomic.Int64
 }
 
-// A place is where one worker runs at a time, if any.
+// A place has at most one running worker.
 type place struct {
 	now *process
-	// next is when another may be started, and pause how long it waited last.
+	// next is the earliest time of the next start, and pause the previous pause.
 	next  time.Time
 	pause time.Duration
 }
 
-// NewSupervisor returns one that starts a worker when something is first to be done.
+// NewSupervisor returns a supervisor. It starts a worker when one is needed. The caller closes it.
 func NewSupervisor(cfg Config, log *slog.Logger) (*Supervisor, error) {
 	if log == nil {
 		return nil, errors.New("worker: a log is required")
@@ -88,8 +86,7 @@ func NewSupervisor(cfg Config, log *slog.Logger) (*Supervisor, error) {
 	return &Supervisor{cfg: cfg, log: log, places: make([]place, cfg.Workers), modules: make(map[string][]byte)}, nil
 }
 
-// worker returns a worker for one more instance, which is counted from then on. Who waits for
-// room holds up nobody.
+// worker returns a worker for one more instance, and counts the instance. It waits while all workers are full.
 func (s *Supervisor) worker(ctx context.Context) (*process, error) {
 	for {
 		p, wait, err := s.least(ctx)
@@ -104,8 +101,8 @@ func (s *Supervisor) worker(ctx context.Context) (*process, error) {
 	}
 }
 
-// least returns the worker with the fewest instances, starts one where all others have some,
-// or says how long to wait for room.
+// least returns the worker with the fewest instances, or a new one if all others have some. If all are full, it returns
+// how long to wait before the next try.
 func (s *Supervisor) least(ctx context.Context) (*process, time.Duration, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,13 +150,13 @@ func (s *Supervisor) least(ctx context.Context) (*process, time.Duration, error)
 	return best, 0, nil
 }
 
-// wait has the next worker be started some time from now.
+// wait delays the next start in this place.
 func (at *place) wait() {
 	at.pause = min(max(2*at.pause, firstPause), longestPause)
 	at.next = time.Now().Add(at.pause)
 }
 
-// ended reports whether a worker was here that is gone.
+// ended reports whether the worker of this place has ended.
 func (at *place) ended() bool {
 	if at.now == nil {
 		return false
@@ -172,7 +169,7 @@ func (at *place) ended() bool {
 	}
 }
 
-// gone notes that a worker ended.
+// gone logs that a worker ended, and frees its place.
 func (s *Supervisor) gone(ctx context.Context, at *place) {
 	s.log.WarnContext(ctx, "a worker of agents ended", "state", at.now.cmd.ProcessState.String(), "lived", time.Since(at.now.began).Round(time.Millisecond), "said", at.now.said.String())
 	if at.wait(); at.now.useful.Load() {
@@ -181,9 +178,9 @@ func (s *Supervisor) gone(ctx context.Context, at *place) {
 	at.now = nil
 }
 
-// Compile reads, meters and compiles a module in a process of its own, which is held to
-// bounds, and returns its digest; the module may be started from then on. Errors: why it
-// is refused, or that it takes too long or too much.
+// Compile reads, meters and compiles a module in a process of its own, which is bounded, and returns the module's
+// digest. After that, the module can be started. Errors: [ErrModule] with the reason, [ErrLost], and those of the
+// context.
 func (s *Supervisor) Compile(caller context.Context, module []byte) (string, error) {
 	p, err := s.cfg.start(s.cfg.CompileMemory)
 	if err != nil {
@@ -198,7 +195,8 @@ func (s *Supervisor) Compile(caller context.Context, module []byte) (string, err
 	resp, err := p.client.CompileProgram(ctx, &wasmworkerv1.CompileProgramRequest{Module: module})
 	switch {
 	case err == nil:
-	case ctx.Err() == nil && (status.Code(err) == codes.Unavailable || status.Code(err) == codes.Canceled): // it died
+	case ctx.Err() == nil && (status.Code(err) == codes.Unavailable || status.Code(err) == codes.Canceled):
+		// The process ended.
 		return "", fmt.Errorf("%w: to compile it takes more than %d MiB", ErrModule, s.cfg.CompileMemory>>20)
 	case caller.Err() != nil:
 		return "", caller.Err()
@@ -213,14 +211,14 @@ func (s *Supervisor) Compile(caller context.Context, module []byte) (string, err
 	return resp.GetDigest(), nil
 }
 
-// Knows reports whether a module was compiled, by its digest.
+// Knows reports whether the module of this digest was compiled.
 func (s *Supervisor) Knows(digest string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.modules[digest] != nil
 }
 
-// known has a worker know a program: what was compiled lies in the folder.
+// known makes sure that a worker has a program. The folder has the compiled module.
 func (s *Supervisor) known(ctx context.Context, p *process, digest string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -233,7 +231,7 @@ func (s *Supervisor) known(ctx context.Context, p *process, digest string) error
 	if module == nil {
 		return fmt.Errorf("the module %s was not compiled", digest)
 	}
-	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CompileTime) // others wait for it, too
+	own, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.CompileTime) // other callers wait for it, too
 	defer cancel()
 	if _, err := p.client.CompileProgram(own, &wasmworkerv1.CompileProgramRequest{Module: module}); err != nil {
 		return p.lost(own, err)
@@ -242,7 +240,7 @@ func (s *Supervisor) known(ctx context.Context, p *process, digest string) error
 	return nil
 }
 
-// Kill kills the workers, as they may die at any time. For tests.
+// Kill kills the workers, as if they crashed. For tests.
 func (s *Supervisor) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -253,7 +251,7 @@ func (s *Supervisor) Kill() {
 	}
 }
 
-// PIDs are the workers' processes. For tests.
+// PIDs returns the process ids of the workers. For tests.
 func (s *Supervisor) PIDs() (out []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -265,7 +263,7 @@ func (s *Supervisor) PIDs() (out []int) {
 	return out
 }
 
-// Close ends the workers, and waits until they are gone.
+// Close kills the workers and waits until they have ended.
 func (s *Supervisor) Close() (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

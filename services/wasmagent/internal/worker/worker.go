@@ -1,5 +1,5 @@
-// Package worker runs guests in processes of their own, and keeps these running: whatever a
-// guest does to its process, the service of agents is another.
+// Package worker runs guests in processes of their own and restarts these processes. A fault of such a process does not
+// affect the process of the service.
 package worker
 
 import (
@@ -27,19 +27,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// maxMessage is the largest message between the two, in bytes: a snapshot.
+// maxMessage bounds a message between the two processes, in bytes. The largest is a snapshot.
 const maxMessage = 128 << 20
 
-// word makes this program a worker.
+// word is the argument that makes this program a worker.
 const word = "wasm-worker"
 
-// Main becomes a worker where the program was started as one, and then does not return. A
-// main function calls it before anything else.
+// Main runs the program as a worker and does not return, if the program was started as one. A main function calls it
+// before anything else.
 func Main() {
 	if len(os.Args) != 4 || os.Args[1] != word {
 		return
 	}
-	signal.Ignore(syscall.SIGINT) // it is the supervisor's to end it
+	signal.Ignore(syscall.SIGINT) // only the supervisor ends the process
 	if err := run(os.Args[2], os.Args[3]); err != nil {
 		fmt.Fprintln(os.Stderr, "worker:", err)
 		os.Exit(1)
@@ -47,7 +47,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// run serves on the connection that the supervisor left open, until it closes it.
+// run serves the inherited connection until the supervisor closes it.
 func run(cache, memory string) error {
 	most, err := strconv.ParseInt(memory, 10, 64)
 	if err != nil {
@@ -63,8 +63,8 @@ func run(cache, memory string) error {
 	return Serve(context.Background(), conn, cache)
 }
 
-// Serve serves on one connection until it is closed. What is compiled is kept in a folder;
-// empty keeps nothing.
+// Serve serves one connection until it is closed. cache is the folder of compiled modules; if it is empty, nothing is
+// cached.
 func Serve(ctx context.Context, conn net.Conn, cache string) error {
 	e, err := engine.New(ctx, cache)
 	if err != nil {
@@ -82,7 +82,7 @@ func Serve(ctx context.Context, conn net.Conn, cache string) error {
 	return errors.Join(err, e.Close(ctx))
 }
 
-// onlyListener has one connection, and ends with it.
+// onlyListener accepts one connection, and ends with it.
 type onlyListener struct {
 	conn   net.Conn
 	once   sync.Once
@@ -111,7 +111,7 @@ func (l *onlyListener) Close() error {
 // Addr implements net.Listener.
 func (l *onlyListener) Addr() net.Addr { return l.conn.LocalAddr() }
 
-// watchedConn says when it was closed.
+// watchedConn calls ended when it is closed.
 type watchedConn struct {
 	net.Conn
 	ended func()
@@ -134,7 +134,7 @@ type server struct {
 	instances map[string]*slot
 }
 
-// A slot is an instance; who works with it holds mu.
+// A slot holds an instance. The call that uses the instance holds mu.
 type slot struct {
 	mu sync.Mutex
 	in *engine.Instance
@@ -182,7 +182,7 @@ func (s *server) StartInstance(ctx context.Context, req *wasmworkerv1.StartInsta
 	if err != nil {
 		return nil, refusal(err, fuel, engine.PrintedOf(err))
 	}
-	if ctx.Err() != nil { // nobody waits for it
+	if ctx.Err() != nil { // the caller is gone
 		return nil, errors.Join(ctx.Err(), in.Close(ctx))
 	}
 	s.mu.Lock()
@@ -191,7 +191,7 @@ func (s *server) StartInstance(ctx context.Context, req *wasmworkerv1.StartInsta
 	return &wasmworkerv1.StartInstanceResponse{Fuel: fuel, Printed: in.Printed()}, nil
 }
 
-// instance finds one, and takes it.
+// instance returns an instance and locks it.
 func (s *server) instance(name string) (*slot, error) {
 	s.mu.Lock()
 	found := s.instances[name]
@@ -238,8 +238,8 @@ func (s *server) SnapshotInstance(_ context.Context, req *wasmworkerv1.SnapshotI
 	return &wasmworkerv1.SnapshotInstanceResponse{Snapshot: snapshot}, nil
 }
 
-// DropInstance implements wasmworkerv1.WorkerServiceServer. One that works is ended by the
-// end of its step, whose call was cancelled.
+// DropInstance implements wasmworkerv1.WorkerServiceServer. If a step of the instance runs, DropInstance waits for its
+// end; the step's call was cancelled.
 func (s *server) DropInstance(ctx context.Context, req *wasmworkerv1.DropInstanceRequest) (*wasmworkerv1.DropInstanceResponse, error) {
 	s.mu.Lock()
 	found := s.instances[req.GetInstance()]
@@ -255,7 +255,7 @@ func (s *server) DropInstance(ctx context.Context, req *wasmworkerv1.DropInstanc
 	return new(wasmworkerv1.DropInstanceResponse), nil
 }
 
-// Reasons, as the contract has them.
+// Reasons and facts of the contract.
 const (
 	reasonRefused    = "MODULE_REFUSED"
 	reasonNoProgram  = "PROGRAM_UNKNOWN"
@@ -270,7 +270,7 @@ const (
 	factPrinted      = "printed"
 )
 
-// causes are the engine's errors as the contract has them, and the way back.
+// causes maps the engine's errors to the codes and reasons of the contract, in both directions.
 var causes = []struct {
 	err    error
 	code   codes.Code
@@ -285,7 +285,7 @@ var causes = []struct {
 	{module.ErrMalformed, codes.InvalidArgument, reasonRefused},
 }
 
-// refusal is an error of the engine's as the contract has it.
+// refusal converts an error of the engine to a status of the contract.
 func refusal(err error, fuel int64, printed string) error {
 	for _, c := range causes {
 		if !errors.Is(err, c.err) {
@@ -300,15 +300,15 @@ func refusal(err error, fuel int64, printed string) error {
 	return err
 }
 
-// reportedError is an error of the engine's with what the worker says of it.
+// reportedError is an error of the engine, with the worker's message.
 type reportedError struct {
 	is   error
 	said string
-	// printed is what the guest printed meanwhile.
+	// printed is the output of the guest.
 	printed string
 }
 
-// PrintedOf returns what a guest printed in a step or start that failed with an error.
+// PrintedOf returns the output of a guest in a step or start that failed with err.
 func PrintedOf(err error) string {
 	reported, _ := errors.AsType[reportedError](err)
 	return reported.printed
@@ -323,8 +323,7 @@ func (e reportedError) Error() string {
 
 func (e reportedError) Unwrap() error { return e.is }
 
-// cause is the way back: what the contract says as an error of the engine's, and the fuel
-// that was taken.
+// cause converts a status of the contract to an error of the engine, and returns the fuel that was used.
 func cause(err error) (fuel int64, _ error) {
 	reason := rpc.Reason(err)
 	for _, c := range causes {

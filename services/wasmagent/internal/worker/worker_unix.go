@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socketFD is where a worker finds its connection.
+// socketFD is the file descriptor of a worker's connection.
 const socketFD = 3
 
-// inherited is the connection that the supervisor left open.
+// inherited returns the connection that the supervisor left open.
 func inherited() (net.Conn, error) {
 	file := os.NewFile(socketFD, "worker")
-	defer file.Close() //nolint:errcheck // the connection has one of its own
+	defer file.Close() //nolint:errcheck // the connection has its own descriptor
 	conn, err := net.FileConn(file)
 	if err != nil {
 		return nil, fmt.Errorf("find the connection to the supervisor: %w", err)
@@ -26,14 +26,14 @@ func inherited() (net.Conn, error) {
 	return conn, nil
 }
 
-// connected gives a command a connection, and returns the other end.
+// connected gives a command one end of a connection, and returns both ends.
 func connected(cmd *exec.Cmd) (net.Conn, *os.File, error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, nil, fmt.Errorf("make a connection to the worker: %w", err)
 	}
 	ours, theirs := os.NewFile(uintptr(pair[0]), "supervisor"), os.NewFile(uintptr(pair[1]), "worker")
-	defer ours.Close() //nolint:errcheck // the connection has one of its own
+	defer ours.Close() //nolint:errcheck // the connection has its own descriptor
 	conn, err := net.FileConn(ours)
 	if err != nil {
 		_ = theirs.Close()
@@ -44,8 +44,7 @@ func connected(cmd *exec.Cmd) (net.Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// bound has this process have so many bytes of memory at the most, write no core, and open
-// few files.
+// bound limits the memory of this process, in bytes, disables core files, and limits open files.
 func bound(memory int64) error {
 	for _, l := range []struct {
 		what int
