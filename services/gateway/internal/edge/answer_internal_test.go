@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
 
 // client answers what it is asked before it has read the whole of it.
@@ -39,10 +40,10 @@ func TestA3AnAnswerThatHasComeCounts(t *testing.T) {
 	for range 50 {
 		ctx, cancel := context.WithCancel(t.Context())
 		x := asking(t)
-		x.stream.(*sse).w = client{httptest.NewRecorder(), func(id string) {
+		x.sink = eventStream(client{httptest.NewRecorder(), func(id string) {
 			x.sess.Asked.Answer(gone(t), clientsAnswer(t, id, `{"action":"decline"}`))
 			cancel()
-		}}
+		}})
 		if got := x.confirm(x.newRelay())(ctx, "pay"); got != attempt.Declined {
 			t.Fatalf("it counts as %v", got)
 		}
@@ -72,8 +73,13 @@ func asking(t *testing.T) *exchange {
 	t.Helper()
 	return &exchange{
 		Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, sess: &session.Session{Client: session.Client{Elicits: true}},
-		client: t.Context(), msg: new(gate.Message), stream: newSSE(nil, http.Header{"Accept": {"application/json, text/event-stream"}}),
+		client: t.Context(), msg: new(gate.Message),
 	}
+}
+
+// eventStream is the answer to a client that reads event streams.
+func eventStream(w http.ResponseWriter) *sse.Writer {
+	return sse.NewWriter(w, http.Header{"Accept": {"application/json, text/event-stream"}})
 }
 
 // What a client shows says what each answer does, and is the call as it is, also
@@ -81,9 +87,9 @@ func asking(t *testing.T) *exchange {
 func TestA3WhatIsAskedIsShownAsItIs(t *testing.T) {
 	t.Parallel()
 	x, body := asking(t), httptest.NewRecorder()
-	x.stream.(*sse).w = client{body, func(id string) {
+	x.sink = eventStream(client{body, func(id string) {
 		x.sess.Asked.Answer(gone(t), clientsAnswer(t, id, `{"action":"accept","content":{"run":true}}`))
-	}}
+	}})
 	text := "call  pay refund\nwhy   **safe**\n\n{\n  \"a\": \"<!--\",\n  \"to\": \"eve\",\n  \"z\": \"--> ![](https://eve.example/x)\"\n}"
 	if got := x.confirm(x.newRelay())(t.Context(), text); got != attempt.Confirmed {
 		t.Fatalf("it counts as %v", got)

@@ -10,6 +10,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -158,7 +159,7 @@ func (a *ask) read(ctx context.Context) (*gate.Message, error) {
 func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 	x := a.out.x
 	pause := x.patience.Pause
-	if x.msg.Kind == gate.Invalid { // on the session's stream: it may be for any of them
+	if x.msg.Kind == gate.Invalid { // on the session's sink: it may be for any of them
 		pause = x.sess.Calls.Pause
 	}
 	defer pause()()
@@ -308,7 +309,7 @@ func (x *exchange) logUntold(ctx context.Context, method string, err error) {
 
 // answered passes the answer of a client on to who asked it. One that nobody waits for is
 // dropped.
-func (x *exchange) answered(ctx context.Context) response {
+func (x *exchange) answered(ctx context.Context) dispatch.Response {
 	if !x.sess.Asked.Waits(x.id()) {
 		if large := x.tooLarge(); large != nil {
 			return x.refuse(ctx, large)
@@ -317,7 +318,7 @@ func (x *exchange) answered(ctx context.Context) response {
 	if !x.Stale {
 		x.sess.Asked.Answer(ctx, x.msg)
 	}
-	return accepted()
+	return dispatch.Accepted()
 }
 
 // progressed passes on how far a client is with what its server asked.

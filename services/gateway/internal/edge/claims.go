@@ -18,7 +18,7 @@ func (x *exchange) claims(said reach.Standing) []mcp.Ability {
 // abilities are what the client declares that it can do. In sessions it is asked on streams, so one that reads none can't
 // be asked.
 func (x *exchange) abilities() []mcp.Ability {
-	if x.asksOnStreams && !x.stream.reads() {
+	if x.asksOnStreams && !x.sink.Accepts() {
 		return nil
 	}
 	return abilitiesSaid(x.saysItCan())

@@ -240,7 +240,7 @@ func (*Edge) notAllowed(w http.ResponseWriter, r *http.Request) {
 
 // end ends a session at its client's wish.
 func (e *Edge) end(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
-	id, ok := single(r.Header, headerSession)
+	id, ok := single(r.Header, mcp.HeaderSession)
 	if !ok || e.deps.Sessions.End(id, keyOf(c, r.PathValue("server"))) != nil {
 		e.refuseHTTP(w, r, c, unknownSession())
 		return

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -26,7 +27,7 @@ import (
 func (x *exchange) isHub() bool { return x.server == "" }
 
 // routeHub carries a message to where its method belongs.
-func (x *exchange) routeHub(ctx context.Context) response {
+func (x *exchange) routeHub(ctx context.Context) dispatch.Response {
 	switch x.msg.Kind {
 	case gate.Response:
 		return x.answeredMember(ctx)
@@ -38,7 +39,7 @@ func (x *exchange) routeHub(ctx context.Context) response {
 }
 
 // answerHub answers a request, or has the server answer that it names.
-func (x *exchange) answerHub(ctx context.Context) response {
+func (x *exchange) answerHub(ctx context.Context) dispatch.Response {
 	do := x.itself()
 	if do == nil {
 		return x.toMember(ctx)
@@ -53,7 +54,7 @@ func (x *exchange) answerHub(ctx context.Context) response {
 }
 
 // itself is how the gateway answers the request at hand itself; nil for what a server answers.
-func (x *exchange) itself() func(context.Context) response {
+func (x *exchange) itself() func(context.Context) dispatch.Response {
 	switch m := x.msg; {
 	case m.Method == mcp.MethodToolsList:
 		return x.listHub
@@ -67,7 +68,7 @@ func (x *exchange) itself() func(context.Context) response {
 }
 
 // toMember carries a request to the server that it names.
-func (x *exchange) toMember(ctx context.Context) response {
+func (x *exchange) toMember(ctx context.Context) dispatch.Response {
 	server, edits, why := x.aim(ctx)
 	if why != nil {
 		return x.refuse(ctx, why)
@@ -130,7 +131,7 @@ func unaimed(method string, err error) *refusal.Refusal {
 // at is the message at hand at one of the servers.
 func (x *exchange) at(server string) *exchange {
 	y := &exchange{
-		Edge: x.Edge, Caller: x.Caller, header: x.header, client: x.client, stream: x.stream, server: server, target: x.targets[server],
+		Edge: x.Edge, Caller: x.Caller, header: x.header, client: x.client, sink: x.sink, server: server, target: x.targets[server],
 		msg: x.msg, received: x.received, sess: x.sess, has: x.has, finally: x.finally, hub: x.sess, terms: x.terms,
 	}
 	y.protocol = x.protocol.forMember(y)
@@ -158,7 +159,7 @@ func (x *exchange) to(server string, edits ...gate.Edit) (*exchange, *refusal.Re
 
 // answeredMember passes a client's answer on to the server whose request it answers. One that nothing
 // waits for is dropped.
-func (x *exchange) answeredMember(ctx context.Context) response {
+func (x *exchange) answeredMember(ctx context.Context) dispatch.Response {
 	server, id, ok := joint.CutID(x.id())
 	if _, configured := x.targets[server]; ok && configured {
 		y, refused := x.to(server, gate.Edit{Span: x.msg.ID, With: id})
@@ -176,16 +177,16 @@ func (x *exchange) answeredMember(ctx context.Context) response {
 	if refused := x.admitted(ctx, methodAnswer); refused != nil {
 		return *refused
 	}
-	return accepted()
+	return dispatch.Accepted()
 }
 
 // notifyHub tells those servers of a notification that it is for.
-func (x *exchange) notifyHub(ctx context.Context) response {
+func (x *exchange) notifyHub(ctx context.Context) dispatch.Response {
 	m := x.msg
 	roots := m.Method == mcp.MethodRootsChanged && slices.Contains(methodsOf(x.sess.Members.Abilities), mcp.MethodRoots)
 	if !mcp.AlwaysPasses(m.Method) && !roots {
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
-		return accepted()
+		return dispatch.Accepted()
 	}
 	if refused := x.admitted(ctx, m.Method); refused != nil {
 		return *refused
@@ -210,7 +211,7 @@ func (x *exchange) notifyHub(ctx context.Context) response {
 			y.noted(ctx)
 		}
 	}
-	return accepted()
+	return dispatch.Accepted()
 }
 
 // noteAll tells every server that the session has used.

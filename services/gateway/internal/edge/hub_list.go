@@ -15,6 +15,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -135,7 +136,7 @@ func (s *reached) find(ctx context.Context) {
 
 // listHub answers tools/list with what the caller may see of the gateway's own list of each server:
 // who only looks opens no sessions.
-func (x *exchange) listHub(ctx context.Context) response {
+func (x *exchange) listHub(ctx context.Context) dispatch.Response {
 	if x.msg.Cursor != "" {
 		return x.refuse(ctx, noCursor())
 	}
@@ -235,7 +236,7 @@ func fieldOf(method string) string {
 
 // gather answers a list whose method policy has to allow: each server that has such a list is asked
 // for the caller, and is left out where policy does not allow it there.
-func (x *exchange) gather(ctx context.Context) response {
+func (x *exchange) gather(ctx context.Context) dispatch.Response {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
 	}
@@ -278,7 +279,7 @@ func (x *exchange) gather(ctx context.Context) response {
 	}
 	servers = slices.DeleteFunc(servers, func(s *reached) bool { return s.why != nil && isDenial(s.why.Code) })
 	out := x.joinLists(field, servers)
-	out.unrecorded = unrecorded
+	out.Unrecorded = unrecorded
 	return out
 }
 
@@ -313,7 +314,7 @@ func isDenial(code commonv1.Code) bool {
 func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, gatherWithin)
 	defer cancel()
-	s.client, s.stream, s.finally, s.unattended, s.hold = ctx, new(callback), &s.steps, true, new(time.Duration) // a list neither asks nor waits
+	s.client, s.sink, s.finally, s.unattended, s.hold = ctx, new(dispatch.Callback), &s.steps, true, new(time.Duration) // a list neither asks nor waits
 	defer s.steps.run()
 	until := time.Now().Add(gatherWithin)
 	left, refused := s.enter(ctx)
@@ -327,9 +328,9 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT}
 		}
 		came := collect(s.protocol.route(ctx))
-		s.unrecorded = s.unrecorded || came.unrecorded
-		if came.refusal != nil {
-			return came.refusal
+		s.unrecorded = s.unrecorded || came.Unrecorded
+		if came.Refusal != nil {
+			return came.Refusal
 		}
 		items, next, err := elements(came.whole, field)
 		if err != nil {
@@ -409,7 +410,7 @@ var errNoList = errors.New("the server's answer is no list")
 
 // joinLists returns one list of those of all servers, and names in it those that are missing, or as
 // they were.
-func (x *exchange) joinLists(field string, servers []*reached) response {
+func (x *exchange) joinLists(field string, servers []*reached) dispatch.Response {
 	kind := ""
 	if x.resultType != "" {
 		kind = `"resultType":"` + mcp.ResultComplete + `","ttlMs":0,"cacheScope":"private",`
@@ -440,5 +441,5 @@ func (x *exchange) joinLists(field string, servers []*reached) response {
 	if meta, err := metaOf(left, without); err == nil && meta != nil {
 		end = fmt.Appendf(nil, `],"_meta":%s}}`, meta)
 	}
-	return response{body: append(body, end)}
+	return dispatch.Response{Body: append(body, end)}
 }

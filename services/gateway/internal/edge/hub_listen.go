@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
@@ -24,13 +25,13 @@ const (
 
 // hearHub passes on what the servers say that the session has used, and tells when the lists of
 // servers are others for its client than it was told, until ctx ends or the client's stream does.
-func (x *exchange) hearHub(ctx context.Context) response {
+func (x *exchange) hearHub(ctx context.Context) dispatch.Response {
 	out := x.newRelay()
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()
-	out.open()
+	out.Open()
 	all.Go(func() { out.keepAlive(ctx, cancel) })
 	x.sess.Members.Lists(cmp.Or(x.sess.Members.Lists(""), x.lists(ctx))) // who has not listed yet is told of what changes from now on
 	tick := time.NewTicker(aliveEvery)                                   // for policy may have changed
@@ -48,13 +49,13 @@ func (x *exchange) hearHub(ctx context.Context) response {
 		if now := x.lists(ctx); now != "" {
 			for _, method := range listsChanged(x.sess.Members.Lists(now), now) {
 				if out.sendMessage([]byte(`{"jsonrpc":"2.0","method":"`+method+`"}`)) != nil {
-					return response{}
+					return dispatch.Response{}
 				}
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return response{}
+			return dispatch.Response{}
 		case <-used:
 		case <-changed:
 		case <-tick.C:

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -43,7 +44,7 @@ type serverInfo struct {
 }
 
 // openHub opens a session with all servers. None of them hears of it before it is used.
-func (x *exchange) openHub(ctx context.Context) response {
+func (x *exchange) openHub(ctx context.Context) dispatch.Response {
 	done, err := x.deps.Sessions.Opening(x.has.Of.Accounts)
 	if err != nil {
 		return x.refuse(ctx, notOpened(err))
@@ -65,7 +66,7 @@ func (x *exchange) openHub(ctx context.Context) response {
 	if err := x.deps.Sessions.Add(sess); err != nil {
 		return x.refuse(ctx, notOpened(err))
 	}
-	return response{body: [][]byte{body}, session: sess.ID}
+	return dispatch.Response{Body: [][]byte{body}, Session: sess.ID}
 }
 
 func (x *exchange) newHub(version string) *session.Session {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
@@ -20,7 +21,7 @@ import (
 // lets them (MCP 2026-07-28, Subscriptions). Those are asked whose resources it names and, where it wants to
 // hear of lists, those that it uses: who only looks opens nothing. It ends with its client, its token or the
 // gateway, and where what stands for the session makes room for another.
-func (x *v2026) subscribeHub(ctx context.Context) response {
+func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 	asked, refused := x.wants()
 	var servers []*reached
 	if refused == nil {
@@ -44,7 +45,7 @@ func (x *v2026) subscribeHub(ctx context.Context) response {
 	hears, granted := x.granted(ctx, servers, asked)
 	said, err := json.Marshal(granted)
 	if err != nil || out.sendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.id(), said)) != nil {
-		return response{}
+		return dispatch.Response{}
 	}
 	x.done() // who listens does not hold what stands for the session
 	all.Go(func() { out.keepAlive(ctx, end) })
@@ -63,14 +64,14 @@ func (x *v2026) subscribeHub(ctx context.Context) response {
 			for _, method := range listsChanged(was, now) {
 				wants := map[string]bool{mcp.MethodToolsChanged: granted.Tools, mcp.MethodPromptsChanged: granted.Prompts, mcp.MethodResourcesChanged: granted.Resources}[method]
 				if wants && was != "" && out.sendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.id())) != nil {
-					return response{}
+					return dispatch.Response{}
 				}
 			}
 			was = now
 		}
 		select {
 		case <-ctx.Done():
-			return response{}
+			return dispatch.Response{}
 		case <-used:
 		case <-changed:
 		case <-tick.C:

@@ -8,6 +8,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -19,8 +20,8 @@ import (
 // postHub takes a message of 2026-07-28 for all servers together. Its head says the names that its
 // body does, so that is looked at before the body is written again for a server. What stands for its session
 // is the caller's with this client, and has members as a session has.
-func (x *v2026) postHub(ctx context.Context) response {
-	if len(x.header[headerSession]) > 0 { // a client with a session has agreed on another revision
+func (x *v2026) postHub(ctx context.Context) dispatch.Response {
+	if len(x.header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
 		return x.refuse(ctx, x.notSpoken(mcp.Modern))
 	}
 	if refused := x.check(); refused != nil {
@@ -33,7 +34,7 @@ func (x *v2026) postHub(ctx context.Context) response {
 			}
 		}
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
-		return accepted()
+		return dispatch.Accepted()
 	}
 	x.allows(reach.Standing{}, x.abilitiesForMany())
 	if refused := x.standIn(ctx); refused != nil {
@@ -45,7 +46,7 @@ func (x *v2026) postHub(ctx context.Context) response {
 
 // discoverHub answers what all servers have together, as far as the caller may use it. None of them
 // hears of it.
-func (x *v2026) discoverHub(ctx context.Context) response {
+func (x *v2026) discoverHub(ctx context.Context) dispatch.Response {
 	servers, refused := x.reached(ctx)
 	if refused != nil {
 		return x.refuse(ctx, refused)
@@ -70,7 +71,7 @@ func (x *v2026) discoverHub(ctx context.Context) response {
 	return x.own(ctx, body, err)
 }
 
-func (x *v2026) answersItself() func(context.Context) response {
+func (x *v2026) answersItself() func(context.Context) dispatch.Response {
 	switch x.msg.Method {
 	case mcp.MethodDiscover:
 		return x.discoverHub

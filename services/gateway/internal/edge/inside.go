@@ -11,7 +11,9 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/recent"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
@@ -32,9 +34,6 @@ const (
 	// into use.
 	insideHello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice-agent","version":"1"}}}`
 	insideReady = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
-	// maxInside is how large a message to a caller inside the mesh may be, in bytes: it is kept beyond the shares of
-	// what is in flight, until it is sent.
-	maxInside = 7 << 20
 	// maxInsiders is of how many callers and servers the sessions are known.
 	maxInsiders = 10_000
 )
@@ -79,7 +78,7 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 	}
 	defer e.visits.leave()
 	ask := func(handle, message string) insideAnswer {
-		x := &exchange{Edge: e, Caller: c, header: insideHeader(handle), client: ctx, stream: &callback{event: errand.Event}, server: errand.Server, hold: errand.Hold}
+		x := &exchange{Edge: e, Caller: c, header: insideHeader(handle), client: ctx, sink: dispatch.NewCallback(errand.Event), server: errand.Server, hold: errand.Hold}
 		return x.inside([]byte(message))
 	}
 	key := keyOf(c, errand.Server)
@@ -88,7 +87,7 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 		handle, known := e.insiders.Get(key)
 		if !known || handle == lost { // it was idle for too long, or the gateway has restarted
 			opened := ask("", insideHello)
-			if handle = opened.session; handle == "" {
+			if handle = opened.Session; handle == "" {
 				return opened.done(), nil
 			}
 			ask(handle, insideReady)
@@ -100,7 +99,7 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 			}
 		}
 		came := ask(handle, string(errand.Message))
-		if came.refusal == nil || came.refusal.Code != commonv1.Code_CODE_SESSION_UNKNOWN {
+		if came.Refusal == nil || came.Refusal.Code != commonv1.Code_CODE_SESSION_UNKNOWN {
 			return came.done(), nil
 		}
 		lost = handle
@@ -112,14 +111,14 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 func insideHeader(handle string) http.Header {
 	h := http.Header{"Content-Type": {"application/json"}}
 	if handle != "" {
-		h[headerSession] = []string{handle}
+		h[mcp.HeaderSession] = []string{handle}
 	}
 	return h
 }
 
 // insideAnswer is the response to a caller inside the mesh.
 type insideAnswer struct {
-	response
+	dispatch.Response
 
 	// whole is the body in one piece; nil if there is none, or if it is too large.
 	whole    []byte
@@ -130,32 +129,22 @@ type insideAnswer struct {
 // task, or of the gateway itself for a list of many servers.
 func (x *exchange) inside(message []byte) insideAnswer {
 	x.unattended, x.finally = true, &x.steps
-	var resp response
+	var resp dispatch.Response
 	defer func() { x.end(resp) }()
 	resp = x.handle(bytes.NewReader(message), int64(len(message)))
 	return collect(resp)
 }
 
 // collect copies the body of a response, because what it lies in is given back when the message is done.
-func collect(resp response) insideAnswer {
-	out := insideAnswer{response: resp, tooLarge: sizeOf(resp.body) > maxInside}
-	if !out.tooLarge {
-		out.whole = bytes.Join(resp.body, nil)
-	}
-	out.body = nil
+func collect(resp dispatch.Response) insideAnswer {
+	out := insideAnswer{Response: resp}
+	out.whole, out.tooLarge = resp.Copy(dispatch.MaxCallback)
+	out.Body = nil
 	return out
 }
 
-// sizeOf is how many bytes parts have together.
-func sizeOf(parts [][]byte) (size int) {
-	for _, part := range parts {
-		size += len(part)
-	}
-	return size
-}
-
 func (a insideAnswer) done() Done {
-	return Done{Answer: a.whole, TooLarge: a.tooLarge, Refusal: a.refusal, ID: a.id, Decision: a.decision}
+	return Done{Answer: a.whole, TooLarge: a.tooLarge, Refusal: a.Refusal, ID: a.ID, Decision: a.Decision}
 }
 
 func newInsiders() *recent.Recent[session.Key, string] {

@@ -10,6 +10,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -37,7 +38,7 @@ const (
 // to wait for people is also shown the gateway's own tool to wait with.
 //
 // A list does nothing at its server, so all of it ends with its caller.
-func (x *exchange) list(ctx context.Context) response {
+func (x *exchange) list(ctx context.Context) dispatch.Response {
 	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
 	out := x.newRelay()

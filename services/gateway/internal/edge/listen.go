@@ -8,12 +8,15 @@ import (
 	"time"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -30,28 +33,28 @@ const (
 // 2025-11-25, Transports, Listening for Messages from the Server). A session has one: a client
 // that has lost it opens another, and may continue behind the last event that it got.
 func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
-	to := newSSE(w, r.Header)
+	to := sse.NewWriter(w, r.Header)
 	x := e.exchange(r, c, to)
 	x.msg, x.received, x.protocol = new(gate.Message), time.Now(), v2025{x}
-	defer func() { x.end(response{}) }()
+	defer func() { x.end(dispatch.Response{}) }()
 	resp, has := x.listens(r.Method)
 	if !has {
 		e.notAllowed(w, r)
 		return
 	}
-	to.answer(resp)
+	to.Answer(resp)
 }
 
 // listens passes on what comes on the stream until it ends. has is false if there is no stream.
-func (x *exchange) listens(method string) (resp response, has bool) {
+func (x *exchange) listens(method string) (resp dispatch.Response, has bool) {
 	ctx := x.client
 	if !x.isHub() && x.isAbsent(ctx, x.Caller, x.server) {
 		return x.refuse(ctx, unknownServer(x.server)), true
 	}
 	x.target = x.targets[x.server]
-	id, ok := single(x.header, headerSession)
-	if !ok || method != http.MethodGet || !x.stream.reads() { // some clients try before they have a session, and work without
-		return response{}, false
+	id, ok := single(x.header, mcp.HeaderSession)
+	if !ok || method != http.MethodGet || !x.sink.Accepts() { // some clients try before they have a session, and work without
+		return dispatch.Response{}, false
 	}
 	var err error
 	if x.has, err = x.inFlight.Enter(x.Principal, x.server); err != nil {
@@ -80,7 +83,7 @@ func (x *exchange) listens(method string) (resp response, has bool) {
 		case err != nil:
 			return x.refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, "")), true
 		case !said.Some:
-			return response{}, false
+			return dispatch.Response{}, false
 		}
 	}
 	_, ctx, done, err := x.deps.Sessions.Listen(ctx, id, keyOf(x.Caller, x.server), false)
@@ -98,7 +101,7 @@ func (x *exchange) listens(method string) (resp response, has bool) {
 
 // resumeAnswer continues the stream of an answer behind the event with this id, until the answer. What
 // was judged and said once is said again to the same session.
-func (x *exchange) resumeAnswer(after string, used func()) response {
+func (x *exchange) resumeAnswer(after string, used func()) dispatch.Response {
 	if x.Stale {
 		return x.refuse(x.client, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
 	}
@@ -116,20 +119,20 @@ func (x *exchange) resumeAnswer(after string, used func()) response {
 	ctx, cancel := context.WithCancel(ctx)
 	var alive sync.WaitGroup
 	defer func() { cancel(); alive.Wait() }()
-	out.open()
+	out.Open()
 	alive.Go(func() { out.keepAlive(ctx, cancel) })
 	for ; ; next++ {
 		id, message, err := stream.Next(ctx, next)
-		if err != nil || message == nil || !x.at(stream.Server).mayHear(ctx) || out.send(upstream.Event{ID: id}, message) != nil {
+		if err != nil || message == nil || !x.at(stream.Server).mayHear(ctx) || out.Send(upstream.Event{ID: id}, message) != nil {
 			break
 		}
 	}
-	return response{unrecorded: stream.IsUnrecorded()}
+	return dispatch.Response{Unrecorded: stream.IsUnrecorded()}
 }
 
 // hear passes on what the server says until its stream ends, or the client's does. It is false if the
 // server has no stream.
-func (x *exchange) hear(ctx context.Context, after string) (resp response, has bool) {
+func (x *exchange) hear(ctx context.Context, after string) (resp dispatch.Response, has bool) {
 	out := x.newRelay()
 	defer out.asks.settle()
 	ctx, cancel := context.WithCancel(ctx)
@@ -140,7 +143,7 @@ func (x *exchange) hear(ctx context.Context, after string) (resp response, has b
 		After: after, Room: &x.has.Answer,
 		Opened: func() {
 			opened = true
-			out.open()
+			out.Open()
 			alive.Go(func() { out.keepAlive(ctx, cancel) })
 		},
 		Event: func(event upstream.Event) error {
@@ -151,11 +154,11 @@ func (x *exchange) hear(ctx context.Context, after string) (resp response, has b
 		},
 	})
 	if opened {
-		return response{}, true
+		return dispatch.Response{}, true
 	}
 	x.deps.Log.DebugContext(ctx, "server has no stream", "server", x.server, "error", upstream.ForLog(err))
 	if errors.Is(err, upstream.ErrNoStream) {
-		return response{}, false
+		return dispatch.Response{}, false
 	}
 	return x.refuse(context.WithoutCancel(ctx), refusal.ProtocolError(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "")), true
 }

@@ -10,6 +10,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/intake"
@@ -28,7 +29,7 @@ const notifyTimeout = 5 * time.Second
 
 // call carries a request through the pipeline: tools/call, and every method that
 // does not pass by itself.
-func (x *exchange) call(ctx context.Context) response {
+func (x *exchange) call(ctx context.Context) dispatch.Response {
 	out := x.newRelay()
 	calling, under := x.sess.Begin(ctx, gate.IDKey(x.id()), x.patience)
 	defer under.End()
@@ -41,9 +42,9 @@ func (x *exchange) call(ctx context.Context) response {
 	}
 	result := x.deps.Pipeline.Do(calling, call)
 	answer := x.answerOf(x.whole(ctx), result)
-	answer.held = result.Held + x.patience.Paused()
-	answer.id, answer.decision = result.ID, result.Decision
-	answer.unrecorded, answer.detached = result.Unrecorded, result.Left
+	answer.Held = result.Held + x.patience.Paused()
+	answer.ID, answer.Decision = result.ID, result.Decision
+	answer.Unrecorded, answer.Detached = result.Unrecorded, result.Left
 	return answer
 }
 
@@ -64,7 +65,7 @@ func (x *exchange) callOf(ctx context.Context, under *session.Call, out *relay) 
 		Version:    x.sess.Version,
 		Client:     x.clientName,
 		Told:       x.told,
-		Upstream:   under,
+		Upstream:     under,
 		Room:       &x.has.Answer,
 		Reply:      out,
 		Identity:   x.target.Identity,
@@ -72,14 +73,14 @@ func (x *exchange) callOf(ctx context.Context, under *session.Call, out *relay) 
 		Hides:      of.hides,
 		Hold:       x.hold,
 	}
-	if x.sess.Client.Elicits && out.reads() {
+	if x.sess.Client.Elicits && out.Accepts() {
 		call.Confirm = x.confirm(out)
 	}
 	return call, of, err == nil
 }
 
 // answerOf is the response to a request that has gone through the pipeline.
-func (x *exchange) answerOf(ctx context.Context, result pipeline.Result) response {
+func (x *exchange) answerOf(ctx context.Context, result pipeline.Result) dispatch.Response {
 	refused := result.Refusal
 	if refused == nil {
 		return x.protocol.answer(ctx, result)

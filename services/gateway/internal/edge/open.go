@@ -15,6 +15,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/catalogue"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
@@ -29,7 +30,7 @@ import (
 
 // open opens a session: one of the gateway's for the client, and one with the
 // server behind it, where the caller could come by something there.
-func (x *exchange) open(ctx context.Context) response {
+func (x *exchange) open(ctx context.Context) dispatch.Response {
 	said, err := x.standing(ctx)
 	if err != nil {
 		return x.refuse(ctx, policyAway())
@@ -73,7 +74,7 @@ func (x *exchange) open(ctx context.Context) response {
 	}
 	sess.Ready.Store(!said.Some)
 	out := x.edited(ctx, answer, x.addressed(answer, greeting(answer, version, said)))
-	out.session = sess.ID
+	out.Session = sess.ID
 	return out
 }
 

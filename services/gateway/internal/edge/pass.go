@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -23,7 +24,7 @@ func (x *exchange) passes() bool {
 
 // admitted counts a message that needs no rule, under a method of a closed list. It returns nil, or the response to a
 // message whose sender has sent too many.
-func (x *exchange) admitted(ctx context.Context, method string) *response {
+func (x *exchange) admitted(ctx context.Context, method string) *dispatch.Response {
 	refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: x.server, Method: method, Bytes: len(x.msg.Raw)})
 	switch {
 	case refused == nil:
@@ -32,13 +33,13 @@ func (x *exchange) admitted(ctx context.Context, method string) *response {
 		return new(x.refuse(ctx, refused))
 	default:
 		x.refuseSilently(ctx, refused.Code)
-		return new(accepted())
+		return new(dispatch.Accepted())
 	}
 }
 
 // pong answers a ping. Whether the server is there is none of it: a client learns that
 // from its calls.
-func (x *exchange) pong(ctx context.Context) response {
+func (x *exchange) pong(ctx context.Context) dispatch.Response {
 	if x.Stale {
 		return x.refuse(ctx, policyAway())
 	}

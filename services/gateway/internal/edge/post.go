@@ -15,6 +15,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
@@ -22,14 +23,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 	"github.com/sluice-mesh/sluice/services/internal/quota"
-)
-
-// Header names in the form in which net/http keeps them.
-const (
-	headerSession = "Mcp-Session-Id"
-	headerVersion = "Mcp-Protocol-Version"
 )
 
 // exchange is one message of an identified caller, while it is handled.
@@ -40,9 +36,9 @@ type exchange struct {
 	// header is what the head of the message says, and client ends when the caller has gone.
 	header http.Header
 	client context.Context //nolint:containedctx // the caller's own
-	// stream takes what comes before the answer, and relay passes it on.
-	stream stream
-	relay  relay
+	// sink takes messages before the answer, and relay filters them.
+	sink  dispatch.Sink
+	relay relay
 	// server is where it goes, by its configured name, and target what is known of that; empty for
 	// all servers together.
 	server string
@@ -90,16 +86,16 @@ func (f *finally) run() {
 
 // post takes one message over HTTP.
 func (e *Edge) post(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
-	to := newSSE(w, r.Header)
+	to := sse.NewWriter(w, r.Header)
 	x := e.exchange(r, c, to)
-	var resp response
+	var resp dispatch.Response
 	defer func() { x.end(resp) }()
 	resp = x.handle(r.Body, r.ContentLength)
-	to.answer(resp)
+	to.Answer(resp)
 }
 
 // end gives back what a message has taken, once it is answered with resp.
-func (x *exchange) end(resp response) {
+func (x *exchange) end(resp dispatch.Response) {
 	if x.has != nil {
 		defer x.has.Leave()
 	}
@@ -114,20 +110,20 @@ func (x *exchange) end(resp response) {
 }
 
 // exchange returns the exchange of a request over HTTP.
-func (e *Edge) exchange(r *http.Request, c httpserver.Caller, to stream) *exchange {
-	x := &exchange{Edge: e, Caller: c, header: r.Header, client: r.Context(), stream: to, server: r.PathValue("server")}
+func (e *Edge) exchange(r *http.Request, c httpserver.Caller, to dispatch.Sink) *exchange {
+	x := &exchange{Edge: e, Caller: c, header: r.Header, client: r.Context(), sink: to, server: r.PathValue("server")}
 	x.finally = &x.steps
 	return x
 }
 
 // refuseHTTP refuses a request of an identified caller that brings no message, on record.
 func (e *Edge) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver.Caller, refused *refusal.Refusal) {
-	to := newSSE(w, nil)
-	to.answer(e.exchange(r, c, to).refuse(r.Context(), refused))
+	to := sse.NewWriter(w, nil)
+	to.Answer(e.exchange(r, c, to).refuse(r.Context(), refused))
 }
 
 // handle takes the message in body, of size bytes if that is known and -1 otherwise, and returns its answer.
-func (x *exchange) handle(body io.Reader, size int64) response {
+func (x *exchange) handle(body io.Reader, size int64) dispatch.Response {
 	ctx := x.client
 	x.protocol = v2025{x}
 	var err error
@@ -208,10 +204,10 @@ func (x *exchange) check() *refusal.Refusal {
 			return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "send each Mcp- header once.")
 		}
 	}
-	header, _ := single(x.header, headerVersion)
+	header, _ := single(x.header, mcp.HeaderVersion)
 	meta := x.msg.Meta.ProtocolVersion
 	if meta != "" && header != "" && meta != header && (meta == mcp.Modern || header == mcp.Modern) {
-		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, headerVersion+" does not say what params._meta does.")
+		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderVersion+" does not say what params._meta does.")
 	}
 	if mcp.IsModern(x.msg.Method) && meta != "" && meta != mcp.Modern {
 		return x.notSpoken(meta)
@@ -270,8 +266,11 @@ func (x *exchange) in(sess *session.Session) {
 	x.protocol.enters(sess)
 }
 
-// id is the raw id of the request at hand; nil if it has none.
+// id returns the id of the request as raw JSON; nil if it has none.
 func (x *exchange) id() []byte { return x.msg.ID.Of(x.msg.Raw) }
+
+// RawID implements [dispatch.Replayable].
+func (x *exchange) RawID() []byte { return x.id() }
 
 // acting is the principal in this session and run.
 func (x *exchange) acting() *identityv1.Principal {
@@ -281,7 +280,7 @@ func (x *exchange) acting() *identityv1.Principal {
 }
 
 // carry carries out a request that the revisions have in common.
-func (x *exchange) carry(ctx context.Context) response {
+func (x *exchange) carry(ctx context.Context) dispatch.Response {
 	switch {
 	case x.msg.Method == mcp.MethodToolsList:
 		return x.list(ctx)

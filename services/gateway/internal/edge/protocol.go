@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
@@ -18,7 +19,7 @@ import (
 // and 2026-07-28 ([v2026]). What is a mere value for the rest of the gateway is in [terms].
 type protocol interface {
 	// route carries a message to where its method belongs.
-	route(ctx context.Context) response
+	route(ctx context.Context) dispatch.Response
 	// isOwnTask reports whether the message is about a task of the gateway's own.
 	isOwnTask() bool
 	// enters sets the terms of a message that has got into its session.
@@ -28,16 +29,16 @@ type protocol interface {
 	// crosses reports whether client and server have no family of revisions in common, as far as is known.
 	crosses() bool
 	// pending answers a call that waits for people otherwise than by a refusal; false if it does not.
-	pending(ctx context.Context, result pipeline.Result) (response, bool)
+	pending(ctx context.Context, result pipeline.Result) (dispatch.Response, bool)
 	// answer passes on the answer to a request that the pipeline has carried out.
-	answer(ctx context.Context, result pipeline.Result) response
+	answer(ctx context.Context, result pipeline.Result) dispatch.Response
 	// ownListAnswer is the gateway's own list as a server of this revision would answer with it.
 	ownListAnswer(found *discovery.Found) (*gate.Answer, error)
 
 	// The rest is for one URL that stands for many servers.
 
 	// answersItself is how the gateway answers the message itself; nil if a server answers it.
-	answersItself() func(context.Context) response
+	answersItself() func(context.Context) dispatch.Response
 	// viewOf is the gateway's own view of a server in the revision in which the message is sent to it.
 	viewOf(Target) *discovery.Server
 	// forMember is the protocol of the message to one of the servers.

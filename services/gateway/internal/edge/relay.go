@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
@@ -18,7 +19,7 @@ import (
 // concurrent use.
 type relay struct {
 	x *exchange
-	stream
+	dispatch.Sink
 	asks asks
 	// gone ends when the client has gone, or given its request up.
 	gone context.Context //nolint:containedctx // the client's own
@@ -28,7 +29,7 @@ type relay struct {
 
 // newRelay returns the relay to the stream of the exchange. It is used by one handler at a time.
 func (x *exchange) newRelay() *relay {
-	x.relay.x, x.relay.stream, x.relay.gone = x, x.stream, x.client
+	x.relay.x, x.relay.Sink, x.relay.gone = x, x.sink, x.client
 	return &x.relay
 }
 
@@ -115,14 +116,14 @@ func (o *relay) sendEvent(event upstream.Event, message [][]byte) error {
 	if message == nil && event.ID == "" && event.Retry == "" {
 		return nil
 	}
-	if event.ID != "" && o.reads() {
+	if event.ID != "" && o.Accepts() {
 		o.x.sess.Events.Give(event.ID)
 	}
-	return o.send(event, message...)
+	return o.Send(event, message...)
 }
 
 // Hold begins the stream, so that the client sees that it is held.
-func (o *relay) Hold() { o.open() }
+func (o *relay) Hold() { o.Open() }
 
 // Progress tells a client that asks for progress that its call still waits for a person. Progress must rise, and what
 // the server reports later begins again: so this stays far below.
@@ -146,7 +147,7 @@ func (o *relay) keepAlive(ctx context.Context, end context.CancelFunc) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if o.x.Revoked() || o.comment() != nil {
+			if o.x.Revoked() || o.KeepAlive() != nil {
 				end()
 				return
 			}
@@ -162,8 +163,8 @@ func (x *exchange) whole(ctx context.Context) context.Context {
 	return context.WithoutCancel(ctx)
 }
 
-// beginAnswer begins to remember the answer's stream; nil if the client can't continue it.
-func (x *exchange) beginAnswer() *session.Answering {
+// BeginAnswer implements [dispatch.Replayable].
+func (x *exchange) BeginAnswer() *session.Answering {
 	if x.resumable == nil {
 		return nil
 	}

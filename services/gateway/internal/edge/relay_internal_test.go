@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
 
 // sseEvents reads an event stream as the HTML Standard has it (section 9.2.6),
@@ -113,7 +114,7 @@ func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *
 	}
 	t.Cleanup(has.Leave)
 	rec := httptest.NewRecorder()
-	to := newSSE(rec, http.Header{"Accept": {"text/event-stream"}})
-	x := &exchange{Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, client: ctx, stream: to, msg: new(gate.Message), has: has}
+	to := sse.NewWriter(rec, http.Header{"Accept": {"text/event-stream"}})
+	x := &exchange{Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, client: ctx, sink: to, msg: new(gate.Message), has: has}
 	return rec, x.newRelay()
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
@@ -31,7 +32,7 @@ type wanted struct {
 
 // wants reads what the client at hand asks to hear of.
 func (x *exchange) wants() (wanted, *refusal.Refusal) {
-	if !x.stream.reads() {
+	if !x.sink.Accepts() {
 		return wanted{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a subscription needs a client that accepts text/event-stream."}
 	}
 	var params struct {
@@ -51,7 +52,7 @@ func tooManySubscriptions() *refusal.Refusal {
 // subscribe opens a stream on which the server says what the client wants to hear of, as far as
 // policy lets it (MCP 2026-07-28, Subscriptions). It is the gateway's own request, under the
 // client's id, and ends with its client, its token or the gateway.
-func (x *v2026) subscribe(ctx context.Context) response {
+func (x *v2026) subscribe(ctx context.Context) dispatch.Response {
 	asked, refused := x.wants()
 	if refused == nil && !x.scope.Some {
 		refused = &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED}
@@ -96,7 +97,7 @@ func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string)
 }
 
 // forward passes on what comes on a subscription until it ends.
-func (x *exchange) forward(ctx context.Context, wants upstream.Wanted) response {
+func (x *exchange) forward(ctx context.Context, wants upstream.Wanted) dispatch.Response {
 	ctx, end := context.WithCancel(ctx)
 	x.client = ctx
 	out := x.newRelay()
@@ -124,12 +125,12 @@ func (x *exchange) forward(ctx context.Context, wants upstream.Wanted) response 
 	switch {
 	case err == nil && refused == nil:
 		came := x.edited(ctx, answer.Message, answer.Message.Clean(nil))
-		came.status = cmp.Or(came.status, statusOf(answer.Message, answer.Status))
+		came.Status = cmp.Or(came.Status, statusOf(answer.Message, answer.Status))
 		return came
-	case refused != nil && !out.isOpen():
+	case refused != nil && !out.IsOpen():
 		return x.refuse(ctx, refused)
 	default:
-		return response{} // the stream ends
+		return dispatch.Response{} // the stream ends
 	}
 }
 

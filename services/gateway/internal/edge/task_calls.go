@@ -11,6 +11,7 @@ import (
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -28,9 +29,9 @@ func (x *v2026) mayBeTask() bool {
 }
 
 // becomesTask answers a call that waits for an approval with a task, and reports whether it could.
-func (x *v2026) becomesTask(ctx context.Context, why *refusal.Refusal) (response, bool) {
+func (x *v2026) becomesTask(ctx context.Context, why *refusal.Refusal) (dispatch.Response, bool) {
 	if why.Code != commonv1.Code_CODE_APPROVAL_PENDING || why.Approval == nil {
-		return response{}, false
+		return dispatch.Response{}, false
 	}
 	call := tasks.Call{
 		Owner: string(x.owner()), Server: x.server, Header: make(http.Header), Message: x.msg.Raw,
@@ -43,7 +44,7 @@ func (x *v2026) becomesTask(ctx context.Context, why *refusal.Refusal) (response
 	}
 	t := x.tasks.Add(call, why.Approval.ID, why.Approval.Expires)
 	if t == nil {
-		return response{}, false
+		return dispatch.Response{}, false
 	}
 	state := describe(t.Report())
 	state.Type, state.Meta = mcp.ResultTask, why.Meta()
@@ -86,9 +87,9 @@ var noTaskAnswer = jsontext.Value(`{"code":-32603,"message":"The answer of this 
 // makeTask makes the call of a task by its approval, for a caller who owns it.
 func (e *Edge) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
 	by.Stale = by.Stale || by.Revoked()
-	x := &exchange{Edge: e, Caller: by, header: t.Header, client: ctx, stream: new(callback), server: t.Server, hold: new(time.Duration), resumes: approval}
+	x := &exchange{Edge: e, Caller: by, header: t.Header, client: ctx, sink: new(dispatch.Callback), server: t.Server, hold: new(time.Duration), resumes: approval}
 	came := x.inside(t.Message)
-	if why := came.refusal; why != nil && why.Retryable() { // nothing was sent, and the approval is still open
+	if why := came.Refusal; why != nil && why.Retryable() { // nothing was sent, and the approval is still open
 		var expires time.Time
 		if why.Code == commonv1.Code_CODE_APPROVAL_PENDING && why.Approval != nil { // a new approval was requested
 			approval, expires = why.Approval.ID, why.Approval.Expires
@@ -98,7 +99,7 @@ func (e *Edge) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task
 		}
 		return
 	}
-	out := tasks.Outcome{Unrecorded: came.unrecorded}
+	out := tasks.Outcome{Unrecorded: came.Unrecorded}
 	answer, err := gate.ReadAnswer(came.whole, gate.AnswerLimits())
 	switch {
 	case err != nil || answer.Kind != gate.Response || !t.Reserve(len(came.whole)):

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
@@ -44,7 +45,7 @@ func describe(s tasks.State) taskState {
 
 // ownTask answers a request about a task of the gateway's own. No rule is needed, because the caller learns only of its
 // own request.
-func (x *v2026) ownTask(ctx context.Context) response {
+func (x *v2026) ownTask(ctx context.Context) dispatch.Response {
 	t := x.tasks.Find(x.msg.TaskID, string(x.owner()))
 	switch {
 	case x.Stale:
@@ -70,7 +71,7 @@ func (x *v2026) ownTask(ctx context.Context) response {
 }
 
 // answerTask answers with the state of a task. Its outcome is not copied, because a client may poll often.
-func (x *exchange) answerTask(ctx context.Context, state taskState, out tasks.Outcome) response {
+func (x *exchange) answerTask(ctx context.Context, state taskState, out tasks.Outcome) dispatch.Response {
 	body, err := json.Marshal(struct {
 		Version string         `json:"jsonrpc"`
 		ID      jsontext.Value `json:"id"`
@@ -83,5 +84,5 @@ func (x *exchange) answerTask(ctx context.Context, state taskState, out tasks.Ou
 	if out.Error != nil {
 		key, value = `,"error":`, out.Error
 	}
-	return response{body: [][]byte{bytes.TrimSuffix(body, []byte("}}")), []byte(key), value, []byte("}}")}, unrecorded: out.Unrecorded}
+	return dispatch.Response{Body: [][]byte{bytes.TrimSuffix(body, []byte("}}")), []byte(key), value, []byte("}}")}, Unrecorded: out.Unrecorded}
 }

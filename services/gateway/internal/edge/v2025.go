@@ -9,6 +9,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
@@ -27,7 +28,7 @@ import (
 type v2025 struct{ *exchange }
 
 // post takes a message: one that opens a session, or one in a session.
-func (x v2025) post(ctx context.Context) response {
+func (x v2025) post(ctx context.Context) dispatch.Response {
 	x.declared, x.asksOnStreams = x.msg.Capabilities.Of(x.msg.Raw), true
 	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
 		if refused := x.admitted(ctx, mcp.MethodInitialize); refused != nil {
@@ -50,7 +51,7 @@ func (x v2025) post(ctx context.Context) response {
 // findSession finds the session that the request names. A handle is not a
 // credential: it counts together with the principal and the server alone.
 func (x v2025) findSession() *refusal.Refusal {
-	id, ok := single(x.header, headerSession)
+	id, ok := single(x.header, mcp.HeaderSession)
 	if !ok {
 		return refusal.ProtocolError(commonv1.Code_CODE_SESSION_REQUIRED, "")
 	}
@@ -77,11 +78,11 @@ func (x v2025) enters(sess *session.Session) {
 	x.resumable = nil
 	if x.msg.Kind != gate.Invalid && !x.unattended && sess.Version == mcp.Supported()[0] {
 		x.resumable = cmp.Or(x.hub, sess)
-		x.stream.keep(x.exchange)
+		x.sink.Replay(x.exchange)
 	}
 }
 
-func (x v2025) route(ctx context.Context) response {
+func (x v2025) route(ctx context.Context) dispatch.Response {
 	if x.passes() {
 		if refused := x.admitted(ctx, cmp.Or(x.msg.Method, methodAnswer)); refused != nil {
 			return *refused
@@ -97,7 +98,7 @@ func (x v2025) route(ctx context.Context) response {
 		return x.answered(ctx)
 	case x.msg.Kind == gate.Notification:
 		x.noted(ctx)
-		return accepted() // what was refused is on record alone: a notification has no answer
+		return dispatch.Accepted() // what was refused is on record alone: a notification has no answer
 	case x.msg.InputResponses.Present():
 		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "what servers ask in a session is answered by itself."})
 	case x.msg.Method == mcp.MethodPing:
@@ -118,9 +119,11 @@ func (x v2025) prepare(_ context.Context, call attempt.Call, _ *session.Call, _ 
 
 func (x v2025) crosses() bool { return x.target.sessionless() }
 
-func (v2025) pending(context.Context, pipeline.Result) (response, bool) { return response{}, false }
+func (v2025) pending(context.Context, pipeline.Result) (dispatch.Response, bool) {
+	return dispatch.Response{}, false
+}
 
-func (x v2025) answer(ctx context.Context, result pipeline.Result) response {
+func (x v2025) answer(ctx context.Context, result pipeline.Result) dispatch.Response {
 	if refused := x.inputs(ctx, result.Answer); refused != nil {
 		return x.refused(ctx, refused)
 	}
@@ -136,7 +139,7 @@ func (x v2025) answer(ctx context.Context, result pipeline.Result) response {
 
 func (v2025) ownListAnswer(found *discovery.Found) (*gate.Answer, error) { return found.List, nil }
 
-func (x v2025) answersItself() func(context.Context) response {
+func (x v2025) answersItself() func(context.Context) dispatch.Response {
 	if x.msg.Method == mcp.MethodPing {
 		return x.pong
 	}

@@ -13,6 +13,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
@@ -23,12 +24,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
-)
-
-// Fields of a request of 2026-07-28 (MCP 2026-07-28, Transports, Request Headers).
-const (
-	headerMethod = "Mcp-Method"
-	headerName   = "Mcp-Name"
 )
 
 // v2026 is a message of 2026-07-28.
@@ -54,14 +49,14 @@ type v2026 struct {
 // isModern reports whether the message is of 2026-07-28. What initialize names in its head
 // does not count: that is agreed on in its body.
 func (x *exchange) isModern() bool {
-	head, _ := single(x.header, headerVersion)
+	head, _ := single(x.header, mcp.HeaderVersion)
 	return x.msg.Meta.ProtocolVersion == mcp.Modern || mcp.IsModern(x.msg.Method) && x.msg.Meta.ProtocolVersion == "" ||
 		head == mcp.Modern && x.msg.Method != mcp.MethodInitialize && x.msg.Meta.ProtocolVersion == ""
 }
 
 // post takes a message of 2026-07-28. It is judged by its body; then its head has to say
 // the same.
-func (x *v2026) post(ctx context.Context) response {
+func (x *v2026) post(ctx context.Context) dispatch.Response {
 	x.protocol, x.version, x.resultType = x, mcp.Modern, mcp.ResultComplete
 	x.declared, x.asksInAnswers = x.msg.Meta.Capabilities.Of(x.msg.Raw), mcp.IsMultiRound(x.msg.Method) || x.msg.Method == mcp.MethodTasksGet
 	x.clientName, _ = x.msg.Client()
@@ -89,7 +84,7 @@ func (x *v2026) post(ctx context.Context) response {
 	}
 	if x.msg.Kind == gate.Notification { // a client that gives a request up closes its stream
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
-		return accepted()
+		return dispatch.Accepted()
 	}
 	if err := x.has.Admit(ctx); err != nil {
 		return x.refuse(ctx, notAdmitted(err))
@@ -131,9 +126,9 @@ func (x *v2026) allows(said reach.Standing, can []mcp.Ability) {
 
 // speaks reports whether the server speaks 2026-07-28 itself. If that is not known it is asked,
 // which counts as a question for revisions.
-func (x *v2026) speaks(ctx context.Context) (bool, *response) {
+func (x *v2026) speaks(ctx context.Context) (bool, *dispatch.Response) {
 	speaks, known := x.target.knownModern()
-	if !speaks && len(x.header[headerSession]) > 0 { // a client with a session has agreed on another revision
+	if !speaks && len(x.header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
 		return false, new(x.refuse(ctx, x.notSpoken(mcp.Modern)))
 	}
 	if known {
@@ -184,10 +179,10 @@ func isOlder(found *discovery.Found) bool {
 // says something else than the body.
 func (x *v2026) check() *refusal.Refusal {
 	m := x.msg
-	version, _ := single(x.header, headerVersion)
-	method, _ := single(x.header, headerMethod)
+	version, _ := single(x.header, mcp.HeaderVersion)
+	method, _ := single(x.header, mcp.HeaderMethod)
 	name, named := mcp.Named(m.Method, m.Name, m.URI, m.TaskID)
-	said, readable := mcp.DecodeHeader(x.header.Get(headerName))
+	said, readable := mcp.DecodeHeader(x.header.Get(mcp.HeaderName))
 	switch {
 	case m.Kind == gate.Response:
 		return refusal.ProtocolError(commonv1.Code_CODE_JSONRPC_INVALID, "answers come in inputResponses of the next request.")
@@ -198,11 +193,11 @@ func (x *v2026) check() *refusal.Refusal {
 	case !m.Meta.Capabilities.Present():
 		return refusal.ProtocolError(commonv1.Code_CODE_PARAMS_INVALID, "params._meta lacks "+mcp.MetaCapabilities+".")
 	case version != m.Meta.ProtocolVersion:
-		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, headerVersion+" does not say what params._meta does.")
+		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderVersion+" does not say what params._meta does.")
 	case method != m.Method:
-		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, headerMethod+" does not say what the body does.")
+		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderMethod+" does not say what the body does.")
 	case named && (!readable || said != name):
-		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, headerName+" does not say what the body does.")
+		return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, mcp.HeaderName+" does not say what the body does.")
 	case mcp.IsRemoved(m.Method):
 		return refusal.ProtocolError(commonv1.Code_CODE_METHOD_DENIED, mcp.Modern+" has no such method.")
 	}
@@ -230,7 +225,7 @@ func (x *v2026) mirrors(ctx context.Context, of tools) *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, err.Error()+".")
 }
 
-func (x *v2026) route(ctx context.Context) response {
+func (x *v2026) route(ctx context.Context) dispatch.Response {
 	if err := x.has.Admit(ctx); err != nil {
 		return x.refuse(ctx, notAdmitted(err))
 	}
@@ -238,7 +233,7 @@ func (x *v2026) route(ctx context.Context) response {
 }
 
 // carries carries out a request that was admitted.
-func (x *v2026) carries(ctx context.Context) response {
+func (x *v2026) carries(ctx context.Context) dispatch.Response {
 	switch {
 	case x.msg.InputResponses.Present() && len(x.can) == 0:
 		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "the server may ask nothing of this client, so there is nothing to answer."})
@@ -255,7 +250,7 @@ func (x *v2026) carries(ctx context.Context) response {
 
 // discover answers what the server speaks and has, as far as the caller may use it. A caller that may use
 // nothing gets what the gateway itself has got from the server.
-func (x *v2026) discover(ctx context.Context) response {
+func (x *v2026) discover(ctx context.Context) dispatch.Response {
 	out := x.newRelay()
 	defer out.asks.settle()
 	answer, refused := x.discovered(ctx, out)
@@ -382,18 +377,18 @@ func (x *v2026) prepare(ctx context.Context, call attempt.Call, under *session.C
 
 func (x *v2026) crosses() bool { return x.bridged }
 
-func (x *v2026) pending(ctx context.Context, result pipeline.Result) (response, bool) {
+func (x *v2026) pending(ctx context.Context, result pipeline.Result) (dispatch.Response, bool) {
 	if state := x.nextLeg(result); state != "" {
 		body, err := result.Refusal.Leg(x.id(), state)
 		return x.own(ctx, body, err), true
 	}
 	if !x.asTask {
-		return response{}, false
+		return dispatch.Response{}, false
 	}
 	return x.becomesTask(ctx, result.Refusal)
 }
 
-func (x *v2026) answer(ctx context.Context, result pipeline.Result) response {
+func (x *v2026) answer(ctx context.Context, result pipeline.Result) dispatch.Response {
 	if !x.bridged || !result.Answer.InputRequests.Present() { // otherwise that was decided before
 		if refused := x.inputs(ctx, result.Answer); refused != nil {
 			return x.refused(ctx, refused)
@@ -410,7 +405,7 @@ func (x *v2026) answer(ctx context.Context, result pipeline.Result) response {
 		return x.refused(ctx, refused)
 	}
 	out := x.edited(ctx, result.Answer, edits)
-	out.status = cmp.Or(out.status, statusOf(result.Answer, result.Status))
+	out.Status = cmp.Or(out.Status, statusOf(result.Answer, result.Status))
 	return out
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -23,12 +24,12 @@ func (x *exchange) notSpoken(version string) *refusal.Refusal {
 
 // opens reports whether the message at hand is a request outside of every session.
 func (x *exchange) opens() bool {
-	return x.msg.Kind == gate.Request && len(x.header[headerSession]) == 0
+	return x.msg.Kind == gate.Request && len(x.header[mcp.HeaderSession]) == 0
 }
 
 // refuseVersion answers what check has rejected. A client of a newer revision that has no session yet only asks which
 // revisions are supported, and falls back: that is counted, and no refusal on record.
-func (x *exchange) refuseVersion(ctx context.Context, why *refusal.Refusal) response {
+func (x *exchange) refuseVersion(ctx context.Context, why *refusal.Refusal) dispatch.Response {
 	if why.Versions == nil || !mcp.IsRevision(why.Versions.Requested) || !x.opens() {
 		return x.refuse(ctx, why)
 	}

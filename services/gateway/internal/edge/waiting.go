@@ -11,6 +11,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
@@ -54,7 +55,7 @@ type waitResult struct {
 
 // awaitApproval is the gateway's own tool: it waits for an approval of the caller's
 // and tells how it stands.
-func (x *exchange) awaitApproval(ctx context.Context) response {
+func (x *exchange) awaitApproval(ctx context.Context) dispatch.Response {
 	if x.Stale {
 		return x.refuse(ctx, policyAway())
 	}

@@ -1,0 +1,55 @@
+// Package dispatch has the values between the protocols that clients speak and the pipeline that carries requests out:
+// the response to a message, and the sink for what comes before it.
+package dispatch
+
+import (
+	"bytes"
+	"net/http"
+	"time"
+
+	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+)
+
+// Response is what a message is answered with. The zero value has no body and HTTP status 200: it ends a stream.
+type Response struct {
+	// Body is the JSON-RPC response, in parts; nil if there is none, as after a notification.
+	Body [][]byte
+	// Status is the HTTP status if no event stream has begun; 0 means 200.
+	Status int
+	// Refusal is why the message was refused; nil if the gateway or a server has answered it.
+	Refusal *refusal.Refusal
+	// ErrorType is the type of the error in the answer (OpenTelemetry, error.type); empty if there is no error.
+	ErrorType string
+	// Session is the id of the session that initialize has opened; empty otherwise.
+	Session string
+	// Held is for how long the message waited for people and for its client.
+	Held time.Duration
+	// Unrecorded reports whether the outcome of the call is not on record yet.
+	Unrecorded bool
+	// Detached reports whether the client has to reconnect for the answer, because the server ended its stream so.
+	Detached bool
+	// ID and Decision are those of a call on which policy has decided; zero otherwise.
+	ID       string
+	Decision *policyv1.Decision
+}
+
+// Accepted returns the response to a notification, or to an answer of the client.
+func Accepted() Response { return Response{Status: http.StatusAccepted} }
+
+// Copy returns the body in one piece, or nil if the body has more than most bytes. The body of a [Response] lies in memory
+// that is used again once its message is done.
+func (r Response) Copy(most int) (whole []byte, tooLarge bool) {
+	if SizeOf(r.Body) > most {
+		return nil, true
+	}
+	return bytes.Join(r.Body, nil), false
+}
+
+// SizeOf returns how many bytes parts have together.
+func SizeOf(parts [][]byte) (size int) {
+	for _, part := range parts {
+		size += len(part)
+	}
+	return size
+}

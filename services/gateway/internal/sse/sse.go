@@ -1,0 +1,241 @@
+// Package sse answers HTTP requests of MCP clients with JSON, or with an event stream (MCP 2025-11-25, Transports,
+// Streamable HTTP).
+package sse
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+const (
+	// outcomeHeader marks an answer whose outcome is not on record.
+	outcomeHeader = "Sluice-Outcome"
+	// resumeRetry is after how many milliseconds a client that has lost its connection should reconnect.
+	resumeRetry = "1000"
+)
+
+// Writer answers one HTTP request: with JSON, or with an event stream once a message comes before the answer. It is safe
+// for concurrent use.
+type Writer struct {
+	w http.ResponseWriter
+	// accepts reports whether the client reads event streams, and prefers whether it names them before JSON.
+	accepts, prefers bool
+
+	mu sync.Mutex
+	// started reports whether the stream has begun.
+	started bool
+	// of is the message that is answered; nil if the answer is not stored.
+	of dispatch.Replayable
+	// stored is the stream as its client may continue it; nil if the client can't.
+	stored *session.Answering
+	// last reports whether the answer is being written, detached whether the client has to reconnect for it, and
+	// unrecorded whether its outcome is not on record.
+	last, detached, unrecorded bool
+}
+
+// NewWriter returns the writer of the answer to a request with these headers, of which it reads Accept.
+func NewWriter(w http.ResponseWriter, h http.Header) *Writer {
+	before, _, accepts := strings.Cut(strings.Join(h["Accept"], ","), "text/event-stream")
+	return &Writer{w: w, accepts: accepts, prefers: accepts && !strings.Contains(before, "json")}
+}
+
+// Accepts implements [dispatch.Sink].
+func (s *Writer) Accepts() bool { return s.accepts }
+
+// Replay implements [dispatch.Sink].
+func (s *Writer) Replay(of dispatch.Replayable) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.started {
+		s.of = of
+	}
+}
+
+// Open implements [dispatch.Sink].
+func (s *Writer) Open() {
+	if !s.accepts {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.start()
+	s.flush()
+}
+
+// flush sends what was written. It ignores errors, because a client that has disconnected needs nothing.
+func (s *Writer) flush() { _ = http.NewResponseController(s.w).Flush() }
+
+// IsOpen implements [dispatch.Sink].
+func (s *Writer) IsOpen() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.started
+}
+
+// Send implements [dispatch.Sink].
+func (s *Writer) Send(event upstream.Event, message ...[]byte) error {
+	if !s.accepts {
+		return dispatch.ErrNoStream
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.start()
+	return s.write(event, message...)
+}
+
+// KeepAlive implements [dispatch.Sink]: it sends a comment.
+func (s *Writer) KeepAlive() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.start()
+	if _, err := io.WriteString(s.w, ": alive\n\n"); err != nil {
+		return err
+	}
+	return http.NewResponseController(s.w).Flush()
+}
+
+// start sends the head of an event stream. It needs the lock.
+func (s *Writer) start() {
+	if s.started {
+		return
+	}
+	s.started = true
+	h := s.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-cache, no-transform")
+	h.Set("X-Accel-Buffering", "no")
+	s.w.WriteHeader(http.StatusOK)
+	if s.of != nil {
+		s.stored = s.of.BeginAnswer()
+	}
+	if s.stored != nil {
+		_, _ = io.WriteString(s.w, "id: "+s.stored.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n") //nolint:gosec // the id is the gateway's own; a client that has disconnected may continue, or needs nothing
+	}
+}
+
+// write writes one event. Each line break of the message becomes a space. In JSON a line break can only be between tokens,
+// where both mean the same, so no message can end its event early. It needs the lock.
+func (s *Writer) write(event upstream.Event, parts ...[]byte) error {
+	if s.stored != nil {
+		id, taken, stored := s.stored.Add(parts...)
+		if s.last && taken && !stored { // the client waits on another connection, and needs an end
+			lost, err := (&refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the answer is too large to be stored for a client that has lost its connection."}).Error(s.of.RawID(), mcp.CodeInternal)
+			if err == nil {
+				s.stored.Add(lost)
+			}
+		}
+		if s.last {
+			s.stored.End(s.unrecorded)
+		}
+		if taken || s.last && s.detached && stored {
+			return nil
+		}
+		event.ID = id
+	}
+	head := "data: "
+	if len(parts) > 0 {
+		head = "event: message\n" + head
+	}
+	if event.Retry != "" {
+		head = "retry: " + event.Retry + "\n" + head
+	}
+	if event.ID != "" {
+		head = "id: " + event.ID + "\n" + head
+	}
+	_, err := io.WriteString(s.w, head) //nolint:gosec // ids are the gateway's own, or were given to this session
+	for _, part := range parts {
+		if err == nil {
+			err = writeOnLine(s.w, part)
+		}
+	}
+	if err == nil {
+		_, err = io.WriteString(s.w, "\n\n")
+	}
+	return errors.Join(err, http.NewResponseController(s.w).Flush())
+}
+
+// writeOnLine writes a part of a message without its line breaks.
+func writeOnLine(to io.Writer, part []byte) error {
+	if bytes.IndexByte(part, '\n') < 0 && bytes.IndexByte(part, '\r') < 0 {
+		_, err := to.Write(part)
+		return err
+	}
+	for piece := range slices.Chunk(part, 4<<10) {
+		piece = bytes.ReplaceAll(bytes.ReplaceAll(piece, []byte("\n"), []byte(" ")), []byte("\r"), []byte(" "))
+		if _, err := to.Write(piece); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Answer writes the response, and ends the stream if one has begun. It returns no error, because a client that has
+// disconnected needs no answer.
+func (s *Writer) Answer(resp dispatch.Response) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status := cmp.Or(resp.Status, http.StatusOK)
+	if resp.Session != "" {
+		s.w.Header().Set(mcp.HeaderSession, resp.Session)
+	}
+	if resp.Unrecorded { // before a stream begins, if it has not: some clients do not read trailers
+		s.setOutcome("unrecorded")
+	}
+	if resp.Detached && s.accepts { // the first event tells the client how to reconnect
+		s.start()
+		s.flush()
+		s.detached = s.stored != nil
+	}
+	if resp.Body != nil && s.prefers && status == http.StatusOK {
+		s.start()
+	}
+	switch {
+	case s.started:
+		s.finish(resp)
+	case resp.Body == nil:
+		s.w.WriteHeader(status)
+	default:
+		s.w.Header().Set("Content-Type", "application/json")
+		s.w.WriteHeader(status)
+		for _, part := range resp.Body {
+			if _, err := s.w.Write(part); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// setOutcome sets the header of that name, or the trailer if a stream has begun. It needs the lock.
+func (s *Writer) setOutcome(value string) {
+	name := outcomeHeader
+	if s.started {
+		name = http.TrailerPrefix + name
+	}
+	s.w.Header().Set(name, value)
+}
+
+// finish ends a stream that has begun, with the answer if there is one. It needs the lock.
+func (s *Writer) finish(resp dispatch.Response) {
+	s.last, s.unrecorded = resp.Body != nil, resp.Unrecorded
+	if s.last {
+		_ = s.write(upstream.Event{}, resp.Body...)
+		return
+	}
+	if s.stored != nil {
+		s.stored.End(false)
+	}
+	s.flush()
+}
