@@ -1,5 +1,5 @@
-// Package abi is how a guest and its host speak: envelopes of JSON, one in and one out at
-// each step (ABI 1). The guest's side of it is the SDK, sdk/guest.
+// Package abi defines the messages between a guest and its host: JSON envelopes, one in and one out for each step (ABI
+// 1). The guest's side is the SDK, sdk/guest.
 package abi
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Kinds of what a guest is given.
+// Kinds of envelopes for a guest.
 const (
 	Start  = "start"
 	Prompt = "prompt"
@@ -18,7 +18,7 @@ const (
 	Cancel = "cancel"
 )
 
-// Kinds of what a guest returns: effects that it asks for, and how a turn ends.
+// Kinds of envelopes of a guest: effects that it asks for, and the ends of a turn.
 const (
 	Model  = "model"
 	Tool   = "tool"
@@ -31,24 +31,24 @@ const (
 	Fail   = "fail"
 )
 
-// In is an envelope for a guest. What its kind does not have is left out.
+// In is an envelope for a guest. Fields that do not belong to its kind are left out.
 type In struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
-	// Instructions, MaxTurns and Model come with Start.
+	// Instructions, MaxTurns and Model belong to Start.
 	Instructions string `json:"instructions,omitzero"`
 	MaxTurns     int    `json:"max_turns,omitzero"`
 	Model        string `json:"model,omitzero"`
-	// Messages and Todos come with Start to a guest that takes over from another module: what was said, and
-	// the todos.
+	// Messages and Todos belong to Start, for a guest that continues after another module: the conversation and the
+	// todos.
 	Messages []Said     `json:"messages,omitempty"`
 	Todos    []TodoItem `json:"todos,omitempty"`
-	// Input comes with Prompt.
+	// Input belongs to Prompt.
 	Input string `json:"input,omitzero"`
-	// Result or Error come with Result: a JSON value, or why there is none.
+	// Result or Error belong to Result: a JSON value, or the reason why there is none.
 	Result jsontext.Value `json:"result,omitzero"`
 	Error  *Error         `json:"error,omitzero"`
-	// Reason comes with Cancel.
+	// Reason belongs to Cancel.
 	Reason string `json:"reason,omitzero"`
 }
 
@@ -59,19 +59,19 @@ type Said struct {
 	Content string `json:"content"`
 }
 
-// Error is why an effect was not done.
+// Error is the reason why an effect was not carried out.
 type Error struct {
-	// Code is a word that does not change, for example file_unknown.
+	// Code is a stable code, for example file_unknown.
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }
 
-// Out is an envelope of a guest: text of a stranger's.
+// Out is an envelope of a guest: untrusted input.
 type Out struct {
 	Kind     string `json:"kind"`
 	Sequence int64  `json:"sequence"`
 
-	// Of Model; Model is also its name.
+	// Of Model. The field Model is the name of the model.
 	Model    string         `json:"model"`
 	Messages jsontext.Value `json:"messages"`
 	Tools    jsontext.Value `json:"tools"`
@@ -94,7 +94,7 @@ type Out struct {
 	Text string `json:"text"`
 	// Of Sleep.
 	Milliseconds int64 `json:"milliseconds"`
-	// Done, of Finish, says that the agent wants no more prompts.
+	// Done, of Finish, is true if the agent takes no more prompts.
 	Done bool `json:"done"`
 }
 
@@ -105,8 +105,7 @@ type TodoItem struct {
 	Status string `json:"status"`
 }
 
-// Wrong says what is wrong with a JSON text that does not read, and where, in words that
-// name nothing of this program.
+// Wrong returns what is wrong with a JSON text that can't be parsed, and where, without names of this program.
 func Wrong(err error) string {
 	own, ok := errors.AsType[*json.SemanticError](err)
 	switch {
@@ -121,7 +120,7 @@ func Wrong(err error) string {
 
 var kinds = map[string]bool{Model: true, Tool: true, Tools: true, FS: true, Todo: true, Emit: true, Sleep: true, Finish: true, Fail: true}
 
-// Write writes an envelope for a guest.
+// Write encodes an envelope for a guest.
 func Write(e In) ([]byte, error) {
 	text, err := json.Marshal(e)
 	if err != nil {
@@ -130,7 +129,7 @@ func Write(e In) ([]byte, error) {
 	return text, nil
 }
 
-// Read reads an envelope of a guest. Unknown keys, and keys twice, are refused.
+// Read parses an envelope of a guest. Unknown and duplicate keys are refused.
 func Read(text []byte) (Out, error) {
 	var e Out
 	if err := json.Unmarshal(text, &e, json.RejectUnknownMembers(true)); err != nil {
@@ -142,7 +141,7 @@ func Read(text []byte) (Out, error) {
 	return e, nil
 }
 
-// ReadIn reads an envelope that was written for a guest.
+// ReadIn parses an envelope that was written for a guest.
 func ReadIn(text []byte) (In, error) {
 	var e In
 	if err := json.Unmarshal(text, &e); err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 )
 
-// TestEnvelopes has what a guest returns be read strictly.
+// TestEnvelopes checks that envelopes of a guest are parsed strictly.
 func TestEnvelopes(t *testing.T) {
 	t.Parallel()
 	got, err := abi.Read([]byte(`{"kind":"fs","sequence":7,"op":"read_file","path":"a"}`))

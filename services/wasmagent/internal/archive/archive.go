@@ -1,5 +1,5 @@
-// Package archive writes agents as archives, and reads them: a tar of all that is needed to run
-// one elsewhere, signed (sluice/wasmagent/v1/archive.proto). The same agent is the same bytes.
+// Package archive encodes and decodes archives of agents: a signed tar of everything that is needed to run an agent
+// elsewhere (sluice/wasmagent/v1/archive.proto). The same agent gives the same bytes.
 package archive
 
 import (
@@ -25,10 +25,10 @@ import (
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
 )
 
-// MaxBytes is how large an archive may be.
+// MaxBytes bounds an archive, in bytes.
 const MaxBytes = 64 << 20
 
-// formVersion is that of agent.json.
+// formVersion is the version of the format of agent.json.
 const formVersion = 1
 
 // Names in an archive.
@@ -46,26 +46,26 @@ const (
 
 // Errors of archives, for [errors.Is].
 var (
-	// ErrInvalid: it is no archive, or was changed. The error says where.
+	// ErrInvalid means that the bytes are not an archive, or were changed. The error says where.
 	ErrInvalid = errors.New("is no archive of an agent")
-	// ErrSignature: no key that is accepted has signed it.
+	// ErrSignature means that no accepted key has signed the archive.
 	ErrSignature = errors.New("no key that is accepted has signed the archive")
-	// ErrLarge: it is larger than one may be.
+	// ErrLarge means that the archive exceeds its bound.
 	ErrLarge = fmt.Errorf("the archive has more than %d MiB", MaxBytes>>20)
 )
 
-// Content is what an archive holds.
+// Content is the content of an archive.
 type Content struct {
 	Agent *wasmagentv1.ArchivedAgent
-	// State is the agent's, without turns.
+	// State is the state of the agent.
 	State *wasmstorev1.State
-	// Events are its journal.
+	// Events are the events of the journal.
 	Events []*wasmstorev1.StoredEvent
-	// Module is its guest's; nil where that is shipped.
+	// Module is the module of the guest; nil if the guest is a shipped one.
 	Module []byte
 }
 
-// Write writes an archive and signs it. It returns the signature, too. Errors: [ErrLarge].
+// Write encodes and signs an archive. It also returns the signature. Errors: [ErrLarge].
 func Write(c Content, key ed25519.PrivateKey) (text, signature []byte, err error) {
 	parts, err := c.parts()
 	if err != nil {
@@ -77,8 +77,8 @@ func Write(c Content, key ed25519.PrivateKey) (text, signature []byte, err error
 	return text, signature, err
 }
 
-// Read reads an archive that one of some keys has signed: nothing of others is looked at.
-// Errors: [ErrInvalid], [ErrSignature].
+// Read decodes an archive that one of the keys has signed. It does not decode the content of other archives. Errors:
+// [ErrInvalid], [ErrSignature].
 func Read(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	parts, err := unpack(text)
 	if err != nil {
@@ -96,8 +96,8 @@ func Read(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	if c, err = contentOf(parts); err != nil {
 		return c, fmt.Errorf("it %w: %w", ErrInvalid, err)
 	}
-	// What is written of it again is the same bytes: so nothing is hidden between its parts, and
-	// it reads in one way alone.
+	// The content is encoded again and must give the same bytes. So nothing is hidden between the parts, and the
+	// archive can be read in only one way.
 	again, err := c.parts()
 	if err != nil {
 		return c, err
@@ -108,7 +108,7 @@ func Read(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	return c, nil
 }
 
-// parts are the parts of an archive but for the sums, by name.
+// parts returns the parts of an archive without the sums, by name.
 func (c Content) parts() (map[string][]byte, error) {
 	c.Agent = proto.CloneOf(c.Agent)
 	c.Agent.FormatVersion = formVersion
@@ -152,7 +152,7 @@ func (c Content) parts() (map[string][]byte, error) {
 	return parts, nil
 }
 
-// line is a message as JSON in the form of RFC 8785.
+// line returns a message as JSON in the form of RFC 8785.
 func line(m proto.Message) ([]byte, error) {
 	text, err := protojson.Marshal(m)
 	if err != nil {
@@ -162,7 +162,7 @@ func line(m proto.Message) ([]byte, error) {
 	return value, value.Canonicalize()
 }
 
-// sumsOf is the content of SHA256SUMS.
+// sumsOf returns the content of SHA256SUMS.
 func sumsOf(parts map[string][]byte) []byte {
 	var out bytes.Buffer
 	for _, name := range slices.Sorted(maps.Keys(parts)) {
@@ -172,7 +172,7 @@ func sumsOf(parts map[string][]byte) []byte {
 	return out.Bytes()
 }
 
-// pack writes the tar.
+// pack encodes the tar.
 func pack(parts map[string][]byte, sums, signature []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -197,7 +197,7 @@ func pack(parts map[string][]byte, sums, signature []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// unpack reads the tar.
+// unpack decodes the tar.
 func unpack(text []byte) (map[string][]byte, error) {
 	parts := make(map[string][]byte)
 	r := tar.NewReader(bytes.NewReader(text))
@@ -216,14 +216,14 @@ func unpack(text []byte) (map[string][]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		if left -= len(part); left < 0 { // a sparse file is larger than what stands for it
+		if left -= len(part); left < 0 { // a sparse file is larger than its entry
 			return nil, fmt.Errorf("%.64q is larger than the archive", h.Name)
 		}
 		parts[h.Name] = append([]byte{}, part...)
 	}
 }
 
-// contentOf reads the parts.
+// contentOf decodes the parts.
 func contentOf(parts map[string][]byte) (c Content, err error) {
 	c = Content{Agent: new(wasmagentv1.ArchivedAgent), State: &wasmstorev1.State{Memory: parts[memoryName]}, Module: parts[moduleName]}
 	if err := read(agentName, parts[agentName], c.Agent); err != nil {
@@ -257,7 +257,7 @@ func contentOf(parts map[string][]byte) (c Content, err error) {
 	return c, c.readFiles(parts)
 }
 
-// readFiles reads the agent's files. agent.json says when they were written.
+// readFiles decodes the agent's files. agent.json has the times at which they were written.
 func (c *Content) readFiles(parts map[string][]byte) error {
 	modified := make(map[string]*timestamppb.Timestamp)
 	for _, f := range c.Agent.GetDetail().GetFiles() {
@@ -278,7 +278,7 @@ func (c *Content) readFiles(parts map[string][]byte) error {
 	return nil
 }
 
-// read reads one message.
+// read decodes one message.
 func read(name string, text []byte, into proto.Message) error {
 	if err := protojson.Unmarshal(text, into); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -286,7 +286,7 @@ func read(name string, text []byte, into proto.Message) error {
 	return nil
 }
 
-// lines reads messages, one a line.
+// lines decodes messages, one on each line.
 func lines(name string, parts map[string][]byte, next func() proto.Message, done func()) error {
 	text, ok := parts[name]
 	if !ok || len(text) > 0 && text[len(text)-1] != '\n' {

@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/msgjson"
 )
 
-// Digest returns the digest of a template and of who added it: SHA-256 of its JSON, in lower-case
-// hexadecimal digits. Whether it is quarantined or accepted is no part of that. The digest of a
-// template that is larger than one may be is empty.
+// Digest returns the digest of a template and of the subject that added it: SHA-256 of its JSON, in lower-case
+// hexadecimal digits. It does not cover the state of quarantine and acceptance. The digest of a template that exceeds
+// the bound of one is empty.
 func Digest(t *wasmagentv1.Template) string {
 	content := proto.CloneOf(t)
 	content.Builtin, content.Quarantined, content.AcceptedDigest = false, false, ""
@@ -26,8 +26,8 @@ func Digest(t *wasmagentv1.Template) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Accept lets agents be made of a template of a tenant, as long as it has that digest. Errors:
-// [ErrUnknown], [ErrChanged], the keeper's.
+// Accept takes a template of a tenant out of quarantine if its digest is the given one. Errors: [ErrUnknown],
+// [ErrChanged], the keeper's.
 func (g *Gallery) Accept(ctx context.Context, of, id, digest string) (*wasmagentv1.Template, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -12,13 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/msgjson"
 )
 
-// maxContainer is how large a container may be, in bytes.
+// maxContainer bounds a container, in bytes.
 const maxContainer = 2 << 20
 
-// ErrLarge is an error of [Container]: it would be larger than it may be.
+// ErrLarge means that the container would exceed its bound.
 var ErrLarge = fmt.Errorf("the container is larger than %d MiB", maxContainer>>20)
 
-// Parts is what a container holds.
+// Parts are the parts of a container.
 type Parts struct {
 	Tools        []*wasmagentv1.TemplateTool
 	Prompts      []*wasmagentv1.TemplatePrompt
@@ -27,13 +27,13 @@ type Parts struct {
 	Capabilities []*wasmagentv1.TemplateCapability
 }
 
-// PartsOf is what a template holds.
+// PartsOf returns the parts of a template.
 func PartsOf(t *wasmagentv1.Template) Parts {
 	return Parts{Tools: t.GetTools(), Prompts: t.GetPrompts(), Skills: t.GetSkills(), MCPTools: t.GetMcpTools(), Capabilities: t.GetCapabilities()}
 }
 
-// Container packs parts as the contract of LoadRvf says: what begins every container, how
-// many sections there are, the sections that hold something, and a sum of all that.
+// Container packs parts as the contract of LoadRvf defines: the magic number, the number of sections, the sections that
+// are not empty, and a SHA3-256 sum of all that.
 func Container(p Parts) ([]byte, error) {
 	sections := 0
 	var body []byte
@@ -62,7 +62,7 @@ func Container(p Parts) ([]byte, error) {
 	return append(out, sum[:]...), nil
 }
 
-// section packs things of one kind; nothing where there are none.
+// section packs the parts of one kind; nil if there are none.
 func section[T interface{ ProtoReflect() protoreflect.Message }](high, low byte, things []T) ([]byte, error) {
 	if len(things) == 0 {
 		return nil, nil

@@ -1,5 +1,5 @@
-// Package gallery keeps templates of agents: those of the installation, and those that
-// callers add for their tenants.
+// Package gallery stores templates of agents: those of the installation, and those that callers add for their tenants.
+// The wasmagent service uses it.
 package gallery
 
 import (
@@ -20,55 +20,53 @@ import (
 )
 
 const (
-	// maxTemplates is how many templates a tenant may have added, and maxOwn how many one
-	// of its principals.
+	// maxTemplates bounds the added templates of a tenant, and maxOwn those of one principal.
 	maxTemplates = 1000
 	maxOwn       = 200
-	// maxBytes, maxTenantBytes and maxOwnBytes bound how large they may be together as JSON,
-	// in bytes: all, those of a tenant, and those of a principal; and maxTemplate one.
+	// maxBytes, maxTenantBytes and maxOwnBytes bound the JSON of the added templates, in bytes: of all tenants, of a
+	// tenant, and of a principal. maxTemplate bounds one template.
 	maxBytes       = 256 << 20
 	maxTenantBytes = 64 << 20
 	maxOwnBytes    = 8 << 20
 	maxTemplate    = 2 << 20
-	// maxChoices is of how many principals of a tenant it is known which template is active.
+	// maxChoices bounds the principals of a tenant whose active template is remembered.
 	maxChoices = 1000
 )
 
 // Errors of a gallery, for [errors.Is].
 var (
-	// ErrUnknown: the tenant has no such template.
+	// ErrUnknown means that the tenant does not have the template.
 	ErrUnknown = errors.New("there is no such template")
-	// ErrExists: a template has that id already.
+	// ErrExists means that there is a template with this id.
 	ErrExists = errors.New("there is a template of that id already")
-	// ErrFull: there are as many templates as there may be.
+	// ErrFull means that the principal or the tenant has the maximum of templates.
 	ErrFull = fmt.Errorf("templates are as many as may be: %d and %d MiB of one caller, %d and %d MiB of a tenant; remove some",
 		maxOwn, maxOwnBytes>>20, maxTemplates, maxTenantBytes>>20)
-	// ErrAllFull: all tenants together have as much as there may be.
+	// ErrAllFull means that the templates of all tenants together have the maximum size.
 	ErrAllFull = fmt.Errorf("the templates of all tenants have %d MiB, and may not have more", maxBytes>>20)
-	// ErrTemplate: it is larger than one may be, or a part of it that is to be JSON is none.
+	// ErrTemplate means that the template is too large, or that a part of it that must be JSON is not.
 	ErrTemplate = fmt.Errorf("a template has at most %d MiB as JSON, and its parameters and schemas are JSON objects", maxTemplate>>20)
-	// ErrBuiltin: templates of the installation stay.
+	// ErrBuiltin means that the template belongs to the installation and can't be removed.
 	ErrBuiltin = errors.New("the template belongs to the installation")
-	// ErrOwner: somebody else added the template.
+	// ErrOwner means that another principal added the template.
 	ErrOwner = errors.New("somebody else added the template: whoever did, or an operator, removes it")
-	// ErrQuarantined: an operator has to accept the template first.
+	// ErrQuarantined means that an operator has to accept the template first.
 	ErrQuarantined = errors.New("the template was imported, and an operator has to accept it before agents are made of it: sluice agents accept")
-	// ErrChanged: the template is not the one that the operator was shown.
+	// ErrChanged means that the template has changed since the operator read it.
 	ErrChanged = errors.New("the template is not the one that was shown: read it again, and accept what it is now: sluice agents accept")
-	// ErrNoneActive: the principal has made no agent from a template yet.
+	// ErrNoneActive means that the principal has not created an agent from a template yet.
 	ErrNoneActive = errors.New("no template is active: the one is that you made an agent from last")
-	// ErrCategory: no template has the category.
+	// ErrCategory means that no template has the category.
 	ErrCategory = errors.New("there is no such category")
 )
 
 //go:embed builtin.json
 var builtinJSON []byte
 
-// aliases are other names of templates.
+// aliases map other names of templates to their ids.
 var aliases = map[string]string{"swarm": "swarm-orchestrator"}
 
-// Gallery is templates. It is safe for concurrent use. Templates that it returns are not to
-// be changed.
+// Gallery holds templates. It is safe for concurrent use. Callers must not change the templates that it returns.
 type Gallery struct {
 	builtin []*wasmagentv1.Template
 	keeper  Keeper
@@ -76,59 +74,58 @@ type Gallery struct {
 	mu      sync.Mutex
 	tenants map[string]*tenant
 	bytes   int
-	// versions are of what was read of the keeper's, by tenants.
+	// versions has, for each tenant, the version of the keeper's templates that was read last.
 	versions map[string]int64
-	// choices are which templates are active, by tenants: for principals by their subjects.
+	// choices has the active templates, by tenant and by the principal's subject.
 	choices map[string]*simplelru.LRU[string, choice]
 }
 
-// A Keeper keeps templates that were added.
+// A Keeper stores added templates.
 type Keeper interface {
-	// Tenants are those that have templates.
+	// Tenants returns the tenants that have templates.
 	Tenants(ctx context.Context) ([]string, error)
-	// Templates are a tenant's, with their version, which rises with each change: none where
-	// that is the known one. Version 0 has none.
+	// Templates returns the templates of a tenant and their version, which rises with each change. It returns no
+	// templates if the version is the known one. Version 0 has no templates.
 	Templates(ctx context.Context, tenant string, known int64) (version int64, all []*wasmagentv1.Template, err error)
-	// Keep keeps new templates of a tenant: all or none. It reports whether one is there already.
-	// With untrusted it quarantines those whose id an operator has accepted before: that was
-	// another template.
+	// Keep stores new templates of a tenant, all or none. taken is true if one of them exists already; then none is
+	// stored. If untrusted is set, a template is quarantined if an operator has accepted another template of its id
+	// before.
 	Keep(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (taken bool, err error)
-	// Accept replaces a template by what accept makes of it, in one transaction, and remembers
-	// that its id was accepted. It returns false when the tenant has no such template.
+	// Accept changes a template by accept, in one transaction, and records that its id was accepted. found is false if
+	// the tenant does not have the template.
 	Accept(ctx context.Context, tenant, id string, accept func(*wasmagentv1.Template) error) (found bool, err error)
-	// Discard forgets one.
+	// Discard removes a template.
 	Discard(ctx context.Context, tenant, id string) error
 }
 
-// tenant is what was added in a tenant.
+// tenant has the added templates of a tenant.
 type tenant struct {
 	templates map[string]*added
 	bytes     int
-	// own are the shares of principals, by their subjects.
+	// own has the quotas of principals, by subject.
 	own map[string]*share
 }
 
 type share struct{ templates, bytes int }
 
-// added is a template, how large it is as JSON, and who added it.
+// added is a template with the size of its JSON.
 type added struct {
 	*wasmagentv1.Template
 
 	bytes int
 }
 
-// choice is a principal's active template and what it wants to be otherwise there. It does not
-// change.
+// choice is a principal's active template with the principal's settings of it. It does not change.
 type choice struct {
 	id     string
 	config *wasmagentv1.TemplateConfig
 }
 
-// ownServer is what the installation's templates call the server of agents.
+// ownServer is the name of the server of agents in the installation's templates.
 const ownServer = "agents"
 
-// New returns a gallery of the installation's templates and of those that are kept. Server is the name of the server of
-// agents; if it is empty, templates that need that server are left out.
+// New returns a gallery with the templates of the installation and those of the keeper. server is the name of the
+// server of agents; if it is empty, templates that need that server are left out.
 func New(ctx context.Context, keeper Keeper, server string) (*Gallery, error) {
 	if keeper == nil {
 		return nil, errors.New("gallery: somebody has to keep templates")
@@ -164,8 +161,8 @@ func New(ctx context.Context, keeper Keeper, server string) (*Gallery, error) {
 	return g, nil
 }
 
-// Follow takes in how others have changed a tenant's templates by way of the same keeper: all
-// that was acknowledged before the call.
+// Follow reads the changes that other processes made to a tenant's templates: all that were acknowledged before the
+// call.
 func (g *Gallery) Follow(ctx context.Context, of string) error {
 	g.mu.Lock()
 	known := g.versions[of]
@@ -177,14 +174,14 @@ func (g *Gallery) Follow(ctx context.Context, of string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if version <= g.versions[of] {
-		return nil // nothing is new, or somebody else has seen it
+		return nil // nothing is new, or another call has read it
 	}
 	if in := g.tenants[of]; in != nil {
 		g.bytes -= in.bytes
 		delete(g.tenants, of)
 	}
 	for _, t := range all {
-		if t.GetAcceptedDigest() != "" && t.GetAcceptedDigest() != Digest(t) { // it is not what was accepted
+		if t.GetAcceptedDigest() != "" && t.GetAcceptedDigest() != Digest(t) { // it is not the accepted content
 			t.Quarantined = true
 		}
 		g.put(of, &added{Template: t, bytes: sizeOf(t)})
@@ -193,7 +190,7 @@ func (g *Gallery) Follow(ctx context.Context, of string) error {
 	return nil
 }
 
-// sizeOf is how large a template is as JSON; more than one may be where it is that.
+// sizeOf returns the size of a template's JSON, or maxTemplate+1 if it exceeds maxTemplate.
 func sizeOf(t *wasmagentv1.Template) int {
 	text, err := msgjson.Append(nil, t.ProtoReflect(), maxTemplate)
 	if err != nil {
@@ -202,7 +199,7 @@ func sizeOf(t *wasmagentv1.Template) int {
 	return len(text)
 }
 
-// put puts a template into a tenant. It needs the lock.
+// put adds a template to a tenant. The caller holds mu.
 func (g *Gallery) put(of string, t *added) {
 	in := g.tenants[of]
 	if in == nil {
@@ -219,12 +216,12 @@ func (g *Gallery) put(of string, t *added) {
 	in.bytes, g.bytes = in.bytes+t.bytes, g.bytes+t.bytes
 }
 
-// List are the templates that a tenant sees: the installation's, then its own by id.
+// List returns the templates that a tenant sees: the installation's, then the added ones by id.
 func (g *Gallery) List(of string) []*wasmagentv1.Template {
 	return append(slices.Clone(g.builtin), g.Added(of)...)
 }
 
-// Added are the templates that were added in a tenant, by id.
+// Added returns the templates that were added in a tenant, by id.
 func (g *Gallery) Added(of string) []*wasmagentv1.Template {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -240,14 +237,14 @@ func (g *Gallery) Added(of string) []*wasmagentv1.Template {
 	return out
 }
 
-// Get finds a template for a tenant.
+// Get returns a template that a tenant sees. Errors: [ErrUnknown].
 func (g *Gallery) Get(of, id string) (*wasmagentv1.Template, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.get(of, id)
 }
 
-// get needs the lock.
+// get is like Get. The caller holds mu.
 func (g *Gallery) get(of, id string) (*wasmagentv1.Template, error) {
 	id = cmp.Or(aliases[id], id)
 	for _, t := range g.builtin {
@@ -261,21 +258,21 @@ func (g *Gallery) get(of, id string) (*wasmagentv1.Template, error) {
 	return nil, fmt.Errorf("%w: %s", ErrUnknown, id)
 }
 
-// Source is where templates come from.
+// Source is the origin of added templates.
 type Source int
 
 const (
-	// Imported templates make no agents until [Gallery.Accept]. It is the zero value.
+	// Imported templates are in quarantine until [Gallery.Accept]. It is the zero value.
 	Imported Source = iota
-	// Written templates are their author's own. They make agents at once, unless an operator has
-	// accepted another template of the same id before.
+	// Written templates are written by their author. They can be used at once, unless an operator has accepted another
+	// template of the same id before.
 	Written
-	// ByOperator templates make agents at once.
+	// ByOperator templates can be used at once.
 	ByOperator
 )
 
-// Add adds templates for a principal's tenant: all or none. Errors: [ErrTemplate], [ErrExists],
-// [ErrFull], [ErrAllFull], the keeper's.
+// Add adds templates to a principal's tenant, all or none. Errors: [ErrTemplate], [ErrExists], [ErrFull], [ErrAllFull],
+// the keeper's.
 func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templates ...*wasmagentv1.Template) error {
 	bytes := 0
 	fresh := make(map[string]*added)
@@ -317,7 +314,7 @@ func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templa
 	switch taken, err := g.keeper.Keep(ctx, by.Tenant, from != ByOperator, all); {
 	case err != nil:
 		return err
-	case taken: // by way of another process
+	case taken: // another process has added one
 		return ErrExists
 	}
 	for _, t := range fresh {
@@ -326,7 +323,8 @@ func (g *Gallery) Add(ctx context.Context, by principal.Key, from Source, templa
 	return nil
 }
 
-// Remove removes a template that was added: for who added it, and for operators.
+// Remove removes an added template. Only the principal that added it and operators may. Errors: [ErrUnknown],
+// [ErrBuiltin], [ErrOwner], the keeper's.
 func (g *Gallery) Remove(ctx context.Context, by principal.Key, operator bool, id string) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -357,14 +355,13 @@ func (g *Gallery) Remove(ctx context.Context, by principal.Key, operator bool, i
 	return nil
 }
 
-// Choose makes a template a principal's active one. What it wanted to be otherwise in another
-// is forgotten.
+// Choose makes a template the active one of a principal. The principal's settings of another template are dropped.
 func (g *Gallery) Choose(by principal.Key, id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	of := g.choices[by.Tenant]
 	if of == nil {
-		of, _ = simplelru.NewLRU[string, choice](maxChoices, nil) // fails where the number is not positive
+		of, _ = simplelru.NewLRU[string, choice](maxChoices, nil) // fails only if the size is not positive
 		g.choices[by.Tenant] = of
 	}
 	if now, ok := of.Get(by.Subject); !ok || now.id != id {
@@ -372,8 +369,7 @@ func (g *Gallery) Choose(by principal.Key, id string) {
 	}
 }
 
-// Configured is what a principal wants to be otherwise in a template; empty where that is
-// nothing.
+// Configured returns a principal's settings of a template; empty if there are none.
 func (g *Gallery) Configured(by principal.Key, id string) *wasmagentv1.TemplateConfig {
 	if active, config, err := g.Active(by); err == nil && active == id {
 		return config
@@ -381,8 +377,7 @@ func (g *Gallery) Configured(by principal.Key, id string) *wasmagentv1.TemplateC
 	return new(wasmagentv1.TemplateConfig)
 }
 
-// Active is a principal's active template and what the principal wants to be otherwise
-// there.
+// Active returns a principal's active template and the settings of it. Errors: [ErrNoneActive].
 func (g *Gallery) Active(by principal.Key) (id string, _ *wasmagentv1.TemplateConfig, _ error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -390,11 +385,11 @@ func (g *Gallery) Active(by principal.Key) (id string, _ *wasmagentv1.TemplateCo
 	return now.id, now.config, err
 }
 
-// active needs the lock.
+// active is like Active. The caller holds mu.
 func (g *Gallery) active(by principal.Key) (choice, error) {
 	if of := g.choices[by.Tenant]; of != nil {
 		if now, ok := of.Get(by.Subject); ok {
-			if _, err := g.get(by.Tenant, now.id); err == nil { // else it was removed
+			if _, err := g.get(by.Tenant, now.id); err == nil { // otherwise it was removed
 				return now, nil
 			}
 		}
@@ -402,8 +397,8 @@ func (g *Gallery) active(by principal.Key) (choice, error) {
 	return choice{}, ErrNoneActive
 }
 
-// Configure replaces what a principal wants to be otherwise in its active template, whose
-// id it returns.
+// Configure replaces a principal's settings of its active template, and returns the template's id. Errors:
+// [ErrNoneActive].
 func (g *Gallery) Configure(by principal.Key, config *wasmagentv1.TemplateConfig) (id string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -415,7 +410,7 @@ func (g *Gallery) Configure(by principal.Key, config *wasmagentv1.TemplateConfig
 	return now.id, nil
 }
 
-// Categories are how many templates each category has, of those that a tenant sees.
+// Categories returns the number of templates in each category, of those that a tenant sees.
 func (g *Gallery) Categories(of string) map[string]int32 {
 	out := make(map[string]int32)
 	for _, t := range g.List(of) {
@@ -424,7 +419,7 @@ func (g *Gallery) Categories(of string) map[string]int32 {
 	return out
 }
 
-// InCategory are the templates of a category, by id.
+// InCategory returns the templates of a category, by id. Errors: [ErrCategory].
 func (g *Gallery) InCategory(of, category string) ([]*wasmagentv1.Template, error) {
 	all := slices.DeleteFunc(g.List(of), func(t *wasmagentv1.Template) bool { return t.GetCategory() != category })
 	if len(all) == 0 {
@@ -434,7 +429,8 @@ func (g *Gallery) InCategory(of, category string) ([]*wasmagentv1.Template, erro
 	return all, nil
 }
 
-// Skill finds a skill by its name in the templates that a tenant sees.
+// Skill returns a skill by its name, from the templates that a tenant sees and that are not in quarantine; nil if there
+// is none.
 func (g *Gallery) Skill(of, name string) *wasmagentv1.TemplateSkill {
 	for _, t := range g.List(of) {
 		if t.GetQuarantined() {

@@ -14,14 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/msgjson"
 )
 
-// maxRead is how many templates a text may hold.
+// maxRead bounds the templates of a text.
 const maxRead = 1000
 
-// ErrInvalid is an error of a text that holds no templates. It names the place.
+// ErrInvalid means that a text is not an array of templates. It is wrapped with the place of the fault.
 var ErrInvalid = errors.New("is no array of templates")
 
-// Read reads a JSON array of templates, each as strictly as tools read their arguments. An
-// error is [ErrInvalid].
+// Read parses a JSON array of templates as strictly as tools parse their arguments. Errors: [ErrInvalid].
 func Read(text []byte) ([]*wasmagentv1.Template, error) {
 	dec := jsontext.NewDecoder(bytes.NewReader(text))
 	if dec.PeekKind() != '[' {

@@ -9,10 +9,10 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// maxWords is how many words of a query are looked for.
+// maxWords bounds the words of a query that are used.
 const maxWords = 16
 
-// How well a word fits a template, by where it stands.
+// Weights of a word by the part of the template in which it occurs.
 const (
 	inName        = 1.0
 	inTags        = 0.8
@@ -20,8 +20,8 @@ const (
 	inPart        = 0.2 // as a part of another word
 )
 
-// Search finds templates that a tenant sees by words: the most relevant first, then as
-// [Gallery.List] has them.
+// Search returns the templates that a tenant sees and that match words of the query: the most relevant first, otherwise
+// in the order of [Gallery.List].
 func (g *Gallery) Search(of, query string) []*wasmagentv1.TemplateHit {
 	looked := words(query)
 	if len(looked) > maxWords {
@@ -39,12 +39,12 @@ func (g *Gallery) Search(of, query string) []*wasmagentv1.TemplateHit {
 	return hits
 }
 
-// words are the words of a text, in lower case.
+// words splits a text into words in lower case.
 func words(text string) []string {
 	return strings.FieldsFunc(strings.ToLower(text), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 }
 
-// relevance is how well a template fits words: the mean of theirs, 0 to 1.
+// relevance returns the mean weight of the words in a template, 0 to 1.
 func relevance(t *wasmagentv1.Template, looked []string) float64 {
 	if len(looked) == 0 {
 		return 0

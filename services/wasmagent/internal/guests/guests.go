@@ -1,5 +1,5 @@
-// Package guests has the modules that agents run: those that are shipped, which `make build`
-// builds into this program, and those that the configuration lists. Nothing else runs.
+// Package guests provides the modules that agents run: the shipped ones, which `make build` embeds into this program,
+// and those that the configuration lists. Nothing else runs.
 package guests
 
 import (
@@ -21,29 +21,27 @@ var dist embed.FS
 
 // Errors of [Guests.Get], for [errors.Is].
 var (
-	// ErrUnknown: no guest has that name.
+	// ErrUnknown means that there is no guest of this name.
 	ErrUnknown = errors.New("is no guest")
-	// ErrNotBuilt: this program was built without it.
+	// ErrNotBuilt means that this program was built without the guest.
 	ErrNotBuilt = errors.New("was not built into this program: run make build")
-	// ErrListed: the file is not what the configuration lists.
+	// ErrListed means that the file differs from what the configuration lists.
 	ErrListed = errors.New("is not what the configuration lists")
 )
 
-// maxModule is how large a module's file may be that is listed, in bytes: larger ones are not
-// compiled.
+// maxModule bounds the file of a listed module, in bytes: larger modules are not compiled.
 const maxModule = 16 << 20
 
-// names are the guests that are shipped.
+// names are the names of the shipped guests.
 var names = []string{"agent", "echo", "script"}
 
-// Listed is a guest of the configuration.
+// Listed is a guest in the configuration.
 type Listed struct {
-	// Path is its module's file, and SHA256 the hash of that: hex, 64 characters.
+	// Path is the file of the module, and SHA256 its digest: 64 hexadecimal digits.
 	Path, SHA256 string
 }
 
-// shipped are the digests of the guests that are shipped, by name; empty for one that was not
-// built.
+// shipped returns the digests of the shipped guests, by name. A guest that was not built is left out.
 var shipped = sync.OnceValue(func() map[string]string {
 	digests := make(map[string]string)
 	for _, name := range names {
@@ -54,11 +52,11 @@ var shipped = sync.OnceValue(func() map[string]string {
 	return digests
 })
 
-// Guests are those that may run. The zero value has those that are shipped.
+// Guests are the guests that may run. The zero value has the shipped ones.
 type Guests struct{ listed map[string]Listed }
 
-// New returns the shipped guests, and those that are listed; each has to be there. A name of
-// a shipped guest's is an error.
+// New returns the shipped guests and the listed ones, whose files must exist. A listed guest with the name of a shipped
+// one is an error.
 func New(listed map[string]Listed) (*Guests, error) {
 	g := &Guests{listed: maps.Clone(listed)}
 	for _, name := range slices.Sorted(maps.Keys(listed)) {
@@ -72,15 +70,15 @@ func New(listed map[string]Listed) (*Guests, error) {
 	return g, nil
 }
 
-// Names returns the guests by name.
+// Names returns the sorted names of the guests.
 func (g *Guests) Names() []string {
 	return slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(g.listed)), names...)))
 }
 
-// Digest is the digest of a guest; empty where there is none of that name.
+// Digest returns the digest of a guest's module; empty if there is no such guest.
 func (g *Guests) Digest(name string) string { return cmp.Or(g.listed[name].SHA256, shipped()[name]) }
 
-// ByDigest finds a guest by the digest of its module.
+// ByDigest returns the guest whose module has a digest.
 func (g *Guests) ByDigest(digest string) (name string, ok bool) {
 	for _, name := range g.Names() {
 		if digest != "" && g.Digest(name) == digest {
@@ -93,8 +91,8 @@ func (g *Guests) ByDigest(digest string) (name string, ok bool) {
 // IsShipped reports whether a guest is shipped.
 func (g *Guests) IsShipped(name string) bool { return slices.Contains(names, name) }
 
-// Get returns a guest's module and its digest: SHA-256 as hex, 64 characters. The file of one
-// that is listed is read again, and counts as long as it is what was listed.
+// Get returns the module of a guest and its digest: SHA-256, 64 hexadecimal digits. It reads the file of a listed guest
+// each time, and refuses a file with another digest. Errors: [ErrUnknown], [ErrNotBuilt], [ErrListed].
 func (g *Guests) Get(name string) (module []byte, digest string, err error) {
 	if at, ok := g.listed[name]; ok {
 		if module, digest, err = at.read(); err != nil {
@@ -116,7 +114,7 @@ func (l Listed) read() ([]byte, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
-	defer file.Close() //nolint:errcheck // it was only read
+	defer file.Close() //nolint:errcheck // the file was only read
 	module, err := io.ReadAll(io.LimitReader(file, maxModule+1))
 	switch {
 	case err != nil:

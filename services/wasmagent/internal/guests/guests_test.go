@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guests"
 )
 
-// W12: nothing runs but what is shipped, and what is listed by its digest.
+// W12: only shipped guests, and guests that are listed by digest, run.
 func TestW12OnlyListedModulesRun(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "mine.wasm")

@@ -1,5 +1,5 @@
-// Package guesttest makes what tests of guests need: modules that are built from Go, modules
-// that are made by hand, and the program that workers are.
+// Package guesttest provides what tests of guests need: modules that are built from Go, modules that are made by hand,
+// and the program of workers.
 package guesttest
 
 import (
@@ -11,19 +11,19 @@ import (
 	"testing"
 )
 
-// Guests is the path of the shipped guests' packages.
+// Guests is the import path of the shipped guests' packages.
 const Guests = "github.com/sluice-mesh/sluice/sdk/guests/"
 
-// modules are those that were built, by their packages.
+// modules caches the built modules, by build mode and package.
 var modules sync.Map
 
-// Module builds a guest of a Go package, once in a program.
+// Module builds the guest of a Go package, once in a test program.
 func Module(t testing.TB, pkg string) []byte {
 	t.Helper()
 	return built(t, pkg, "c-shared")
 }
 
-// Command builds a Go package as a command, which is no guest.
+// Command builds a Go package as a command, which is not a guest.
 func Command(t testing.TB, pkg string) []byte {
 	t.Helper()
 	return built(t, pkg, "default")
@@ -31,7 +31,7 @@ func Command(t testing.TB, pkg string) []byte {
 
 func built(t testing.TB, pkg, mode string) []byte {
 	t.Helper()
-	//nolint:usetesting // it outlives the test that is the first to want it
+	//nolint:usetesting // it outlives the first test that needs it
 	build, _ := modules.LoadOrStore(mode+" "+pkg, sync.OnceValues(func() ([]byte, error) {
 		dir, err := os.MkdirTemp("", "guest")
 		if err != nil {
@@ -53,14 +53,13 @@ func built(t testing.TB, pkg, mode string) []byte {
 	return text
 }
 
-// programsDir names the folder that programs are built into, see package stack of the tests.
+// programsDir names the folder for built programs; see package stack of the tests.
 const programsDir = "SLUICE_TEST_PROGRAMS"
 
 // programDir is the temporary folder of the program; empty if there is none.
 var programDir string
 
-// program is what workers are: without the race detector, with which compiling a guest takes
-// half a minute.
+// program builds the program of workers, without the race detector, with which compiling a guest takes half a minute.
 var program = sync.OnceValues(func() (string, error) {
 	dir := os.Getenv(programsDir)
 	if dir == "" {
@@ -77,7 +76,7 @@ var program = sync.OnceValues(func() (string, error) {
 	return path, nil
 })
 
-// Program builds the program that workers are, once; [Main] removes it.
+// Program builds the program of workers, once; [Main] removes it.
 func Program(t testing.TB) string {
 	t.Helper()
 	path, err := program()
@@ -87,7 +86,7 @@ func Program(t testing.TB) string {
 	return path
 }
 
-// Main is the TestMain of packages whose tests want [Program].
+// Main is the TestMain of packages whose tests use [Program].
 func Main(m *testing.M) int {
 	code := m.Run()
 	if programDir != "" {

@@ -2,13 +2,13 @@ package guesttest
 
 import "encoding/binary"
 
-// Code is a function's body: its locals are none.
+// Code is the body of a function without locals.
 type Code []byte
 
-// I32 is the instruction that gives a number.
+// I32 returns the instruction i32.const.
 func I32(n int32) Code { return append(Code{0x41}, sleb(int64(n))...) }
 
-// I64 is the instruction that gives a number of 64 bits.
+// I64 returns the instruction i64.const.
 func I64(n int64) Code { return append(Code{0x42}, sleb(n)...) }
 
 func sleb(v int64) (b []byte) {
@@ -22,7 +22,7 @@ func sleb(v int64) (b []byte) {
 	}
 }
 
-// Cat is code behind code.
+// Cat concatenates code.
 func Cat(parts ...Code) (out Code) {
 	for _, p := range parts {
 		out = append(out, p...)
@@ -30,24 +30,23 @@ func Cat(parts ...Code) (out Code) {
 	return out
 }
 
-// Answer is the end of a step that returns so many bytes at a place.
+// Answer returns the end of a step that returns this number of bytes at a place.
 func Answer(place, bytes uint32) Code { return I64(int64(place)<<32 | int64(bytes)) }
 
-// HandMade is a guest: what alloc and step do, the sections that are others, and functions
-// beside those three. The zero value answers each step with two bytes.
+// HandMade describes a guest: the bodies of alloc and step, sections that replace the default ones, and further
+// functions. The zero value answers each step with two bytes.
 type HandMade struct {
 	Alloc, Step Code
 	Memory      []byte
 	Imports     []byte
 	Data        []byte
 	More        []Code
-	// Names are under what names the first of More are exported.
+	// Names are the export names of the first functions of More.
 	Names []string
 }
 
-// Module writes it. Its functions are abi_version, alloc, step and those beside, behind
-// what it imports: type 0 is () -> i32, 1 (i32) -> i32, 2 (i32, i32) -> i64, 3 (i32, i32,
-// i32, i32) -> i32, 4 (i32) -> ().
+// Module encodes the guest. Its functions are, after the imports, abi_version, alloc, step and those of More. Type 0 is
+// () -> i32, 1 (i32) -> i32, 2 (i32, i32) -> i64, 3 (i32, i32, i32, i32) -> i32, 4 (i32) -> ().
 func (h HandMade) Module() []byte {
 	if h.Alloc == nil {
 		h.Alloc = I32(1024)
@@ -91,11 +90,11 @@ func (h HandMade) Module() []byte {
 	return out
 }
 
-// Import imports a function of WASI with a type of the hand-made guest's.
+// Import returns an import section with one function of WASI, of a type of [HandMade.Module].
 func Import(name string, kind byte) []byte {
 	out := append([]byte{1, 22}, "wasi_snapshot_preview1"...)
 	return append(append(append(out, byte(len(name))), name...), 0, kind)
 }
 
-// Endless is a loop that never ends.
+// Endless is a loop that does not end.
 var Endless = Code{0x03, 0x40, 0x0c, 0, 0x0b, 0x00}

@@ -8,34 +8,33 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// form names how a change is written.
+// form is the version of the format of changes.
 const form = "sluice-agent-stored-1"
 
-// ErrChange means that a change can't follow the list before, for [errors.Is].
+// ErrChange means that a change can't be applied to the list before it, for [errors.Is].
 var ErrChange = errors.New("it lists what can't follow the list before")
 
-// A Basis is what a change is made against.
+// A Basis is the list to which a change is applied.
 type Basis string
 
 const (
-	// Before means the list that the journal led to.
+	// Before means the list that results from the journal so far.
 	Before Basis = ""
-	// Made means nothing, because the agent has just been made. The change lists everything.
+	// Made means the empty list, because the agent has just been created. The change lists everything.
 	Made Basis = "made"
-	// Found means nothing, because the journal began before journals listed what is stored. The change lists
-	// everything, and how it came about is not told.
+	// Found means the empty list, because the journal began before journals listed what is stored. The change lists
+	// everything, and the journal does not record how it came about.
 	Found Basis = "found"
 )
 
-// change is the envelope of a stored event.
+// change is the envelope of an event of the kind stored.
 type change struct {
 	Form  string `json:"form"`
 	Basis Basis  `json:"basis,omitzero"`
-	// State and Record are SHA-256 digests as hex: of the state as it is stored, and of the record's
-	// JSON.
+	// State and Record are SHA-256 digests in hexadecimal: of the state as it is stored, and of the record's JSON.
 	State  string `json:"state"`
 	Record string `json:"record"`
-	// The rest is what differs from the list before. A nil entry was removed.
+	// The rest is the difference from the list before. A nil entry was removed.
 	Files    map[string]*string `json:"files,omitempty"`
 	Todos    []splice           `json:"todos,omitempty"`
 	Messages []splice           `json:"messages,omitempty"`
@@ -43,15 +42,15 @@ type change struct {
 	Guest    map[string]*string `json:"guest,omitempty"`
 }
 
-// A splice puts entries in the place of others in a list. Those of one change are applied in order.
+// A splice replaces entries of a list. The splices of a change are applied in order.
 type splice struct {
 	At   int      `json:"at"`
 	Drop int      `json:"drop,omitzero"`
 	Add  []string `json:"add,omitempty"`
 }
 
-// Change writes what is stored now, as a change against before, which the basis says; state is the
-// SHA-256 of the state as it is stored, as hex.
+// Change returns the difference from before, which basis describes. state is the SHA-256 of the state as it is stored,
+// in hexadecimal.
 func (i *Inventory) Change(basis Basis, before *Inventory, state string) ([]byte, error) {
 	if basis != Before || before == nil {
 		before = new(Inventory)
@@ -81,8 +80,8 @@ func mapChange(before, now map[string]entry) map[string]*string {
 	return out
 }
 
-// listChange leaves what both lists begin with, drops what went from the front behind that, as the
-// oldest messages do, and adds the rest.
+// listChange keeps the common beginning of both lists, drops entries after that from the front, as a conversation drops
+// its oldest messages, and adds the rest.
 func listChange(before, now []entry) (out []splice) {
 	same := func(a, b entry) bool { return a.value == b.value }
 	at := 0
@@ -108,17 +107,16 @@ func listChange(before, now []entry) (out []splice) {
 	return append(out, last)
 }
 
-// Covered is what the stored events of a journal say, up to one of them. Its zero value is that of a
-// journal that has none.
+// Covered is what the events of the kind stored record, up to one of them. The zero value is that of a journal without
+// such events.
 type Covered struct {
-	// List is what is stored, as the journal has it; nil where it has no stored event. The next event
-	// changes it.
+	// List is the inventory that the journal records; nil if there is no such event yet. The next event changes it.
 	List *Inventory
-	// State and Record are the digests of the newest stored event.
+	// State and Record are the digests of the newest of these events.
 	State, Record string
 }
 
-// Read reads the digests of one stored event. Errors: [ErrChange].
+// Read returns the digests of one event of the kind stored. Errors: [ErrChange].
 func Read(envelope []byte) (state, record string, err error) {
 	c, err := read(envelope)
 	return c.State, c.Record, err
@@ -134,8 +132,8 @@ func read(envelope []byte) (c change, err error) {
 	return c, nil
 }
 
-// Apply goes on with the envelope of a stored event at a place in the journal, from 1. Errors:
-// [ErrChange].
+// Apply applies the envelope of an event of the kind stored. place is the place of the event in the journal, from 1.
+// Errors: [ErrChange].
 func (c *Covered) Apply(envelope []byte, place int64) error {
 	next, err := read(envelope)
 	if err != nil {
@@ -143,7 +141,8 @@ func (c *Covered) Apply(envelope []byte, place int64) error {
 	}
 	switch {
 	case next.Basis == Before && c.List != nil:
-	case next.Basis == Found && c.List == nil, next.Basis == Made && place == 2: // behind the event that it was made
+	case next.Basis == Found && c.List == nil, next.Basis == Made && place == 2:
+		// It follows the event of the agent's creation.
 		c.List = new(Inventory)
 	default:
 		return fmt.Errorf("%w: its basis is %.64q", ErrChange, string(next.Basis))

@@ -9,9 +9,8 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// Compare returns the first part of what is stored that is not what the journal led to, or nil: files by
-// path, then todos, messages, the record and the guest. Fields of the record that are named in but are
-// not compared.
+// Compare returns the first stored part that differs from what the journal records, or nil: files by path, then todos,
+// messages, the record and the guest. It ignores the fields of the record that are named in but.
 func (i *Inventory) Compare(stored *Inventory, but ...string) *wasmagentv1.StoredDifference {
 	if d := compareFiles(i.files, stored.files); d != nil {
 		return d
@@ -28,7 +27,7 @@ func (i *Inventory) Compare(stored *Inventory, but ...string) *wasmagentv1.Store
 	return compareFields("guest", i.guest, stored.guest, nil)
 }
 
-// names are the names in either of two maps, in order.
+// names returns the sorted names of two maps.
 func names(a, b map[string]entry) []string {
 	all := maps.Clone(a)
 	if all == nil {
@@ -90,7 +89,7 @@ func orNothing(value string) string {
 	return value
 }
 
-// NotCovered are the parts that have anything of which the journal does not tell how it came about.
+// NotCovered returns the parts with a value of which the journal does not record how it came about.
 func (i *Inventory) NotCovered() (out []string) {
 	isFound := func(e entry) bool { return e.found }
 	fields := func(all map[string]entry) bool { return slices.ContainsFunc(slices.Collect(maps.Values(all)), isFound) }
@@ -108,8 +107,8 @@ func (i *Inventory) NotCovered() (out []string) {
 	return out
 }
 
-// Parts are all parts of an agent, by the names that [Inventory.NotCovered] has for them.
+// Parts returns all parts of an agent, by the names that [Inventory.NotCovered] uses.
 func Parts() []string { return []string{"files", "todos", "messages", "record", "guest"} }
 
-// Has reports whether the list was made of a record with a digest: the SHA-256 of its JSON, as hex.
+// Has reports whether the list is that of a record with this digest: the SHA-256 of its JSON, in hexadecimal.
 func (i *Inventory) Has(record string) bool { return i.digest == record }

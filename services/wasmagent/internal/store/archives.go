@@ -18,7 +18,7 @@ import (
 const (
 	// archiveTime is how long an archive is stored after the last request for it.
 	archiveTime = 10 * time.Minute
-	// maxArchives and maxOwnArchives are how many archives are stored at a time: in all, and of one person.
+	// maxArchives and maxOwnArchives bound the stored archives: in all, and of one person.
 	maxArchives    = 16
 	maxOwnArchives = 2
 	// archivePart is the size of a stored part, in bytes.
@@ -33,7 +33,7 @@ var (
 	ErrPartOrder    = errors.New("the part is not the next one")
 )
 
-// PartOrderError is [ErrPartOrder] with the place where the archive goes on.
+// PartOrderError is [ErrPartOrder] with the offset at which the next part must begin.
 type PartOrderError struct{ Next int64 }
 
 func (e PartOrderError) Error() string { return fmt.Sprintf("%v: go on at %d", ErrPartOrder, e.Next) }
@@ -41,31 +41,33 @@ func (e PartOrderError) Error() string { return fmt.Sprintf("%v: go on at %d", E
 // Unwrap returns [ErrPartOrder].
 func (e PartOrderError) Unwrap() error { return ErrPartOrder }
 
-// ArchiveKey names an archive: whose it is, its SHA-256 as hex, and whether it is sent to be imported.
+// ArchiveKey identifies an archive: its owner, its SHA-256 in hexadecimal, and whether it is sent for an import.
 type ArchiveKey struct {
 	Owner  principal.Key
 	Digest string
 	Comes  bool
 }
 
-// Archive is how far an archive is.
+// Archive is the progress of an archive.
 type Archive struct {
-	// Size is how large it is, and Have how much of it is stored, in bytes.
+	// Size is the size of the archive, and Have that of the stored part, in bytes.
 	Size, Have int64
-	// Made is the agent that was made of it, and Origin the one that it is an archive of; empty before.
+	// Made is the id of the agent that was created from the archive, and Origin that of the exported agent. Both are
+	// empty until then.
 	Made, Origin string
 
 	id string
 }
 
-// PutArchive stores an archive that is to be fetched. The oldest of its owner makes way. Errors: [ErrArchivesFull].
+// PutArchive stores an archive to be fetched. If its owner has too many, the oldest is removed. Errors:
+// [ErrArchivesFull].
 func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) error {
 	var into *Archive
 	err := s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		into, err = findArchive(ctx, tx, key, int64(len(text)))
 		return err
 	})
-	for err == nil && into.Have < into.Size { // in transactions that others need not wait for
+	for err == nil && into.Have < into.Size { // in short transactions, so that others need not wait
 		part := text[into.Have:min(into.Have+archivePart, into.Size)]
 		err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return addPart(ctx, tx, into, part) })
 		into.Have += int64(len(part))
@@ -73,7 +75,8 @@ func (s *Store) PutArchive(ctx context.Context, key ArchiveKey, text []byte) err
 	return err
 }
 
-// ArchivePart returns a part of an archive that begins at an offset, and the size of all. Errors: [ErrArchive].
+// ArchivePart returns the part of an archive that begins at an offset, and the size of the archive. Errors:
+// [ErrArchive].
 func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (part []byte, size int64, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		part = nil
@@ -95,8 +98,8 @@ func (s *Store) ArchivePart(ctx context.Context, key ArchiveKey, offset int64) (
 	return part, size, err
 }
 
-// AddArchivePart stores a part of an archive that is sent. It returns the whole archive with its last part, unless an
-// agent was made of it already. Errors: [ErrArchivesFull], [ErrPart], [ErrPartOrder].
+// AddArchivePart stores a part of an archive that is sent. With the last part it returns the whole archive, unless an
+// agent was created from it already. Errors: [ErrArchivesFull], [ErrPart], [ErrPartOrder].
 func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset int64, part []byte) (at Archive, whole []byte, err error) {
 	if offset+int64(len(part)) > size {
 		return at, nil, ErrPart
@@ -115,7 +118,7 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 		case offset > found.Have:
 			return PartOrderError{found.Have}
 		}
-		rest := part // the transaction may be tried again
+		rest := part // the transaction may be repeated
 		if again := min(int64(len(part)), found.Have-offset); again > 0 {
 			if is, err := hasBytes(ctx, tx, found.id, offset, part[:again]); err != nil || !is {
 				return errors.Join(err, ErrPart)
@@ -139,7 +142,7 @@ func (s *Store) AddArchivePart(ctx context.Context, key ArchiveKey, size, offset
 	return at, whole, err
 }
 
-// SetArchiveMade notes the agent that was made of an archive, and the one that it is an archive of.
+// SetArchiveMade records the agent that was created from an archive, and the exported agent.
 func (s *Store) SetArchiveMade(ctx context.Context, key ArchiveKey, made, origin string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		at, err := lookUpArchive(ctx, tx, key)
@@ -167,7 +170,7 @@ func (k ArchiveKey) args() []any {
 	return []any{k.Owner.Tenant, k.Owner.Subject, k.Digest, comes}
 }
 
-// findArchive finds an archive, whose time begins again, or makes room for one of a size above 0.
+// findArchive returns an archive and extends its time. If there is none and size is above 0, it creates one.
 func findArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey, size int64) (*Archive, error) {
 	if _, err := tx.ExecContext(ctx, "DELETE FROM archives WHERE until <= $1", sqlstore.Micros(tx.Now)); err != nil {
 		return nil, err
@@ -193,18 +196,18 @@ func findArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey, size int6
 	return out, err
 }
 
-// lookUpArchive returns nil if there is no such archive.
+// lookUpArchive returns an archive, or nil if there is none.
 func lookUpArchive(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) (*Archive, error) {
 	out := new(Archive)
 	err := tx.QueryRowContext(ctx, "SELECT id, size, have, made, origin FROM archives WHERE tenant = $1 AND person = $2 AND digest = $3 AND comes = $4", key.args()...).
 		Scan(&out.id, &out.Size, &out.Have, &out.Made, &out.Origin)
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil, nil //nolint:nilnil // none is an answer
+		return nil, nil //nolint:nilnil // nil if there is none
 	}
 	return out, err
 }
 
-// archiveRoom makes room for one more archive. Errors: [ErrArchivesFull].
+// archiveRoom makes sure that one more archive may be stored. Errors: [ErrArchivesFull].
 func archiveRoom(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) error {
 	var all, own int
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM archives").Scan(&all); err != nil {
@@ -213,7 +216,7 @@ func archiveRoom(ctx context.Context, tx *sqlstore.Tx, key ArchiveKey) error {
 	if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM archives WHERE tenant = $1 AND person = $2", key.Owner.Tenant, key.Owner.Subject).Scan(&own); err != nil {
 		return err
 	}
-	if own >= maxOwnArchives && !key.Comes { // an archive that was made before makes way
+	if own >= maxOwnArchives && !key.Comes { // an archive that was stored before is removed
 		result, err := tx.ExecContext(ctx, `DELETE FROM archives WHERE id = (SELECT id FROM archives
 			WHERE tenant = $1 AND person = $2 AND comes = 0 ORDER BY until, id LIMIT 1)`, key.Owner.Tenant, key.Owner.Subject)
 		if err != nil {
@@ -243,7 +246,7 @@ func addPart(ctx context.Context, tx *sqlstore.Tx, into *Archive, part []byte) e
 	return err
 }
 
-// eachPart reads the parts of an archive that end behind an offset, in order.
+// eachPart calls do for the parts of an archive that end after an offset, in order.
 func eachPart(ctx context.Context, tx *sqlstore.Tx, id string, behind int64, do func(first int64, data []byte)) error {
 	return tx.Each(ctx, func(rows *sql.Rows) error {
 		var first int64
@@ -271,8 +274,8 @@ func hasBytes(ctx context.Context, tx *sqlstore.Tx, id string, offset int64, wan
 	return is, err
 }
 
-// ArchiveKeys returns the key that signs archives of this installation, and all public keys that did. The first
-// process of the installation makes its own one that; known says that own may have signed archives.
+// ArchiveKeys returns the key that signs archives of this installation, and all public keys that did. The first process
+// of the installation stores its own key as that key. known is true if own may have signed archives before.
 func (s *Store) ArchiveKeys(ctx context.Context, own ed25519.PrivateKey, known bool) (signs ed25519.PrivateKey, all []ed25519.PublicKey, err error) {
 	public, _ := own.Public().(ed25519.PublicKey)
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {

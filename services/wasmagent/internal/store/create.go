@@ -12,22 +12,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Room is how many agents there may be.
+// Room bounds the number of agents.
 type Room struct {
-	// All and Own are how many in all, and of one person.
+	// All bounds all agents, and Own those of one person.
 	All, Own int
-	// Below is how many below each agent that stands behind the new one, by subject.
+	// Below bounds the agents below each agent in the new agent's chain, by subject.
 	Below map[string]int
 }
 
-// Create keeps a new agent, whose journal may begin with that of another: then From is that
-// one's id, and as many of its events go before those of the change as First says. Errors:
-// [ErrFull], [ErrChildren].
+// Create stores a new agent. If from is not empty, its journal begins with the events of that agent before c.First.
+// Errors: [ErrFull], [ErrChildren].
 func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (made int64, err error) {
 	who := c.Record.GetCreator()
 	owner := principal.Person(who)
 	if err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return room.has(ctx, tx, who) }); err != nil {
-		return 0, err // before anything is written for it
+		return 0, err // check before anything is written
 	}
 	if err := s.putState(ctx, &c); err != nil {
 		return 0, err
@@ -37,7 +36,7 @@ func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (m
 		return 0, fmt.Errorf("write an agent: %w", err)
 	}
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		if err := room.has(ctx, tx, who); err != nil { // others were made meanwhile
+		if err := room.has(ctx, tx, who); err != nil { // others may have been created meanwhile
 			return err
 		}
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(max(made), 0) + 1 FROM agents").Scan(&made); err != nil {
@@ -60,13 +59,13 @@ func (s *Store) Create(ctx context.Context, c Change, from string, room Room) (m
 		}
 		return appendEvents(ctx, tx, c.ID, c.First, c.Events)
 	})
-	if err != nil && !errors.Is(err, ErrAway) { // else it may be there
+	if err != nil && !errors.Is(err, ErrAway) { // otherwise it may have been stored
 		err = errors.Join(err, s.states.drop(ctx, c.ID, nil))
 	}
 	return made, err
 }
 
-// has reports whether there may be one more of somebody's. Errors: [ErrFull], [ErrChildren].
+// has returns an error unless one more agent of a principal is allowed. Errors: [ErrFull], [ErrChildren].
 func (r Room) has(ctx context.Context, tx *sqlstore.Tx, who *identityv1.Principal) error {
 	owner := principal.Person(who)
 	var all, own int

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Bury ends an agent of which nothing else can be changed: its state or its journal is lost.
+// Bury terminates an agent whose state or journal is damaged. Nothing else of such an agent can be changed.
 func (s *Store) Bury(ctx context.Context, id string, until time.Time) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, turn = 0, state = $2, restorable = $3 WHERE id = $1 AND restorable = 0",
@@ -18,11 +18,11 @@ func (s *Store) Bury(ctx context.Context, id string, until time.Time) error {
 	})
 }
 
-// forgotten is how many events are forgotten at a time: others wait for that.
+// forgotten is the number of events that one transaction removes, because other calls wait for it.
 const forgotten = 500
 
-// Forget forgets an agent that has ended, and all that is kept of it; with gone only one that
-// can't be brought back any more. One that was brought back meanwhile stays: it tells which.
+// Forget removes an agent that has ended, with everything that is stored of it. If gone is set, it removes only an
+// agent that can't be resumed any more. ended is false if the agent was resumed meanwhile and stays.
 func (s *Store) Forget(ctx context.Context, id string, gone bool) (ended bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		before := int64(math.MaxInt64)

@@ -26,7 +26,7 @@ func appendEvents(ctx context.Context, tx *sqlstore.Tx, id string, first int64, 
 	return nil
 }
 
-// packEvent is an event as it is kept: the SHA-256 of the message, and the message.
+// packEvent returns the stored form of an event: the SHA-256 of the message, and the message.
 func packEvent(e *wasmstorev1.StoredEvent) ([]byte, error) {
 	text, err := proto.Marshal(e)
 	if err != nil {
@@ -36,7 +36,8 @@ func packEvent(e *wasmstorev1.StoredEvent) ([]byte, error) {
 	return append(sum[:], text...), nil
 }
 
-// unpackEvent is the way back. What was changed is an event of no chain.
+// unpackEvent is the inverse of packEvent. For a damaged event it returns an empty one, which does not fit into any
+// chain.
 func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 	e := new(wasmstorev1.StoredEvent)
 	if len(text) < sha256.Size || sha256.Sum256(text[sha256.Size:]) != [sha256.Size]byte(text) || proto.Unmarshal(text[sha256.Size:], e) != nil {
@@ -45,8 +46,8 @@ func unpackEvent(text []byte) *wasmstorev1.StoredEvent {
 	return e
 }
 
-// Events reads events of an agent's journal behind a place, as many as have so many bytes,
-// but one at least, and no more than limit. It reports whether there are more.
+// Events returns events of an agent's journal after a place: at most limit events and bytes bytes, but at least one
+// event. more reports whether there are further events.
 func (s *Store) Events(ctx context.Context, id string, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		all, more = nil, false
@@ -71,7 +72,7 @@ func (s *Store) Events(ctx context.Context, id string, behind int64, limit, byte
 	return all, more, err
 }
 
-// Last is the newest event that is kept of an agent's journal; nil where there is none.
+// Last returns the newest stored event of an agent's journal; nil if there is none.
 func (s *Store) Last(ctx context.Context, id string) (last *wasmstorev1.StoredEvent, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		var text []byte

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Below is how many agents stand below one, at any depth.
+// Below returns the number of agents whose chain contains a principal, at any depth.
 func (s *Store) Below(ctx context.Context, tenant, subject string) (n int, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		n, err = below(ctx, tx, tenant, subject)
@@ -25,19 +25,19 @@ func below(ctx context.Context, tx *sqlstore.Tx, tenant, subject string) (n int,
 		WHERE behind.tenant = $1 AND behind.subject = $2 AND (restorable = 0 OR restorable > $3)`, tenant, subject, sqlstore.Micros(tx.Now)).Scan(&n)
 }
 
-// Filter says which agents are listed.
+// Filter selects agents.
 type Filter struct {
 	Tenant string
-	// By are who may stand behind them; nil stands for all of the tenant.
+	// By is a principal that must be the creator or in the chain; nil selects all agents of the tenant.
 	By *identityv1.Principal
-	// States are those that they may be in; none: all but terminated.
+	// States are the selected states; empty selects all but terminated.
 	States []wasmagentv1.AgentState
-	// Before is the place behind which the list goes on; 0 begins.
+	// Before is the position after which the list continues; 0 starts at the newest agent.
 	Before int64
 	Limit  int
 }
 
-// where is the filter but for Before as SQL, with parameters from $3.
+// where returns the filter without Before as SQL, with parameters from $3.
 func (f Filter) where() (text string, params []any) {
 	text, params = "tenant = $3", []any{f.Tenant}
 	if f.By != nil {
@@ -57,15 +57,15 @@ func (f Filter) where() (text string, params []any) {
 	return text + ")", params
 }
 
-// List reads a page of agents, the newest first, and counts those on all pages. One whose turn
-// runs is listed by how it was before.
+// List returns a page of agents, the newest first, and the number of agents on all pages. An agent whose turn runs has
+// its state from before the turn.
 func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err error) {
 	where, params := f.where()
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) (err error) {
 		page = nil
 		holder, now := s.heldBy(tx)
 		given := append([]any{holder, now}, params...)
-		// The first two are named so that PostgreSQL knows their types.
+		// The first two parameters are used so that PostgreSQL knows their types.
 		if err := tx.QueryRowContext(ctx, "SELECT count(*) FROM agents WHERE CAST($1 AS TEXT) <> '' AND CAST($2 AS BIGINT) >= 0 AND "+where, given...).Scan(&count); err != nil {
 			return err
 		}
@@ -84,7 +84,7 @@ func (s *Store) List(ctx context.Context, f Filter) (page []*Row, count int, err
 	return page, count, err
 }
 
-// Left are agents with turns that no other process works on.
+// Left returns the agents with turns that no other process works on.
 func (s *Store) Left(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		holder, now := s.heldBy(tx)
@@ -92,14 +92,14 @@ func (s *Store) Left(ctx context.Context) (ids []string, err error) {
 	})
 }
 
-// Gone are agents that ended for good, the oldest first.
+// Gone returns the agents that have ended and can't be resumed, the oldest first; at most 100.
 func (s *Store) Gone(ctx context.Context) (ids []string, err error) {
 	return s.ids(ctx, func(tx *sqlstore.Tx) (string, []any) {
 		return "SELECT id FROM agents WHERE restorable > 0 AND restorable <= $1 ORDER BY restorable LIMIT 100", []any{sqlstore.Micros(tx.Now)}
 	})
 }
 
-// Ended are a person's agents that ended and may be brought back, the oldest first.
+// Ended returns a person's agents that have ended, the oldest first.
 func (s *Store) Ended(ctx context.Context, of principal.Key) (ids []string, err error) {
 	return s.ids(ctx, func(*sqlstore.Tx) (string, []any) {
 		return "SELECT id FROM agents WHERE restorable > 0 AND tenant = $1 AND owner = $2 ORDER BY restorable", []any{of.Tenant, of.Subject}
@@ -120,7 +120,7 @@ func (s *Store) ids(ctx context.Context, query func(tx *sqlstore.Tx) (string, []
 	return ids, err
 }
 
-// Sizes are how large all agents are together, and those of one person, in bytes.
+// Sizes returns the stored size of all agents and of one person's agents, in bytes.
 func (s *Store) Sizes(ctx context.Context, of principal.Key) (all, own int64, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if err := tx.QueryRowContext(ctx, "SELECT coalesce(sum(size), 0) FROM agents WHERE tenant = $1 AND owner = $2", of.Tenant, of.Subject).Scan(&own); err != nil {

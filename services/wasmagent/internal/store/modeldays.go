@@ -9,15 +9,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Amount is what questions to models take: tokens, and billionths of a US dollar.
+// Amount is the use of models: tokens, and billionths of a US dollar.
 type Amount struct{ Tokens, Nanos int64 }
 
-// ReserveDay adds an amount to what a person uses of models on a day, if what it used before is
-// below the bound: of tokens, and of cost when the amount has any. It returns what was used
-// before, and whether the amount was added. Days are counted from 1970-01-01, UTC.
+// ReserveDay adds an amount to a person's use of models on a day, if the use before is below the bound: of tokens, and
+// of cost if the amount has any. It returns the use before, and whether the amount was added. Days are counted from
+// 1970-01-01, UTC.
 func (s *Store) ReserveDay(ctx context.Context, of principal.Key, day int64, amount, bound Amount) (used Amount, ok bool, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
-		// The row is locked by the first statement until the transaction ends.
+		// The first statement locks the row until the transaction ends.
 		if _, err := tx.ExecContext(ctx, `INSERT INTO model_days (tenant, person, day, tokens, nanos) VALUES ($1, $2, $3, 0, 0)
 			ON CONFLICT (tenant, person, day) DO UPDATE SET tokens = model_days.tokens`, of.Tenant, of.Subject, day); err != nil {
 			return err
@@ -35,7 +35,7 @@ func (s *Store) ReserveDay(ctx context.Context, of principal.Key, day int64, amo
 	return used, ok, err
 }
 
-// AddDay adds an amount, which may be below zero, to what a person uses of models on a day.
+// AddDay adds an amount, which may be negative, to a person's use of models on a day.
 func (s *Store) AddDay(ctx context.Context, of principal.Key, day int64, amount Amount) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error { return addDay(ctx, tx, of, day, amount) })
 }
@@ -46,7 +46,7 @@ func addDay(ctx context.Context, tx *sqlstore.Tx, of principal.Key, day int64, a
 	return err
 }
 
-// Day returns what a person used of models on a day.
+// Day returns a person's use of models on a day.
 func (s *Store) Day(ctx context.Context, of principal.Key, day int64) (used Amount, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT tokens, nanos FROM model_days WHERE tenant = $1 AND person = $2 AND day = $3", of.Tenant, of.Subject, day).Scan(&used.Tokens, &used.Nanos)
@@ -58,7 +58,7 @@ func (s *Store) Day(ctx context.Context, of principal.Key, day int64) (used Amou
 	return used, err
 }
 
-// ForgetDays removes what was used before a day.
+// ForgetDays removes the use before a day.
 func (s *Store) ForgetDays(ctx context.Context, before int64) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "DELETE FROM model_days WHERE day < $1", before)

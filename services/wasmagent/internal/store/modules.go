@@ -15,16 +15,16 @@ import (
 )
 
 const (
-	// moduleDays is how long a module stays that no agent runs, after the last day on which it was its guest's.
+	// moduleDays is how long a module that no agent runs stays after the last day on which it was its guest's.
 	moduleDays = 7
-	// modulePage is how many agents are read at a time to learn which modules they run.
+	// modulePage is the number of agents that are read at a time to find the modules in use.
 	modulePage = 200
 )
 
-// ErrModule means that no such module is stored, or that it is damaged.
+// ErrModule means that the module is not stored, or that it is damaged.
 var ErrModule = errors.New("the module is not stored")
 
-// PutModule stores the module of a guest by its SHA-256, as hex.
+// PutModule stores the module of a guest by its SHA-256, in hexadecimal, or notes that it is in use today.
 func (s *Store) PutModule(ctx context.Context, digest, guest string, module []byte) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		result, err := tx.ExecContext(ctx, "UPDATE modules SET day = $2 WHERE digest = $1", digest, dayOf(tx.Now))
@@ -39,7 +39,7 @@ func (s *Store) PutModule(ctx context.Context, digest, guest string, module []by
 	})
 }
 
-// Module returns a module by its digest, and the guest whose it was. Errors: [ErrModule].
+// Module returns a module by its digest, and the guest to which it belongs or belonged. Errors: [ErrModule].
 func (s *Store) Module(ctx context.Context, digest string) (guest string, module []byte, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest, module FROM modules WHERE digest = $1", digest).Scan(&guest, &module)
@@ -57,7 +57,7 @@ func (s *Store) Module(ctx context.Context, digest string) (guest string, module
 	return guest, module, nil
 }
 
-// ModuleGuest returns the guest whose module has a digest. Errors: [ErrModule].
+// ModuleGuest returns the guest of the module with a digest. Errors: [ErrModule].
 func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT guest FROM modules WHERE digest = $1", digest).Scan(&guest)
@@ -69,7 +69,7 @@ func (s *Store) ModuleGuest(ctx context.Context, digest string) (guest string, e
 	return guest, err
 }
 
-// ForgetModules removes modules that no agent or snapshot runs, some days after they were last their guests'.
+// ForgetModules removes modules that no agent or snapshot runs, moduleDays after they were last their guests'.
 func (s *Store) ForgetModules(ctx context.Context) error {
 	unused := make(map[string]bool)
 	err := s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -103,7 +103,7 @@ func (s *Store) ForgetModules(ctx context.Context) error {
 	return err
 }
 
-// recordsBehind reads agents in the order in which they were made, and the place of the last one.
+// recordsBehind returns agents in the order of their creation, after a position, and the position of the last one.
 func (s *Store) recordsBehind(ctx context.Context, behind int64) (out []*wasmstorev1.Record, last int64, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		out, last = nil, behind

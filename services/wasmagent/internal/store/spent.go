@@ -13,33 +13,33 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/rights"
 )
 
-// What is used of rights.
+// Kinds of counters.
 const (
 	Tools  = "tool"
 	Tokens = "tokens"
 	Cost   = "cost"
 )
 
-// A Budget names the counters of an agent and of all its copies: forks, and imports of its archives.
+// A Budget identifies the counters of an agent and of all its copies: forks, and imports of its archives.
 type Budget struct {
 	Tenant string
-	// Journal is the agent whose making their journals begin with.
+	// Journal is the id of the agent whose creation is the first event of their journals.
 	Journal string
 }
 
-// A Wish is a use of one of an agent's rights: of the first that has something left.
+// A Wish is a use of the first right of an agent that is not used up.
 type Wish struct {
 	Budget
 	Fits []rights.Fit
 }
 
-// A Use is a use that was taken.
+// A Use is a counted use.
 type Use struct {
 	Budget
 	rights.Fit
 }
 
-// Take takes all wishes out of what is left, or none. Errors: [rights.ErrSpent].
+// Take counts all wishes or none. Errors: [rights.ErrSpent].
 func (s *Store) Take(ctx context.Context, wishes []Wish) (taken []Use, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		taken = nil
@@ -70,7 +70,7 @@ func take(ctx context.Context, tx *sqlstore.Tx, wish Wish) (Use, error) {
 	return Use{}, rights.ErrSpent
 }
 
-// GiveBack gives uses back.
+// GiveBack uncounts uses.
 func (s *Store) GiveBack(ctx context.Context, uses []Use) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, u := range uses {
@@ -83,15 +83,15 @@ func (s *Store) GiveBack(ctx context.Context, uses []Use) error {
 	})
 }
 
-// A Spend is what a question to a model took, of one of an agent's rights: of the first that has
-// something left.
+// A Spend is the use of a question to a model, which is counted against the first right of an agent that is not used
+// up.
 type Spend struct {
 	Budget
 	Fits          []rights.ModelFit
 	Tokens, Nanos int64
 }
 
-// HasLeft reports whether one of an agent's rights to ask a model has something left.
+// HasLeft reports whether one of an agent's rights on a model is not used up.
 func (s *Store) HasLeft(ctx context.Context, of Budget, fits []rights.ModelFit) (left bool, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		at, err := firstLeft(ctx, tx, of, fits)
@@ -101,7 +101,7 @@ func (s *Store) HasLeft(ctx context.Context, of Budget, fits []rights.ModelFit) 
 	return left, err
 }
 
-// firstLeft is the first right that has something left; nil for none.
+// firstLeft returns the first right that is not used up; nil if there is none.
 func firstLeft(ctx context.Context, tx *sqlstore.Tx, of Budget, fits []rights.ModelFit) (*rights.ModelFit, error) {
 	for _, fit := range fits {
 		left := true
@@ -118,11 +118,11 @@ func firstLeft(ctx context.Context, tx *sqlstore.Tx, of Budget, fits []rights.Mo
 			return &fit, nil
 		}
 	}
-	return nil, nil //nolint:nilnil // none is an answer
+	return nil, nil //nolint:nilnil // nil if there is none
 }
 
-// SpendModel notes what questions took. A right may be overdrawn by one question: what it takes
-// is known behind it.
+// SpendModel counts the use of questions. A question may exceed the bound of its right, because its use is known only
+// after the answer.
 func (s *Store) SpendModel(ctx context.Context, spends []Spend) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, spend := range spends {
@@ -130,7 +130,7 @@ func (s *Store) SpendModel(ctx context.Context, spends []Spend) error {
 			if err != nil {
 				return err
 			}
-			if fit == nil { // others asked meanwhile
+			if fit == nil { // other questions used it up meanwhile
 				fit = &spend.Fits[0]
 			}
 			for what, n := range map[string]int64{Tokens: spend.Tokens, Cost: spend.Nanos} {
@@ -150,11 +150,11 @@ func addUsed(ctx context.Context, tx *sqlstore.Tx, of Budget, grant, what string
 	return err
 }
 
-// dayOf is a time's day: days since 1970-01-01, UTC.
+// dayOf returns the day of a time, in days since 1970-01-01, UTC.
 func dayOf(now time.Time) int64 { return now.Unix() / int64(24*time.Hour/time.Second) }
 
-// usedDays is how long counters stay after their last use once the agent and all its copies are gone. An archive that
-// is imported until then does not begin them again.
+// usedDays is how long counters stay after their last use when the agent and all its copies are gone. An archive that
+// is imported within that time continues its counters.
 const usedDays = 7
 
 // ForgetUsed removes counters of agents that are gone.
@@ -166,8 +166,8 @@ func (s *Store) ForgetUsed(ctx context.Context) error {
 	})
 }
 
-// adoptSpent brings rows of releases in which each copy of an agent had counters of its own up to date: their journals are
-// noted, and what copies used is added up.
+// adoptSpent migrates rows of releases in which each copy of an agent had its own counters: it sets the journal of
+// agents, and adds the counters of copies up.
 func (s *Store) adoptSpent(ctx context.Context) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		journals := make(map[string]Budget)

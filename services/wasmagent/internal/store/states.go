@@ -21,21 +21,20 @@ import (
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
 )
 
-// maxState is how large a state may be, in bytes: memory, files and conversation.
+// maxState bounds a state, in bytes: memory, files and conversation.
 const maxState = 128 << 20
 
-// lately is how old a state is at least that is taken for one that was left behind.
+// lately is the age after which a state that no record names counts as left behind.
 const lately = 10 * time.Minute
 
-// states are the states of agents, by agent and digest: in a folder, or in a bucket of an
-// object store.
+// states stores the states of agents, by agent and digest, in a folder or in a bucket of an object store.
 type states struct {
 	bucket *blob.Bucket
-	// folder is where the bucket is a folder; empty elsewhere.
+	// folder is the path of the folder; empty for a bucket.
 	folder string
 }
 
-// openStates opens a bucket by its URL, or a folder.
+// openStates opens a bucket by its URL, or the folder if url is empty.
 func openStates(ctx context.Context, url, folder string) (*states, error) {
 	if url != "" {
 		bucket, err := blob.OpenBucket(ctx, url)
@@ -51,7 +50,7 @@ func openStates(ctx context.Context, url, folder string) (*states, error) {
 	return &states{bucket, folder}, nil
 }
 
-// pack is a state as it is kept, and its digest.
+// pack returns the stored form of a state, and its digest.
 func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
 	if text, err = (proto.MarshalOptions{Deterministic: true}).Marshal(s); err != nil {
 		return nil, "", fmt.Errorf("write a state: %w", err)
@@ -60,8 +59,8 @@ func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
 	return text, hex.EncodeToString(sum[:]), nil
 }
 
-// put keeps a state, and returns where; behind it, it is there whatever happens to the machine.
-// Each has a place of its own, for whoever takes an old one away must hit no new one.
+// put stores a state and returns its name. In a folder the state is synced to disk when put returns. Each state has a
+// name of its own, so that the removal of an old one can't hit a new one.
 func (s *states) put(ctx context.Context, id, digest string, text []byte) (string, error) {
 	name := digest + "-" + rand.Text()
 	key := id + "/" + name
@@ -80,7 +79,7 @@ func (s *states) put(ctx context.Context, id, digest string, text []byte) (strin
 	return name, sync(s.folder)
 }
 
-// sync has the system write a file or folder to the disk.
+// sync writes a file or folder to the disk.
 func sync(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -89,7 +88,7 @@ func sync(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// get reads a state. Errors: [ErrState] where it is not what was kept.
+// get returns a state. Errors: [ErrState] if the state is missing or was changed.
 func (s *states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.State, error) {
 	r, err := s.bucket.NewReader(ctx, id+"/"+name, nil)
 	if gcerrors.Code(err) == gcerrors.NotFound {
@@ -111,8 +110,8 @@ func (s *states) get(ctx context.Context, id, name, digest string) (*wasmstorev1
 	return out, nil
 }
 
-// drop forgets states of an agent, but for some, and for those that were written lately: others
-// may be about to name them.
+// drop removes the states of an agent except those in but. If but is not empty, recent states stay as well, because
+// another process may be about to name them in a record.
 func (s *states) drop(ctx context.Context, id string, but map[string]bool) error {
 	list := s.bucket.List(&blob.ListOptions{Prefix: id + "/"})
 	for {
@@ -131,15 +130,15 @@ func (s *states) drop(ctx context.Context, id string, but map[string]bool) error
 		}
 	}
 	if s.folder != "" && len(but) == 0 {
-		_ = os.Remove(filepath.Join(s.folder, id)) // it is left where something else is in it
+		_ = os.Remove(filepath.Join(s.folder, id)) // fails if the folder is not empty
 	}
 	return nil
 }
 
-// remove forgets one state of an agent.
+// remove removes one state of an agent.
 func (s *states) remove(ctx context.Context, id, name string) {
-	_ = s.bucket.Delete(ctx, id+"/"+name) // one that stays goes with the agent
+	_ = s.bucket.Delete(ctx, id+"/"+name) // a state that stays is removed with the agent
 }
 
-// awayError marks an error of the bucket's as that it can't be reached.
+// awayError marks an error of the bucket with [ErrAway].
 func awayError(err error) error { return fmt.Errorf("%w: %w", ErrAway, err) }
