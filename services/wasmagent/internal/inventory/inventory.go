@@ -1,6 +1,6 @@
-// Package inventory lists what is stored of an agent by digest. Each time that an agent is stored its
-// journal takes the difference to the list before, so the hash chain of the journal covers whatever is
-// read of the agent, and what was changed in the store behind the journal's back can be named.
+// Package inventory lists what is stored of an agent by digest. Whenever an agent is stored, its journal records the
+// difference from the previous list. So the hash chain of the journal covers everything that is read of the agent, and
+// a change that was made only in the store can be named. Package agent uses it.
 package inventory
 
 import (
@@ -22,33 +22,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
-// maxValue is the length of the JSON of a field, in bytes, up to which the journal holds the field
-// itself instead of its digest.
+// maxValue is the length of a field's JSON, in bytes, up to which the journal has the field itself instead of its
+// digest.
 const maxValue = 96
 
-// ErrRecord means that a record or a state holds what can't be listed, for [errors.Is]. No agent that
-// was stored by this program does.
+// ErrRecord means that a record or a state can't be listed, for [errors.Is]. No agent that this program stored has it.
 var ErrRecord = errors.New("it holds what no agent has")
 
-// Inventory lists what is stored of an agent. The zero value is of an agent that has nothing.
+// Inventory lists what is stored of an agent. The zero value lists nothing.
 type Inventory struct {
-	// files are by path; guest and record are fields by name.
+	// files is by path; guest and record have fields by name.
 	files, guest, record map[string]entry
 	todos, messages      []entry
-	// digest is the SHA-256 of the record's JSON, as hex; empty in a list that a journal led to.
+	// digest is the SHA-256 of the record's JSON, in hexadecimal; empty in a list that was computed from a journal.
 	digest string
 }
 
-// An entry is one thing that is stored: a digest, or the value where that is short.
+// An entry is one stored value: its digest, or the value itself if it is short.
 type entry struct {
 	value string
-	// found says that the journal does not tell how the value came about: it began to list the thing
-	// when that had been stored for a while.
+	// found is true if the journal does not record how the value came about, because the value was stored before the
+	// journal began to list it.
 	found bool
 }
 
-// Of lists a record and a state. Of the record everything counts but the head of the journal and where
-// the state lies. Errors: [ErrRecord].
+// Of lists a record and a state. It leaves out of the record the head of the journal and the location of the state.
+// Errors: [ErrRecord].
 func Of(r *wasmstorev1.Record, s *wasmstorev1.State) (*Inventory, error) {
 	out := &Inventory{files: make(map[string]entry, len(s.GetFiles()))}
 	for _, f := range s.GetFiles() {
@@ -76,8 +75,8 @@ func textEntry(kind, text string) entry {
 	return entry{value: hex.EncodeToString(sum[:])}
 }
 
-// listRecord lists the fields of a record, by their names in the contract: each as its JSON in the form
-// of RFC 8785, or as the digest of that.
+// listRecord lists the fields of a record, by their names in the contract: each as JSON in the form of RFC 8785, or as
+// the digest of that.
 func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
 	r = proto.CloneOf(r)
 	r.Head, r.StateDigest, r.StateBytes, r.StateKey = nil, "", 0, ""
@@ -95,7 +94,7 @@ func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
 	if err := json.Unmarshal(value, &fields); err != nil {
 		return fmt.Errorf("%w: %w", ErrRecord, err)
 	}
-	if kept, ok := fields["kept"]; ok { // as people know them
+	if kept, ok := fields["kept"]; ok { // the name that documents use
 		delete(fields, "kept")
 		fields["snapshots"] = kept
 	}
@@ -111,7 +110,7 @@ func (i *Inventory) listRecord(r *wasmstorev1.Record) error {
 	return nil
 }
 
-// Size is about how much memory the list takes, in bytes.
+// Size returns the approximate size of the list in memory, in bytes.
 func (i *Inventory) Size() int {
 	if i == nil {
 		return 0
@@ -124,7 +123,7 @@ func (i *Inventory) Size() int {
 	return n
 }
 
-// difference is what is not the same, for people.
+// difference returns a difference with a text for people.
 func difference(part, name, format string, args ...any) *wasmagentv1.StoredDifference {
 	return &wasmagentv1.StoredDifference{Part: part, Name: name, Message: fmt.Sprintf(format, args...)}
 }

@@ -1,6 +1,5 @@
-// Package store keeps agents: records, journals and what was used of their rights in SQLite
-// or PostgreSQL, and their states in a folder or an object store. What was acknowledged is
-// there after a crash, the whole of a change or nothing of it.
+// Package store stores agents: records, journals and counters of rights in SQLite or PostgreSQL, and states in a folder
+// or an object store. An acknowledged change survives a crash. A change is stored completely or not at all.
 package store
 
 import (
@@ -23,31 +22,29 @@ var files embed.FS
 
 // Errors of a store, for [errors.Is].
 var (
-	// ErrAway: it can't be reached, or did not answer; whether a change holds is not known.
+	// ErrAway means that the store can't be reached, or did not answer. The change may have been stored or not.
 	ErrAway = sqlstore.ErrAway
-	// ErrUnknown: there is no such agent.
+	// ErrUnknown means that the agent does not exist.
 	ErrUnknown = errors.New("there is no such agent")
-	// ErrStale: another process has changed the agent since it was read.
+	// ErrStale means that another process has changed the agent since it was read.
 	ErrStale = errors.New("the agent was changed elsewhere")
-	// ErrState: the state is not what was kept.
+	// ErrState means that a state is missing or was changed.
 	ErrState = errors.New("the agent's state is lost")
-	// ErrFull: there are as many agents as there may be.
+	// ErrFull means that the number of agents has reached its bound.
 	ErrFull = errors.New("there are as many agents as there may be")
-	// ErrChildren: there are as many agents below one as there may be.
+	// ErrChildren means that the number of agents below another one has reached its bound.
 	ErrChildren = errors.New("there are as many agents below another as it may have")
 )
 
-// Config says where agents are kept.
+// Config configures a store.
 type Config struct {
-	// Source is `sqlite` or the URL of a PostgreSQL database, and File the path of
-	// SQLite's file.
+	// Source is `sqlite` or the URL of a PostgreSQL database. File is the path of SQLite's file.
 	Source, File string
-	// Bucket is the URL of a bucket for states, for example s3://NAME; empty keeps them in
-	// Folder.
+	// Bucket is the URL of a bucket for states, for example s3://NAME; if it is empty, states are stored in Folder.
 	Bucket, Folder string
-	// Holder names this process among those that share the store; required.
+	// Holder identifies this process among those that share the store; required.
 	Holder string
-	// Log takes what migrations do; required.
+	// Log receives records of migrations; required.
 	Log *slog.Logger
 }
 
@@ -56,11 +53,11 @@ type Store struct {
 	db     *sqlstore.DB
 	states *states
 	holder string
-	// Shared says that other processes may use it, too.
+	// Shared is true if other processes may use the store.
 	Shared bool
 }
 
-// Open opens a store, whose tables it makes or brings up to date. The caller closes it.
+// Open opens a store, and creates or migrates its tables. The caller closes it.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Holder == "" {
 		return nil, errors.New("store: this process has to have a name")
@@ -87,54 +84,52 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return errors.Join(s.db.Close(), s.states.bucket.Close()) }
 
-// Turn is whether an agent works on a prompt.
+// Turn describes the turn of an agent.
 type Turn int64
 
 const (
-	// NoTurn says that it does not.
+	// NoTurn means that no turn runs.
 	NoTurn Turn = iota
-	// Follows says that it does, for as long as whoever prompted waits.
+	// Follows means that a turn runs as long as its caller waits.
 	Follows
-	// Alone says that it does, and goes on after the end of its process.
+	// Alone means that a turn runs without its caller. Another process continues it after the end of this process.
 	Alone
 )
 
-// Lease is for how long a process that works on a turn is believed to.
+// Lease is how long a process that works on a turn is assumed to run without a renewal.
 const Lease = 15 * time.Second
 
-// Row is an agent as it is kept.
+// Row is a stored agent.
 type Row struct {
 	*wasmstorev1.Record
 
-	// Made is its place among all, and Version rises with each change.
+	// Made is the position of the agent in the order of creation. Version rises with each change.
 	Made, Version int64
 	Turn          Turn
-	// Held says that another process works on its turn.
+	// Held is true if another process works on the turn.
 	Held bool
 }
 
-// A Change is what is kept together. The row that it changes has to have the Version that was
-// read, and the journal to end where Events go on: else it is [ErrStale].
+// A Change is stored as a whole. The row must have this Version, and the journal must end where Events begin; otherwise
+// the error is [ErrStale].
 type Change struct {
 	ID      string
 	Version int64
-	// Record replaces the one that is kept, unless it is nil: then the journal alone goes on.
+	// Record replaces the stored record. If it is nil, only the journal is extended.
 	Record *wasmstorev1.Record
-	// State replaces the one that is kept, unless it is nil. Its digest and size are
-	// written into Record.
+	// State replaces the stored state unless it is nil. Its digest and size are written to Record.
 	State *wasmstorev1.State
-	// Events follow those that are kept; First is the place of the first of them.
+	// Events follow the stored events; First is the place of the first one.
 	Events []*wasmstorev1.StoredEvent
 	First  int64
 	Turn   Turn
 
-	// packed is State as it is stored, and digest its SHA-256 as hex, once [Change.Pack] was called.
+	// packed is the stored form of State, and digest its SHA-256 in hexadecimal, after [Change.Pack].
 	packed []byte
 	digest string
 }
 
-// Pack writes State as it is stored, and returns the SHA-256 of that as hex. State is not changed behind
-// it.
+// Pack encodes State and returns the SHA-256 of the stored form in hexadecimal. State must not change afterwards.
 func (c *Change) Pack() (digest string, err error) {
 	if c.packed == nil {
 		c.packed, c.digest, err = pack(c.State)
@@ -142,7 +137,7 @@ func (c *Change) Pack() (digest string, err error) {
 	return c.digest, err
 }
 
-// Commit makes a change and returns the version behind it.
+// Commit stores a change and returns the new version. Errors: [ErrStale], [ErrAway].
 func (s *Store) Commit(ctx context.Context, c Change) (version int64, err error) {
 	old := c.Record.GetStateKey()
 	if err := s.putState(ctx, &c); err != nil {
@@ -186,7 +181,7 @@ func (s *Store) Commit(ctx context.Context, c Change) (version int64, err error)
 	return c.Version + 1, nil
 }
 
-// putState keeps a change's state, where it has one.
+// putState stores the state of a change, if it has one.
 func (s *Store) putState(ctx context.Context, c *Change) error {
 	if c.State == nil {
 		return nil
@@ -204,7 +199,7 @@ func (s *Store) putState(ctx context.Context, c *Change) error {
 	return nil
 }
 
-// isKept reports whether a state was asked to be kept.
+// isKept reports whether a snapshot has the state.
 func isKept(r *wasmstorev1.Record, key string) bool {
 	for _, k := range r.GetKept() {
 		if k.GetStateKey() == key {
@@ -221,7 +216,7 @@ func restorable(r *wasmstorev1.Record) int64 {
 	return sqlstore.Micros(r.GetRestorableUntil().AsTime())
 }
 
-// size is all that is kept of an agent, in bytes.
+// size returns the size of everything that is stored of an agent, in bytes.
 func size(r *wasmstorev1.Record) int64 {
 	n := r.GetStateBytes() + r.GetHead().GetBytes() + int64(proto.Size(r))
 	for _, k := range r.GetKept() {
@@ -232,7 +227,7 @@ func size(r *wasmstorev1.Record) int64 {
 
 const columns = "record, made, version, turn, CASE WHEN turn > 0 AND holder <> $1 AND held > $2 THEN 1 ELSE 0 END"
 
-// scanner is a row, or one of many.
+// scanner is a row or the current row of a list.
 type scanner interface{ Scan(into ...any) error }
 
 func scan(from scanner) (*Row, error) {
@@ -244,15 +239,16 @@ func scan(from scanner) (*Row, error) {
 	return row, proto.Unmarshal(text, row.Record)
 }
 
-// heldBy is who does not count as another process, and until when others do.
+// heldBy returns the holder that does not count as another process, and the time until which leases of others have
+// expired.
 func (s *Store) heldBy(tx *sqlstore.Tx) (holder string, now int64) {
-	if !s.Shared { // whoever had the file before is gone
+	if !s.Shared { // the process that had the file before has ended
 		return s.holder, 1 << 62
 	}
 	return s.holder, sqlstore.Micros(tx.Now)
 }
 
-// Get reads an agent. Errors: [ErrUnknown].
+// Get returns an agent. Errors: [ErrUnknown].
 func (s *Store) Get(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		row, err = s.get(ctx, tx, id)
@@ -261,7 +257,7 @@ func (s *Store) Get(ctx context.Context, id string) (row *Row, err error) {
 	return row, err
 }
 
-// get reads an agent, unless it is being forgotten.
+// get returns an agent, unless it is being removed.
 func (s *Store) get(ctx context.Context, tx *sqlstore.Tx, id string) (*Row, error) {
 	holder, now := s.heldBy(tx)
 	row, err := scan(tx.QueryRowContext(ctx, "SELECT "+columns+" FROM agents WHERE id = $3 AND restorable <> 1", holder, now, id))
@@ -271,7 +267,7 @@ func (s *Store) get(ctx context.Context, tx *sqlstore.Tx, id string) (*Row, erro
 	return row, err
 }
 
-// Touch has other processes read an agent again that they have in memory.
+// Touch makes other processes load an agent again that they have in memory.
 func (s *Store) Touch(ctx context.Context, id string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		_, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1 WHERE id = $1", id)
@@ -279,7 +275,7 @@ func (s *Store) Touch(ctx context.Context, id string) error {
 	})
 }
 
-// Version is that of an agent now. Errors: [ErrUnknown].
+// Version returns the version of an agent. Errors: [ErrUnknown].
 func (s *Store) Version(ctx context.Context, id string) (version int64, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		err := tx.QueryRowContext(ctx, "SELECT version FROM agents WHERE id = $1", id).Scan(&version)
@@ -291,13 +287,12 @@ func (s *Store) Version(ctx context.Context, id string) (version int64, err erro
 	return version, err
 }
 
-// State reads a state of an agent. Errors: [ErrState].
+// State returns a state of an agent. Errors: [ErrState].
 func (s *Store) State(ctx context.Context, id, key, digest string) (*wasmstorev1.State, error) {
 	return s.states.get(ctx, id, key, digest)
 }
 
-// Tidy forgets states of an agent that nobody asked to keep, as they are left behind by
-// crashes.
+// Tidy removes states of an agent that neither its record nor its snapshots name. Crashes leave such states behind.
 func (s *Store) Tidy(ctx context.Context, r *wasmstorev1.Record) error {
 	but := map[string]bool{r.GetStateKey(): true}
 	for _, k := range r.GetKept() {
@@ -306,8 +301,8 @@ func (s *Store) Tidy(ctx context.Context, r *wasmstorev1.Record) error {
 	return s.states.drop(ctx, r.GetId(), but)
 }
 
-// Seize makes the turn of another process this one's: that one can keep nothing of it any more.
-// It returns the agent behind that. Errors: [ErrUnknown].
+// Seize takes over the turn of another process, which can't store anything of it from then on. It returns the agent
+// after the change. Errors: [ErrUnknown].
 func (s *Store) Seize(ctx context.Context, id string) (row *Row, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		if _, err := tx.ExecContext(ctx, "UPDATE agents SET version = version + 1, holder = $2, held = $3 WHERE id = $1", id, s.holder, sqlstore.Micros(tx.Now.Add(Lease))); err != nil {
@@ -319,7 +314,7 @@ func (s *Store) Seize(ctx context.Context, id string) (row *Row, err error) {
 	return row, err
 }
 
-// Renew says that this process still works on the turns of agents.
+// Renew extends the leases of this process on the turns of agents.
 func (s *Store) Renew(ctx context.Context, ids []string) error {
 	return s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, id := range ids {
