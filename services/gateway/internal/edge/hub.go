@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
@@ -58,7 +59,7 @@ func (x *exchange) itself() func(context.Context) dispatch.Response {
 	switch m := x.msg; {
 	case m.Method == mcp.MethodToolsList:
 		return x.listHub
-	case fieldOf(m.Method) != "":
+	case aggregate.FieldOf(m.Method) != "":
 		return x.gather
 	case m.Method == mcp.MethodToolsCall && m.Name == mcp.ToolApprovalWait:
 		return x.awaitApproval

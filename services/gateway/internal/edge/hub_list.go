@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -23,7 +23,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
-	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
 const (
@@ -37,10 +36,8 @@ const (
 	gatherWithin     = 10 * time.Second
 	maxGatheredPages = 20
 	maxGathering     = 8
-	// maxGathered is how large a list of all servers may be, in bytes, and maxGatheredEach what one
-	// of them may add that is asked for it; those with no room in it are named in it. An element
-	// takes perGathered beside its own bytes.
-	maxGathered     = 16 << 20
+	// maxGatheredEach is how much one server may add to a list that it is asked for, in bytes. Each element is counted
+	// with perGathered bytes more than it has.
 	maxGatheredEach = 4 << 20
 	perGathered     = 64
 )
@@ -54,23 +51,11 @@ type reached struct {
 	// there that it has.
 	found    *discovery.Found
 	greeting *gate.Answer
-	// why it is named as one that is missing, or that may be out of date; nil where it is not.
-	why *refusal.Refusal
-	// parts are what it adds to a list, size bytes, for which kept is the room.
-	parts [][]byte
-	size  int
-	kept  *room.Holding
-	// out are elements that its lists have and that are left out.
-	out []leftOut
+	// part is what the server adds to a list, and memory what that takes.
+	part   aggregate.Part
+	memory *room.Holding
 	// unrecorded says that the outcome of asking it is not on record yet.
 	unrecorded bool
-}
-
-// missing names a server that is left out of a list, and why.
-type missing struct {
-	Server string `json:"server"`
-	Code   string `json:"code"`
-	Why    string `json:"why,omitzero"`
 }
 
 // reached returns the servers on which the caller could come by something, by their names. One of
@@ -85,7 +70,7 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, foundWithin)
 	defer cancel()
 	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
-		s := &reached{exchange: x.at(server)}
+		s := &reached{exchange: x.at(server), part: aggregate.Part{Server: server}}
 		var err error
 		if s.said, err = s.standing(ctx); err != nil {
 			return nil, policyAway()
@@ -93,7 +78,7 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 		if !s.said.Some {
 			continue
 		}
-		if fieldOf(x.msg.Method) == "" { // else it is asked, and that is counted
+		if aggregate.FieldOf(x.msg.Method) == "" { // else it is asked, and that is counted
 			if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: server, Method: x.msg.Method}); refused != nil {
 				return nil, refused
 			}
@@ -108,13 +93,13 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 // find finds what the gateway knows of the server. A program that nobody uses is not started for it,
 // and one that gives no answer now is as it was: its calls say what is wrong.
 func (s *reached) find(ctx context.Context) {
-	s.why = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // also where looking panics
+	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // also where looking panics
 	var err error
 	of := s.protocol.viewOf(s.target)
 	if s.found = of.Last(); s.found == nil || !s.target.program() {
 		of.Renew(discovery.Fresh) // which goes on for others where this caller waits no longer
 		if _, err = of.Found(ctx, discovery.Fresh); err != nil {
-			s.why = s.unfound(ctx, err)
+			s.part.Missing = s.unfound(ctx, err)
 		}
 		s.found = of.Last()
 	}
@@ -122,7 +107,7 @@ func (s *reached) find(ctx context.Context) {
 		return
 	}
 	if len(s.found.Greeting.Raw) > maxGreeting { // which every client's initialize would have to read
-		s.found, s.why = nil, &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
+		s.found, s.part.Missing = nil, &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		return
 	}
 	if s.greeting, err = greetingOf(s.found); err != nil {
@@ -130,7 +115,7 @@ func (s *reached) find(ctx context.Context) {
 		return
 	}
 	if s.target.program() || time.Since(s.found.At) <= discovery.Fresh {
-		s.why = nil
+		s.part.Missing = nil
 	}
 }
 
@@ -141,7 +126,7 @@ func (x *exchange) listHub(ctx context.Context) dispatch.Response {
 		return x.refuse(ctx, noCursor())
 	}
 	now := x.lists(ctx)
-	x.sess.Members.Relists(func(before string) string { return toolsListed(before, now) }) // of what changes from now on the client is told
+	x.sess.Members.Relists(func(before string) string { return aggregate.WithTools(before, now) }) // of what changes from now on the client is told
 	servers, refused := x.reached(ctx)
 	if refused != nil {
 		return x.refuse(ctx, refused)
@@ -149,14 +134,17 @@ func (x *exchange) listHub(ctx context.Context) dispatch.Response {
 	for _, s := range servers {
 		if s.found != nil {
 			if why := s.list(ctx); why != nil {
-				s.parts, s.why = nil, why
+				s.part.Clear(why)
 			}
 		}
 	}
+	parts := partsOf(servers)
 	if x.sess.Waits.Load() {
-		servers = append(servers, &reached{parts: [][]byte{[]byte(waitTool)}, size: len(waitTool)})
+		wait := new(aggregate.Part)
+		wait.Add([]byte(waitTool))
+		parts = append(parts, wait)
 	}
-	return x.joinLists("tools", servers)
+	return x.joinLists("tools", parts)
 }
 
 // noCursor is the refusal of a cursor: lists of all servers have one page.
@@ -191,7 +179,7 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 	}
 	for _, f := range s.found.Faults {
 		if f.JointOnly && seen.visible[f.Tool] { // what the caller may not know of is not named
-			s.out = append(s.out, leftOut{s.server, f.Tool, f.Why})
+			s.part.LeftOut = append(s.part.LeftOut, aggregate.LeftOut{Server: s.server, Name: f.Tool, Why: f.Why})
 		}
 	}
 	edits := append(list.Clean(hides), around(list.Raw, list.ToolList)...)
@@ -205,33 +193,16 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 			edits = append(append(edits, joint.Say(t.NameValue, name)), titles...)
 		}
 	}
-	if s.parts, err = gate.Plan(list.Raw, edits...); err != nil {
+	if s.part.Elements, err = gate.Plan(list.Raw, edits...); err != nil {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	}
-	for _, part := range s.parts {
-		s.size += len(part)
-	}
+	s.part.Size = dispatch.SizeOf(s.part.Elements)
 	return nil
 }
 
 // around are the edits that leave nothing but the elements of an array.
 func around(raw []byte, array gate.Span) []gate.Edit {
 	return []gate.Edit{{Span: gate.Span{End: array.Start + 1}}, {Span: gate.Span{Start: array.End - 1, End: len(raw)}}}
-}
-
-// fieldOf is the member of a result that is the list by which a method answers; empty for a method
-// whose answer is no list of several servers.
-func fieldOf(method string) string {
-	switch method {
-	case "prompts/list":
-		return "prompts"
-	case "resources/list":
-		return "resources"
-	case "resources/templates/list":
-		return "resourceTemplates"
-	default:
-		return ""
-	}
 }
 
 // gather answers a list whose method policy has to allow: each server that has such a list is asked
@@ -250,8 +221,8 @@ func (x *exchange) gather(ctx context.Context) dispatch.Response {
 	if refused != nil {
 		return x.refuse(ctx, refused)
 	}
-	field := fieldOf(x.msg.Method)
-	servers = slices.DeleteFunc(servers, func(s *reached) bool { return s.found != nil && !s.offers(capabilityOf(field)) })
+	field := aggregate.FieldOf(x.msg.Method)
+	servers = slices.DeleteFunc(servers, func(s *reached) bool { return s.found != nil && !s.offers(aggregate.CapabilityOf(field)) })
 	var size atomic.Int64
 	places, all := make(chan struct{}, maxGathering), sync.WaitGroup{}
 	for _, s := range servers {
@@ -261,34 +232,26 @@ func (x *exchange) gather(ctx context.Context) dispatch.Response {
 		places <- struct{}{}
 		x.guarded(&all, func() {
 			defer func() { <-places }()
-			s.why = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // also where asking panics
-			s.kept = x.has.Answer.Beside()
-			if s.why = s.take(ctx, field, &size); s.why != nil {
-				size.Add(-int64(s.size))
-				s.parts, s.size = nil, 0
-				s.kept.Keep(0)
+			s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // also where asking panics
+			s.memory = x.has.Answer.Beside()
+			if s.part.Missing = s.take(ctx, field, &size); s.part.Missing != nil {
+				size.Add(-int64(s.part.Size))
+				s.part.Clear(s.part.Missing)
+				s.memory.Keep(0)
 			}
 		})
 	}
 	all.Wait()
 	unrecorded := slices.ContainsFunc(servers, func(s *reached) bool { return s.unrecorded })
 	for _, s := range servers {
-		if s.kept != nil {
-			x.finally.add(s.kept.Close)
+		if s.memory != nil {
+			x.finally.add(s.memory.Close)
 		}
 	}
-	servers = slices.DeleteFunc(servers, func(s *reached) bool { return s.why != nil && isDenial(s.why.Code) })
-	out := x.joinLists(field, servers)
+	servers = slices.DeleteFunc(servers, func(s *reached) bool { return s.part.Missing != nil && isDenial(s.part.Missing.Code) })
+	out := x.joinLists(field, partsOf(servers))
 	out.Unrecorded = unrecorded
 	return out
-}
-
-// capabilityOf is the capability of a server that has such a list.
-func capabilityOf(field string) string {
-	if field == "resourceTemplates" {
-		return "resources"
-	}
-	return field
 }
 
 // offers reports whether the server said that it has something.
@@ -332,114 +295,56 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 		if came.Refusal != nil {
 			return came.Refusal
 		}
-		items, next, err := elements(came.whole, field)
+		items, next, err := aggregate.Elements(came.whole, field)
 		if err != nil {
 			return s.broken(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "the answer has no list")
 		}
-		items = s.conform(field, items)
+		items = s.part.Conform(field, items)
 		if !s.add(items, size) {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		}
 		if next == "" {
-			s.target.faults.set(field, s.out)
+			s.target.faults.set(field, s.part.LeftOut)
 			return nil
 		}
 		if given[next] { // a server that goes on without an end
 			return s.broken(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "a page has a cursor that was given before")
 		}
 		given[next] = true
-		if s.msg, err = page(s.msg, next, s.limits); err != nil {
+		if s.msg, err = aggregate.NextPage(s.msg, next, s.limits); err != nil {
 			return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 		}
 	}
 	return s.broken(field, commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("it has more than %d pages", maxGatheredPages))
 }
 
-// page is the request for the page of a list behind a raw cursor, in the run of the one before.
-func page(before *gate.Message, cursor string, limits gate.Limits) (*gate.Message, error) {
-	params := `"cursor":` + cursor
-	if meta := before.Meta.Object; meta.Present() {
-		params += `,"_meta":` + string(meta.Of(before.Raw))
-	}
-	return gate.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s}}`, before.ID.Of(before.Raw), before.Method, params), limits)
-}
-
 // add adds elements to what the server says, where there is room for them.
 func (s *reached) add(items []jsontext.Value, size *atomic.Int64) bool {
 	for _, item := range items {
 		more := len(item) + perGathered
-		if size.Add(int64(more)) > maxGathered || s.size+more > maxGatheredEach || !s.kept.Add(more) {
+		if size.Add(int64(more)) > aggregate.MaxList || s.part.Size+more > maxGatheredEach || !s.memory.Add(more) {
 			size.Add(-int64(more))
 			return false
 		}
-		if s.size > 0 {
-			s.parts = append(s.parts, []byte(","))
-		}
-		s.parts = append(s.parts, item)
-		s.size += more
+		s.part.Add(item)
+		s.part.Size += perGathered
 	}
 	return true
 }
 
-// elements are those of the list of an answer that clients can read, and the raw cursor of what
-// follows. A server that does not know the method has none.
-func elements(raw []byte, field string) (items []jsontext.Value, next string, err error) {
-	var answer struct {
-		Result map[string]jsontext.Value `json:"result"`
-		Error  struct {
-			Code float64 `json:"code"`
-		} `json:"error"`
+// joinLists returns one list of those of all servers.
+func (x *exchange) joinLists(field string, parts []*aggregate.Part) dispatch.Response {
+	members := ""
+	if x.resultType != "" {
+		members = `"resultType":"` + mcp.ResultComplete + `","ttlMs":0,"cacheScope":"private",`
 	}
-	if err := json.Unmarshal(raw, &answer); err != nil || answer.Error.Code == mcp.CodeMethodUnknown {
-		return nil, "", err
-	}
-	if answer.Result[field].Kind() != '[' {
-		return nil, "", errNoList
-	}
-	if err := json.Unmarshal(answer.Result[field], &items); err != nil {
-		return nil, "", err
-	}
-	if cursor := answer.Result["nextCursor"]; cursor.Kind() == '"' && string(cursor) != `""` {
-		next = string(cursor)
-	}
-	return items, next, nil
+	return dispatch.Response{Body: aggregate.Join(x.id(), members, field, parts)}
 }
 
-// errNoList means that a server's answer has not the list that was asked for.
-var errNoList = errors.New("the server's answer is no list")
-
-// joinLists returns one list of those of all servers, and names in it those that are missing, or as
-// they were.
-func (x *exchange) joinLists(field string, servers []*reached) dispatch.Response {
-	kind := ""
-	if x.resultType != "" {
-		kind = `"resultType":"` + mcp.ResultComplete + `","ttlMs":0,"cacheScope":"private",`
-	}
-	body := [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{%s"%s":[`, x.id(), kind, field)}
-	var left []missing
-	var without []leftOut
-	size := 0
+// partsOf returns what servers add to a list.
+func partsOf(servers []*reached) (out []*aggregate.Part) {
 	for _, s := range servers {
-		if size+s.size > maxGathered {
-			s.parts, s.size, s.why = nil, 0, &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
-		}
-		if s.why != nil {
-			left = append(left, missing{Server: s.server, Code: enum.Given(s.why.Code), Why: s.why.Message})
-		} else {
-			without = append(without, s.out[:min(len(s.out), maxLeftOut-len(without))]...)
-		}
-		if s.size == 0 {
-			continue
-		}
-		if size > 0 {
-			body = append(body, []byte(","))
-		}
-		body = append(body, s.parts...)
-		size += s.size
+		out = append(out, &s.part)
 	}
-	end := []byte("]}}")
-	if meta, err := metaOf(left, without); err == nil && meta != nil {
-		end = fmt.Appendf(nil, `],"_meta":%s}}`, meta)
-	}
-	return dispatch.Response{Body: append(body, end)}
+	return out
 }

@@ -4,15 +4,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
@@ -47,7 +45,7 @@ func (x *exchange) hearHub(ctx context.Context) dispatch.Response {
 			x.guarded(&all, func() { y.hearMember(ctx, cancel, id) })
 		}
 		if now := x.lists(ctx); now != "" {
-			for _, method := range listsChanged(x.sess.Members.Lists(now), now) {
+			for _, method := range aggregate.Changed(x.sess.Members.Lists(now), now) {
 				if out.sendMessage([]byte(`{"jsonrpc":"2.0","method":"`+method+`"}`)) != nil {
 					return dispatch.Response{}
 				}
@@ -63,27 +61,6 @@ func (x *exchange) hearHub(ctx context.Context) dispatch.Response {
 	}
 }
 
-// listsChanged are what a client reads when one state of the servers' lists takes the place of another.
-func listsChanged(before, now string) (changed []string) {
-	was := strings.Split(before, "\n")
-	for i, state := range strings.Split(now, "\n") {
-		if i >= len(was) || was[i] != state {
-			changed = append(changed, [...]string{mcp.MethodToolsChanged, mcp.MethodPromptsChanged, mcp.MethodResourcesChanged}[i])
-		}
-	}
-	return changed
-}
-
-// toolsListed is the state that a client has been told of which reads the list of tools now: of other
-// lists it knows what it did before.
-func toolsListed(before, now string) string {
-	tools, _, _ := strings.Cut(now, "\n")
-	if _, others, known := strings.Cut(before, "\n"); known && now != "" {
-		return tools + "\n" + others
-	}
-	return now
-}
-
 // hasOpened reports whether a member's server knows of it, and so may say something.
 func (x *exchange) hasOpened(server, id string) bool {
 	sess, done, err := x.deps.Sessions.Use(id, keyOf(x.Caller, server))
@@ -94,42 +71,22 @@ func (x *exchange) hasOpened(server, id string) bool {
 	return sess.Upstream.IsOpen()
 }
 
-// lists is the state of the lists of those servers on which the caller could come by something, as a
-// text that another state does not have. It has a line for tools, one for prompts and one for resources.
-// Each says how many servers are known; that for tools also how often the list of each has changed, and
-// the policy. Which prompts and resources there are the gateway does not list itself, so the others name
-// the policy where it tells them apart. Of a server of whose list policy lets the caller hear nothing
-// that line says nothing. It is empty where policy can't be asked.
+// lists returns the state of the lists of all servers for the caller; empty if policy is unavailable.
 func (x *exchange) lists(ctx context.Context) string {
-	var tools, prompts, resources []byte
-	var known [3]int // in the order of the lines
+	var servers []aggregate.Lists
 	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
 		said, err := x.at(server).standing(ctx)
-		changes := x.protocol.viewOf(x.targets[server]).Changes()
-		switch {
-		case err != nil:
+		if err != nil {
 			return ""
-		case !said.Some:
-			continue
 		}
-		hears := func(line int, method string) bool {
-			may := slices.Contains(said.Methods, method)
-			if may {
-				known[line] += min(changes, 1)
-			}
-			return may
-		}
-		if hears(0, mcp.MethodToolsChanged) {
-			tools = fmt.Appendf(tools, " %s:%d:%s", server, changes, said.Revision)
-		}
-		if hears(1, mcp.MethodPromptsChanged) && !said.PromptsAlike {
-			prompts = fmt.Appendf(prompts, " %s:%s", server, said.Revision)
-		}
-		if hears(2, mcp.MethodResourcesChanged) && !said.ResourcesAlike {
-			resources = fmt.Appendf(resources, " %s:%s", server, said.Revision)
+		if said.Some {
+			servers = append(servers, aggregate.Lists{
+				Server: server, Changes: x.protocol.viewOf(x.targets[server]).Changes(), Methods: said.Methods,
+				PromptsAlike: said.PromptsAlike, ResourcesAlike: said.ResourcesAlike, Revision: said.Revision,
+			})
 		}
 	}
-	return fmt.Sprintf("%d%s\n%d%s\n%d%s", known[0], tools, known[1], prompts, known[2], resources)
+	return aggregate.State(servers)
 }
 
 // guarded has something done beside; net/http sees to the panics of its own goroutines alone.

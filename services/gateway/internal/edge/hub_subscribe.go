@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 
+	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
@@ -61,7 +62,7 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 			return begins
 		})
 		if now := x.lists(ctx); now != "" {
-			for _, method := range listsChanged(was, now) {
+			for _, method := range aggregate.Changed(was, now) {
 				wants := map[string]bool{mcp.MethodToolsChanged: granted.Tools, mcp.MethodPromptsChanged: granted.Prompts, mcp.MethodResourcesChanged: granted.Resources}[method]
 				if wants && was != "" && out.sendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s}}}`, method, mcp.MetaSubscription, x.id())) != nil {
 					return dispatch.Response{}

@@ -7,6 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/discovery"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -51,7 +52,8 @@ func (x *v2026) discoverHub(ctx context.Context) dispatch.Response {
 	if refused != nil {
 		return x.refuse(ctx, refused)
 	}
-	has, said, err := offered(servers)
+	greetings := greetingsOf(servers)
+	has, err := aggregate.Capabilities(greetings)
 	if err != nil {
 		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE})
 	}
@@ -67,7 +69,7 @@ func (x *v2026) discoverHub(ctx context.Context) dispatch.Response {
 		Capabilities map[string]map[string]bool `json:"capabilities"`
 		Instructions string                     `json:"instructions"`
 		Meta         map[string]serverInfo      `json:"_meta"`
-	}{mcp.ResultComplete, 0, "private", x.spoken(), has, said, map[string]serverInfo{mcp.MetaServerInfo: x.hubInfo()}}}, json.Deterministic(true))
+	}{mcp.ResultComplete, 0, "private", x.spoken(), has, aggregate.Instructions(greetings), map[string]serverInfo{mcp.MetaServerInfo: x.hubInfo()}}}, json.Deterministic(true))
 	return x.own(ctx, body, err)
 }
 

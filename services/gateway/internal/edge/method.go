@@ -65,7 +65,7 @@ func (x *exchange) callOf(ctx context.Context, under *session.Call, out *relay) 
 		Version:    x.sess.Version,
 		Client:     x.clientName,
 		Told:       x.told,
-		Upstream:     under,
+		Upstream:   under,
 		Room:       &x.has.Answer,
 		Reply:      out,
 		Identity:   x.target.Identity,

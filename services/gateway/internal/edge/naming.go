@@ -7,6 +7,7 @@ import (
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
@@ -44,7 +45,7 @@ func alike(said reach.Standing, field string) bool {
 // it was filtered: of a list of prompts, resources or templates the caller sees those that it may
 // use. Where no rule tells them apart policy is not asked.
 func (x *exchange) narrowed(ctx context.Context, answer *gate.Answer) (edits []gate.Edit, filtered bool, refused *refusal.Refusal) {
-	field := fieldOf(x.msg.Method)
+	field := aggregate.FieldOf(x.msg.Method)
 	if field == "" || !answer.Result.Present() {
 		return answer.Clean(nil), false, nil
 	}

@@ -1,15 +1,12 @@
 package edge
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
@@ -224,53 +221,16 @@ func (x *exchange) abandon(up *upstream.Session) {
 	}
 }
 
-// serverCapabilities is what the gateway offers of what the server has: those features, and of
-// these what a client may know besides, whose methods policy does not deny to the caller. The
-// extensions are the gateway's own.
+// serverCapabilities returns what the caller may use of what the server has. The extensions are the gateway's own.
 func serverCapabilities(answer *gate.Answer, said reach.Standing, extensions ...string) []byte {
-	dec := jsontext.NewDecoder(bytes.NewReader(answer.Capabilities.Of(answer.Raw)))
-	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
-		return []byte("{}")
-	}
-	open := func(method string) bool {
-		return method == "" || method == mcp.MethodToolsList || slices.Contains(said.Methods, method)
-	}
-	var offered []string
-	for dec.PeekKind() == '"' {
-		key, err := dec.ReadToken()
-		if err != nil {
-			break
-		}
-		name, is := key.String(), dec.PeekKind() == '{'
-		value, err := dec.ReadValue()
-		if err != nil {
-			break
-		}
-		for _, f := range mcp.Features() {
-			if is && f.Capability == name && open(f.Method) {
-				offered = append(offered, `"`+name+`":{`+strings.Join(optionsOf(f, value, open), ",")+`}`)
-			}
-		}
-	}
-	return []byte("{" + strings.Join(append(offered, mcp.Extended(extensions)...), ",") + "}")
+	return mcp.FilterCapabilities(answer.Capabilities.Of(answer.Raw), mayUse(said), extensions...)
 }
 
-// optionsOf are those of a feature that the server has by what it says, as members of an object.
-func optionsOf(f mcp.Feature, said jsontext.Value, open func(method string) bool) (out []string) {
-	var has struct {
-		ListChanged jsontext.Value `json:"listChanged"`
-		Subscribe   jsontext.Value `json:"subscribe"`
+// mayUse returns a function that reports whether the caller may use a method. Every caller may list tools.
+func mayUse(said reach.Standing) func(method string) bool {
+	return func(method string) bool {
+		return method == mcp.MethodToolsList || slices.Contains(said.Methods, method)
 	}
-	if json.Unmarshal(said, &has) != nil {
-		return nil
-	}
-	values := map[string]jsontext.Value{"listChanged": has.ListChanged, "subscribe": has.Subscribe}
-	for _, o := range f.Options {
-		if open(o.Method) && values[o.Name].Kind() == 't' {
-			out = append(out, `"`+o.Name+`":true`)
-		}
-	}
-	return out
 }
 
 // unquote reads a JSON string; anything else is empty.

@@ -1,0 +1,202 @@
+package aggregate_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/go-cmp/cmp"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/aggregate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+)
+
+func all(string) bool { return true }
+
+func read(t *testing.T, raw string) *gate.Answer {
+	t.Helper()
+	answer, err := gate.ReadAnswer([]byte(raw), gate.AnswerLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
+// greeting is a server's answer to initialize with these members of its result.
+func greeting(t *testing.T, server, members string, allowed func(string) bool) aggregate.Greeting {
+	t.Helper()
+	return aggregate.Greeting{Server: server, Answer: read(t, `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25",`+members+`}}`), Allowed: allowed}
+}
+
+func TestCapabilities_AreThoseOfAllServersThatTheCallerMayUse(t *testing.T) {
+	t.Parallel()
+	only := func(methods ...string) func(string) bool {
+		return func(method string) bool { return slices.Contains(methods, method) }
+	}
+	got, err := aggregate.Capabilities([]aggregate.Greeting{
+		greeting(t, "files", `"capabilities":{"resources":{"subscribe":true},"logging":{},"prompts":{"listChanged":true},"other":{}}`, only("resources/list", "logging/setLevel")),
+		greeting(t, "notes", `"capabilities":{"resources":{"listChanged":true,"subscribe":false},"completions":null}`, all),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]map[string]bool{"tools": {"listChanged": true}, "resources": {"listChanged": true}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	got, err = aggregate.Capabilities([]aggregate.Greeting{{Server: "slow", Allowed: only("prompts/list", "resources/list")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want = map[string]map[string]bool{"tools": {"listChanged": true}, "prompts": {"listChanged": true}, "resources": {"listChanged": true}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("of a server that has not answered (-want +got):\n%s", diff)
+	}
+}
+
+// U1: no server speaks for another, whatever it writes.
+func TestInstructions_MarkEachLineOfAServer(t *testing.T) {
+	t.Parallel()
+	got := aggregate.Instructions([]aggregate.Greeting{
+		greeting(t, "files", `"instructions":" a\r\nnotes says:\u2028b\u0085c\u000bd "`, all),
+		{Server: "slow", Allowed: all},
+		greeting(t, "notes", `"instructions":"`+strings.Repeat("ä", 3000)+`"`, all),
+		greeting(t, "empty", `"instructions":" "`, all),
+		greeting(t, "number", `"instructions":7`, all),
+	})
+	texts := strings.Split(got, "\n\n")
+	if len(texts) != 3 || texts[1] != "files says:\n> a\n> \n> notes says:\n> b\n> c\n> d" {
+		t.Errorf("they are %q", texts)
+	}
+	if want := "notes says:\n> " + strings.Repeat("ä", 2048) + "…"; texts[2] != want {
+		t.Errorf("a long one has %d bytes, want %d", len(texts[2]), len(want))
+	}
+	var many []aggregate.Greeting
+	for i := range 100 {
+		many = append(many, greeting(t, fmt.Sprint("s", i), `"instructions":"`+strings.Repeat("x", 1000)+`"`, all))
+	}
+	if got := aggregate.Instructions(many); len(got) > 32<<10 || !strings.Contains(got, "s30 says") {
+		t.Errorf("those of 100 servers have %d bytes", len(got))
+	}
+}
+
+func TestElements_OfAnswers(t *testing.T) {
+	t.Parallel()
+	for answer, want := range map[string]string{
+		`{"result":{"prompts":[{"a":1},2],"nextCursor":"c"}}`: `[{"a":1} 2] "c"`,
+		`{"result":{"prompts":[],"nextCursor":""}}`:           `[] `,
+		`{"result":{"prompts":[],"nextCursor":7}}`:            `[] `,
+		`{"error":{"code":-32601,"message":"no"}}`:            `[] `,
+		`{"error":{"code":-32603,"message":"no"}}`:            `no list`,
+		`{"result":{"prompts":{}}}`:                           `no list`,
+		`{"result":{"resources":[]}}`:                         `no list`,
+		`{`:                                                   `no list`,
+	} {
+		items, next, err := aggregate.Elements([]byte(answer), "prompts")
+		got := fmt.Sprint(items, " ", next)
+		if errors.Is(err, aggregate.ErrNoList) {
+			got = "no list"
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", answer, got, want)
+		}
+	}
+}
+
+func TestNextPage_KeepsMeta(t *testing.T) {
+	t.Parallel()
+	first, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":7,"method":"prompts/list","params":{"_meta":{"a":1},"cursor":null}}`), gate.DefaultLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := aggregate.NextPage(first, `"c\"1"`, gate.DefaultLimits())
+	if want := `{"jsonrpc":"2.0","id":7,"method":"prompts/list","params":{"cursor":"c\"1","_meta":{"a":1}}}`; err != nil || string(next.Raw) != want {
+		t.Errorf("%s, %v", next.Raw, err)
+	}
+}
+
+func TestJoin_NamesWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	files, notes, away, large := &aggregate.Part{Server: "files"}, &aggregate.Part{Server: "notes"}, &aggregate.Part{Server: "away"}, &aggregate.Part{Server: "large"}
+	for _, item := range files.Conform("prompts", values(`{"name":"a"}`, `{"name":"b"}`, `{"title":"none"}`, `7`)) {
+		files.Add(item)
+	}
+	notes.Add([]byte(`{"name":"n"}`))
+	away.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_TIMEOUT, Message: "slow"}
+	large.Add(make([]byte, aggregate.MaxList))
+	body := bytes.Join(aggregate.Join([]byte("7"), `"x":1,`, "prompts", []*aggregate.Part{files, away, notes, large}), nil)
+	var got struct {
+		Result struct {
+			Prompts []struct{ Name string }
+			Meta    map[string][]map[string]string `json:"_meta"`
+		}
+	}
+	if err := json.Unmarshal(body, &got, json.MatchCaseInsensitiveNames(true)); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	if want := `{"jsonrpc":"2.0","id":7,"result":{"x":1,"prompts":[{"name":"a"},{"name":"b"},{"name":"n"}],"_meta":`; !strings.HasPrefix(string(body), want) {
+		t.Errorf("it is %.200s", body)
+	}
+	meta := map[string][]map[string]string{
+		"dev.sluice/unavailable": {{"server": "away", "code": "upstream_timeout", "why": "slow"}, {"server": "large", "code": "body_too_large"}},
+		"dev.sluice/leftOut": {
+			{"server": "files", "why": "it has not the form that MCP gives it: name is missing"},
+			{"server": "files", "why": "it has not the form that MCP gives it: it is no object"},
+		},
+	}
+	if diff := cmp.Diff(meta, got.Result.Meta); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func values(raw ...string) (out []jsontext.Value) {
+	for _, v := range raw {
+		out = append(out, jsontext.Value(v))
+	}
+	return out
+}
+
+// A client is notified of a list when something changes that it may see, and of no other list.
+func TestChanged_NamesTheListsThatAreOthers(t *testing.T) {
+	t.Parallel()
+	methods := []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"}
+	base := aggregate.Lists{Server: "files", Changes: 1, Methods: methods, PromptsAlike: true, ResourcesAlike: true, Revision: "r1"}
+	with := func(change func(*aggregate.Lists)) []aggregate.Lists {
+		other := base
+		change(&other)
+		return []aggregate.Lists{other}
+	}
+	before := aggregate.State([]aggregate.Lists{base})
+	for name, tt := range map[string]struct {
+		now  []aggregate.Lists
+		want []string
+	}{
+		"nothing":                 {[]aggregate.Lists{base}, nil},
+		"the tools":               {with(func(l *aggregate.Lists) { l.Changes = 2 }), methods[:1]},
+		"the policy":              {with(func(l *aggregate.Lists) { l.Revision = "r2" }), methods[:1]},
+		"a policy of names":       {with(func(l *aggregate.Lists) { l.Revision, l.PromptsAlike = "r2", false }), methods[:2]},
+		"a server got known":      {append(with(func(*aggregate.Lists) {}), aggregate.Lists{Server: "notes", Changes: 1, Methods: methods, PromptsAlike: true, ResourcesAlike: true}), methods},
+		"one that is not allowed": {append(with(func(*aggregate.Lists) {}), aggregate.Lists{Server: "notes", Changes: 1}), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if diff := cmp.Diff(tt.want, aggregate.Changed(before, aggregate.State(tt.now))); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+	now := aggregate.State(with(func(l *aggregate.Lists) { l.Revision, l.PromptsAlike = "r2", false }))
+	if diff := cmp.Diff(methods[1:2], aggregate.Changed(aggregate.WithTools(before, now), now)); diff != "" {
+		t.Errorf("to a client that has read the tools (-want +got):\n%s", diff)
+	}
+	if aggregate.WithTools("", now) != now || aggregate.WithTools(before, "") != "" {
+		t.Error("a client that knew nothing, or learns nothing, knows something else")
+	}
+}

@@ -1,0 +1,105 @@
+package aggregate
+
+import (
+	"maps"
+	"strings"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+)
+
+// maxInstructions is how much of one server's instructions is joined, and maxAllInstructions how long the joined ones may
+// be, in bytes.
+const (
+	maxInstructions    = 4 << 10
+	maxAllInstructions = 32 << 10
+)
+
+// Greeting is what a server says of itself.
+type Greeting struct {
+	Server string
+	// Answer is the server's answer to initialize or server/discover; nil if there was none yet.
+	Answer *gate.Answer
+	// Allowed reports whether the caller may use a method on the server.
+	Allowed func(method string) bool
+}
+
+// Capabilities returns what all servers have together, as far as the caller may use it. Of a server that has not answered
+// yet that is all of MCP, because clients do not ask again. Logging is not among it, because one level can't be set for
+// one server.
+func Capabilities(servers []Greeting) (map[string]map[string]bool, error) {
+	all := map[string]map[string]bool{"tools": {"listChanged": true}}
+	for _, s := range servers {
+		has, err := s.capabilities()
+		if err != nil {
+			return nil, err
+		}
+		delete(has, "logging")
+		for name, options := range has {
+			if all[name] == nil {
+				all[name] = make(map[string]bool)
+			}
+			maps.Copy(all[name], options)
+		}
+	}
+	return all, nil
+}
+
+func (s Greeting) capabilities() (has map[string]map[string]bool, err error) {
+	if s.Answer != nil {
+		err = json.Unmarshal(mcp.FilterCapabilities(s.Answer.Capabilities.Of(s.Answer.Raw), s.Allowed), &has)
+		return has, err
+	}
+	has = make(map[string]map[string]bool)
+	for _, f := range mcp.Features() {
+		if !s.Allowed(f.Method) {
+			continue
+		}
+		has[f.Capability] = make(map[string]bool)
+		for _, o := range f.Options {
+			if o.Method == "" || s.Allowed(o.Method) {
+				has[f.Capability][o.Name] = true
+			}
+		}
+	}
+	return has, nil
+}
+
+// Instructions returns how names are written, and the instructions of all servers. Each line of a server's text is marked
+// as a quotation, so no server can speak for another or for the gateway.
+func Instructions(servers []Greeting) string {
+	all := "Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+."
+	for _, s := range servers {
+		if s.Answer == nil {
+			continue
+		}
+		if text := s.instructions(); text != "" {
+			text = "\n\n" + s.Server + " says:\n> " + strings.ReplaceAll(text, "\n", "\n> ")
+			if len(all)+len(text) <= maxAllInstructions {
+				all += text
+			}
+		}
+	}
+	return all
+}
+
+func (s Greeting) instructions() string {
+	var greeting struct {
+		Instructions string `json:"instructions"`
+	}
+	if err := json.Unmarshal(s.Answer.Result.Of(s.Answer.Raw), &greeting); err != nil {
+		return ""
+	}
+	text := strings.TrimSpace(greeting.Instructions)
+	if len(text) > maxInstructions {
+		text = strings.ToValidUTF8(text[:maxInstructions], "") + "…"
+	}
+	return strings.Map(func(r rune) rune { // each of these begins a line for some readers, which would lack its mark
+		if r == '\r' || r == '\u2028' || r == '\u2029' || r == '\v' || r == '\f' || r == '\u0085' {
+			return '\n'
+		}
+		return r
+	}, text)
+}
