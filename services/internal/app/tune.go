@@ -23,11 +23,11 @@ const spareHeap = 32 << 20
 //
 // It has Go work on some things at a time beside long work where the machine has fewer
 // processors: the system divides them then, and lets what has waited go before long work,
-// which Go lets go on for 10 ms (docs/decisions/0020-rests.md). What a container may have
+// which Go lets go on for 10 ms (docs/decisions/0020-cooperative-scheduling.md). What a container may have
 // stays: more at a time than that would use its time up early, and stop it.
 //
 // Of the memory that a container may have Go takes nine tenths before it collects all the time, and
-// it collects a small heap less often (docs/decisions/0030-collector.md).
+// it collects a small heap less often (docs/decisions/0030-performance.md).
 func Tune() {
 	_, told := Env("GOMAXPROCS")
 	if now := runtime.GOMAXPROCS(0); !told && now == runtime.NumCPU() && now < leastAtATime {

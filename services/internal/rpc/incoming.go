@@ -28,7 +28,7 @@ const (
 // grpc-go has one limit on the size of messages for all of its methods, and looks at
 // it before anything of ours sees the message; here each method has its own, and
 // what a caller may hold is known before a byte of it is asked for
-// (docs/decisions/0013-before-identity.md).
+// (docs/decisions/0013-grpc-resource-limits.md).
 type wire interface {
 	grpc.ServerTransportStream
 	RecvCompress() string

@@ -30,7 +30,7 @@ const (
 // return before any of it is written, and it lies here for as long as the caller opens
 // no window for it; so it is counted from when it is encoded until gRPC needs it no
 // more. It is the pool of its own pieces, for that is whom gRPC tells
-// (docs/decisions/0019-unread-answers.md).
+// (docs/decisions/0013-grpc-resource-limits.md).
 type answer struct {
 	// data is the text in pieces, and buf what it was encoded into.
 	data mem.BufferSlice

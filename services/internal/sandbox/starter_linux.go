@@ -28,7 +28,7 @@ const (
 // starter starts launchers in namespaces, in a small process of its own. Go can't share its memory with a new process
 // that gets a user namespace (no CLONE_VM): the kernel copies the page tables of all memory, and every page that is
 // written afterwards is a fault. In a gateway with hundreds of MiB everything stood still for it, for up to 0.4 s
-// (docs/decisions/0082-starter.md). The zero value starts its process when it is first needed. It is safe for
+// (docs/decisions/0078-stdio-processes.md). The zero value starts its process when it is first needed. It is safe for
 // concurrent use.
 type starter struct {
 	mu sync.Mutex
