@@ -2,11 +2,11 @@ package module
 
 import "math/bits"
 
-// What is put aside while a function asks for fuel: of its first maxAside locals so many of each
-// kind.
+// maxAside is the number of first locals of a function that may be saved in globals while the function asks for fuel,
+// and asideOfKind the number of them of each kind.
 const maxAside, asideOfKind = 64, 16
 
-// asideKinds are the kinds of which some are put aside, and their zeros.
+// asideKinds are the kinds of locals that are saved, with their zero values.
 var asideKinds = [...]struct {
 	kind ValueType
 	zero constant
@@ -17,21 +17,21 @@ var asideKinds = [...]struct {
 	{F64, constant{op: opF64Const, bits: make([]byte, 8)}},
 }
 
-// uses is what is known of the first locals, a bit for each.
+// uses describes the use of the first locals, with a bit for each.
 type uses struct {
-	// set are those that were set in the stretch of code that is read, which nothing jumps
-	// into, and reads those that are read anywhere before they were: only these can be wanted
-	// where a loop begins. What else is put aside would be kept in each turn for nothing.
+	// set are the locals that were set in the present stretch of code, into which no jump leads. reads are the locals
+	// that are read anywhere before they were set in their stretch: only their values can be needed at the start of a
+	// loop. Saving others would cost time in each iteration for nothing.
 	set, reads uint64
-	// open has, for each block that is open, the place in sets of the innermost loop around
-	// its code, and sets what each loop sets.
+	// open has, for each open block, the index in sets of the innermost loop around its code. sets has the locals that
+	// each loop sets.
 	open []int
 	sets []uint64
 }
 
 const noLoop = -1
 
-// follow follows an instruction.
+// follow processes an instruction.
 func (u *uses) follow(i *instruction) {
 	var local uint64
 	if i.local < maxAside {
@@ -66,7 +66,7 @@ func (u *uses) follow(i *instruction) {
 	}
 }
 
-// move writes how locals go to the globals for what is put aside, or come from there.
+// move writes code that copies locals to the globals for saved locals, or back.
 func (b *bodyWriter) move(out []byte, locals uint64, from, to byte) []byte {
 	var taken [len(asideKinds)]int
 	for ; locals != 0; locals &= locals - 1 {
@@ -76,7 +76,7 @@ func (b *bodyWriter) move(out []byte, locals uint64, from, to byte) []byte {
 			kind++
 		}
 		if kind == len(asideKinds) || taken[kind] == asideOfKind {
-			continue // it lives across the call
+			continue // its value stays in the local across the call
 		}
 		if taken[kind] == len(b.numbers[kind]) {
 			b.numbers[kind] = append(b.numbers[kind], b.fuel+1+uint32(len(b.aside)))

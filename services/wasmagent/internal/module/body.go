@@ -6,26 +6,25 @@ import (
 	"slices"
 )
 
-// A bodyWriter writes bodies, one after the other.
+// A bodyWriter encodes the metered bodies of functions, one after the other.
 type bodyWriter struct {
 	scope
-	// left is the local that has what is left, and temp the first of two for a moment.
+	// left is the local with what is left of fuel and stack. temp is the first of two temporary locals.
 	left, temp uint32
-	// frame is what the function takes of the stack.
+	// frame is the size of the function's frame on the stack.
 	frame int64
-	// aside are the globals for what is put aside, behind that of the fuel, by their kinds'
-	// places in asideKinds; numbers has theirs of each kind. The engine reads every global again
-	// behind every call, so there are no more than some function needs.
+	// aside are the globals for saved locals, which follow the global of the fuel: for each, the index of its kind in
+	// asideKinds. numbers has the indexes of the globals of each kind. The engine reads every global again after every
+	// call, so there are only as many as a function needs.
 	aside   []int
 	numbers [len(asideKinds)][]uint32
-	// code is the body's code before it is charged, and marks where in it control comes
-	// from elsewhere or may go elsewhere.
+	// code is the code of the body before charges are added. marks are the places in it where control comes from
+	// elsewhere or may go elsewhere.
 	code  []byte
 	marks []mark
-	// temps says that it needs the locals for a moment, and calls that it calls functions,
-	// those too that loops call for fuel, and so takes of the stack. values is how many values
-	// its frame may keep: its locals, those that calls and blocks take and give, and in each
-	// loop its locals again.
+	// temps is true if the function needs the temporary locals. calls is true if the function calls others, or has
+	// loops, which call for fuel, so that it uses stack. values is the number of values that its frame may have: its
+	// locals, those that calls and blocks take and return, and for each loop its locals once more.
 	temps, calls bool
 	values       int64
 	// kinds are the types of its first locals.
@@ -38,34 +37,34 @@ type bodyWriter struct {
 	read   instruction
 }
 
-// A mark is a place in code, behind the instruction that makes it one.
+// A mark is a place in code, after the instruction that causes it.
 type mark struct {
 	at int
 	op byte
-	// takes says that a loop takes values.
+	// takes is true if a loop takes values.
 	takes bool
-	// cost is what there is to be charged until the next mark.
+	// cost is the cost of the code up to the next mark.
 	cost int64
 }
 
-// A point is where fuel is charged: at a mark, of which it has what it says. One whose op is
-// opReturn stands before that, and is where what is left is returned.
+// A point is a place where fuel is charged, at a mark. A point with the op opReturn comes before the return, and writes
+// what is left.
 type point struct {
 	mark
-	// looks says that it is looked whether there was enough, and aside which of the first
-	// locals are put aside where there was not.
+	// looks is true if the point checks whether the fuel was sufficient. aside are the first locals that are saved if
+	// it was not.
 	looks bool
 	aside uint64
 }
 
 const (
-	// entry is the mark at the start of a function, in place of an instruction.
+	// entry is the op of the mark at the start of a function.
 	entry = 0xff
-	// nowhere is the point of code that can't be reached.
+	// nowhere is the point of unreachable code.
 	nowhere = -1
 )
 
-// writeAll writes the bodies of all functions.
+// writeAll encodes the bodies of all functions.
 func (b *bodyWriter) writeAll(grain int64) ([]byte, error) {
 	var out []byte
 	for i := range b.m.bodies {
@@ -81,7 +80,7 @@ func (b *bodyWriter) writeAll(grain int64) ([]byte, error) {
 	return out, nil
 }
 
-// checkLength refuses code that has become too long.
+// checkLength returns an error if the code is too long.
 func checkLength(code []byte) error {
 	if len(code) > maxMetered {
 		return fmt.Errorf("%w: more than %d bytes of code once it counts its work", ErrTooMuch, maxMetered)
@@ -142,7 +141,7 @@ func (b *bodyWriter) write(i int, grain int64) ([]byte, error) {
 	return append(b.leave(out), opEnd), nil
 }
 
-// readCode reads the code of a function to its end. Its loops are known the second time.
+// readCode reads the code of a function to its end. loops is nil in the first pass and known in the second.
 func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 	r := &code
 	b.code, b.marks, b.temps, b.calls = b.code[:0], append(b.marks[:0], mark{op: entry}), false, false
@@ -171,7 +170,7 @@ func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 				}
 				return nil
 			}
-		case opBr, opBrIf, opBrTable: // the engine would find one more, which is ours
+		case opBr, opBrIf, opBrTable: // the engine would accept one more block, which the meter adds
 			if label := slices.Max(i.labels); int64(label) > int64(depth) {
 				return fmt.Errorf("%w: there is no block %d", ErrMalformed, label)
 			}
@@ -183,12 +182,12 @@ func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 	}
 }
 
-// put writes an instruction with what belongs to it.
+// put encodes an instruction with the code that its metering needs.
 func (b *bodyWriter) put(i *instruction) {
 	switch {
 	case i.op == opCall:
 		b.code = putU32(append(b.code, opLocalGet), b.left)
-	case i.op == opCallIndirect: // which function it is stands behind what is passed
+	case i.op == opCallIndirect: // the index of the called function comes after the argument
 		b.code = putU32(append(b.code, opLocalSet), b.temp)
 		b.code = putU32(append(b.code, opLocalGet), b.left)
 		b.code = putU32(append(b.code, opLocalGet), b.temp)
@@ -197,7 +196,7 @@ func (b *bodyWriter) put(i *instruction) {
 		b.code, b.temps = b.chargeBytes(b.code), true
 	case i.op == opMemoryGrow:
 		b.code, b.temps = b.grow(b.code), true
-		return // it has that in it
+		return // grow includes the instruction
 	}
 	b.code = append(b.code, i.text...)
 	if i.op == opCall || i.op == opCallIndirect {
@@ -206,7 +205,7 @@ func (b *bodyWriter) put(i *instruction) {
 	}
 }
 
-// mark counts an instruction that was written, and marks it where control comes or goes.
+// mark counts the cost of an instruction, and adds a mark if control comes from or goes elsewhere.
 func (b *bodyWriter) mark(i *instruction) {
 	b.values += int64(i.values)
 	if i.op == opLoop {
@@ -224,7 +223,7 @@ func (b *bodyWriter) mark(i *instruction) {
 	}
 }
 
-// wrap says of an error of reading that it is one of the module.
+// wrap marks an error of reading as [ErrMalformed], unless it is an error with another meaning.
 func wrap(err error) error {
 	if errors.Is(err, ErrNotOffered) || errors.Is(err, ErrTooMuch) {
 		return err
@@ -232,11 +231,10 @@ func wrap(err error) error {
 	return fmt.Errorf("%w: %w", ErrMalformed, err)
 }
 
-// placePoints decides where what is charged. What is between two marks is charged where
-// it begins, or at a point that all have passed who come there, once for each time: one
-// before the branch, or before the block that ends. A loop has one of its own, and it is looked
-// there whether there was enough; where the function begins as well, unless all come from there
-// to a loop at once.
+// placePoints decides where costs are charged. The cost between two marks is charged where the code begins, or at an
+// earlier point that every execution of the code passes exactly once for each time: a point before the branch, or
+// before the block that ends. A loop has a point of its own, which checks the fuel. So does the entry of a function,
+// unless the function goes straight into a loop.
 func (b *bodyWriter) placePoints(call, grain int64) {
 	b.points, b.frames = append(b.points[:0], point{mark: mark{op: entry, cost: call}, looks: true}), b.frames[:0]
 	now, loops, straight := 0, 0, true
@@ -278,7 +276,7 @@ func (b *bodyWriter) placePoints(call, grain int64) {
 	}
 }
 
-// leave writes what a function returns behind its results.
+// leave writes code that puts what is left after the results of a function.
 func (b *bodyWriter) leave(out []byte) []byte {
 	out = putU32(append(out, opLocalGet), b.left)
 	if b.frame > 0 {
@@ -287,7 +285,7 @@ func (b *bodyWriter) leave(out []byte) []byte {
 	return out
 }
 
-// charge writes a point.
+// charge writes the code of a point.
 func (b *bodyWriter) charge(out []byte, p point) []byte {
 	if p.op == opReturn {
 		return b.leave(out)
@@ -304,27 +302,27 @@ func (b *bodyWriter) charge(out []byte, p point) []byte {
 	switch {
 	case spent == 0:
 		return putU32(append(b.less(out, code), opLocalSet), b.left)
-	case p.op == opLoop && !p.takes: // the guest's, which may begin again
+	case p.op == opLoop && !p.takes: // a loop of the guest, whose start can be repeated
 		return b.look(out, code, spent, p.aside)
 	}
 	return append(b.look(append(out, opLoop, 0x40), code, spent, p.aside), opEnd)
 }
 
-// less writes how much is left behind a cost, which is code.
+// less writes code that computes what is left after a cost, whose code is given.
 func (b *bodyWriter) less(out, cost []byte) []byte {
 	return append(append(putU32(append(out, opLocalGet), b.left), cost...), opI64Sub)
 }
 
-// look writes how a cost is taken at the start of a loop, and what happens where something is
-// spent by that: the cost is given back, the host is asked for more, and the loop begins again.
+// look writes code that charges a cost at the start of a loop. If that uses up fuel or stack, the code returns the
+// cost, asks the host for more, and branches to the start of the loop.
 //
-// The engine lays out last what does not go on, and gives registers to what comes before it. It
-// keeps in memory what lives across a call, in the whole function: a loop would pay for that in
-// each turn. So what it changes is put into globals before that call, and taken from there
-// behind it: then nothing of it lives across.
+// The engine places code that leaves the straight path last, and gives registers to the code before it. A value that
+// lives across a call is kept in memory in the whole function, so a loop would pay for that in each iteration.
+// Therefore the code saves the locals that the loop changes in globals before the call and restores them after it, so
+// that no value lives across the call.
 func (b *bodyWriter) look(out, cost []byte, spent int64, aside uint64) []byte {
 	out = putU32(append(b.less(out, cost), opLocalTee), b.left)
-	if spent == fuelSpent { // which is the sign
+	if spent == fuelSpent { // fuelSpent is the sign bit
 		out = append(out, opI64Const, 0, opI64GeS)
 	} else {
 		out = append(putSigned(append(out, opI64Const), spent), opI64And, opI64Eqz)
@@ -338,15 +336,14 @@ func (b *bodyWriter) look(out, cost []byte, spent int64, aside uint64) []byte {
 	return append(out, opBr, 1, opEnd)
 }
 
-// chargeBytes charges so many bytes as the number on the stack says, and leaves it there.
+// chargeBytes writes code that charges for the number of bytes that is on the stack, and leaves the number there.
 func (b *bodyWriter) chargeBytes(out []byte) []byte {
 	cost := append(putU32([]byte{opLocalGet}, b.temp), opI64ExtendU, opI64Const, bytesPerFuel, opI64ShrU, opI64Const, stackBits, opI64Shl)
 	out = append(putU32(append(out, opLocalTee), b.temp), opLoop, 0x40)
 	return append(b.look(out, cost, fuelSpent, 0), opEnd)
 }
 
-// grow writes how the memory grows by so many pages as the stack says, and charges those
-// that it got.
+// grow writes code that grows the memory by the number of pages on the stack, and charges the pages that were added.
 func (b *bodyWriter) grow(out []byte) []byte {
 	wanted, was := b.temp, b.temp+1
 	out = putU32(append(out, opLocalTee), wanted)

@@ -1,40 +1,38 @@
 package module
 
-// Go's compiler makes of a function one loop that finds, at its start, the part of the code that
-// is next, by a number in a local. Each jump sets the number and goes back to the loop: it would
-// be charged there, and looked after, at every jump. Where the number is a constant and its part
-// stands further on, the jump is made to go there at once. That does the same, without finding
-// the part; and as it never goes back, no turn of a loop is without a look. It goes to the end of
-// a block that is still open, so for what is charged, and what is put aside, it is any branch
-// forward.
+// Go's compiler turns a function into one loop that selects, at its start, the next part of the code by a number in a
+// local. Each jump sets the number and branches to the start of the loop, so each jump would be charged and checked
+// there. If the number is a constant and its part comes later in the code, the jump is replaced by a direct branch to
+// the part. The result is the same without the selection, and because such a branch never goes back, no iteration of a
+// loop is without a check. It branches to the end of an open block, so for charges and saved locals it is like any
+// forward branch.
 //
-// A jump from outside into what is a loop of such jumps is left as it was: for another way in
-// the engine would move what the loop keeps in registers, in each turn.
+// A jump from outside into a part that belongs to a loop of such jumps is not replaced: because of a second entry the
+// engine would move the values that the loop keeps in registers in each iteration.
 
-// A dispatcher is a loop that finds which part of its code is next. There is a part behind each
-// of the blocks at its start, in the order in which they end.
+// A dispatcher is a loop that selects the next part of its code. There is a part after each of the blocks at its start,
+// in the order in which the blocks end.
 type dispatcher struct {
-	// id is its place among those of the function.
+	// id is the index among the dispatchers of the function.
 	id int
-	// frame is the loop's place among the open blocks, and inner that of the last block at its
-	// start.
+	// frame is the index of the loop among the open blocks, and inner the index of the last block at its start.
 	frame, inner int
-	// local has the number of the part that is next, and parts are the parts by number; what is
-	// none of the numbers goes where the last one does.
+	// local is the local with the number of the next part. parts has the parts by number; the last one is for all other
+	// numbers.
 	local uint32
 	parts []int
-	// part is that in which the code stands; none before the first begins.
+	// part is the part to which the present code belongs; none before the first part begins.
 	part int
 }
 
-// jumps is what is known of the dispatchers of a function.
+// jumps describes the dispatchers of a function.
 type jumps struct {
-	// frames has for each open block its place in around, if it is a dispatcher.
+	// frames has, for each open block, its index in around, if it is a dispatcher.
 	frames []int
 	around []dispatcher
-	// back has, for each dispatcher, for each part the last one from which a jump goes back to it; -1
-	// where none does. Once all was read it is told from them where loops are: loops has for
-	// each part where the innermost begins that it is in.
+	// back has, for each dispatcher and each part, the last part from which a jump goes back to it; -1 if there is
+	// none. After all code was read, learn computes from it loops: for each part, the part with which its innermost
+	// loop begins.
 	back, loops [][]int
 	// next is the id of the next dispatcher.
 	next int
@@ -43,28 +41,26 @@ type jumps struct {
 
 // last is what is known from the last instructions.
 type last struct {
-	// start is the loop in which there was nothing yet but the start of blocks; none where there
-	// is no such. finds says that the last instruction read a local, the first thing behind them.
+	// start is the loop that has nothing yet but starts of blocks; none if there is no such loop. finds is true if the
+	// last instruction read a local as the first thing after these starts.
 	start int
 	finds bool
-	// known says that the last instruction was a constant, number, and sets that it set a local
-	// to it.
+	// known is true if the last instruction was a constant, number. sets is true if it set a local to the constant.
 	known, sets bool
 	number      uint32
-	// local is the one that was read or set.
+	// local is the local that was read or set.
 	local uint32
 }
 
-// none is no block, no part, and no dispatcher.
+// none is the index of no block, part or dispatcher.
 const none = -1
 
-// begin begins the reading of a function, or its second where its loops are known.
+// begin starts to read a function. loops are nil in the first pass, and known in the second.
 func (j *jumps) begin(loops [][]int) {
 	*j = jumps{frames: j.frames[:0], around: j.around[:0], loops: loops, last: last{start: none}}
 }
 
-// follow follows an instruction. Where loops are known it makes a jump a direct one, if it may
-// be.
+// follow processes an instruction. If loops are known, it replaces a jump by a direct branch where that is possible.
 func (j *jumps) follow(i *instruction) {
 	was := j.last
 	j.last = last{start: none}
@@ -92,7 +88,7 @@ func (j *jumps) follow(i *instruction) {
 			j.around[n].part = max(j.around[n].part, j.around[n].inner-ended)
 		}
 	case opLocalGet:
-		if was.start != none && !was.finds { // what else is read would stay on the stack
+		if was.start != none && !was.finds { // other values would stay on the stack
 			j.start, j.finds, j.local = was.start, true, i.local
 		}
 	case opBrTable:
@@ -110,12 +106,12 @@ func (j *jumps) follow(i *instruction) {
 	}
 }
 
-// dispatch notes that a loop is a dispatcher.
+// dispatch records that a loop is a dispatcher.
 func (j *jumps) dispatch(was last, labels []uint32) {
 	d := dispatcher{id: j.next, frame: was.start, inner: len(j.frames) - 1, local: was.local, part: none}
 	for _, label := range labels {
 		part := int(label)
-		if d.inner-part <= d.frame { // the loop itself, or what is around it
+		if d.inner-part <= d.frame { // the loop itself, or a block around it
 			part = none
 		}
 		d.parts = append(d.parts, part)
@@ -132,7 +128,7 @@ func (j *jumps) dispatch(was last, labels []uint32) {
 	}
 }
 
-// jump follows a branch behind a number that was set.
+// jump processes a branch after a local was set to a constant.
 func (j *jumps) jump(was last, i *instruction) {
 	inner := len(j.frames) - 1
 	to := inner - int(i.labels[0])
@@ -153,11 +149,11 @@ func (j *jumps) jump(was last, i *instruction) {
 	}
 }
 
-// learn makes, of the jumps that go back, the loops.
+// learn computes the loops of parts from the jumps that go back.
 func (j *jumps) learn() (all [][]int) {
 	for _, back := range j.back {
 		loops := make([]int, len(back))
-		var open []int // the parts where loops begin that have not ended, and some that have
+		var open []int // first parts of loops that have not ended, and of some that have
 		for part, last := range back {
 			if last != none {
 				open = append(open, part)

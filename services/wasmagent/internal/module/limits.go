@@ -1,8 +1,8 @@
 package module
 
-// What a guest may have at the most. A shipped guest has a tenth of it at the most, save
-// for nested blocks and the size of a body, of which Go's compiler makes many and large.
-// Compilers take long over what is larger: 70 KB of locals and blocks took 125 s.
+// Bounds of a guest's module. A shipped guest has at most a tenth of each, except for nested blocks and the size of a
+// body, of which Go's compiler makes many and large ones. Compilers need long for larger modules: 70 KB of locals and
+// blocks took 125 s.
 const (
 	maxSize      = 16 << 20
 	maxTypes     = 4096
@@ -17,14 +17,12 @@ const (
 	maxData      = 65_536
 	maxBody      = 1 << 20
 	maxLocals    = 8192
-	// maxMetered is how much code a metered module may have, in bytes: what grows memory
-	// without end becomes 18 times as long, and loops that change many locals and do nothing
-	// else 200 times.
+	// maxMetered bounds the code of a metered module, in bytes. Code that only grows memory becomes 18 times as long,
+	// and loops that change many locals and do nothing else 200 times.
 	maxMetered = 48 << 20
 	maxNesting = 16_384
-	// maxTargets is how many targets a br_table may have.
+	// maxTargets bounds the targets of a br_table.
 	maxTargets = 65_536
-	// maxPages is how much memory a guest may want at the start: 256 MiB. How much it gets
-	// is its limits'.
+	// maxPages bounds the initial memory of a guest: 256 MiB. The limits of an instance may be lower.
 	maxPages = 4096
 )

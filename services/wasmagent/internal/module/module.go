@@ -1,8 +1,8 @@
-// Package module reads a guest's WebAssembly before anything else does, refuses what a
-// guest may not have, and writes it again so that it counts its own work.
+// Package module parses the WebAssembly module of a guest, refuses what guests may not have, and encodes it again with
+// code that counts its work. Package engine uses it.
 //
-// What runs is what was read here: everything that has a number in it is written from
-// what was understood, never copied, so no other reader can see other instructions.
+// What runs is what was parsed: everything that contains a number is encoded from the parsed form and never copied, so
+// no other reader can find other instructions in it.
 package module
 
 import (
@@ -12,18 +12,18 @@ import (
 
 // Errors of [Parse], for [errors.Is].
 var (
-	// ErrMalformed: it is no core WebAssembly module.
+	// ErrMalformed means that the bytes are not a core WebAssembly module.
 	ErrMalformed = errors.New("is no WebAssembly module")
-	// ErrNotOffered: it wants what guests do not get.
+	// ErrNotOffered means that the module uses what guests do not get.
 	ErrNotOffered = errors.New("is not offered to guests")
-	// ErrTooMuch: it has more of something than a guest may have.
+	// ErrTooMuch means that the module exceeds a bound.
 	ErrTooMuch = errors.New("is more than a guest may have")
 )
 
-// A ValueType is a type of the binary format, section 5.3.1.
+// A ValueType is a value type of the binary format, section 5.3.1.
 type ValueType byte
 
-// The types of values. References are not offered.
+// The value types. References are not offered.
 const (
 	I32  ValueType = 0x7f
 	I64  ValueType = 0x7e
@@ -32,19 +32,19 @@ const (
 	V128 ValueType = 0x7b
 )
 
-// A FuncType is what a function takes and returns.
+// A FuncType has the types of the parameters and results of a function.
 type FuncType struct{ Params, Results []ValueType }
 
-// values is how many values it takes and returns.
+// values returns the number of parameters and results.
 func (t FuncType) values() int { return len(t.Params) + len(t.Results) }
 
-// An Import is a function that the host is to supply.
+// An Import is a function that the host has to supply.
 type Import struct {
 	Module, Name string
 	Type         FuncType
 }
 
-// A Kind is what an export is, section 5.5.10.
+// A Kind is the kind of an export, section 5.5.10.
 type Kind byte
 
 // The kinds of exports.
@@ -55,32 +55,32 @@ const (
 	Global
 )
 
-// An Export is what the guest shows the host.
+// An Export is an export of the module.
 type Export struct {
 	Name  string
 	Kind  Kind
 	Index uint32
 }
 
-// Size is how large a memory or a table is at the start and may become at the most.
+// Size has the limits of a memory or a table.
 type Size struct {
 	Min uint32
-	// Max is what it may become; meaningless where Bounded is false.
+	// Max is the maximum size; it has no meaning if Bounded is false.
 	Max     uint32
 	Bounded bool
 }
 
-// A Module is a guest's module that was read. It is immutable.
+// A Module is a parsed module. It is immutable.
 type Module struct {
-	// Digest is the SHA-256 of its bytes: hex, 64 characters.
+	// Digest is the SHA-256 of the module: 64 hexadecimal digits.
 	Digest  string
 	Imports []Import
 	Exports []Export
-	// Memory is its memory in pages of 64 KiB; nil where it has none.
+	// Memory has the limits of the memory, in pages of 64 KiB; nil if there is none.
 	Memory *Size
 
 	types    []FuncType
-	typeOf   []uint32 // of each function, those that are imported first
+	typeOf   []uint32 // index of the type of each function, imported ones first
 	tables   []Size
 	globals  []global
 	start    *uint32
@@ -88,8 +88,8 @@ type Module struct {
 	bodies   []body
 	data     []data
 	names    []functionName
-	// counted is how much data there is, as a section of its own says, which memory.init
-	// needs; nil where there is none.
+	// counted is the number of data segments in the data count section, which memory.init needs; nil if there is no
+	// such section.
 	counted *uint32
 }
 
@@ -99,10 +99,10 @@ type global struct {
 	init    constant
 }
 
-// A constant is a constant expression that is understood: a number, or a function.
+// A constant is a parsed constant expression: a number.
 type constant struct {
 	op   byte
-	bits []byte // of the number, canonical
+	bits []byte // the encoded number, canonical
 }
 
 type element struct {
@@ -111,7 +111,7 @@ type element struct {
 }
 
 type data struct {
-	// active says that it is written into the memory at the start, at offset.
+	// active is true if the segment is written to the memory at the start, at offset.
 	active bool
 	offset constant
 	bytes  []byte
@@ -122,7 +122,7 @@ type body struct {
 	code   *reader
 }
 
-// A localRun are some locals of one type.
+// A localRun is a run of locals of one type.
 type localRun struct {
 	n    uint32
 	kind ValueType
@@ -133,20 +133,19 @@ type functionName struct {
 	name  string
 }
 
-const pageMost = 1 << 16 // a memory has 4 GiB at the most
+const pageMost = 1 << 16 // a memory has at most 4 GiB
 
 var header = []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 
-// HasStart reports whether a function of it runs when it is made.
+// HasStart reports whether the module has a start function.
 func (m *Module) HasStart() bool { return m.start != nil }
 
-// Exported reports whether it exports something of a kind by a name.
+// Exported reports whether the module exports a name of this kind.
 func (m *Module) Exported(name string, kind Kind) bool {
 	return slices.ContainsFunc(m.Exports, func(e Export) bool { return e.Name == name && e.Kind == kind })
 }
 
-// FuncExported is the type of a function that it exports by a name. ok is false where it
-// exports none.
+// FuncExported returns the type of an exported function. ok is false if there is none of this name.
 func (m *Module) FuncExported(name string) (_ FuncType, ok bool) {
 	for _, e := range m.Exports {
 		if e.Name == name && e.Kind == Func {

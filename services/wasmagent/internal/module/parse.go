@@ -8,7 +8,7 @@ import (
 	"fmt"
 )
 
-// Sections by their ids, section 5.5.2.
+// Section ids, section 5.5.2.
 const (
 	customSection = iota
 	typeSection
@@ -25,15 +25,14 @@ const (
 	dataCountSection
 )
 
-// order is where each section stands: the count of data comes before the code.
+// order is the position of each section. The count of data segments comes before the code.
 var order = [...]int{
 	typeSection: 1, importSection: 2, functionSection: 3, tableSection: 4, memorySection: 5, globalSection: 6,
 	exportSection: 7, startSection: 8, elementSection: 9, dataCountSection: 10, codeSection: 11, dataSection: 12,
 }
 
-// Parse reads a module. What it returns still has to be validated by the engine that runs
-// it: types of operands are not looked at here. The bytes may not change afterwards.
-// Errors: [ErrMalformed], [ErrNotOffered], [ErrTooMuch].
+// Parse reads a module. The engine that runs the result still has to validate it: Parse does not check the types of
+// operands. The caller must not change text afterwards. Errors: [ErrMalformed], [ErrNotOffered], [ErrTooMuch].
 func Parse(text []byte) (*Module, error) {
 	if len(text) > maxSize {
 		return nil, fmt.Errorf("%w: %d bytes; it may have %d", ErrTooMuch, len(text), maxSize)
@@ -174,8 +173,8 @@ func (r *reader) funcType() (t FuncType) {
 	return t
 }
 
-// size reads the limits of a memory or a table: so many at the start are allowed, and so
-// many can be said at all.
+// size reads the limits of a memory or a table. most bounds the initial size, and sayable the maximum size of the
+// format.
 func (r *reader) size(what string, most, sayable uint32) (s Size) {
 	s.Bounded = r.flag()
 	if s.Min = r.u32(); s.Min > most {
@@ -189,8 +188,8 @@ func (r *reader) size(what string, most, sayable uint32) (s Size) {
 	return s
 }
 
-// constant reads a constant expression: one number. Globals of others can't be meant, for
-// none are imported.
+// constant reads a constant expression, which must be one number. Imported globals can't occur, because globals can't
+// be imported.
 func (r *reader) constant() (c constant) {
 	switch c.op = r.byte(); c.op {
 	case 0x41:
@@ -266,8 +265,8 @@ func (m *Module) export(r *reader) {
 	m.Exports = append(m.Exports, e)
 }
 
-// element reads a segment of the one form that fills a table at the start. The others are
-// for instructions that are not offered.
+// element reads an active segment, which fills a table at the start. The other forms are for instructions that are not
+// offered.
 func (m *Module) element(r *reader) (e element) {
 	switch form := r.u32(); form {
 	case 0:
@@ -331,8 +330,8 @@ func (m *Module) body(r *reader) {
 	}
 }
 
-// custom keeps the names of functions, for traces of a guest that failed. They mean nothing
-// else: names that can't be read are left out, as the specification wants it (7.4).
+// custom reads the names of functions, for the traces of a guest that failed. Names that can't be read are left out, as
+// the specification requires (7.4).
 func (m *Module) custom(r *reader) {
 	if r.name() != "name" || r.err != nil {
 		return

@@ -5,37 +5,36 @@ import (
 	"slices"
 )
 
-// What is left, of the fuel and of the stack, is one number that is passed on: a function of the
-// guest takes it behind its own parameters and returns it behind its own results. So the engine
-// keeps it in a register, and behind a call nothing has to be read again. Outside nobody knows of
-// that: what the guest imports, and what is seen of it, has a function of ours around it, and
-// there and beyond the fuel is in the global.
+// What is left of fuel and stack is one number, which functions pass on: each function of the guest takes it as an
+// additional last parameter and returns it as an additional last result. So the engine can keep it in a register, and
+// need not read it again after a call. Functions that the guest imports or exports do not have this number: a function
+// around each of them moves the fuel between the number and the global.
 const (
-	// stackBits are the last, with what is left of the stack in units; the fuel is above them,
-	// signed. The first of them says that the stack is spent.
+	// stackBits is the number of low bits, which are what is left of the stack, in units. The fuel is above them,
+	// signed. The highest of these bits means that the stack is used up.
 	stackBits  = 16
 	stackSpent = 1 << (stackBits - 1)
 	stackWhole = stackSpent - 1
 	stackUnit  = MaxStack / stackSpent
-	// fuelSpent is the sign.
+	// fuelSpent is the sign bit.
 	fuelSpent = math.MinInt64
-	// ownParams is how many parameters a function has behind its own.
+	// ownParams is the number of additional parameters of a function.
 	ownParams = 1
 )
 
-// frameOf is what a function takes of the stack that keeps so many values and has so much code:
-// never more than makes the first bit of it 1.
+// frameOf returns the size of the frame of a function with this number of values and bytes of code, in units: at most
+// the value that sets the highest stack bit.
 func frameOf(values int64, code int) int64 {
 	bytes := frameBytes + valueBytes*values + codeBytes*int64(code)
 	return min((bytes+stackUnit-1)/stackUnit, stackSpent)
 }
 
-// A layout is where in a metered module things are that the guest does not have.
+// A layout has the indexes of types, functions and globals in a metered module.
 type layout struct {
 	m *Module
-	// fuel is the global.
+	// fuel is the index of the global with the fuel.
 	fuel uint32
-	// outer are the guest's functions that are seen from outside, each once.
+	// outer are the guest's functions that the host can call, each once.
 	outer []uint32
 }
 
@@ -59,8 +58,8 @@ func layoutOf(m *Module) layout {
 
 func (l layout) imports() uint32 { return uint32(len(l.m.Imports)) }
 
-// Types: the guest's, that of the refill, of each of the guest's the one with what is passed on,
-// and of each the one of a block that gives what it returns.
+// Types: the guest's, that of the refill, for each of the guest's one with the number that is passed on, and for each
+// one of a block with the results of a function.
 
 func (l layout) refillType() uint32      { return uint32(len(l.m.types)) }
 func (l layout) passing(t uint32) uint32 { return l.refillType() + 1 + t }
@@ -80,12 +79,12 @@ func (l layout) putTypes(out []byte) []byte {
 	return out
 }
 
-// Functions: the guest's imports, the refill, the guest's own, and then ours: one around each
-// import, one around the refill, and one around each that is seen from outside.
+// Functions: the guest's imports, the refill, the guest's own, and then the added ones: one around each import, one
+// around the refill, and one around each function that the host can call.
 
 func (l layout) refill() uint32 { return l.imports() }
 
-// inside is a function's index as the guest calls it.
+// inside returns the index of a function for calls of the guest.
 func (l layout) inside(f uint32) uint32 {
 	if f < l.imports() {
 		return 1 + uint32(len(l.m.typeOf)) + f
@@ -93,10 +92,10 @@ func (l layout) inside(f uint32) uint32 {
 	return f + 1
 }
 
-// refiller is the function around the refill.
+// refiller returns the index of the function around the refill.
 func (l layout) refiller() uint32 { return 1 + uint32(len(l.m.typeOf)) + l.imports() }
 
-// outside is a function's index as the host calls it.
+// outside returns the index of a function for calls of the host.
 func (l layout) outside(f uint32) uint32 {
 	if f < l.imports() {
 		return f
@@ -120,8 +119,8 @@ func (l layout) putFunctions(out []byte) []byte {
 	return out
 }
 
-// putOwn writes the bodies of the functions that are ours. While the guest runs the global is 0:
-// so one that traps has taken all that it was given.
+// putOwn encodes the bodies of the added functions. While the guest runs, the global is 0, so a guest that traps has
+// used everything that it got.
 func (l layout) putOwn(out []byte) []byte {
 	for i, f := range l.m.Imports {
 		n := len(f.Type.Params)
@@ -149,18 +148,18 @@ func (l layout) putOwn(out []byte) []byte {
 	return out
 }
 
-// taken writes how the fuel is taken out of the global.
+// taken writes code that takes the fuel out of the global.
 func (l layout) taken(out []byte) []byte {
 	out = putU32(append(out, opGlobalGet), l.fuel)
 	return putU32(append(out, opI64Const, 0, opGlobalSet), l.fuel)
 }
 
-// fuelOf writes how the fuel is taken of what is left, which is in a local.
+// fuelOf writes code that extracts the fuel from the number in a local.
 func (l layout) fuelOf(out []byte, local int) []byte {
 	return append(putU32(append(out, opLocalGet), uint32(local)), opI64Const, stackBits, opI64ShrS)
 }
 
-// withFuel writes how what is left, which is in a local, has the fuel that is on the stack.
+// withFuel writes code that puts the fuel on the stack into the number in a local.
 func (l layout) withFuel(out []byte, local int) []byte {
 	out = append(out, opI64Const, stackBits, opI64Shl)
 	out = putU32(append(out, opLocalGet), uint32(local))
@@ -168,7 +167,7 @@ func (l layout) withFuel(out []byte, local int) []byte {
 	return append(out, opI64And, opI64Or)
 }
 
-// call writes a call with the first parameters of the function that calls.
+// call writes a call with the first parameters of the calling function.
 func (l layout) call(out []byte, params int, f uint32) []byte {
 	for i := range params {
 		out = putU32(append(out, opLocalGet), uint32(i))
@@ -176,7 +175,7 @@ func (l layout) call(out []byte, params int, f uint32) []byte {
 	return putU32(append(out, opCall), f)
 }
 
-// putBlock begins a block that gives what a function of a type returns.
+// putBlock begins a block that has the results of a function of a type.
 func (l layout) putBlock(out []byte, t uint32) []byte {
 	out = append(out, opBlock)
 	switch r := l.m.types[t].Results; len(r) {

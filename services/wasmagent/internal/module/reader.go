@@ -6,13 +6,12 @@ import (
 	"unicode/utf8"
 )
 
-// A reader reads the binary format (WebAssembly 2.0, section 5) from the start of a
-// module, or of a part of it whose offset is known. The first thing that can't be read
-// ends all reading: see err.
+// A reader reads the binary format (WebAssembly 2.0, section 5) of a module, or of a part of it. The first error ends
+// all reading: see err.
 type reader struct {
 	text []byte
 	at   int
-	// offset is where text starts in the module.
+	// offset is the position of text in the module.
 	offset int
 	err    error
 }
@@ -38,7 +37,7 @@ func (r *reader) byte() byte {
 	return b
 }
 
-// bytes returns the next n bytes, which nobody may change.
+// bytes returns the next n bytes. The caller must not change them.
 func (r *reader) bytes(n uint32) []byte {
 	if uint64(n) > uint64(len(r.text)-r.at) {
 		r.fail(errShort)
@@ -56,7 +55,7 @@ func (r *reader) part(n uint32) *reader {
 	return &reader{text: text, offset: at, err: r.err}
 }
 
-// u32 reads an unsigned number in LEB128, in five bytes at the most.
+// u32 reads an unsigned number in LEB128, of at most five bytes.
 func (r *reader) u32() uint32 {
 	var v uint64
 	for shift := 0; shift < 35; shift += 7 {
@@ -73,7 +72,7 @@ func (r *reader) u32() uint32 {
 	return 0
 }
 
-// signed reads a signed number of so many bits in LEB128.
+// signed reads a signed number of this number of bits in LEB128.
 func (r *reader) signed(bits int) int64 {
 	var v int64
 	for shift := 0; shift < (bits+6)/7*7; shift += 7 {
@@ -87,9 +86,9 @@ func (r *reader) signed(bits int) int64 {
 		if shift+7 < 64 && b&0x40 != 0 {
 			v |= -1 << (shift + 7)
 		}
-		// The bits beyond those of the number repeat its sign.
+		// The unused bits of the last byte must repeat the sign.
 		if spare := shift + 7 - bits; spare > 0 {
-			top := int8(b<<1) >> (7 - spare) // the sign and what is beyond
+			top := int8(b<<1) >> (7 - spare) // the sign and the unused bits
 			if top != 0 && top != -1 {
 				break
 			}
@@ -108,7 +107,7 @@ func (r *reader) name() string {
 	return string(b)
 }
 
-// count reads how many things follow, each of at least one byte.
+// count reads the number of elements that follow, each of at least one byte.
 func (r *reader) count(what string, most int) int {
 	n := r.u32()
 	if uint64(n) > uint64(most) {
