@@ -6,58 +6,56 @@ import (
 	"strconv"
 )
 
-// MeterVersion says how work is counted. Fuel of two versions can't be compared.
+// MeterVersion is the version of the rules by which work is counted. Fuel of different versions can't be compared.
 const MeterVersion = 4
 
-// Names that a metered module has beside its own. No guest may export such a one.
+// Names that a metered module has in addition to its own. Guests must not export such names.
 const (
 	ownPrefix = "sluice."
-	// RefillModule is the module of [RefillName].
+	// RefillModule is the module of the import [RefillName].
 	RefillModule = "sluice"
-	// RefillName is the function that is called once fuel is below zero: it gets how much
-	// there is, and returns how much there is from then on. Both are an i64 of less than 2^46.
+	// RefillName is the function that is called when fuel is below zero. It gets the fuel that is left, and returns the
+	// fuel to continue with. Both are an i64 of less than 2^46.
 	RefillName = "refill"
-	// FuelGlobal is the fuel that is left, an i64, where the guest calls the host and where it
-	// has returned; while it runs it is 0, so one that traps has taken all that it was given.
+	// FuelGlobal is the global with the fuel that is left, an i64, while the guest calls the host and after it
+	// returned. While the guest runs, the global is 0, so a guest that traps has used everything that it got.
 	FuelGlobal = ownPrefix + "fuel"
-	// StackSpent is what [RefillName] gets where the stack is spent: it must not return.
+	// StackSpent is the argument of [RefillName] if the stack is used up. Then the function must not return.
 	StackSpent = math.MinInt64
-	// globalPrefix is before the number of each global that can change: they are the
-	// guest's state beside its memory.
+	// globalPrefix precedes the number of each mutable global in its export name. These globals are the guest's state
+	// in addition to its memory.
 	globalPrefix = ownPrefix + "global."
 )
 
 const (
-	// MaxStack is how large the stack may be, in bytes as they are counted here: each function
-	// that calls others takes of it what its frame may be at the most, until it returns. Whatever
-	// the host calls has the whole.
+	// MaxStack is the size of the stack, in bytes by the rules of this package: each function that calls others uses
+	// the maximum size of its frame until it returns. A function that the host calls has the whole stack.
 	MaxStack = 4 << 20
-	// frameBytes is what every frame takes, valueBytes what a value does that is kept in it, and
-	// codeBytes what a byte of code may need for what it computes.
+	// frameBytes is the size of every frame, valueBytes that of a value in it, and codeBytes the space that a byte of
+	// code may need for intermediate values.
 	frameBytes, valueBytes, codeBytes = 128, 16, 4
 )
 
 // What is charged.
 const (
-	// grain is how long what follows a branch has to be to be charged where it begins,
-	// instead of with what comes before the branch.
+	// grain is the least cost of the code after a branch that is charged where the code begins, instead of before the
+	// branch.
 	grain = 4
-	// bytesPerFuel is how many bytes are filled or copied for one, as a shift, and
-	// fuelPerPage how much a page of memory costs that the guest gets, as a shift.
+	// bytesPerFuel is the number of bytes that are filled or copied for one unit of fuel, and fuelPerPage the fuel for
+	// one page of memory that the guest gets; both as shifts.
 	bytesPerFuel, fuelPerPage = 3, 13
 )
 
-// Metered returns the module written again so that it counts its instructions: each takes
-// one of the fuel, what fills or copies memory one more for each 8 bytes, and each page
-// that the memory grows by 8,192. Where a branch skips less than some instructions they
-// are charged all the same. In the loop that Go's compiler makes of a function, a jump that
-// may go to its part at once does, and takes nothing for what would have found the part.
+// Metered returns the module with code that counts its instructions. Each instruction costs one unit of fuel, filling
+// or copying memory one more for each 8 bytes, and growing memory 8,192 for each page. If a branch skips fewer than
+// grain instructions, they are charged nevertheless. In the loop that Go's compiler makes of a function, a jump that
+// can branch to its part directly does so, and costs nothing for the selection of the part.
 //
-// Work is charged before it is done, at the start of functions, loops and longer branches; at
-// the start of functions and loops, and of what fills or copies, [RefillName] is called where
-// fuel is below zero. Functions that call others take of the stack as long as they run, up to
-// [MaxStack]. The same module on the same inputs takes the same fuel, whatever is refilled at
-// a time. Beside that it computes what it did. Errors: those of [Parse].
+// Work is charged before it is done, at the start of functions, loops and longer branches. At the start of functions
+// and loops, and before filling or copying memory, [RefillName] is called if fuel is below zero. Functions that call
+// others use stack while they run, up to [MaxStack]. The same module with the same inputs uses the same fuel,
+// regardless of the amounts of refills. Apart from that, the module computes the same results. Errors: those of
+// [Parse].
 func (m *Module) Metered() ([]byte, error) { return m.metered(grain) }
 
 func (m *Module) metered(grain int64) ([]byte, error) {
@@ -141,7 +139,7 @@ func (m *Module) metered(grain int64) ([]byte, error) {
 	return w.out, nil
 }
 
-// ownExports are the module's exports with those of its state.
+// ownExports returns the module's exports and those of its state.
 func (m *Module) ownExports(fuel uint32) []Export {
 	out := slices.Clone(m.Exports)
 	for i, g := range m.globals {
@@ -152,8 +150,7 @@ func (m *Module) ownExports(fuel uint32) []Export {
 	return append(out, Export{Name: FuelGlobal, Kind: Global, Index: fuel})
 }
 
-// State names the exports of a metered module that are its state beside its memory, in
-// the order of their numbers.
+// State returns the export names of a metered module's mutable globals, in the order of their numbers.
 func (m *Module) State() []string {
 	var out []string
 	for i, g := range m.globals {
@@ -172,14 +169,14 @@ type writer struct {
 
 func (w *writer) part(id byte, text []byte) { w.out = putPart(append(w.out, id), text) }
 
-// section writes a section of so many things, if there are any.
+// section writes a section of n elements, unless n is 0.
 func (w *writer) section(id byte, n int, put func([]byte) []byte) {
 	if n > 0 {
 		w.part(id, put(putU32(nil, uint32(n))))
 	}
 }
 
-// shifted is a function's index behind the import of ours.
+// shifted returns the index of a function in the metered module, which has one more import.
 func (w *writer) shifted(function uint32) uint32 {
 	if uint64(function) >= uint64(len(w.m.Imports)) {
 		return function + 1
