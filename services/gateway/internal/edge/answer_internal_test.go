@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
@@ -71,10 +72,10 @@ func clientsAnswer(t *testing.T, id, result string) *gate.Message {
 // asking is a call of a client that asks whoever sits at it.
 func asking(t *testing.T) *exchange {
 	t.Helper()
-	return &exchange{
-		Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, sess: &session.Session{Client: session.Client{Elicits: true}},
-		client: t.Context(), msg: new(gate.Message),
-	}
+	e := &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}
+	x := e.newExchange(t.Context(), httpserver.Caller{}, "s", nil, nil)
+	x.sess, x.msg = &session.Session{Client: session.Client{Elicits: true}}, new(gate.Message)
+	return x
 }
 
 // eventStream is the answer to a client that reads event streams.

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
-	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/question"
@@ -159,7 +158,7 @@ func (a *ask) read(ctx context.Context) (*gate.Message, error) {
 func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 	x := a.out.x
 	pause := x.patience.Pause
-	if x.msg.Kind == gate.Invalid { // on the session's sink: it may be for any of them
+	if x.msg.Kind == gate.Invalid { // on the session's stream: it may be for any of them
 		pause = x.sess.Calls.Pause
 	}
 	defer pause()()
@@ -190,20 +189,11 @@ func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte))
 	return upstream.Answer{}, fmt.Errorf("%w: %w", class, attempt.ErrClient)
 }
 
-// send sends the request to the client, who knows it by the joint id where it has many servers.
+// send sends the request to the client.
 func (a *ask) send(req upstream.Request) error {
-	x := a.out.x
-	var edits []gate.Edit
-	if x.hub != nil {
-		edits = append(edits, gate.Edit{Span: req.Message.ID, With: x.jointID(req.ID())})
-		if token := req.Message.Meta.ProgressToken; token.Present() {
-			edits = append(edits, gate.Edit{Span: token, With: x.jointID(req.ProgressToken())})
-		}
-		names, err := joint.Join(x.server, req.Method(), req.Body())
-		if err != nil {
-			return err
-		}
-		edits = append(edits, names...)
+	edits, err := a.out.x.addressing.renameRequest(req)
+	if err != nil {
+		return err
 	}
 	body, err := gate.Plan(req.Body(), edits...)
 	if err != nil {

@@ -51,21 +51,10 @@ func discovered(ctx context.Context, of *discovery.Server) *discovery.Found {
 	return found
 }
 
-// shownDigest is the digest of the called tool's definition as this session has listed it; nil where
-// it has not.
-func (x *exchange) shownDigest() []byte {
-	if x.hub != nil {
-		if digest := x.hub.Members.Shown(x.server, x.msg.Name); digest != nil {
-			return digest
-		}
-	}
-	return x.sess.Definitions.Of(x.msg.Name)
-}
-
 // Known is the digest of the called tool's definition: as this session has listed it or,
 // where it has not, as the gateway has; nil where neither has.
 func (x *exchange) Known(ctx context.Context) []byte {
-	if digest := x.shownDigest(); digest != nil {
+	if digest := x.addressing.shown(x.msg.Name); digest != nil {
 		return digest
 	}
 	if found := discovered(ctx, x.ownList); found != nil {

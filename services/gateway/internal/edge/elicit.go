@@ -55,7 +55,7 @@ func confirmText(call string) string {
 func (x *exchange) confirm(out *relay) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Word {
 		id := inputID()
-		ask := elicitation{Version: "2.0", ID: x.jointID(id), Method: mcp.MethodElicit}
+		ask := elicitation{Version: "2.0", ID: x.addressing.clientID(id), Method: mcp.MethodElicit}
 		ask.Params.Message = confirmText(text)
 		ask.Params.Schema = jsontext.Value(confirmForm)
 		message, err := json.Marshal(ask)
@@ -110,5 +110,5 @@ func confirmed(result []byte) attempt.Word {
 
 // withdraw tells the client that a request with this raw id has become void.
 func (o *relay) withdraw(id []byte) {
-	_ = o.sendMessage([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.x.jointID(id)) + `,"reason":"nobody waits for the answer any longer"}}`))
+	_ = o.sendMessage([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.x.addressing.clientID(id)) + `,"reason":"nobody waits for the answer any longer"}}`))
 }

@@ -1,11 +1,9 @@
 package edge
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
-	"sort"
 	"strings"
 	"sync"
 
@@ -135,6 +133,7 @@ func (x *exchange) at(server string) *exchange {
 		Edge: x.Edge, Caller: x.Caller, header: x.header, client: x.client, sink: x.sink, server: server, target: x.targets[server],
 		msg: x.msg, received: x.received, sess: x.sess, has: x.has, finally: x.finally, hub: x.sess, terms: x.terms,
 	}
+	y.addressing = aggregated{y}
 	y.protocol = x.protocol.forMember(y)
 	return y
 }
@@ -232,37 +231,4 @@ func (x *exchange) noteAll(ctx context.Context) {
 			}
 		})
 	}
-}
-
-// jointID is a raw id or token of a server's as its client knows it.
-func (x *exchange) jointID(id []byte) []byte {
-	if x.hub == nil {
-		return id
-	}
-	return joint.ID(x.server, id)
-}
-
-// joined adds the edits by which an answer to a method, or a notification, says names as the client
-// knows them.
-func (x *exchange) joined(m *gate.Answer, method string, edits []gate.Edit) ([]gate.Edit, error) {
-	if x.hub == nil {
-		return edits, nil
-	}
-	end, err := x.has.Answer.TurnFor(x.whole(x.client), len(m.Raw))
-	if err != nil {
-		return nil, err // nobody waits for it any more, or too much of the caller's does
-	}
-	defer end()
-	names, err := joint.Join(x.server, method, m.Raw)
-	return append(edits, remaining(names, edits)...), err
-}
-
-// remaining are the edits of names that lie in nothing which other edits take out.
-func remaining(names, edits []gate.Edit) []gate.Edit {
-	holes := slices.Clone(edits)
-	slices.SortFunc(holes, func(a, b gate.Edit) int { return cmp.Compare(a.Span.Start, b.Span.Start) })
-	return slices.DeleteFunc(names, func(e gate.Edit) bool {
-		i := sort.Search(len(holes), func(i int) bool { return holes[i].Span.Start > e.Span.Start })
-		return i > 0 && e.Span.End <= holes[i-1].Span.End
-	})
 }

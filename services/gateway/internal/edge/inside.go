@@ -78,7 +78,8 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 	}
 	defer e.visits.leave()
 	ask := func(handle, message string) insideAnswer {
-		x := &exchange{Edge: e, Caller: c, header: insideHeader(handle), client: ctx, sink: dispatch.NewCallback(errand.Event), server: errand.Server, hold: errand.Hold}
+		x := e.newExchange(ctx, c, errand.Server, insideHeader(handle), dispatch.NewCallback(errand.Event))
+		x.hold = errand.Hold
 		return x.inside([]byte(message))
 	}
 	key := keyOf(c, errand.Server)

@@ -85,7 +85,7 @@ func (x *exchange) tools(ctx context.Context) (tools, error) {
 // what the caller sees of the gateway's own. It takes the same steps whether a tool is
 // hidden or not there, in a trace of its own: what it finds is for all calls.
 func (t tools) Listed(ctx context.Context) (attempt.Listing, error) {
-	if t.shownDigest() != nil {
+	if t.addressing.shown(t.msg.Name) != nil {
 		return attempt.Listing{Listed: true}, nil
 	}
 	ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})

@@ -67,9 +67,11 @@ type exchange struct {
 	resumes string
 	// unattended reports whether no MCP client waits for the answer: then nothing can be asked or continued.
 	unattended bool
-	// protocol is what its revision does differently, and terms what that decides.
+	// protocol is what the revision of the message does differently, and terms what that decides.
 	protocol protocol
 	terms
+	// addressing is how the client addresses the server.
+	addressing addressing
 }
 
 // finally are steps to take once a message is answered, the last one first.
@@ -111,8 +113,15 @@ func (x *exchange) end(resp dispatch.Response) {
 
 // exchange returns the exchange of a request over HTTP.
 func (e *Edge) exchange(r *http.Request, c httpserver.Caller, to dispatch.Sink) *exchange {
-	x := &exchange{Edge: e, Caller: c, header: r.Header, client: r.Context(), sink: to, server: r.PathValue("server")}
+	x := e.newExchange(r.Context(), c, r.PathValue("server"), r.Header, to)
 	x.finally = &x.steps
+	return x
+}
+
+// newExchange returns the exchange of a message to a server. Its client ends with ctx.
+func (e *Edge) newExchange(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *exchange {
+	x := &exchange{Edge: e, Caller: c, header: header, client: ctx, sink: to, server: server}
+	x.addressing = direct{x}
 	return x
 }
 

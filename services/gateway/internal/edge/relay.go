@@ -48,7 +48,7 @@ func (o *relay) pass(event upstream.Event) error {
 		o.asked(m)
 	case m.Method == mcp.MethodCancelled:
 		x.sess.Asked.TakeBack(m.RequestID.Of(m.Raw)) // the client hears of it from who asked it
-	case o.wants != nil && x.hub != nil && !gate.SameID(m.Subscription.Of(m.Raw), x.id()): // it would be heard as another server's
+	case o.wants != nil && !x.addressing.isSubscribed(m): // the client would take it for another server's
 	case x.hears(m.Method) && concerns(m, o.wants) && x.hearsOf(m), x.carriesFrom(m):
 		return o.sendEvent(event, clean)
 	}
@@ -70,7 +70,7 @@ func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 	if err != nil {
 		return nil, nil, nil // the upstream reader let it through, so this can't be; nothing is lost by caution
 	}
-	edits, err := x.joined(m, m.Method, m.Clean(nil))
+	edits, err := x.renamed(m, m.Method, m.Clean(nil))
 	var clean [][]byte
 	if err == nil {
 		clean, err = gate.Plan(raw, edits...)
@@ -85,7 +85,10 @@ func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 // hears reports whether a server's notification of the protocol's is for the client: progress and what begins
 // a subscription are, and of the others those that policy does not deny, nor the method that they serve.
 func (x *exchange) hears(notification string) bool {
-	if notification == mcp.MethodProgress || notification == mcp.MethodAcknowledged && x.hub == nil { // a client of many servers got one from the gateway
+	switch {
+	case !x.addressing.passesOn(notification):
+		return false
+	case notification == mcp.MethodProgress, notification == mcp.MethodAcknowledged:
 		return true
 	}
 	said, err := x.standing(x.whole(x.client))
@@ -96,7 +99,7 @@ func (x *exchange) hears(notification string) bool {
 	case "":
 		return notification == mcp.MethodMessage
 	case mcp.MethodToolsList:
-		return x.hub == nil // whose tools are those of the gateway's own lists
+		return true // every caller may list tools
 	default:
 		return slices.Contains(said.Methods, method)
 	}
@@ -107,9 +110,7 @@ func (o *relay) sendMessage(message ...[]byte) error { return o.sendEvent(upstre
 
 // sendEvent sends a message as this event. An event has a message, an id or a time to retry.
 func (o *relay) sendEvent(event upstream.Event, message [][]byte) error {
-	if o.x.hub != nil { // events of many servers have no order that a client could continue
-		event.ID, event.Retry = "", ""
-	}
+	event = o.x.addressing.event(event)
 	if session.IsAnswers(event.ID) { // which would be taken for one of the gateway's own
 		event.ID = ""
 	}

@@ -10,6 +10,7 @@ import (
 
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/httpserver"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/inflight"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
@@ -115,6 +116,8 @@ func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *
 	t.Cleanup(has.Leave)
 	rec := httptest.NewRecorder()
 	to := sse.NewWriter(rec, http.Header{"Accept": {"text/event-stream"}})
-	x := &exchange{Edge: &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}, client: ctx, sink: to, msg: new(gate.Message), has: has}
+	e := &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}
+	x := e.newExchange(ctx, httpserver.Caller{}, "s", nil, to)
+	x.msg, x.has = new(gate.Message), has
 	return rec, x.newRelay()
 }

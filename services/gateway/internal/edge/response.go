@@ -56,7 +56,7 @@ func (x *exchange) own(ctx context.Context, body []byte, err error) dispatch.Res
 
 // edited is a server's answer with the edits made, those of [gate.Answer.Clean] among them.
 func (x *exchange) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit) dispatch.Response {
-	edits, err := x.joined(a, x.msg.Method, edits)
+	edits, err := x.renamed(a, x.msg.Method, edits)
 	var body [][]byte
 	if err == nil {
 		body, err = gate.Plan(a.Raw, edits...)
@@ -65,4 +65,10 @@ func (x *exchange) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit
 		return x.own(ctx, nil, err)
 	}
 	return dispatch.Response{Body: body, ErrorType: spans.Answer(trace.SpanFromContext(ctx), a)}
+}
+
+// renamed adds the edits by which an answer to a method, or a notification, has the names that the client knows.
+func (x *exchange) renamed(m *gate.Answer, method string, edits []gate.Edit) ([]gate.Edit, error) {
+	names, err := x.addressing.rename(method, m.Raw, edits)
+	return append(edits, names...), err
 }

@@ -87,7 +87,8 @@ var noTaskAnswer = jsontext.Value(`{"code":-32603,"message":"The answer of this 
 // makeTask makes the call of a task by its approval, for a caller who owns it.
 func (e *Edge) makeTask(ctx context.Context, by httpserver.Caller, t *tasks.Task, approval string) {
 	by.Stale = by.Stale || by.Revoked()
-	x := &exchange{Edge: e, Caller: by, header: t.Header, client: ctx, sink: new(dispatch.Callback), server: t.Server, hold: new(time.Duration), resumes: approval}
+	x := e.newExchange(ctx, by, t.Server, t.Header, new(dispatch.Callback))
+	x.hold, x.resumes = new(time.Duration), approval
 	came := x.inside(t.Message)
 	if why := came.Refusal; why != nil && why.Retryable() { // nothing was sent, and the approval is still open
 		var expires time.Time

@@ -67,7 +67,7 @@ func (x v2025) findSession() *refusal.Refusal {
 
 func (x v2025) enters(sess *session.Session) {
 	x.version, x.session, x.clientName, x.offer, x.asksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
-	x.offer.Joint = x.hub != nil
+	x.offer.Joint = x.addressing.isShared()
 	if !x.isHub() {
 		x.ownList = x.target.found
 	}
@@ -77,7 +77,7 @@ func (x v2025) enters(sess *session.Session) {
 	// Clients of older revisions take the event by which a stream begins that they may continue for a broken one.
 	x.resumable = nil
 	if x.msg.Kind != gate.Invalid && !x.unattended && sess.Version == mcp.Supported()[0] {
-		x.resumable = cmp.Or(x.hub, sess)
+		x.resumable = x.addressing.resumable(sess)
 		x.sink.Replay(x.exchange)
 	}
 }

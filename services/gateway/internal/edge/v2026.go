@@ -115,7 +115,7 @@ func (x *v2026) sentTo(speaks bool) {
 // allows sets the terms of a message whose caller may use this, and whose client can do this on the server.
 func (x *v2026) allows(said reach.Standing, can []mcp.Ability) {
 	x.scope, x.can = said, can
-	x.offer = question.Offer{Abilities: can, Revision: mcp.Modern, Joint: x.hub != nil}
+	x.offer = question.Offer{Abilities: can, Revision: mcp.Modern, Joint: x.addressing.isShared()}
 	x.speaksFor = &upstream.Client{Claims: can}
 	x.speaksFor.Name, x.speaksFor.Version = x.msg.Client()
 	x.told = []byte(mcp.Told(can))

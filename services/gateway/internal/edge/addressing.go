@@ -1,0 +1,119 @@
+package edge
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+
+	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/joint"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
+)
+
+// addressing is how a client addresses the server of a message: at a URL of its own ([direct]), or as one of many servers
+// at one URL ([aggregated]).
+type addressing interface {
+	// isShared reports whether other servers answer at the same URL.
+	isShared() bool
+	// clientID returns an id or a progress token of the server's as the client reads it. All are raw JSON.
+	clientID(raw []byte) []byte
+	// rename returns the edits by which a message from the server has the names that the client knows. The edits do not
+	// overlap with others that are made to the message.
+	rename(method string, raw []byte, others []gate.Edit) ([]gate.Edit, error)
+	// renameRequest returns the same for a request from the server.
+	renameRequest(req upstream.Request) ([]gate.Edit, error)
+	// event returns an event of the server's stream as it goes out on that of the client.
+	event(upstream.Event) upstream.Event
+	// passesOn reports whether this notification goes to the client if policy allows it. The gateway sends others itself.
+	passesOn(notification string) bool
+	// isSubscribed reports whether a message on the stream of a subscription belongs to the subscription.
+	isSubscribed(m *gate.Answer) bool
+	// shown returns the digest of the definition of a tool that the session has listed; nil if it has not.
+	shown(tool string) []byte
+	// resumable returns the session by which a client may continue the stream of an answer.
+	resumable(own *session.Session) *session.Session
+}
+
+// direct is the addressing of a server at a URL of its own.
+type direct struct{ *exchange }
+
+func (direct) isShared() bool { return false }
+
+func (direct) clientID(raw []byte) []byte { return raw }
+
+func (direct) rename(string, []byte, []gate.Edit) ([]gate.Edit, error) { return nil, nil }
+
+func (direct) renameRequest(upstream.Request) ([]gate.Edit, error) { return nil, nil }
+
+func (direct) event(e upstream.Event) upstream.Event { return e }
+
+func (direct) passesOn(string) bool { return true }
+
+func (direct) isSubscribed(*gate.Answer) bool { return true }
+
+func (x direct) shown(tool string) []byte { return x.sess.Definitions.Of(tool) }
+
+func (direct) resumable(own *session.Session) *session.Session { return own }
+
+// aggregated is the addressing of one of many servers at one URL. The exchange has the session with all of them in hub.
+type aggregated struct{ *exchange }
+
+func (aggregated) isShared() bool { return true }
+
+func (x aggregated) clientID(raw []byte) []byte { return joint.ID(x.server, raw) }
+
+func (x aggregated) rename(method string, raw []byte, others []gate.Edit) ([]gate.Edit, error) {
+	end, err := x.has.Answer.TurnFor(x.whole(x.client), len(raw))
+	if err != nil {
+		return nil, err // the caller has stopped waiting, or has too much that waits
+	}
+	defer end()
+	names, err := joint.Join(x.server, method, raw)
+	return outside(names, others), err
+}
+
+// outside returns the edits that are not within others, which remove what they are about.
+func outside(names, others []gate.Edit) []gate.Edit {
+	holes := slices.Clone(others)
+	slices.SortFunc(holes, func(a, b gate.Edit) int { return cmp.Compare(a.Span.Start, b.Span.Start) })
+	return slices.DeleteFunc(names, func(e gate.Edit) bool {
+		i := sort.Search(len(holes), func(i int) bool { return holes[i].Span.Start > e.Span.Start })
+		return i > 0 && e.Span.End <= holes[i-1].Span.End
+	})
+}
+
+func (x aggregated) renameRequest(req upstream.Request) ([]gate.Edit, error) {
+	edits := []gate.Edit{{Span: req.Message.ID, With: x.clientID(req.ID())}}
+	if token := req.Message.Meta.ProgressToken; token.Present() {
+		edits = append(edits, gate.Edit{Span: token, With: x.clientID(req.ProgressToken())})
+	}
+	names, err := joint.Join(x.server, req.Method(), req.Body())
+	return append(edits, names...), err
+}
+
+// event removes the id: the events of many servers have no order in which a client could continue them.
+func (aggregated) event(e upstream.Event) upstream.Event {
+	e.ID, e.Retry = "", ""
+	return e
+}
+
+// passesOn leaves out the beginning of a subscription, of which the client has got the gateway's own, and changes of the
+// list of tools, because the client reads the gateway's own list.
+func (aggregated) passesOn(notification string) bool {
+	return notification != mcp.MethodAcknowledged && notification != mcp.MethodToolsChanged
+}
+
+func (x aggregated) isSubscribed(m *gate.Answer) bool {
+	return gate.SameID(m.Subscription.Of(m.Raw), x.id())
+}
+
+func (x aggregated) shown(tool string) []byte {
+	if digest := x.hub.Members.Shown(x.server, tool); digest != nil {
+		return digest
+	}
+	return x.sess.Definitions.Of(tool)
+}
+
+func (x aggregated) resumable(*session.Session) *session.Session { return x.hub }
