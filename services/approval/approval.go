@@ -1,6 +1,5 @@
-// Package approval serves sluice.approval.v1: it keeps what waits for a person,
-// counts the votes of people who may decide, and gives an approved call to one
-// caller, once.
+// Package approval serves sluice.approval.v1: it stores the calls that wait for a person, counts the votes of operators
+// and approvers, and lets one caller claim an approved call, once.
 package approval
 
 import (
@@ -29,28 +28,26 @@ import (
 )
 
 const (
-	// sweepTime is how often time's moves are made where nobody asks.
+	// sweepTime is how often the moves that are due by time are made, even if no request comes.
 	sweepTime = time.Second
-	// kept is how long an approval that has ended is kept, and pruneEvery how often
-	// older ones are looked for.
+	// kept is how long an approval is stored after its end, and pruneEvery how often older approvals are deleted.
 	kept       = 30 * 24 * time.Hour
 	pruneEvery = time.Hour
-	// healthTime bounds asking the store how it is, and countTime how many wait.
+	// healthTime limits a health check of the store, and countTime a count of the open approvals.
 	healthTime = time.Second
 	countTime  = 5 * time.Second
-	// ownersApprove is said at the start where owners may decide.
+	// ownersApprove is the warning that is logged at the start if owners may decide on the calls of their agents.
 	ownersApprove = config.OwnersApprove
 )
 
-// Deps are the live objects that a [Service] works with. Every field is required.
+// Deps are the dependencies of a [Service]. Every field is required.
 type Deps struct {
-	// Tokens tell who may still decide.
+	// Tokens returns the principals that may still decide.
 	Tokens *authn.Tokens
-	// Policy tells which revision is active, and Verifier what the policy role has
-	// signed.
+	// Policy reports which revision is active, and Verifier checks the signatures of the policy service.
 	Policy   policyv1.PolicyServiceClient
 	Verifier *attest.Verifier
-	// Meter makes metrics, and Tracer spans.
+	// Meter creates the metrics, and Tracer the spans.
 	Meter  metric.Meter
 	Tracer trace.Tracer
 	Log    *slog.Logger
@@ -62,22 +59,22 @@ type Service struct {
 
 	cfg    Config
 	tokens *authn.Tokens
-	// verdicts are what policy has decided.
+	// verdicts checks the decisions that policy signed.
 	verdicts *verdicts
 	log      *slog.Logger
 	store    *store.Store
 	sender   *notice.Sender
-	dir      *datadir.Dir // nil for a store elsewhere
+	dir      *datadir.Dir // nil for a store outside of the data folder
 	meters   *meters
 	tracer   trace.Tracer
-	// reading are turns at calls that come, and drawing at views: both are work on what
-	// callers wrote, of up to 4 MiB, and each is the requester's.
+	// reading gives time slices for reading calls, and drawing for drawing views. Both work on up to 4 MiB that a
+	// caller wrote, so the slices are shared out by requester.
 	reading, drawing *turn.Turns[string]
-	// counting reads metrics off the store; nil until it is open.
+	// counting reads the open approvals from the store for the metrics; nil until the store is open.
 	counting metric.Registration
 }
 
-// New opens the store and returns a Service, which the caller closes.
+// New opens the store and returns a Service. The caller must close the Service.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if deps.Tokens == nil || deps.Policy == nil || deps.Verifier == nil || deps.Meter == nil || deps.Tracer == nil || deps.Log == nil {
 		return nil, errors.New("approval: tokens, the policy role, what it signs, a meter, a tracer and a log are required")
@@ -121,8 +118,8 @@ func (s *Service) Register(r grpc.ServiceRegistrar) {
 	approvalv1.RegisterApprovalServiceServer(r, s)
 }
 
-// Run makes the moves that time makes, forgets what is old, and tells people, until
-// ctx ends.
+// Run makes the moves that are due by time, deletes old approvals, sends notices and watches the active policy revision
+// until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { s.sweep(ctx); return nil })
@@ -131,7 +128,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// sweep makes the moves that time makes where nobody asks, and forgets what is old.
+// sweep makes the moves that are due by time, and deletes old approvals, until ctx ends.
 func (s *Service) sweep(ctx context.Context) {
 	tick := time.NewTicker(sweepTime)
 	defer tick.Stop()
@@ -156,10 +153,10 @@ func prune(ctx context.Context, tx *store.Tx) error {
 	if _, err := tx.Prune(ctx, tx.Now.Add(-kept)); err != nil {
 		return err
 	}
-	return tx.ForgetAsked(ctx, tx.Now.Add(-config.MaxAskedWindow)) // the window may be made longer
+	return tx.ForgetAsked(ctx, tx.Now.Add(-config.MaxAskedWindow)) // the configured window may become longer
 }
 
-// nothing leaves to a transaction what it does by itself.
+// nothing does nothing: a transaction makes the moves that are due by time itself.
 func nothing(context.Context, *store.Tx) error { return nil }
 
 // Health implements rpc.HealthChecker.
@@ -169,11 +166,11 @@ func (s *Service) Health(ctx context.Context) error {
 	return errors.Join(s.verdicts.revisions.seen(), s.store.Look(ctx, nothing))
 }
 
-// Close closes the store.
+// Close closes the store and the data folder.
 func (s *Service) Close() error {
 	var errs []error
 	if s.counting != nil {
-		errs = append(errs, s.counting.Unregister()) // what is exported last must not ask a closed store
+		errs = append(errs, s.counting.Unregister()) // the last export must not read a closed store
 	}
 	if s.store != nil {
 		errs = append(errs, s.store.Close())
@@ -184,8 +181,8 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// countOpen tells metrics how many approvals are open. It returns no error, for one
-// would keep back every metric of the process.
+// countOpen reports the number of open approvals to the metrics. It logs an error instead of returning the error,
+// because an error would suppress every metric of the process.
 func (s *Service) countOpen(ctx context.Context, o metric.Observer) error {
 	ctx, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()

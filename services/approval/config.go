@@ -12,27 +12,26 @@ import (
 
 // Config configures the approval service.
 type Config struct {
-	// Decide is how long people have to decide, and Execute how long an approved
-	// call may wait to run, where a rule says nothing; both positive.
+	// Decide is how long people have to decide, and Execute how long an approved call may wait to run, if a rule sets
+	// no time. Both must be positive.
 	Decide, Execute time.Duration
-	// CoolDown is how long a denied call stays denied; 0 or more.
+	// CoolDown is how long a denied call stays denied: 0 or more.
 	CoolDown time.Duration
-	// MaxPending is how many calls of one principal may wait; 1 or more.
+	// MaxPending is how many calls of one principal may wait at the same time: 1 or more.
 	MaxPending int
-	// MaxAsked is how often one principal may ask people in any stretch of AskedWindow:
-	// 1 or more, and 1 s to [config.MaxAskedWindow].
+	// MaxAsked is how often people may be asked for one principal in any period of AskedWindow: 1 or more. AskedWindow
+	// is 1 s to [config.MaxAskedWindow].
 	MaxAsked    int
 	AskedWindow time.Duration
-	// OwnerMayApprove lets the owner of an agent decide on its calls.
+	// OwnerMayApprove lets the owner of an agent decide on the agent's calls.
 	OwnerMayApprove bool
-	// Source is where approvals are kept: `sqlite`, or the URL of a PostgreSQL
-	// database. Data is the data folder, in which SQLite's are.
+	// Source is `sqlite`, or the URL of a PostgreSQL database. Data is the data folder, which contains the SQLite file.
 	Source, Data string
-	// Notices say whom to tell of approvals, and how.
+	// Notices are the channels that notify people of approvals.
 	Notices notice.Config
 }
 
-// DefaultConfig returns the configuration used where a file says nothing.
+// DefaultConfig returns the default configuration, in which no channel is configured.
 func DefaultConfig() Config {
 	return Config{
 		Decide: 15 * time.Minute, Execute: 5 * time.Minute, CoolDown: 10 * time.Minute,
@@ -40,7 +39,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// FromFile returns the service's part of the configuration.
+// FromFile returns the approval service's part of the configuration file.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	source, err := f.Stores.Approval.Resolve(f, env)
 	if err != nil {
@@ -55,7 +54,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	return cfg, err
 }
 
-// Validate returns everything that is wrong with the configuration.
+// Validate returns all errors of the configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Decide <= 0 || c.Execute <= 0 || c.CoolDown < 0 {

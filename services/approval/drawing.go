@@ -11,11 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 )
 
-// maxDraws is how often a view is drawn again for one vote because the approval has
-// moved meanwhile.
+// maxDraws is how often the view is drawn for one vote, because the approval may change between drawing and voting.
 const maxDraws = 4
 
-// sight is a view, and what it was drawn of.
+// sight is a view, together with the state that it was drawn from.
 type sight struct {
 	*view.View
 
@@ -23,9 +22,9 @@ type sight struct {
 	unsettled string
 }
 
-// draw draws the view of the approval that read returns, for which there is none where
-// that is nil. A view of a large call takes long: so it is drawn after the transaction,
-// in a turn of who asked for the call, and nobody else waits for it.
+// draw draws the view of the approval that read returns. It returns nil if read returns nil. A view of a large call
+// takes long to draw, so it is drawn after the transaction, in a time slice of the requester, and other requesters
+// don't wait for it.
 func (s *Service) draw(ctx context.Context, asker *identityv1.Principal, read func(context.Context, *store.Tx) (*lifecycle.Record, error)) (*sight, error) {
 	end, err := s.drawing.Take(ctx, string(store.Who(asker)))
 	if err != nil {
@@ -54,8 +53,8 @@ func (s *Service) draw(ctx context.Context, asker *identityv1.Principal, read fu
 	return &sight{View: drawn, version: r.Approval.GetVersion(), unsettled: facts.Unsettled}, nil
 }
 
-// sight draws what a person is shown who votes like this; nil where that is not
-// compared.
+// sight draws the view that a vote to approve is compared with. It returns nil if the vote is a denial or the approval
+// is not pending.
 func (s *Service) sight(ctx context.Context, tenant, id string, verdict approvalv1.Verdict) (*sight, error) {
 	if verdict != approvalv1.Verdict_VERDICT_APPROVE {
 		return nil, nil //nolint:nilnil // a denial needs no view
@@ -73,8 +72,7 @@ func (s *Service) sight(ctx context.Context, tenant, id string, verdict approval
 	})
 }
 
-// still reports whether the view of a record would be drawn the same by now, as far as
-// its digest goes.
+// still reports whether the view of r would have the same digest if it were drawn now.
 func (s *sight) still(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (bool, error) {
 	if s == nil || s.version != r.Approval.GetVersion() {
 		return false, nil
@@ -83,7 +81,8 @@ func (s *sight) still(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (b
 	return unsettled == s.unsettled, err
 }
 
-// noticed draws what a notice shows that asks people.
+// noticed draws the view for a notice that asks approvers. It returns nil if the approval no longer waits for the same
+// decision.
 func (s *Service) noticed(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
 	drawn, err := s.draw(ctx, asked.GetRequester(), func(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
 		r, err := tx.ByClaimant(ctx, asked.GetId())

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// noticesFrom returns whom the configuration tells, its secrets resolved.
+// noticesFrom returns the channels that the configuration declares, with their secrets resolved.
 func noticesFrom(f *config.File, env config.Env) (notice.Config, error) {
 	var out notice.Config
 	var errs []error

@@ -29,8 +29,8 @@ func (s *Service) DecideApproval(ctx context.Context, req *approvalv1.DecideAppr
 	return &approvalv1.DecideApprovalResponse{Approval: out.Approval, Vote: out.VoteOf(person)}, nil
 }
 
-// pressed casts the vote of a person who has pressed a button in Slack, and says
-// what came of it. The person is who its tokens say, as with a vote by token.
+// pressed casts the vote of a person who pressed a button in Slack, and returns the text of the answer. The person's
+// tokens decide what the person may do, as with a vote by token.
 func (s *Service) pressed(ctx context.Context, p notice.Press) string {
 	const nothing = "Nothing was decided: "
 	voters, err := s.tokens.Of(p.Tenant, p.Subject)
@@ -56,8 +56,8 @@ func (s *Service) pressed(ctx context.Context, p notice.Press) string {
 	return "Your vote counts: the call is " + lifecycle.StateName(a.GetState()) + "."
 }
 
-// cast casts a ballot in the name of the first of a person's principals, at least
-// one, that may decide on the approval.
+// cast casts a ballot as the first of a person's principals that may decide on the approval. voters has at least one
+// principal. If none may decide, the error is that of the first.
 func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ctx, span := s.tracer.Start(ctx, voteSpan)
 	defer span.End()
@@ -70,7 +70,8 @@ func (s *Service) cast(ctx context.Context, id string, voters []*identityv1.Prin
 	return out, nil
 }
 
-// try casts a ballot, on what is shown by then.
+// try casts a ballot on the current view. It draws the view again if the approval changes meanwhile, up to maxDraws
+// times.
 func (s *Service) try(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot) (*lifecycle.Record, error) {
 	ballot.OwnersMay, ballot.CoolDown = s.cfg.OwnerMayApprove, s.cfg.CoolDown
 	for range maxDraws {
@@ -86,8 +87,7 @@ func (s *Service) try(ctx context.Context, id string, voters []*identityv1.Princ
 	return nil, lifecycle.ErrViewChanged
 }
 
-// count casts a ballot on what is shown by now. It returns nil where that has changed
-// since it was drawn.
+// count casts a ballot on the view that was drawn. It returns nil if that view has changed since.
 func (s *Service) count(ctx context.Context, id string, voters []*identityv1.Principal, ballot lifecycle.Ballot, shown *sight) (*lifecycle.Record, error) {
 	var out *lifecycle.Record
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -123,8 +123,8 @@ func (s *Service) count(ctx context.Context, id string, voters []*identityv1.Pri
 	return out, err
 }
 
-// coverWaiting approves the calls that wait already and that a grant covers which was given just now: the oldest first,
-// and no more than the grant has calls left beside the one that people were asked about.
+// coverWaiting approves waiting calls that the grant of by covers, if the vote has just made that grant live. The
+// oldest come first, and at most as many as the grant has calls left after the call that approvers were asked about.
 func coverWaiting(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error {
 	if by.Approval.GetState() != approved || !by.LiveGrant(tx.Now) {
 		return nil
@@ -149,13 +149,13 @@ func coverWaiting(ctx context.Context, tx *store.Tx, by *lifecycle.Record) error
 	return nil
 }
 
-// decides reports whether a person's role lets it decide on anything.
+// decides reports whether the role of a principal may decide on approvals at all.
 func decides(p *identityv1.Principal) bool {
 	return p.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR || p.GetRole() == authv1.TokenRole_TOKEN_ROLE_APPROVER
 }
 
-// visible reports whether a caller sees an approval of its tenant: an agent sees
-// what it asked for itself, everybody else all.
+// visible reports whether a caller may see an approval of its tenant. An agent may see its own requests, and every
+// other caller all of them.
 func visible(caller *authn.Caller, r *lifecycle.Record) bool {
 	p := caller.Principal
 	if caller.Person != nil || p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT {
@@ -164,7 +164,7 @@ func visible(caller *authn.Caller, r *lifecycle.Record) bool {
 	return bytes.Equal(store.Asker(p), store.Asker(r.Approval.GetRequester()))
 }
 
-// actor is whom the history names.
+// actor returns the subject that the history names.
 func actor(caller *authn.Caller) string {
 	if caller.Person != nil {
 		return caller.Person.GetSubject()
@@ -172,18 +172,17 @@ func actor(caller *authn.Caller) string {
 	return caller.Principal.GetSubject()
 }
 
-// standing reports whether voters may still decide. An error means that nobody
-// knows.
+// standing checks whether voters may still decide. If err is set, their tokens are not known at the moment.
 type standing struct {
 	tokens *authn.Tokens
 	record *lifecycle.Record
-	// owners are whom the claiming caller and its chain work for: they are judged
-	// now, for two tokens of one subject may name different ones.
+	// owners are the owners of the claiming caller and of the principals in its chain. They are those of now, because
+	// two tokens of one subject may name different owners.
 	owners []string
 	err    error
 }
 
-// owners are whom a caller and its chain work for; none where owners may decide.
+// owners returns the owners of a caller and of its chain, or nil if owners may decide.
 func (s *Service) owners(p *identityv1.Principal) (out []string) {
 	if s.cfg.OwnerMayApprove {
 		return nil
@@ -194,7 +193,7 @@ func (s *Service) owners(p *identityv1.Principal) (out []string) {
 	return out
 }
 
-// of returns why a vote counts no longer; empty where it does.
+// of returns why a vote no longer counts, or "" if it counts.
 func (s *standing) of(vote *approvalv1.Vote) string {
 	if slices.Contains(s.owners, vote.GetSubject()) {
 		return "the voter owns the agent that makes the call"

@@ -18,13 +18,12 @@ import (
 )
 
 const (
-	// maxHistory and maxHistoryBytes bound a history that is read.
+	// maxHistory is how many moves of a history are read, and maxHistoryBytes how many bytes of them are sent.
 	maxHistory      = 1000
 	maxHistoryBytes = 1 << 20
-	// pageSize is how many approvals a page has where nobody says.
+	// pageSize is the number of approvals of a page if the request names none.
 	pageSize = 100
-	// maxScan is how many approvals a page looks at to find those that its filter
-	// picks.
+	// maxScan is how many approvals are read for one page while looking for those that the filter picks.
 	maxScan = 10_000
 )
 
@@ -49,14 +48,14 @@ func (s *Service) GetApproval(ctx context.Context, req *approvalv1.GetApprovalRe
 	return g.resp, nil
 }
 
-// getting is an approval that somebody wants to see.
+// getting is one GetApproval request.
 type getting struct {
 	caller *authn.Caller
 	req    *approvalv1.GetApprovalRequest
 	resp   *approvalv1.GetApprovalResponse
 }
 
-// read reads what costs little: the approval without its call, and its history.
+// read reads the cheap part: the approval without its call, and the history.
 func (g *getting) read(ctx context.Context, tx *store.Tx) error {
 	r, err := tx.Head(ctx, g.caller.Tenant(), g.req.GetApprovalId())
 	if err != nil {
@@ -72,13 +71,13 @@ func (g *getting) read(ctx context.Context, tx *store.Tx) error {
 	return err
 }
 
-// wantsView reports whether the caller asks for a view, and may see it.
+// wantsView reports whether the caller requests a view and may see it.
 func (g *getting) wantsView() bool {
 	return g.req.GetView() && (!isAgent(g.caller) || g.resp.GetApproval().GetTerms().GetSelfConfirm())
 }
 
-// whole reads again what the view is drawn of, so that the answer is of one moment. It
-// is nil where there is nothing to be shown any more.
+// whole reads the approval, the history and what the view is drawn from in one transaction, so that the answer is
+// consistent. It returns nil if there is no view to show.
 func (g *getting) whole(ctx context.Context, tx *store.Tx) (*lifecycle.Record, error) {
 	if err := g.read(ctx, tx); err != nil || !g.wantsView() {
 		return nil, err
@@ -94,12 +93,12 @@ func isAgent(caller *authn.Caller) bool {
 	return caller.Person == nil && caller.Principal.GetRole() == authv1.TokenRole_TOKEN_ROLE_AGENT
 }
 
-// shown reports whether what a view shows is still kept.
+// shown reports whether the params are still stored, so that a view can be drawn.
 func shown(r *lifecycle.Record) bool {
 	return !r.Ended() || r.Approval.GetParamsBytes() == int64(len(r.Call.GetCall().GetParamsJson()))
 }
 
-// history reads the newest moves, as many as may be sent.
+// history reads the newest moves, up to maxHistory and maxHistoryBytes. The oldest of them is first.
 func history(ctx context.Context, tx *store.Tx, r *lifecycle.Record) ([]*approvalv1.Move, error) {
 	moves, err := tx.History(ctx, r.Approval.GetId(), maxHistory)
 	if err != nil {
@@ -135,7 +134,7 @@ func (s *Service) ListApprovals(ctx context.Context, req *approvalv1.ListApprova
 	return resp, nil
 }
 
-// paging is a page that is asked for.
+// paging is the request for one page.
 type paging struct {
 	caller *authn.Caller
 	filter *approvalv1.ApprovalFilter
@@ -143,8 +142,8 @@ type paging struct {
 	most   int
 }
 
-// page reads a page. What the store can't filter is left out here, so it may be
-// shorter than asked for.
+// page reads a page. It leaves out the approvals that the store can't filter out, so the page may be shorter than
+// requested.
 func (s *Service) page(ctx context.Context, tx *store.Tx, p paging) (*approvalv1.ListApprovalsResponse, error) {
 	resp := new(approvalv1.ListApprovalsResponse)
 	at := p.before
@@ -172,7 +171,7 @@ func (s *Service) page(ctx context.Context, tx *store.Tx, p paging) (*approvalv1
 	return resp, nil
 }
 
-// picks reports whether a filter's for_me picks an approval.
+// picks reports whether for_me of the filter picks an approval.
 func (s *Service) picks(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *lifecycle.Record) bool {
 	if !f.GetForMe() {
 		return true
@@ -196,7 +195,7 @@ func (s *Service) picks(caller *authn.Caller, f *approvalv1.ApprovalFilter, r *l
 	return err == nil
 }
 
-// filterOf is a filter as the store takes it, for what the caller may see.
+// filterOf returns the filter of the store, limited to what the caller may see.
 func filterOf(caller *authn.Caller, f *approvalv1.ApprovalFilter) store.Filter {
 	out := store.Filter{
 		Tenant: caller.Tenant(), States: f.GetStates(), Server: f.GetServer(), Name: publicname.Of(f.GetName()), Subject: f.GetSubject(), Holder: f.GetHolder(),
@@ -207,7 +206,7 @@ func filterOf(caller *authn.Caller, f *approvalv1.ApprovalFilter) store.Filter {
 	return out
 }
 
-// pageToken says where a page begins, and of which list.
+// pageToken returns a token with the position where the page begins and a digest of the filter.
 func pageToken(f *approvalv1.ApprovalFilter, before int64) string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", before, digestOf(f)))
 }

@@ -65,16 +65,16 @@ func (s *Service) RequestApproval(ctx context.Context, req *approvalv1.RequestAp
 	return resp, nil
 }
 
-// asking is one call's question.
+// asking is the handling of one RequestApproval.
 type asking struct {
 	service  *Service
 	who      *identityv1.Principal
 	question lifecycle.Question
-	// form says that the client can ask whoever sits at it.
+	// form is true if the client can show a form to the person at the agent.
 	form bool
 }
 
-// answer passes the word of whoever sits at the agent.
+// answer records the vote of the person at the agent.
 func (a *asking) answer(ctx context.Context, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
 	ctx, span := a.service.tracer.Start(ctx, voteSpan)
 	defer span.End()
@@ -89,7 +89,7 @@ func (a *asking) answer(ctx context.Context, word *approvalv1.SelfVote) (*approv
 	return resp, nil
 }
 
-// within answers by what is done in a transaction.
+// within runs do in a transaction and returns its response.
 func (a *asking) within(ctx context.Context, do func(context.Context, *store.Tx) (*approvalv1.RequestApprovalResponse, error)) (resp *approvalv1.RequestApprovalResponse, err error) {
 	err = a.service.store.Do(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
 		resp, err = do(ctx, tx)
@@ -98,7 +98,7 @@ func (a *asking) within(ctx context.Context, do func(context.Context, *store.Tx)
 	return resp, err
 }
 
-// bind reads the call, in the caller's turn: it may be large.
+// bind reads the call in a time slice of the caller, because the call may be large.
 func (a *asking) bind(ctx context.Context, call *approvalv1.BoundCall) error {
 	end, err := a.service.reading.Take(ctx, string(store.Who(a.who)))
 	if err != nil {
@@ -120,14 +120,13 @@ func (a *asking) bind(ctx context.Context, call *approvalv1.BoundCall) error {
 	return nil
 }
 
-// confirms reports whether a request has no word of whoever sits at the agent, or one
-// that the terms let that person say.
+// confirms reports whether the request has no vote of the person at the agent, or the terms allow that vote.
 func confirms(req *approvalv1.RequestApprovalRequest) bool {
 	terms := req.GetDecision().GetApproval()
 	return req.GetSelfVote() == nil || terms.GetSelfConfirm() && terms.GetQuorum() == 1
 }
 
-// in answers by what the call has already.
+// in answers with the approval that the call has already, or opens one.
 func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	newest, err := tx.Newest(ctx, a.who.GetTenant(), a.question.Digest)
 	if errors.Is(err, store.ErrNotFound) {
@@ -147,8 +146,8 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestAppro
 	return a.openUnlessDenied(ctx, tx)
 }
 
-// openUnlessDenied opens an approval, unless people have denied, not long ago, what the
-// call asks for: what it carries beside makes no other question of it.
+// openUnlessDenied opens an approval, unless a person denied the same request a short time ago. Another key in `_meta` or
+// in the params makes no other request of it.
 func (a *asking) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	was, err := tx.Denied(ctx, a.who.GetTenant(), a.question.Digest, a.question.Bare)
 	if err != nil {
@@ -162,8 +161,8 @@ func (a *asking) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv
 	}), nil
 }
 
-// attach brings the approval that the call has up to what policy says now, and asks
-// again where that is another question, or where somebody sits at the agent.
+// attach updates the existing approval of the call to the current decision of policy. It asks approvers again if the
+// terms changed, and says if the person at the agent can be asked.
 func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestApprovalResponse, error) {
 	again := r.Ask(a.question.Decision, a.service.times(), tx.Now)
 	if !again && !a.confirms(r) {
@@ -173,9 +172,9 @@ func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) 
 	switch {
 	case err != nil:
 		return nil, err
-	case full != nil && again: // it stays as it was, and does not run on the old terms: its claim is judged too
+	case full != nil && again: // the approval stays as it was; a claim can't use its old terms, because policy decides again then
 		return refused(full), nil
-	case full != nil: // it waits for people alone
+	case full != nil: // only approvers are asked
 		return asked(r, false), nil
 	case again:
 		err = tx.Save(ctx, r)
@@ -185,21 +184,20 @@ func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) 
 	return a.confirmed(asked(r, false), r), err
 }
 
-// confirms reports whether whoever sits at the agent can be asked about a record.
+// confirms reports whether the person at the agent can be asked about a record.
 func (a *asking) confirms(r *lifecycle.Record) bool {
 	terms := r.Approval.GetTerms()
 	return a.form && r.Approval.GetState() == pending && terms.GetSelfConfirm() && terms.GetQuorum() == 1
 }
 
-// confirmed says in the answer that people are asked by whether one at the agent is.
+// confirmed sets in the answer whether the person at the agent can be asked.
 func (a *asking) confirmed(resp *approvalv1.RequestApprovalResponse, r *lifecycle.Record) *approvalv1.RequestApprovalResponse {
 	resp.GetAsked().Confirm = a.confirms(r)
 	return resp
 }
 
-// answered passes the word of whoever sits at the agent to the approval that was
-// shown there: to no other, for one that has run its course meanwhile was confirmed
-// once.
+// answered records the vote of the person at the agent on the approval that the form showed, and on no other: the
+// confirmed approval may have ended meanwhile, and a newer one must not use its vote.
 func (a *asking) answered(ctx context.Context, tx *store.Tx, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
 	r, err := tx.Get(ctx, a.who.GetTenant(), word.GetApprovalId())
 	if err != nil {
@@ -219,14 +217,13 @@ func (a *asking) answered(ctx context.Context, tx *store.Tx, word *approvalv1.Se
 	return asked(r, false), nil
 }
 
-// open opens an approval, unless too many are pending already or people were asked too
-// often.
+// open opens an approval, unless the principal has too many pending approvals or asked too often.
 func (a *asking) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	if err := a.outdate(ctx, tx); err != nil {
 		return nil, err
 	}
 	q := a.question
-	q.Call = proto.CloneOf(q.Call) // a transaction may run twice
+	q.Call = proto.CloneOf(q.Call) // the transaction may run twice
 	r := lifecycle.Open(q, tx.Now)
 	if err := a.cover(ctx, tx, r); err != nil {
 		return nil, err
@@ -243,8 +240,8 @@ func (a *asking) open(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApp
 	return a.confirmed(asked(r, true), r), nil
 }
 
-// outdate ends what waits for the same call of a tool, or at a server, that was another
-// one then: nobody decides on what is not called any more.
+// outdate ends the approvals that wait for the same call with another definition of the tool or another server, because
+// that call can't run any more.
 func (a *asking) outdate(ctx context.Context, tx *store.Tx) error {
 	waiting, err := tx.Waiting(ctx, a.who, a.question.Call, a.question.Alike)
 	if err != nil {
@@ -263,7 +260,7 @@ func (a *asking) outdate(ctx context.Context, tx *store.Tx) error {
 	return nil
 }
 
-// cover approves what a grant covers.
+// cover approves the call if a grant covers it.
 func (a *asking) cover(ctx context.Context, tx *store.Tx, r *lifecycle.Record) error {
 	if a.question.Decision.GetApproval().GetGrant() == nil {
 		return nil
@@ -281,8 +278,8 @@ func (a *asking) cover(ctx context.Context, tx *store.Tx, r *lifecycle.Record) e
 	return nil
 }
 
-// full refuses where the caller, or somebody who stands behind it, has as many pending
-// as one may have, or has asked as often as one may.
+// full returns a refusal if the caller, a principal in its chain or a person whom they work for has reached the limit
+// of pending approvals or of approval requests.
 func (a *asking) full(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, error) {
 	for _, account := range store.Accounts(a.who) {
 		n, err := tx.Pending(ctx, account.Who)
@@ -300,13 +297,13 @@ func (a *asking) full(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, e
 	return a.service.tooOften(ctx, tx, a.who)
 }
 
-// tooManyPending says whose calls wait, and what the caller can do.
+// tooManyPending returns the message of the refusal: whose calls wait, and what the caller can do.
 func tooManyPending(full *quota.FullError) string {
 	return full.Error() + " (approvals.max_pending). Call sluice_approval_wait, which returns when one of them is decided, or wait until people have decided, and then make this call again."
 }
 
-// tooOften refuses where people were asked as often as they may be for a caller, or for
-// somebody who stands behind it.
+// tooOften returns a refusal if the caller, a principal in its chain or a person whom they work for has reached the
+// limit of approval requests.
 func (s *Service) tooOften(ctx context.Context, tx *store.Tx, who *identityv1.Principal) (*approvalv1.Refusal, error) {
 	left, err := tx.Room(ctx, who, s.cfg.MaxAsked, s.cfg.AskedWindow)
 	if err != nil || left == 0 {
@@ -319,7 +316,7 @@ func (s *Service) tooOften(ctx context.Context, tx *store.Tx, who *identityv1.Pr
 	}, nil
 }
 
-// inWords writes a time without parts that are zero.
+// inWords formats a duration without its zero parts, such as 1h for 1h0m0s.
 func inWords(d time.Duration) string {
 	text := d.String()
 	for _, part := range []struct{ after, zero string }{{"m", "0s"}, {"h", "0m"}} {
@@ -341,7 +338,7 @@ func refused(r *approvalv1.Refusal) *approvalv1.RequestApprovalResponse {
 	return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Refusal{Refusal: r}}
 }
 
-// wholeMillis rounds up, so that who waits as long as it was told is not too early.
+// wholeMillis rounds up to whole milliseconds, so that a caller that waits for exactly this time is not too early.
 func wholeMillis(d time.Duration) *durationpb.Duration {
 	return durationpb.New((d + time.Millisecond - 1).Truncate(time.Millisecond))
 }

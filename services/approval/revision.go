@@ -11,20 +11,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/follow"
 )
 
-// watchSilence is how long the policy role may say nothing before it is asked again: it
-// beats every 500 ms.
+// watchSilence is how long the stream of the policy service may be silent before it is opened again. The policy service
+// sends a beat every 500 ms.
 const watchSilence = 2 * time.Second
 
-// revisions know which revision of the policies was seen to be active last. They are
-// safe for concurrent use.
+// revisions stores the policy revision that was last seen to be active. It is safe for concurrent use.
 type revisions struct {
 	policy policyv1.PolicyServiceClient
 
 	mu   sync.Mutex
-	last *policyv1.Revision // nil before one was seen
+	last *policyv1.Revision // nil until a revision was seen
 }
 
-// seen tells why nothing is known of any revision yet.
+// seen returns errUnseen if no active revision is known yet.
 func (r *revisions) seen() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -34,8 +33,8 @@ func (r *revisions) seen() error {
 	return nil
 }
 
-// current reports whether a revision is the one that was seen last, or a later one: the
-// policy role may be ahead of what it has shown.
+// current reports whether a decision's revision is the last seen, or a later one: the policy service may be ahead of
+// what it has sent.
 func (r *revisions) current(id, activation string) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -45,8 +44,8 @@ func (r *revisions) current(id, activation string) (bool, error) {
 	return id == r.last.GetId() || activation > r.last.GetActivation(), nil
 }
 
-// watch keeps up with the policy role until ctx ends. While that is away what was seen
-// last counts: it decides nothing then, and what it has decided is soon too old.
+// watch follows the active revision until ctx ends. While the policy service is unavailable, the last revision counts:
+// the policy service decides nothing then, and its older decisions soon exceed maxAge.
 func (r *revisions) watch(ctx context.Context) {
 	stream := follow.Stream[policyv1.WatchRevisionResponse]{
 		Open: func(ctx context.Context) (grpc.ServerStreamingClient[policyv1.WatchRevisionResponse], error) {
@@ -61,7 +60,7 @@ func (r *revisions) watch(ctx context.Context) {
 	stream.Run(ctx)
 }
 
-// see takes a revision that is active. Where none is, policy decides nothing.
+// see stores the active revision. It ignores an empty one: without an active revision policy decides nothing.
 func (r *revisions) see(active *policyv1.Revision) {
 	if active.GetId() == "" {
 		return

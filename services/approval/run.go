@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// defaultLease is how long a claim lives where its holder doesn't say.
+// defaultLease is how long a claim holds if its holder names no time.
 const defaultLease = time.Minute
 
 // ClaimApproval implements approvalv1.ApprovalServiceServer.
@@ -51,12 +51,12 @@ func (s *Service) ClaimApproval(ctx context.Context, req *approvalv1.ClaimApprov
 	return resp, nil
 }
 
-// ofApproval refuses a statement about another call than an approval's.
+// ofApproval returns an error if the statement is about another call than that of r.
 func ofApproval(s *policyv1.DecisionStatement, r *lifecycle.Record) error {
-	if r.Ended() { // its params may be gone, and nobody gets it
+	if r.Ended() { // the params may be deleted, and an ended approval is not claimed
 		return nil
 	}
-	if len(r.Alike) == 0 { // it was opened before the store kept that
+	if len(r.Alike) == 0 { // the approval was opened before the store had this digest
 		alike, err := binding.Alike(r.Approval.GetRequester(), r.Call.GetCall())
 		if err != nil {
 			return err
@@ -85,7 +85,7 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 		if err != nil {
 			return nil, err
 		}
-		if full != nil { // it stays as it was, and so does what was reserved for its attempt
+		if full != nil { // the approval stays as it was, and its attempt keeps its reservation of limits
 			return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: full}}, nil
 		}
 	}
@@ -104,8 +104,7 @@ func (s *Service) claim(ctx context.Context, tx *store.Tx, r *lifecycle.Record, 
 	}}}, nil
 }
 
-// votesFor are the votes that let a call pass: its own, or those of the grant that
-// covers it.
+// votesFor returns the valid votes to approve: those of r, or those of the grant that covers r.
 func votesFor(r, grant *lifecycle.Record) []*approvalv1.Vote {
 	of := r
 	if grant != nil && r.Approval.GetGrantedBy() != "" {
@@ -116,7 +115,7 @@ func votesFor(r, grant *lifecycle.Record) []*approvalv1.Vote {
 	})
 }
 
-// grantOf is the record whose grant covers r's call; nil where none does.
+// grantOf returns the record whose grant covers the call of r, or nil if no grant does.
 func grantOf(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*lifecycle.Record, error) {
 	switch by := r.Approval.GetGrantedBy(); {
 	case by != "":
@@ -137,7 +136,7 @@ func saveBoth(ctx context.Context, tx *store.Tx, r, grant *lifecycle.Record) err
 	return tx.Save(ctx, r)
 }
 
-// held runs a change that a claim's holder asks for.
+// held runs a change that the holder of a claim requests.
 func (s *Service) held(ctx context.Context, id string, change func(tx *store.Tx, r, grant *lifecycle.Record) error) (*approvalv1.Approval, error) {
 	var out *approvalv1.Approval
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -223,7 +222,7 @@ func (s *Service) CancelApproval(ctx context.Context, req *approvalv1.CancelAppr
 	return &approvalv1.CancelApprovalResponse{Approval: a}, nil
 }
 
-// owned runs a change of a tenant's approval.
+// owned runs a change of an approval of the tenant.
 func (s *Service) owned(ctx context.Context, tenant, id string, change func(tx *store.Tx, r *lifecycle.Record) error) (*approvalv1.Approval, error) {
 	var out *approvalv1.Approval
 	err := s.store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {

@@ -20,7 +20,8 @@ var (
 	errParams       = errors.New("params_json can't be read")
 	errCursor       = errors.New("this is no cursor of yours: watch without one")
 	errPage         = errors.New("this is no page token of this list: begin without one")
-	// errStale is told to who is to ask policy again, and errRefused to who has forged.
+	// errStale means that the caller must ask policy again, and errRefused that the decision was forged or is for
+	// another use.
 	errStale      = errors.New("the decision is not of this moment: ask policy anew")
 	errRefused    = errors.New("the decision is not what policy has signed for this")
 	errUnseen     = errors.New("no policy has been seen to be active yet")
@@ -28,7 +29,7 @@ var (
 	errCredential = errors.New("the credential was revoked")
 )
 
-// statuses are how errors meet gRPC codes, and nowhere else.
+// statuses maps this service's errors to gRPC codes and reasons. toStatus uses the first entry that matches.
 var statuses = []struct {
 	err    error
 	code   codes.Code
@@ -68,7 +69,8 @@ var statuses = []struct {
 	{lifecycle.ErrEnded, codes.FailedPrecondition, "APPROVAL_ENDED"},
 }
 
-// toStatus is the only place where this service's errors meet gRPC codes.
+// toStatus returns the gRPC status of an error of this service. An error without an entry in statuses is returned as it
+// is.
 func toStatus(err error) error {
 	if err == nil {
 		return nil
@@ -77,7 +79,7 @@ func toStatus(err error) error {
 		if !errors.Is(err, s.err) {
 			continue
 		}
-		if s.code == codes.Unavailable { // its own text tells of the inside
+		if s.code == codes.Unavailable { // the error itself names internals
 			err = s.err
 		}
 		return &rpc.Error{Code: s.code, Reason: s.reason, Err: err}

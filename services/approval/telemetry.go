@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// Keys of the attributes. docs/telemetry.md lists their values, of which there are
-// no others: nothing that anybody has written is among them.
+// Keys of the attributes. docs/telemetry.md lists all their values. No value contains text that a caller or a person
+// wrote.
 const (
 	stateKey   = attribute.Key("sluice.approval.state")
 	outcomeKey = attribute.Key("sluice.approval.outcome")
@@ -30,10 +30,9 @@ const (
 	errorKey    = attribute.Key("error.type")
 )
 
-// voteSpan is the name of the span of a vote.
 const voteSpan = "approval vote"
 
-// States by short names.
+// Short names of the states.
 const (
 	pending   = approvalv1.ApprovalState_APPROVAL_STATE_PENDING
 	approved  = approvalv1.ApprovalState_APPROVAL_STATE_APPROVED
@@ -53,7 +52,7 @@ type meters struct {
 	unknown   metric.Int64Counter
 	givenUp   metric.Int64Counter
 
-	// outcomes, phases and states are the attributes, made once.
+	// outcomes, phases and states are attributes that are created once.
 	outcomes, states map[approvalv1.ApprovalState]metric.MeasurementOption
 	phases           map[approvalv1.ApprovalState]metric.MeasurementOption
 }
@@ -72,8 +71,8 @@ func newMeters(ctx context.Context, meter metric.Meter) (*meters, error) {
 		metric.WithUnit("{approval}"), metric.WithDescription("Approvals that have not ended, as the store has them"))
 	m.duration, errs[1] = meter.Float64Histogram("sluice.approval.decision.duration",
 		metric.WithUnit("s"), metric.WithDescription("Time from when people were asked to their decision, or to its end without one"),
-		// From people who wait for it to those who come back the next day; 15 min is the
-		// time to decide where nobody says.
+		// The range is from people who watch for requests to people who return the next day; 15 min is the default time
+		// to decide.
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400))
 	m.decisions, errs[2] = meter.Int64Counter("sluice.approval.decisions",
 		metric.WithUnit("{decision}"), metric.WithDescription("How questions to people ended"))
@@ -90,7 +89,7 @@ func newMeters(ctx context.Context, meter metric.Meter) (*meters, error) {
 	return m, nil
 }
 
-// named are attributes of a key whose values are names of states.
+// named returns attributes of a key, with the names of the states as values.
 func named(key attribute.Key, states ...approvalv1.ApprovalState) map[approvalv1.ApprovalState]metric.MeasurementOption {
 	out := make(map[approvalv1.ApprovalState]metric.MeasurementOption, len(states))
 	for _, s := range states {
@@ -99,7 +98,7 @@ func named(key attribute.Key, states ...approvalv1.ApprovalState) map[approvalv1
 	return out
 }
 
-// zero starts every counter, so that whoever asks for an increase sees the first.
+// zero adds zero to every counter, so that a query for an increase sees the first event.
 func (m *meters) zero(ctx context.Context) {
 	for _, outcome := range m.outcomes {
 		m.decisions.Add(ctx, 0, outcome)
@@ -111,8 +110,8 @@ func (m *meters) zero(ctx context.Context) {
 	m.givenUp.Add(ctx, 0)
 }
 
-// voted describes a vote that was cast, and links it with who asked. What people have
-// written is not in it.
+// voted describes a vote that was cast, and links its span to the trace of the request. Text that people wrote is not
+// recorded.
 func voted(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.Approval) {
 	if !span.IsRecording() {
 		return
@@ -121,7 +120,7 @@ func voted(span trace.Span, verdict approvalv1.Verdict, a *approvalv1.Approval) 
 	telemetry.Link(span, a.GetTraceParent())
 }
 
-// uncast describes a vote that was not cast, by why.
+// uncast describes a vote that was not cast, with the reason of the error.
 func uncast(span trace.Span, verdict approvalv1.Verdict, err error) {
 	if !span.IsRecording() {
 		return
@@ -131,14 +130,14 @@ func uncast(span trace.Span, verdict approvalv1.Verdict, err error) {
 	span.SetStatus(codes.Error, reason)
 }
 
-// observe tells how many approvals are open, by state.
+// observe reports the number of open approvals by state.
 func (m *meters) observe(o metric.Observer, counts map[approvalv1.ApprovalState]int64) {
 	for state, of := range m.states {
 		o.ObserveInt64(m.open, counts[state], of)
 	}
 }
 
-// changed counts what a committed transaction changed.
+// changed counts the changes of a committed transaction.
 func (m *meters) changed(ctx context.Context, c store.Changes) {
 	for _, s := range c.Steps {
 		if outcome, ok := m.outcomes[s.To]; ok && s.From == pending && !s.Granted {

@@ -15,27 +15,27 @@ import (
 )
 
 const (
-	// maxAge is how old a decision may be, and maxAhead how far the clock of the policy
-	// role may be before this one's.
+	// maxAge is how old a decision may be, and maxAhead how far the clock of the policy service may be ahead of the
+	// local clock.
 	maxAge   = 5 * time.Second
 	maxAhead = 2 * time.Second
-	// maxUsed is how many decisions are remembered as used, for as long as they could be
-	// used again; beyond it none is accepted. It is more than a store takes in that time.
+	// maxUsed is how many used decisions are remembered, each for as long as its signature could be valid. If the
+	// memory is full, no decision is accepted. The limit is more than a store handles in that time.
 	maxUsed = 1 << 16
 )
 
-// verdicts are decisions as the policy role has signed them. They are safe for
-// concurrent use.
+// verdicts checks decisions that the policy service signed, and accepts each only once. It is safe for concurrent use.
 type verdicts struct {
 	verifier  *attest.Verifier
 	revisions revisions
-	// began is when this service did: what was used before that is not remembered.
+	// began is when this service started. Decisions that were used before then are not remembered, so none from before
+	// then is accepted.
 	began time.Time
 
 	mu   sync.Mutex
 	used map[[sha256.Size]byte]struct{}
-	// order are those that are used, in the order in which they were; each is
-	// remembered for longer than it could be used again.
+	// order lists the used decisions by the time of their use. Each is remembered for longer than it could be used
+	// again.
 	order []usedOne
 }
 
@@ -48,24 +48,23 @@ func newVerdicts(policy policyv1.PolicyServiceClient, verifier *attest.Verifier)
 	return &verdicts{revisions: revisions{policy: policy}, verifier: verifier, began: time.Now(), used: make(map[[sha256.Size]byte]struct{})}
 }
 
-// use is what a decision is brought for.
+// use is the purpose that a decision is presented for.
 type use struct {
-	// signed is the decision, and said the same as the gateway says it.
+	// signed is the signed decision, and said is the unsigned copy in the same request.
 	signed *policyv1.SignedDecision
 	said   *policyv1.Decision
-	// who asks, or claims.
+	// who requests or claims the approval.
 	who *identityv1.Principal
-	// identity and definition are those of the server and the tool that is called.
+	// identity and definition are those of the server and the tool that are called.
 	identity   string
 	definition []byte
-	// approval and attempt are what it is for: empty and 0 for a question.
+	// approval and attempt are those of the claim or of the vote at the agent; empty and 0 for a new request.
 	approval string
 	attempt  int32
 }
 
-// accept returns what policy has decided, and uses it up. Whether that is about the call
-// is the caller's to see, by [ofCall]. Errors: [errRefused], [errStale], [errUnseen] and
-// [errFull].
+// accept returns the decision that policy signed, and marks it as used. The caller must check by [ofCall] that the
+// decision is about the call. Errors: [errRefused], [errStale], [errUnseen] and [errFull].
 func (v *verdicts) accept(u use) (*policyv1.DecisionStatement, error) {
 	statement, err := v.verifier.Verify(u.signed)
 	if err != nil {
@@ -81,7 +80,7 @@ func (v *verdicts) accept(u use) (*policyv1.DecisionStatement, error) {
 	return statement, v.spend(u.signed.GetStatement(), now)
 }
 
-// differs names what of a statement is not as the use has it; empty for nothing.
+// differs names the part of a statement that differs from the use, or returns "".
 func (u *use) differs(s *policyv1.DecisionStatement) string {
 	switch {
 	case s.GetDecision() == nil || !proto.Equal(s.GetDecision(), u.said):
@@ -99,7 +98,8 @@ func (u *use) differs(s *policyv1.DecisionStatement) string {
 	}
 }
 
-// fresh refuses a statement that is not of this moment.
+// fresh returns errStale unless the statement is current: of the active revision, not too old, and not from before this
+// service started.
 func (v *verdicts) fresh(s *policyv1.DecisionStatement, now time.Time) error {
 	current, err := v.revisions.current(s.GetDecision().GetPolicyRevision(), s.GetActivation())
 	if err != nil {
@@ -117,7 +117,7 @@ func (v *verdicts) fresh(s *policyv1.DecisionStatement, now time.Time) error {
 	}
 }
 
-// spend remembers a statement, once.
+// spend marks a statement as used, or returns an error if it is used already.
 func (v *verdicts) spend(statement []byte, now time.Time) error {
 	one := usedOne{sha256.Sum256(statement), now}
 	v.mu.Lock()
@@ -137,8 +137,7 @@ func (v *verdicts) spend(statement []byte, now time.Time) error {
 	return nil
 }
 
-// ofCall refuses a statement about another call than that of a digest, which
-// [binding.Alike] gives.
+// ofCall returns an error if a statement is not about the call whose [binding.Alike] digest is alike.
 func ofCall(s *policyv1.DecisionStatement, alike []byte) error {
 	if len(alike) == 0 || !bytes.Equal(s.GetCallDigest(), alike) {
 		return fmt.Errorf("%w: it is of another call", errRefused)

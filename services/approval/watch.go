@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// poll is how often a watch looks for what other processes have moved.
+	// poll is how often a watch looks for moves that other processes made.
 	poll = 500 * time.Millisecond
-	// beat is how long a watch is silent at the most.
+	// beat is how long a watch may be silent before it sends an empty message. A message may be later by up to poll.
 	beat = 8 * time.Second
-	// batch is how many approvals are read at a time.
+	// batch is how many approvals are read in one transaction.
 	batch = 100
 )
 
@@ -37,17 +37,17 @@ func (s *Service) WatchApprovals(req *approvalv1.WatchApprovalsRequest, stream g
 	return toStatus(w.run(stream.Context()))
 }
 
-// watch is one watcher.
+// watch is one WatchApprovals stream.
 type watch struct {
 	*Service
 	caller *authn.Caller
 	req    *approvalv1.WatchApprovalsRequest
 	stream grpc.ServerStreamingServer[approvalv1.WatchApprovalsResponse]
 	filter store.Filter
-	// at is the newest move that the watcher knows, and heard when it last heard.
+	// at is the number of the newest move that was sent, and heard when the last message was sent.
 	at    int64
 	heard time.Time
-	// last is what was sent last; nil before.
+	// last is the approval that was sent last; nil until one was sent.
 	last *approvalv1.Approval
 }
 
@@ -55,7 +55,7 @@ func (w *watch) run(ctx context.Context) error {
 	if err := w.begin(ctx); err != nil {
 		return err
 	}
-	w.filter.States = nil // they pick what is sent at first alone
+	w.filter.States = nil // the states of the filter only pick what is sent at first
 	for {
 		moved := w.store.Moved()
 		over, err := w.catchUp(ctx)
@@ -79,7 +79,7 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// begin sends what stands, or finds where to resume.
+// begin sends the current approvals, or finds where to resume.
 func (w *watch) begin(ctx context.Context) error {
 	if w.req.GetCursor() != "" {
 		at, err := w.resume(w.req.GetCursor())
@@ -114,8 +114,8 @@ func (w *watch) begin(ctx context.Context) error {
 	return nil
 }
 
-// standing reads what is sent at first, the oldest first: of one approval its
-// state, whatever it is, else what has not ended or what the filter's states pick.
+// standing reads the approvals that are sent first, the oldest first. If the watch is for one approval, that one is
+// sent in any state. Otherwise the filter's states pick, or, if it names none, all approvals that have not ended.
 func (w *watch) standing(ctx context.Context, tx *store.Tx) ([]*lifecycle.Record, error) {
 	f := w.filter
 	if f.ID == "" && len(f.States) == 0 {
@@ -140,14 +140,14 @@ func (w *watch) standing(ctx context.Context, tx *store.Tx) ([]*lifecycle.Record
 	}
 }
 
-// open are the states that an approval may leave.
+// open lists the states that an approval may leave.
 var open = []approvalv1.ApprovalState{
 	approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED,
 	approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED, approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN,
 }
 
-// catchUp sends what has moved since, and reports whether the watch is over: that of
-// one approval is when it has ended.
+// catchUp sends the approvals that moved since w.at, and reports whether the watch is over. The watch of one approval
+// is over when that approval has ended.
 func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	for {
 		var found []store.Listed
@@ -175,7 +175,7 @@ func (w *watch) catchUp(ctx context.Context) (bool, error) {
 	}
 }
 
-// ended reports whether the one approval has ended, as far as it was sent.
+// ended reports whether the watched approval has ended and its end was sent or was known to the cursor.
 func (w *watch) ended(ctx context.Context) (over bool, err error) {
 	if w.last != nil {
 		return w.last.GetEnded() != nil, nil
@@ -203,7 +203,7 @@ func (w *watch) send(a *approvalv1.Approval, synced bool) error {
 	return w.stream.Send(resp)
 }
 
-// cursor says where to resume, and whose watch it is.
+// cursor returns where to resume, with a digest of the watch.
 func (w *watch) cursor() string { return fmt.Sprintf("%d.%s", w.at, w.kind()) }
 
 func (w *watch) resume(cursor string) (int64, error) {
@@ -215,20 +215,20 @@ func (w *watch) resume(cursor string) (int64, error) {
 	return at, nil
 }
 
-// kind tells watches of other tenants, and of other things, apart.
+// kind returns a digest of the tenant, the approval and the filter, so that a cursor works only for the same watch.
 func (w *watch) kind() string {
 	sum := sha256.Sum256([]byte(w.caller.Tenant() + "\x00" + w.req.GetApprovalId() + "\x00" + digestOf(w.req.GetFilter())))
 	return hex.EncodeToString(sum[:8])
 }
 
-// digestOf names a filter.
+// digestOf returns a digest of the filter.
 func digestOf(f *approvalv1.ApprovalFilter) string {
-	raw, _ := proto.MarshalOptions{Deterministic: true}.Marshal(f) // of a valid message it does not fail
+	raw, _ := proto.MarshalOptions{Deterministic: true}.Marshal(f) // a valid message never fails
 	sum := sha256.Sum256(raw)
 	return hex.EncodeToString(sum[:8])
 }
 
-// stillKnown ends a watch whose credential was revoked.
+// stillKnown returns errCredential if the person's token was revoked.
 func (w *watch) stillKnown() error {
 	p := w.caller.Person
 	if p == nil {
@@ -236,7 +236,7 @@ func (w *watch) stillKnown() error {
 	}
 	live, err := w.tokens.Of(p.GetTenant(), p.GetSubject())
 	if err != nil {
-		return nil //nolint:nilerr // nobody knows at the moment; what it may see it has seen
+		return nil //nolint:nilerr // the tokens are not known at the moment; the caller could see the approvals before
 	}
 	if !slices.ContainsFunc(live, func(t *identityv1.Principal) bool { return t.GetTokenId() == p.GetTokenId() }) {
 		return errCredential
