@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// All agents of one person share a bound for each day. Refused questions do not count, a restart
-// does not renew it, and the refusal says what to do.
+// All agents of one person share a bound for each day. Refused questions do not count, a restart does not reset the
+// use, and the refusal says what to do.
 func TestPersonDay_BoundsAllAgentsOfAPerson(t *testing.T) {
 	t.Parallel()
 	var refuses atomic.Bool
@@ -41,7 +41,7 @@ func TestPersonDay_BoundsAllAgentsOfAPerson(t *testing.T) {
 		"tokens": {wasmagent.PersonDay{Tokens: 1000}, "all agents of ana together may use 1000 tokens a day, and 1200 are used; this renews at "},
 		"cost":   {wasmagent.PersonDay{Cost: "0.001"}, "all agents of ana together may use 0.001 US dollars a day, and 0.0012 are used; this renews at "},
 	} {
-		t.Run(name, func(t *testing.T) { // in turn: they share the provider
+		t.Run(name, func(t *testing.T) { // one after the other, because they share the provider
 			l := newLife(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) { return ran(""), nil })
 			l.end()
 			l.cfg.PersonDay = c.bound

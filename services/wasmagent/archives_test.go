@@ -39,7 +39,7 @@ func (c client) export(id string) (text []byte, key ed25519.PublicKey) {
 	return text, key
 }
 
-// part fetches a part of an archive, which it makes if no digest is given.
+// part fetches a part of an archive. Without a digest, it exports the agent and returns the first part.
 func (c client) part(id, digest string, offset int32) (*wasmagentv1.ArchivePart, error) {
 	if digest != "" {
 		resp, err := c.GetArchivePart(c.ctx, &wasmagentv1.GetArchivePartRequest{AgentId: id, ArchiveDigest: digest, Offset: offset})
@@ -49,7 +49,7 @@ func (c client) part(id, digest string, offset int32) (*wasmagentv1.ArchivePart,
 	return resp.GetArchive(), err
 }
 
-// Parts are for who made the archive, and of archives that there are.
+// Parts are returned only to the person who exported the archive, and only of archives that exist.
 func TestGetArchivePart_OthersAndInventedOnes(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -88,8 +88,8 @@ func (c client) imports(text []byte, size int) (resp *wasmagentv1.ImportAgentRes
 	}
 }
 
-// An agent that was moved to another installation goes on as the one that stayed: the next
-// effects are the same, and so is their fuel.
+// An agent that was moved to another installation behaves like the original: the next effects and their fuel are the
+// same.
 func TestAnArchiveMovesAnAgent(t *testing.T) {
 	t.Parallel()
 	here := newMesh(t).agent(t, "ana")
@@ -142,12 +142,12 @@ func TestAnArchiveMovesAnAgent(t *testing.T) {
 	ben.matches(moved.GetId())
 }
 
-// done returns the events of what an agent did, without those of what was stored of it, which name times and ids.
+// done returns the events without those of the kind stored, whose envelopes contain times and ids.
 func done(events []*wasmagentv1.Event) []*wasmagentv1.Event {
 	return slices.DeleteFunc(events, func(e *wasmagentv1.Event) bool { return e.GetKind() == wasmagentv1.EventKind_EVENT_KIND_STORED })
 }
 
-// An archive that was changed anywhere, torn, or is sent out of order makes no agent.
+// An archive that was changed, is incomplete, or is sent out of order creates no agent.
 func TestADamagedArchiveIsRefused(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -188,7 +188,7 @@ func TestADamagedArchiveIsRefused(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "ARCHIVE_UNKNOWN")
 }
 
-// Nobody takes all the room of archives.
+// No caller can use all of the capacity for archives.
 func TestArchivesAreBounded(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// ran is what a tool answers that ran.
+// ran returns the answer of a tool that ran.
 func ran(text string) *gatewayv1.ToolAnswer {
 	return &gatewayv1.ToolAnswer{
 		Decision:   &gatewayv1.DecisionInfo{Id: "d-1", Effect: policyv1.Effect_EFFECT_ALLOW},
@@ -31,7 +31,7 @@ func ran(text string) *gatewayv1.ToolAnswer {
 	}
 }
 
-// refusedBy is the answer to a call that was not made.
+// refusedBy returns the answer to a call that was not made.
 func refusedBy(code commonv1.Code, message string) *gatewayv1.ToolAnswer {
 	return &gatewayv1.ToolAnswer{
 		Decision: &gatewayv1.DecisionInfo{Id: "d-2", Effect: policyv1.Effect_EFFECT_DENY, Code: code, Message: message}, IsError: true,
@@ -46,7 +46,7 @@ func mayCall(tools ...string) *wasmagentv1.Manifest {
 	return m
 }
 
-// calls are those that a gateway was asked for.
+// calls records the calls that a gateway got.
 type calls struct {
 	mu   sync.Mutex
 	by   []*identityv1.Principal
@@ -60,8 +60,8 @@ func (c *calls) note(ctx context.Context, req *gatewayv1.CallToolRequest) {
 	c.made = append(c.made, req.GetServer()+"/"+req.GetTool()+" "+req.GetArgumentsJson())
 }
 
-// I6: an agent's call is its own, with its creator behind it, and what its manifest does not
-// name is not even asked.
+// I6: an agent's call has the agent as its principal, with its creator in the chain. A call that the manifest does not
+// name does not reach the gateway.
 func TestI6AnAgentCallsAsItself(t *testing.T) {
 	t.Parallel()
 	var seen calls
@@ -100,7 +100,7 @@ func TestI6AnAgentCallsAsItself(t *testing.T) {
 	}
 }
 
-// What policy denies is told to the guest, and ends the turn where the manifest says so.
+// The guest gets a denial by policy. The denial ends the turn if the manifest has stop_on_denial.
 func TestADenialReturnsToTheAgent(t *testing.T) {
 	t.Parallel()
 	m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -124,7 +124,7 @@ func TestADenialReturnsToTheAgent(t *testing.T) {
 	}
 }
 
-// What can't be sent is told, and what became of all else is not known.
+// The guest gets the reason of a call that was not sent. The outcome of every other failed call is not known.
 func TestACallWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	for name, one := range map[string]struct {
@@ -153,7 +153,7 @@ func TestACallWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// A call that was made counts, whatever came back.
+// A call that was made counts, even if its answer can't be used.
 func TestCallsThatWereMadeCount(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]*gatewayv1.ToolAnswer{
@@ -173,12 +173,12 @@ func TestCallsThatWereMadeCount(t *testing.T) {
 				t.Errorf("it answers %q", said)
 			}
 			_, _, err := c.prompt(id, "tool demo t")
-			rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED") // by its manifest
+			rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED") // because of its manifest
 		})
 	}
 }
 
-// Agents that wait for people have no place that others could use, and go on alone.
+// Agents that wait for approvals use no places, and continue without their callers.
 func TestAgentsThatWaitForPeople(t *testing.T) {
 	t.Parallel()
 	decided := make(chan struct{})
@@ -196,7 +196,7 @@ func TestAgentsThatWaitForPeople(t *testing.T) {
 		}
 	})
 	c := m.agent(t, "ana")
-	const parked = 8 // more than may work at a time
+	const parked = 8 // more than can work at the same time
 	ids := make([]string, parked)
 	for i := range ids {
 		ids[i] = c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")})
@@ -229,7 +229,7 @@ func TestAgentsThatWaitForPeople(t *testing.T) {
 	}
 }
 
-// I6: an agent makes others as far as its manifest says, and none is prompted by itself.
+// I6: an agent creates other agents within its manifest, and no agent can prompt itself.
 func TestI6AgentsThatMakeAgents(t *testing.T) {
 	t.Parallel()
 	m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {

@@ -17,13 +17,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// made returns how many of a script's calls were made.
+// made returns the number of calls of a script that were made.
 func made(answer *wasmagentv1.PromptAgentResponse) int {
 	return strings.Count(answer.GetResponse(), "done")
 }
 
-// Copies of an agent have no budget of their own: forks, forks of forks and of snapshots, imports of archives, and
-// what is left when the first agent is gone.
+// Copies of an agent have no budget of their own: forks, forks of forks and of snapshots, and imports of archives, also
+// after the first agent is gone.
 func TestX18Copies_ShareTheBudgetOfTheFirst(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -83,7 +83,7 @@ func TestX18Copies_ShareTheBudgetOfTheFirst(t *testing.T) {
 	}
 }
 
-// Parts of an archive are fetched from, and sent to, whichever of two processes is asked, and one key signs for both.
+// The parts of an archive can be fetched from, and sent to, either of two processes, and both sign with the same key.
 func TestArchive_PartsAtTwoReplicas(t *testing.T) {
 	t.Parallel()
 	database := sqlstoretest.Start(t).Database(t)
@@ -132,7 +132,8 @@ func TestArchive_PartsAtTwoReplicas(t *testing.T) {
 			ArchiveDigest: digest, SizeBytes: int32(len(text)), Offset: int32(offset), DataBase64: text[offset:min(len(text), offset+700_000)],
 		}
 		resp, err := to.ImportAgent(to.ctx, req)
-		for again := 0; again < 5 && status.Code(err) == codes.Unavailable; again++ { // on a busy machine the store is late
+		// on a busy machine the store may be slow
+		for again := 0; again < 5 && status.Code(err) == codes.Unavailable; again++ {
 			resp, err = to.ImportAgent(to.ctx, req)
 		}
 		if err != nil {
@@ -149,7 +150,7 @@ func TestArchive_PartsAtTwoReplicas(t *testing.T) {
 		}
 		offset = int(resp.GetNextOffset())
 	}
-	// The bounds of one person count both replicas.
+	// The bounds of a person count the archives of both replicas.
 	begin := func(c client, name string) error {
 		sum := sha256.Sum256([]byte(name))
 		_, err := c.ImportAgent(c.ctx, &wasmagentv1.ImportAgentRequest{ArchiveDigest: hex.EncodeToString(sum[:]), SizeBytes: 64 << 20, DataBase64: []byte(name)})

@@ -20,15 +20,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// forger changes what a service that has ended stored of its agents, as a person with access to the
-// database and to the folder of states can: every digest that is no hash of the journal fits again.
+// forger changes what a stopped service has stored of its agents, like a person with access to the database and to the
+// folder of states: it updates every digest except the hashes of the journal.
 type forger struct {
 	t    *testing.T
 	data string
 	db   *sql.DB
 }
 
-// forge runs do on the store of a service, which ends before and begins again behind it.
+// forge stops the service, calls do with its store, and starts the service again.
 func (l *life) forge(do func(f *forger)) {
 	l.t.Helper()
 	l.end()
@@ -108,8 +108,8 @@ func (f *forger) state(id string, change func(s *wasmstorev1.State)) {
 	})
 }
 
-// forgeries are changes of what is stored of an agent that has two files, two todos, a snapshot and
-// two turns, and what verify names then.
+// forgeries are changes of the stored agent, which has two files, two todos, a snapshot and two turns, with the part
+// that verify names.
 var forgeries = map[string]struct {
 	part, name string
 	do         func(f *forger, id string)
@@ -210,7 +210,7 @@ var forgeries = map[string]struct {
 	}},
 }
 
-// forgeable makes an agent that has all that can be forged.
+// forgeable creates an agent that has every part of forgeries.
 func forgeable(c client) (id string) {
 	c.t.Helper()
 	manifest := mayCall("t")
@@ -224,7 +224,7 @@ func forgeable(c client) (id string) {
 	return id
 }
 
-// forgedAgents makes an agent for each name, and runs do on the store for each.
+// forgedAgents creates an agent for each name, and calls do with the store for each.
 func (l *life) forgedAgents(names []string, do func(f *forger, name, id string)) map[string]string {
 	l.t.Helper()
 	c, ids := l.agent(l.t, "ana"), make(map[string]string)
@@ -239,8 +239,7 @@ func (l *life) forgedAgents(names []string, do func(f *forger, name, id string))
 	return ids
 }
 
-// takesNothing checks that an agent takes no prompts, that no archive of it is signed, and that whoever
-// looks at it sees why.
+// takesNothing checks that an agent takes no prompts, that no archive of it is signed, and that reads show why.
 func (c client) takesNothing(name, id, reason string) {
 	c.t.Helper()
 	_, _, err := c.prompt(id, "say x")
@@ -259,8 +258,7 @@ func (c client) takesNothing(name, id, reason string) {
 	rpctest.WantStatus(c.t, err, codes.DataLoss, reason)
 }
 
-// What is read of an agent and is not what its journal says is found, whatever part it is, and the agent
-// takes no more prompts.
+// Verify finds every stored part that differs from the journal, and the agent takes no more prompts.
 func TestX10Verify_NamesWhatWasForgedInTheStore(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -277,7 +275,7 @@ func TestX10Verify_NamesWhatWasForgedInTheStore(t *testing.T) {
 	}
 }
 
-// An agent whose service has not ended is compared as it is stored, not as the service remembers it.
+// Verify compares the stored agent and not the one in the memory of a running service.
 func TestX10Verify_ReadsTheStoreOfAServiceThatRuns(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -330,8 +328,8 @@ var damages = map[string]func(f *forger, id string){
 	},
 }
 
-// A journal that was changed, cut off or is shorter than what is stored is found, and the agent takes no
-// more prompts.
+// Verify finds a journal that was changed, truncated or is shorter than the record says, and the agent takes no more
+// prompts.
 func TestX10Verify_FindsAJournalThatWasChanged(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -346,7 +344,7 @@ func TestX10Verify_FindsAJournalThatWasChanged(t *testing.T) {
 	}
 }
 
-// An agent whose journal was changed behind a snapshot can be forked from the snapshot, and no other way.
+// An agent whose journal was changed after a snapshot can be forked only from that snapshot.
 func TestX10Fork_OfABrokenAgentBeginsWithASnapshotThatIsCovered(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -382,8 +380,8 @@ func TestX10Fork_OfABrokenAgentBeginsWithASnapshotThatIsCovered(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.DataLoss, "STATE_DIFFERS")
 }
 
-// Of an agent from before journals covered what is stored nothing is proved of that; it goes on, and what
-// is changed in the store from then on is found.
+// Verify reports an agent from before journals covered what is stored as not covered. The agent continues, and changes
+// of its store after that are found.
 func TestX10Verify_SaysNotCoveredOfAnOlderAgent(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)

@@ -22,7 +22,7 @@ func packed(t *testing.T, e *wasmstorev1.StoredEvent) []byte {
 	return append(sum[:], text...)
 }
 
-// event changes what is stored of one event.
+// event changes the stored form of one event.
 func (f *forger) event(id string, place int, change func(text []byte) []byte) {
 	f.t.Helper()
 	var text []byte
@@ -54,7 +54,7 @@ func (f *forger) journal(id string) (all []*wasmstorev1.StoredEvent) {
 	return all
 }
 
-// cut takes events from the end of a journal, and has the record name the end that is left.
+// cut removes events from the end of a journal, and makes the record name the new end.
 func (f *forger) cut(id string, n int) {
 	f.t.Helper()
 	all := f.journal(id)
@@ -66,7 +66,7 @@ func (f *forger) cut(id string, n int) {
 	})
 }
 
-// old makes of an agent one from before journals covered what is stored.
+// old turns an agent into one from before journals covered what is stored.
 func (f *forger) old(id string) {
 	f.t.Helper()
 	f.record(id, func(r *wasmstorev1.Record) {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// gallery is the same caller at the gallery.
+// gallery returns a client of the gallery for the same caller.
 func (c client) gallery() wasmagentv1.GalleryServiceClient {
 	return wasmagentv1.NewGalleryServiceClient(c.conn)
 }
@@ -19,8 +19,8 @@ func custom(id string) *wasmagentv1.Template {
 	return &wasmagentv1.Template{Id: id, Name: "Mine", Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "You are mine"}}}
 }
 
-// TestAgentsFromTemplates makes agents from a template: with what it says, with what the
-// caller wants to be otherwise there, and with what it asks for.
+// TestAgentsFromTemplates creates agents from a template, with the template's values, with the caller's settings, and
+// with those of the request.
 func TestAgentsFromTemplates(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -105,8 +105,7 @@ func TestWhatAGalleryRefuses(t *testing.T) {
 	}
 }
 
-// TestPagesOfAGallery goes through lists that are longer than a page, and larger than an
-// answer may be.
+// TestPagesOfAGallery reads lists that are longer than a page, and larger than a response may be.
 func TestPagesOfAGallery(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -152,8 +151,8 @@ func TestPagesOfAGallery(t *testing.T) {
 	}
 }
 
-// What was added is there behind a restart. What was imported makes no agent until an operator has
-// accepted it.
+// Added templates are still there after a restart. No agent can be created from an imported template until an operator
+// has accepted it.
 func TestTemplatesAreKeptAndAccepted(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -201,7 +200,7 @@ func TestTemplatesAreKeptAndAccepted(t *testing.T) {
 	l.begin()
 	c = l.agent(t, "ana")
 	c.create(&wasmagentv1.CreateAgentRequest{Template: new("foreign")})
-	// Its id goes on with what was accepted alone, also when its owner calls another one its own.
+	// The id stays bound to the accepted content, also if its owner adds other content as its own.
 	if _, err := c.gallery().RemoveTemplate(c.ctx, &wasmagentv1.RemoveTemplateRequest{Id: "foreign"}); err != nil {
 		t.Fatal(err)
 	}

@@ -23,10 +23,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
 )
 
-// TestMain runs the tests.
 func TestMain(m *testing.M) { os.Exit(guesttest.Main(m)) }
 
-// newService returns a service with a folder of its own, whose agents' calls nobody takes.
+// newService returns a service with a folder of its own. Its gateway accepts no calls.
 func newService(t *testing.T) *wasmagent.Service {
 	t.Helper()
 	return newServiceWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -62,7 +61,7 @@ func openServiceAt(t *testing.T, cfg wasmagent.Config, gateway gatewayv1.Gateway
 	return s
 }
 
-// life is a service that ends and is there again, on the same folder.
+// life is a service that can be stopped and started again on the same folder.
 type life struct {
 	t       *testing.T
 	cfg     wasmagent.Config
@@ -72,13 +71,13 @@ type life struct {
 	mesh
 }
 
-// newLife returns a service that lives.
+// newLife returns a running service.
 func newLife(t *testing.T, gateway gatewayFunc) *life {
 	t.Helper()
 	return newLifeAt(t, fakeGateway{answer: gateway})
 }
 
-// newLifeAt is newLife with a gateway of the test's.
+// newLifeAt is newLife with a gateway of the test.
 func newLifeAt(t *testing.T, gateway gatewayv1.GatewayServiceClient) *life {
 	t.Helper()
 	l := &life{t: t, cfg: wasmagent.Config{Data: t.TempDir()}, gateway: gateway}
@@ -87,7 +86,7 @@ func newLifeAt(t *testing.T, gateway gatewayv1.GatewayServiceClient) *life {
 	return l
 }
 
-// begin begins a life.
+// begin starts the service.
 func (l *life) begin() {
 	l.t.Helper()
 	l.service = openServiceAt(l.t, l.cfg, l.gateway)
@@ -101,7 +100,7 @@ func (l *life) begin() {
 	l.stop = func() { cancel(); <-done }
 }
 
-// end ends it, if it lives.
+// end stops the service if it runs.
 func (l *life) end() {
 	if l.service == nil {
 		return
@@ -116,7 +115,7 @@ func (l *life) end() {
 // gatewayFunc answers every call of a [fakeGateway].
 type gatewayFunc func(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error)
 
-// fakeGateway takes calls and does nothing else.
+// fakeGateway answers calls by a function and implements nothing else.
 type fakeGateway struct {
 	gatewayv1.GatewayServiceClient
 
@@ -137,7 +136,7 @@ func (f fakeGateway) WithdrawApproval(context.Context, *gatewayv1.WithdrawApprov
 	return new(gatewayv1.WithdrawApprovalResponse), nil
 }
 
-// oneAnswer is a stream of one answer.
+// oneAnswer is a stream with one answer.
 type oneAnswer struct {
 	grpc.ClientStream
 
@@ -153,7 +152,7 @@ func (s *oneAnswer) Recv() (*gatewayv1.CallToolResponse, error) {
 	return &gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Answer{Answer: s.answer}}, nil
 }
 
-// A client is a caller of a service that is served.
+// A client is a caller of a running service.
 type client struct {
 	wasmagentv1.AgentServiceClient
 
@@ -179,28 +178,28 @@ func newMeshWith(t *testing.T, gateway gatewayFunc) mesh {
 	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, newServiceWith(t, gateway), rpctest.Options{})}
 }
 
-// speaks is for whom the gateway calls.
+// speaks returns a client for a principal on whose behalf the gateway calls.
 func (m mesh) speaks(t *testing.T, p *identityv1.Principal) client {
 	t.Helper()
 	return newClient(authn.OnBehalfOf(t.Context(), p), t, m.server.Gateway())
 }
 
-// agent is an agent's principal, for whom the gateway calls.
+// agent returns a client for an agent's principal on whose behalf the gateway calls.
 func (m mesh) agent(t *testing.T, subject string) client {
 	t.Helper()
 	return newClient(authn.OnBehalfOf(t.Context(), rpctest.Principal("default", subject)), t, m.server.Gateway())
 }
 
-// person is the holder of a token.
+// person returns a client for the holder of a token.
 func (m mesh) person(t *testing.T, token string) client {
 	t.Helper()
 	return newClient(t.Context(), t, m.server.Person(t, token))
 }
 
-// createTime is how long making an agent may take: its guest is compiled first.
+// createTime is the time limit of creating an agent, whose guest is compiled first.
 const createTime = 2 * time.Minute
 
-// create makes an agent, and returns its id.
+// create creates an agent and returns its id.
 func (c client) create(req *wasmagentv1.CreateAgentRequest) string {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.ctx, createTime)
@@ -212,7 +211,7 @@ func (c client) create(req *wasmagentv1.CreateAgentRequest) string {
 	return resp.GetAgent().GetId()
 }
 
-// prompt prompts an agent, and returns what it told and what it answered.
+// prompt prompts an agent, and returns its progress and its answer.
 func (c client) prompt(id, input string) (told []string, _ *wasmagentv1.PromptAgentResponse, _ error) {
 	c.t.Helper()
 	stream, err := c.PromptAgent(c.ctx, &wasmagentv1.PromptAgentRequest{AgentId: id, Input: input})
@@ -235,7 +234,7 @@ func (c client) prompt(id, input string) (told []string, _ *wasmagentv1.PromptAg
 	}
 }
 
-// answers prompts an agent that answers.
+// answers prompts an agent that must answer.
 func (c client) answers(id, input string) *wasmagentv1.PromptAgentResponse {
 	c.t.Helper()
 	_, answer, err := c.prompt(id, input)

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// A fork has files of its own, and what whoever forks may not have is not in it.
+// A fork has its own files, and its manifest does not have rights that the forking principal may not have.
 func TestAForkIsAnAgentOfItsOwn(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -62,7 +62,7 @@ func TestAForkIsAnAgentOfItsOwn(t *testing.T) {
 	}
 }
 
-// Whatever an agent does, a stop is kept, and so is who stopped it, also behind a restart.
+// A stop and its originator are stored, whatever the agent does, and survive a restart.
 func TestAStopIsKept(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, func(ctx context.Context, _ *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -80,7 +80,7 @@ func TestAStopIsKept(t *testing.T) {
 		t.Fatalf("it answers %v", answer)
 	}
 	for _, id := range []string{works, ends} {
-		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cut
+		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cancelled
 		eventually.Holds(t, "it works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
 	}
 	l.end()
@@ -88,7 +88,7 @@ func TestAStopIsKept(t *testing.T) {
 	c = l.agent(t, "ana")
 	eventually.Holds(t, "it waits again", func() bool { return c.state(parked).GetInfo().GetWaiting().GetApprovalId() == "a-1" })
 	for _, id := range []string{works, ends} {
-		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cut
+		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cancelled
 		eventually.Holds(t, "it works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
 	}
 	operator := l.person(t, "operator")
@@ -119,7 +119,7 @@ func TestAStopIsKept(t *testing.T) {
 	}
 }
 
-// Pages hold all agents, whichever of them work.
+// Pages contain all agents, with and without running turns.
 func TestPagesHoldAllAgents(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -130,7 +130,7 @@ func TestPagesHoldAllAgents(t *testing.T) {
 			want[id] = true
 			continue
 		}
-		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cut
+		go func() { _, _, _ = c.prompt(id, "sleep 5m") }() // it is cancelled
 		eventually.Holds(t, "it works", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_WAITING })
 	}
 	token, working := "", 0

@@ -15,8 +15,8 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// TestManyAgents measures many agents: make many. It says what memory they take, and how long
-// prompts take that wake agents and that do not.
+// TestManyAgents measures many agents (make many): their memory, and the time of prompts to agents that are loaded
+// first and that are in memory.
 func TestManyAgents(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
@@ -53,7 +53,7 @@ func TestManyAgents(t *testing.T) {
 	measure("awake", last)
 }
 
-// TestManyPrompts measures whether one agent stays as it is over as many prompts: make many.
+// TestManyPrompts measures whether one agent stays equally fast over as many prompts (make many).
 func TestManyPrompts(t *testing.T) {
 	many, err := strconv.Atoi(os.Getenv("SLUICE_MANY"))
 	if err != nil || many < 100 {
@@ -61,7 +61,7 @@ func TestManyPrompts(t *testing.T) {
 	}
 	c := newLife(t, nil).agent(t, "ana")
 	id := c.create(&wasmagentv1.CreateAgentRequest{MaxTurns: new(int32(10_000))})
-	for at := 0; at < min(many, 10_000); { // an agent takes so many turns at the most
+	for at := 0; at < min(many, 10_000); { // the maximum of turns of an agent
 		var took []time.Duration
 		for range many / 10 {
 			begin := time.Now()
@@ -78,7 +78,7 @@ func quantiles(took []time.Duration) string {
 	return fmt.Sprintf("p50 %s, p99 %s", took[len(took)/2].Round(10*time.Microsecond), took[len(took)*99/100].Round(10*time.Microsecond))
 }
 
-// memory is what this process has, and what of that is in use.
+// memory returns the memory of this process, and the part of it that is in use.
 func memory(t *testing.T) string {
 	t.Helper()
 	debug.FreeOSMemory()

@@ -13,14 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
 )
 
-// next returns a module that does the same and has another digest, as a release with a changed guest has.
+// next returns a module with the same behavior and another digest, like the changed guest of a release.
 func next(module []byte) []byte {
 	name := "release"
 	custom := append([]byte{byte(len(name))}, name...)
 	return append(append(append([]byte(nil), module...), 0), append(binary.AppendUvarint(nil, uint64(len(custom))), custom...)...)
 }
 
-// changes lists a guest by another module, as an upgrade of the program does, and starts the role again.
+// changes lists another module for a guest, like an upgrade of the program, and restarts the service.
 func (l *life) changes(name string, module []byte) {
 	l.t.Helper()
 	l.end()
@@ -31,8 +31,8 @@ func (l *life) changes(name string, module []byte) {
 	l.begin()
 }
 
-// A guest that changes strands no agent: agents of before go on with their module, prove, are copied and carried, and go
-// on with turns that wait; migrated they keep files, todos and conversation, and the new module knows them.
+// Agents keep working when their guest changes: they continue with their module, are verified, copied, moved, and
+// continue waiting turns. A migrated agent keeps files, todos and conversation, and its new module gets them.
 func TestMigrate_AChangedGuestStrandsNoAgent(t *testing.T) {
 	t.Parallel()
 	before := guesttest.Module(t, guesttest.Guests+"script")
@@ -100,7 +100,7 @@ func TestMigrate_AChangedGuestStrandsNoAgent(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
 }
 
-// What a migrated agent's model is told begins with the conversation of before.
+// The conversation that a migrated agent sends to its model begins with the one from before.
 func TestMigrate_TheModelKnowsTheConversation(t *testing.T) {
 	t.Parallel()
 	module := guesttest.Module(t, guesttest.Guests+"agent")

@@ -15,8 +15,8 @@ import (
 
 func named(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }
 
-// Callers that wait get places in the order in which they came; those of a person at its bound hold up no other, and
-// those that had a place before come first.
+// Callers that wait get places in the order in which they came. The callers of a person who has all of its places do
+// not delay others, and callers that had a place before come first.
 func TestQueue_GivesPlacesInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -53,7 +53,7 @@ func TestQueue_GivesPlacesInOrder(t *testing.T) {
 		}
 		for _, name := range []string{"b1", "a1", "a2", "back", "b2"} {
 			leave(name)
-			leave(name) // twice is once
+			leave(name) // leave is idempotent
 			synctest.Wait()
 		}
 		mu.Lock()
@@ -70,8 +70,8 @@ func TestQueue_GivesPlacesInOrder(t *testing.T) {
 	})
 }
 
-// More than may wait are refused at once, and so is a caller that has waited for too long; a caller that had a place waits
-// on. A caller that gives up makes way.
+// Callers beyond the bounds of the queue are refused at once, and so is a caller that has waited too long. A caller
+// that had a place before waits longer. A caller that gives up frees its slot in the queue.
 func TestQueue_IsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -124,7 +124,7 @@ func TestQueue_IsBounded(t *testing.T) {
 	})
 }
 
-// Bytes of snapshots are bounded for each person and in all, and given back once.
+// Bytes of snapshots are bounded for each person and in all, and are freed exactly once.
 func TestRoom_IsBounded(t *testing.T) {
 	t.Parallel()
 	r := &room{all: 10, own: 6}

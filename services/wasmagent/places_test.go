@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// slowGateway has calls wait until the test lets them go.
+// slowGateway blocks calls until the test releases them.
 type slowGateway struct {
 	begun chan string
 	goOn  chan struct{}
@@ -52,7 +52,7 @@ func (g *slowGateway) answer(ctx context.Context, req *gatewayv1.CallToolRequest
 	}
 }
 
-// waits waits until so many calls are under way.
+// waits waits until n calls are under way.
 func (g *slowGateway) waits(t *testing.T, n int) {
 	t.Helper()
 	for i := range n {
@@ -64,7 +64,7 @@ func (g *slowGateway) waits(t *testing.T, n int) {
 	}
 }
 
-// withPlaces returns a service with so many places, whose calls wait.
+// withPlaces returns a service with bounded places, whose calls wait.
 func withPlaces(t *testing.T, cfg wasmagent.Config) (mesh, *slowGateway) {
 	t.Helper()
 	gateway := newSlowGateway()
@@ -78,13 +78,13 @@ func withPlaces(t *testing.T, cfg wasmagent.Config) (mesh, *slowGateway) {
 	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}, gateway
 }
 
-// prompted is what came of a prompt.
+// prompted is the result of a prompt.
 type prompted struct {
 	answer *wasmagentv1.PromptAgentResponse
 	err    error
 }
 
-// prompts prompts an agent, and does not wait for that.
+// prompts prompts an agent without waiting for the result.
 func (c client) prompts(id, input string) <-chan prompted {
 	out := make(chan prompted, 1)
 	go func() {
@@ -94,8 +94,8 @@ func (c client) prompts(id, input string) <-chan prompted {
 	return out
 }
 
-// Turns that wait for a tool give their places to others: in one place several wait for their calls at a time, each call
-// is made once, each turn ends as if it had kept its place, and the journal proves that.
+// Turns that wait for a tool give their places to others. With one place, several turns wait for their calls at the
+// same time, each call is made once, each turn ends as if it had kept its place, and the journal is verified.
 func TestTurns_GiveTheirPlacesBackWhileTheyWait(t *testing.T) {
 	t.Parallel()
 	m, gateway := withPlaces(t, wasmagent.Config{Turns: wasmagent.Places{All: 1}, Yield: 20 * time.Millisecond})
@@ -138,7 +138,7 @@ func TestTurns_GiveTheirPlacesBackWhileTheyWait(t *testing.T) {
 	}
 }
 
-// A turn that sleeps gives its place back as well, and one that waits can be stopped and cancelled; then its call is not
+// A turn that sleeps gives its place back as well. A waiting turn can be stopped and cancelled, and its call is not
 // made again.
 func TestTurns_ThatGaveTheirPlacesBackEnd(t *testing.T) {
 	t.Parallel()
@@ -181,8 +181,8 @@ func TestTurns_ThatGaveTheirPlacesBackEnd(t *testing.T) {
 	c.matches(id)
 }
 
-// Prompts beyond the places wait, and say so; more than may wait are refused, those of one person alone. One that gives up
-// changes nothing.
+// Prompts beyond the places wait, and report that. Further prompts are refused, if one person has too many only those
+// of that person. A prompt that is cancelled changes nothing.
 func TestTurns_AreQueued(t *testing.T) {
 	t.Parallel()
 	m, gateway := withPlaces(t, wasmagent.Config{Turns: wasmagent.Places{All: 2, Person: 1, Queue: 10, PersonQueue: 2}, Yield: time.Hour})
@@ -236,7 +236,7 @@ func TestTurns_AreQueued(t *testing.T) {
 	}
 }
 
-// Questions to models wait for a place as well, and one that takes too long ends with the key that changes that.
+// Questions to models wait for a place as well. A question that takes too long ends with an error that names the key.
 func TestQuestions_AreQueuedAndEnd(t *testing.T) {
 	t.Parallel()
 	goOn, begun := make(chan struct{}), make(chan struct{}, 10)
@@ -274,7 +274,7 @@ func TestQuestions_AreQueuedAndEnd(t *testing.T) {
 	m, _ := withPlaces(t, wasmagent.Config{Models: providers, Questions: wasmagent.Places{All: 1, PersonQueue: 1}})
 	first := ask(m, "ana")
 	<-begun
-	second, third := ask(m, "ana"), ask(m, "ana") // one of both waits
+	second, third := ask(m, "ana"), ask(m, "ana") // one of them waits
 	var refused error
 	select {
 	case refused = <-second:

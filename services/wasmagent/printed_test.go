@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/guesttest"
 )
 
-// listedGuest writes a module into a folder, and returns how a configuration lists it.
+// listedGuest writes a module into a folder, and returns its entry for a configuration.
 func listedGuest(t *testing.T, dir, name string, module []byte) guests.Listed {
 	t.Helper()
 	path := filepath.Join(dir, name+".wasm")
@@ -32,7 +32,7 @@ func listedGuest(t *testing.T, dir, name string, module []byte) guests.Listed {
 	return guests.Listed{Path: path, SHA256: hex.EncodeToString(sum[:])}
 }
 
-// newMeshOf returns a service with guests beside the shipped ones, whose agents' calls are refused.
+// newMeshOf returns a service with guests in addition to the shipped ones. Its gateway refuses calls.
 func newMeshOf(t *testing.T, modules map[string][]byte) mesh {
 	t.Helper()
 	cfg := wasmagent.Config{Data: t.TempDir(), Guests: make(map[string]guests.Listed)}
@@ -51,7 +51,7 @@ func newMeshOf(t *testing.T, modules map[string][]byte) mesh {
 	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}
 }
 
-// printed returns what the guest of an agent printed, as its journal says.
+// printed returns the guest's output in the journal of an agent.
 func (c client) printed(id string) (out []string) {
 	c.t.Helper()
 	for _, e := range c.events(id) {
@@ -62,7 +62,7 @@ func (c client) printed(id string) (out []string) {
 	return out
 }
 
-// noStack wants a text to have no stack of the host or of the runtime.
+// noStack checks that a text has no stack trace of the host or of the runtime.
 func noStack(t *testing.T, text string) {
 	t.Helper()
 	for _, part := range []string{"stack trace", "goroutine", ".go:", "recovered by", "0x"} {
@@ -72,8 +72,7 @@ func noStack(t *testing.T, text string) {
 	}
 }
 
-// What a guest prints, and the text of its panic, stand in its journal, bounded; verify
-// proves the agent all the same.
+// The journal has the output of a guest and the text of its panic, up to a bound. Verify still matches.
 func TestPrinted_StandsInTheJournal(t *testing.T) {
 	t.Parallel()
 	c := newMeshOf(t, map[string][]byte{"loud": guesttest.Module(t, "./testdata/loud")}).agent(t, "ana")
@@ -108,7 +107,7 @@ func TestPrinted_StandsInTheJournal(t *testing.T) {
 	c.matches(id)
 }
 
-// A command is refused as an agent is made, with the way to build it, whatever else it exports.
+// A command is refused when an agent is created, with the build modes to use, even if it exports all of a guest.
 func TestCommand_IsRefusedWithTheBuildMode(t *testing.T) {
 	t.Parallel()
 	hand := guesttest.HandMade{More: []guesttest.Code{{0x20, 0}, {0x20, 0}}}
@@ -128,7 +127,7 @@ func TestCommand_IsRefusedWithTheBuildMode(t *testing.T) {
 	}
 }
 
-// A trap reaches callers without any stack.
+// Callers get no stack trace of a trap.
 func TestTrap_ReachesNoCallerWithAStack(t *testing.T) {
 	t.Parallel()
 	exit := guesttest.HandMade{Step: guesttest.Cat(guesttest.I32(7), guesttest.Code{0x10, 0}, guesttest.Answer(0, 0)), Imports: guesttest.Import("proc_exit", 4)}

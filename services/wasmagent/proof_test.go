@@ -30,7 +30,7 @@ func (c client) verify(id string) *wasmagentv1.VerifyAgentResponse {
 	return resp
 }
 
-// matches verifies an agent whose journal has to hold.
+// matches verifies an agent whose journal must match.
 func (c client) matches(id string) *wasmagentv1.VerifyAgentResponse {
 	c.t.Helper()
 	resp := c.verify(id)
@@ -40,7 +40,7 @@ func (c client) matches(id string) *wasmagentv1.VerifyAgentResponse {
 	return resp
 }
 
-// events reads a journal, page by page.
+// events reads a journal page by page.
 func (c client) events(id string) (all []*wasmagentv1.Event) {
 	c.t.Helper()
 	for token := ""; ; {
@@ -56,7 +56,7 @@ func (c client) events(id string) (all []*wasmagentv1.Event) {
 	}
 }
 
-// tell is events in words.
+// tell formats events as words.
 func tell(all []*wasmagentv1.Event) string {
 	var out []string
 	for _, e := range all {
@@ -73,8 +73,7 @@ func tell(all []*wasmagentv1.Event) string {
 	return strings.Join(out, ", ")
 }
 
-// Each effect stands in the journal, in order, with who asked and what was decided, and the
-// module does the same again.
+// The journal has each effect in order, with the caller and the decision, and the module does the same again.
 func TestAJournalTellsAndProves(t *testing.T) {
 	t.Parallel()
 	m := newMeshWith(t, func(_ context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -108,7 +107,7 @@ func TestAJournalTellsAndProves(t *testing.T) {
 	}
 }
 
-// What was undone, went back and was forked can be proved, too.
+// An agent with undone turns, a rewind and a fork can be verified as well.
 func TestEveryLifeCanBeProved(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -118,7 +117,7 @@ func TestEveryLifeCanBeProved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := c.prompt(id, strings.Repeat("emit x\n", 9)); err == nil { // it has too many effects
+	if _, _, err := c.prompt(id, strings.Repeat("emit x\n", 9)); err == nil { // too many effects
 		t.Fatal("it answers")
 	}
 	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
@@ -169,7 +168,7 @@ func TestEveryLifeCanBeProved(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "SNAPSHOT_UNKNOWN")
 }
 
-// An agent is after a restart what it was before.
+// An agent is the same after a restart.
 func TestAgentsOutliveTheProcess(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -208,8 +207,7 @@ func TestAgentsOutliveTheProcess(t *testing.T) {
 	}
 }
 
-// One byte that is changed in a journal, one event that is missing, and an end that is cut off
-// are found.
+// A changed byte in a journal, a missing event and a truncated end are found.
 func TestADamagedJournalIsFound(t *testing.T) {
 	t.Parallel()
 	l := newLife(t, nil)
@@ -244,8 +242,8 @@ func TestADamagedJournalIsFound(t *testing.T) {
 	}
 }
 
-// A turn that waits for people goes on after the end of its process, once they have decided, and
-// its call is made once.
+// A turn that waits for an approval continues after the end of its process when the approval is decided, and its call
+// is made once.
 func TestAParkedTurnOutlivesTheProcess(t *testing.T) {
 	t.Parallel()
 	decided, made := make(chan struct{}), 0
@@ -276,7 +274,7 @@ func TestAParkedTurnOutlivesTheProcess(t *testing.T) {
 	if answer.GetFinished() {
 		t.Fatalf("it answers %v", answer)
 	}
-	for range 2 { // whatever was left is left again
+	for range 2 { // a continued turn can be left again
 		l.end()
 		l.begin()
 		c = l.agent(t, "ana")
@@ -297,7 +295,7 @@ func TestAParkedTurnOutlivesTheProcess(t *testing.T) {
 	c.matches(id)
 }
 
-// Rights can be given for a while, and taken back, by others than the agent itself.
+// Rights can be granted for a time and withdrawn, but not by the agent itself.
 func TestGrants(t *testing.T) {
 	t.Parallel()
 	m := newMeshWith(t, func(context.Context, *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
@@ -346,7 +344,7 @@ func TestGrants(t *testing.T) {
 	c.matches(id)
 }
 
-// Whoever reads a journal can wait for what comes next.
+// A reader of a journal can wait for the next events.
 func TestEventsAreWaitedFor(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// effects are the calls that a gateway made, by their arguments, and what people decided.
+// effects records the calls that a gateway made, by their arguments, and the approvals.
 type effects struct {
 	mu       sync.Mutex
 	made     map[string]int
@@ -27,7 +27,7 @@ type effects struct {
 	approved chan struct{}
 }
 
-// answer makes a call at once, or, of the tool pay, once people have approved, and then once.
+// answer makes a call at once. A call of the tool pay is made once, after its approval.
 func (e *effects) answer(ctx context.Context, req *gatewayv1.CallToolRequest) (*gatewayv1.ToolAnswer, error) {
 	key := req.GetTool() + " " + req.GetArgumentsJson()
 	if req.GetTool() != "pay" {
@@ -55,8 +55,8 @@ func (e *effects) answer(ctx context.Context, req *gatewayv1.CallToolRequest) (*
 	return ran("paid"), nil
 }
 
-// Two replicas share their agents. One is lost under load: no call is made twice, what it had
-// acknowledged is there, and its agents go on with the other one, also those that wait for people.
+// Two replicas share their agents. One of them is lost under load: no call is made twice, what it acknowledged is
+// stored, and its agents continue in the other replica, also those that wait for approvals.
 func TestAReplicaIsLost(t *testing.T) {
 	t.Parallel()
 	server := sqlstoretest.Start(t)
@@ -73,7 +73,7 @@ func TestAReplicaIsLost(t *testing.T) {
 	t.Cleanup(stays.end)
 	one, two := lost.agent(t, "ana"), stays.agent(t, "ana")
 
-	// What one makes and does the other one has, at once.
+	// What one replica creates and does is visible in the other one at once.
 	const agents = 6
 	var ids []string
 	for i := range agents {
@@ -97,7 +97,7 @@ func TestAReplicaIsLost(t *testing.T) {
 		t.Errorf("it waits for %v, and as the other one says for %v", here, there)
 	}
 
-	// So it is with templates.
+	// The same is true of templates.
 	if _, err := one.gallery().AddTemplate(one.ctx, &wasmagentv1.AddTemplateRequest{Template: &wasmagentv1.Template{
 		Id: "shared", Name: "Shared", Category: "custom", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "Be shared."}},
 	}}); err != nil {

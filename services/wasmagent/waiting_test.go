@@ -20,22 +20,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// lost is how long a test waits for an agent that should wait for its call, and does not.
+// lost is how long a test waits for an agent that does not wait for its call as it should.
 const lost = 20 * time.Second
 
-// approvalGateway asks people about every call, as a gateway does, and reports progress while a
-// call waits. Its zero value is not ready: newApprovalGateway is.
+// approvalGateway requires an approval for every call, like a gateway, and reports progress while a call waits. Use
+// newApprovalGateway to create one.
 type approvalGateway struct {
 	gatewayv1.GatewayServiceClient
 
-	// ticks has one value for each progress message; a send returns when an agent has it.
+	// ticks takes the progress messages; a send returns when an agent has received the message.
 	ticks chan string
-	// decided is what came of the approval.
+	// decided takes the answers to waiting calls.
 	decided chan *gatewayv1.ToolAnswer
-	// broken reports whether reading a call that waits panics.
+	// broken reports whether reading a waiting call panics.
 	broken func() bool
 
-	// withdrawn has approvals that were withdrawn, with their reasons, and away says that none can be.
+	// withdrawn has the withdrawn approvals with their reasons. If away is set, approvals can't be withdrawn.
 	withdrawn chan string
 	away      atomic.Bool
 
@@ -58,7 +58,7 @@ func (g *approvalGateway) WithdrawApproval(_ context.Context, req *gatewayv1.Wit
 	return new(gatewayv1.WithdrawApprovalResponse), nil
 }
 
-// wasWithdrawn wants an approval to be withdrawn for a reason.
+// wasWithdrawn checks that an approval is withdrawn with a reason.
 func (g *approvalGateway) wasWithdrawn(t *testing.T, reason string) {
 	t.Helper()
 	select {
@@ -71,7 +71,7 @@ func (g *approvalGateway) wasWithdrawn(t *testing.T, reason string) {
 	}
 }
 
-// noneWithdrawn wants no approval to be withdrawn so far.
+// noneWithdrawn checks that no approval was withdrawn so far.
 func (g *approvalGateway) noneWithdrawn(t *testing.T) {
 	t.Helper()
 	select {
@@ -91,7 +91,7 @@ func (g *approvalGateway) CallTool(ctx context.Context, req *gatewayv1.CallToolR
 	return &heldCall{gateway: g, ctx: ctx}, nil
 }
 
-// tick reports progress to an agent that waits.
+// tick reports progress to a waiting agent.
 func (g *approvalGateway) tick(t *testing.T) {
 	t.Helper()
 	select {
@@ -101,7 +101,7 @@ func (g *approvalGateway) tick(t *testing.T) {
 	}
 }
 
-// decide gives an agent that waits what came of its call.
+// decide sends the answer of its call to a waiting agent.
 func (g *approvalGateway) decide(t *testing.T, answer *gatewayv1.ToolAnswer) {
 	t.Helper()
 	select {
@@ -111,19 +111,19 @@ func (g *approvalGateway) decide(t *testing.T, answer *gatewayv1.ToolAnswer) {
 	}
 }
 
-// ran returns how many calls ran after an approval.
+// ran returns the number of calls that ran after an approval.
 func (g *approvalGateway) ran() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.runs
 }
 
-// heldCall is the stream of a call that waits for people.
+// heldCall is the stream of a call that waits for an approval.
 type heldCall struct {
 	grpc.ClientStream
 
 	gateway *approvalGateway
-	ctx     context.Context //nolint:containedctx // it is the stream's
+	ctx     context.Context //nolint:containedctx // it is the context of the stream
 }
 
 // Recv implements grpc.ServerStreamingClient.
@@ -146,7 +146,7 @@ func (c *heldCall) Recv() (*gatewayv1.CallToolResponse, error) {
 	}
 }
 
-// parked makes an agent that waits for people when its prompt has returned.
+// parked creates an agent that waits for an approval when its prompt has returned.
 func (c client) parked() (id string) {
 	c.t.Helper()
 	id = c.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("t")})
@@ -171,8 +171,8 @@ func (c client) hasAnswered(id, want string) {
 	})
 }
 
-// An agent waits for people for as long as they take: what the gateway reports after the prompt
-// has returned reaches no caller and ends no turn.
+// An agent waits for an approval without a time limit of its own. Progress of the gateway after the prompt has returned
+// reaches no caller and ends no turn.
 func TestParkedTurn_ProgressAfterThePromptHasReturned(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -193,7 +193,7 @@ func TestParkedTurn_ProgressAfterThePromptHasReturned(t *testing.T) {
 	c.matches(id)
 	gateway.noneWithdrawn(t)
 
-	// The second prompt of the same agent waits as the first one did.
+	// The second prompt of the same agent waits like the first one.
 	c.parks(id)
 	gateway.tick(t)
 	gateway.decide(t, refusedBy(commonv1.Code_CODE_APPROVAL_DENIED, "denied by ben"))
@@ -204,7 +204,7 @@ func TestParkedTurn_ProgressAfterThePromptHasReturned(t *testing.T) {
 	gateway.noneWithdrawn(t)
 }
 
-// Progress after a restart reaches a turn that no prompt of this process began.
+// Progress after a restart reaches a turn that no prompt of this process started.
 func TestParkedTurn_ApprovedAfterARestart(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -225,7 +225,7 @@ func TestParkedTurn_ApprovedAfterARestart(t *testing.T) {
 	c.matches(id)
 }
 
-// A client that cancels its prompt while the call waits ends nothing.
+// A client that cancels its prompt while the call waits does not end the turn.
 func TestParkedTurn_ThePromptIsCancelled(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -236,7 +236,7 @@ func TestParkedTurn_ThePromptIsCancelled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for told := ""; !strings.Contains(told, "approval a-1"); { // then people are asked
+	for told := ""; !strings.Contains(told, "approval a-1"); { // then the approval is requested
 		resp, err := stream.Recv()
 		if err != nil {
 			t.Fatal(err)
@@ -255,8 +255,7 @@ func TestParkedTurn_ThePromptIsCancelled(t *testing.T) {
 	gateway.noneWithdrawn(t)
 }
 
-// An approval whose turn is gone is withdrawn, so that no approver decides on what would run
-// nothing.
+// An approval whose turn has ended is withdrawn, so that no approver decides on a call that never runs.
 func TestParkedTurn_GoneWhileItWaits(t *testing.T) {
 	t.Parallel()
 	for name, one := range map[string]struct {
@@ -278,7 +277,7 @@ func TestParkedTurn_GoneWhileItWaits(t *testing.T) {
 			c := newLifeAt(t, gateway).agent(t, "ana")
 			id := c.parked()
 			gateway.tick(t)
-			gateway.away.Store(true) // it is asked again
+			gateway.away.Store(true) // the request is repeated
 			if err := one.end(c, id); err != nil {
 				t.Fatal(err)
 			}
@@ -292,7 +291,7 @@ func TestParkedTurn_GoneWhileItWaits(t *testing.T) {
 	}
 }
 
-// A right that is gone when the wait goes on refuses the call, and the approval is withdrawn with it.
+// If a right is gone when the wait ends, the call is refused, and the approval is withdrawn.
 func TestParkedTurn_TheMakerIsGone(t *testing.T) {
 	t.Parallel()
 	gateway := newApprovalGateway()
@@ -323,8 +322,8 @@ func TestParkedTurn_TheMakerIsGone(t *testing.T) {
 	}
 }
 
-// A fault of this program while a turn is alone ends the turn: the agent has failed, its journal
-// and its state say so, its approval is withdrawn, and it can be used again.
+// A fault of this program in a turn without a caller ends the turn: the agent fails, its journal and its state have the
+// reason, its approval is withdrawn, and it can be used again.
 func TestParkedTurn_APanicFailsTheAgent(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"in the process that was prompted", "after a restart"} {

@@ -23,8 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// served are the methods that this version serves: those whose contract does not say that
-// they are not.
+// served returns the methods that this version serves: those whose contract does not say otherwise.
 func served(t *testing.T) (names []protoreflect.FullName) {
 	t.Helper()
 	protoregistry.GlobalFiles.RangeFilesByPackage("sluice.wasmagent.v1", func(file protoreflect.FileDescriptor) bool {
@@ -54,7 +53,7 @@ func TestTheRoleServes(t *testing.T) {
 	s.CheckHealth(t, "wasmagent")
 }
 
-// TestAnAgentsLife makes an agent, has it work, and ends it.
+// TestAnAgentsLife creates an agent, prompts it, and terminates it.
 func TestAnAgentsLife(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -72,7 +71,7 @@ func TestAnAgentsLife(t *testing.T) {
 	if files := c.files(id); fmt.Sprint(files) != "[notes/a.txt]" {
 		t.Errorf("its files are %v", files)
 	}
-	c.answers(id, "todo completed read it") // what it knows outlives the turn
+	c.answers(id, "todo completed read it") // the guest's state survives the turn
 	state := c.state(id)
 	var said []string
 	for _, m := range state.GetState().GetMessages() {
@@ -123,7 +122,7 @@ func TestAnAgentsLife(t *testing.T) {
 	}
 }
 
-// TestWithoutTurnsItIsStopped from the start.
+// TestWithoutTurnsItIsStopped checks that an agent with 0 turns is stopped from the start.
 func TestWithoutTurnsItIsStopped(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -133,7 +132,7 @@ func TestWithoutTurnsItIsStopped(t *testing.T) {
 	}
 }
 
-// TestWhatIsRefusedChangesNothing has a resume with too few turns leave them as they are.
+// TestWhatIsRefusedChangesNothing checks that a resume with too few turns leaves the turns unchanged.
 func TestWhatIsRefusedChangesNothing(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -147,8 +146,8 @@ func TestWhatIsRefusedChangesNothing(t *testing.T) {
 	}
 }
 
-// TestWhatAnEffectAnswersIsBounded has a file that is too large for an envelope be read in
-// parts, and not end the agent.
+// TestWhatAnEffectAnswersIsBounded checks that a file that is too large for an envelope can be read in parts, and does
+// not end the agent.
 func TestWhatAnEffectAnswersIsBounded(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -162,7 +161,7 @@ func TestWhatAnEffectAnswersIsBounded(t *testing.T) {
 	}
 }
 
-// TestOthersKnowNothing has an agent be nobody's but its creator's and the operators'.
+// TestOthersKnowNothing checks that only its creator, and operators and viewers, see an agent.
 func TestOthersKnowNothing(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -194,8 +193,8 @@ func TestOthersKnowNothing(t *testing.T) {
 	}
 }
 
-// TestItIsReadWhileItWorks has todos and whether it is stopped be read while a prompt runs,
-// a second prompt be refused, and a stop end the first at once and undo it.
+// TestItIsReadWhileItWorks checks that todos and the stop status can be read while a prompt runs, that a second prompt
+// is refused, and that a stop ends the first at once and undoes it.
 func TestItIsReadWhileItWorks(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -235,7 +234,7 @@ func TestItIsReadWhileItWorks(t *testing.T) {
 	}
 }
 
-// TestAnEndIsNotUndone has an agent that is stopped and then ended while it works stay ended.
+// TestAnEndIsNotUndone checks that an agent that is stopped and then terminated during a turn stays terminated.
 func TestAnEndIsNotUndone(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -252,7 +251,7 @@ func TestAnEndIsNotUndone(t *testing.T) {
 	if _, err := c.TerminateAgent(c.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; rpc.Reason(err) != "AGENT_STOPPED" && rpc.Reason(err) != "AGENT_TERMINATED" { // whichever came first
+	if err := <-ended; rpc.Reason(err) != "AGENT_STOPPED" && rpc.Reason(err) != "AGENT_TERMINATED" { // either may come first
 		t.Errorf("the prompt ends with %v", err)
 	}
 	if state := c.state(id).GetInfo().GetState(); state != wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -260,7 +259,7 @@ func TestAnEndIsNotUndone(t *testing.T) {
 	}
 }
 
-// TestACancelledPromptIsUndone has a prompt end with its caller.
+// TestACancelledPromptIsUndone checks that a prompt is undone when its caller cancels it.
 func TestACancelledPromptIsUndone(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -282,7 +281,7 @@ func TestACancelledPromptIsUndone(t *testing.T) {
 	}
 }
 
-// TestWhatATurnMayHave has each bound end the turn, undo it, and say which.
+// TestWhatATurnMayHave checks that each bound ends the turn, undoes it, and is named in the error.
 func TestWhatATurnMayHave(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -310,8 +309,8 @@ func TestWhatATurnMayHave(t *testing.T) {
 	}
 }
 
-// TestWhatAgentsHaveNot is told to them: a model in this version, and tools that nobody
-// gave them.
+// TestWhatAgentsHaveNot checks the errors that a guest gets for a model that is not configured and for tools without a
+// right.
 func TestWhatAgentsHaveNot(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -338,8 +337,8 @@ func TestT6AnInputNamesNoTool(t *testing.T) {
 	}
 }
 
-// TestT5ToolsOfTheSandbox has only tool_name say what is called, and only the fields of that
-// tool be taken.
+// TestT5ToolsOfTheSandbox checks that only tool_name selects the tool, and that only the fields of that tool are
+// accepted.
 func TestT5ToolsOfTheSandbox(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -398,7 +397,7 @@ func TestT5ToolsOfTheSandbox(t *testing.T) {
 	}
 }
 
-// TestPagesOfAgents go through all, the newest first, whatever is made meanwhile.
+// TestPagesOfAgents reads all pages, the newest agents first, while agents are created.
 func TestPagesOfAgents(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -427,7 +426,7 @@ func TestPagesOfAgents(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "PAGE_TOKEN_INVALID")
 }
 
-// TestWhatIsNotOffered is refused by name.
+// TestWhatIsNotOffered checks the reasons of refused requests.
 func TestWhatIsNotOffered(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t).agent(t, "ana")
@@ -451,8 +450,8 @@ func TestWhatIsNotOffered(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.NotFound, "GUEST_UNKNOWN")
 }
 
-// TestW10RoomIsBounded has files be refused once a caller's agents have what they may
-// together, while others go on, and what has ended make way.
+// TestW10RoomIsBounded checks that files are refused when the agents of a caller have their maximum size, that other
+// callers continue, and that ended agents are removed first.
 func TestW10RoomIsBounded(t *testing.T) {
 	t.Parallel()
 	small := newLife(t, nil)

@@ -1,4 +1,4 @@
-// Command guest is what the meter is measured with: each function is work of another kind.
+// Command guest is the guest for measurements of the meter: each function is another kind of work.
 package main
 
 import (
@@ -10,7 +10,7 @@ import (
 
 func main() {}
 
-// spin is a loop of a few instructions.
+// spin runs a loop of a few instructions.
 //
 //go:wasmexport spin
 func spin(n uint32) uint32 {
@@ -21,7 +21,7 @@ func spin(n uint32) uint32 {
 	return a
 }
 
-// fib is calls of a small function.
+// fib calls a small function recursively.
 //
 //go:wasmexport fib
 func fib(n uint32) uint32 {
@@ -38,7 +38,7 @@ type todo struct {
 	N       int      `json:"n"`
 }
 
-// codec reads and writes JSON.
+// codec encodes and decodes JSON.
 //
 //go:wasmexport codec
 func codec(n uint32) uint32 {
@@ -57,7 +57,7 @@ func codec(n uint32) uint32 {
 	return uint32(size)
 }
 
-// hash is arithmetic without memory to speak of.
+// hash computes with little memory.
 //
 //go:wasmexport hash
 func hash(n uint32) uint32 {
@@ -68,7 +68,7 @@ func hash(n uint32) uint32 {
 	return uint32(sum[0])
 }
 
-// order sorts by a function that is called indirectly.
+// order sorts with an indirectly called function.
 //
 //go:wasmexport order
 func order(n uint32) uint32 {
@@ -84,7 +84,7 @@ func order(n uint32) uint32 {
 	return list[0]
 }
 
-// text is strings, maps and the collector.
+// text works with strings, maps and the garbage collector.
 //
 //go:wasmexport text
 func text(n uint32) uint32 {
@@ -99,7 +99,7 @@ func text(n uint32) uint32 {
 	return uint32(words)
 }
 
-// matrix is floating point in nested loops.
+// matrix computes with floating-point numbers in nested loops.
 //
 //go:wasmexport matrix
 func matrix(n uint32) uint32 {
