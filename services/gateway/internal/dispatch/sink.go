@@ -11,6 +11,9 @@ import (
 
 // Sink takes messages that come before the response to a caller. It is safe for concurrent use.
 type Sink interface {
+	// HasClient reports whether an MCP client waits for the response. Otherwise requests of the server can't be answered,
+	// and the request can't be continued by another.
+	HasClient() bool
 	// Accepts reports whether the caller takes such messages.
 	Accepts() bool
 	// Open begins the stream, so that a caller sees that its request is held. It is idempotent.
@@ -48,6 +51,9 @@ type Callback struct {
 
 // NewCallback returns a sink that calls event with one message at a time. A nil event accepts nothing.
 func NewCallback(event func(message []byte)) *Callback { return &Callback{event: event} }
+
+// HasClient implements [Sink].
+func (*Callback) HasClient() bool { return false }
 
 // Accepts implements [Sink].
 func (c *Callback) Accepts() bool { return c.event != nil }

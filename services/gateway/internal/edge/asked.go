@@ -117,7 +117,7 @@ func (a *ask) run() {
 		o := meters.Operation{Method: m.Method, ErrorType: failure, Transport: x.place().Transport}
 		x.deps.Meters.Served(ctx, o, time.Since(a.received), a.waited)
 	}()
-	if x.unattended || !x.asksOnStreams || mcp.AsksServer(m.Method) {
+	if !x.sink.HasClient() || !x.asksOnStreams || mcp.AsksServer(m.Method) {
 		failure = spans.Error(span, mcp.CodeMethodUnknown)
 		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client was not said to do this.")
 		return

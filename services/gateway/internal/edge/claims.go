@@ -27,7 +27,7 @@ func (x *exchange) abilities() []mcp.Ability {
 // saysItCan is what the client at hand says that it can do: in initialize, or in each request of 2026-07-28.
 // A caller without an MCP client can do nothing.
 func (x *exchange) saysItCan() (has map[string]jsontext.Value) {
-	if x.unattended || json.Unmarshal(x.declared, &has) != nil {
+	if !x.sink.HasClient() || json.Unmarshal(x.declared, &has) != nil {
 		return nil
 	}
 	return has

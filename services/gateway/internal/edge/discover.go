@@ -36,6 +36,13 @@ func (e *Edge) Discover(ctx context.Context) error {
 
 func (t Target) program() bool { return t.Server.Transport() == "stdio" }
 
+// touch notes that the server is used now. The zero value is all servers, of which each is noted when it is used.
+func (t Target) touch() {
+	if t.used != nil {
+		t.used.Store(time.Now().UnixNano())
+	}
+}
+
 // asleep reports whether a server is a program that was listed and that nobody has used
 // since.
 func (t Target) asleep() bool {

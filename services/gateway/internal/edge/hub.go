@@ -19,12 +19,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// isHub reports whether the message at hand is for all servers together. What a client says there is
-// for one of them, by the names that it holds: it is written again with that server's own names, and
-// takes the way of a message to that server, in a session of its own with it. Lists are made of those
-// of all.
-func (x *exchange) isHub() bool { return x.server == "" }
-
 // routeHub carries a message to where its method belongs.
 func (x *exchange) routeHub(ctx context.Context) dispatch.Response {
 	switch x.msg.Kind {

@@ -277,7 +277,7 @@ func isDenial(code commonv1.Code) bool {
 func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, gatherWithin)
 	defer cancel()
-	s.client, s.sink, s.finally, s.unattended, s.hold = ctx, new(dispatch.Callback), &s.steps, true, new(time.Duration) // a list neither asks nor waits
+	s.client, s.sink, s.finally, s.hold = ctx, new(dispatch.Callback), &s.steps, new(time.Duration) // a list neither asks nor waits
 	defer s.steps.run()
 	until := time.Now().Add(gatherWithin)
 	left, refused := s.enter(ctx)

@@ -14,7 +14,7 @@ import (
 // enter has a request counted as one to its server, and puts it into the session with that, until
 // left is called.
 func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Refusal) {
-	x.target.used.Store(time.Now().UnixNano())
+	x.target.touch()
 	has, err := x.inFlight.Enter(x.Principal, x.server)
 	if err != nil {
 		full := tooMuchInFlight(err)

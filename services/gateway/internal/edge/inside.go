@@ -129,7 +129,7 @@ type insideAnswer struct {
 // inside handles a message that no MCP client has sent: of a service of the mesh that speaks for a principal, of a
 // task, or of the gateway itself for a list of many servers.
 func (x *exchange) inside(message []byte) insideAnswer {
-	x.unattended, x.finally = true, &x.steps
+	x.finally = &x.steps
 	var resp dispatch.Response
 	defer func() { x.end(resp) }()
 	resp = x.handle(bytes.NewReader(message), int64(len(message)))

@@ -62,7 +62,7 @@ func (x *v2026) resume() *refusal.Refusal {
 // would send the next without that.
 func (x *v2026) nextLeg(result pipeline.Result) string {
 	waits := result.Refusal.Approval
-	if x.unattended || x.msg.InputResponses.Present() || x.msg.RequestState.Present() || result.Held == 0 || x.leg.before == maxLegs ||
+	if !x.sink.HasClient() || x.msg.InputResponses.Present() || x.msg.RequestState.Present() || result.Held == 0 || x.leg.before == maxLegs ||
 		result.Refusal.Code != commonv1.Code_CODE_APPROVAL_PENDING || waits == nil {
 		return ""
 	}

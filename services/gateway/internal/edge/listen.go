@@ -48,10 +48,9 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 // listens passes on what comes on the stream until it ends. has is false if there is no stream.
 func (x *exchange) listens(method string) (resp dispatch.Response, has bool) {
 	ctx := x.client
-	if !x.isHub() && x.isAbsent(ctx, x.Caller, x.server) {
-		return x.refuse(ctx, unknownServer(x.server)), true
+	if refused := x.url.resolve(); refused != nil {
+		return x.refuse(ctx, refused), true
 	}
-	x.target = x.targets[x.server]
 	id, ok := single(x.header, mcp.HeaderSession)
 	if !ok || method != http.MethodGet || !x.sink.Accepts() { // some clients try before they have a session, and work without
 		return dispatch.Response{}, false
@@ -78,13 +77,11 @@ func (x *exchange) listens(method string) (resp dispatch.Response, has bool) {
 	if len(x.header[headerLast]) > 0 && (!resumes || !sess.Events.Given(after)) {
 		return x.refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's.")), true
 	}
-	if !x.isHub() { // the stream of all servers is asked about for each of them
-		switch said, err := x.standing(ctx); {
-		case err != nil:
-			return x.refuse(ctx, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, "")), true
-		case !said.Some:
-			return dispatch.Response{}, false
-		}
+	switch refused, has := x.url.mayListen(ctx); {
+	case refused != nil:
+		return x.refuse(ctx, refused), true
+	case !has:
+		return dispatch.Response{}, false
 	}
 	_, ctx, done, err := x.deps.Sessions.Listen(ctx, id, keyOf(x.Caller, x.server), false)
 	if err != nil { // it has just been closed
@@ -93,10 +90,7 @@ func (x *exchange) listens(method string) (resp dispatch.Response, has bool) {
 	x.finally.add(done)
 	used() // a stream does not hold the session
 	x.client = ctx
-	if x.isHub() {
-		return x.hearHub(ctx), true
-	}
-	return x.hear(ctx, after)
+	return x.url.listen(ctx, after)
 }
 
 // resumeAnswer continues the stream of an answer behind the event with this id, until the answer. What

@@ -65,12 +65,11 @@ type exchange struct {
 	hold *time.Duration
 	// resumes is the approval that a task has waited for; empty for none.
 	resumes string
-	// unattended reports whether no MCP client waits for the answer: then nothing can be asked or continued.
-	unattended bool
 	// protocol is what the revision of the message does differently, and terms what that decides.
 	protocol protocol
 	terms
-	// addressing is how the client addresses the server.
+	// url is what the URL of the message stands for, and addressing how the client addresses the server.
+	url        url
 	addressing addressing
 }
 
@@ -121,7 +120,7 @@ func (e *Edge) exchange(r *http.Request, c httpserver.Caller, to dispatch.Sink) 
 // newExchange returns the exchange of a message to a server. Its client ends with ctx.
 func (e *Edge) newExchange(ctx context.Context, c httpserver.Caller, server string, header http.Header, to dispatch.Sink) *exchange {
 	x := &exchange{Edge: e, Caller: c, header: header, client: ctx, sink: to, server: server}
-	x.addressing = direct{x}
+	x.url, x.addressing = urlOf(x), direct{x}
 	return x
 }
 
@@ -157,13 +156,10 @@ func (x *exchange) handle(body io.Reader, size int64) dispatch.Response {
 
 // read reads the body and parses it.
 func (x *exchange) read(from io.Reader, size int64) *refusal.Refusal {
-	if !x.isHub() {
-		if x.isAbsent(x.client, x.Caller, x.server) {
-			return unknownServer(x.server)
-		}
-		x.target = x.targets[x.server]
-		x.target.used.Store(time.Now().UnixNano())
+	if refused := x.url.resolve(); refused != nil {
+		return refused
 	}
+	x.target.touch()
 	if !isJSON(x.header) {
 		return refusal.ProtocolError(commonv1.Code_CODE_MEDIA_TYPE, "")
 	}
@@ -180,11 +176,7 @@ func (x *exchange) read(from io.Reader, size int64) *refusal.Refusal {
 		return unreadable() // its caller waits no longer
 	}
 	defer end()
-	limits := x.limits
-	if x.isHub() {
-		limits.IDBytes *= 2 // of servers' ids with their servers' names
-	}
-	if x.msg, err = gate.Parse(body, limits); err != nil {
+	if x.msg, err = gate.Parse(body, x.url.limits(x.limits)); err != nil {
 		x.msg = nil
 		return unparsed(err)
 	}

@@ -46,7 +46,7 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 	key, of := keyOf(x.Caller, x.server), reach.AppendKey(nil, x.Principal, x.server)
 	of = append(reach.AppendPart(of, key.Tenant), 0)
 	of = append(reach.AppendPart(of, key.Subject), 0)
-	if x.bridged || x.isHub() { // a session has one client, and tells once what that can do
+	if !x.url.hasManyClients(x) {
 		name, version := x.msg.Client()
 		of = fmt.Appendf(of, "%q %q %s", name, version, mcp.Told(x.can))
 	}
@@ -67,11 +67,7 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 	}
 	sess := &session.Session{ID: id, Digest: session.DigestOf(id), Key: key, Accounts: x.has.Of.Accounts, Agent: x.Principal.GetAgent(), Version: mcp.Modern, Opened: time.Now()}
 	sess.Client.Name, sess.Client.Version = x.msg.Client()
-	if x.isHub() {
-		sess.Members = &session.Members{Abilities: x.can}
-	} else {
-		sess.Upstream = x.target.Server.Later(x.opens(), nil)
-	}
+	x.url.connect(sess, x)
 	err := x.deps.Sessions.Add(sess)
 	if err == nil {
 		err = use()

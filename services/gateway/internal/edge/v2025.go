@@ -34,18 +34,12 @@ func (x v2025) post(ctx context.Context) dispatch.Response {
 		if refused := x.admitted(ctx, mcp.MethodInitialize); refused != nil {
 			return *refused
 		}
-		if x.isHub() {
-			return x.openHub(ctx)
-		}
-		return x.open(ctx)
+		return x.url.open(ctx)
 	}
 	if refused := x.findSession(); refused != nil {
 		return x.refuse(ctx, refused)
 	}
-	if x.isHub() {
-		return x.routeHub(ctx)
-	}
-	return x.route(ctx)
+	return x.url.inSession(ctx, x)
 }
 
 // findSession finds the session that the request names. A handle is not a
@@ -68,15 +62,13 @@ func (x v2025) findSession() *refusal.Refusal {
 func (x v2025) enters(sess *session.Session) {
 	x.version, x.session, x.clientName, x.offer, x.asksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
 	x.offer.Joint = x.addressing.isShared()
-	if !x.isHub() {
-		x.ownList = x.target.found
-	}
+	x.ownList = x.target.found
 	if x.msg.Meta.Capabilities.Present() { // which was said in initialize, so a server could act on what is said once more
 		x.told = []byte(mcp.Told(sess.Client.Offer.Abilities))
 	}
 	// Clients of older revisions take the event by which a stream begins that they may continue for a broken one.
 	x.resumable = nil
-	if x.msg.Kind != gate.Invalid && !x.unattended && sess.Version == mcp.Supported()[0] {
+	if x.msg.Kind != gate.Invalid && x.sink.HasClient() && sess.Version == mcp.Supported()[0] {
 		x.resumable = x.addressing.resumable(sess)
 		x.sink.Replay(x.exchange)
 	}

@@ -60,9 +60,11 @@ func (x *v2026) post(ctx context.Context) dispatch.Response {
 	x.protocol, x.version, x.resultType = x, mcp.Modern, mcp.ResultComplete
 	x.declared, x.asksInAnswers = x.msg.Meta.Capabilities.Of(x.msg.Raw), mcp.IsMultiRound(x.msg.Method) || x.msg.Method == mcp.MethodTasksGet
 	x.clientName, _ = x.msg.Client()
-	if x.isHub() {
-		return x.postHub(ctx)
-	}
+	return x.url.stateless(ctx, x)
+}
+
+// toServer carries out a message at the URL of one server.
+func (x *v2026) toServer(ctx context.Context) dispatch.Response {
 	speaks, refused := x.speaks(ctx)
 	if refused != nil {
 		return *refused

@@ -52,6 +52,9 @@ func NewWriter(w http.ResponseWriter, h http.Header) *Writer {
 	return &Writer{w: w, accepts: accepts, prefers: accepts && !strings.Contains(before, "json")}
 }
 
+// HasClient implements [dispatch.Sink].
+func (*Writer) HasClient() bool { return true }
+
 // Accepts implements [dispatch.Sink].
 func (s *Writer) Accepts() bool { return s.accepts }
 
