@@ -146,8 +146,8 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestAppro
 	return a.openUnlessDenied(ctx, tx)
 }
 
-// openUnlessDenied opens an approval, unless a person denied the same request a short time ago. Another key in `_meta` or
-// in the params makes no other request of it.
+// openUnlessDenied opens an approval, unless a person denied the same request a short time ago. Another key
+// in `_meta` or in the params makes no other request of it.
 func (a *asking) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	was, err := tx.Denied(ctx, a.who.GetTenant(), a.question.Digest, a.question.Bare)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Why a claim can't be made or used. Compare with errors.Is.
+// Errors of claims. Compare with errors.Is.
 var (
 	ErrDecisionMissing = errors.New("policy has decided nothing on the call")
 	ErrClaimEnded      = errors.New("the claim has ended, or another holder has used its name")
@@ -23,38 +23,38 @@ var (
 	ErrOutcomeKnown    = errors.New("what came of the call has been told")
 )
 
-// Claiming is a caller's wish to send an approved call.
+// Claiming is a request to claim an approved call.
 type Claiming struct {
-	// Claim names it; its attempt is the one that limits were reserved for.
+	// Claim identifies the claim. Its attempt is the one that limits were reserved for.
 	Claim
-	// Decision is what policy has just decided.
+	// Decision is policy's decision of this moment.
 	Decision *policyv1.Decision
-	// Times are those of the installation, for new terms.
+	// Times are those of the configuration, for new terms.
 	Times Times
-	// Definition and ServerIdentity are what would be called now.
+	// Definition and ServerIdentity are those of the tool and the server that would be called now.
 	Definition     []byte
 	ServerIdentity string
-	// Duration is how long the lease lives; positive.
+	// Duration is the length of the lease; positive.
 	Duration time.Duration
-	// Standing tells why a vote counts no longer; empty where it does.
+	// Standing returns why a vote no longer counts, or "" if it counts.
 	Standing func(*approvalv1.Vote) string
-	// Grant is the record whose grant covers the call: nil, the record itself where
-	// it carries one, or another, which changes too.
+	// Grant is the record whose grant covers the call: nil for none, the record itself if it carries the grant, or
+	// another record, which Claim changes too.
 	Grant *Record
 }
 
-// Refused is why a claim was refused.
+// Refused is the reason why a claim was refused.
 type Refused struct {
-	// Code and Message are for the caller; the message may be empty.
+	// Code and Message are for the caller. Message may be empty.
 	Code    commonv1.Code
 	Message string
-	// LeaseUnused says that nobody can send a call under the claim's limit lease any
-	// more, so that its holder settles it as never sent.
+	// LeaseUnused means that no call can be sent any more under the claim's lease of limits, so that the holder must
+	// settle the lease as never sent.
 	LeaseUnused bool
 }
 
-// Claim gives the call to one caller, or says why not. Both are nil and the claim
-// holds, or one of them is not.
+// Claim claims the call for one caller. If both results are nil, the claim holds. Otherwise exactly one is set: a
+// refusal for the caller, or an error.
 func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
 	if !decided(c.Decision) {
 		return nil, ErrDecisionMissing
@@ -62,7 +62,7 @@ func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
 	a := r.Approval
 	if i := slices.IndexFunc(r.Claims, func(old Claim) bool { return old.ID == c.ID }); i >= 0 {
 		if old := r.Claims[i]; old.Holder == c.Holder && old.End == Holds {
-			return nil, nil //nolint:nilnil // it holds already
+			return nil, nil //nolint:nilnil // the claim holds already
 		}
 		return nil, ErrClaimEnded
 	}
@@ -83,10 +83,10 @@ func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
 	}
 	a.PolicyRevision = c.Decision.GetPolicyRevision()
 	r.move(claimed, now, cause{actor: c.Holder, reason: "claimed to be sent"})
-	return nil, nil //nolint:nilnil // it holds
+	return nil, nil //nolint:nilnil // the claim holds
 }
 
-// decided reports whether a decision is one that this service understands.
+// decided reports whether the decision has a known effect and, if it requires approval, terms.
 func decided(d *policyv1.Decision) bool {
 	switch d.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_DENY:
@@ -100,8 +100,8 @@ func decided(d *policyv1.Decision) bool {
 	}
 }
 
-// unclaimable says why the call is not given away, and makes the move that follows
-// from it. What is outcome_unknown stays so, whatever refuses it.
+// unclaimable returns why the call can't be claimed, or nil, and makes the move that results from the reason. An
+// approval in outcome_unknown stays there, whatever the reason.
 func (r *Record) unclaimable(c Claiming, now time.Time) *Refused {
 	a, again := r.Approval, r.Approval.GetState() == unknown
 	move := func(to approvalv1.ApprovalState, why cause) {
@@ -114,7 +114,7 @@ func (r *Record) unclaimable(c Claiming, now time.Time) *Refused {
 		return &Refused{Code: a.GetCode()}
 	case again && (!c.Decision.GetIdempotent() || !now.Before(a.GetExecuteBefore().AsTime())):
 		return &Refused{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN}
-	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || c.Decision.GetHidden(): // one that says allow too lets nothing through
+	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || c.Decision.GetHidden(): // a hidden tool is denied even if the effect is to allow
 		code := deniedCode(c.Decision)
 		move(denied, cause{reason: "policy denies the call now", code: code})
 		return &Refused{Code: code, Message: c.Decision.GetMessage()}
@@ -136,8 +136,8 @@ func (r *Record) unclaimable(c Claiming, now time.Time) *Refused {
 	}
 }
 
-// tooFew voids the votes that count no longer and makes people go on where too few
-// are left. A call that a grant covers stands on the votes for the grant.
+// tooFew voids the votes that no longer count. If votes are missing then, it asks approvers again. A call that a grant
+// covers uses the votes for the grant.
 func (r *Record) tooFew(c Claiming, now time.Time) bool {
 	voted := r
 	if r.Approval.GetGrantedBy() != "" && c.Grant != nil {
@@ -146,7 +146,7 @@ func (r *Record) tooFew(c Claiming, now time.Time) bool {
 	if !voted.void(c.Standing, now) {
 		return false
 	}
-	if r.Approval.GetGrantedBy() != "" { // now people are asked about this call itself, on its terms
+	if r.Approval.GetGrantedBy() != "" { // now approvers are asked about this call itself, on its terms
 		r.Approval.GrantedBy, r.Approval.Grant = "", grantOf(r.Approval.GetTerms())
 	}
 	r.Approval.VotesMissing = r.missing()
@@ -165,15 +165,15 @@ func deniedCode(d *policyv1.Decision) commonv1.Code {
 	}
 }
 
-// leaseUnused reports whether nobody can send a call under a refused claim's limit
-// lease any more: its attempt is over or has its claim, and no claim named it.
+// leaseUnused reports whether no call can be sent any more under the limit lease of a refused claim: the attempt
+// of the claim is over or has another claim, and no claim names the lease.
 func (r *Record) leaseUnused(c Claim) bool {
 	named := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Lease == c.Lease })
 	taken := slices.ContainsFunc(r.Claims, func(old Claim) bool { return old.Attempt == c.Attempt })
 	return c.Lease != "" && !named && (taken || r.Ended() || r.Approval.GetAttempt() != c.Attempt)
 }
 
-// held finds a claim that is the newest and its holder's.
+// held returns the newest claim, if it has this identifier and this holder.
 func (r *Record) held(id, holder string) (*Claim, error) {
 	if n := len(r.Claims); n > 0 && r.Claims[n-1].ID == id && r.Claims[n-1].Holder == holder {
 		return &r.Claims[n-1], nil
@@ -186,7 +186,7 @@ func (r *Record) endClaim(how End, now time.Time) {
 	r.Approval.GetClaim().Ended = timestamppb.New(now)
 }
 
-// Renew makes a claim's lease end d from now.
+// Renew sets the end of a claim's lease to d from now.
 func (r *Record) Renew(id, holder string, d time.Duration, now time.Time) error {
 	c, err := r.held(id, holder)
 	switch {
@@ -201,8 +201,7 @@ func (r *Record) Renew(id, holder string, d time.Duration, now time.Time) error 
 	return nil
 }
 
-// Release gives a claim back whose call never left. A repeat changes nothing.
-// grant is as in [Claiming].
+// Release gives back a claim whose call was not sent. It is idempotent. grant is as in [Claiming].
 func (r *Record) Release(id, holder, reason string, grant *Record, now time.Time) error {
 	c, err := r.held(id, holder)
 	switch {
@@ -221,6 +220,6 @@ func (r *Record) Release(id, holder, reason string, grant *Record, now time.Time
 	}
 	r.Approval.Attempt++
 	r.move(approved, now, cause{actor: holder, reason: reason})
-	r.Lapse(now) // its time may have passed meanwhile
+	r.Lapse(now) // the time to execute may be over
 	return nil
 }

@@ -31,7 +31,7 @@ func TestAnApprovedCallIsGivenToOneCaller(t *testing.T) {
 	}
 }
 
-// A4: what changed while it waited is found when it is to run.
+// A4: a change while the call waited is found when the call is claimed.
 func TestA4WhatIsCheckedAtTheClaim(t *testing.T) {
 	t.Parallel()
 	left := func(c *lifecycle.Claiming) { c.Standing = func(*approvalv1.Vote) string { return "left the group" } }
@@ -209,8 +209,7 @@ func resolvesFailed(t *testing.T, r *lifecycle.Record) {
 	}
 }
 
-// The params of a call that certainly never left are gone when it has ended, and no
-// others.
+// When an approval has ended, the params are deleted if its call was certainly not sent, and only then.
 func TestWhoseParamsAreKept(t *testing.T) {
 	t.Parallel()
 	lost, late, neverSent := lapsesAfter(time.Minute), lapsesAfter(times.Execute), tells(approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT)

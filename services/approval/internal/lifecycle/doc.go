@@ -1,4 +1,3 @@
-// Package lifecycle is what may become of an approval, as sluice.approval.v1 says
-// it: pure moves of one record at a given time, without a store, a network or a
-// clock. A record belongs to one caller at a time.
+// Package lifecycle implements the states of an approval that sluice.approval.v1 describes. Its functions move one
+// record at a given time, without a store, a network or a clock. A record is not safe for concurrent use.
 package lifecycle

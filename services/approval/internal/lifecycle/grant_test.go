@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// Where the votes for a grant are too few by now, people are asked about the covered
-// call itself: what they agree to is what its terms grant.
+// If the grant no longer has enough votes, approvers are asked about the covered call itself, and their approval gives
+// the grant of that call's terms.
 func TestACallThatWasCoveredGrantsWhatItsTermsSay(t *testing.T) {
 	t.Parallel()
 	r := approvedOne(t, grant(5))
@@ -31,8 +31,8 @@ func TestACallThatWasCoveredGrantsWhatItsTermsSay(t *testing.T) {
 	}
 }
 
-// The grant of one that is cancelled, because its tool is another, lives until it is
-// taken back, which is in the history and so is kept.
+// The grant of an approval that was cancelled because its tool changed lives until it is cancelled too. That is a move
+// in the history, and so it is stored.
 func TestTheGrantOfACancelledOneIsTakenBack(t *testing.T) {
 	t.Parallel()
 	r := approvedOne(t, grant(5))
@@ -49,7 +49,7 @@ func TestTheGrantOfACancelledOneIsTakenBack(t *testing.T) {
 	}
 }
 
-// A covered call waits no longer than its grant lives.
+// A covered call does not wait longer than its grant lives.
 func TestACoveredCallEndsWithItsGrant(t *testing.T) {
 	t.Parallel()
 	r := approvedOne(t, grant(5)) // for an hour
@@ -62,12 +62,12 @@ func TestACoveredCallEndsWithItsGrant(t *testing.T) {
 	}
 }
 
-// grantedBy claims by a record's grant.
+// grantedBy claims under the grant of a record.
 func grantedBy(r *lifecycle.Record) func(*lifecycle.Claiming) {
 	return func(c *lifecycle.Claiming) { c.Grant = r }
 }
 
-// without claims when one of the voters has no say any more.
+// without claims when one voter may no longer vote.
 func without(subject string) func(*lifecycle.Claiming) {
 	return func(c *lifecycle.Claiming) {
 		c.Standing = func(v *approvalv1.Vote) string {

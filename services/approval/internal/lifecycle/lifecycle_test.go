@@ -88,7 +88,7 @@ func with(d *policyv1.Decision) func(*lifecycle.Claiming) {
 	return func(c *lifecycle.Claiming) { c.Decision = d }
 }
 
-// approvedOne is an approval that somebody has approved.
+// approvedOne returns an approval that one person has approved.
 func approvedOne(t *testing.T, change ...func(*policyv1.Decision)) *lifecycle.Record {
 	t.Helper()
 	r := open(decision(change...))
@@ -162,7 +162,7 @@ func TestTimeMovesAnApproval(t *testing.T) {
 	}
 }
 
-// A3: nobody decides on what is their own, or twice.
+// A3: the requester, the requester's chain and their owners can't decide, and each person counts once.
 func TestA3WhoMayVote(t *testing.T) {
 	t.Parallel()
 	tooNew := person("ben", "finance")
@@ -234,7 +234,7 @@ func TestOneDenialEndsIt(t *testing.T) {
 	t.Parallel()
 	r := open(decision(quorum(2)))
 	_ = r.Vote(yes(person("ben")), start)
-	if err := r.Vote(no(person("ben")), start); err != nil { // who approved may think again
+	if err := r.Vote(no(person("ben")), start); err != nil { // the person who approved may change to a denial
 		t.Fatal(err)
 	}
 	wantState(t, r, "denied")
@@ -326,7 +326,7 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// covered is an approval of another call that r's grant covers.
+// covered returns an approval of another call, which the grant of r covers.
 func covered(r *lifecycle.Record, now time.Time) *lifecycle.Record {
 	c := open(decision(grant(r.Approval.GetGrant().GetCalls())))
 	c.Approval.Id = "a2"
@@ -391,7 +391,7 @@ func TestConfirmedAtTheAgent(t *testing.T) {
 	}
 }
 
-// Terms that ask for nobody still ask for one.
+// Terms without a quorum need one vote.
 func TestTermsWithoutAQuorumAskForOne(t *testing.T) {
 	t.Parallel()
 	r := open(decision(quorum(0)))

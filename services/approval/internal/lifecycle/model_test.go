@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// life is an approval under random treatment, and what must hold of it whatever
-// comes. sent has the attempts at which a caller was told to send the call.
+// life is an approval under random operations, with its invariants. sent has the claim for each attempt whose call was
+// given to a caller.
 type life struct {
 	r       *lifecycle.Record
 	now     time.Time
@@ -24,9 +24,8 @@ type life struct {
 	ended   approvalv1.ApprovalState
 }
 
-// TestLifeModel treats approvals at random. Of all that may happen to one, at most
-// one call is sent for each attempt, an ended one never moves, a denial is never
-// followed by a call, and every move is in the history.
+// TestLifeModel applies random operations to approvals. At most one call is sent for each attempt, an ended approval
+// never moves, a call is never claimed after a denial, and every move is in the history.
 func TestLifeModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -79,7 +78,7 @@ func (l *life) claim(t *rapid.T) {
 	if refused != nil || err != nil {
 		return
 	}
-	attempt = l.r.Approval.GetClaim().GetAttempt() // a repeat is answered whatever attempt it names
+	attempt = l.r.Approval.GetClaim().GetAttempt() // a repeat is answered with any attempt
 	if holds := l.sent[attempt]; holds != "" && holds != id {
 		t.Fatalf("attempt %d was given to %s and to %s", attempt, holds, id)
 	}

@@ -16,25 +16,24 @@ import (
 
 // Question is a call that a person must decide on.
 type Question struct {
-	// ID is the approval's, DecisionID that of the decision that asks, and Digest the
-	// call's.
+	// ID is the approval's identifier, DecisionID that of the decision that requires it, and Digest the call's digest.
 	ID, DecisionID string
 	Digest         []byte
 	// Alike and Bare are as in [Record].
 	Alike, Bare []byte
-	// TraceParent names the trace of who asks; empty for none.
+	// TraceParent is the `traceparent` of the request; may be empty.
 	TraceParent string
-	// Requester asked.
+	// Requester is the principal that makes the call.
 	Requester *identityv1.Principal
-	// Call is what is kept of the call.
+	// Call is the part of the call that is stored.
 	Call *approvalv1.BoundCall
-	// Decision asks; its terms are present.
+	// Decision requires the approval; its terms are set.
 	Decision *policyv1.Decision
-	// Times are those of the installation.
+	// Times are those of the configuration.
 	Times Times
 }
 
-// Open makes a record that waits for people.
+// Open returns a new record that waits for approvers.
 func Open(q Question, now time.Time) *Record {
 	r := &Record{
 		Approval: &approvalv1.Approval{
@@ -55,7 +54,7 @@ func Open(q Question, now time.Time) *Record {
 	return r
 }
 
-// requester is who asked, without what may differ between two sendings.
+// requester returns p without the fields that may differ between two requests of one caller.
 func requester(p *identityv1.Principal) *identityv1.Principal {
 	out := proto.CloneOf(p)
 	for _, who := range append([]*identityv1.Principal{out}, out.GetChain()...) {
@@ -64,7 +63,7 @@ func requester(p *identityv1.Principal) *identityv1.Principal {
 	return out
 }
 
-// judged takes over what a decision says of the approval.
+// judged copies the rule, the terms and the times of a decision into the record, and drops all votes.
 func (r *Record) judged(d *policyv1.Decision, times Times) {
 	a, terms := r.Approval, d.GetApproval()
 	r.Decision = d
@@ -81,7 +80,7 @@ func (r *Record) judged(d *policyv1.Decision, times Times) {
 	a.Grant = grantOf(terms)
 }
 
-// grantOf is what terms grant once people agree to them; nil for one call alone.
+// grantOf returns the grant that the terms give when approved, or nil if they are for one call only.
 func grantOf(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 	g := terms.GetGrant()
 	if g == nil {
@@ -90,10 +89,9 @@ func grantOf(terms *policyv1.ApprovalTerms) *approvalv1.GrantRecord {
 	return &approvalv1.GrantRecord{Calls: g.GetCalls(), Scope: g.GetScope()}
 }
 
-// Answer takes the word of whoever sits at the agent, who was shown the record as a
-// decision asked: its terms say self_confirm, and its quorum is 1. A word that comes
-// too late, or when others have to decide by now, confirms nothing; what was declined
-// ends while it can, and one that was denied stays so for the cool-down.
+// Answer records the vote of the person at the agent, on the record as decision d showed it. The terms must have
+// self_confirm and a quorum of 1. If the record is no longer pending or has other terms, a vote to approve changes
+// nothing, and a vote to deny cancels the record if it is pending or approved. A denied call stays denied for coolDown.
 func (r *Record) Answer(verdict approvalv1.Verdict, d *policyv1.Decision, coolDown time.Duration, now time.Time) error {
 	state, asker := r.Approval.GetState(), r.Approval.GetRequester().GetSubject()
 	declines := verdict == approvalv1.Verdict_VERDICT_DENY
@@ -115,10 +113,10 @@ func (r *Record) Answer(verdict approvalv1.Verdict, d *policyv1.Decision, coolDo
 	return nil
 }
 
-// declinedThere is why a call ended that whoever sits at the agent does not want.
+// declinedThere is the reason of a call that the person at the agent declined.
 const declinedThere = "declined at the agent"
 
-// Cover approves a record because the grant of another covers its call.
+// Cover approves a record because the grant of another record covers its call.
 func (r *Record) Cover(by *Record, now time.Time) {
 	r.Approval.GrantedBy = by.Approval.GetId()
 	r.Approval.Grant = nil
@@ -130,8 +128,8 @@ func (r *Record) Cover(by *Record, now time.Time) {
 	r.approve(until, now, cause{reason: "covered by the grant of approval " + by.Approval.GetId()})
 }
 
-// Ask brings an approval that a call already has up to what policy says by now:
-// on other terms, or by another rule, people begin again. It reports whether they do.
+// Ask updates the approval of a call to policy's current decision. If the rule or its terms changed, all votes are
+// dropped and approvers are asked again. Ask reports whether they are.
 func (r *Record) Ask(d *policyv1.Decision, times Times, now time.Time) bool {
 	if s := r.Approval.GetState(); s != pending && s != approved || r.sameTerms(d) {
 		return false
@@ -140,14 +138,14 @@ func (r *Record) Ask(d *policyv1.Decision, times Times, now time.Time) bool {
 	return true
 }
 
-// again makes people begin again on a decision's terms.
+// again asks approvers again, on the terms of a decision.
 func (r *Record) again(d *policyv1.Decision, times Times, now time.Time) {
 	r.judged(d, times)
 	r.Approval.GrantedBy = ""
 	r.move(pending, now, cause{reason: "the rule or its terms have changed"})
 }
 
-// sameTerms reports whether a decision asks as the one that was voted on.
+// sameTerms reports whether a decision has the rule and the terms that were voted on.
 func (r *Record) sameTerms(d *policyv1.Decision) bool {
 	was, is := r.Approval.GetTerms(), d.GetApproval()
 	return bytes.Equal(r.Approval.GetRuleDigest(), d.GetRuleDigest()) &&
@@ -159,13 +157,12 @@ func (r *Record) sameTerms(d *policyv1.Decision) bool {
 
 func set(words []string) []string { return slices.Compact(slices.Sorted(slices.Values(words))) }
 
-// Covers reports whether the record's grant covers one more call, of which a decision
-// asks on the very terms that people agreed to.
+// Covers reports whether the record's grant covers one more call, whose decision d has the same rule and terms.
 func (r *Record) Covers(d *policyv1.Decision, now time.Time) bool {
 	return r.LiveGrant(now) && r.sameTerms(d)
 }
 
-// LiveGrant reports whether the record's grant covers one more call.
+// LiveGrant reports whether the record has a grant that has not expired and has calls left.
 func (r *Record) LiveGrant(now time.Time) bool {
 	g := r.Approval.GetGrant()
 	return g.GetExpires() != nil && now.Before(g.GetExpires().AsTime()) && g.GetUsed() < g.GetCalls()

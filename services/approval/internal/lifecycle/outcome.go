@@ -10,14 +10,14 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// Why an approval can't be taken back. Compare with errors.Is.
+// Errors of [Record.Cancel]. Compare with errors.Is.
 var (
 	ErrRunning = errors.New("the call is claimed")
 	ErrEnded   = errors.New("the approval has ended")
 )
 
-// Complete takes what a claim's holder tells of its call, and reports whether that
-// settled the approval. A final state stands: what is told later is only noted.
+// Complete records the outcome that a claim's holder reports, and reports whether the outcome settled the approval. A
+// final state does not change: a later report is only added to the history.
 func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, now time.Time) (bool, error) {
 	c, err := r.held(id, holder)
 	if err != nil || c.End == Released {
@@ -42,10 +42,9 @@ func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, now
 	return settles, nil
 }
 
-// told is the state that an outcome leads to, how the claim ends, and a sentence for
-// people.
+// told returns the state that an outcome leads to, how the claim ends, and the reason that people read.
 func told(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, End, string) {
-	switch outcome { //nolint:exhaustive // what says nothing is not known
+	switch outcome { //nolint:exhaustive // an unspecified outcome is unknown
 	case approvalv1.CallOutcome_CALL_OUTCOME_DONE:
 		return done, Told, "the server has answered"
 	case approvalv1.CallOutcome_CALL_OUTCOME_FAILED:
@@ -57,14 +56,13 @@ func told(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, End, string
 	}
 }
 
-// Resolve settles an unknown outcome by an operator's word. A repeat changes
-// nothing.
+// Resolve settles an unknown outcome as an operator decides. It is idempotent.
 func (r *Record) Resolve(operator string, resolution approvalv1.Resolution, comment string, now time.Time) error {
 	to := failed
 	if resolution == approvalv1.Resolution_RESOLUTION_DONE {
 		to = done
 	}
-	switch r.Approval.GetState() { //nolint:exhaustive // of all others the outcome is known, or none is
+	switch r.Approval.GetState() { //nolint:exhaustive // in all other states the outcome is known, or there is none
 	case to:
 		return nil
 	case unknown:
@@ -75,8 +73,7 @@ func (r *Record) Resolve(operator string, resolution approvalv1.Resolution, comm
 	}
 }
 
-// Cancel takes an approval back, and its grant in whatever state it is. A repeat
-// changes nothing.
+// Cancel cancels a waiting or approved record, and ends its grant in any state of the record. It is idempotent.
 func (r *Record) Cancel(actor, reason string, now time.Time) error {
 	ended := r.endGrant(now)
 	switch state := r.Approval.GetState(); {
@@ -96,8 +93,8 @@ func (r *Record) Cancel(actor, reason string, now time.Time) error {
 	}
 }
 
-// Outdate ends a record that waits, because its tool or its server is another by now.
-// Its grant, which is for that very tool, stays.
+// Outdate cancels a waiting or approved record, because its tool or its server has changed. The record's grant, which
+// is for the old tool, does not end.
 func (r *Record) Outdate(now time.Time) {
 	if state := r.Approval.GetState(); state == pending || state == approved {
 		r.move(cancelled, now, otherTool())
@@ -108,7 +105,7 @@ func otherTool() cause {
 	return cause{reason: "the tool's definition or its server is another by now", code: commonv1.Code_CODE_TOOL_CHANGED}
 }
 
-// endGrant ends a grant that lives and reports whether there was one.
+// endGrant ends a live grant and reports whether there was one.
 func (r *Record) endGrant(now time.Time) bool {
 	if !r.LiveGrant(now) {
 		return false

@@ -24,69 +24,66 @@ const (
 	cancelled = approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED
 )
 
-// Record is an approval as it is kept.
+// Record is an approval as the store has it.
 type Record struct {
-	// Approval is what people and callers may see. Its state is that of the last
-	// move: [Record.Lapse] brings it up to a time.
+	// Approval is the part that people and callers may see. Its state is that of the last move; [Record.Lapse] makes
+	// the moves that are due by time.
 	Approval *approvalv1.Approval
-	// Call is the call to send. Its params are gone where the call never ran and
-	// never will.
+	// Call is the call to send. Its params are deleted when the approval has ended and the call certainly did not run.
 	Call *approvalv1.BoundCall
-	// Decision is the newest decision that asked for it.
+	// Decision is the newest decision that requires this approval.
 	Decision *policyv1.Decision
-	// Times are those that its terms set, or the installation.
+	// Times are those of the decision's terms, or, for what the terms leave out, of the configuration.
 	Times Times
-	// Alike is a digest that the same call has whatever its tool's definition and its
-	// server's identity are; empty for one that was opened before there was any.
+	// Alike is the digest of the call without the tool's definition and the server's identity. It is empty for
+	// approvals that were opened before the store had it.
 	Alike []byte
-	// Bare is a digest that the same call has whatever it carries beside what it asks
-	// for. It is of one that is opened; what is read has none.
+	// Bare is the digest of what the call asks for alone, such as the tool and its arguments, without other params. It
+	// is set on a new record only; the store does not read it.
 	Bare []byte
-	// Claims are all claims so far, oldest first; the newest is the approval's.
+	// Claims are all claims so far, oldest first. The newest is that of Approval.
 	Claims []Claim
-	// Moves are those since the record was read or opened.
+	// Moves are the moves since the record was read or opened.
 	Moves []*approvalv1.Move
 }
 
-// Times are how long an approval may take.
+// Times limits how long an approval may take.
 type Times struct {
-	// Decide is how long people have, and Execute how long an approved call may
-	// wait to be claimed; both positive.
+	// Decide is how long people have to decide, and Execute how long an approved call may wait to be claimed. Both are
+	// positive.
 	Decide, Execute time.Duration
 }
 
-// Claim is what has to be known of a claim for ever.
+// Claim is the part of a claim that is stored for as long as its approval.
 type Claim struct {
-	// ID and Holder name it, and Lease is that of its limits; may be empty.
+	// ID and Holder identify the claim. Lease is the lease of its limits; may be empty.
 	ID, Holder, Lease string
-	// Attempt is the approval's at that time.
+	// Attempt is the attempt of the approval when it was claimed.
 	Attempt int32
-	// End is how it ended.
-	End End
+	End     End
 }
 
 // End is how a claim ended. The zero value is a claim that holds.
 type End int
 
 const (
-	// Holds means that its holder alone may send the call.
+	// Holds means that the holder of the claim, and no other, may send the call.
 	Holds End = iota
-	// Released means that the call never left.
+	// Released means that the call was not sent and the claim was given back.
 	Released
-	// Told means that its holder told what came of it.
+	// Told means that the holder reported an outcome other than never sent.
 	Told
-	// Lapsed means that its lease ran out.
+	// Lapsed means that the lease of the claim ran out.
 	Lapsed
-	// Unsent means that its holder told that the call never left. Claims of before
-	// there was this end were told so as well.
+	// Unsent means that the holder reported that the call was not sent. Older versions stored this as Told.
 	Unsent
 )
 
-// Ended reports whether an approval is in a state that it can't leave any more.
+// Ended reports whether the approval is in a final state.
 func (r *Record) Ended() bool { return final(r.Approval.GetState()) }
 
 func final(s approvalv1.ApprovalState) bool {
-	switch s { //nolint:exhaustive // all others may be left
+	switch s { //nolint:exhaustive // all others can change
 	case done, failed, denied, expired, cancelled:
 		return true
 	default:
@@ -94,20 +91,20 @@ func final(s approvalv1.ApprovalState) bool {
 	}
 }
 
-// Asks reports whether the record's moves since it was read or opened ask people.
+// Asks reports whether the moves since the record was read or opened request a decision of approvers.
 func (r *Record) Asks() bool {
 	return r.Approval.GetState() == pending && slices.ContainsFunc(r.Moves, func(m *approvalv1.Move) bool { return m.GetTo() == pending && m.GetVote() == nil })
 }
 
-// Asked is when people were asked, the last time that they were.
+// Asked returns when approvers were last asked.
 func (r *Record) Asked() time.Time {
 	return r.Approval.GetDecideBefore().AsTime().Add(-r.Times.Decide)
 }
 
-// Due is when time alone moves the record; zero where it never does.
+// Due returns when time moves the record next, or the zero time if only a caller can move it.
 func (r *Record) Due() time.Time {
 	var at *timestamppb.Timestamp
-	switch r.Approval.GetState() { //nolint:exhaustive // time moves no other
+	switch r.Approval.GetState() { //nolint:exhaustive // time moves no other state
 	case pending:
 		at = r.Approval.GetDecideBefore()
 	case approved:
@@ -121,13 +118,13 @@ func (r *Record) Due() time.Time {
 	return at.AsTime()
 }
 
-// Lapse makes the moves that time has made until now.
+// Lapse makes the move that is due by now, if any.
 func (r *Record) Lapse(now time.Time) {
 	due := r.Due()
 	if due.IsZero() || now.Before(due) {
 		return
 	}
-	switch r.Approval.GetState() { //nolint:exhaustive // no other is due
+	switch r.Approval.GetState() { //nolint:exhaustive // no other state can be due
 	case pending:
 		r.move(expired, due, cause{reason: "nobody decided in time"})
 	case approved:
@@ -138,20 +135,19 @@ func (r *Record) Lapse(now time.Time) {
 	}
 }
 
-// cause is why a move is made.
+// cause is the reason for a move.
 type cause struct {
-	// actor is a person or a holder; empty where time or policy moves.
+	// actor is the subject of a person or a claim's holder; empty if time or policy causes the move.
 	actor string
-	// reason is for people.
+	// reason is shown to people.
 	reason string
-	// vote is the vote that moves; may be nil.
+	// vote is the vote that causes the move; may be nil.
 	vote *approvalv1.Vote
-	// code replaces that of the state; may be unspecified.
+	// code replaces the code of the state; may be unspecified.
 	code commonv1.Code
 }
 
-// move makes one step and notes it. A step may lead to the state that it comes
-// from, where votes or terms change.
+// move makes one move and adds it to the history. The new state may be the old one, if only votes or terms change.
 func (r *Record) move(to approvalv1.ApprovalState, now time.Time, why cause) {
 	a := r.Approval
 	from := a.GetState()
@@ -176,12 +172,12 @@ func (r *Record) move(to approvalv1.ApprovalState, now time.Time, why cause) {
 	r.note(from, now, why)
 }
 
-// mayHaveRun reports whether the call of some claim left, or may have.
+// mayHaveRun reports whether the call was sent, or may have been, under any claim.
 func (r *Record) mayHaveRun() bool {
 	return slices.ContainsFunc(r.Claims, func(c Claim) bool { return c.End != Released && c.End != Unsent })
 }
 
-// note writes a move into the history.
+// note adds a move to the history.
 func (r *Record) note(from approvalv1.ApprovalState, now time.Time, why cause) {
 	r.Moves = append(r.Moves, &approvalv1.Move{
 		Version: r.Approval.GetVersion(), From: from, To: r.Approval.GetState(), Time: timestamppb.New(now),
@@ -190,9 +186,9 @@ func (r *Record) note(from approvalv1.ApprovalState, now time.Time, why cause) {
 	})
 }
 
-// codeOf is what a caller that waits is told in a state.
+// codeOf returns the code that a waiting caller gets in a state.
 func codeOf(s approvalv1.ApprovalState) commonv1.Code {
-	switch s { //nolint:exhaustive // all others have expired, or are nothing
+	switch s { //nolint:exhaustive // the others are expired and cancelled
 	case approved:
 		return commonv1.Code_CODE_UNSPECIFIED
 	case pending:

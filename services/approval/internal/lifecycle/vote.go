@@ -12,7 +12,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Why a vote is not taken. Compare with errors.Is.
+// Errors of [Record.Vote] and [Record.MayDecide]. Compare with errors.Is.
 var (
 	ErrSelf         = errors.New("whoever asked for a call does not decide on it")
 	ErrOwner        = errors.New("you own the agent that asked")
@@ -24,33 +24,31 @@ var (
 	ErrViewChanged  = errors.New("the view is another by now")
 )
 
-// externalLife is how long a vote counts whose groups an outside issuer told.
+// externalLife is how long a vote counts if the voter's groups come from an outside issuer.
 const externalLife = 15 * time.Minute
 
-// Ballot is what a person says.
+// Ballot is the vote that a person casts.
 type Ballot struct {
-	// Voter is the person, by its credential.
+	// Voter is the principal of the person's token.
 	Voter *identityv1.Principal
 	// Verdict is approve or deny.
 	Verdict approvalv1.Verdict
-	// Comment is the person's; may be empty.
+	// Comment is the person's comment; may be empty.
 	Comment string
-	// Channel is how it came.
+	// Channel is how the vote was cast.
 	Channel approvalv1.VoteChannel
-	// External says that an outside issuer told the voter's groups.
+	// External is true if the voter's groups come from an outside issuer.
 	External bool
-	// Shown is the digest of the view that the person was shown, and View that of
-	// the view as it is now.
+	// Shown is the digest of the view that the person saw, and View the digest of the current view.
 	Shown, View []byte
-	// OwnersMay lets the owner of the agent decide.
+	// OwnersMay allows the owner of the agent to decide.
 	OwnersMay bool
-	// CoolDown is how long a call that is denied stays so; 0 or more.
+	// CoolDown is how long a denied call stays denied: 0 or more.
 	CoolDown time.Duration
 }
 
-// Vote casts a person's vote. One denial ends the approval; the vote that
-// completes the quorum approves it. A vote that was cast already and counts
-// changes nothing.
+// Vote casts a person's vote. One denial ends the approval, and the vote that completes the quorum approves it. A vote
+// that the person has cast already and that still counts changes nothing.
 func (r *Record) Vote(b Ballot, now time.Time) error {
 	a := r.Approval
 	at := r.voted(b.Voter)
@@ -74,7 +72,7 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 		Subject: b.Voter.GetSubject(), Verdict: b.Verdict, Time: timestamppb.New(now), Comment: b.Comment,
 		Groups: groups, Channel: b.Channel, External: b.External,
 	}
-	if at >= 0 { // an approval that becomes a denial
+	if at >= 0 { // the person's approval becomes a denial
 		a.Votes[at].VoidReason = "the person has denied since"
 	}
 	a.Votes = append(a.Votes, vote)
@@ -90,7 +88,7 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 	return nil
 }
 
-// because is a reason behind a state's name; empty without one.
+// because returns the reason to append to a state's name, or "" if there is none.
 func because(reason string) string {
 	if reason == "" {
 		return ""
@@ -98,13 +96,13 @@ func because(reason string) string {
 	return ": " + reason
 }
 
-// deny ends the approval by a vote, and keeps the same call denied for the cool-down.
+// deny ends the approval with a vote. The same call stays denied for coolDown.
 func (r *Record) deny(vote *approvalv1.Vote, reason string, coolDown time.Duration, now time.Time) {
 	r.Approval.DeniedUntil = timestamppb.New(now.Add(coolDown))
 	r.move(denied, now, cause{actor: vote.GetSubject(), reason: reason, vote: vote})
 }
 
-// VoteOf returns a person's vote that counts; nil where there is none.
+// VoteOf returns the valid vote of a person, or nil.
 func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
 	if at := r.voted(voter); at >= 0 {
 		return r.Approval.GetVotes()[at]
@@ -112,15 +110,14 @@ func (r *Record) VoteOf(voter *identityv1.Principal) *approvalv1.Vote {
 	return nil
 }
 
-// voted returns where a person's vote that counts is, or -1. What the person said
-// at the agent is another matter.
+// voted returns the index of a person's valid vote, or -1. A vote cast at the agent does not count here.
 func (r *Record) voted(voter *identityv1.Principal) int {
 	return slices.IndexFunc(r.Approval.GetVotes(), func(v *approvalv1.Vote) bool {
 		return v.GetSubject() == voter.GetSubject() && v.GetVoidReason() == "" && v.GetChannel() != approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION
 	})
 }
 
-// seen checks that the person was shown what there is to decide on.
+// seen checks that the person saw the current view, if the vote is to approve.
 func (b *Ballot) seen() error {
 	switch {
 	case b.Verdict != approvalv1.Verdict_VERDICT_APPROVE:
@@ -134,8 +131,8 @@ func (b *Ballot) seen() error {
 	}
 }
 
-// MayDecide reports whether a person may decide on this approval, and by which of
-// the groups that the terms name.
+// MayDecide returns which of the groups in the terms allow a person to decide on this approval; nil if the terms name
+// no groups. It returns an error if the person may not decide.
 func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]string, error) {
 	asked := r.Approval.GetRequester()
 	for _, who := range append([]*identityv1.Principal{asked}, asked.GetChain()...) {
@@ -152,7 +149,7 @@ func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]strin
 	return r.groupsOf(voter.GetGroups())
 }
 
-// groupsOf returns those of a person's groups that the terms name.
+// groupsOf returns those of the given groups that the terms name, or [ErrNotApprover] if there are none of them.
 func (r *Record) groupsOf(groups []string) ([]string, error) {
 	named := r.Approval.GetTerms().GetApprovers()
 	if len(named) == 0 {
@@ -171,7 +168,7 @@ func (r *Record) Names(groups []string) bool {
 	return err == nil
 }
 
-// count counts the votes that approve, and approves where they are enough.
+// count updates the number of missing votes, and approves if none is missing.
 func (r *Record) count(now time.Time, why cause) {
 	r.Approval.VotesMissing = r.missing()
 	if r.Approval.GetVotesMissing() > 0 {
@@ -183,7 +180,7 @@ func (r *Record) count(now time.Time, why cause) {
 	r.approve(now.Add(r.Times.Execute), now, why)
 }
 
-// missing counts the votes that are still needed: of terms without a quorum, one.
+// missing returns how many votes are still needed. Terms without a quorum need one.
 func (r *Record) missing() int32 {
 	n := max(r.Approval.GetTerms().GetQuorum(), 1)
 	for _, v := range r.Approval.GetVotes() {
@@ -203,8 +200,8 @@ func (r *Record) approve(until, now time.Time, why cause) {
 	r.move(approved, now, why)
 }
 
-// void takes votes back that count no longer, which standing tells by a reason. It
-// reports whether too few are left.
+// void voids the votes that no longer count: standing returns a reason for such a vote, and "" for a valid one. It
+// reports whether votes are missing then.
 func (r *Record) void(standing func(*approvalv1.Vote) string, now time.Time) bool {
 	for _, v := range r.Approval.GetVotes() {
 		switch {
@@ -219,7 +216,7 @@ func (r *Record) void(standing func(*approvalv1.Vote) string, now time.Time) boo
 	return r.Approval.GetVotesMissing() > 0
 }
 
-// StateName is a state's name for people and machines.
+// StateName returns the name of a state that people and machines read.
 func StateName(s approvalv1.ApprovalState) string { return stateNames[s] }
 
 var stateNames = map[approvalv1.ApprovalState]string{
