@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// question is what a model was asked.
+// question is a question that a model got.
 type question struct {
 	Model    string `json:"model"`
 	Messages []struct {
@@ -27,7 +27,7 @@ type question struct {
 	} `json:"messages"`
 }
 
-// asksModels is a gateway that answers every question to a model, and remembers it.
+// asksModels is a gateway that answers every question to a model, and records it.
 type asksModels struct {
 	mu    sync.Mutex
 	asked []question
@@ -47,7 +47,7 @@ func (g *asksModels) answer(_ context.Context, req *gatewayv1.CallToolRequest) (
 	}, nil
 }
 
-// modelGateway knows no tools of servers.
+// modelGateway has no tools of servers.
 type modelGateway struct{ fakeGateway }
 
 // ListTools implements gatewayv1.GatewayServiceClient.
@@ -66,7 +66,7 @@ func (g *asksModels) last(t *testing.T) question {
 	return g.asked[len(g.asked)-1]
 }
 
-// withModel returns a service whose agents ask a model that the configuration names.
+// withModel returns a service whose configuration names a model.
 func withModel(t *testing.T, accepts ...ed25519.PublicKey) (mesh, *asksModels) {
 	t.Helper()
 	gateway := new(asksModels)
@@ -79,7 +79,8 @@ func withModel(t *testing.T, accepts ...ed25519.PublicKey) (mesh, *asksModels) {
 	return mesh{rpctest.Serve(t, authv1.Role_ROLE_WASMAGENT, s, rpctest.Options{})}, gateway
 }
 
-// With agents.model set an agent runs that model, whatever it was made from, and may ask it.
+// If agents.model is set, every agent without a model of its own runs that model and may ask it, in whatever way it was
+// created.
 func TestModel_OfTheConfigurationWhateverAnAgentWasMadeFrom(t *testing.T) {
 	t.Parallel()
 	elsewhere := newMesh(t).agent(t, "ana")
@@ -135,7 +136,7 @@ func TestModel_OfTheConfigurationWhateverAnAgentWasMadeFrom(t *testing.T) {
 	}
 }
 
-// Skills of a template are part of what the model is told, whoever writes the rest of the instructions.
+// The model gets the skills of a template, also if the instructions come from elsewhere.
 func TestSkills_ReachTheModel(t *testing.T) {
 	t.Parallel()
 	m, gateway := withModel(t)
@@ -162,8 +163,8 @@ func TestSkills_ReachTheModel(t *testing.T) {
 	rpctest.WantStatus(t, err, 3, "INSTRUCTIONS_TOO_LARGE")
 }
 
-// The orchestrator may make agents and give them work, at the server that the configuration names; without one it is
-// not offered.
+// The orchestrator may create agents and prompt them, at the server that the configuration names. Without such a server
+// the template is not offered.
 func TestTemplates_HaveTheRightsThatTheyPromise(t *testing.T) {
 	t.Parallel()
 	m, _ := withModel(t)

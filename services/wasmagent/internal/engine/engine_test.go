@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// TestAGuestAsksForWhatItWantsDone runs the guest of scripts through a turn.
+// TestAGuestAsksForWhatItWantsDone runs a turn of the guest script.
 func TestAGuestAsksForWhatItWantsDone(t *testing.T) {
 	t.Parallel()
 	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -50,7 +50,7 @@ func TestAGuestAsksForWhatItWantsDone(t *testing.T) {
 	}
 }
 
-// TestACancelledPromptEnds has a guest that waits be told that nobody does any more.
+// TestACancelledPromptEnds checks that a waiting guest is notified that its caller gave up.
 func TestACancelledPromptEnds(t *testing.T) {
 	t.Parallel()
 	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -86,8 +86,8 @@ func TestTheSameEnvelopesTakeTheSame(t *testing.T) {
 	}
 }
 
-// TestW1WorkEnds has each kind of endless work end by its fuel, and by its deadline, and be
-// good for nothing more.
+// TestW1WorkEnds checks that each kind of endless work ends by its fuel, and by its deadline, and that the instance
+// can't be used after that.
 func TestW1WorkEnds(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]guesttest.HandMade{
@@ -131,12 +131,12 @@ func TestW1WorkEnds(t *testing.T) {
 	}
 }
 
-// TestW7CallsOfTheHostAreLookedAt has a guest that calls without a loop end where its fuel
-// does, and not where its code does.
+// TestW7CallsOfTheHostAreLookedAt checks that a guest that calls the host without a loop ends when its fuel is used up,
+// and not at the end of its code.
 func TestW7CallsOfTheHostAreLookedAt(t *testing.T) {
 	t.Parallel()
 	write := guesttest.Cat(guesttest.I32(1), guesttest.I32(0), guesttest.I32(1), guesttest.I32(16), guesttest.Code{0x10, 0, 0x1a})
-	step := guesttest.Cat(guesttest.I32(4), guesttest.I32(1), guesttest.Code{0x36, 2, 0}) // one byte is to be written
+	step := guesttest.Cat(guesttest.I32(4), guesttest.I32(1), guesttest.Code{0x36, 2, 0}) // one byte to write
 	for range 2000 {
 		step = append(step, write...)
 	}
@@ -147,7 +147,7 @@ func TestW7CallsOfTheHostAreLookedAt(t *testing.T) {
 	}
 }
 
-// TestWhatAGuestGetsWrong ends it, and nothing else.
+// TestWhatAGuestGetsWrong checks that faults of a guest end only that guest.
 func TestWhatAGuestGetsWrong(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -182,7 +182,7 @@ func TestWhatAGuestGetsWrong(t *testing.T) {
 	}
 }
 
-// TestW13AnInstanceIsUsedByOne has the second of two be refused.
+// TestW13AnInstanceIsUsedByOne checks that the second of two simultaneous steps is refused.
 func TestW13AnInstanceIsUsedByOne(t *testing.T) {
 	t.Parallel()
 	in := started(t, compiled(t, guesttest.HandMade{Step: guesttest.Endless}.Module()))
@@ -197,7 +197,7 @@ func TestW13AnInstanceIsUsedByOne(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "two use it") {
 			break
 		}
-		if errors.Is(err, engine.ErrFuel) { // it was here before the other
+		if errors.Is(err, engine.ErrFuel) { // it came before the other one
 			t.Skip("the second was the first")
 		}
 	}
@@ -207,7 +207,7 @@ func TestW13AnInstanceIsUsedByOne(t *testing.T) {
 	}
 }
 
-// TestWhatIsNoGuest is refused before it is compiled, with what is missing.
+// TestWhatIsNoGuest checks that a module that is not a guest is refused before compilation, with what it lacks.
 func TestWhatIsNoGuest(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t)
@@ -231,7 +231,7 @@ func TestWhatIsNoGuest(t *testing.T) {
 	}
 }
 
-// TestThereIsNoRoom has a module that wants more at the start than its limits be refused.
+// TestThereIsNoRoom checks that a module whose initial memory exceeds the limits is refused.
 func TestThereIsNoRoom(t *testing.T) {
 	t.Parallel()
 	p := compiled(t, guesttest.HandMade{Memory: []byte{1, 0, 2}}.Module())
@@ -240,7 +240,7 @@ func TestThereIsNoRoom(t *testing.T) {
 	}
 }
 
-// BenchmarkStep is an effect: out of the guest and in again.
+// BenchmarkStep measures an effect: one step of the guest.
 func BenchmarkStep(b *testing.B) {
 	in := started(b, compiled(b, guesttest.Module(b, guesttest.Guests+"script")))
 	step(b, in, envelope{"kind": "start"})

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// plenty is more fuel than any step here takes that ends.
+	// plenty is more fuel than any step that ends uses here.
 	plenty = 2_000_000_000
 	mib    = 1 << 20
 )
@@ -49,7 +49,7 @@ func started(t testing.TB, p *engine.Program) *engine.Instance {
 	return in
 }
 
-// An envelope is what goes in or comes out.
+// An envelope is an input or output of a guest.
 type envelope map[string]any
 
 func (e envelope) text() []byte {
@@ -60,7 +60,7 @@ func (e envelope) text() []byte {
 	return text
 }
 
-// step gives an instance an envelope, and returns what comes back and the fuel.
+// step gives an instance an envelope, and returns the answer and the fuel.
 func step(t testing.TB, in *engine.Instance, e envelope) (envelope, int64) {
 	t.Helper()
 	text, fuel, err := in.Step(t.Context(), e.text(), plenty)

@@ -7,6 +7,5 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/unraced"
 )
 
-// TestMain runs the tests without the race detector: what takes their time is compiling,
-// which is the library's.
+// TestMain runs the tests without the race detector, because they spend most of their time in the library's compiler.
 func TestMain(m *testing.M) { os.Exit(unraced.Run(m)) }

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/abi"
 )
 
-// TestEnvelopesKeepToTheirSchema holds what the host gives and what the shipped guest returns
-// to the schema that authors of guests read.
+// TestEnvelopesKeepToTheirSchema checks envelopes of the host and of the shipped guest against the schema that authors
+// of guests read.
 func TestEnvelopesKeepToTheirSchema(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../../sdk/abi/abi-1.schema.json")

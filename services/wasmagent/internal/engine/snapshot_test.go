@@ -20,11 +20,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// elsewhere are the snapshot and the module that this test, started again, goes on with.
+// elsewhere names the folder with the snapshot and the module with which this test, started again, continues.
 const elsewhere = "SLUICE_TEST_ELSEWHERE"
 
-// TestAGuestGoesOnInAnotherProcess keeps a guest at each of its steps, and goes on with it
-// here, in another process, and where it was.
+// TestAGuestGoesOnInAnotherProcess takes a snapshot of a guest at each of its steps, and continues from it in this
+// process, in another process, and in the original instance.
 func TestAGuestGoesOnInAnotherProcess(t *testing.T) {
 	t.Parallel()
 	if dir := os.Getenv(elsewhere); dir != "" {
@@ -93,7 +93,7 @@ func goOn(t *testing.T, dir string) {
 	fmt.Fprintf(os.Stdout, "answers %v for %d\n", out, fuel)
 }
 
-// TestSnapshotsAreChecked has what is torn, or of another guest, be refused.
+// TestSnapshotsAreChecked checks that damaged snapshots, and those of other guests, are refused.
 func TestSnapshotsAreChecked(t *testing.T) {
 	t.Parallel()
 	p := compiled(t, guesttest.HandMade{}.Module())
@@ -131,7 +131,7 @@ func TestSnapshotsAreChecked(t *testing.T) {
 	}
 }
 
-// head is the head of a snapshot with another memory.
+// head returns a snapshot with the same head and another memory.
 func head(snapshot, memory []byte) []byte {
 	out := bytes.NewBuffer(bytes.Clone(snapshot[:4+binary.LittleEndian.Uint32(snapshot)]))
 	pack, err := flate.NewWriter(out, flate.BestSpeed)
@@ -144,8 +144,8 @@ func head(snapshot, memory []byte) []byte {
 	return out.Bytes()
 }
 
-// TestASnapshotIsTheWholeMemory has a guest that returns its memory be written to at random,
-// over what its module puts there and behind what it had at the start, and be gone on with.
+// TestASnapshotIsTheWholeMemory writes random data to a guest that returns its memory, over the module's data and
+// beyond the initial memory, and continues from a snapshot.
 func TestASnapshotIsTheWholeMemory(t *testing.T) {
 	t.Parallel()
 	const at = 30_000
@@ -194,8 +194,8 @@ func TestASnapshotIsTheWholeMemory(t *testing.T) {
 	}
 }
 
-// TestASnapshotStaysSmall has a guest in Go be prompted on and on: what it leaves behind is
-// collected before it is much.
+// TestASnapshotStaysSmall prompts a guest in Go many times, and checks that its garbage is collected before it grows
+// large.
 func TestASnapshotStaysSmall(t *testing.T) {
 	t.Parallel()
 	in := started(t, compiled(t, guesttest.Module(t, guesttest.Guests+"script")))
@@ -215,7 +215,7 @@ func TestASnapshotStaysSmall(t *testing.T) {
 	}
 }
 
-// W13: what a guest had in its memory is not in that of the next one, in the same place.
+// W13: the memory of a guest is not in that of the next guest in the same place.
 func TestW13NothingIsLeftForTheNextGuest(t *testing.T) {
 	t.Parallel()
 	p := compiled(t, guesttest.HandMade{
@@ -243,7 +243,7 @@ func TestW13NothingIsLeftForTheNextGuest(t *testing.T) {
 	}
 }
 
-// BenchmarkSnapshot is what it takes to keep a guest in Go, and to go on with it.
+// BenchmarkSnapshot measures taking and restoring a snapshot of a guest in Go.
 func BenchmarkSnapshot(b *testing.B) {
 	p := compiled(b, guesttest.Module(b, guesttest.Guests+"agent"))
 	in := started(b, p)

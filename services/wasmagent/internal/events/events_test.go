@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/events"
 )
 
-// Whichever bit of an event is turned, it is another event, and none of the chain.
+// Each bit of an event that is flipped makes an event that does not fit into the chain.
 func TestEveryBitCounts(t *testing.T) {
 	t.Parallel()
 	head := events.Start("agent-1")
@@ -41,7 +41,7 @@ func TestEveryBitCounts(t *testing.T) {
 			changed := append([]byte(nil), text...)
 			changed[bit/8] ^= 1 << (bit % 8)
 			got := new(wasmstorev1.StoredEvent)
-			if proto.Unmarshal(changed, got) != nil || proto.Equal(got, e) { // a number may be written in several ways
+			if proto.Unmarshal(changed, got) != nil || proto.Equal(got, e) { // a number may have several encodings
 				continue
 			}
 			if _, err := events.Check(at, got); !errors.Is(err, events.ErrChain) {

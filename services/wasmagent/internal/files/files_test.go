@@ -14,7 +14,7 @@ import (
 
 var now = time.Unix(1_700_000_000, 0)
 
-// TestPath has each file have one path, and nothing outside have any.
+// TestPath checks that each file has one path, and that there is no path to anything outside.
 func TestPath(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -31,7 +31,7 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// TestFiles goes through what is done with files.
+// TestFiles tests the operations on files.
 func TestFiles(t *testing.T) {
 	t.Parallel()
 	f := files.New(files.Bounds{Bytes: 100, Count: 3})
@@ -72,7 +72,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
-// TestCapsHoldOnEveryMutator has no way to have more than the bounds, whatever is done.
+// TestCapsHoldOnEveryMutator checks that no sequence of operations exceeds the bounds.
 func TestCapsHoldOnEveryMutator(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -99,7 +99,7 @@ func TestCapsHoldOnEveryMutator(t *testing.T) {
 	})
 }
 
-// TestAnEditCantBecomeHuge has what it would become be known before it is made.
+// TestAnEditCantBecomeHuge checks that the size of an edit's result is checked before it is created.
 func TestAnEditCantBecomeHuge(t *testing.T) {
 	t.Parallel()
 	f := files.New(files.Bounds{Bytes: 1 << 20, Count: 1})
@@ -111,7 +111,7 @@ func TestAnEditCantBecomeHuge(t *testing.T) {
 	}
 }
 
-// TestACloneIsApart has a turn that is undone leave nothing.
+// TestACloneIsApart checks that changes of a clone do not affect the original.
 func TestACloneIsApart(t *testing.T) {
 	t.Parallel()
 	f := files.New(files.Bounds{Bytes: 100, Count: 3})

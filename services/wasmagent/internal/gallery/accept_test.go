@@ -19,7 +19,7 @@ func digestOf(t *testing.T, g *gallery.Gallery, tenant, id string) string {
 	return gallery.Digest(found)
 }
 
-// openGallery returns a gallery of what a keeper has.
+// openGallery returns a gallery with the templates of a keeper.
 func openGallery(t *testing.T, keeper gallery.Keeper) *gallery.Gallery {
 	t.Helper()
 	g, err := gallery.New(t.Context(), keeper, "agents")
@@ -63,7 +63,8 @@ func TestAccept_OnlyWhatWasShown(t *testing.T) {
 		t.Fatal("what was imported is not quarantined")
 	}
 	shown := digestOf(t, g, ana.Tenant, "foreign")
-	for _, digest := range []string{"", "0", shown[1:] + "0", gallery.Digest(prompted("foreign", "Help."))} { // the last is of no owner
+	// the last has no owner
+	for _, digest := range []string{"", "0", shown[1:] + "0", gallery.Digest(prompted("foreign", "Help."))} {
 		if _, err := g.Accept(t.Context(), ana.Tenant, "foreign", digest); !errors.Is(err, gallery.ErrChanged) {
 			t.Errorf("accepted with the digest %q: %v", digest, err)
 		}
@@ -78,7 +79,7 @@ func TestAccept_OnlyWhatWasShown(t *testing.T) {
 	accept(t, g, ana.Tenant, "foreign", shown) // it is safe to repeat
 }
 
-// An accepted id goes on with the accepted content alone, whichever way other content comes.
+// An accepted id stays bound to the accepted content, in whichever way other content is added.
 func TestAccept_OtherContentOfAnAcceptedIDIsQuarantined(t *testing.T) {
 	t.Parallel()
 	for name, from := range map[string]gallery.Source{"imported": gallery.Imported, "added": gallery.Written} {
@@ -115,7 +116,7 @@ func TestAccept_OtherContentOfAnAcceptedIDIsQuarantined(t *testing.T) {
 	}
 }
 
-// A row that is not what was accepted, however it came there, makes no agents.
+// A row that differs from the accepted content creates no agents.
 func TestAccept_AChangedRowIsQuarantined(t *testing.T) {
 	t.Parallel()
 	keeper := newMemory()
@@ -129,7 +130,7 @@ func TestAccept_AChangedRowIsQuarantined(t *testing.T) {
 	}
 }
 
-// A replica that has not seen what another one did accepts nothing that was not shown.
+// A replica that has not read a change of another one does not accept content that the operator has not read.
 func TestAccept_AnotherReplicaHasReplacedIt(t *testing.T) {
 	t.Parallel()
 	keeper := newMemory()

@@ -143,7 +143,7 @@ func TestTheActiveTemplate(t *testing.T) {
 	}
 }
 
-// N2: what callers add is bounded, for each of them, and what is removed makes room.
+// N2: the templates of each caller are bounded, and removed templates free the capacity.
 func TestN2SharesOfAGallery(t *testing.T) {
 	t.Parallel()
 	g := newGallery(t)
@@ -193,7 +193,7 @@ func TestN2SharesOfAGallery(t *testing.T) {
 	}
 }
 
-// What is added and removed in any order is there, or not.
+// After any sequence of additions and removals, the gallery has exactly the templates that were added and not removed.
 func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -224,8 +224,8 @@ func TestAGalleryHoldsWhatWasAdded(t *testing.T) {
 	})
 }
 
-// Galleries of one keeper follow each other: what one has acknowledged holds at the other, and
-// its room is counted once.
+// Galleries of one keeper follow each other: a change that one acknowledged is visible in the other, and its size is
+// counted once.
 func TestGalleriesFollowEachOther(t *testing.T) {
 	t.Parallel()
 	kept := newMemory()
@@ -296,7 +296,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// The container of nothing, and its sum, as another program packs them.
+// An empty container, and its sum, are those of another program.
 func TestContainers(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -347,8 +347,7 @@ func TestReadNamesThePlace(t *testing.T) {
 	}
 }
 
-// FuzzRead looks for texts that break the reader, or that are read as what contracts do not
-// let be.
+// FuzzRead looks for texts that break the reader, or that it accepts although the contract does not.
 func FuzzRead(f *testing.F) {
 	f.Add(`[{"id":"a","name":"A","category":"c","prompts":[{"name":"p","system_prompt":"x"}],"tools":[{"name":"t","parameters":{}}]}]`)
 	f.Add(`[{"id":"a","id":"b"}]`)
@@ -368,7 +367,7 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// memory keeps templates for as long as a test.
+// memory stores templates for the time of a test.
 type memory struct {
 	templates map[[2]string]*wasmagentv1.Template
 	accepted  map[[2]string]bool

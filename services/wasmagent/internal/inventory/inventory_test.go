@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/inventory"
 )
 
-// list is an agent with some turns, files, todos and messages.
+// list returns the inventory of an agent with some turns, files, todos and messages.
 func list(t *testing.T, turns int, files, todos, messages []string) *inventory.Inventory {
 	t.Helper()
 	s := &wasmstorev1.State{Turns: int32(turns), Memory: []byte{byte(turns)}}
@@ -34,7 +34,7 @@ func list(t *testing.T, turns int, files, todos, messages []string) *inventory.I
 	return out
 }
 
-// What changes lead to is what was listed, whatever was added, replaced, dropped and moved between.
+// Applying changes gives the list that was made, after any additions, replacements, removals and moves.
 func TestApply_LeadsToWhatWasListed(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(200) {
@@ -74,7 +74,7 @@ func TestApply_LeadsToWhatWasListed(t *testing.T) {
 	}
 }
 
-// A conversation that drops its oldest message for each new one is not listed again each time.
+// The change of a conversation that drops its oldest message for each new one does not list it completely.
 func TestChange_OfALongConversationIsShort(t *testing.T) {
 	t.Parallel()
 	var talk []string
@@ -89,8 +89,7 @@ func TestChange_OfALongConversationIsShort(t *testing.T) {
 	}
 }
 
-// A change that can't stand where it does is refused: one that lists everything again would hide what was
-// changed in the store.
+// A change in a wrong position is refused: one that lists everything again would hide changes of the store.
 func TestApply_RefusesWhatCanNotFollow(t *testing.T) {
 	t.Parallel()
 	made, found, next := inventory.Made, inventory.Found, inventory.Before
@@ -126,7 +125,7 @@ func TestApply_RefusesWhatCanNotFollow(t *testing.T) {
 	}
 }
 
-// All of a message and of a todo is listed: a field that is added to the contract has to be, too.
+// All fields of messages and todos are listed. A field that is added to the contract has to be listed, too.
 func TestOf_ListsAllFieldsOfWhatIsRead(t *testing.T) {
 	t.Parallel()
 	for fields, want := range map[int]int{

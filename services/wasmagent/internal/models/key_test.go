@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// A provider's key is in nothing that comes back: not in an answer that is streamed in pieces, the
-// arguments or names of calls, nor errors, in any form in which programs repeat it.
+// A provider's key is not in anything that is returned: answers that are streamed in pieces, arguments and names of
+// calls, and errors, in any form in which programs repeat it.
 func TestKey_IsRemovedFromWhatTheProviderSays(t *testing.T) {
 	t.Parallel()
 	const key = `sk-live_4f/9+Zq"77-tail`

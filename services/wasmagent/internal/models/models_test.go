@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/models"
 )
 
-// question is a conversation with everything in it.
+// question returns a conversation with all kinds of messages.
 func question(model string) *wasmagentv1.AskModelRequest {
 	message := func(role wasmagentv1.MessageRole, content string) *wasmagentv1.ModelMessage {
 		return &wasmagentv1.ModelMessage{Role: role, Content: content}
@@ -36,7 +36,7 @@ func question(model string) *wasmagentv1.AskModelRequest {
 	}
 }
 
-// fake is a provider on this machine that notes what it is asked.
+// fake is a provider on this machine that records its questions.
 type fake struct {
 	*httptest.Server
 	path, key string
@@ -96,8 +96,7 @@ var anthropicEvents = []string{
 	`{"type":"message_stop"}`,
 }
 
-// Each provider is asked in its own words, and answers the same: pieces as they come, calls,
-// tokens and what they cost.
+// Each provider is asked in its own format, and the answers are equal: pieces as they arrive, calls, tokens and cost.
 func TestProviders(t *testing.T) {
 	t.Setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/")
 	t.Setenv("OPENAI_API_KEY", "of the environment")
@@ -155,8 +154,7 @@ func TestProviders(t *testing.T) {
 	}
 }
 
-// What goes wrong at a provider is an error that says what it is. It is asked again only if it
-// refused the question.
+// A failure of a provider is an error of the right kind. The question is repeated only if the provider refused it.
 func TestProvidersThatFail(t *testing.T) {
 	t.Parallel()
 	status := func(code int) func(w http.ResponseWriter) {
@@ -228,7 +226,7 @@ func TestProvidersThatFail(t *testing.T) {
 	}
 }
 
-// cut is an answer that has as many tokens as it may.
+// cut returns an answer that reached its bound on tokens.
 func cut(whole []string) (out []string) {
 	for _, line := range whole {
 		out = append(out, strings.NewReplacer(`"finish_reason":"tool_calls"`, `"finish_reason":"length"`, `"stop_reason":"tool_use"`, `"stop_reason":"max_tokens"`).Replace(line))
@@ -236,7 +234,7 @@ func cut(whole []string) (out []string) {
 	return out
 }
 
-// The model that is built in does what it is told, one call at a time.
+// The built-in model follows its prompt, one call at a time.
 func TestScript(t *testing.T) {
 	t.Parallel()
 	m, err := models.New(nil, 0)

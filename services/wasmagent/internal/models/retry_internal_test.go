@@ -43,8 +43,7 @@ func TestRetryAfter_EveryFormThatProvidersUse(t *testing.T) {
 	}
 }
 
-// A wait is at least what the provider asks for, grows without such, is told, and never goes beyond
-// the deadline.
+// A wait is at least what the provider requests, otherwise it grows; it is reported, and never exceeds the deadline.
 func TestRetry_WaitsWithinTheDeadline(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

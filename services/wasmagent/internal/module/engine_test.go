@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// features are those that guests have.
+// features are the WebAssembly features of guests.
 const features = api.CoreFeaturesV2 &^ api.CoreFeatureReferenceTypes
 
 var (
@@ -19,11 +19,10 @@ var (
 	errStack = errors.New("the stack is spent")
 )
 
-// An engine runs modules, as they are or metered.
+// An engine runs modules, plain or metered.
 type engine struct {
 	wazero.Runtime
-	// each is how much is refilled at a time, most how much in all, and granted how much
-	// was.
+	// each is the fuel of a refill, most the fuel of all refills, and granted the fuel of all refills so far.
 	each, most, granted int64
 }
 
@@ -54,7 +53,7 @@ func newEngine(t testing.TB, cfg wazero.RuntimeConfig) *engine {
 	return e
 }
 
-// metered reads a module and writes it metered.
+// metered parses a module and returns it metered.
 func metered(t testing.TB, text []byte, grain int64) []byte {
 	t.Helper()
 	m, err := module.Parse(text)
@@ -68,12 +67,12 @@ func metered(t testing.TB, text []byte, grain int64) []byte {
 	return out
 }
 
-// called calls a function of a module, which has the whole of its stack where it is metered.
+// called calls a function of a module. In a metered module the function has the whole stack.
 func called(ctx context.Context, in api.Module, f api.Function, args ...uint64) ([]uint64, error) {
 	return f.Call(ctx, args...)
 }
 
-// used is how much fuel an instance took of an engine that has no other.
+// used returns the fuel that the only instance of an engine used.
 func (e *engine) used(in api.Module) int64 {
 	return e.granted - int64(in.ExportedGlobal(module.FuelGlobal).Get())
 }

@@ -1,6 +1,6 @@
 package module
 
-// Grain is that of [Module.Metered].
+// Grain is the grain of [Module.Metered].
 const Grain = grain
 
 // MeteredAt is [Module.Metered] with another grain.

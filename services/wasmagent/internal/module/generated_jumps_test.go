@@ -9,23 +9,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// What Go's compiler makes: a loop that finds its part by a number, and jumps that set it.
+// The code that Go's compiler generates: a loop that selects its part by a number, and jumps that set the number.
 type (
 	dispatcher struct {
 		number, count uint32
 		times         int32
-		// numbers are the parts by number; what is none of them goes where the last does.
+		// numbers are the parts by number. The last one is for all other numbers.
 		numbers []int
 		parts   [][]node
-		// reads are locals that are read between the loop's start and its blocks. They stay on
-		// the stack until the last part puts them into a global, so no jump may leave them out.
+		// reads are locals that are read between the loop's start and its blocks. They stay on the stack until the last
+		// part writes them to a global, so no jump may skip them.
 		reads []uint32
 		// back are the jumps that go back, from one part to another.
 		back [][2]int
 	}
-	// jump sets a local to a number and goes to the dispatcher, from a part and out of so many
-	// blocks. One that goes back, or sets a local that is not the dispatcher's, does so as often
-	// as the dispatcher counts; another does where cond holds, or always without one.
+	// jump sets a local to a number and branches to the dispatcher, from a part and out of this number of blocks. A
+	// jump that goes back, or that sets a local other than the dispatcher's, does so as often as the dispatcher counts.
+	// Every other jump is made if cond holds, or always if there is none.
 	jump struct {
 		to     *dispatcher
 		sets   uint32
@@ -62,7 +62,7 @@ func (d *dispatcher) run(f *frame) signal {
 			if came = runAll(f, d.parts[part]); came < 0 {
 				return came
 			}
-			blocks := len(d.parts) - 1 - part // which have not ended, and the loop is around them
+			blocks := len(d.parts) - 1 - part // the blocks that have not ended; the loop is around them
 			if came > signal(blocks) {
 				came -= signal(blocks) + 1
 				break
@@ -103,8 +103,8 @@ func (d *dispatcher) put(b []byte) []byte {
 // counted reports whether the dispatcher counts a jump.
 func (j jump) counted() bool { return j.sets != j.to.number || j.to.part(j.number) <= j.from }
 
-// direct reports whether a jump is made without going back: forward, into no loop from outside,
-// and to where nothing stands on the stack.
+// direct reports whether a jump becomes a direct branch: it goes forward, not into a loop from outside, and there is
+// nothing on the stack.
 func (j jump) direct() bool {
 	to := j.to.part(j.number)
 	return !j.counted() && len(j.to.reads) == 0 && !slices.ContainsFunc(j.to.back, func(back [2]int) bool {
@@ -152,8 +152,7 @@ func (j jump) put(b []byte) []byte {
 	return uleb(append(b, 0x0c), j.blocks)
 }
 
-// A standing is a dispatcher that a maker makes: in which part it is, and how many labels are
-// around its loop.
+// A standing is a dispatcher that a maker is generating: its present part, and the number of labels around its loop.
 type standing struct {
 	*dispatcher
 	part, around int
@@ -205,8 +204,8 @@ func (m *maker) jump() node {
 	return j
 }
 
-// What is read before a dispatcher's blocks is read again at each turn: a jump that went to its
-// part at once would leave what was read before.
+// Locals that are read before a dispatcher's blocks are read again in each iteration. A direct branch to a part would
+// not read them.
 func TestAJumpReadsWhatTheLoopReads(t *testing.T) {
 	t.Parallel()
 	for reads := range 4 {

@@ -10,9 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// TestAMeteredModuleComputesTheSame runs generated programs as they are, metered, and here.
-// What is charged is exact where each branch is charged by itself, and never less
-// otherwise. How much is refilled at a time makes no difference.
+// TestAMeteredModuleComputesTheSame runs generated programs plain, metered, and in this test's interpreter. The charge
+// is exact if each branch is charged separately, and otherwise never less. The amount of refills makes no difference.
 func TestAMeteredModuleComputesTheSame(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {

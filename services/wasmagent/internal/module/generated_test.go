@@ -6,24 +6,24 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A generated program is run here, by the tree that it was made of, and in the engine.
-// What it takes is known from here, instruction by instruction.
+// A generated program is run here, by the tree from which it was encoded, and in the engine. The run here counts its
+// cost, instruction by instruction.
 
 const (
 	globals    = 2
 	memorySize = 1 << 16
-	// tooLong ends a run here; such a program is thrown away.
+	// tooLong is the number of instructions after which a run here ends; such a program is discarded.
 	tooLong = 200_000
 )
 
-// A machine runs a program here.
+// A machine interprets a program.
 type machine struct {
 	functions []function
 	globals   [globals]int32
 	memory    []byte
 	pages     int32
-	// instructions were run, bytes filled, pages added, and points are what else is
-	// charged: calls, and turns of loops.
+	// instructions are the instructions that were run, bytes the bytes that were filled, and added the pages that were
+	// added. points are further charges: calls, and iterations of loops.
 	instructions, bytes, added, points int64
 }
 
@@ -37,8 +37,8 @@ type function struct {
 	body   []node
 }
 
-// A signal is how a node ended: 0 normally, above it out of so many blocks, and below it
-// out of the function.
+// A signal is how a node ended: 0 normally; above 0, by a branch out of this number of blocks; below 0, by leaving the
+// function.
 type signal int
 
 const out signal = -1
@@ -49,7 +49,7 @@ type node interface {
 	put([]byte) []byte
 }
 
-// An expr leaves a number.
+// An expr produces a number.
 type expr interface {
 	value(*frame) int32
 	put([]byte) []byte
@@ -86,7 +86,7 @@ type (
 		body  []node
 	}
 	block struct{ body []node }
-	// leave goes out of so many blocks where cond holds.
+	// leave branches out of this number of blocks if cond holds.
 	leave struct {
 		cond expr
 		out  uint32
@@ -142,7 +142,7 @@ func (o operation) value(f *frame) int32 {
 }
 func (o operation) put(b []byte) []byte { return append(o.b.put(o.a.put(b)), o.op) }
 
-// place is where something is in memory: never behind its end.
+// place returns an address in memory, which never exceeds its end.
 func place(f *frame, at expr) int32 {
 	v := at.value(f)
 	f.instructions += 2
@@ -222,7 +222,7 @@ func putAll(b []byte, body []node) []byte {
 	return b
 }
 
-// left is a signal behind a block's end.
+// left returns a signal after the end of a block.
 func left(s signal) signal {
 	if s > 0 {
 		return s - 1
@@ -330,7 +330,7 @@ func (s call) run(f *frame) signal {
 }
 func (s call) put(b []byte) []byte { return uleb(append(b, 0x10), s.f) }
 
-// call runs a function. A run that takes too long ends all that called it.
+// call runs a function. A run that takes too long ends all of its callers.
 func (m *machine) call(i int) signal {
 	fn := m.functions[i]
 	m.points += int64(1 + fn.locals)
@@ -341,7 +341,7 @@ func (m *machine) call(i int) signal {
 	return 0
 }
 
-// wasm is the program as a module, whose last function is exported as run.
+// wasm returns the program as a module, whose last function is exported as run.
 func wasm(functions []function) []byte {
 	b := []byte{0, 'a', 's', 'm', 1, 0, 0, 0}
 	section := func(id byte, text []byte) { b = append(uleb(append(b, id), uint32(len(text))), text...) }
@@ -367,14 +367,14 @@ func wasm(functions []function) []byte {
 	return b
 }
 
-// A maker makes programs.
+// A maker generates programs.
 type maker struct {
 	t      *rapid.T
 	fn     int
 	locals uint32
-	// labels are the blocks around, the innermost last: which may be left.
+	// labels are the open blocks, the innermost last, and whether a branch may leave each.
 	labels []bool
-	// standing are the dispatchers around, the innermost last.
+	// standing are the open dispatchers, the innermost last.
 	standing []standing
 	room     int
 }
@@ -420,7 +420,7 @@ func (m *maker) node(depth int) node {
 	}
 	switch kind {
 	case 0, 1:
-		// The last locals count the turns of loops.
+		// The last locals count iterations of loops.
 		return setLocal{uint32(m.n(int(m.locals)-6, "to")), m.expr(2)}
 	case 2:
 		return setGlobal{uint32(m.n(globals-1, "to")), m.expr(2)}
@@ -473,7 +473,7 @@ func (m *maker) node(depth int) node {
 func program(t *rapid.T) []function {
 	var functions []function
 	for i := range 1 + rapid.IntRange(0, 3).Draw(t, "functions") {
-		// Five are for loops, one within the other, and one at least for the rest.
+		// Five locals are for nested loops, and at least one for the rest.
 		m := &maker{t: t, fn: i, locals: uint32(rapid.IntRange(6, 9).Draw(t, "locals")), room: 40}
 		body := m.body(4)
 		if m.n(1, "dispatches") == 0 {

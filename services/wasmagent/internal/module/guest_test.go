@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// work is what the guest's functions are called with: some ten milliseconds each.
+// work has the arguments of the guest's functions: some ten milliseconds of work for each.
 var work = []struct {
 	name string
 	n    uint64
@@ -48,8 +48,7 @@ func (e *engine) start(t testing.TB, c wazero.CompiledModule) api.Module {
 	return in
 }
 
-// TestAGuestTakesTheSameFuelEachTime runs each kind of work a hundred times, refilled by
-// another amount each time.
+// TestAGuestTakesTheSameFuelEachTime runs each kind of work a hundred times, with another amount of refills each time.
 func TestAGuestTakesTheSameFuelEachTime(t *testing.T) {
 	t.Parallel()
 	e := newEngine(t, wazero.NewRuntimeConfigCompiler())
@@ -63,7 +62,7 @@ func TestAGuestTakesTheSameFuelEachTime(t *testing.T) {
 		}
 		var first int64
 		for i := range 100 {
-			e.granted, e.each = 0, int64(1+i*777) // in the first run it is refilled all the time
+			e.granted, e.each = 0, int64(1+i*777) // the first run is refilled all the time
 			in := e.start(t, c)
 			got, err := called(t.Context(), in, in.ExportedFunction(w.name), n)
 			if err != nil {
@@ -83,9 +82,8 @@ func TestAGuestTakesTheSameFuelEachTime(t *testing.T) {
 	}
 }
 
-// placed returns a module whose functions stand somewhat further on than they did: its first
-// function begins with that many times what does nothing. How fast a small loop runs depends on
-// where it stands, by as much as it does on what is in it.
+// placed returns a module whose functions are at higher addresses: its first function begins with times instructions
+// that do nothing. The speed of a small loop depends on its address as much as on its content.
 func placed(t testing.TB, text []byte, times int) []byte {
 	t.Helper()
 	const codeSection, globalGet, globalSet = 10, 0x23, 0x24
@@ -118,10 +116,9 @@ func placed(t testing.TB, text []byte, times int) []byte {
 	return slices.Concat(out, section, text[end:])
 }
 
-// BenchmarkFuel measures the same work in a plain module, in one that the engine stops
-// when its context ends, and in metered ones of several grains, in turn, each at several
-// places: an operation is the work once for each. What it reports is how long the fastest
-// of its runs took, over the plain module's, and the fuel.
+// BenchmarkFuel measures the same work in a plain module, in one that the engine stops when its context ends, and in
+// metered ones of several grains, in turn, each at several addresses. An operation is the work once for each. It
+// reports the time of the fastest run, divided by the plain module's, and the fuel.
 func BenchmarkFuel(b *testing.B) {
 	const places = 8
 	type side struct {
@@ -145,7 +142,7 @@ func BenchmarkFuel(b *testing.B) {
 	for _, grain := range []int64{0, module.Grain, 12} {
 		add(fmt.Sprintf("grain=%d", grain), wazero.NewRuntimeConfigCompiler(), func(text []byte) []byte { return metered(b, text, grain) })
 	}
-	ctx, cancel := context.WithCancel(b.Context()) // or there is nothing to look at
+	ctx, cancel := context.WithCancel(b.Context()) // without it the engine has nothing to check
 	defer cancel()
 	for _, w := range work {
 		b.Run(w.name, func(b *testing.B) {

@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// parts are sections of a module under construction, by their ids.
+// parts are the sections of a module, by id.
 type parts map[byte][]byte
 
-// build writes a module of sections, with a function of the given code that takes and
-// returns nothing, one memory and one global, save where a section is given.
+// build encodes a module of sections: a function of the given code without parameters and results, one memory and one
+// global, except for sections that are given.
 func build(code []byte, over parts) []byte {
 	all := parts{
 		1: {1, 0x60, 0, 0}, 3: {1, 0}, 5: {1, 0, 1}, 6: {1, 0x7f, 0, 0x41, 0, 0x0b},
@@ -32,7 +32,7 @@ func build(code []byte, over parts) []byte {
 	return out
 }
 
-// TestWhatIsRefused has modules that a guest may not be; the texts name what is wrong.
+// TestWhatIsRefused checks modules that a guest may not be; the errors say what is wrong.
 func TestWhatIsRefused(t *testing.T) {
 	t.Parallel()
 	end := []byte{0x0b}
@@ -96,7 +96,7 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
-// TestNamesAreKept has a metered module whose traces name the guest's functions.
+// TestNamesAreKept checks that traces of a metered module name the guest's functions.
 func TestNamesAreKept(t *testing.T) {
 	t.Parallel()
 	text := build([]byte{0x00, 0x0b}, parts{7: {1, 3, 'r', 'u', 'n', 0, 0}})
@@ -111,8 +111,7 @@ func TestNamesAreKept(t *testing.T) {
 	}
 }
 
-// FuzzMetered has whatever is metered be a module where it was one, and none where it was
-// none.
+// FuzzMetered checks that a metered module is valid exactly if the original is.
 func FuzzMetered(f *testing.F) {
 	f.Add(build([]byte{0x0b}, nil))
 	f.Add(build([]byte{0x03, 0x40, 0x41, 1, 0x0d, 0, 0x0b, 0x41, 1, 0x40, 0, 0x1a, 0x0b}, parts{4: {1, 0x70, 0, 1}, 9: {1, 0, 0x41, 0, 0x0b, 1, 0}}))
@@ -125,7 +124,7 @@ func FuzzMetered(f *testing.F) {
 		e := newEngine(t, wazero.NewRuntimeConfigInterpreter())
 		_, plain := e.CompileModule(t.Context(), text)
 		if plain != nil && strings.Contains(plain.Error(), "custom section") {
-			return // which are left out
+			return // custom sections are left out
 		}
 		_, now := e.CompileModule(t.Context(), out)
 		if (plain == nil) != (now == nil) {

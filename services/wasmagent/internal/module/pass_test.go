@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// TestWhatEndsAGuestTakesWhatItWasGiven has guests that end in the middle: by a trap, by calls
-// that are nested without end, and in what is called by way of a table.
+// TestWhatEndsAGuestTakesWhatItWasGiven checks guests that end in the middle: by a trap, by endless recursion, and in a
+// function that is called through a table. They have used all fuel that they got.
 func TestWhatEndsAGuestTakesWhatItWasGiven(t *testing.T) {
 	t.Parallel()
 	run := parts{7: {1, 3, 'r', 'u', 'n', 0, 0}}

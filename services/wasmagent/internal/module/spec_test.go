@@ -20,14 +20,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/module"
 )
 
-// A command is one of a script of WebAssembly's own tests, as wast2json writes them.
+// A command is a command of a script of the WebAssembly test suite, in the format of wast2json.
 type command struct {
 	Type     string
 	Line     int
 	Filename string
 	Name     string
 	As       string
-	// Text is why a module is no good.
+	// Text is the reason why a module is invalid.
 	Text       string
 	ModuleType string `json:"module_type"`
 	Action     struct {
@@ -44,8 +44,8 @@ type wordOf struct {
 	Value    any
 }
 
-// lanes returns the bits of each lane, how many there are in one, and whether a lane only
-// has to be no number. ok is false where values of its type are not offered.
+// lanes returns the bits of each lane, the width of a lane, and whether a lane only has to be a NaN. ok is false if
+// values of its type are not offered.
 func (w wordOf) lanes() (bits []uint64, width int, nan []bool, ok bool) {
 	kind, texts := w.Type, []any{w.Value}
 	if w.Type == "v128" {
@@ -76,7 +76,7 @@ func (w wordOf) lanes() (bits []uint64, width int, nan []bool, ok bool) {
 	return bits, width, nan, true
 }
 
-// stack is the value as the engine passes it.
+// stack returns the value as the engine passes it.
 func (w wordOf) stack() (words []uint64, ok bool) {
 	bits, width, _, ok := w.lanes()
 	if w.Type != "v128" {
@@ -117,7 +117,7 @@ func (w wordOf) words() int {
 	return 1
 }
 
-// engineTests is the folder of the specification's tests that come with the engine.
+// engineTests returns the folder of the specification's tests that are part of the engine.
 func engineTests(t *testing.T) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/tetratelabs/wazero").Output()
@@ -127,9 +127,8 @@ func engineTests(t *testing.T) string {
 	return filepath.Join(strings.TrimSpace(string(out)), "internal/integration_test/spectest")
 }
 
-// TestTheSpecificationsTestsHoldMetered runs the tests of WebAssembly 2.0. Each of its
-// modules is metered, or wants what is not offered; what a metered one computes is what
-// the specification wants, and what is no module stays none.
+// TestTheSpecificationsTestsHoldMetered runs the tests of WebAssembly 2.0. Each module is metered, or uses what is not
+// offered. A metered module computes what the specification requires, and an invalid module stays invalid.
 func TestTheSpecificationsTestsHoldMetered(t *testing.T) {
 	t.Parallel()
 	scripts, err := filepath.Glob(filepath.Join(engineTests(t), "v2/testdata/*.json"))
@@ -159,12 +158,11 @@ func TestTheSpecificationsTestsHoldMetered(t *testing.T) {
 	}
 }
 
-// tally is what was tried.
+// tally counts what was tested.
 type tally struct {
-	// Metered modules ran, NotOffered ones want what guests don't get, Refused ones are no
-	// modules.
+	// Metered modules ran, NotOffered ones use what guests don't get, and Refused ones are invalid.
 	Metered, NotOffered, Refused int
-	// Returned and Trapped are calls, Passed calls of modules that are not offered.
+	// Returned and Trapped are calls; Passed are calls of modules that are not offered.
 	Returned, Trapped, Passed int
 }
 
@@ -175,16 +173,15 @@ type runner struct {
 	engine *engine
 	dir    string
 	where  string
-	// last is the newest module, named are those with a name; nil where it is not offered.
+	// last is the newest module, and named has those with names; nil for a module that is not offered.
 	last  api.Module
 	named map[string]api.Module
 	n     int
-	// shared says that others may share what a module has, and unknown that one did that
-	// does not run.
+	// shared is true if other modules may share state with a module, and unknown if one of them did not run.
 	shared, unknown bool
 }
 
-// supply makes what scripts import.
+// supply provides the imports of scripts.
 func (r *runner) supply() {
 	r.named = make(map[string]api.Module)
 	b := r.engine.NewHostModuleBuilder("spectest")
@@ -231,7 +228,7 @@ func (r *runner) do(c command) {
 	}
 }
 
-// load reads a module, writes it metered, and starts it.
+// load parses a module, meters it, and starts it.
 func (r *runner) load(c command) api.Module {
 	text, err := os.ReadFile(filepath.Join(r.dir, c.Filename))
 	if err != nil {
@@ -249,7 +246,7 @@ func (r *runner) load(c command) api.Module {
 	r.n++
 	in, err := r.engine.InstantiateWithConfig(r.t.Context(), out, wazero.NewModuleConfig().WithName(strconv.Itoa(r.n)))
 	if err != nil {
-		// It may import what another module has, or the engine may not know it as it is.
+		// It may import from another module, or the engine may refuse the plain module as well.
 		if _, plain := r.engine.InstantiateWithConfig(r.t.Context(), text, wazero.NewModuleConfig().WithName("")); plain == nil {
 			r.t.Errorf("%s: only metered: %v", r.where, err)
 		}
@@ -260,8 +257,8 @@ func (r *runner) load(c command) api.Module {
 	return in
 }
 
-// notOffered notes a module that does not run. It might have changed what another one shares
-// with it: what that one does is not known from then on.
+// notOffered counts a module that does not run. It might have changed state that another module shares, so the behavior
+// of that module is unknown from then on.
 func (r *runner) notOffered() {
 	r.NotOffered++
 	r.unknown = r.unknown || r.shared
@@ -275,7 +272,7 @@ func meter(text []byte) ([]byte, error) {
 	return m.Metered()
 }
 
-// refused has what is no module stay none: it is refused here, or by the engine behind.
+// refused checks that an invalid module is refused here or by the engine.
 func (r *runner) refused(c command) {
 	text, err := os.ReadFile(filepath.Join(r.dir, c.Filename))
 	if err != nil {
@@ -291,7 +288,7 @@ func (r *runner) refused(c command) {
 	r.Refused++
 }
 
-// call does what a command says. It reports whether its module is offered.
+// call executes a command. ok is false if its module is not offered.
 func (r *runner) call(c command) (words []uint64, _ error, ok bool) {
 	in := r.last
 	if c.Action.Module != "" {

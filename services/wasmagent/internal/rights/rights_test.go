@@ -89,7 +89,7 @@ func TestUse(t *testing.T) {
 	}
 }
 
-// A grant counts until it ends, and what it allows comes behind the manifest.
+// A grant counts until it expires, and its rights come after those of the manifest.
 func TestGrants(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// openBefore writes a template as the program did that knew the first two migrations alone.
+// openBefore writes a template like the program that had only the first two migrations.
 func openBefore(t *testing.T, cfg store.Config, template *wasmagentv1.Template) {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -50,8 +50,8 @@ func openBefore(t *testing.T, cfg store.Config, template *wasmagentv1.Template) 
 	}
 }
 
-// A template from before acceptances had a digest stays as it was, and its id counts as accepted:
-// what gets that id next is quarantined.
+// A template from before acceptances had digests stays unchanged, and its id counts as accepted: the next template with
+// that id is quarantined.
 func TestMigration_TemplatesFromBeforeDigests(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]string{"SQLite": sqlstore.SQLite, "PostgreSQL": ""} {

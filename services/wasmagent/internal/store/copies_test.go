@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// fourMigrations are those of the release in which each copy of an agent had counters of its own.
+// fourMigrations returns the migrations of the release in which each copy of an agent had its own counters.
 func fourMigrations(t *testing.T) fs.FS {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -35,7 +35,7 @@ func fourMigrations(t *testing.T) fs.FS {
 	return files
 }
 
-// What an agent and its fork used before the upgrade counts together behind it.
+// The use of an agent and of its fork before the upgrade is added up after it.
 func TestMigration_CountersOfCopies(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]string{"SQLite": sqlstore.SQLite, "PostgreSQL": ""} {
@@ -71,7 +71,7 @@ func TestMigration_CountersOfCopies(t *testing.T) {
 			if err = errors.Join(err, db.Close()); err != nil {
 				t.Fatal(err)
 			}
-			for start := range 2 { // it counts them once
+			for start := range 2 { // the second start must not count them again
 				s, err := store.Open(t.Context(), cfg)
 				if err != nil {
 					t.Fatal(err)
@@ -92,7 +92,8 @@ func TestMigration_CountersOfCopies(t *testing.T) {
 	}
 }
 
-// The first process brings its key; all later ones sign with that, and what their own keys signed is still accepted.
+// The first process stores its key. All later processes sign with it, and archives that their own keys signed are still
+// accepted.
 func TestArchiveKeys_OneOfTheInstallation(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -100,7 +101,7 @@ func TestArchiveKeys_OneOfTheInstallation(t *testing.T) {
 		var keys [3]ed25519.PrivateKey
 		for i := range keys {
 			_, keys[i], _ = ed25519.GenerateKey(nil)
-			signs, all, err := s.ArchiveKeys(t.Context(), keys[i], i != 2) // the third one signed nothing yet
+			signs, all, err := s.ArchiveKeys(t.Context(), keys[i], i != 2) // the third one has signed nothing yet
 			if err != nil || !signs.Equal(keys[0]) || len(all) != []int{1, 2, 2}[i] {
 				t.Errorf("process %d signs with another key than the first, or accepts %d: %v", i, len(all), err)
 			}
@@ -108,7 +109,7 @@ func TestArchiveKeys_OneOfTheInstallation(t *testing.T) {
 	})
 }
 
-// An archive is whole or it is not there; a part that differs from the stored one is refused.
+// An archive is returned only as a whole, and a part that differs from the stored one is refused.
 func TestAddArchivePart(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {

@@ -28,12 +28,12 @@ import (
 
 func TestMain(m *testing.M) {
 	for name, value := range map[string]string{"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_REGION": "us-east-1", "AWS_EC2_METADATA_DISABLED": "true"} {
-		_ = os.Setenv(name, value) // the object store on this machine takes any
+		_ = os.Setenv(name, value) // the object store on this machine accepts any
 	}
 	os.Exit(sqlstoretest.Main(m))
 }
 
-// s3 is the URL of a bucket of an object store on this machine.
+// s3 returns the URL of a bucket of an object store on this machine.
 func s3(t *testing.T) string {
 	t.Helper()
 	backend := s3mem.New()
@@ -45,7 +45,7 @@ func s3(t *testing.T) string {
 	return "s3://states?use_path_style=true&region=us-east-1&endpoint=" + server.URL
 }
 
-// everywhere runs a test on every back end.
+// everywhere runs a test with every combination of stores.
 func everywhere(t *testing.T, test func(t *testing.T, open func(holder string) *store.Store)) {
 	t.Helper()
 	for name, config := range map[string]func(t *testing.T) store.Config{
@@ -92,7 +92,7 @@ func event(text string) *wasmstorev1.StoredEvent {
 	return &wasmstorev1.StoredEvent{Event: &wasmagentv1.Event{Message: text}}
 }
 
-// create makes an agent with one event and a state.
+// create creates an agent with one event and a state.
 func create(t *testing.T, s *store.Store, id string, creator *identityv1.Principal) store.Change {
 	t.Helper()
 	c := store.Change{ID: id, Record: record(id, creator), State: &wasmstorev1.State{Memory: []byte("first")}, Events: []*wasmstorev1.StoredEvent{event("created")}, First: 1}
@@ -102,7 +102,7 @@ func create(t *testing.T, s *store.Store, id string, creator *identityv1.Princip
 	return c
 }
 
-// What is committed is there, the whole of it or nothing, and only where nothing came between.
+// A committed change is stored as a whole, and only if no other change came between.
 func TestCommit(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -155,7 +155,7 @@ func TestCommit(t *testing.T) {
 	})
 }
 
-// There are no more agents than may be, and what was written for one that may not be is gone.
+// The number of agents is bounded, and files that were written for a refused agent are removed.
 func TestRoom(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -196,7 +196,7 @@ func ids(rows []*store.Row) (out []string) {
 	return out
 }
 
-// Whoever asks finds those that it stands behind, page by page, the newest first.
+// A principal finds the agents whose chains contain it, page by page, the newest first.
 func TestList(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -229,7 +229,7 @@ func TestList(t *testing.T) {
 	})
 }
 
-// No right is used more often than it may be, and all are taken or none.
+// No right is used more often than allowed, and either all rights of a call are counted or none.
 func TestTake(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -254,7 +254,7 @@ func TestTake(t *testing.T) {
 		if _, err := s.Take(t.Context(), []store.Wish{of("b", 5), of("a", 1, 2)}); !errors.Is(err, rights.ErrSpent) {
 			t.Errorf("a fourth use: %v", err)
 		}
-		for range 5 { // none of b was taken with that
+		for range 5 { // none of b was counted then
 			if _, err := s.Take(t.Context(), []store.Wish{of("b", 5)}); err != nil {
 				t.Fatal(err)
 			}
@@ -278,8 +278,8 @@ func TestTake(t *testing.T) {
 	})
 }
 
-// A turn that its process has left is found by others once its lease has run out, or by a process
-// on the same folder at once; one that works holds its own, unless it is seized.
+// A turn that its process has left is found by other processes when its lease has expired, and at once by the next
+// process on the same folder. A running turn keeps its lease, unless it is seized.
 func TestTurnsAreHeld(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {
@@ -291,7 +291,7 @@ func TestTurnsAreHeld(t *testing.T) {
 		if left, err := s.Left(t.Context()); err != nil || !slices.Equal(left, []string{"a"}) {
 			t.Errorf("its own process finds %v: %v", left, err)
 		}
-		if !s.Shared { // who has the folder now has it alone
+		if !s.Shared { // the folder belongs to the present process alone
 			next := open("next")
 			row, err := next.Get(t.Context(), "a")
 			if left, also := next.Left(t.Context()); err != nil || also != nil || row.Held || len(left) != 1 {
@@ -316,7 +316,7 @@ func TestTurnsAreHeld(t *testing.T) {
 	})
 }
 
-// What has ended is forgotten, with all that was kept of it; what was brought back is not.
+// An agent that has ended is removed with everything that is stored of it, unless it was resumed.
 func TestForget(t *testing.T) {
 	t.Parallel()
 	everywhere(t, func(t *testing.T, open func(string) *store.Store) {

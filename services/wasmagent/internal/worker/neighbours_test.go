@@ -22,23 +22,23 @@ import (
 )
 
 const (
-	// neighbours are how many guests behave, each with a pause behind each turn; badGuests
-	// how many do not, as many at a time as work on prompts of one caller's.
+	// neighbours is the number of guests that behave, each with a pause after each turn. badGuests is the number of
+	// those that do not: as many as one caller can run at the same time.
 	neighbours = 4
 	badGuests  = 6
 	pause      = 5 * time.Millisecond
-	// worse is how many times longer the 99th of 100 turns may take beside bad guests than
-	// beside guests that only work, in the middle one of all rounds.
+	// worse is how many times longer the 99th of 100 turns may take in the presence of bad guests, compared with guests
+	// that only work, in the median of all rounds.
 	worse = 1.5
-	// beyond is what a worker may have beside its guests' memory, in bytes.
+	// beyond is the memory of a worker in addition to its guests' memory, in bytes.
 	beyond = 64 * mib
-	// workerMemory is what the worker is held to.
+	// workerMemory is the limit of the worker's memory.
 	workerMemory = 512 * mib
 	// turnTime is the deadline of a bad guest's turn.
 	turnTime = 200 * time.Millisecond
 )
 
-// badModules are guests that do their worst, by the cases that they are.
+// badModules returns guests that do their worst, by case.
 func badModules() map[string]guesttest.HandMade {
 	loop := func(body ...guesttest.Code) guesttest.Code {
 		return guesttest.Cat(guesttest.Code{0x03, 0x40}, guesttest.Cat(body...), guesttest.Code{0x0c, 0, 0x0b, 0x00})
@@ -55,8 +55,7 @@ func badModules() map[string]guesttest.HandMade {
 	}
 }
 
-// busy works for some milliseconds and answers, as guests do that behave: a loop that counts
-// down from 4 million.
+// busy works for some milliseconds and answers, like guests that behave: a loop that counts down from 4 million.
 var busy = guesttest.HandMade{
 	Step: guesttest.Cat(guesttest.I32(4_000_000), guesttest.Code{0x10, 3, 0x1a}, guesttest.Answer(1024, 2)),
 	More: []guesttest.Code{guesttest.Cat(
@@ -64,10 +63,9 @@ var busy = guesttest.HandMade{
 	)},
 }
 
-// TestNeighboursOfBadGuests has guests that behave work beside such that do not, in turns with
-// such that only work: each of their turns ends as it should, and the worker keeps to its
-// memory. How much longer turns take is judged where SLUICE_NEIGHBOURS says how long each
-// stretch lasts, and only told otherwise.
+// TestNeighboursOfBadGuests runs guests that behave together with bad ones, and in turn together with guests that only
+// work. Each of their turns ends as it should, and the worker stays within its memory. If SLUICE_NEIGHBOURS has the
+// length of a stretch, the test fails if turns take too much longer; otherwise it only logs that.
 func TestNeighboursOfBadGuests(t *testing.T) {
 	stretch, rounds, judged := 300*time.Millisecond, 1, false
 	if text, ok := os.LookupEnv("SLUICE_NEIGHBOURS"); ok {
@@ -91,7 +89,7 @@ func TestNeighboursOfBadGuests(t *testing.T) {
 		var ratios []float64
 		var beside, alone []time.Duration
 		most, failed := 0, int64(0)
-		for i := 0; i < rounds || failed == 0 && i < 10; i++ { // a busy machine may end none in a short stretch
+		for i := 0; i < rounds || failed == 0 && i < 10; i++ { // on a busy machine no step may end in a short stretch
 			calm, _ := turnsBeside(t, s, digest, works, stretch)
 			bad, ends := turnsBeside(t, s, digest, bad, stretch)
 			alone, beside, failed = append(alone, calm...), append(beside, bad...), failed+ends
@@ -114,8 +112,8 @@ func TestNeighboursOfBadGuests(t *testing.T) {
 	}
 }
 
-// turnsBeside has guests that behave take turns for a while beside others, and returns how
-// long their turns took, and how many steps of the others ended.
+// turnsBeside runs turns of guests that behave for a while, together with others. It returns how long their turns took,
+// and how many steps of the others ended.
 func turnsBeside(t *testing.T, s *worker.Supervisor, digest, others string, lasts time.Duration) (took []time.Duration, ended int64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), lasts)
@@ -158,8 +156,7 @@ func turnsBeside(t *testing.T, s *worker.Supervisor, digest, others string, last
 	return took, count.Load()
 }
 
-// otherTurns starts a guest, and steps it until it is good for nothing, or for a while; count
-// is of its steps.
+// otherTurns starts a guest, and steps it until it fails or ctx ends. count counts its steps.
 func otherTurns(ctx context.Context, s *worker.Supervisor, digest string, count *atomic.Int64) error {
 	in, _, err := s.Start(ctx, digest, limits, engine.Origin{}, plenty, soon)
 	if err != nil {
@@ -175,7 +172,7 @@ func otherTurns(ctx context.Context, s *worker.Supervisor, digest string, count 
 			return fmt.Errorf("it took the worker with it: %w", err)
 		}
 		if count.Add(1); err != nil {
-			return nil // which is how its turn ends
+			return nil // its turn ends like this
 		}
 	}
 	return nil
@@ -189,7 +186,7 @@ func ninetyNinth(took []time.Duration) time.Duration {
 	return sorted[(len(sorted)-1)*99/100].Round(10 * time.Microsecond)
 }
 
-// resident is the most that the worker has had resident, in bytes.
+// resident returns the maximum resident memory of the worker, in bytes.
 func resident(t *testing.T, s *worker.Supervisor) int {
 	t.Helper()
 	pids := s.PIDs()
@@ -210,7 +207,7 @@ func resident(t *testing.T, s *worker.Supervisor) int {
 	return 0
 }
 
-// Deadlines are kept: what works on is cut a little later, whatever it does.
+// Deadlines are met: work is cut shortly after its deadline, whatever it does.
 func BenchmarkDeadline(b *testing.B) {
 	s := supervisor(b)
 	for _, name := range []string{"W1 an endless loop", "W3 a storm of memory.fill", "W7 a flood of calls"} {

@@ -18,22 +18,21 @@ import (
 const (
 	plenty = 2_000_000_000
 	mib    = 1 << 20
-	// soon is far more than a step takes.
+	// soon is much longer than a step takes.
 	soon = 20 * time.Second
 )
 
 var limits = engine.Limits{Memory: 32 * mib, Envelope: mib}
 
-// TestMain runs the tests.
 func TestMain(m *testing.M) { os.Exit(guesttest.Main(m)) }
 
-// script is the shipped guest of scripts.
+// script returns the module of the shipped guest script.
 func script(t testing.TB) []byte {
 	t.Helper()
 	return guesttest.Module(t, guesttest.Guests+"script")
 }
 
-// supervisor has a worker of this test's program.
+// supervisor returns a supervisor whose workers are this test's program.
 func supervisor(t testing.TB, change ...func(*worker.Config)) *worker.Supervisor {
 	t.Helper()
 	cfg := worker.Config{Program: guesttest.Program(t), Cache: t.TempDir(), Workers: 1, Guests: 18, Memory: 512 * mib, CompileTime: soon, CompileMemory: 1024 * mib}
@@ -52,7 +51,7 @@ func supervisor(t testing.TB, change ...func(*worker.Config)) *worker.Supervisor
 	return s
 }
 
-// compiled compiles the guest of scripts.
+// compiled compiles the guest script.
 func compiled(t testing.TB, s *worker.Supervisor) string {
 	t.Helper()
 	digest, err := s.Compile(t.Context(), script(t))
@@ -86,8 +85,8 @@ const (
 	result = `{"kind":"effect_result"}`
 )
 
-// TestW14AWorkerMayDieAtAnyTime kills it a hundred times; each time its guests are gone, it
-// is said so, and they go on from their snapshots as if nothing had been.
+// TestW14AWorkerMayDieAtAnyTime kills the worker a hundred times. Each time its guests are lost, the error says so, and
+// they continue from their snapshots.
 func TestW14AWorkerMayDieAtAnyTime(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
@@ -116,7 +115,7 @@ func TestW14AWorkerMayDieAtAnyTime(t *testing.T) {
 	}
 }
 
-// TestAStepInADyingWorkerIsLost has the worker die in the middle of a step.
+// TestAStepInADyingWorkerIsLost kills the worker in the middle of a step.
 func TestAStepInADyingWorkerIsLost(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
@@ -136,8 +135,8 @@ func TestAStepInADyingWorkerIsLost(t *testing.T) {
 	}
 }
 
-// TestWorkersShareGuests has several workers, of which one is started when all others have
-// guests. One dies, and with it its own guests alone.
+// TestWorkersShareGuests runs several workers, each of which is started when all others have guests. The end of one
+// ends only its own guests.
 func TestWorkersShareGuests(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers = 3 })
@@ -186,8 +185,8 @@ func TestWorkersShareGuests(t *testing.T) {
 	}
 }
 
-// TestAFullWorkerHasOthersWait has more guests than there is room for: they wait for that, or
-// until nobody waits for them.
+// TestAFullWorkerHasOthersWait starts more guests than the bound: they wait until others end, or until their callers
+// give up.
 func TestAFullWorkerHasOthersWait(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t, func(c *worker.Config) { c.Workers, c.Guests = 2, 2 })
@@ -209,7 +208,7 @@ func TestAFullWorkerHasOthersWait(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	gone, cancel := context.WithCancel(t.Context())
-	cancel() // the room is free all the same
+	cancel() // the place is freed nevertheless
 	if err := guests[0].Close(gone); err != nil {
 		t.Error(err)
 	}
@@ -219,8 +218,8 @@ func TestAFullWorkerHasOthersWait(t *testing.T) {
 // endless is a guest whose step never ends.
 var endless = guesttest.HandMade{Step: guesttest.Endless}.Module()
 
-// TestGuestsShareTheWorker has steps end beside guests that never do, and those end by
-// their deadline, their fuel, or when nobody waits any more.
+// TestGuestsShareTheWorker checks that steps end although other guests run endless steps, which end by their deadline,
+// by their fuel, or when their callers give up.
 func TestGuestsShareTheWorker(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
@@ -260,7 +259,7 @@ func TestGuestsShareTheWorker(t *testing.T) {
 			t.Error("a step that never ends ended")
 		}
 	}
-	eventually.Holds(t, "nobody works", func() bool { // the worker is idle: a whole turn is quick again
+	eventually.Holds(t, "nobody works", func() bool { // a whole turn is quick when the worker is idle
 		begin := time.Now()
 		step(t, in, prompt)
 		step(t, in, result)
@@ -269,8 +268,8 @@ func TestGuestsShareTheWorker(t *testing.T) {
 	})
 }
 
-// TestW5CompilingIsBounded has a module that takes too long, or too much, be refused, and
-// what is no guest be refused with why.
+// TestW5CompilingIsBounded checks that a module that takes too long or too much memory is refused, and that a module
+// that is not a guest is refused with the reason.
 func TestW5CompilingIsBounded(t *testing.T) {
 	t.Parallel()
 	text := script(t)
@@ -289,7 +288,7 @@ func TestW5CompilingIsBounded(t *testing.T) {
 	}
 }
 
-// TestOneAtATime has an instance refuse a second step.
+// TestOneAtATime checks that an instance refuses a second step.
 func TestOneAtATime(t *testing.T) {
 	t.Parallel()
 	s := supervisor(t)
