@@ -6,11 +6,11 @@ import (
 	"unsafe"
 )
 
-// abiVersion is that of the envelopes and of what is below.
+// abiVersion is the version of the envelopes and of the functions below.
 const abiVersion = 1
 
-// kept are what the host writes into and reads from, so that the collector leaves them
-// where they are.
+// incoming and outgoing are the memory that the host writes to and reads from. Variables refer to it, so that the
+// garbage collector does not free it.
 var incoming, outgoing []byte
 
 //go:wasmexport abi_version
@@ -28,7 +28,7 @@ func exportStep(_ unsafe.Pointer, bytes uint32) uint64 {
 	return uint64(uintptr(unsafe.Pointer(&outgoing[0])))<<32 | uint64(len(outgoing))
 }
 
-// step is one step, in JSON.
+// step handles one envelope, in JSON.
 func step(text []byte) []byte {
 	var e received
 	if err := json.Unmarshal(text, &e); err != nil {

@@ -7,23 +7,23 @@ import "encoding/json"
 // received is an envelope of the host.
 type received struct {
 	Kind string `json:"kind"`
-	// Instructions, MaxTurns and Model come with start.
+	// Instructions, MaxTurns and Model belong to start.
 	Instructions string `json:"instructions"`
 	MaxTurns     int    `json:"max_turns"`
 	Model        string `json:"model"`
-	// Messages and Todos come with start to a guest that takes over from another module.
+	// Messages and Todos belong to start, for a guest that continues after another module.
 	Messages []Message `json:"messages"`
 	Todos    []Todo    `json:"todos"`
-	// Input comes with prompt.
+	// Input belongs to prompt.
 	Input string `json:"input"`
-	// Result or Error come with effect_result.
+	// Result or Error belong to effect_result.
 	Result json.RawMessage `json:"result"`
 	Error  *Error          `json:"error"`
-	// Reason comes with cancel.
+	// Reason belongs to cancel.
 	Reason string `json:"reason"`
 }
 
-// The kinds of what is received.
+// The kinds of received envelopes.
 const (
 	kindStart  = "start"
 	kindPrompt = "prompt"
@@ -53,42 +53,42 @@ type sent struct {
 	ReplaceAll bool   `json:"replace_all,omitempty"`
 	Offset     int    `json:"offset,omitempty"`
 	Limit      int    `json:"limit,omitempty"`
-	// Of todo; never absent there.
+	// Of todo, where it is always present.
 	Todos *[]Todo `json:"todos,omitempty"`
 	// Of emit, finish and fail.
 	Text string `json:"text,omitempty"`
 	// Of sleep.
 	Milliseconds int64 `json:"milliseconds,omitempty"`
-	// Done, of finish, says that the agent has reached its goal and wants no more prompts.
+	// Done, of finish, is true if the agent has reached its goal and takes no more prompts.
 	Done bool `json:"done,omitempty"`
 }
 
-// Message is one message of a conversation with a model.
+// Message is a message of a conversation with a model.
 type Message struct {
 	// Role is system, user, assistant or tool.
 	Role    string `json:"role"`
 	Content string `json:"content"`
-	// Calls are what an assistant wants to have called.
+	// Calls are the calls that an assistant asks for.
 	Calls []ModelCall `json:"calls,omitempty"`
-	// CallID says which call a message of a tool answers.
+	// CallID is the id of the call that a message of a tool answers.
 	CallID string `json:"call_id,omitempty"`
 }
 
-// ModelCall is a call that a model wants.
+// ModelCall is a call that a model asks for.
 type ModelCall struct {
 	ID        string          `json:"id"`
 	Name      string          `json:"name"`
 	Arguments json.RawMessage `json:"arguments"`
 }
 
-// ToolInfo tells a model of a tool.
+// ToolInfo describes a tool to a model.
 type ToolInfo struct {
 	Name        string          `json:"name"`
 	Description string          `json:"description"`
 	InputSchema json.RawMessage `json:"input_schema"`
 }
 
-// ModelAnswer is what a model said.
+// ModelAnswer is the answer of a model.
 type ModelAnswer struct {
 	Content string      `json:"content"`
 	Calls   []ModelCall `json:"calls"`
@@ -102,12 +102,12 @@ type ServerTool struct {
 	InputSchema json.RawMessage `json:"input_schema"`
 }
 
-// ToolAnswer is what a tool of a server answered.
+// ToolAnswer is the answer of a tool of a server.
 type ToolAnswer struct {
-	// Text is its content as text, and IsError whether the tool says that it failed.
+	// Text is the answer as text. IsError is true if the tool reports an error.
 	Text    string `json:"text"`
 	IsError bool   `json:"is_error"`
-	// Structured is its structured content; empty where it has none.
+	// Structured is the structured content; empty if there is none.
 	Structured json.RawMessage `json:"structured"`
 }
 
@@ -118,9 +118,9 @@ type Todo struct {
 	Status string `json:"status"`
 }
 
-// Error is why an effect was not done.
+// Error is the reason why an effect was not carried out.
 type Error struct {
-	// Code is a word that does not change, for example denied_by_rule.
+	// Code is a stable code, for example denied_by_rule.
 	Code    string `json:"code"`
 	Message string `json:"message"`
 }

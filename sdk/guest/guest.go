@@ -1,5 +1,5 @@
-// Package guest is for writing guests: agents in WebAssembly that are given prompts and ask
-// their host for everything that they want done. Write ordinary Go that waits for answers:
+// Package guest is the SDK for guests: agents in WebAssembly that get prompts and ask their host for every effect.
+// Write ordinary Go that waits for answers:
 //
 //	func init() {
 //		guest.Serve(func(a *guest.Agent, prompt string) (string, error) {
@@ -9,13 +9,13 @@
 //
 //	func main() {}
 //
-// and build it by
+// and build it with
 //
 //	GOOS=wasip1 GOARCH=wasm go build -buildmode=c-shared -o agent.wasm .
 //
-// Between two prompts, and while it waits, a guest may be stopped, kept, moved to another
-// machine or run again from a journal: what it computes may depend on nothing but what its
-// host told it. Goroutines, the clock and random numbers are the same each time.
+// Between two prompts, and while it waits, a guest may be stopped, stored, moved to another machine, or run again from
+// its journal. Its results may therefore depend only on what its host sent. Goroutines, the clock and random numbers
+// are the same in each run.
 package guest
 
 import (
@@ -26,25 +26,25 @@ import (
 	"time"
 )
 
-// maxEnvelope is how long an envelope may be, in bytes, but for its sequence.
+// maxEnvelope bounds an envelope, in bytes, without its sequence.
 const maxEnvelope = 1<<20 - 64
 
-// ErrCancelled is what each effect returns once whoever prompted has given up: return soon.
+// ErrCancelled is the error of every effect after the caller of the prompt gave up. Return soon.
 var ErrCancelled = errors.New("the prompt was cancelled")
 
-// A Handle answers a prompt. What it returns ends the turn.
+// A Handle answers a prompt. Its return ends the turn.
 type Handle func(a *Agent, prompt string) (answer string, err error)
 
-// Agent is the guest's host. One goroutine at a time may use it: that of the [Handle].
+// Agent is the agent and its host. Only the goroutine of the [Handle] may use it.
 type Agent struct {
-	// Instructions are what the agent was made with; may be empty.
+	// Instructions are those with which the agent was created; they may be empty.
 	Instructions string
-	// MaxTurns is how many turns it may take.
+	// MaxTurns bounds the agent's turns.
 	MaxTurns int
-	// Model is what it asks where nothing else is said; empty: none is configured.
+	// Model is the agent's default model; empty if none is configured.
 	Model string
-	// Conversation is what was said, user and assistant in turn, and Todos are the agent's, where the guest takes
-	// over from another module of its: sluice agents migrate. Both are empty otherwise, and as of the start.
+	// Conversation and Todos are set if the guest continues after another module (sluice agents migrate): the messages
+	// of user and assistant so far, and the todo list. Otherwise both are empty. They do not change after the start.
 	Conversation []Message
 	Todos        []Todo
 
@@ -57,11 +57,11 @@ type Agent struct {
 
 var agent = &Agent{in: make(chan received), out: make(chan sent)}
 
-// collectAt is how much garbage a guest gathers until that is collected, in percent of what it
-// holds, of 4 MiB at the least: its memory is kept behind each turn, and garbage with it.
+// collectAt is the growth of memory, in percent of what the guest holds, at least 4 MiB, after which garbage is
+// collected. It is low because the guest's memory is stored after each turn, including its garbage.
 const collectAt = 25
 
-// Serve says what answers prompts. It is to be called once, in an init function.
+// Serve sets the function that answers prompts. Call it once, in an init function.
 func Serve(handle Handle) {
 	debug.SetGCPercent(collectAt)
 	go agent.serve(handle)
@@ -82,20 +82,20 @@ func (a *Agent) serve(handle Handle) {
 				continue
 			}
 			a.out <- a.next(sent{Kind: "finish", Text: answer, Done: a.done})
-		default: // a cancellation that comes too late
+		default: // a cancellation that arrived too late
 			a.out <- a.next(sent{Kind: "finish"})
 		}
 	}
 }
 
-// next gives an envelope its place.
+// next sets the sequence of an envelope.
 func (a *Agent) next(e sent) sent {
 	a.sequence++
 	e.Sequence = a.sequence
 	return e
 }
 
-// effect asks for an effect and waits for what comes of it.
+// effect asks for an effect and waits for its result.
 func (a *Agent) effect(e sent, into any) error {
 	if a.cancelled {
 		return ErrCancelled
@@ -122,13 +122,13 @@ func (a *Agent) effect(e sent, into any) error {
 	return nil
 }
 
-// Ask asks a model: the agent's own where model is empty.
+// Ask asks a model. If model is empty, it asks the agent's own.
 func (a *Agent) Ask(model string, messages []Message, tools ...ToolInfo) (ModelAnswer, error) {
 	var answer ModelAnswer
 	return answer, a.effect(sent{Kind: "model", Model: model, Messages: messages, Tools: tools}, &answer)
 }
 
-// Call calls a tool of a server. What policy denies is an [*Error].
+// Call calls a tool of a server. A refusal by policy is an [*Error].
 func (a *Agent) Call(server, tool string, arguments any) (ToolAnswer, error) {
 	text, err := json.Marshal(arguments)
 	if err != nil {
@@ -138,13 +138,14 @@ func (a *Agent) Call(server, tool string, arguments any) (ToolAnswer, error) {
 	return answer, a.effect(sent{Kind: "tool", Server: server, Tool: tool, Arguments: text}, &answer)
 }
 
-// Tools returns the tools of servers that the agent may call, as far as policy lets it see them.
+// Tools returns the tools of servers that the agent may call and that policy shows to it.
 func (a *Agent) Tools() ([]ServerTool, error) {
 	var all []ServerTool
 	return all, a.effect(sent{Kind: "tools"}, &all)
 }
 
-// ReadFile returns lines of one of the agent's own files, from offset; limit 0 is all.
+// ReadFile returns limit lines of one of the agent's own files, from line offset, which counts from 0. A limit of 0
+// means all lines that are left.
 func (a *Agent) ReadFile(path string, offset, limit int) (string, error) {
 	var content string
 	return content, a.effect(sent{Kind: "fs", Op: "read_file", Path: path, Offset: offset, Limit: limit}, &content)
@@ -155,7 +156,8 @@ func (a *Agent) WriteFile(path, content string) error {
 	return a.effect(sent{Kind: "fs", Op: "write_file", Path: path, Content: content}, nil)
 }
 
-// EditFile puts a text in place of another, which is there once, or everywhere for all.
+// EditFile replaces the text from by to. from must be in the file exactly once; if all is set, each occurrence is
+// replaced.
 func (a *Agent) EditFile(path, from, to string, all bool) error {
 	return a.effect(sent{Kind: "fs", Op: "edit_file", Path: path, OldString: from, NewString: to, ReplaceAll: all}, nil)
 }
@@ -174,13 +176,13 @@ func (a *Agent) SetTodos(todos []Todo) error {
 	return a.effect(sent{Kind: "todo", Todos: &todos}, nil)
 }
 
-// Emit tells whoever prompts what is being done.
+// Emit sends a text to the caller of the prompt, as progress.
 func (a *Agent) Emit(text string) error { return a.effect(sent{Kind: "emit", Text: text}, nil) }
 
-// Sleep waits; the agent may be kept elsewhere meanwhile.
+// Sleep waits. The agent may be stored and moved meanwhile.
 func (a *Agent) Sleep(d time.Duration) error {
 	return a.effect(sent{Kind: "sleep", Milliseconds: d.Milliseconds()}, nil)
 }
 
-// Done says that the agent has reached its goal: behind this turn it takes no prompts.
+// Done marks the agent's goal as reached: after this turn it takes no prompts.
 func (a *Agent) Done() { a.done = true }

@@ -1,6 +1,6 @@
-// Command agent is a guest that has a model decide: it asks its model, does what that asks for
-// with the agent's own files and todos and with tools of servers, and asks again, until the model
-// answers without asking for more.
+// Command agent is a guest that lets a model decide. It asks its model, carries out the calls that the model asks for,
+// with the agent's own files and todos and with tools of servers, and asks again, until the model answers without
+// calls.
 package main
 
 import (
@@ -13,19 +13,18 @@ import (
 )
 
 const (
-	// maxAsks is how often the model is asked in a turn.
+	// maxAsks bounds the questions to the model in a turn.
 	maxAsks = 64
-	// maxTalk is how long the conversation may be that the model is told, in bytes: what was
-	// said first goes.
+	// maxTalk bounds the conversation that the model gets, in bytes: the oldest messages are dropped.
 	maxTalk = 256 << 10
-	// maxTold is how much of what a tool answers the model is told, in bytes.
+	// maxTold bounds a tool's answer that the model gets, in bytes.
 	maxTold = 32 << 10
-	// maxTools is how many tools a model is told of, and maxDescription and maxSchema how long
-	// what it is told of each may be, in bytes.
+	// maxTools bounds the tools that the model gets, and maxDescription and maxSchema the description and the schema of
+	// each, in bytes.
 	maxTools       = 128
 	maxDescription = 4096
 	maxSchema      = 64 << 10
-	// maxName is how long a tool's name may be for a model.
+	// maxName bounds the name of a tool for the model.
 	maxName = 64
 )
 
@@ -33,7 +32,7 @@ func init() { guest.Serve(new(talk).run) }
 
 func main() {}
 
-// talk is what lasts from prompt to prompt.
+// talk is the state that lasts from prompt to prompt.
 type talk struct{ messages []guest.Message }
 
 func (t *talk) run(a *guest.Agent, prompt string) (string, error) {
@@ -55,7 +54,7 @@ func (t *talk) run(a *guest.Agent, prompt string) (string, error) {
 	return answer, err
 }
 
-// work asks the model, and does what it wants, until that wants nothing more.
+// work asks the model and carries out its calls, until it asks for no more.
 func (t *talk) work(a *guest.Agent, tools []tool, infos []guest.ToolInfo, prompt string) (string, error) {
 	t.messages = append(t.messages, guest.Message{Role: "user", Content: prompt})
 	for range maxAsks {
@@ -92,7 +91,7 @@ func (t *talk) work(a *guest.Agent, tools []tool, infos []guest.ToolInfo, prompt
 	return "", fmt.Errorf("the model was asked %d times and wants more", maxAsks)
 }
 
-// told is what the model is told: instructions first.
+// told returns the conversation for the model: instructions first.
 func (t *talk) told(a *guest.Agent) []guest.Message {
 	if a.Instructions == "" {
 		return t.messages
@@ -100,8 +99,8 @@ func (t *talk) told(a *guest.Agent) []guest.Message {
 	return append([]guest.Message{{Role: "system", Content: a.Instructions}}, t.messages...)
 }
 
-// trim forgets the oldest prompts, with all that followed each, while the conversation is too
-// long; but never the newest.
+// trim drops the oldest prompts, each with all that followed it, while the conversation is too long. It never drops the
+// newest prompt.
 func (t *talk) trim() {
 	for {
 		size, next := 0, 0
@@ -121,13 +120,13 @@ func (t *talk) trim() {
 	}
 }
 
-// tool is one that the model may ask for: of a server, or of the agent's own where that is empty.
+// tool is a tool that the model may call: of a server, or the agent's own if server is empty.
 type tool struct {
 	guest.ToolInfo
 	server, name string
 }
 
-// tools are those that the model may ask for.
+// tools returns the tools that the model may call.
 func (t *talk) tools(a *guest.Agent) ([]tool, error) {
 	var out []tool
 	for _, own := range sandbox {
@@ -135,7 +134,7 @@ func (t *talk) tools(a *guest.Agent) ([]tool, error) {
 	}
 	list, err := a.Tools()
 	var refused *guest.Error
-	if err != nil && !errors.As(err, &refused) { // without them it can do with its own
+	if err != nil && !errors.As(err, &refused) { // without them the agent can work with its own
 		return nil, err
 	}
 	taken := map[string]bool{}
@@ -155,7 +154,7 @@ func (t *talk) tools(a *guest.Agent) ([]tool, error) {
 	return out, nil
 }
 
-// unique is a name as models take it, that no other tool has.
+// unique returns a name that models accept and that no other tool has.
 func unique(taken map[string]bool, name string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
@@ -172,7 +171,7 @@ func unique(taken map[string]bool, name string) string {
 	return out
 }
 
-// sandbox are the tools of every agent.
+// sandbox are the own tools of every agent.
 var sandbox = []guest.ToolInfo{
 	{Name: "read_file", Description: "Read one of your files.", InputSchema: json.RawMessage(`{"type":"object","required":["path"],"properties":{"path":{"type":"string"},"offset":{"type":"integer","description":"first line, from 0"},"limit":{"type":"integer","description":"how many lines; 0: all"}}}`)},
 	{Name: "write_file", Description: "Write one of your files.", InputSchema: json.RawMessage(`{"type":"object","required":["path","content"],"properties":{"path":{"type":"string"},"content":{"type":"string"}}}`)},
@@ -181,7 +180,7 @@ var sandbox = []guest.ToolInfo{
 	{Name: "write_todos", Description: "Replace your todo list.", InputSchema: json.RawMessage(`{"type":"object","required":["todos"],"properties":{"todos":{"type":"array","items":{"type":"object","required":["content","status"],"properties":{"content":{"type":"string"},"status":{"type":"string","enum":["pending","in_progress","completed"]}}}}}}`)},
 }
 
-// input is what the tools of the sandbox take.
+// input has the arguments of the sandbox's tools.
 type input struct {
 	Path       string       `json:"path"`
 	Offset     int          `json:"offset"`
@@ -193,7 +192,7 @@ type input struct {
 	Todos      []guest.Todo `json:"todos"`
 }
 
-// do does what the model asks for, and returns what it is told.
+// do carries out a call and returns the text for the model.
 func do(a *guest.Agent, tools []tool, call guest.ModelCall) (string, error) {
 	for _, one := range tools {
 		switch {
@@ -211,7 +210,7 @@ func do(a *guest.Agent, tools []tool, call guest.ModelCall) (string, error) {
 	return "", fmt.Errorf("there is no tool %q", call.Name)
 }
 
-// own does what a tool of the sandbox does.
+// own carries out a call of a sandbox tool.
 func own(a *guest.Agent, call guest.ModelCall) (string, error) {
 	var in input
 	if err := json.Unmarshal(call.Arguments, &in); err != nil {

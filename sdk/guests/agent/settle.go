@@ -8,13 +8,12 @@ import (
 	"github.com/sluice-mesh/sluice/sdk/guest"
 )
 
-// maxRecalled is how much of each result and of all arguments of a call stays in the conversation
-// when the model's provider rejected the question, in bytes.
+// maxRecalled bounds the text of each result, and of the arguments of each call, that stays in the conversation if the
+// model's provider rejected the question, in bytes.
 const maxRecalled = 1 << 10
 
-// settle ends the conversation of a turn that failed. Calls that were made stay in it, with their
-// results, so that the model does not make them again. A prompt after which nothing was done goes:
-// if it is what the provider rejects, it would be rejected each time.
+// settle ends the conversation of a turn that failed. Calls that were made stay in it with their results, so that the
+// model does not repeat them. A prompt without calls is dropped: if the provider rejects it, it would do so each time.
 func (t *talk) settle(err error) {
 	first := len(t.messages) - 1
 	for first >= 0 && t.messages[first].Role != "user" {
@@ -37,8 +36,8 @@ func (t *talk) settle(err error) {
 	t.messages = append(t.messages[:first:first], append(turn, guest.Message{Role: "assistant", Content: note})...)
 }
 
-// missing returns results for the newest calls of a turn that have none: providers reject a call
-// without one. Calls are made in their order, and the turn ended before the rest was.
+// missing returns results for the newest calls of a turn that have none, because providers reject a call without a
+// result. Calls are made in order, and the turn ended before the rest of them.
 func missing(turn []guest.Message) (out []guest.Message) {
 	at := len(turn) - 1
 	for turn[at].Role == "tool" {
@@ -50,7 +49,7 @@ func missing(turn []guest.Message) (out []guest.Message) {
 	return out
 }
 
-// rejected reports whether the conversation itself may be why a model did not answer.
+// rejected reports whether the conversation itself may be the reason why a model did not answer.
 func rejected(err error) bool {
 	var said *guest.Error
 	if !errors.As(err, &said) {
@@ -63,7 +62,7 @@ func rejected(err error) bool {
 	return false
 }
 
-// summary says in one text which calls a turn made and what came of them.
+// summary returns one text with the calls of a turn and their results.
 func summary(turn []guest.Message) string {
 	var lines []string
 	var calls []guest.ModelCall

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/sdk/guest"
 )
 
-// turnOf is a conversation with a turn before, and one that made the first of two calls.
+// turnOf returns a conversation with an earlier turn, and one that made the first of two calls.
 func turnOf() talk {
 	return talk{messages: []guest.Message{
 		{Role: "user", Content: "before"}, {Role: "assistant", Content: "done"},
@@ -48,5 +48,5 @@ func TestSettle_DropsAPromptAfterWhichNothingWasDone(t *testing.T) {
 	if len(k.messages) != 2 {
 		t.Errorf("it keeps %+v", k.messages)
 	}
-	new(talk).settle(errors.New("no")) // nothing was said at all
+	new(talk).settle(errors.New("no")) // an empty conversation
 }

@@ -1,4 +1,4 @@
-// Command echo is a guest that answers with what it was asked.
+// Command echo is a guest that answers with its prompt.
 package main
 
 import "github.com/sluice-mesh/sluice/sdk/guest"

@@ -1,22 +1,21 @@
-// Command script is a guest that does what its prompts say, line by line: an agent without
-// a model, for trying things out and for tests.
+// Command script is a guest that follows its prompts line by line: an agent without a model, for trials and tests.
 //
-//	emit TEXT              tell whoever prompts
+//	emit TEXT              send a text to the caller of the prompt
 //	write PATH TEXT        write a file
 //	append PATH TEXT       add a line to a file
 //	read PATH              add a file to the answer
-//	edit PATH OLD => NEW   put NEW in place of OLD
+//	edit PATH OLD => NEW   replace OLD by NEW
 //	list                   add the paths of all files to the answer
-//	todo STATUS TEXT       add a todo, or change that of the same text
-//	tool SERVER NAME JSON  call a tool, and add what it says to the answer
-//	ask TEXT               ask the agent's model, and add what it says
+//	todo STATUS TEXT       add a todo, or set the status of the todo with this text
+//	tool SERVER NAME JSON  call a tool, and add its text to the answer
+//	ask TEXT               ask the agent's model, and add its answer
 //	sleep DURATION         wait
 //	say TEXT               add to the answer
 //	done                   take no prompts after this one
-//	fail TEXT              end the turn in failure
+//	fail TEXT              end the turn with a failure
 //
-// Empty lines, and those that begin with #, say nothing. What can't be done is said in the
-// answer, and the next line is gone on with; `must` before a line ends the turn there.
+// Empty lines, and lines that begin with #, are ignored. The error of a line is added to the answer, and the next line
+// follows. With `must` before a line, an error ends the turn.
 package main
 
 import (
@@ -33,7 +32,7 @@ func init() { guest.Serve(new(script).run) }
 
 func main() {}
 
-// script is what lasts from prompt to prompt.
+// script is the state that lasts from prompt to prompt.
 type script struct{ todos []guest.Todo }
 
 func (s *script) run(a *guest.Agent, prompt string) (string, error) {
