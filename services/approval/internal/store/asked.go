@@ -12,20 +12,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// An Account is one that pending calls and questions of a caller count against.
+// An Account is a principal or a person that a caller's pending calls and approval requests count against.
 type Account struct {
 	principal.Key
 
 	// Person is true for a person whom the caller, or a principal of its chain, works for.
 	Person bool
-	// Who names it in the tables.
+	// Who identifies the account in the tables.
 	Who []byte
-	// Times is how many times a principal's share it has.
+	// Times is the account's limit, in multiples of the limit of one principal.
 	Times int
 }
 
-// Accounts returns those of a caller: itself and everybody in its chain, with the share of one principal each,
-// and the persons whom they work for, who have [quota.PersonFactor] times as much over all their principals.
+// Accounts returns the accounts of a caller: the caller and each principal in its chain, with the limit of one
+// principal each, and the persons whom they work for, with [quota.PersonFactor] times that limit over all their
+// principals.
 func Accounts(p *identityv1.Principal) []Account {
 	out := []Account{{Key: principal.Of(p), Who: Who(p), Times: 1}}
 	for _, of := range p.GetChain() {
@@ -40,9 +41,9 @@ func Accounts(p *identityv1.Principal) []Account {
 	return out
 }
 
-// Room is for how long a caller may ask nobody any more, because it, somebody in its chain or a person whom
-// they work for has asked as often as it may in any stretch of window: a principal most times, 1 or more. 0
-// means that there is room.
+// Room returns how long a caller may not request an approval, because an account of the caller has reached its limit in
+// the last window. The limit of a principal is most, which must be 1 or more. Room returns 0 if the caller may request
+// an approval now.
 func (t *Tx) Room(ctx context.Context, p *identityv1.Principal, most int, window time.Duration) (left time.Duration, err error) {
 	for _, a := range Accounts(p) {
 		var at int64
@@ -59,8 +60,7 @@ func (t *Tx) Room(ctx context.Context, p *identityv1.Principal, most int, window
 	return left, nil
 }
 
-// Ask counts a question of a principal's that moves no approval. One that does
-// [Tx.Save] counts.
+// Ask counts an approval request of a principal that moves no approval. [Tx.Save] counts a request that moves one.
 func (t *Tx) Ask(ctx context.Context, p *identityv1.Principal) error {
 	number, err := t.next(ctx)
 	if err != nil {
@@ -69,7 +69,7 @@ func (t *Tx) Ask(ctx context.Context, p *identityv1.Principal) error {
 	return t.saveAsked(ctx, number, p)
 }
 
-// saveAsked counts a question, which has the number of its move.
+// saveAsked counts an approval request under the number of its move.
 func (t *Tx) saveAsked(ctx context.Context, number int64, p *identityv1.Principal) error {
 	for _, a := range Accounts(p) {
 		_, err := t.inner.ExecContext(ctx, "INSERT INTO asked (who, at, number) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", a.Who, sqlstore.Micros(t.Now), number)
@@ -80,7 +80,7 @@ func (t *Tx) saveAsked(ctx context.Context, number int64, p *identityv1.Principa
 	return nil
 }
 
-// ForgetAsked forgets the questions from before a time.
+// ForgetAsked deletes the counts of requests up to a time.
 func (t *Tx) ForgetAsked(ctx context.Context, before time.Time) error {
 	_, err := t.inner.ExecContext(ctx, "DELETE FROM asked WHERE at <= $1", sqlstore.Micros(before))
 	return err

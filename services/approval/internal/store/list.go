@@ -15,33 +15,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/publicname"
 )
 
-// Filter picks approvals of a tenant. Fields that are empty pick everything.
+// Filter picks approvals of a tenant. An empty field picks all.
 type Filter struct {
 	// Tenant is required.
 	Tenant string
-	// ID picks one.
+	// ID picks one approval.
 	ID string
-	// States, Server, Name, Subject (of the requester) and Holder (of the newest
-	// claim) are compared exactly.
+	// States, Server, Name, Subject (of the requester) and Holder (of the newest claim) must match exactly.
 	States                        []approvalv1.ApprovalState
 	Server, Name, Subject, Holder string
-	// Asker picks those that this very caller asked for.
+	// Asker picks the approvals that this principal, with this chain, requested.
 	Asker *identityv1.Principal
-	// Alike picks those of the same call, whatever its tool was then.
+	// Alike picks the approvals with this [lifecycle.Record.Alike]: the same call, with any definition of its tool.
 	Alike []byte
 }
 
-// Listed is an approval in a list: what everybody may see of it. Its call, which may
-// be large, is not read.
+// Listed is an approval in a list. Its call, which may be large, is not read, and neither are its decision and claims.
 type Listed struct {
 	*lifecycle.Record
-	// Opened is its place among all that were opened, and Moved that of its newest
-	// move among all moves. Both rise.
+	// Opened is the number of the move that opened the approval, and Moved the number of its newest move. Numbers rise
+	// over all approvals of the store.
 	Opened, Moved int64
 }
 
-// List reads approvals that were opened before a place, the newest first; 0 means
-// the newest of all.
+// List reads at most most approvals that were opened before a move number, the newest first. before 0 means no bound.
 func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]Listed, error) {
 	c := f.conditions()
 	if before > 0 {
@@ -50,19 +47,18 @@ func (t *Tx) List(ctx context.Context, f Filter, before int64, most int) ([]List
 	return t.listed(ctx, c, "ORDER BY opened DESC", most)
 }
 
-// MovedSince reads the approvals that have moved after a place, in the order of
-// their newest moves.
+// MovedSince reads at most most approvals whose newest move has a number above after, in the order of these numbers.
 func (t *Tx) MovedSince(ctx context.Context, f Filter, after int64, most int) ([]Listed, error) {
 	c := f.conditions()
 	c.add("moved > %s", after)
 	return t.listed(ctx, c, "ORDER BY moved", most)
 }
 
-// waits is how many approvals Waiting reads at the most: more than may be pending.
+// waits is how many approvals Waiting reads at most. It is more than may be pending.
 const waits = 1000
 
-// Waiting finds the approvals of a caller that are pending or approved for the same
-// call of a tool whose definition or server was another one.
+// Waiting returns the pending and approved approvals of a caller for the same call with another definition of the tool
+// or another server.
 func (t *Tx) Waiting(ctx context.Context, asker *identityv1.Principal, call *approvalv1.BoundCall, alike []byte) (ids []string, err error) {
 	found, err := t.List(ctx, Filter{
 		Tenant: asker.GetTenant(), Asker: asker, Server: call.GetCall().GetServer(), Name: publicname.Of(call.GetCall().GetName()), Alike: alike,
@@ -76,7 +72,7 @@ func (t *Tx) Waiting(ctx context.Context, asker *identityv1.Principal, call *app
 	return ids, err
 }
 
-// Moves is the number of the newest move of all.
+// Moves returns the number of the newest move.
 func (t *Tx) Moves(ctx context.Context) (n int64, err error) {
 	err = t.inner.QueryRowContext(ctx, "SELECT n FROM moved").Scan(&n)
 	return n, err
@@ -100,13 +96,12 @@ func (t *Tx) listed(ctx context.Context, c conditions, order string, most int) (
 	return out, err
 }
 
-// conditions are the parts of a WHERE clause and their parameters.
 type conditions struct {
 	parts []string
 	args  []any
 }
 
-// add adds a condition, in which %s stands for the parameter.
+// add adds a condition, in which %s is replaced by the parameter.
 func (c *conditions) add(text string, arg any) {
 	c.args = append(c.args, arg)
 	c.parts = append(c.parts, fmt.Sprintf(text, fmt.Sprintf("$%d", len(c.args))))

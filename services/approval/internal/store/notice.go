@@ -16,37 +16,36 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore"
 )
 
-// Kinds of notices. All others are the names of the states that approvals reached.
+// Kinds of notices. Any other kind is the name of the state that an approval reached.
 const (
-	// Pending means that an approval waits for people, or that they begin again.
+	// Pending means that approvers are asked, for the first time or again.
 	Pending = "pending"
-	// Escalated means that it still waits when a share of the time is over.
+	// Escalated means that the approval is still pending after a part of the time to decide.
 	Escalated = "escalated"
 )
 
-// Channel is a way of telling people, as far as the store makes notices for it.
+// Channel is a way to notify people, as far as the store must know it.
 type Channel struct {
-	// Name names it for as long as notices wait: letters, digits and hyphens.
+	// Name identifies the channel as long as notices wait: letters, digits and hyphens.
 	Name string
-	// Tenant is the one whose approvals it tells of; empty for all.
+	// Tenant limits the channel to approvals of one tenant; empty for all.
 	Tenant string
-	// After is 0, or the share of the time to decide, below 1, after which it tells
-	// once that an approval is still pending, and of nothing else.
+	// After is 0, or the part of the time to decide, below 1, after which the channel gets one notice if the approval
+	// is still pending. Such a channel gets no other notice.
 	After float64
 }
 
-// Notice is something to tell people on one channel.
+// Notice is a message for people on one channel.
 type Notice struct {
-	// ID is the same at every attempt.
+	// ID is the same in every attempt.
 	ID, Channel, Kind string
-	// Approval is the approval as it was when there was something to tell.
+	// Approval is the approval as it was after the move that the notice is about.
 	Approval *approvalv1.Approval
-	// Due is when it was to be sent first.
+	// Due is when the notice was to be sent first.
 	Due time.Time
-	// Attempt counts from 1.
+	// Attempt counts the attempts to send the notice, from 1.
 	Attempt int64
-	// Receipts are those of this approval's earlier notices on the channel, oldest
-	// first.
+	// Receipts are the receipts of earlier notices of this approval on the channel, oldest first.
 	Receipts []string
 
 	sequence int64
@@ -56,16 +55,15 @@ type Notice struct {
 type Ending int64
 
 const (
-	// Sent means that the channel took it.
+	// Sent means that the channel accepted the notice.
 	Sent Ending = iota + 1
-	// Moot means that there was nothing to tell any more.
+	// Moot means that the notice had become irrelevant.
 	Moot
-	// GivenUp means that the channel did not take it for too long.
+	// GivenUp means that the channel did not accept the notice for too long.
 	GivenUp
 )
 
-// news is the kind of what people are to be told of a record's new moves; empty
-// where they are told nothing. Of several moves the newest counts.
+// news returns the kind of notice for a record's new moves, or "" for none. The newest move that has a kind counts.
 func news(r *lifecycle.Record) string {
 	for _, m := range slices.Backward(r.Moves) {
 		state := lifecycle.StateName(m.GetTo())
@@ -80,7 +78,7 @@ func news(r *lifecycle.Record) string {
 	return ""
 }
 
-// saveNotices makes the notices of a record's new moves; number is the newest's.
+// saveNotices writes the notices of a record's new moves. number is the number of the newest move.
 func (t *Tx) saveNotices(ctx context.Context, r *lifecycle.Record, number int64) error {
 	kind := news(r)
 	if kind == "" || len(t.channels) == 0 {
@@ -113,9 +111,9 @@ func (t *Tx) saveNotices(ctx context.Context, r *lifecycle.Record, number int64)
 	return nil
 }
 
-// TakeNotices gives the caller the notices of a channel that are due, which nobody
-// else gets until the lease is over. Of each approval it gives the oldest that
-// waits, so that a channel tells of each in the order of its moves.
+// TakeNotices returns due notices of a channel, and leases them to the caller: other callers don't get them until the
+// lease is over. It returns only the oldest waiting notice of each approval, so that a channel gets the notices of an
+// approval in the order of its moves.
 func (t *Tx) TakeNotices(ctx context.Context, channel string, lease time.Duration, most int) ([]*Notice, error) {
 	var out []*Notice
 	err := t.inner.Each(ctx, func(rows *sql.Rows) error {
@@ -154,8 +152,8 @@ func (t *Tx) receipts(ctx context.Context, n *Notice) (out []string, err error) 
 	return out, err
 }
 
-// EndNotice ends a notice that its taker still has; what its channel remembers it by
-// may be empty. Who took too long changes nothing.
+// EndNotice ends a notice that the caller has leased. receipt identifies the sent notice on its channel; may be empty.
+// If another attempt has begun, EndNotice changes nothing.
 func (t *Tx) EndNotice(ctx context.Context, n *Notice, how Ending, receipt string) error {
 	done, err := t.inner.ExecContext(ctx, "UPDATE notices SET state = $1, ended = $2, receipt = $3 WHERE id = $4 AND state = 0 AND attempts = $5",
 		int64(how), sqlstore.Micros(t.Now), receipt, n.ID, n.Attempt)
@@ -167,21 +165,22 @@ func (t *Tx) EndNotice(ctx context.Context, n *Notice, how Ending, receipt strin
 	return err
 }
 
-// RetryNotice gives a notice back that its taker still has, for later.
+// RetryNotice gives back a notice that the caller has leased, to be sent again after pause. If another attempt has
+// begun, RetryNotice changes nothing.
 func (t *Tx) RetryNotice(ctx context.Context, n *Notice, pause time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "UPDATE notices SET next = $1 WHERE id = $2 AND state = 0 AND attempts = $3",
 		sqlstore.Micros(t.Now.Add(pause)), n.ID, n.Attempt)
 	return err
 }
 
-// CountNotices counts the notices of a channel that ended in a way and are kept.
+// CountNotices counts the stored notices of a channel that ended in a given way.
 func (t *Tx) CountNotices(ctx context.Context, channel string, how Ending) (n int, err error) {
 	err = t.inner.QueryRowContext(ctx, "SELECT count(*) FROM notices WHERE channel = $1 AND state = $2", channel, int64(how)).Scan(&n)
 	return n, err
 }
 
-// ForgetNotices removes the notices that ended longer ago than a time, and those that
-// wait as long because nobody serves their channel any more.
+// ForgetNotices deletes notices that ended longer than older ago, and notices that have waited for as long, because
+// their channel is no longer configured.
 func (t *Tx) ForgetNotices(ctx context.Context, older time.Duration) error {
 	_, err := t.inner.ExecContext(ctx, "DELETE FROM notices WHERE ended > 0 AND ended <= $1 OR state = 0 AND due <= $1", sqlstore.Micros(t.Now.Add(-older)))
 	return err

@@ -34,8 +34,8 @@ func (t *Tx) Head(ctx context.Context, tenant, id string) (*lifecycle.Record, er
 	return found[0].Record, nil
 }
 
-// ByClaimant reads an approval by its identifier alone, for who goes by claim and
-// holder. Errors: [ErrNotFound].
+// ByClaimant reads an approval by its identifier alone, whatever its tenant. The caller must check claim and holder.
+// Errors: [ErrNotFound].
 func (t *Tx) ByClaimant(ctx context.Context, id string) (*lifecycle.Record, error) {
 	return one(t.query(ctx, "id = $1", id))
 }
@@ -45,8 +45,8 @@ func (t *Tx) Newest(ctx context.Context, tenant string, digest []byte) (*lifecyc
 	return one(t.query(ctx, "tenant = $1 AND digest = $2 ORDER BY opened DESC LIMIT 1", tenant, digest))
 }
 
-// Previous reads the newest approval of the same caller and tool whose call ran or may
-// have run; for one that has ended only of those before it. Errors: [ErrNotFound].
+// Previous reads the newest approval of the same caller and tool whose call ran or may have run. If r has ended, only
+// approvals that were opened before r count. Errors: [ErrNotFound].
 func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Record, error) {
 	a := r.Approval
 	where := `asker = $1 AND server = $2 AND name = $3 AND id <> $4 AND (state IN ($5, $6) OR state = $7 AND EXISTS (
@@ -59,9 +59,9 @@ func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Reco
 		int64(approvalv1.ApprovalState_APPROVAL_STATE_FAILED), int64(lifecycle.Told), int64(lifecycle.Lapsed)))
 }
 
-// Denied reads the approval of a call that a person has denied and that stays so the
-// longest from now on; nil for none. It goes by the call's digest and by bare, which it
-// has whatever it carries beside what it asks for.
+// Denied reads the approval with which a person denied the same call (digest) or another call that asks for the same
+// (bare). Of several it reads the one that denies the longest. It returns nil if there is none, or if all cool-downs
+// are over.
 func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte) (*approvalv1.Approval, error) {
 	var raw []byte
 	var until int64
@@ -77,12 +77,11 @@ func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte) (*a
 	if err := proto.Unmarshal(raw, a); err != nil {
 		return nil, fmt.Errorf("read an approval: %w", err)
 	}
-	a.DeniedUntil = timestamppb.New(time.UnixMicro(until)) // of one that was denied before approvals said so
+	a.DeniedUntil = timestamppb.New(time.UnixMicro(until)) // older records don't contain the field
 	return a, nil
 }
 
-// Unsettled is the newest approval before r, of the same call, whose outcome is not
-// known; empty for none.
+// Unsettled returns the newest approval of the same call before r whose outcome is not known, or "" if there is none.
 func (t *Tx) Unsettled(ctx context.Context, r *lifecycle.Record) (id string, err error) {
 	a := r.Approval
 	err = t.inner.QueryRowContext(ctx, `SELECT id FROM approvals WHERE tenant = $1 AND digest = $2 AND state = $3
@@ -94,27 +93,26 @@ func (t *Tx) Unsettled(ctx context.Context, r *lifecycle.Record) (id string, err
 	return id, err
 }
 
-// Grants reads the approvals whose live grants may cover a call like r's, the one
-// that ends last first.
+// Grants reads the approvals whose live grants may cover a call like that of r. The grant that expires last comes
+// first.
 func (t *Tx) Grants(ctx context.Context, r *lifecycle.Record) ([]*lifecycle.Record, error) {
 	return t.query(ctx, "family = $1 AND granted_to > $2 ORDER BY granted_to DESC, opened", family(r), sqlstore.Micros(t.Now))
 }
 
-// Coverable reads the pending approvals that the grant of a record may cover, the oldest first, at most so many.
+// Coverable reads the pending approvals that the grant of r may cover: the oldest first, at most most.
 func (t *Tx) Coverable(ctx context.Context, r *lifecycle.Record, most int64) ([]*lifecycle.Record, error) {
 	return t.query(ctx, "asker = $1 AND server = $2 AND state = $3 AND family = $4 AND id <> $5 ORDER BY opened LIMIT $6",
 		Asker(r.Approval.GetRequester()), r.Approval.GetServer(), int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), family(r), r.Approval.GetId(), most)
 }
 
-// Pending counts the approvals that a principal has pending, asked for by itself or
-// by somebody whom it stands behind.
+// Pending counts the pending approvals of an account. who is the Who of an [Account].
 func (t *Tx) Pending(ctx context.Context, who []byte) (int, error) {
 	var n int
 	err := t.inner.QueryRowContext(ctx, "SELECT count(*) FROM pending WHERE who = $1", who).Scan(&n)
 	return n, err
 }
 
-// History reads an approval's moves, the oldest first, at most the newest ones.
+// History reads the newest moves of an approval, at most most of them, the oldest first.
 func (t *Tx) History(ctx context.Context, id string, most int) (out []*approvalv1.Move, err error) {
 	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
 		var raw []byte
@@ -141,7 +139,7 @@ func one(records []*lifecycle.Record, err error) (*lifecycle.Record, error) {
 	return records[0], nil
 }
 
-// query reads the approvals for which a condition holds.
+// query reads the approvals that match an SQL condition.
 func (t *Tx) query(ctx context.Context, where string, args ...any) (out []*lifecycle.Record, err error) {
 	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
 		r, err := scan(rows)
@@ -187,8 +185,7 @@ func (t *Tx) claims(ctx context.Context, id string) (out []lifecycle.Claim, err 
 	return out, err
 }
 
-// Save writes a record that this transaction has read, or that is new, together with
-// its history and the notices of what happened to it.
+// Save writes a new record, or one that this transaction has read, with its new moves and the notices of them.
 func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	a := r.Approval
 	number, err := t.next(ctx)
@@ -226,8 +223,8 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// Keep writes what has changed of a record that was read and has not moved: its lease,
-// or how a claim ended. It takes no number, for nobody who watches is to hear of it.
+// Keep writes a record whose lease or claim changed without a move. It takes no move number, so that watchers don't get
+// the record.
 func (t *Tx) Keep(ctx context.Context, r *lifecycle.Record) error {
 	approval, err := proto.Marshal(r.Approval)
 	if err != nil {
@@ -240,7 +237,7 @@ func (t *Tx) Keep(ctx context.Context, r *lifecycle.Record) error {
 	return t.saveClaims(ctx, r)
 }
 
-// Prune forgets approvals that ended before a time, and returns how many.
+// Prune deletes approvals that ended before a time, and whose grants expired before it. It returns how many it deleted.
 func (t *Tx) Prune(ctx context.Context, before time.Time) (int64, error) {
 	done, err := t.inner.ExecContext(ctx, "DELETE FROM approvals WHERE ended > 0 AND ended < $1 AND granted_to < $1", sqlstore.Micros(before))
 	if err != nil {
@@ -249,14 +246,14 @@ func (t *Tx) Prune(ctx context.Context, before time.Time) (int64, error) {
 	return done.RowsAffected()
 }
 
-// next takes the number of a move.
+// next returns the number of the next move.
 func (t *Tx) next(ctx context.Context) (n int64, err error) {
 	err = t.inner.QueryRowContext(ctx, "UPDATE moved SET n = n + 1 RETURNING n").Scan(&n)
 	return n, err
 }
 
 func (t *Tx) saveClaims(ctx context.Context, r *lifecycle.Record) error {
-	for i := max(0, len(r.Claims)-2); i < len(r.Claims); i++ { // older ones have ended, and stay as they are
+	for i := max(0, len(r.Claims)-2); i < len(r.Claims); i++ { // older claims have ended and don't change
 		c := r.Claims[i]
 		_, err := t.inner.ExecContext(ctx, `INSERT INTO claims (approval, place, id, holder, lease, attempt, ending) VALUES ($1, $2, $3, $4, $5, $6, $7)
 			ON CONFLICT (approval, place) DO UPDATE SET ending = $7`,
@@ -268,7 +265,7 @@ func (t *Tx) saveClaims(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// saveMoves writes the record's new moves into its history.
+// saveMoves adds the record's new moves to its history, and clears them.
 func (t *Tx) saveMoves(ctx context.Context, r *lifecycle.Record) error {
 	for _, m := range r.Moves {
 		raw, err := proto.Marshal(m)
@@ -285,7 +282,7 @@ func (t *Tx) saveMoves(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// savePending writes who has the approval pending.
+// savePending writes which accounts a pending approval counts against.
 func (t *Tx) savePending(ctx context.Context, r *lifecycle.Record) error {
 	id := r.Approval.GetId()
 	if _, err := t.inner.ExecContext(ctx, "DELETE FROM pending WHERE approval = $1", id); err != nil {
@@ -302,7 +299,7 @@ func (t *Tx) savePending(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// family is what all calls have in common that one grant may cover.
+// family returns a digest of what all calls under one grant have in common.
 func family(r *lifecycle.Record) []byte {
 	a := r.Approval
 	return hash(string(Asker(a.GetRequester())), a.GetServer(), a.GetServerIdentity(), a.GetMethod(), a.GetName(),

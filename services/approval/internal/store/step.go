@@ -9,21 +9,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/lifecycle"
 )
 
-// Changes are what a transaction changed, as far as it is counted.
+// Changes are what a transaction changed, for metrics.
 type Changes struct {
 	Steps []Step
-	// GivenUp is how many notices it gave up.
+	// GivenUp is the number of notices that were given up.
 	GivenUp int64
 }
 
-// Step is a move that a transaction made, as far as it is counted.
+// Step is a move that a transaction made, for metrics.
 type Step struct {
-	// From and To are the same where a vote or the terms alone changed.
+	// From and To are the same if only a vote or the terms changed.
 	From, To approvalv1.ApprovalState
-	// Time is when, and Asked when people were asked before, the last time that they
-	// were.
+	// Time is the time of the move, and Asked when approvers were last asked before it.
 	Time, Asked time.Time
-	// Granted says that a grant covers the call, so that nobody was asked.
+	// Granted is true if a grant covers the call, so that no approver was asked.
 	Granted bool
 }
 

@@ -1,7 +1,5 @@
-// Package store keeps approvals in SQLite or PostgreSQL. Every change is one
-// serializable transaction, at whose start all that time has moved is moved, so
-// that a time which has passed counts at once; what was acknowledged is there
-// after a crash.
+// Package store stores approvals in SQLite or PostgreSQL. Each change is one serializable transaction, which first
+// makes the moves that are due by time, so that an expiry counts at once. A committed change survives a crash.
 package store
 
 import (
@@ -22,21 +20,20 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// ErrNotFound means that there is no such approval.
+// ErrNotFound means that the approval does not exist.
 var ErrNotFound = errors.New("no such approval")
 
-// Config says where approvals are kept.
+// Config configures a store.
 type Config struct {
-	// Source is `sqlite` or the URL of a PostgreSQL database, and File the path of
-	// SQLite's file.
+	// Source is `sqlite` or the URL of a PostgreSQL database, and File the path of the SQLite file.
 	Source, File string
-	// Channels are those that notices are made for; each has another name.
+	// Channels are the channels that notices are written for. Their names must be unique.
 	Channels []Channel
-	// Observe takes what a transaction changed, after it was committed, once; required.
+	// Observe is called once after each committed transaction, with its changes. Required.
 	Observe func(context.Context, Changes)
-	// Log takes what migrations do; required.
+	// Log receives the log of migrations. Required.
 	Log *slog.Logger
-	// Now is SQLite's clock, for tests; nil means time.Now.
+	// Now is the clock for SQLite, for tests; nil means time.Now.
 	Now func() time.Time
 }
 
@@ -47,11 +44,10 @@ type Store struct {
 	observe  func(context.Context, Changes)
 
 	mu    sync.Mutex
-	moved chan struct{} // closed at the next move that this process makes
+	moved chan struct{} // closed at the next move of this process
 }
 
-// Open opens a store, whose tables it makes or brings up to date. The caller
-// closes it.
+// Open opens a store, and creates or migrates its tables. The caller must close the store.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Observe == nil {
 		return nil, errors.New("store: somebody must observe")
@@ -70,14 +66,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Do runs fn in one transaction, in its turn, in which nothing is due any more; where
-// much is due, transactions before it have moved that. It may run fn again, so fn must
-// use nothing but its transaction. Errors are fn's own and [sqlstore.ErrAway].
+// Do runs fn in one transaction, after the moves that are due by time. If many moves are due, earlier transactions make
+// them. Transactions of Do wait for each other. Do may run fn again, so fn must use nothing but its transaction. Errors
+// are those of fn, and [sqlstore.ErrAway].
 func (s *Store) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.Do, fn)
 }
 
-// Look is Do for a fn that changes nothing, which waits for nobody.
+// Look is Do for an fn that changes nothing. It does not wait for other transactions.
 func (s *Store) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return s.do(ctx, s.db.Look, fn)
 }
@@ -90,15 +86,14 @@ func (s *Store) do(ctx context.Context, run transact, fn work) error {
 	}
 }
 
-// work is what is done in a transaction, and transact how one is made: one of
-// [sqlstore.DB]'s methods.
+// work is a function that runs in a transaction, and transact a method of [sqlstore.DB] that runs a transaction.
 type work func(ctx context.Context, tx *Tx) error
 type transact func(context.Context, func(context.Context, *sqlstore.Tx) error) error
 
-// try moves what is due in one transaction, and runs fn in it where that was little. It
-// reports whether fn ran.
+// try makes up to lapseAtOnce due moves in one transaction, and runs fn in it if no more are due. It reports whether fn
+// ran.
 func (s *Store) try(ctx context.Context, run transact, fn work) (ran bool, err error) {
-	var last *Tx // the one that was committed
+	var last *Tx // the committed transaction
 	err = run(ctx, func(ctx context.Context, inner *sqlstore.Tx) error {
 		last = &Tx{inner: inner, Now: inner.Now, channels: s.channels}
 		more, err := last.lapse(ctx)
@@ -119,8 +114,7 @@ func (s *Store) try(ctx context.Context, run transact, fn work) (ran bool, err e
 	return ran, nil
 }
 
-// Moved returns a channel that is closed when this process moves an approval. What
-// other processes move it does not tell.
+// Moved returns a channel that is closed when this process moves an approval. Moves of other processes don't close it.
 func (s *Store) Moved() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,9 +128,9 @@ func (s *Store) wake() {
 	s.moved = make(chan struct{})
 }
 
-// Tx is a transaction. Its records belong to whoever got them.
+// Tx is a transaction. The records that it returns belong to the caller.
 type Tx struct {
-	// Now is the store's clock.
+	// Now is the time of the transaction by the store's clock.
 	Now time.Time
 
 	inner    *sqlstore.Tx
@@ -145,11 +139,11 @@ type Tx struct {
 	changes  Changes
 }
 
-// lapseAtOnce is how many approvals that are due move in one transaction: each may be
-// large, and whoever calls has no time for all.
+// lapseAtOnce is how many due approvals are moved in one transaction. Approvals may be large, and a caller has no time
+// to wait for all.
 const lapseAtOnce = 8
 
-// lapse moves what is due, and reports whether there may be more.
+// lapse makes moves that are due by time, and reports whether more may be due.
 func (t *Tx) lapse(ctx context.Context) (more bool, err error) {
 	records, err := t.query(ctx, "due > 0 AND due <= $1 ORDER BY due LIMIT $2", sqlstore.Micros(t.Now), lapseAtOnce)
 	if err != nil {
@@ -164,10 +158,10 @@ func (t *Tx) lapse(ctx context.Context) (more bool, err error) {
 	return len(records) == lapseAtOnce, nil
 }
 
-// Who is a principal as far as pending calls are counted: tenant, subject, agent.
+// Who returns a digest of tenant, subject and agent, by which a principal's pending calls are counted.
 func Who(p *identityv1.Principal) []byte { return hash(p.GetTenant(), p.GetSubject(), p.GetAgent()) }
 
-// Asker is a requester with its chain, as approvals are bound to them.
+// Asker returns a digest of a requester and its chain, as approvals are bound to them.
 func Asker(p *identityv1.Principal) []byte {
 	words := []string{p.GetTenant(), p.GetSubject(), p.GetAgent()}
 	for _, of := range p.GetChain() {
@@ -176,7 +170,7 @@ func Asker(p *identityv1.Principal) []byte {
 	return hash(words...)
 }
 
-// hash joins words so that no two lists of them are the same.
+// hash returns a digest of a list of words. The boundaries of words are part of the digest.
 func hash(words ...string) []byte {
 	sum := canonical.Sum(words...)
 	return sum[:]
