@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 )
 
-// A grant that lives outlives the call that people were asked about.
+// A live grant is stored longer than the call that people were asked about.
 func TestALiveGrantIsNotForgotten(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
@@ -44,7 +44,7 @@ func TestALiveGrantIsNotForgotten(t *testing.T) {
 	})
 }
 
-// A time that has passed counts at once also where more is due than moves at once.
+// An expiry counts at once, even if more moves are due than one transaction makes.
 func TestMuchIsDueAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)

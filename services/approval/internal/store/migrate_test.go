@@ -29,29 +29,29 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// Before a migration is added, the rows that the program writes without it are kept:
+// Before you add a migration, store the rows that the program writes without it:
 // go test ./approval/internal/store -run TestEarlierTablesAreReadOn -update
-var update = flag.Bool("update", false, "keep the rows that this program writes, for the programs after it")
+var update = flag.Bool("update", false, "store the rows that this program writes in testdata, for the tests of later versions")
 
-// firstKept is the first version of the tables whose rows are kept.
+// firstKept is the first version of the tables whose rows are stored in testdata.
 const firstKept = 2
 
-// earlier are the rows that a program wrote: the same on every kind of store.
+// earlier are the rows that an earlier program wrote. They are the same on every kind of store.
 type earlier struct {
-	// Migrations are the hashes of the migrations that it knew, by name.
+	// Migrations are the hashes of the migrations that the program had, by file name.
 	Migrations map[string]string `json:"migrations"`
-	// Rows are by table, each by column: numbers, texts, and bytes as an array of one
-	// text in hexadecimal.
+	// Rows are the rows by table. Each row has its values by column: numbers, texts, and bytes as an array of one text
+	// in hexadecimal.
 	Rows map[string][]map[string]any `json:"rows"`
-	// States are the approvals' states, by identifier.
+	// States are the states of the approvals, by identifier.
 	States map[string]approvalv1.ApprovalState `json:"states"`
 }
 
-// tables are in the order in which rows can be written.
+// tables are in the order in which rows can be inserted.
 var tables = []string{"moved", "approvals", "pending", "claims", "moves", "notices", "asked"}
 
-// What programs before this one have written is read on, and goes on: nobody's
-// decision is lost by an upgrade. Migrations that have run anywhere stay as they are.
+// The program reads and continues what earlier versions wrote, so that an upgrade loses no decision. Migrations that
+// have run anywhere must not change.
 func TestEarlierTablesAreReadOn(t *testing.T) {
 	t.Parallel()
 	names, err := filepath.Glob("migrations/*.sql")
@@ -106,7 +106,7 @@ func hashes(t *testing.T, names []string) map[string]string {
 	return out
 }
 
-// openAt opens a store with these migrations alone.
+// openAt opens a store with only these migrations.
 func openAt(t *testing.T, cfg store.Config, names []string) *sqlstore.DB {
 	t.Helper()
 	files := fstest.MapFS{}
@@ -124,7 +124,7 @@ func openAt(t *testing.T, cfg store.Config, names []string) *sqlstore.DB {
 	return db
 }
 
-// write makes a store as the program had it.
+// write creates a store as the earlier program had it.
 func (e *earlier) write(t *testing.T, cfg store.Config, names []string) {
 	t.Helper()
 	db := openAt(t, cfg, names)
@@ -174,7 +174,7 @@ func value(t *testing.T, v any) any {
 	}
 }
 
-// check reads everything with this program, and goes on with what waits.
+// check reads all approvals with this program, and votes on, claims and completes those that wait.
 func (e *earlier) check(t *testing.T, cfg store.Config) {
 	t.Helper()
 	cfg.Log, cfg.Channels, cfg.Observe = slog.New(slog.DiscardHandler), channels, func(context.Context, store.Changes) {}
@@ -222,7 +222,7 @@ func (e *earlier) check(t *testing.T, cfg store.Config) {
 	})
 }
 
-// keep writes what this program makes of a story into the file of its version.
+// keep stores the rows that this program writes in the file of its version.
 func keep(t *testing.T, names []string) {
 	t.Helper()
 	cfg := store.Config{Source: "sqlite", File: filepath.Join(t.TempDir(), "approvals.db")}
@@ -279,10 +279,10 @@ func readRows(ctx context.Context, tx *sqlstore.Tx, table string) (out []map[str
 	return out, rows.Err()
 }
 
-// century is longer than any test is kept.
+// century is longer than any file in testdata is used.
 const century = 100 * 365 * 24 * time.Hour
 
-// tell makes one approval of each kind, and returns their states.
+// tell creates an approval in each state, and returns the states.
 func tell(t *testing.T, cfg store.Config) map[string]approvalv1.ApprovalState {
 	t.Helper()
 	cfg.Log, cfg.Channels, cfg.Observe = slog.New(slog.DiscardHandler), channels, func(context.Context, store.Changes) {}
@@ -309,7 +309,7 @@ func tell(t *testing.T, cfg store.Config) map[string]approvalv1.ApprovalState {
 	return out
 }
 
-// bring brings an approval to where its name says.
+// bring moves an approval to the state that its identifier names.
 func bring(ctx context.Context, tx *store.Tx, id string) error {
 	r, err := tx.Get(ctx, "acme", id)
 	if err != nil {

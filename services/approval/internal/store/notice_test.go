@@ -17,10 +17,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 )
 
-// channels are those of all stores of these tests.
+// channels are the channels of all stores in these tests.
 var channels = []store.Channel{{Name: "all"}, {Name: "elsewhere", Tenant: "other"}, {Name: "late", After: 0.5}}
 
-// take takes a channel's notices.
+// take leases the due notices of a channel.
 func take(t *testing.T, s *store.Store, channel string, lease time.Duration) (out []*store.Notice) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -30,7 +30,7 @@ func take(t *testing.T, s *store.Store, channel string, lease time.Duration) (ou
 	return out
 }
 
-// takeLater takes the notices of a channel as if so much more time had gone by.
+// takeLater leases the notices of a channel as if after more time had passed.
 func takeLater(t *testing.T, s *store.Store, channel string, after time.Duration) (out []*store.Notice) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -41,13 +41,13 @@ func takeLater(t *testing.T, s *store.Store, channel string, after time.Duration
 	return out
 }
 
-// end ends a notice that a test has taken.
+// end ends a notice that the test has leased.
 func end(t *testing.T, s *store.Store, n *store.Notice, how store.Ending, receipt string) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) error { return tx.EndNotice(ctx, n, how, receipt) })
 }
 
-// told takes and ends all notices of a channel, one after another.
+// told leases and ends all notices of a channel, one after another.
 func told(t *testing.T, s *store.Store, channel string) (out []string) {
 	t.Helper()
 	for {
@@ -78,7 +78,7 @@ func TestWhatPeopleAreToldOf(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
 		opened(t, s, question("a", func(q *lifecycle.Question) { q.Decision.Approval.Quorum = 2 }))
-		approvedBy(t, s, "a", "ben") // one of two: nothing to tell
+		approvedBy(t, s, "a", "ben") // one vote of two is no notice
 		move(t, s, "a", func(r *lifecycle.Record, now time.Time) error {
 			r.Ask(&policyv1.Decision{Approval: &policyv1.ApprovalTerms{Quorum: 1}}, r.Times, now)
 			return nil
@@ -110,8 +110,7 @@ func TestWhatPeopleAreToldOf(t *testing.T) {
 	})
 }
 
-// Who is confirmed at the agent asks nobody, so that nobody is told of it as
-// pending.
+// A call that is confirmed at the agent at once needs no approver, so there is no notice that it is pending.
 func TestNobodyIsAskedWhatIsApprovedAtOnce(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
@@ -143,8 +142,7 @@ func TestANoticeOfARolledBackMoveDoesNotExist(t *testing.T) {
 	})
 }
 
-// A notice whose sender was killed is sent again, with the same id, and what the
-// killed one would still say of it changes nothing.
+// A notice whose sender was killed is sent again with the same identifier. The killed sender can no longer change it.
 func TestANoticeOutlivesItsSender(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
@@ -182,7 +180,7 @@ func TestANoticeOutlivesItsSender(t *testing.T) {
 	})
 }
 
-// A channel tells of each approval in the order of its moves, over failures too.
+// A channel gets the notices of each approval in the order of its moves, also after failures.
 func TestNoticesOfOneApprovalKeepTheirOrder(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
@@ -226,7 +224,7 @@ func TestAnEscalationWaitsForItsShareOfTheTime(t *testing.T) {
 	})
 }
 
-// Of many replicas that look for work, one gets each notice.
+// Of many replicas that look for notices, one gets each notice.
 func TestANoticeIsTakenByOne(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		replicas := []*store.Store{at.open(t)}

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// ledger is what was observed.
+// ledger records what was observed.
 type ledger struct {
 	mu      sync.Mutex
 	steps   []string
@@ -37,7 +37,7 @@ func (l *ledger) note(_ context.Context, c store.Changes) {
 	l.givenUp += c.GivenUp
 }
 
-// wants checks what was observed since the last time.
+// wants checks what was observed since the last call.
 func (l *ledger) wants(t *testing.T, what string, steps ...string) {
 	t.Helper()
 	l.mu.Lock()
@@ -48,7 +48,7 @@ func (l *ledger) wants(t *testing.T, what string, steps ...string) {
 	l.steps = nil
 }
 
-// Every move is observed by who made it, with the time that people took.
+// Each move is observed by the store that made it, with the time that people took.
 func TestEveryMoveIsObserved(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		var mine, other ledger
@@ -82,7 +82,7 @@ func TestEveryMoveIsObserved(t *testing.T) {
 
 var errRefused = errors.New("refused")
 
-// What is rolled back did not happen, and a transaction that runs twice happens once.
+// A rolled back move is not observed, and a move of a transaction that ran twice is observed once.
 func TestAMoveIsObservedOnceItIsCommitted(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		var seen ledger
@@ -95,7 +95,7 @@ func TestAMoveIsObservedOnceItIsCommitted(t *testing.T) {
 		}
 		seen.wants(t, "rolled back")
 		if !at.replicas {
-			return // where one connection writes nothing collides
+			return // with one connection that writes, transactions don't collide
 		}
 		rival, runs := at.open(t), 0
 		look(t, s, func(ctx context.Context, tx *store.Tx) error {
@@ -114,7 +114,7 @@ func TestAMoveIsObservedOnceItIsCommitted(t *testing.T) {
 	})
 }
 
-// look runs fn in a transaction that waits for no other, so that it can collide.
+// look runs fn in a transaction that does not wait for others, so that it can collide.
 func look(t *testing.T, s *store.Store, fn func(ctx context.Context, tx *store.Tx) error) {
 	t.Helper()
 	if err := s.Look(t.Context(), fn); err != nil {
@@ -122,7 +122,7 @@ func look(t *testing.T, s *store.Store, fn func(ctx context.Context, tx *store.T
 	}
 }
 
-// A notice is given up by who still had it, once.
+// Giving up a notice is counted once.
 func TestANoticeIsGivenUpOnce(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		var seen ledger
@@ -138,18 +138,18 @@ func TestANoticeIsGivenUpOnce(t *testing.T) {
 	})
 }
 
-// Where the commit itself collides nothing was observed before it.
+// If the commit itself collides, nothing was observed before it.
 func TestNothingIsObservedBeforeTheCommit(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		if !at.replicas {
-			return // one connection writes, and collides with nobody
+			return // with one connection that writes, transactions don't collide
 		}
 		var mine, others ledger
 		s, rival := at.observed(t, mine.note), at.observed(t, others.note)
 		opened(t, s, question("a"))
 		opened(t, s, question("b"))
 		taken := take(t, s, "all", time.Hour)
-		// Each counts what the other changes, so not both can have been first.
+		// Each transaction counts what the other changes, so they can't both have been first.
 		giveUp := func(ctx context.Context, tx *store.Tx, n *store.Notice) error {
 			_, err := tx.CountNotices(ctx, "all", store.GivenUp)
 			return errors.Join(err, tx.EndNotice(ctx, n, store.GivenUp, ""))
@@ -200,8 +200,8 @@ func TestAStoreThatNobodyObservesIsRefused(t *testing.T) {
 	}
 }
 
-// What is due moves in small transactions of its own: a call that comes after a long
-// time away does not carry all of it, and what it moved stays though the call fails.
+// Due moves are made in small transactions of their own. A call after a long downtime does not make all of them, and
+// those that it made stay if the call fails.
 func TestALotThatIsDueMovesByItself(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		const many = 43
@@ -228,7 +228,7 @@ func TestALotThatIsDueMovesByItself(t *testing.T) {
 	})
 }
 
-// Many ask at once: how long the slowest waits, and how often a transaction runs.
+// BenchmarkManyAskAtOnce measures how long the slowest of many requests waits, and how often a transaction runs.
 func BenchmarkManyAskAtOnce(b *testing.B) {
 	s, err := store.Open(b.Context(), store.Config{
 		Source: sqlstoretest.Postgres(b), Log: slog.New(slog.DiscardHandler), Observe: func(context.Context, store.Changes) {},

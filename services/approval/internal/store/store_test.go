@@ -28,16 +28,16 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// site is one kind of store. open opens it, each time the same tables.
+// site is one kind of store. open opens it with the same tables each time.
 type site struct {
 	open func(t *testing.T) *store.Store
-	// observed opens it and hears what is changed.
+	// observed opens the store with a function that observes its changes.
 	observed func(t *testing.T, observe func(context.Context, store.Changes)) *store.Store
-	// replicas says that several processes may have it open at once.
+	// replicas is true if several processes may have the store open at once.
 	replicas bool
 }
 
-// each runs a story on every kind of store.
+// each runs a test on every kind of store.
 func each(t *testing.T, story func(t *testing.T, s site)) {
 	t.Helper()
 	t.Parallel()
@@ -75,7 +75,7 @@ var principal = &identityv1.Principal{
 	Tenant: "acme", Subject: "bot", Agent: "dev", Chain: []*identityv1.Principal{{Tenant: "acme", Subject: "carl"}},
 }
 
-// question is a call to ask about, changed as a test wants it.
+// question returns a call that needs approval.
 func question(id string, change ...func(*lifecycle.Question)) lifecycle.Question {
 	q := lifecycle.Question{
 		ID: id, DecisionID: "d-" + id, Digest: []byte("digest-" + id), Requester: principal,
@@ -106,7 +106,7 @@ func opened(t *testing.T, s *store.Store, q lifecycle.Question) {
 	do(t, s, func(ctx context.Context, tx *store.Tx) error { return tx.Save(ctx, lifecycle.Open(q, tx.Now)) })
 }
 
-// approvedBy approves one.
+// approvedBy votes to approve.
 func approvedBy(t *testing.T, s *store.Store, id, person string) {
 	t.Helper()
 	do(t, s, func(ctx context.Context, tx *store.Tx) error {
@@ -194,7 +194,7 @@ func TestWhatAFailedTransactionDidIsGone(t *testing.T) {
 	})
 }
 
-// A time that has passed counts at once, and is a move like any other.
+// An expiry counts at once, and is a move like any other.
 func TestTimePasses(t *testing.T) {
 	each(t, func(t *testing.T, at site) {
 		s := at.open(t)
@@ -375,8 +375,8 @@ func TestGrantsAndTheCallBefore(t *testing.T) {
 	})
 }
 
-// A2: of 200 who want an approved call at the same time, one has it; SLUICE_REDEEMS
-// says how often that is tried.
+// A2: of 200 callers that claim an approved call at the same time, one gets it. SLUICE_REDEEMS sets how often this is
+// tried.
 func TestA2AnApprovedCallIsClaimedOnce(t *testing.T) {
 	rounds := 3
 	if text, ok := os.LookupEnv("SLUICE_REDEEMS"); ok {
@@ -401,7 +401,7 @@ func TestA2AnApprovedCallIsClaimedOnce(t *testing.T) {
 				wg.Go(func() {
 					var got *lifecycle.Refused
 					err := sqlstore.ErrAway
-					for errors.Is(err, sqlstore.ErrAway) { // a busy machine may make no connection in time
+					for errors.Is(err, sqlstore.ErrAway) { // a busy machine may not open a connection in time
 						err = replicas[i%len(replicas)].Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
 							r, err := tx.Get(ctx, "acme", id)
 							if err != nil {

@@ -1,4 +1,3 @@
-// Package view draws what a person must see before deciding on a call: facts of
-// the mesh, and the arguments in full with everything made visible that could hide
-// something.
+// Package view draws what a person must see before deciding on a call: the facts that the mesh knows, and all
+// arguments. Characters that could hide something are shown as escapes.
 package view

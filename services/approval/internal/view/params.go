@@ -14,11 +14,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// redacted stands for a value that rules keep from people too.
+// redacted replaces a value that rules hide from people too.
 const redacted = `"[redacted]"`
 
-// render writes params as indented JSON in which nothing hides; values at the
-// given JSON Pointers are replaced. Numbers stay as they were written.
+// render returns params as indented JSON without invisible characters. Values at the given JSON Pointers are replaced.
+// Numbers stay as they were written.
 func render(params string, hidden []string) (string, error) {
 	if params == "" {
 		return "{}", nil
@@ -47,7 +47,7 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 		}
 		return enc.WriteValue(jsontext.Value(redacted))
 	}
-	if next == '0' { // as it is written
+	if next == '0' { // a number stays as it was written
 		raw, err := dec.ReadValue()
 		if err != nil {
 			return err
@@ -64,19 +64,18 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 	return enc.WriteToken(token)
 }
 
-// isHidden reports whether the value that is read next is to be replaced. Where it stands
-// is written out only as deep as something is hidden: keys that are long and deep would
-// else cost as much at every value.
+// isHidden reports whether the next value is to be replaced. It builds the pointer only at depths where something is
+// hidden, because with long keys at great depth a pointer for each value would be expensive.
 func isHidden(hidden []string, dec *jsontext.Decoder, kind jsontext.Kind, n int64) bool {
 	depth := dec.StackDepth()
 	return slices.ContainsFunc(hidden, func(at string) bool { return strings.Count(at, "/") == depth }) &&
 		slices.Contains(hidden, pointer(dec, kind, n))
 }
 
-// pointer is where the value stands that is read next.
+// pointer returns the JSON Pointer of the next value.
 func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
 	at := string(dec.StackPointer())
-	if kind == '[' { // which names the element before, or the array itself
+	if kind == '[' { // StackPointer names the element before, or the array itself
 		if n > 0 {
 			at = at[:strings.LastIndexByte(at, '/')]
 		}
@@ -88,18 +87,18 @@ func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
 const (
 	// maxChanges is how many differences a view lists.
 	maxChanges = 100
-	// maxPlaces bounds the places of all values together, in bytes: keys that are long
-	// and deep would else make a small call an expensive one.
+	// maxPlaces limits the pointers of all values together, in bytes. Without a limit, long keys at great depth would
+	// make a small call expensive.
 	maxPlaces = 4 << 20
 	// maxValue is how long a value in a difference may be, in bytes.
 	maxValue = 1024
 )
 
-// errWide means that params have too many places, or too long ones, to compare them.
+// errWide means that the pointers in the params are too many or too long to compare.
 var errWide = errors.New("the params are too wide to compare")
 
-// changes lists what differs between two params, by place, and how many
-// differences there are.
+// changes returns the differences between two params, sorted by place, and how many differences there are. It returns
+// at most maxChanges of them.
 func changes(before, after string, hidden []string) ([]*approvalv1.ArgumentChange, int32, error) {
 	was, err1 := leaves(before, hidden)
 	is, err2 := leaves(after, hidden)
@@ -130,8 +129,7 @@ func changes(before, after string, hidden []string) ([]*approvalv1.ArgumentChang
 	return out, int32(min(len(places), 1<<30)), nil
 }
 
-// leaves are the values of params by their JSON Pointers: all that hold no others,
-// and empty objects and arrays.
+// leaves returns the values of params by their JSON Pointers: scalars, and empty objects and arrays.
 func leaves(params string, hidden []string) (map[string]string, error) {
 	text, err := render(params, hidden)
 	if err != nil {
@@ -153,7 +151,7 @@ func leaves(params string, hidden []string) (map[string]string, error) {
 			return out, nil
 		case err != nil:
 			return nil, err
-		case kind == '{' && n%2 == 0 && next != '}': // a name
+		case kind == '{' && n%2 == 0 && next != '}': // the name of a member
 		case next == '}' || next == ']':
 		case next == '{' || next == '[':
 			if end := dec.PeekKind(); end == '}' || end == ']' {
@@ -167,7 +165,7 @@ func leaves(params string, hidden []string) (map[string]string, error) {
 	}
 }
 
-// short cuts a value at a character and reports whether it did.
+// short cuts a long value at a character, and reports whether it did.
 func short(value string) (string, bool) {
 	if len(value) <= maxValue {
 		return value, false

@@ -20,32 +20,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// Errors of a part that is asked for. Compare with errors.Is.
+// Errors of [View.Part]. Compare with errors.Is.
 var (
 	ErrChanged = errors.New("the view is another by now: begin again at 0")
 	ErrOffset  = errors.New("no part of the view begins there")
 )
 
-// maxPart is how much of the params one part holds, in bytes.
+// maxPart is the most bytes of the params in one part.
 const maxPart = 1 << 20
 
-// Facts are what a view shows beside the record itself.
+// Facts are what a view shows in addition to the record.
 type Facts struct {
-	// Previous is the last approved call of the tool for the same caller that ran or
-	// may have run; nil for none.
+	// Previous is the newest earlier approval of the same caller and tool whose call ran or may have run; nil for none.
 	Previous *lifecycle.Record
-	// Unsettled is the approval of an equal call whose outcome is not known; empty for
-	// none.
+	// Unsettled is the identifier of an approval of an equal call whose outcome is not known; empty for none.
 	Unsettled string
 }
 
-// View is a whole view. It does not change.
+// View is a complete view. It is immutable.
 type View struct {
 	whole  *approvalv1.View
 	params string
 }
 
-// Draw draws the view of a record whose params are kept.
+// Draw draws the view of a record, whose params must still be stored.
 func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	hidden := redactions(r.Decision)
 	params, err := render(r.Call.GetCall().GetParamsJson(), hidden)
@@ -68,13 +66,12 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	if v.Digest, err = sum(v); err != nil {
 		return nil, err
 	}
-	// The digest is of what is decided on. The comparison helps to decide and is no
-	// part of it: it changes whenever another call of the tool has run, and a vote on
-	// this one would then count no more.
+	// The digest covers what is decided on. The comparison only helps to decide and is not covered: it changes whenever
+	// another call of the tool has run, and votes on this view would then no longer count.
 	if err := compare(v, r, facts.Previous, hidden); err != nil {
 		return nil, err
 	}
-	v.Params = "" // the digest covers them
+	v.Params = "" // the digest covers the params
 	all, err := sum(v)
 	if err != nil {
 		return nil, err
@@ -83,8 +80,8 @@ func Draw(r *lifecycle.Record, facts Facts) (*View, error) {
 	return &View{whole: v, params: params}, nil
 }
 
-// classOf is what the catalogue held the tool to be when policy asked for people; nil where
-// it knew nothing of it.
+// classOf returns the class of the tool in the catalog when policy required approval, or nil if the catalog did not
+// have the tool.
 func classOf(d *policyv1.Decision) *policyv1.Classification {
 	c := d.GetToolClass()
 	if c == nil {
@@ -93,20 +90,20 @@ func classOf(d *policyv1.Decision) *policyv1.Classification {
 	return &policyv1.Classification{Category: c.GetCategory(), Risk: c.GetRisk(), Tags: c.GetTags()}
 }
 
-// compare adds what differs from the call before.
+// compare adds the differences from the previous call.
 func compare(v *approvalv1.View, r, before *lifecycle.Record, hidden []string) error {
 	if before == nil || before.Approval.GetMethod() != r.Approval.GetMethod() || before.Call.GetCall().GetParamsJson() == "" {
 		return nil
 	}
 	found, total, err := changes(before.Call.GetCall().GetParamsJson(), r.Call.GetCall().GetParamsJson(), hidden)
 	if errors.Is(err, errWide) {
-		return nil // no comparison is shown rather than half of one
+		return nil // no comparison is better than half of one
 	}
 	v.PreviousApprovalId, v.Changes, v.ChangesTotal = before.Approval.GetId(), found, total
 	return err
 }
 
-// sum is the digest of a view as it is drawn so far.
+// sum returns the digest of a view as it is so far.
 func sum(v *approvalv1.View) ([]byte, error) {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(v)
 	if err != nil {
@@ -116,11 +113,11 @@ func sum(v *approvalv1.View) ([]byte, error) {
 	return digest[:], nil
 }
 
-// Digest is what a vote to approve must name.
+// Digest returns the digest that a vote to approve must name.
 func (v *View) Digest() []byte { return v.whole.GetDigest() }
 
-// Part returns the part that begins at an offset. Later parts are asked for with
-// the version of the first. Errors: [ErrChanged], [ErrOffset].
+// Part returns the part that begins at an offset. A request for a later part must name the version of the first part.
+// Errors: [ErrChanged], [ErrOffset].
 func (v *View) Part(offset int64, version string) (*approvalv1.View, error) {
 	if offset > 0 && version != v.whole.GetVersion() {
 		return nil, ErrChanged
@@ -143,7 +140,7 @@ func (v *View) Part(offset int64, version string) (*approvalv1.View, error) {
 	}
 }
 
-// end is where a part ends that begins there: never inside a character.
+// end returns the end of the part that begins at begin. It is never inside a character.
 func (v *View) end(begin int64) int64 {
 	end := begin + maxPart
 	if end >= int64(len(v.params)) {
@@ -155,7 +152,7 @@ func (v *View) end(begin int64) int64 {
 	return end
 }
 
-// warnings are what a person should not overlook.
+// warnings returns what a person should not overlook.
 func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []string) {
 	a := r.Approval
 	if unsettled != "" {
@@ -189,7 +186,7 @@ func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []
 	return out
 }
 
-// reach says what else a grant allows: a line, and one for each condition.
+// reach returns what else a grant allows: one line, and one for each condition.
 func reach(g *policyv1.Grant) []string {
 	calls := fmt.Sprintf("This allows up to %d calls within %s", g.GetCalls(), g.GetWithin().AsDuration())
 	if len(g.GetWhere()) == 0 {
@@ -202,8 +199,8 @@ func reach(g *policyv1.Grant) []string {
 	return out
 }
 
-// hidesSomething reports whether a key or a text of params holds what would not be
-// seen, beside the line breaks and tabs of ordinary texts.
+// hidesSomething reports whether a key or a text in params contains invisible characters, other than line breaks and
+// tabs.
 func hidesSomething(params string) bool {
 	dec := jsontext.NewDecoder(bytes.NewBufferString(params))
 	for {
@@ -217,8 +214,8 @@ func hidesSomething(params string) bool {
 	}
 }
 
-// redactions are the places of arguments that rules keep from people too. Places
-// that a detector finds are none yet: no policy can ask for them.
+// redactions returns the places of arguments that rules hide from people too. Redactions by a detector have no place,
+// and no policy can ask for them yet.
 func redactions(d *policyv1.Decision) (out []string) {
 	for _, r := range d.GetRedactions() {
 		if r.GetPath() != "" {

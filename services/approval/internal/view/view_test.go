@@ -74,7 +74,7 @@ func TestParamsAreShownInFull(t *testing.T) {
 	}
 }
 
-// Whatever stands in a call, nothing of its view hides or turns the text around.
+// No text in a call can hide a part of the view or reverse its direction.
 func TestNothingHides(t *testing.T) {
 	t.Parallel()
 	const tricks = "a\u202eb\u2066c\u200bd\u00ade\u3164f\ufe0fg\x1b[31mh\ni\u2028j\U000e0041k\\u202e"
@@ -104,12 +104,12 @@ func TestNothingHides(t *testing.T) {
 	}
 }
 
-// classed is a question about a tool that the catalogue knows.
+// classed makes the call one of a tool that the catalog has.
 func classed(q *lifecycle.Question) {
 	q.Decision.ToolClass = &policyv1.ToolClass{Risk: policyv1.Risk_RISK_HIGH}
 }
 
-// Any change of what is shown is another view.
+// Any change of what is decided on changes the digest.
 func TestTheDigestIsOfEverything(t *testing.T) {
 	t.Parallel()
 	digests := map[string]string{}
@@ -131,7 +131,7 @@ func TestTheDigestIsOfEverything(t *testing.T) {
 	}
 }
 
-// What a call is compared with is no part of what is decided on, but of what is shown.
+// The comparison is part of the view, but not of what is decided on.
 func TestTheDigestIsNotOfTheComparison(t *testing.T) {
 	t.Parallel()
 	alone := draw(t, record(`{"a":1}`), view.Facts{})
@@ -218,7 +218,7 @@ func TestRedactedValuesAreNotShown(t *testing.T) {
 	}
 }
 
-// TestX1LongKeysAreWrittenOnce is not parallel: it counts what all goroutines allocate.
+// TestX1LongKeysAreWrittenOnce is not parallel, because it measures the allocations of all goroutines.
 func TestX1LongKeysAreWrittenOnce(t *testing.T) {
 	const depth, values = 58, 9_000
 	params := strings.Repeat(`{"`+strings.Repeat("k", 250)+`":`, depth) + "[" + strings.Repeat("1,", values) + "1]" + strings.Repeat("}", depth)
@@ -251,7 +251,7 @@ func FuzzDraw(f *testing.F) {
 	})
 }
 
-// What a server does not list is known by its name alone, which people are told.
+// If the server does not list the tool, only its name is known, and the view warns of that.
 func TestAToolThatIsNotListedIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	unlisted := record(`{}`, classed, func(q *lifecycle.Question) { q.Call.Call.DefinitionDigest = nil })
