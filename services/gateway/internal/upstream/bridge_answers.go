@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Greeting is what an answer to server/discover says, as an answer to initialize in this revision, with
-// this raw id.
+// Greeting translates an answer to server/discover into an answer to initialize, in this revision and with this raw id.
 func Greeting(discovered *gate.Answer, version string, id []byte) (*gate.Answer, error) {
 	var said struct {
 		Capabilities map[string]jsontext.Value `json:"capabilities"`
@@ -40,7 +39,7 @@ func Greeting(discovered *gate.Answer, version string, id []byte) (*gate.Answer,
 	return gate.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), gate.AnswerLimits())
 }
 
-// Discovered is what an answer to initialize says, as an answer to server/discover with this raw id.
+// Discovered translates an answer to initialize into an answer to server/discover with this raw id.
 func Discovered(greeting *gate.Answer, id []byte) (*gate.Answer, error) {
 	var said struct {
 		Capabilities jsontext.Value `json:"capabilities"`
@@ -69,14 +68,14 @@ func Discovered(greeting *gate.Answer, id []byte) (*gate.Answer, error) {
 	return gate.ReadAnswer(slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id, []byte(`,"result":`), raw, []byte(`}`)), gate.AnswerLimits())
 }
 
-// Complete is an answer of a server with sessions to a method, as clients without one read it: its
-// result says that it is complete, and for how long a cache may keep it, which is not at all.
+// Complete translates an answer of a server with sessions to the form without sessions: the result states that it is
+// complete, and that a cache may not store it.
 func Complete(a *gate.Answer, method string) (*gate.Answer, error) {
 	if !a.Result.Present() || a.ResultType.Present() {
 		return a, nil
 	}
 	members := `"resultType":"complete"`
-	if mcp.IsCacheable(method) && !a.TTL.Present() { // some say it in every revision
+	if mcp.IsCacheable(method) && !a.TTL.Present() { // some servers send ttlMs in every revision
 		members += `,"ttlMs":0`
 	}
 	if mcp.IsCacheable(method) && !a.CacheScope.Present() {

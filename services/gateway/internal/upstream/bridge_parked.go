@@ -23,50 +23,50 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
-// parked is a request on its way to a server that may ask.
+// parked is a request to a server that may send requests of its own before it answers.
 type parked struct {
 	of *stateless
-	// digest is of what it asks for: another request does not go on with it.
+	// digest identifies the request, so that only the same request can continue it.
 	digest [sha256.Size]byte
-	// id and token are those that the server knows, raw, and shown the client's token; absent for none.
-	// Clients of a caller share a session, and may use the same ones.
+	// id and token are the raw ones that the server knows, and shown is the client's token; nil for none. Clients of
+	// one caller share a session, and may choose equal ids and tokens.
 	id, token, shown []byte
-	// asks says that the client can be asked in the answer.
+	// asks means that the client can receive the server's requests in the answer.
 	asks   bool
 	cancel context.CancelCauseFunc
 	has    *room.Holding
-	done   chan struct{} // closed once the answer is there
+	done   chan struct{} // closed once answer and err are set
 	answer Answer
 	err    error
-	asked  chan struct{} // has something once the server asks
-	expiry *time.Timer   // while it waits for its client
+	asked  chan struct{} // receives a value when the server has sent a request
+	expiry *time.Timer   // set while the request waits for its client
 
 	mu        sync.Mutex
-	events    func([]byte)         // of the client that waits now; nil for nobody
-	logs      bool                 // whether it wants lines of the log
-	questions map[string]*question // not answered yet, by the names that the client knows them by
+	events    func([]byte)         // of the client that waits now; nil if no client waits
+	logs      bool                 // whether the client wants log messages
+	questions map[string]*question // unanswered requests of the server, by the names that the client gets
 	count     int
 }
 
-// question is what a server asks, under its id and as a whole.
+// question is a server's request: its raw parts and the whole.
 type question struct {
 	id, method, params, raw []byte
-	// may says that the client may be asked, as was decided for the leg at hand.
+	// may means that the client may be sent it, as decided for the current round trip.
 	may bool
 }
 
-// attend sets who takes what the server says now.
+// attend sets the receiver of the server's notifications.
 func (p *parked) attend(events func([]byte), logs bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.events, p.logs = events, logs
 }
 
-// event takes what the server says before its answer.
+// event handles a message that the server sends before its answer.
 func (p *parked) event(raw []byte) {
 	m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
 	if err != nil {
-		return // the upstream reader let it through, so this can't be; nothing is lost by caution
+		return // the upstream reader has accepted it, so this can't happen
 	}
 	if m.Kind == gate.Request {
 		if !p.takes(m) {
@@ -78,13 +78,13 @@ func (p *parked) event(raw []byte) {
 		p.takeBack(m.RequestID.Of(raw))
 		return
 	}
-	if isChange(m.Method) { // which a request's own answer does not tell
+	if isChange(m.Method) { // the client gets it by its subscription, not with this answer
 		p.of.tell(context.Background(), raw)
 		return
 	}
 	if at := m.ProgressToken; m.Method == mcp.MethodProgress {
 		if p.token == nil || !bytes.Equal(at.Of(raw), p.token) {
-			return // of nothing that the client asked for
+			return // not the progress that the client asked for
 		}
 		if raw, err = gate.Splice(raw, gate.Edit{Span: at, With: p.shown}); err != nil {
 			return
@@ -97,7 +97,7 @@ func (p *parked) event(raw []byte) {
 	}
 }
 
-// takes notes what the server asks; false where the client can't be asked.
+// takes stores a request of the server; it returns false if the client can't be sent it.
 func (p *parked) takes(m *gate.Answer) bool {
 	p.of.mu.Lock()
 	unclear := p.of.guesses && p.of.running > 1
@@ -111,30 +111,30 @@ func (p *parked) takes(m *gate.Answer) bool {
 		return false
 	}
 	p.count++
-	own := bytes.Clone(m.Raw) // what it came in is the next message's
+	own := bytes.Clone(m.Raw) // m.Raw is reused for the next message
 	p.questions[strconv.Itoa(p.count)] = &question{id: m.ID.Of(own), method: []byte(strconv.Quote(m.Method)), params: m.Params.Of(own), raw: own}
 	select {
 	case p.asked <- struct{}{}:
-	default: // it is known
+	default: // already signalled
 	}
 	return true
 }
 
-// takeBack drops what the server does not ask any more.
+// takeBack drops a request that the server has cancelled.
 func (p *parked) takeBack(id []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	maps.DeleteFunc(p.questions, func(_ string, q *question) bool { return gate.SameID(q.id, id) })
 }
 
-// refuse tells the server that nobody takes what it asks.
+// refuse answers a request of the server with the error that no client takes it.
 func (b *stateless) refuse(id []byte) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NotCarried).in(ctx, nil)) // a server that does not hear it waits for its own time
+	_ = b.Notify(ctx, Refused(id, mcp.CodeMethodUnknown, NotCarried).in(ctx, nil)) // without this answer the server waits until its own timeout
 }
 
-// reply gives the server the client's answers to what it was asked. What it was not is decided again.
+// reply sends the server the client's answers to its requests. Requests that are still unanswered are decided again.
 func (p *parked) reply(ctx context.Context, responses map[string]jsontext.Value) error {
 	p.mu.Lock()
 	var replies [][]byte
@@ -161,26 +161,26 @@ func (p *parked) reply(ctx context.Context, responses map[string]jsontext.Value)
 	return nil
 }
 
-// await waits for the answer, or for what the server asks before it.
+// await waits for the answer, or for requests of the server before it.
 func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 	for {
 		select {
-		case <-p.done: // then nothing that it has asked counts
+		case <-p.done: // then unanswered requests of the server no longer matter
 			return p.whole(ctx, req)
 		default:
 		}
 		open, ready := p.decide(ctx, req)
 		switch {
-		case ctx.Err() != nil: // nobody would get the state
+		case ctx.Err() != nil: // the client would not get the state
 		case !ready:
-			continue // more has come meanwhile
+			continue // more requests have arrived meanwhile
 		case open != nil:
 			return p.park(req, open)
 		}
 		select {
 		case <-p.done:
 		case <-p.asked:
-			select { // what is asked at once comes one after the other, and is one answer
+			select { // requests that a server sends together arrive one by one, and are returned together
 			case <-p.done:
 			case <-ctx.Done():
 			case <-time.After(askedTogether):
@@ -192,8 +192,8 @@ func (p *parked) await(ctx context.Context, req Request) (Answer, error) {
 	}
 }
 
-// decide has it decided which questions the client may be asked, and returns them, as an object; nil
-// for none. The others the server gets refused, and goes on. It is not ready where more has come.
+// decide decides which requests the client may be sent, and returns them as an object; nil for none. The server gets an
+// error for the others and continues. ready is false if more requests have arrived meanwhile.
 func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bool) {
 	p.mu.Lock()
 	undecided := make(map[string]*question)
@@ -203,7 +203,7 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 		}
 	}
 	p.mu.Unlock()
-	for _, name := range slices.SortedFunc(maps.Keys(undecided), func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }) { // as they came
+	for _, name := range slices.SortedFunc(maps.Keys(undecided), func(a, b string) int { return cmp.Or(len(a)-len(b), strings.Compare(a, b)) }) { // in the order of arrival
 		q, refused := undecided[name], (*Own)(nil)
 		if req.May == nil {
 			refused = new(Refused(q.id, mcp.CodeMethodUnknown, NotCarried))
@@ -216,7 +216,7 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 		}
 		p.mu.Unlock()
 		if refused != nil {
-			_ = p.of.Notify(ctx, refused.in(ctx, nil)) // a server that does not hear it waits for its own time
+			_ = p.of.Notify(ctx, refused.in(ctx, nil)) // without this answer the server waits until its own timeout
 		}
 	}
 	p.mu.Lock()
@@ -227,7 +227,7 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 			return nil, false
 		}
 		asks[name] = map[string]jsontext.Value{"method": q.method, "params": q.params}
-		if q.params == nil { // then clients may fail that read what is optional (the Go SDK 1.8.0, roots/list)
+		if q.params == nil { // because clients may fail that require the optional member (the Go SDK 1.8.0, roots/list)
 			asks[name]["params"] = jsontext.Value("{}")
 		}
 	}
@@ -235,23 +235,23 @@ func (p *parked) decide(ctx context.Context, req Request) (open []byte, ready bo
 		return nil, true
 	}
 	open, err := json.Marshal(asks, json.Deterministic(true))
-	if err != nil { // they were read out of JSON, so this can't be
+	if err != nil { // they were read from JSON, so this can't happen
 		return nil, true
 	}
 	return open, true
 }
 
-// giveUp tells the server that nobody waits for a request any more.
-func (b *stateless) giveUp(id []byte) { // in its own time: who gives up has gone
+// giveUp notifies the server that a request is cancelled.
+func (b *stateless) giveUp(id []byte) { // with a timeout of its own: the caller's context has ended
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
-	_ = b.Notify(ctx, Cancelled(id).in(ctx, nil)) // a server that does not hear it works in vain
+	_ = b.Notify(ctx, Cancelled(id).in(ctx, nil)) // without this notification the server only works in vain
 }
 
-// notifyTimeout bounds telling a server that a request was given up.
+// notifyTimeout bounds sending a refusal or a cancellation to a server.
 const notifyTimeout = 5 * time.Second
 
-// end ends a request that nobody waits for, unless its answer is there.
+// end cancels a request that no client waits for, unless its answer has arrived.
 func (p *parked) end(why error) {
 	select {
 	case <-p.done:
@@ -263,7 +263,7 @@ func (p *parked) end(why error) {
 	p.close()
 }
 
-// close lets go of what a request that has ended holds.
+// close releases the resources of a request that has ended.
 func (p *parked) close() {
 	p.cancel(nil)
 	p.has.Close()
@@ -272,7 +272,7 @@ func (p *parked) close() {
 
 var errParked = fmt.Errorf("it has %d of %d here", maxParked, maxParked)
 
-// park keeps a request until its client makes it again, and answers with what the server asks.
+// park stores a request until its client repeats it, and returns an answer with the server's requests.
 func (p *parked) park(req Request, open []byte) (Answer, error) {
 	state := rand.Text()
 	m, err := gate.ReadAnswer(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"resultType":"%s","inputRequests":%s,"requestState":"%s"}}`, req.ID(), mcp.ResultInputRequired, open, state), gate.AnswerLimits())
@@ -288,7 +288,7 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 	} else if full = b.server.waiting.Take(&b.accounts, 1); full == nil {
 		b.parked[state] = p
 		p.expiry = time.AfterFunc(parkedFor, func() {
-			if b.resume(state, p.digest) != nil { // nobody has come back
+			if b.resume(state, p.digest) != nil { // the client has not come back
 				p.end(ErrCancelled)
 			}
 		})
@@ -301,7 +301,7 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 	return Answer{Message: m, Status: http.StatusOK}, nil
 }
 
-// whole is the answer, for who waits for it now.
+// whole returns the final answer to the round trip that waits now.
 func (p *parked) whole(ctx context.Context, req Request) (Answer, error) {
 	defer p.close()
 	if p.err != nil {
@@ -335,5 +335,5 @@ func (p *parked) whole(ctx context.Context, req Request) (Answer, error) {
 	return Answer{Message: m, Status: status}, nil
 }
 
-// fewBytes is how large an answer may be that is written again without a turn.
+// fewBytes is the largest answer that is rewritten without waiting for a processor slot, in bytes.
 const fewBytes = 64 << 10

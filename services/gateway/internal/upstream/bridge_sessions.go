@@ -20,19 +20,18 @@ import (
 )
 
 const (
-	// maxAsks is how often a server may ask before it answers one request.
+	// maxAsks is how many rounds of requests a server may send before it answers one request.
 	maxAsks = 16
-	// maxState is how large the state may be that a server wants back, and maxAgain the answers of
-	// the client together; in bytes.
+	// maxState is the largest state that a server may ask back, and maxAgain the largest size of the client's answers
+	// together; in bytes.
 	maxState = 64 << 10
 	maxAgain = 4 << 20
-	// maxSubscribed is how many resources a session may be subscribed to.
+	// maxSubscribed is the largest number of resources that a session may be subscribed to.
 	maxSubscribed = 100
 )
 
-// withSessions opens a session with a server that has none: what initialize says is told with each
-// request, what the server asks in its answers it asks as servers with sessions do, and its subscriptions
-// are the session's stream.
+// withSessions opens a session with a server that has none. Each request repeats what initialize declared, the requests
+// in the server's answers reach the client as requests of a session, and a subscription replaces the session's stream.
 func (s *Server) withSessions(ctx context.Context, who principal.Key, first Request) (*Session, Answer, error) {
 	client := new(Client)
 	client.Name, client.Version = first.Message.Client()
@@ -49,32 +48,32 @@ func (s *Server) withSessions(ctx context.Context, who principal.Key, first Requ
 	return under, Answer{Message: greeting, Status: answer.Status}, nil
 }
 
-// sessions is a session over a connection that has none. It is safe for concurrent use.
+// sessions is a session over a connection without sessions. It is safe for concurrent use.
 type sessions struct {
 	Conn // without sessions
 
 	client *Client
 
 	mu sync.Mutex
-	// calls are the requests on their way, and asked what the server asks of the client, by a key of
-	// its id.
+	// calls are the requests in flight. asked are the requests to the client that wait for answers, by a key of their
+	// ids.
 	calls map[*sent]struct{}
 	asked map[string]chan *gate.Answer
-	// level is the raw least level of the lines of the log that the client wants; nil for none.
+	// level is the raw lowest level of the log messages that the client wants; nil for none.
 	level []byte
-	// uris are the resources of whose changes it wants to hear, and renewed ends when they change.
+	// uris are the subscribed resources; renewed is closed when they change.
 	uris    []string
 	renewed chan struct{}
 }
 
-// sent is a request on its way, by a key of its id.
+// sent is a request in flight, with a key of its id.
 type sent struct {
 	key    string
 	cancel context.CancelCauseFunc
 }
 
-// Request implements [Conn]. A server that asks before it answers gets the request again with what
-// the client has answered.
+// Request implements [Conn]. If the answer of the server contains requests, Request has the client answer them and
+// sends the request again with the answers.
 func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
 	if mcp.IsRemoved(req.Method()) {
 		return b.keep(req)
@@ -100,7 +99,7 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 		} else {
 			answer, err = b.Conn.Request(ctx, leg, events)
 		}
-		if err != nil && asked > 0 { // its class is that of one sending, and the server has got another
+		if err != nil && asked > 0 { // the class of err is that of the last round trip; the server has got an earlier one
 			return answer, sentBefore(err)
 		}
 		if err != nil || !needsInput(answer.Message) {
@@ -110,18 +109,18 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 			return failed(req, mcp.CodeInternal, "The server asks again and again before it answers.")
 		}
 		more, err = b.ask(ctx, answer.Message, events)
-		if ctx.Err() != nil { // nobody waits for it, and what the server has done is not known
+		if ctx.Err() != nil { // the client waits no longer, and the effect on the server is not known
 			return Answer{}, sentBefore(context.Cause(ctx))
 		}
 		if err != nil {
 			return failed(req, mcp.CodeInternal, "The server asks for something before it answers, and got no answer: "+err.Error()+".")
 		}
-		req.Room.Keep(0) // what was asked is taken from it
+		req.Room.Keep(0) // releases the memory of the server's requests
 	}
 }
 
-// sentBefore is what came of a request of which the server has got something before: whatever the
-// error says of the last sending, that it was never sent is not among it.
+// sentBefore returns err for a request of which the server has got an earlier round trip. Even if the last one was
+// never sent, the result is not [ErrNeverSent].
 func sentBefore(err error) error {
 	what := []error{ErrNoAnswer}
 	if errors.Is(err, ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
@@ -135,7 +134,7 @@ func sentBefore(err error) error {
 	return fmt.Errorf("%w: %s", errors.Join(what...), err) //nolint:errorlint // see above
 }
 
-// members are those of `_meta` that say what the session agreed on.
+// members returns the members of `_meta` that repeat what the session agreed on.
 func (b *sessions) members() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,8 +145,8 @@ func (b *sessions) members() []byte {
 	return out
 }
 
-// keep answers a request for something that a server without sessions is told with each request, or
-// with each subscription, from now on.
+// keep answers a request that sets something for a session. It stores the setting, which a server without sessions gets
+// with each request or subscription from then on.
 func (b *sessions) keep(req Request) (Answer, error) {
 	m := req.Message
 	b.mu.Lock()
@@ -181,7 +180,7 @@ func (b *sessions) keep(req Request) (Answer, error) {
 	return Answer{Message: answer}, err
 }
 
-// renew has the stream opened again. It needs the lock.
+// renew has the stream opened again. The caller holds the lock.
 func (b *sessions) renew() {
 	if b.renewed != nil {
 		close(b.renewed)
@@ -189,7 +188,7 @@ func (b *sessions) renew() {
 	}
 }
 
-// wants are what the stream is to be of, and what ends when that changes.
+// wants returns the content of the stream, and a channel that is closed when it changes.
 func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -199,26 +198,26 @@ func (b *sessions) wants() (Wanted, <-chan struct{}) {
 	return Wanted{Tools: true, Prompts: true, Resources: true, URIs: slices.Clone(b.uris)}, b.renewed
 }
 
-// failed answers a request with an error of the gateway's own, in the server's place.
+// failed returns an error of the gateway's own as the server's answer.
 func failed(req Request, code int, text string) (Answer, error) {
 	m, err := gate.ReadAnswer(Refused(req.ID(), code, text).message.Raw, gate.AnswerLimits())
 	return Answer{Message: m}, err
 }
 
-// needsInput reports whether an answer only asks (MCP 2026-07-28, Multi Round-Trip Requests).
+// needsInput reports whether an answer only contains requests to the client (MCP 2026-07-28, Multi Round-Trip
+// Requests).
 func needsInput(a *gate.Answer) bool {
 	return a.Result.Present() && (a.InputRequests.Present() || string(a.ResultType.Of(a.Raw)) == `"`+mcp.ResultInputRequired+`"`)
 }
 
-// Errors that end a request whose server asks.
+// Errors that end a request whose server asks for input.
 var (
 	errNobodyAsked = errors.New("nobody takes what servers ask here")
 	errUnanswered  = errors.New("the client did not answer, or may not be asked")
 	errUnreadable  = errors.New("what it asks can't be read")
 )
 
-// ask has the client asked what an answer asks, and returns the params by which the request is made
-// again.
+// ask has the client answer the requests in an answer. It returns the params with which the request is repeated.
 func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]byte)) ([]byte, error) {
 	var asks struct {
 		Inputs map[string]struct {
@@ -230,7 +229,7 @@ func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]b
 	if err := json.Unmarshal(answer.Result.Of(answer.Raw), &asks); err != nil || len(asks.State) > maxState {
 		return nil, errUnreadable
 	}
-	asks.State = asks.State.Clone() // what it came in is the next answer's
+	asks.State = asks.State.Clone() // the buffer is reused for the next answer
 	if events == nil && len(asks.Inputs) > 0 {
 		return nil, errNobodyAsked
 	}
@@ -257,7 +256,7 @@ func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]b
 				return nil, errUnanswered
 			}
 			key, err := jsontext.AppendQuote(nil, name)
-			if err != nil { // it was read out of JSON, so this can't be
+			if err != nil { // it was read from JSON, so this can't happen
 				return nil, errUnreadable
 			}
 			if i > 0 {
@@ -266,7 +265,7 @@ func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]b
 			if len(params)+len(m.Raw) > maxAgain {
 				return nil, errUnanswered
 			}
-			params = slices.Concat(params, key, []byte(":"), m.Result.Of(m.Raw)) // as the client wrote it
+			params = slices.Concat(params, key, []byte(":"), m.Result.Of(m.Raw)) // unchanged from the client
 		case <-ctx.Done():
 			return nil, errUnanswered
 		}
@@ -278,7 +277,7 @@ func (b *sessions) ask(ctx context.Context, answer *gate.Answer, events func([]b
 	return params, nil
 }
 
-// expect waits for the answer to a request with this id, until done is called.
+// expect registers a request with this id, whose answer arrives on came, until done is called.
 func (b *sessions) expect(id []byte) (came chan *gate.Answer, done func()) {
 	key := gate.IDKey(id)
 	came = make(chan *gate.Answer, 1)
@@ -292,8 +291,8 @@ func (b *sessions) expect(id []byte) (came chan *gate.Answer, done func()) {
 	}
 }
 
-// Notify implements [Conn]: an answer goes to the request that waits for it, and a request that is
-// given up ends. Of the rest such a server hears nothing.
+// Notify implements [Conn]: an answer goes to the request that waits for it, and a cancellation ends its request.
+// Everything else is dropped, because a server without sessions has no use for it.
 func (b *sessions) Notify(_ context.Context, req Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -302,7 +301,7 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 	case m.Kind == gate.Response:
 		came := b.asked[gate.IDKey(req.ID())]
 		if came == nil {
-			return nil // nobody waits for it
+			return nil // the request has ended
 		}
 		answer, err := gate.ReadAnswer(bytes.Clone(m.Raw), gate.AnswerLimits())
 		if err != nil {
@@ -310,7 +309,7 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 		}
 		select {
 		case came <- answer:
-		default: // it has one
+		default: // it already has an answer
 		}
 	case m.Method == mcp.MethodCancelled:
 		key := gate.IDKey(m.RequestID.Of(m.Raw))
@@ -323,8 +322,8 @@ func (b *sessions) Notify(_ context.Context, req Request) error {
 	return nil
 }
 
-// Listen implements [Conn]: the stream is a subscription to every list, and to those resources that
-// the session has subscribed to.
+// Listen implements [Conn]: the stream is a subscription to every list, and to the resources that the session has
+// subscribed to.
 func (b *sessions) Listen(ctx context.Context, to Listener) error {
 	opened := sync.OnceFunc(to.Opened)
 	for {
@@ -336,7 +335,7 @@ func (b *sessions) Listen(ctx context.Context, to Listener) error {
 	}
 }
 
-// subscribe brings what comes on one subscription. Again says that another is to take its place.
+// subscribe passes on what one subscription brings. again is true if another subscription has to replace it.
 func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wants Wanted, renewed <-chan struct{}) (again bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -358,7 +357,7 @@ func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wa
 			opened()
 			return
 		}
-		opened() // whatever it says first
+		opened() // also if the server sends no acknowledgement first
 		if heard == nil {
 			heard = to.Event(Event{Message: message})
 		}
@@ -379,5 +378,5 @@ func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wa
 	}
 }
 
-// errRenewed means that a subscription ends because another takes its place.
+// errRenewed means that a subscription ends because another one replaces it.
 var errRenewed = errors.New("what is subscribed to has changed")

@@ -20,23 +20,22 @@ import (
 )
 
 const (
-	// parkedFor is how long a server's question waits for the client to make its request again, and
-	// maxParked how many requests of one client on one server may wait so.
+	// parkedFor is how long a request with open server requests waits for the client to repeat it. maxParked is how
+	// many requests of one client to one server may wait so.
 	parkedFor = 10 * time.Minute
 	maxParked = 16
-	// askedTogether is for how long more questions are waited for after the first.
+	// askedTogether is how long the bridge waits for more server requests after the first.
 	askedTogether = 100 * time.Millisecond
-	// maxQuestions is how many of one request may wait for an answer at a time.
+	// maxQuestions is how many server requests of one call may wait for an answer at a time.
 	maxQuestions = 16
-	// maxQuestion is how large one may be, and maxGreeting what the server says of itself, which is
-	// kept; in bytes.
+	// maxQuestion is the largest server request, and maxGreeting the largest answer to initialize, which is stored; in
+	// bytes.
 	maxQuestion = 1 << 20
 	maxGreeting = 256 << 10
 )
 
-// withoutSessions opens a session with a server that has nothing else, for requests without one: what
-// the server asks while it works on a request is asked in an answer, and the request, made again, goes
-// on where it was.
+// withoutSessions opens a session with a server that has only sessions, for a client without them. The server's
+// requests during a call are returned in an answer, and the repeated call continues the waiting one.
 func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first Request) (*Session, Answer, error) {
 	name, version := first.Message.Client()
 	claims := first.Message.Meta.Capabilities.Of(first.Message.Raw)
@@ -57,7 +56,7 @@ func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first R
 		return nil, answer, errors.Join(fmt.Errorf("%w: its greeting has more than %d bytes", ErrNoAnswer, maxGreeting), under.Close(ctx))
 	}
 	greeting := *answer.Message
-	greeting.Raw = bytes.Clone(greeting.Raw) // what it came in is another's by then
+	greeting.Raw = bytes.Clone(greeting.Raw) // its buffer is reused later
 	discovered, err := Discovered(&greeting, first.ID())
 	if err != nil {
 		return nil, answer, errors.Join(fmt.Errorf("%w: it greets in a way that can't be read: %w", ErrNoAnswer, err), under.Close(ctx))
@@ -69,35 +68,35 @@ func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first R
 	return under, Answer{Message: discovered, Status: http.StatusOK}, nil
 }
 
-// stateless takes requests without sessions to a connection that has one. It is safe for concurrent
-// use.
+// stateless carries requests without sessions over a connection that has one. It is safe for concurrent use.
 type stateless struct {
 	Conn // with a session
 
 	greeting *gate.Answer
 	server   *Server
-	// accounts are those of the caller, against which what waits counts.
+	// accounts are the caller's quotas, on which waiting requests count.
 	accounts principal.Accounts
-	// guesses says that the server does not tell to which request its questions belong.
+	// guesses means that the server does not say to which call its requests belong.
 	guesses bool
 
-	// singles is the turn at asking for the changes of a resource, or for none, which have an order.
+	// singles is a lock for subscribing to a resource and unsubscribing from it, so that they stay in order. It is a
+	// channel so that a context can end the wait.
 	singles chan struct{}
-	// all are the goroutines that it has started.
+	// all waits for the goroutines that were started.
 	all sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool
-	// running is how many requests are on their way.
+	// running is the number of requests in flight.
 	running int
-	// parked are the requests whose server asks, by the state that the client gives back.
+	// parked are the calls that wait for their client, by the state that the client sends back.
 	parked map[string]*parked
-	// heard are the subscriptions, and hearing ends the stream that they share; nil for none.
+	// heard are the subscriptions. hearing ends the stream that they share; nil if there is no stream.
 	heard   map[*listener]struct{}
 	hearing context.CancelFunc
 }
 
-// again is what a request says that is made again.
+// again is what a repeated request contains.
 type again struct {
 	Responses map[string]jsontext.Value `json:"inputResponses"`
 	State     string                    `json:"requestState"`
@@ -144,8 +143,8 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	return p.await(ctx, req)
 }
 
-// begin sends a request, which goes on whatever becomes of who waits for it first, and hears of it from the
-// first event.
+// begin sends a request, which continues even if its first round trip ends. Its notifications go to events from the
+// first one on.
 func (b *stateless) begin(ctx context.Context, req Request, sent *gate.Message, digest [sha256.Size]byte, events func([]byte), logs bool) (*parked, error) {
 	p := &parked{
 		events: events, logs: logs,
@@ -180,7 +179,7 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *gate.Message, 
 	b.all.Go(func() {
 		defer close(p.done)
 		defer func() {
-			if panicked := recover(); panicked != nil { // it is nobody's request that net/http sees to
+			if panicked := recover(); panicked != nil { // net/http recovers panics only in the goroutine of a request
 				p.err = fmt.Errorf("%w: reading its answer panicked: %v", ErrNoAnswer, panicked)
 			}
 			b.mu.Lock()
@@ -192,7 +191,7 @@ func (b *stateless) begin(ctx context.Context, req Request, sent *gate.Message, 
 	return p, nil
 }
 
-// resume is the request that waits under this state, which counts once.
+// resume returns the request that waits under this state, and removes it; nil if there is none.
 func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,7 +205,8 @@ func (b *stateless) resume(state string, digest [sha256.Size]byte) *parked {
 	return p
 }
 
-// Close implements [Conn]. What waits for a client ends, and all that was started, or ctx does.
+// Close implements [Conn]. It ends the waiting requests and everything that was started, and returns at the latest when
+// ctx ends.
 func (b *stateless) Close(ctx context.Context) error {
 	b.mu.Lock()
 	waiting := b.parked
@@ -231,7 +231,7 @@ func (b *stateless) Close(ctx context.Context) error {
 	case <-ended:
 	case <-ctx.Done():
 	}
-	err := b.Conn.Close(ctx) // by which what is on its way ends, too
+	err := b.Conn.Close(ctx) // this ends the requests in flight, too
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)

@@ -17,31 +17,31 @@ import (
 )
 
 const (
-	// rehearFirst is how long after the stream of a session has ended it is opened again for its
-	// subscriptions. Each time more it is twice as long, up to rehearMost.
+	// rehearFirst is how long after its end the stream of a session is opened again. The wait doubles each time, up to
+	// rehearMost.
 	rehearFirst = time.Second
 	rehearMost  = time.Minute
-	// maxQueued is how many notifications may wait for one client, and maxNotice how large one is
-	// that is passed on, in bytes.
+	// maxQueued is how many notifications may wait for one client, and maxNotice the largest notification that is
+	// passed on, in bytes.
 	maxQueued = 64
 	maxNotice = 64 << 10
 )
 
-// listener is a subscription to what a session's stream brings.
+// listener is one client's subscription to a session's stream.
 type listener struct {
 	id    jsontext.Value
 	wants notifications
-	// granted are the resources that the server tells of, under the bridge's lock.
+	// granted are the resources of which the server reports changes; guarded by the bridge's lock.
 	granted []string
 
-	// queue are the notifications for it, which its own goroutine sends: one that is slow holds up
-	// no other. It is full once too many wait.
+	// queue contains the notifications for the client, which its own goroutine sends, so that a slow client delays no
+	// other. full is closed when too many wait.
 	queue chan []byte
 	full  chan struct{}
 	once  sync.Once
 }
 
-// notifications are what a subscription is of (MCP 2026-07-28, Subscriptions).
+// notifications selects what a subscription contains (MCP 2026-07-28, Subscriptions).
 type notifications struct {
 	Tools     bool     `json:"toolsListChanged,omitzero"`
 	Prompts   bool     `json:"promptsListChanged,omitzero"`
@@ -49,7 +49,7 @@ type notifications struct {
 	URIs      []string `json:"resourceSubscriptions,omitempty"`
 }
 
-// wants reports whether a notification is of what the subscription is of.
+// wants reports whether the subscription contains notifications of this method.
 func (n notifications) wants(method string) bool {
 	switch method {
 	case mcp.MethodToolsChanged:
@@ -59,18 +59,18 @@ func (n notifications) wants(method string) bool {
 	case mcp.MethodResourcesChanged:
 		return n.Resources
 	case mcp.MethodResourceUpdated:
-		return len(n.URIs) > 0 // of which it is one the edge sees
+		return len(n.URIs) > 0 // the edge checks which resource
 	default:
 		return false
 	}
 }
 
-// isChange reports whether a notification is of something that one subscribes to.
+// isChange reports whether a notification is one that clients subscribe to.
 func isChange(method string) bool {
 	return notifications{Tools: true, Prompts: true, Resources: true, URIs: []string{""}}.wants(method)
 }
 
-// subscribe answers subscriptions/listen with what the session's stream brings, until ctx ends.
+// subscribe answers subscriptions/listen with notifications from the session's stream, until ctx ends.
 func (b *stateless) subscribe(ctx context.Context, req Request, events func([]byte)) (Answer, error) {
 	var params struct {
 		Notifications notifications `json:"notifications"`
@@ -80,7 +80,7 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 		return failed(req, mcp.CodeInvalidParams, "The subscription is not of the form that MCP gives it.")
 	}
 	l := &listener{id: req.ID(), wants: params.Notifications, queue: make(chan []byte, maxQueued), full: make(chan struct{})}
-	b.hear(l, req.Room) // before the server is asked: who leaves sees that a resource is still wanted
+	b.hear(l, req.Room) // before the server is asked, so that another listener that leaves sees that the resource is still wanted
 	defer b.leave(l)
 	within, cancel := context.WithTimeout(ctx, singlesTimeout)
 	defer cancel()
@@ -106,10 +106,9 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 	}
 }
 
-// errSlow means that a client reads its subscription too slowly.
 var errSlow = errors.New("the client reads too slowly")
 
-// single asks the server to tell of a resource's changes, or to tell of them no longer.
+// single subscribes to a resource of the server, or unsubscribes from it.
 func (b *stateless) single(ctx context.Context, method, uri string, has *room.Holding) error {
 	params, err := json.Marshal(map[string]string{"uri": uri})
 	if err != nil {
@@ -121,7 +120,7 @@ func (b *stateless) single(ctx context.Context, method, uri string, has *room.Ho
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if method == mcp.MethodUnsubscribe && b.wanted(uri) { // by somebody who has come meanwhile
+	if method == mcp.MethodUnsubscribe && b.wanted(uri) { // another client subscribed meanwhile
 		return nil
 	}
 	room := has.Beside()
@@ -133,7 +132,7 @@ func (b *stateless) single(ctx context.Context, method, uri string, has *room.Ho
 	return err
 }
 
-// wanted reports whether a subscription is of a resource.
+// wanted reports whether any subscription contains a resource.
 func (b *stateless) wanted(uri string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,8 +144,7 @@ func (b *stateless) wanted(uri string) bool {
 	return false
 }
 
-// singlesTimeout bounds asking for the changes of all resources of a subscription, and goneTimeout
-// asking for them no longer.
+// singlesTimeout bounds subscribing to all resources of one listener, and goneTimeout unsubscribing from them.
 const (
 	singlesTimeout = 30 * time.Second
 	goneTimeout    = 5 * time.Second
@@ -165,7 +163,7 @@ func (b *stateless) hear(l *listener, has *room.Holding) {
 	}
 }
 
-// leave ends a subscription; the last one ends the stream.
+// leave removes a subscription; the last one ends the stream.
 func (b *stateless) leave(l *listener) {
 	b.mu.Lock()
 	delete(b.heard, l)
@@ -175,27 +173,26 @@ func (b *stateless) leave(l *listener) {
 	}
 	gone := l.granted
 	if len(gone) > 0 && !b.closed {
-		b.all.Go(func() { // nobody waits for it
-			defer func() { _ = recover() }() // it is nobody's request that net/http sees to
+		b.all.Go(func() { // in the background, because no client waits for it
+			defer func() { _ = recover() }() // net/http recovers panics only in the goroutine of a request
 			ctx, cancel := context.WithTimeout(context.Background(), goneTimeout)
 			defer cancel()
 			for _, uri := range gone {
-				_ = b.single(ctx, mcp.MethodUnsubscribe, uri, nil) // what comes all the same nobody hears
+				_ = b.single(ctx, mcp.MethodUnsubscribe, uri, nil) // no client receives notifications that still come
 			}
 		})
 	}
 	b.mu.Unlock()
 }
 
-// stream brings what the server says to the subscriptions, until ctx ends. One that has ended is
-// opened again.
+// stream passes the server's messages to the subscriptions until ctx ends. A stream that ends is opened again.
 func (b *stateless) stream(ctx context.Context, has *room.Holding) {
 	defer has.Close()
 	defer func() {
-		_ = recover() // it is nobody's request that net/http sees to
+		_ = recover() // net/http recovers panics only in the goroutine of a request
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if ctx.Err() == nil { // there was nothing to hear, and may be once another subscription begins
+		if ctx.Err() == nil { // the server has no stream now, and may have one when another subscription begins
 			b.hearing = nil
 		}
 	}()
@@ -216,13 +213,13 @@ func (b *stateless) stream(ctx context.Context, has *room.Holding) {
 	}
 }
 
-// tell brings one message to those subscriptions that it is for.
+// tell passes one message to the subscriptions that want it.
 func (b *stateless) tell(ctx context.Context, raw []byte) {
 	m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
 	if raw == nil || err != nil {
 		return
 	}
-	if m.Kind == gate.Request { // there is no request whose answer could ask it
+	if m.Kind == gate.Request { // there is no request in whose answer the client could be asked
 		_ = b.Notify(ctx, Refused(m.ID.Of(raw), mcp.CodeMethodUnknown, NotCarried).in(ctx, nil))
 		return
 	}
@@ -239,7 +236,7 @@ func (b *stateless) tell(ctx context.Context, raw []byte) {
 	}
 }
 
-// say tells of a notification, under the subscription's name.
+// say queues a notification with the subscription's id.
 func (l *listener) say(m *gate.Answer) {
 	params := make(map[string]jsontext.Value)
 	meta := make(map[string]jsontext.Value)

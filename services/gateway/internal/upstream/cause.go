@@ -15,19 +15,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// A CauseError says why a server can't be used, in the words of the gateway.
+// A CauseError says why a server can't be used, in the gateway's words.
 type CauseError struct {
-	// Text is for every caller: what happened and, where there is something, what to do; a clause without a full
-	// stop. What it holds of the server's own words is an address, an escaped and bounded one, without a query.
+	// Text is for every caller: what happened and, if possible, what to do, as a clause without a full stop. The only
+	// words of the server in it are an address, which is escaped, bounded and without its query.
 	Text string
-	// Detail is for operators of the home tenant alone, such as the last line of a program's standard error. It is
+	// Detail is only for operators of the home tenant, such as the last line of a program's standard error. It is
 	// redacted, escaped and bounded, and may be empty.
 	Detail string
-	// Lasts reports whether the same request fails until an operator changes something.
+	// Lasts means that the same request fails until an operator changes something.
 	Lasts bool
-	// RetryAfter is when the same request may succeed; 0 where that is not known.
+	// RetryAfter is after how long the same request may succeed; 0 if that is not known.
 	RetryAfter time.Duration
-	// Err is what the log at level debug has of it; never nil.
+	// Err is the error for the log at level debug; never nil.
 	Err error
 }
 
@@ -37,14 +37,14 @@ func (c *CauseError) Error() string { return c.Err.Error() }
 // Unwrap returns Err.
 func (c *CauseError) Unwrap() error { return c.Err }
 
-// CauseOf returns the cause in an error's chain; nil if there is none.
+// CauseOf returns the cause in err's chain; nil if there is none.
 func CauseOf(err error) *CauseError {
 	cause, _ := errors.AsType[*CauseError](err)
 	return cause
 }
 
-// Recast returns an error of another class, with the text and the cause of err and with the limit that err may name.
-// What is known of one message says nothing of another, so err's own class is left out.
+// Recast returns an error of class, with the text of err, its cause, and the [LimitError] in it. It leaves out the
+// class of err itself, because what is known about one message says nothing about another.
 func Recast(class error, what string, err error) error {
 	out := recastError{text: fmt.Sprintf("%v: %s: %v", class, what, err), under: []error{class}}
 	if limit, ok := errors.AsType[*LimitError](err); ok {
@@ -66,7 +66,7 @@ type recastError struct {
 func (e recastError) Error() string   { return e.text }
 func (e recastError) Unwrap() []error { return e.under }
 
-// Network says in a few words why a server was not reached, for operators; empty where that is not known.
+// Network returns a short reason why a server was not reached, for operators; empty if the reason is not known.
 func Network(err error) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "there is no such file"
@@ -80,9 +80,9 @@ func Network(err error) string {
 	return ""
 }
 
-// ForLog returns what a log says of an error at level debug: why a request has no usable answer, what operators may know
-// of it, the address that was not reached, and what is wrong with the form of an answer. It holds no header, no
-// argument and nothing of an answer, which the error itself may quote.
+// ForLog returns the text of an error for a log at level debug: why a request has no usable answer, what operators may
+// know about it, the address that was not reached, and what is malformed in an answer. Unlike the error itself, it
+// quotes no header, no argument and nothing of an answer.
 func ForLog(err error) string {
 	said := why(Answer{}, err)
 	parts := []string{said.text}
@@ -98,8 +98,8 @@ func ForLog(err error) string {
 	return strings.Join(parts, ": ")
 }
 
-// Escaped returns text with everything escaped that could forge or garble a line, and with at most limit bytes or a
-// little more where the last character is escaped.
+// Escaped returns text with everything escaped that could forge or garble a line. It has at most limit bytes, or
+// slightly more if the last character is escaped, plus "..." if something is left out.
 func Escaped(text string, limit int) string {
 	var b strings.Builder
 	for i, size := 0, 0; i < len(text); i += size {

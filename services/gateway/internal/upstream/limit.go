@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// A LimitError says that a server's program was ended, or is not started, because it reached a limit. It holds nothing
-// that a server wrote.
+// A LimitError says that a server's program was ended, or is not started, because it reached a limit. It contains
+// nothing that a server wrote.
 type LimitError struct {
 	// Key is the configuration key of the limit, such as `servers.files.stdio.limits.tasks`.
 	Key string
 	// What says which limit was reached, such as "it reached its limit of 512 tasks".
 	What string
-	// RetryAfter is when the program is started again, from now; 0 where it has only just ended.
+	// RetryAfter is the time until the program may be started again; 0 if the program has only just ended.
 	RetryAfter time.Duration
 }
 
-// Error says what happened and what to do.
+// Error returns what happened and which key to change.
 func (e *LimitError) Error() string {
 	again := ""
 	if e.RetryAfter > 0 {

@@ -2,24 +2,24 @@ package upstream
 
 import "sync"
 
-// ListChanged tells that a server has said that its list of tools has changed (MCP, Tools, List
-// Changed Notification). The zero value is ready. It is safe for concurrent use.
+// ListChanged signals that a server has reported a change of its list of tools (MCP, Tools, List Changed Notification).
+// The zero value is ready. It is safe for concurrent use.
 type ListChanged struct {
 	once sync.Once
 	told chan struct{}
 }
 
-// ToolsChanged has something once the server has said so since it was received from last.
+// ToolsChanged returns a channel that receives a value if the server has reported a change since the last receive.
 func (n *ListChanged) ToolsChanged() <-chan struct{} {
 	n.once.Do(func() { n.told = make(chan struct{}, 1) })
 	return n.told
 }
 
-// Tell notes that the server has said so.
+// Tell records that the server has reported a change.
 func (n *ListChanged) Tell() {
 	n.ToolsChanged()
 	select {
 	case n.told <- struct{}{}:
-	default: // nobody has looked since
+	default: // the last report has not been received yet
 	}
 }

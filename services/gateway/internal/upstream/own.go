@@ -17,13 +17,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// An Own is a message of the gateway's own: what passes without a rule it writes itself,
-// of known fields, and a server gets nothing of a client's but what a function below
-// names. Nothing else makes one. The zero value is no message, and is never sent.
+// An Own is a message that the gateway writes itself, for everything that needs no rule. It consists of known fields; a
+// client's data reaches a server in it only as far as the functions below say. Only these functions make one. The zero
+// value is no message and is never sent.
 type Own struct{ message *gate.Message }
 
-// Request is the message as it is sent, with a W3C traceparent, which may be empty, and
-// room for its answer, as in [Request].
+// Request returns the message as a request with a W3C traceparent, which may be empty, and a memory budget for its
+// answer, as in [Request].
 func (o Own) Request(traceParent string, has *room.Holding) Request {
 	if o.message == nil {
 		o.message = new(gate.Message)
@@ -31,24 +31,22 @@ func (o Own) Request(traceParent string, has *room.Holding) Request {
 	return Request{Message: o.message, TraceParent: traceParent, Room: has}
 }
 
-// in is the message as it is sent in the trace of ctx.
+// in returns the message as a request in the trace of ctx.
 func (o Own) in(ctx context.Context, has *room.Holding) Request {
 	return o.Request(telemetry.TraceParent(trace.SpanContextFromContext(ctx)), has)
 }
 
 const (
-	// maxClientName and maxClientVersion are how much of what a client calls itself
-	// goes to a server, in bytes.
+	// maxClientName and maxClientVersion limit the client's name and version that are sent to a server, in bytes.
 	maxClientName    = 64
 	maxClientVersion = 32
-	// clientText are the characters beside letters and digits that it may have.
+	// clientText are the characters that are allowed in them besides letters and digits.
 	clientText = " ._-/@+()"
 )
 
-// Initialize is the request that opens a session: in a revision that the gateway
-// speaks, the newest where version is none, and for a client that calls itself so.
-// Of that only ASCII letters, digits and ` ._-/@+()` go, at most 64 and 32 bytes. It
-// claims these abilities, and none other.
+// Initialize returns the request that opens a session. It names a revision that the gateway speaks, or the newest if
+// version is not one of them, and the client's name and version. Of these only ASCII letters, digits and ` ._-/@+()`
+// are sent, at most 64 and 32 bytes. The request declares exactly these abilities.
 func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Own {
 	if !mcp.IsSupported(version) {
 		version = mcp.Supported()[0]
@@ -56,21 +54,21 @@ func Initialize(version, client, clientVersion string, claims ...mcp.Ability) Ow
 	return initialize(version, client, clientVersion, mcp.Told(claims))
 }
 
-// initialize is [Initialize] with claims as a raw object that the gateway has written.
+// initialize is [Initialize] with the claims as a raw object that the gateway has written.
 func initialize(version, client, clientVersion, claims string) Own {
 	return ask(mcp.MethodInitialize, `{"protocolVersion":"`+version+`","capabilities":`+claims+`,"clientInfo":`+info(client, clientVersion)+`}`)
 }
 
-// A Client is who asks without a session, where the request says so (MCP 2026-07-28): it has the
-// abilities, and calls itself so, of which goes what does of [Initialize]. Nil says nothing.
+// A Client is what a request without a session declares about its client (MCP 2026-07-28): its abilities, and its name
+// and version with the limits of [Initialize]. A nil Client declares nothing.
 type Client struct {
 	Name, Version string
 	Claims        []mcp.Ability
-	// said is what it claims, as a raw object that the gateway has written; nil for Claims.
+	// said is the raw object of abilities, written by the gateway; if it is nil, Claims count.
 	said []byte
 }
 
-// meta is `_meta` of a request, and the comma behind it; nothing where no session is done without.
+// meta returns the member `_meta` of a request with a comma after it; empty for a nil client, in a session.
 func (c *Client) meta() string {
 	if c == nil {
 		return ""
@@ -78,7 +76,7 @@ func (c *Client) meta() string {
 	return `"_meta":{` + string(c.members()) + `},`
 }
 
-// members are those of `_meta` that say who asks.
+// members returns the members of `_meta` that describe the client.
 func (c *Client) members() []byte {
 	claims := mcp.Told(c.Claims)
 	if c.said != nil {
@@ -87,90 +85,88 @@ func (c *Client) members() []byte {
 	return []byte(`"` + mcp.MetaVersion + `":"` + mcp.Modern + `","` + mcp.MetaCapabilities + `":` + claims + `,"` + mcp.MetaClientInfo + `":` + info(c.Name, c.Version))
 }
 
-// info is what a client calls itself, as an object.
+// info returns the client's name and version as a raw object.
 func info(client, version string) string {
 	return `{"name":"` + plain(client, maxClientName) + `","version":"` + plain(version, maxClientVersion) + `"}`
 }
 
-// Discover is the request for what a server speaks and has.
+// Discover returns the request for the revisions and capabilities of a server.
 func Discover(of *Client) Own {
 	return ask(mcp.MethodDiscover, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
 }
 
-// Wanted is what is to come on a stream.
+// Wanted selects what a stream is to contain.
 type Wanted struct {
 	Tools, Prompts, Resources bool
-	// URIs are those of resources of whose changes the client wants to hear.
+	// URIs are the resources whose changes the client wants to receive.
 	URIs []string
 }
 
-// Subscribe is the request for a stream with what is wanted. It has the client's own id, by
-// which what comes is named, as raw JSON.
+// Subscribe returns the request for a stream of what is wanted. Its id is the client's own, as raw JSON, because the
+// messages on the stream refer to it.
 func Subscribe(id []byte, of *Client, wants Wanted) Own {
 	uris, err := json.Marshal(wants.URIs)
-	if err != nil { // they were read out of JSON, so this can't be
+	if err != nil { // the URIs were read from JSON, so this can't happen
 		uris = []byte("[]")
 	}
 	return written(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s"notifications":{"toolsListChanged":%t,"promptsListChanged":%t,"resourcesListChanged":%t,"resourceSubscriptions":%s}}}`,
 		id, mcp.MethodListen, of.meta(), wants.Tools, wants.Prompts, wants.Resources, uris))
 }
 
-// ListTools is the request for a page of the list of tools: the first where cursor is
-// empty, else the one that the server gave this cursor for. Where there is no session it is of a
-// client, else of nil.
+// ListTools returns the request for one page of the list of tools: the first page if cursor is empty, otherwise the
+// page for that cursor of the server. Without a session it describes the client of; in a session of is nil.
 func ListTools(cursor string, of *Client) Own {
 	if cursor == "" {
 		return ask(mcp.MethodToolsList, `{`+strings.TrimSuffix(of.meta(), ",")+`}`)
 	}
 	quoted, err := jsontext.AppendQuote(nil, cursor)
-	if err != nil { // it was read out of JSON, so this can't be
+	if err != nil { // the cursor was read from JSON, so this can't happen
 		quoted = []byte(`""`)
 	}
 	return ask(mcp.MethodToolsList, `{`+of.meta()+`"cursor":`+string(quoted)+`}`)
 }
 
-// Initialized is the notification that a session is in use.
+// Initialized returns the notification that ends the opening of a session.
 func Initialized() Own { return tell(mcp.MethodInitialized, "") }
 
-// RootsChanged is the notification that a client's roots have changed.
+// RootsChanged returns the notification that the client's roots have changed.
 func RootsChanged() Own { return tell(mcp.MethodRootsChanged, "") }
 
-// Cancelled is the notification that a request which was sent is given up. The id is
-// that request's, as raw JSON.
+// Cancelled returns the notification that a sent request is cancelled. The id is that of the request, as raw JSON.
 func Cancelled(id []byte) Own {
 	return tell(mcp.MethodCancelled, `,"params":{"requestId":`+string(id)+`}`)
 }
 
-// Pong answers a server's ping, whose raw id this is.
+// Pong returns the answer to a server's ping with this raw id.
 func Pong(id []byte) Own { return written(`{"jsonrpc":"2.0","id":` + string(id) + `,"result":{}}`) }
 
-// Refused answers a request of a server's own that no client answers, with the raw id of the
-// request, a code of JSON-RPC and a text, which is ours.
+// Refused returns the error that answers a server's request with this raw id, with a JSON-RPC code and a text, which is
+// always the gateway's own.
 func Refused(id []byte, code int, text string) Own {
 	quoted, err := jsontext.AppendQuote(nil, text)
-	if err != nil { // it is ours, so this can't be
+	if err != nil { // the text is the gateway's own, so this can't happen
 		quoted = []byte(`""`)
 	}
 	return written(`{"jsonrpc":"2.0","id":` + string(id) + `,"error":{"code":` + strconv.Itoa(code) + `,"message":` + string(quoted) + `}}`)
 }
 
-// ask makes a request with an id that nobody can guess: it must not be one of the
-// client's own in the same session.
+// ask returns a request with an unguessable id, because the id must differ from those of the client in the same
+// session.
 func ask(method, params string) Own {
 	return written(`{"jsonrpc":"2.0","id":` + string(ownID()) + `,"method":"` + method + `","params":` + params + `}`)
 }
 
-// ownID is an id of the gateway's own that nobody can guess, as raw JSON.
+// ownID returns an unguessable id as raw JSON.
 func ownID() []byte { return []byte(strconv.Quote("sluice-" + rand.Text())) }
 
 func tell(method, rest string) Own {
 	return written(`{"jsonrpc":"2.0","method":"` + method + `"` + rest + `}`)
 }
 
-// written is a message of the gateway's own. What it holds of others was read out of
-// messages that were let in, so this can't fail; what would is never sent.
+// written returns a message of the gateway's own. Foreign values in it were read from messages that had been accepted,
+// so parsing can't fail; a message that fails is never sent.
 func written(text string) Own {
-	limits := gate.AnswerLimits() // a cursor is as long as a server makes it
+	limits := gate.AnswerLimits() // because the server chooses the length of a cursor
 	limits.IDBytes = 1 << 10
 	m, err := gate.Parse([]byte(text), limits)
 	if err != nil {
@@ -179,7 +175,7 @@ func written(text string) Own {
 	return Own{m}
 }
 
-// plain returns what may go of a text of a client's; "unknown" where that is nothing.
+// plain returns the allowed characters of a client's text, at most most bytes; "unknown" if there are none.
 func plain(text string, most int) string {
 	kept := strings.Map(func(r rune) rune {
 		switch {

@@ -6,35 +6,35 @@ import (
 	"time"
 )
 
-// maxPaused is how long a server may wait for its client in the course of one call.
+// maxPaused is how long a server may wait for its client during one call.
 const maxPaused = time.Hour
 
-// Patience bounds a server's work on a call, but for the time in which the server itself
-// waits for the client. The zero value is ready, and a nil one bounds nothing. It is safe for
-// concurrent use.
+// Patience limits how long a server works on a call. The time in which the server waits for the client does not count.
+// The zero value is ready; a nil Patience limits nothing. It is safe for concurrent use.
 type Patience struct {
 	mu sync.Mutex
-	// work and wait are what is left of both, since then; asked is how often the server
-	// waits now.
+	// work and wait are the times that are left for working and for waiting, as of since. asked is how many requests of
+	// the server wait for the client now.
 	work, wait time.Duration
 	since      time.Time
-	// limit is how long the server may work without progress, most in all, and worked how long it has.
+	// limit is how long the server may work without progress, most is how long it may work in all, and worked is how
+	// long it has worked.
 	limit, most, worked time.Duration
 	paused              time.Duration
 	asked               int
-	timer               *time.Timer // nil while nothing is bounded
+	timer               *time.Timer // nil while nothing is limited
 }
 
-// Begin has the call end once the server has worked that long, with the cause
-// [context.DeadlineExceeded], unless stop is called before. With each progress it has that long again, up to most in
-// all; a most below limit counts as limit. It begins once.
+// Begin starts the limits of a call. After the server has worked for limit, it calls end with the cause
+// [context.DeadlineExceeded], unless stop is called before. Each progress allows another limit, up to most in all; a
+// most below limit counts as limit. Begin is called once.
 func (p *Patience) Begin(limit, most time.Duration, end context.CancelCauseFunc) (stop func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.work, p.wait, p.paused, p.since = limit, maxPaused, 0, time.Now()
 	p.limit, p.most, p.worked = limit, max(limit, most), 0
 	first := limit
-	if p.asked > 0 { // on the session's stream, before this call was sent
+	if p.asked > 0 { // by a request on the session's stream, before this call was sent
 		first = p.wait
 	}
 	timer := time.AfterFunc(first, func() { end(context.DeadlineExceeded) })
@@ -47,7 +47,7 @@ func (p *Patience) Begin(limit, most time.Duration, end context.CancelCauseFunc)
 	}
 }
 
-// Pause says that the server waits for the client, until resume is called, once.
+// Pause starts a time in which the server waits for the client. It ends with resume, which is called once.
 func (p *Patience) Pause() (resume func()) {
 	if p == nil {
 		return func() {}
@@ -56,7 +56,7 @@ func (p *Patience) Pause() (resume func()) {
 	return func() { p.turn(-1) }
 }
 
-// Paused is for how long the server has waited for the client so far.
+// Paused returns how long the server has waited for the client so far.
 func (p *Patience) Paused() time.Duration {
 	if p == nil {
 		return 0
@@ -66,7 +66,7 @@ func (p *Patience) Paused() time.Duration {
 	return p.paused
 }
 
-// Progressed says that the server made progress.
+// Progressed records that the server made progress.
 func (p *Patience) Progressed() {
 	if p == nil {
 		return
@@ -78,7 +78,7 @@ func (p *Patience) Progressed() {
 	}
 }
 
-// Worked returns for how long the server has worked, and reports whether that is the most that it may in all.
+// Worked returns how long the server has worked, and reports whether it has reached the most that Begin allows.
 func (p *Patience) Worked() (worked time.Duration, most bool) {
 	if p == nil {
 		return 0, false
@@ -91,14 +91,14 @@ func (p *Patience) Worked() (worked time.Duration, most bool) {
 	return worked, p.most > p.limit && worked >= p.most
 }
 
-// turn counts how often the server waits, and sets the timer to what is left of that.
+// turn adds by to the number of requests that wait for the client, and sets the timer to the time that is left.
 func (p *Patience) turn(by int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.account(by, false)
 }
 
-// account does what turn says, and gives the server its time again if it made progress. It needs the lock.
+// account is turn, and renews the time for working if the server made progress. The caller holds the lock.
 func (p *Patience) account(by int, progressed bool) {
 	now := time.Now()
 	spent, took := &p.work, now.Sub(p.since)
@@ -118,7 +118,7 @@ func (p *Patience) account(by int, progressed bool) {
 	if p.asked > 0 {
 		left = p.wait
 	}
-	if p.timer != nil && p.timer.Stop() { // else the time is up
+	if p.timer != nil && p.timer.Stop() { // otherwise the timer has fired
 		p.timer.Reset(max(0, left))
 	}
 }

@@ -10,27 +10,26 @@ import (
 const (
 	// maxInFlight is how many requests may wait for one server at a time.
 	maxInFlight = 4096
-	// maxFailures is how many requests in a row may not reach a server until it rests.
+	// maxFailures is the number of failed connections in a row after which the server rests.
 	maxFailures = 10
-	// Rest is for how long nothing is sent to it then. Once it is over requests are sent again, of
-	// which the first that does not reach it begins the rest again.
+	// Rest is how long nothing is sent to the server then. After it, requests are sent again, and the first one that
+	// does not reach the server starts another rest.
 	Rest = 2 * time.Second
 )
 
-// Errors of requests that are not sent; compare with errors.Is.
+// Errors of requests that are not sent. Compare with errors.Is.
 var (
-	// ErrUnreached means that there was no way to the server: nobody takes connections at its
-	// address, or it has none. It is nothing that a request could bring about.
+	// ErrUnreached means that the server could not be connected to: its address refuses connections, or does not exist.
+	// No request can cause it.
 	ErrUnreached = errors.New("the server is not reached")
-	// ErrRests means that it was not reached many times in a row.
+	// ErrRests means that the server was not reached many times in a row.
 	ErrRests = errors.New("the server was not reached many times in a row, and is tried again in a moment")
-	// ErrBusy means that too many requests wait for it.
+	// ErrBusy means that too many requests wait for the server.
 	ErrBusy = errors.New("too many requests wait for the server")
 )
 
-// health says whether requests are to be sent to a server. Only that it is not reached counts:
-// what a caller's request makes of it, or does not get in time, must take the server from nobody
-// else. It is safe for concurrent use.
+// health decides whether requests are sent to a server. Only failed connections count: a request that the server fails
+// or answers too late must not take the server from other callers. It is safe for concurrent use.
 type health struct {
 	// tell is called when a rest begins.
 	tell func()
@@ -41,12 +40,12 @@ type health struct {
 	until    time.Time
 }
 
-// send makes a request, unless the server rests or has too many.
+// send makes a request unless the server rests or has too many requests.
 func (h *health) send(request func() (Answer, error)) (answer Answer, err error) {
 	if err := h.begin(); err != nil {
 		return Answer{}, err
 	}
-	err = ErrNeverSent // by which nothing is learned of a request that panics
+	err = ErrNeverSent // so that a request that panics does not count
 	defer func() { h.end(err) }()
 	return request()
 }
@@ -64,8 +63,8 @@ func (h *health) begin() error {
 	return nil
 }
 
-// end counts a request no more, and notes what its error says of whether the server is reached: who has
-// answered is, and what was given up, or never left for another reason, says nothing.
+// end counts a request out and records what its error says about the connection: any answer shows that the server is
+// reached; a cancelled request, or one that was not sent for another reason, shows nothing.
 func (h *health) end(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -81,7 +80,7 @@ func (h *health) end(err error) {
 	}
 }
 
-// now is how many requests wait, and until when the server rests; zero where it does not.
+// now returns how many requests wait, and until when the server rests; zero if it does not.
 func (h *health) now() (inFlight int32, until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -20,19 +20,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// A Server is one configured MCP server. It knows how it is, for people to see and to
-// measure. It is safe for concurrent use.
+// A Server is one configured MCP server. It reports its own health for status pages and measurements. It is safe for
+// concurrent use.
 type Server struct {
 	transport Transport
 	meters    *meters.Meters
-	// network is how it is reached, as it is measured.
+	// network is the transport's name in measurements.
 	network   string
 	health    *health
 	lastError atomic.Pointer[failure]
 	waiting   *quota.Quota
 }
 
-// New returns the server that a transport reaches.
+// New returns a server that is reached through t. Both arguments are required.
 func New(t Transport, m *meters.Meters) (*Server, error) {
 	if t == nil || m == nil {
 		return nil, errors.New("upstream: a transport and meters are required")
@@ -40,30 +40,31 @@ func New(t Transport, m *meters.Meters) (*Server, error) {
 	return &Server{transport: t, meters: m, waiting: newWaiting(), network: spans.Transport(t.Kind()), health: &health{tell: func() { m.Rested(context.Background()) }}}, nil
 }
 
-// Transport is how it is reached: `http`, `stdio` or `grpc`.
+// Transport returns how the server is reached: `http`, `stdio` or `grpc`.
 func (s *Server) Transport() string { return s.transport.Kind() }
 
-// CanBeModern reports whether it is reached in a way by which it may speak 2026-07-28.
+// CanBeModern reports whether a server on this transport can speak 2026-07-28.
 func (s *Server) CanBeModern() bool { return s.transport.Kind() != "grpc" }
 
-// ToolsChanged has something once the server has said that its list of tools has changed. One
-// alone is to receive from it.
+// ToolsChanged returns a channel that receives a value after the server has reported that its list of tools changed.
+// Only one goroutine may receive from it.
 func (s *Server) ToolsChanged() <-chan struct{} { return s.transport.ToolsChanged() }
 
-// InFlight is how many requests wait for their answers.
+// InFlight returns how many requests wait for their answers.
 func (s *Server) InFlight() int32 {
 	n, _ := s.health.now()
 	return n
 }
 
-// RestsUntil is until when nothing is sent to it, because it was not reached many times in a row;
-// zero where it does not rest.
+// RestsUntil returns until when the gateway sends the server nothing, because the server was unreachable many times in
+// a row. It is zero if the gateway sends requests.
 func (s *Server) RestsUntil() time.Time {
 	_, until := s.health.now()
 	return until
 }
 
-// StartingSince is when the oldest start of its program began that is under way; zero if none is.
+// StartingSince returns when the oldest start of the server's program that is still under way began; zero if no start
+// is under way.
 func (s *Server) StartingSince() time.Time {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.StartingSince()
@@ -71,7 +72,8 @@ func (s *Server) StartingSince() time.Time {
 	return time.Time{}
 }
 
-// ProgramNotice says what an operator should know of its program though calls go on; empty if there is nothing.
+// ProgramNotice returns what an operator should know about the server's program although calls still work. It is empty
+// if there is nothing to report.
 func (s *Server) ProgramNotice() string {
 	if starter, ok := s.transport.(Starter); ok {
 		return starter.Notice()
@@ -79,8 +81,8 @@ func (s *Server) ProgramNotice() string {
 	return ""
 }
 
-// LastError says why the last request had no usable answer; empty if it had one, or none was made. It holds nothing of
-// a request and, of the server's own words, what a [CauseError] may hold.
+// LastError returns why the last request had no usable answer. It is empty if the request had one, or if there was no
+// request. It contains nothing of a request, and of the server's own words only what a [CauseError] may contain.
 func (s *Server) LastError() string {
 	if last := s.lastError.Load(); last != nil {
 		return last.text
@@ -88,7 +90,8 @@ func (s *Server) LastError() string {
 	return ""
 }
 
-// LastErrorInDetail is LastError as operators of the home tenant may read it, who are told what a program has said.
+// LastErrorInDetail returns LastError with the detail that only operators of the home tenant may read, such as what a
+// program printed.
 func (s *Server) LastErrorInDetail() string {
 	last := s.lastError.Load()
 	if last == nil || last.detail == "" {
@@ -97,9 +100,8 @@ func (s *Server) LastErrorInDetail() string {
 	return last.text + ": " + last.detail
 }
 
-// Open opens a session for a principal with this hello, in the trace of ctx, and returns
-// it with the answer. What that takes is has, as in [Session.Ask]. Errors are those of
-// [Session.Ask].
+// Open opens a session for a principal with this hello, in the trace of ctx, and returns the session and the answer.
+// Memory for the answer is reserved in has, as in [Session.Ask]. Errors are those of [Session.Ask].
 func (s *Server) Open(ctx context.Context, who principal.Key, hello Own, has *room.Holding) (*Session, Answer, error) {
 	req := hello.in(ctx, has)
 	if req.Method() == mcp.MethodDiscover && !s.CanBeModern() {
@@ -116,7 +118,7 @@ func (s *Server) Open(ctx context.Context, who principal.Key, hello Own, has *ro
 	return &Session{server: s, conn: conn, version: versionOf(answer), since: time.Now()}, answer, nil
 }
 
-// versionOf is the revision that an answer to initialize names; empty where it names none.
+// versionOf returns the revision in an answer to initialize; empty if there is none.
 func versionOf(a Answer) string {
 	if a.Message == nil {
 		return ""
@@ -128,11 +130,11 @@ func versionOf(a Answer) string {
 	return string(version)
 }
 
-// Close ends every session and waits for what was started.
+// Close ends every session and waits for everything that the transport started.
 func (s *Server) Close() error { return s.transport.Close() }
 
-// Why says why a request has no usable answer, in words that every caller may know: the error's own may quote what a
-// server wrote.
+// Why returns why a request has no usable answer, in words that every caller may read. The text of err itself may quote
+// what a server wrote.
 func Why(a Answer, err error) string { return why(a, err).text }
 
 func why(a Answer, err error) failure {
@@ -172,6 +174,6 @@ func why(a Answer, err error) failure {
 	return failure{text: class}
 }
 
-// failure is why a request had no usable answer: what every caller may know, and what operators of the home tenant may
-// know beside it.
+// failure says why a request had no usable answer: text is for every caller, detail only for operators of the home
+// tenant.
 type failure struct{ text, detail string }

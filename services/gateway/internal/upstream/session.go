@@ -17,47 +17,43 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// A Session is one session with a server: [Server.Open] and [Server.Later] make one. It
-// is safe for concurrent use.
+// A Session is one session with a server. [Server.Open] and [Server.Later] make one. It is safe for concurrent use.
 type Session struct {
 	server *Server
-	// open opens it when something is first to be sent; nil where it was open before.
+	// open opens the session before the first request; nil if the session was already open when it was made.
 	open func(context.Context, *room.Holding) (*Session, error)
-	// whenOpen is called once it is open; may be nil.
+	// whenOpen is called once the session is open; may be nil.
 	whenOpen func()
-	// turn is held by who opens it. It is a channel, for nobody waits for it longer
-	// than for its answer.
+	// turn is held by the request that opens the session. It is a channel and not a mutex, so that other requests stop
+	// waiting when their context ends.
 	turn chan struct{}
 
 	mu   sync.Mutex
 	conn Conn // nil until it is open
-	// version is the revision that was agreed on, and since when it is open.
+	// version is the agreed protocol revision, and since is when the session was opened.
 	version string
 	since   time.Time
-	// lost says that the server no longer knows it.
+	// lost is set when the server no longer knows the session.
 	lost bool
-	// err is why it never will be open; nil while it may be, and where it was from the start:
-	// then its transport knows whether it is closed.
+	// err says why the session will never be open. It is nil while the session may still be opened, and for a session
+	// that was open from the start: then the transport knows whether it is closed.
 	err error
 }
 
-// Later returns a session that the server knows nothing of until the first request: then
-// open opens it, with room for the answer to that, and what can't be opened is tried again
-// by the next. A notification before that has nobody to go to, and is dropped. Once it is open
-// whenOpen is called, which may be nil.
+// Later returns a session that is opened with the server by its first request: open opens it, with a memory budget for
+// the answer. If open fails, the next request tries again. A notification before that is dropped. Once the session is
+// open, whenOpen is called; it may be nil.
 func (s *Server) Later(open func(context.Context, *room.Holding) (*Session, error), whenOpen func()) *Session {
 	return &Session{server: s, open: open, whenOpen: whenOpen, turn: make(chan struct{}, 1)}
 }
 
-// Forward sends what was judged, which the pipeline alone has. It returns the answer, as
-// [Conn] does.
+// Forward sends a request that was judged; only the pipeline has one. It returns the answer, as [Conn] does.
 func (s *Session) Forward(ctx context.Context, req Request, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, req, events)
 }
 
-// Ask sends a request of the gateway's own in the trace of ctx. What its answer takes is
-// has, which has to be as large before it is read; nil takes small answers alone. It
-// returns the answer, as [Conn] does.
+// Ask sends a request of the gateway's own in the trace of ctx. Memory for the answer is reserved in has before the
+// answer is read; if has is nil, only small answers are accepted. It returns the answer, as [Conn] does.
 func (s *Session) Ask(ctx context.Context, own Own, has *room.Holding, events func(message []byte)) (Answer, error) {
 	return s.request(ctx, own.in(ctx, has), events)
 }
@@ -73,7 +69,7 @@ func (s *Session) request(ctx context.Context, req Request, events func([]byte))
 	if errors.Is(err, quota.ErrFull) || errors.Is(err, ErrBusy) {
 		return Answer{}, fmt.Errorf("%w: %w", ErrNeverSent, err)
 	}
-	if err != nil { // its class is that of another message: this one was not sent
+	if err != nil { // the class of err is that of another message; this request was not sent
 		return Answer{}, Recast(ErrNeverSent, "open the session", err)
 	}
 	answer, err := s.server.watch(ctx, req.Method(), func() (Answer, error) { return conn.Request(ctx, req, events) })
@@ -92,12 +88,12 @@ func (s *Session) Lost() bool {
 	return s.lost
 }
 
-// Tell sends a notification of the gateway's own, or its answer to a request of the server's
-// own, in the trace of ctx. Errors are those of [Session.Ask].
+// Tell sends a notification of the gateway's own, or the gateway's answer to a request of the server, in the trace of
+// ctx. Before the session is open it does nothing. Errors are those of [Session.Ask].
 func (s *Session) Tell(ctx context.Context, own Own) error { return s.tell(ctx, own.in(ctx, nil)) }
 
-// Reply sends what a client says to a request of the server's own that was judged: its answer,
-// or a notification of its progress. Errors are those of [Session.Ask].
+// Reply sends a client's message about a request of the server that was judged: the answer, or a notification of
+// progress. Errors are those of [Session.Ask].
 func (s *Session) Reply(ctx context.Context, m *gate.Message) error {
 	if m.Kind != gate.Response && m.Method != mcp.MethodProgress {
 		return fmt.Errorf("%w: the message is no reply", ErrNeverSent)
@@ -132,8 +128,8 @@ func (s *Session) tell(ctx context.Context, req Request) error {
 	return err
 }
 
-// Listen brings what the server says aside of all requests, as [Conn] does. A session that is
-// not open yet has no stream.
+// Listen passes on what the server sends outside of requests, as [Conn] does. A session that is not open yet has no
+// stream.
 func (s *Session) Listen(ctx context.Context, to Listener) error {
 	conn, err := s.now()
 	switch {
@@ -146,7 +142,7 @@ func (s *Session) Listen(ctx context.Context, to Listener) error {
 	}
 }
 
-// Close ends the session with the server. Requests in flight end.
+// Close ends the session with the server and all requests in flight.
 func (s *Session) Close(ctx context.Context) error {
 	s.mu.Lock()
 	conn, version, since := s.conn, s.version, s.since
@@ -163,20 +159,21 @@ func (s *Session) Close(ctx context.Context) error {
 	return conn.Close(ctx)
 }
 
-// IsOpen reports whether it is open.
+// IsOpen reports whether the session is open.
 func (s *Session) IsOpen() bool {
 	conn, err := s.now()
 	return conn != nil && err == nil
 }
 
-// now returns the connection, nil where it is not open yet, or why it never will be.
+// now returns the connection, which is nil if the session is not open yet, or the error that keeps it from ever being
+// open.
 func (s *Session) now() (Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.conn, s.err
 }
 
-// opened opens the connection, unless somebody else does.
+// opened opens the connection, or waits until another request has opened it.
 func (s *Session) opened(ctx context.Context, of *room.Holding) (Conn, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -206,7 +203,7 @@ func (s *Session) opened(ctx context.Context, of *room.Holding) (Conn, error) {
 	return nil, errors.Join(ErrClosed, opened.Close(ctx))
 }
 
-// watch notes what comes of a request.
+// watch makes a request and records its outcome in the measurements, the server's health and its last error.
 func (s *Server) watch(ctx context.Context, method string, request func() (Answer, error)) (Answer, error) {
 	begin := time.Now()
 	answer, err := s.health.send(request)
@@ -221,8 +218,8 @@ func (s *Server) watch(ctx context.Context, method string, request func() (Answe
 	return answer, err
 }
 
-// isOurs reports whether it was our side that ended a request, which says nothing about the server,
-// or the server has answered that it speaks another revision.
+// isOurs reports whether an error says nothing about the server's health: the gateway or the client ended the request,
+// or the server answered that it speaks another revision.
 func isOurs(err error) bool {
 	return slices.ContainsFunc([]error{ErrCancelled, ErrClosed, ErrShutdown, ErrRevision, ErrRests, ErrBusy, room.ErrFull, quota.ErrFull}, func(own error) bool { return errors.Is(err, own) })
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// unwrapped reaches a server that hides the errors of its tools.
+// unwrapped is a transport to a server that hides the errors of its tools.
 type unwrapped struct {
 	Transport
 
@@ -36,13 +36,12 @@ func (u *unwrapped) Notice() string {
 	return ""
 }
 
-// Unwrap returns a transport to a server whose tools' errors are told as such. Claude Flow
-// writes the result of a tool that failed, `{"content":[…],"isError":true}`, as
-// the one text of a result that says success; here such an answer has that text
-// as its result. Every other answer stays what it is, byte for byte.
+// Unwrap returns a transport that restores the errors of a server's tools. Claude Flow reports a failed tool,
+// `{"content":[…],"isError":true}`, as the only text of a successful result. The transport makes that text the result.
+// Every other answer is unchanged, byte for byte.
 //
-// What no answer is to hold is blotted out of the text too: it is JSON within
-// JSON, whose escapes hide a secret from who reads the outer one alone.
+// Secrets are redacted in that text, too: it is JSON inside JSON, and its escapes hide a secret from a search in the
+// outer one.
 func Unwrap(t Transport, secrets []string) Transport {
 	return &unwrapped{Transport: t, clean: scrub.New(nil, secrets)}
 }
@@ -56,7 +55,7 @@ func (u *unwrapped) Open(ctx context.Context, who principal.Key, initialize Requ
 	return &unwrappedConn{Conn: conn, clean: u.clean}, answer, nil
 }
 
-// unwrappedConn is a session with such a server.
+// unwrappedConn is a session over such a transport.
 type unwrappedConn struct {
 	Conn
 
@@ -73,8 +72,8 @@ func (c *unwrappedConn) Request(ctx context.Context, req Request, events func([]
 	return answer, nil
 }
 
-// reveal returns the answer with the error that it hides; the answer itself where
-// it hides none, or one that could be read in two ways.
+// reveal returns the answer with its hidden error as the result. It returns the answer unchanged if there is no hidden
+// error, or one that could be read in two ways.
 func (c *unwrappedConn) reveal(a *gate.Answer) *gate.Answer {
 	inner := hiddenError(a)
 	if inner == nil {
@@ -85,7 +84,7 @@ func (c *unwrappedConn) reveal(a *gate.Answer) *gate.Answer {
 		return a
 	}
 	limits := gate.AnswerLimits()
-	limits.Bytes = len(raw) // which was judged when the answer came
+	limits.Bytes = len(raw) // its size was checked when the answer came
 	revealed, err := gate.ReadAnswer(raw, limits)
 	if err != nil {
 		return a
@@ -93,12 +92,11 @@ func (c *unwrappedConn) reveal(a *gate.Answer) *gate.Answer {
 	return revealed
 }
 
-// maxHidden is how long a result may be in which an error is looked for, in bytes:
-// what is read there is in memory more than once.
+// maxHidden is the largest result that is searched for a hidden error, in bytes, because the search needs several
+// copies in memory.
 const maxHidden = 1 << 20
 
-// hiddenError returns the result that stands as text in an answer, if it says that
-// a tool failed and nothing else stands beside it; else nil.
+// hiddenError returns the only text of a result if it is a result that says that a tool failed; otherwise nil.
 func hiddenError(a *gate.Answer) []byte {
 	var outer struct {
 		Content []struct {

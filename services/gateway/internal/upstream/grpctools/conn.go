@@ -25,7 +25,7 @@ const (
 	codeNoParams = -32602
 )
 
-// conn is a session: what ends with it.
+// conn is a session: all ends when it is closed.
 type conn struct {
 	transport *Transport
 	all       context.Context //nolint:containedctx // it is the session's, which outlives its requests
@@ -51,11 +51,11 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return c.refuse(ctx, req, codeNoMethod, "a gRPC server has tools alone")
 }
 
-// Notify implements upstream.Conn. A request ends with its context, and of all else a gRPC
-// server knows nothing.
+// Notify implements upstream.Conn. It does nothing: a request is cancelled with its context, and gRPC servers know no
+// other notifications.
 func (*conn) Notify(context.Context, upstream.Request) error { return nil }
 
-// Listen implements upstream.Conn: a gRPC server says nothing aside.
+// Listen implements upstream.Conn. A gRPC server sends nothing outside of calls.
 func (*conn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
 
 // Close implements upstream.Conn.
@@ -89,7 +89,7 @@ func (c *conn) list(ctx context.Context, req upstream.Request) (upstream.Answer,
 
 func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byte)) (_ upstream.Answer, err error) {
 	defer func() {
-		if said := recover(); said != nil { // contracts of a stranger's are read here
+		if said := recover(); said != nil { // contracts of an untrusted server are interpreted here
 			err = fmt.Errorf("%w: %s: its answer could not be read: %v", upstream.ErrNoAnswer, c.transport.cfg.Name, said)
 		}
 	}()
@@ -105,10 +105,10 @@ func (c *conn) call(ctx context.Context, req upstream.Request, events func([]byt
 	if len(arguments) == 0 {
 		arguments = []byte("{}")
 	}
-	// They are read in one way alone, the one that the tool's schema says (T5): so what policy
-	// judged is what the server is sent.
+	// The arguments are read in one way only, the one that the tool's schema says (T5), so the server gets what policy
+	// judged.
 	in := t.in.New()
-	if err := msgjson.Read(arguments, in); err != nil { // it was not sent, and never will be as it is
+	if err := msgjson.Read(arguments, in); err != nil { // the request was not sent, and the same arguments never will be
 		text, err := failed("INVALID_ARGUMENT: "+err.Error(), `{"code":"INVALID_ARGUMENT","reason":"ARGUMENTS_INVALID"}`)
 		return c.done(ctx, req, text, err)
 	}
@@ -127,11 +127,11 @@ func (c *conn) done(ctx context.Context, req upstream.Request, result []byte, er
 	return c.transport.answer(ctx, req, result)
 }
 
-// errTooMany ends a stream that says too often how far it is.
+// errTooMany ends a stream that reports progress too often.
 var errTooMany = fmt.Errorf("more than %d messages came before the answer", upstream.MaxEvents)
 
-// invoke calls the method, and returns its answer. What of that comes before it goes to
-// events. A message is read once there is room for the largest.
+// invoke calls the method and returns its answer. It passes progress that comes before the answer to events. A message
+// is read only after memory for the largest one is reserved.
 func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req upstream.Request, events func([]byte)) (protoreflect.Message, error) {
 	ctx, cancel := context.WithCancel(c.transport.outgoing(ctx, req.TraceParent))
 	defer cancel()
@@ -167,7 +167,7 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 			c.tell(ctx, progressOf(out, req.ProgressToken()), req, events)
 			continue
 		}
-		// An answer counts once the server says that all is well.
+		// An answer counts only if the status after it is OK.
 		switch err := stream.RecvMsg(&text); {
 		case errors.Is(err, io.EOF):
 			return out, nil
@@ -180,7 +180,7 @@ func (c *conn) invoke(ctx context.Context, t *tool, in protoreflect.Message, req
 	return nil, errTooMany
 }
 
-// tell hands a notification to the client, if it asked for that.
+// tell passes a progress notification to the client, if the client asked for progress.
 func (c *conn) tell(ctx context.Context, text []byte, req upstream.Request, events func([]byte)) {
 	if events == nil || len(text) == 0 || len(req.ProgressToken()) == 0 {
 		return
@@ -193,15 +193,15 @@ func (c *conn) tell(ctx context.Context, text []byte, req upstream.Request, even
 	events(message.Raw)
 }
 
-// errOwn marks an error of this side, of which the server knows nothing.
+// errOwn marks a local error, which the server did not report.
 var errOwn = errors.New("the call went wrong here")
 
-// isOwn reports whether an error is gRPC's on this side, in the form of a status.
+// isOwn reports whether a status was made by the gRPC library on this side.
 func isOwn(st *status.Status) bool {
 	return (st.Code() == codes.ResourceExhausted || st.Code() == codes.Internal) && strings.HasPrefix(st.Message(), "grpc: ")
 }
 
-// errAway marks a call that found no server.
+// errAway marks a call for which there was no connection.
 var errAway = errors.New("there is no connection to the server")
 
 func neverSent(err error) error {
@@ -211,8 +211,8 @@ func neverSent(err error) error {
 	return err
 }
 
-// failed says what came of a call that has no answer: what the server said is the tool's
-// result, and what is not known of the call is an error.
+// failed returns the result of a call without an answer: a status of the server is a tool result; if it is not known
+// what happened, the result is an error.
 func (c *conn) failed(ctx context.Context, req upstream.Request, err error) (upstream.Answer, error) {
 	name := c.transport.cfg.Name
 	st, fromServer := status.FromError(err)

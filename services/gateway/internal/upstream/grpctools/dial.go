@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	// window is how much of an answer that nobody reads yet is held, in bytes, and
-	// allWindows how much of all answers of one connection.
+	// window is how much of an unread answer is buffered, in bytes, and allWindows how much of all answers on one
+	// connection.
 	window     = 64 << 10
 	allWindows = 1 << 20
-	// maxHeaders bounds what a server sends beside its messages, in bytes.
+	// maxHeaders limits the headers and trailers of a server, in bytes.
 	maxHeaders = 16 << 10
 )
 
-// Dial returns a connection to a server of somebody else's at host:port. It connects when
-// it is first used, to no address that no configuration can mean. ca is a PEM file with the
-// certificates that are trusted; empty for the system's. Nothing is ever sent twice.
+// Dial returns a connection to an external server at host:port. It connects on first use, and never to an address that
+// no configuration can mean. ca is a PEM file with the only trusted certificates; empty for those of the system. Calls
+// are never retried.
 func Dial(target, ca string, plaintext bool) (*grpc.ClientConn, error) {
 	host, _, err := net.SplitHostPort(target)
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// maxPieces is how many fields an answer may hold, those of messages in it with them: each
-// takes some hundred bytes of memory, and two of the wire.
+// maxPieces is how many fields an answer may contain, including those of nested messages: each takes some hundred bytes
+// of memory, but only two bytes on the wire.
 const maxPieces = 200_000
 
-// errPieces is an error of an answer that would take much more memory than it is long.
+// errPieces is the error for an answer that would take much more memory than its length.
 var errPieces = fmt.Errorf("the answer holds more than %d fields", maxPieces)
 
-// frames is a codec that writes messages, and hands out what came as it came: it is looked
-// at before it is read.
+// frames is a codec that encodes messages and returns received ones undecoded, because they are checked before they are
+// decoded.
 type frames struct{}
 
 // Marshal implements encoding.CodecV2.
@@ -44,7 +44,7 @@ func (frames) Unmarshal(data mem.BufferSlice, v any) error {
 // Name implements encoding.CodecV2.
 func (frames) Name() string { return "proto" }
 
-// message reads a message, if it holds no more than it may.
+// message decodes an answer, unless it contains too many fields.
 func (t *tool) message(text []byte) (protoreflect.Message, error) {
 	left := maxPieces
 	if err := count(text, t.out.Descriptor(), &left); err != nil {
@@ -54,7 +54,7 @@ func (t *tool) message(text []byte) (protoreflect.Message, error) {
 	return m, proto.Unmarshal(text, m.Interface())
 }
 
-// count takes what a message holds of what is left.
+// count subtracts the number of fields in a message from left.
 func count(text []byte, md protoreflect.MessageDescriptor, left *int) error {
 	for len(text) > 0 {
 		if *left--; *left < 0 {
@@ -80,7 +80,7 @@ func count(text []byte, md protoreflect.MessageDescriptor, left *int) error {
 					return err
 				}
 			case fd.IsPacked():
-				*left -= len(value) / 8 // numbers take eight bytes each, at the most of one on the wire
+				*left -= len(value) / 8 // on the wire a packed number may take one byte, in memory eight
 			}
 		}
 		text = text[n:]

@@ -1,7 +1,6 @@
-// Package grpctools makes tools of the methods of a gRPC server: of each whose contract
-// carries the option (sluice.mcp.v1.tool). A call of the tool is a call of the method, its
-// arguments are read into the method's request as the tool's schema says and in no other
-// way, and what the method answers is the result.
+// Package grpctools offers methods of a gRPC server as tools: those whose contract has the option (sluice.mcp.v1.tool).
+// A call of the tool is a call of the method. The arguments are read into the method's request exactly as the tool's
+// schema says, and the method's answer is the result.
 package grpctools
 
 import (
@@ -25,39 +24,37 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// maxAnswer is the largest message that a method may answer with, in bytes. Its JSON is
-// there twice, and longer.
+// maxAnswer is the largest message that a method may answer with, in bytes. As JSON it is longer, and in memory twice.
 const maxAnswer = 4 << 20
 
-// fresh is how long what a server said of its tools is believed, and stale how long where it
-// says nothing any more.
+// fresh is how long a server's list of tools is used before the server is asked again, and stale how long it is used if
+// the server does not answer.
 const fresh, stale = time.Minute, 10 * time.Minute
 
-// Config says what a server is.
+// Config describes a server.
 type Config struct {
-	// Name is its configured name.
+	// Name is the server's configured name.
 	Name string
-	// Contracts are a package that this program knows, all of whose tools the server has;
-	// empty where the server is to be asked, by server reflection.
+	// Contracts is a package that this program contains and all of whose tools the server has. If it is empty, the
+	// server is asked by server reflection.
 	Contracts protoreflect.FullName
-	// Headers are sent with every call as metadata, references resolved.
+	// Headers are sent with every call as metadata, with references resolved.
 	Headers map[string]string
-	// Secrets are values that no answer is to hold; those of at least 8 bytes are blotted
-	// out of it.
+	// Secrets are values that no answer may contain. Those of at least 8 bytes are redacted from answers.
 	Secrets []string
 }
 
-// Deps is what a transport needs.
+// Deps are the dependencies of a transport. Conn and Log are required.
 type Deps struct {
 	// Conn is the connection to the server.
 	Conn grpc.ClientConnInterface
-	// Close ends Conn. The transport calls it once, when it is closed itself. Nil if Conn belongs to the caller, who
-	// shares it with others and ends it.
+	// Close closes Conn. The transport calls it once, when it is closed itself. It is nil if Conn belongs to the
+	// caller, who shares it with others and closes it.
 	Close func() error
 	Log   *slog.Logger
 }
 
-// Transport reaches one server.
+// Transport connects to one server.
 type Transport struct {
 	cfg     Config
 	conn    grpc.ClientConnInterface
@@ -106,8 +103,8 @@ func (*Transport) ToolsChanged() <-chan struct{} { return nil }
 // Close implements upstream.Transport. It is idempotent.
 func (t *Transport) Close() error { return t.close() }
 
-// Open implements upstream.Transport. A gRPC server has no sessions: initialize is answered
-// here, once the server has said what tools it has.
+// Open implements upstream.Transport. A gRPC server has no sessions: the transport answers initialize itself, once it
+// knows the server's tools.
 func (t *Transport) Open(ctx context.Context, _ principal.Key, initialize upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if initialize.Kind() != gate.Request {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with a request", upstream.ErrNeverSent)
@@ -124,7 +121,7 @@ func (t *Transport) Open(ctx context.Context, _ principal.Key, initialize upstre
 	return &conn{transport: t, all: all, end: end}, answer, nil
 }
 
-// set is what tools the server has.
+// set returns the tools of the server.
 func (t *Transport) set(ctx context.Context) (*set, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -143,7 +140,7 @@ func (t *Transport) set(ctx context.Context) (*set, error) {
 	return tools, nil
 }
 
-// outgoing is a call's context with its metadata.
+// outgoing returns a call's context with its metadata.
 func (t *Transport) outgoing(ctx context.Context, traceParent string) context.Context {
 	md := maps.Clone(t.headers)
 	if traceParent != "" {
@@ -152,7 +149,7 @@ func (t *Transport) outgoing(ctx context.Context, traceParent string) context.Co
 	return metadata.NewOutgoingContext(ctx, md)
 }
 
-// answer is the response to a request with this result.
+// answer returns the response to a request with this result.
 func (t *Transport) answer(ctx context.Context, req upstream.Request, result []byte) (upstream.Answer, error) {
 	return t.response(ctx, req, `"result":`, result)
 }

@@ -16,18 +16,17 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// What a server may say of itself.
+// Limits for what a server may report by reflection.
 const (
 	maxServices    = 256
 	maxFiles       = 1024
 	maxDescriptors = 1 << 20 // bytes
 )
 
-// reflectTime bounds asking a server for its tools.
+// reflectTime limits asking a server for its tools.
 const reflectTime = 10 * time.Second
 
-// reflected asks a server for its tools, by gRPC's server reflection
-// (grpc.reflection.v1).
+// reflected asks a server for its tools by gRPC server reflection (grpc.reflection.v1).
 func reflected(ctx context.Context, conn grpc.ClientConnInterface) (*set, error) {
 	ctx, cancel := context.WithTimeout(ctx, reflectTime)
 	defer cancel()
@@ -74,7 +73,7 @@ type reflector struct {
 	stream grpc.BidiStreamingClient[reflectionv1.ServerReflectionRequest, reflectionv1.ServerReflectionResponse]
 	files  map[string]*descriptorpb.FileDescriptorProto
 	bytes  int
-	// asked is how often it was.
+	// asked is the number of requests on the stream.
 	asked int
 }
 
@@ -147,14 +146,14 @@ func (r *reflector) fetch(req *reflectionv1.ServerReflectionRequest) error {
 	return nil
 }
 
-// isOurs reports whether this program has a file itself.
+// isOurs reports whether this program contains a file.
 func isOurs(name string) bool {
 	_, err := protoregistry.GlobalFiles.FindFileByPath(name)
 	return err == nil
 }
 
-// linked makes one whole of the files. A file that this program has is taken from here,
-// for the options are read by its contract.
+// linked links the files. A file that this program contains replaces the server's, because the options are read by the
+// program's contract.
 func (r *reflector) linked() (*protoregistry.Files, error) {
 	all := new(descriptorpb.FileDescriptorSet)
 	done := make(map[string]bool)
@@ -188,7 +187,7 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	if err != nil {
 		return nil, errors.Join(errors.New("the server's contracts do not fit together"), err)
 	}
-	// What is known here by its name is what this program has, and nothing else.
+	// Packages that have a special meaning here may only come from this program's own files.
 	for name := range r.files {
 		for _, reserved := range []string{"google.protobuf", "sluice", "buf.validate"} {
 			if own := r.files[name].GetPackage(); !isOurs(name) && (own == reserved || strings.HasPrefix(own, reserved+".")) {
@@ -199,7 +198,7 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	return files, nil
 }
 
-// registered are the tools of a package of contracts that this program knows.
+// registered returns the tools of a package of contracts that this program contains.
 func registered(contracts protoreflect.FullName) (*set, error) {
 	tools := newSet()
 	var err error

@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/msgjson"
 )
 
-// result writes an answer as a CallToolResult (MCP 2025-11-25, "Tool Result"): as JSON,
-// and the same as text for clients that look at nothing else.
+// result encodes an answer as a CallToolResult (MCP 2025-11-25, "Tool Result"): as structured JSON, and the same JSON
+// as text for clients that read only text.
 func (t *tool) result(m protoreflect.Message) ([]byte, error) {
 	structured, err := msgjson.Append(nil, m, maxJSON)
 	if err != nil {
@@ -42,14 +42,14 @@ func (t *tool) result(m protoreflect.Message) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// maxJSON is how long an answer may be as JSON, in bytes: it is in a result twice.
+// maxJSON is the longest answer as JSON, in bytes: a result contains it twice.
 const maxJSON = upstream.MaxMessage / 2
 
-// metaStatus is the key in a result's `_meta` under which a server's status stands.
+// metaStatus is the key of a server's status in a result's `_meta`.
 const metaStatus = "io.grpc/status"
 
-// failure writes why a call failed as a result that says so: whoever reads the text can act
-// on it. Whatever the status says that machines can tell apart stands in `_meta` as well.
+// failure encodes the status of a failed call as an error result. The text is for the model; `_meta` repeats the parts
+// that programs can evaluate: code, reason and metadata.
 func failure(st *status.Status) ([]byte, error) {
 	code := codeName(st.Code())
 	text, meta := code, `{"code":"`+code+`"`
@@ -78,7 +78,7 @@ func failure(st *status.Status) ([]byte, error) {
 	return failed(strings.ToValidUTF8(text, "�"), meta+"}")
 }
 
-// failed is a result that says that the call failed and why.
+// failed returns an error result.
 func failed(text, meta string) ([]byte, error) {
 	quoted, err := jsontext.AppendQuote(nil, text)
 	if err != nil {
@@ -92,13 +92,12 @@ func failed(text, meta string) ([]byte, error) {
 	return append(out, '}'), nil
 }
 
-// codeName is a status code as the contracts write it.
+// codeName returns a status code as it is written in the contracts.
 func codeName(c codes.Code) string {
 	return codepb.Code(c).String()
 }
 
-// progressOf is how far the call is, as a notification for a request with a token; nil
-// where the message does not say.
+// progressOf returns the progress in a message as a notification with this token; nil if the message has none.
 func progressOf(m protoreflect.Message, token []byte) []byte {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -131,7 +130,7 @@ func progressOf(m protoreflect.Message, token []byte) []byte {
 	return nil
 }
 
-// says reports whether a message says how far the call is, and so is not its answer.
+// saysProgress reports whether a message contains progress, and so is not the answer.
 func saysProgress(m protoreflect.Message) bool {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {

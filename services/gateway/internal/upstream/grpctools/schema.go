@@ -15,38 +15,38 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/msgjson"
 )
 
-// JSON Schemas (2020-12) of messages. What a schema says is never stricter than what the
-// contract says: rules that JSON Schema has no word for are the server's to judge.
+// JSON Schemas (2020-12) of messages. A schema is never stricter than the contract: rules that JSON Schema can't
+// express are left to the server.
 
 type schema = map[string]any
 
-// inputSchema is what a tool takes: nothing but the fields by their JSON names.
+// inputSchema returns the schema of a tool's arguments, which allows only the message's fields by their JSON names.
 func inputSchema(md protoreflect.MessageDescriptor, left *int) (schema, error) {
 	return (&schemas{input: true, left: left}).whole(md)
 }
 
-// outputSchema is what a tool answers: the message without how far the call is.
+// outputSchema returns the schema of a tool's answer: the message without its progress field.
 func outputSchema(md protoreflect.MessageDescriptor, left *int) (schema, error) {
 	return (&schemas{left: left}).whole(md)
 }
 
-// maxSchemas is how much the schemas of one server may hold: a property or a name is one.
-// Messages that hold one another would make schemas without end of few bytes.
+// maxSchemas is the total number of properties and enum names in the schemas of one server. Nested messages could
+// otherwise make very large schemas from few bytes.
 const maxSchemas = 200_000
 
-// errSchemas is an error of a server whose contracts are too large to be shown.
+// errSchemas is the error for a server whose contracts exceed maxSchemas.
 var errSchemas = fmt.Errorf("the schemas of the server's tools hold more than %d properties", maxSchemas)
 
-// schemas makes schemas of one side of a tool.
+// schemas makes the schemas of one side of a tool.
 type schemas struct {
 	input bool
-	// left is how much the schemas of the server may still hold.
+	// left is the number of properties that the server's schemas may still contain.
 	left *int
-	// above are the messages that hold what is made now.
+	// above are the messages that contain the current one.
 	above []protoreflect.FullName
 }
 
-// whole is the schema of a tool's side, which MCP wants to be that of an object.
+// whole returns the schema of one side of a tool. MCP demands that it is that of an object.
 func (s *schemas) whole(md protoreflect.MessageDescriptor) (schema, error) {
 	out := s.message(md)
 	switch {
@@ -58,7 +58,7 @@ func (s *schemas) whole(md protoreflect.MessageDescriptor) (schema, error) {
 	return out, nil
 }
 
-// spend takes of what the schemas may hold. It reports whether there was so much.
+// spend subtracts n from left, and reports whether that much was left.
 func (s *schemas) spend(n int) bool {
 	*s.left -= n
 	return *s.left >= 0
@@ -68,7 +68,7 @@ func (s *schemas) message(md protoreflect.MessageDescriptor) schema {
 	if known := wellKnown(md.FullName()); known != nil {
 		return known
 	}
-	if slices.Contains(s.above, md.FullName()) || !s.spend(1+md.Fields().Len()) { // it holds itself
+	if slices.Contains(s.above, md.FullName()) || !s.spend(1+md.Fields().Len()) { // the message contains itself, or the schemas are too large
 		return schema{"type": "object"}
 	}
 	s.above = append(s.above, md.FullName())
@@ -122,13 +122,13 @@ func (s *schemas) field(fd protoreflect.FieldDescriptor, rules *validatepb.Field
 	return out
 }
 
-// isDeprecated reports whether the contract deprecates a value: no service sets it any more.
+// isDeprecated reports whether the contract deprecates a value, so that no service sets it any more.
 func isDeprecated(v protoreflect.EnumValueDescriptor) bool {
 	options, _ := v.Options().(*descriptorpb.EnumValueOptions)
 	return options.GetDeprecated()
 }
 
-// value is a field's schema as if it were there once.
+// value returns the schema of one element of a field.
 func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 	if msgjson.IsJSON(fd) {
 		return schema{"type": "object"}
@@ -165,7 +165,7 @@ func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 	return schema{"type": "string"}
 }
 
-// wellKnown are messages that JSON has a form of its own for; nil for any other.
+// wellKnown returns the schema of a message with a JSON form of its own; nil for any other message.
 func wellKnown(name protoreflect.FullName) schema {
 	switch name {
 	case "google.protobuf.Timestamp":
@@ -192,7 +192,7 @@ func wellKnown(name protoreflect.FullName) schema {
 	return nil
 }
 
-// bounded adds what rules say, as far as JSON Schema has words for it.
+// bounded adds the rules of a field, as far as JSON Schema can express them.
 func bounded(out schema, rules *validatepb.FieldRules) {
 	if rules == nil {
 		return
@@ -255,7 +255,7 @@ func texts(out schema, rule string, v protoreflect.Value) {
 		} else {
 			out["maxLength"] = most
 		}
-	case "max_bytes": // a character has one byte at least
+	case "max_bytes": // a character has at least one byte
 		if out["maxLength"] == nil {
 			out["maxLength"] = v.Uint()
 		}

@@ -15,44 +15,41 @@ import (
 	mcpv1 "github.com/sluice-mesh/sluice/gen/sluice/mcp/v1"
 )
 
-// A tool is a method that carries (sluice.mcp.v1.tool). It does not change.
+// A tool is a method with the option (sluice.mcp.v1.tool). It is immutable.
 type tool struct {
 	name string
-	// method is its full name as gRPC calls it: /package.Service/Method.
+	// method is the full gRPC name: /package.Service/Method.
 	method string
-	// streams says that it answers with more than one message: progress, and the answer last.
+	// streams means that the method answers with several messages: progress, and the answer last.
 	streams bool
 	in, out protoreflect.MessageType
-	// success says that the result says so.
+	// success means that the result gets a member `success`, which is always true.
 	success bool
-	// definition is what tools/list says of it, as JSON.
+	// definition is the tool's entry in tools/list, as JSON.
 	definition []byte
 }
 
-// toolName is the grammar of names, which the contract of the option has.
+// toolName is the pattern of names in the contract of the option.
 var toolName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
 const (
-	// maxTools is how many tools a server may have, and maxList how long their definitions
-	// may be together, in bytes.
+	// maxTools is how many tools a server may have, and maxList the total length of their definitions, in bytes.
 	maxTools = 10_000
 	maxList  = 8 << 20
 )
 
-// A set is the tools of a server. It does not change.
+// A set contains the tools of a server. It is immutable once it is complete.
 type set struct {
 	// listed are the tools in the order of their services and methods.
 	listed []*tool
 	named  map[string]*tool
-	// schemas is how much their schemas may still hold, and bytes how long the definitions
-	// are.
+	// schemas is the number of properties that the schemas may still contain, and bytes the length of the definitions.
 	schemas, bytes int
 }
 
 func newSet() *set { return &set{named: make(map[string]*tool), schemas: maxSchemas} }
 
-// add adds the tools of a service. Types are those that its messages have here: nil where
-// there are none but what its descriptors say.
+// add adds the tools of a service. types are the Go types of its messages; nil if only descriptors are known.
 func (s *set) add(service protoreflect.ServiceDescriptor, types *protoregistry.Types) error {
 	methods := service.Methods()
 	for i := range methods.Len() {
@@ -134,7 +131,7 @@ func newTool(method protoreflect.MethodDescriptor, option *mcpv1.Tool, types *pr
 	return t, err
 }
 
-// typeOf is how a message is made: as this program knows it, or by its descriptor alone.
+// typeOf returns the Go type of a message, or a dynamic type if types is nil.
 func typeOf(md protoreflect.MessageDescriptor, types *protoregistry.Types) (protoreflect.MessageType, error) {
 	if types == nil {
 		return dynamicpb.NewMessageType(md), nil
@@ -142,7 +139,7 @@ func typeOf(md protoreflect.MessageDescriptor, types *protoregistry.Types) (prot
 	return types.FindMessageByName(md.FullName())
 }
 
-// hintsOf are annotations of MCP: those that are said.
+// hintsOf returns the MCP annotations that are set.
 func hintsOf(h *mcpv1.Hints) map[string]bool {
 	out := make(map[string]bool)
 	if h == nil {
@@ -158,7 +155,7 @@ func hintsOf(h *mcpv1.Hints) map[string]bool {
 	return out
 }
 
-// described is what a field's contract says of it for the model; may be empty.
+// described returns the description of a field for the model; empty if the contract has none.
 func described(fd protoreflect.FieldDescriptor) string {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
 	if !ok {

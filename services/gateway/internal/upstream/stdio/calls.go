@@ -16,15 +16,14 @@ import (
 )
 
 const (
-	// eventQueue is how many messages may wait for the reader of a request, and
-	// maxEvent how large each may be, in bytes. What does not fit, here or in the
-	// share of its principal, is dropped: a slow client must not hold up the others.
+	// eventQueue is how many messages may wait for the receiver of a request, and maxEvent how large each may be, in
+	// bytes. A message that exceeds these or the principal's memory budget is dropped, because a slow client must not
+	// delay the others.
 	eventQueue = 64
 	maxEvent   = 256 << 10
-	// maxOwed is how many answers of a process nobody waits for any more and are known to
-	// have been asked for.
+	// maxOwed is how many abandoned requests of a process are remembered, so that their late answers are recognized.
 	maxOwed = 4096
-	// maxAsked is how many requests of a process's own are known to have been asked.
+	// maxAsked is how many requests of the process itself are remembered.
 	maxAsked = 64
 )
 
@@ -32,33 +31,32 @@ const (
 type pendingCall struct {
 	proc *process
 	m    *gate.Message
-	// id is the id that the process sees. It serves as the progress token too.
+	// id is the id that the process sees. It is also the progress token.
 	id int64
-	// client and token are the client's own, raw; token is nil if it gave none.
+	// client and token are the client's own, raw; token is nil if the request has none.
 	client, token []byte
-	// events is nil if nobody wants them. seen counts them, and bytes theirs, for the
-	// reader of the process alone.
+	// events is nil if the request has no receiver for messages. seen counts the messages, and bytes their size; only
+	// the reader of the process uses both.
 	events      chan []byte
 	seen, bytes int
-	// begun is when the minute at hand of a request began that is not meant to end.
+	// begun is when the current minute began, for a request that is not meant to end.
 	begun time.Time
-	// room is what the answer takes, and queued what waits in events; nil for a request
-	// of the gateway's own.
+	// room is the memory of the answer, and queued that of the messages in events; nil for a request of the gateway's
+	// own.
 	room, queued *room.Holding
-	// result receives the answer. It has room for it.
+	// result receives the answer. It is buffered.
 	result chan callResult
 }
 
-// callResult is the answer as the process wrote it.
+// callResult is the answer as the process wrote it, or an error.
 type callResult struct {
 	answer *gate.Answer
 	err    error
 }
 
-// number returns the id as JSON.
 func (c *pendingCall) number() []byte { return strconv.AppendInt(nil, c.id, 10) }
 
-// progressToken returns the token as the process sees it; nil if there is none.
+// progressToken returns the token that the process sees; nil if there is none.
 func (c *pendingCall) progressToken() []byte {
 	if c.token == nil {
 		return nil
@@ -66,25 +64,23 @@ func (c *pendingCall) progressToken() []byte {
 	return c.number()
 }
 
-// callTable holds the requests in flight. It is safe for concurrent use.
+// callTable contains the requests in flight. It is safe for concurrent use.
 type callTable struct {
 	mu   sync.Mutex
 	byID map[int64]*pendingCall
 	last int64
-	// owed are requests that were given up, each until its answer came.
+	// owed are abandoned requests whose answers have not come.
 	owed map[int64]struct{}
-	// asked are the keys of the ids of the process's own requests that a client was to answer,
-	// the last at the end.
+	// asked are the id keys of the process's own requests that wait for a client's answer, the newest last.
 	asked []string
 	// greetings is how many of the requests were greetings.
 	greetings int64
-	// tools counts the calls of tools, and retired says that there were enough: no
-	// more requests come in.
+	// tools counts the tool calls. retired means that the process has served enough of them and gets no more requests.
 	tools   int
 	retired bool
 }
 
-// find returns the request with a raw id, nil if there is none.
+// find returns the request with this raw id; nil if there is none.
 func (t *callTable) find(raw []byte) *pendingCall {
 	id, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
@@ -95,7 +91,7 @@ func (t *callTable) find(raw []byte) *pendingCall {
 	return t.byID[id]
 }
 
-// only returns the request in flight if there is just one.
+// only returns the request in flight if there is exactly one; otherwise nil.
 func (t *callTable) only() *pendingCall {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,7 +104,7 @@ func (t *callTable) only() *pendingCall {
 	return nil
 }
 
-// methodOf returns the method of the request that the id of an answer, as raw JSON, belongs to; empty if none does.
+// methodOf returns the method of the request with this raw id; empty if there is none.
 func (t *callTable) methodOf(id []byte) string {
 	if number := gate.NumberIn(id); number != nil {
 		id = number
@@ -119,8 +115,8 @@ func (t *callTable) methodOf(id []byte) string {
 	return ""
 }
 
-// alone returns the request in flight if the process works on no other. Of a shared process, requests that were given
-// up count until they are answered: another principal's must not end this one.
+// alone returns the request in flight if the process works on no other. In a shared process, abandoned requests count
+// until they are answered, because another principal's answer must not end this request.
 func (t *callTable) alone(shared bool) *pendingCall {
 	t.mu.Lock()
 	owed := len(t.owed)
@@ -131,8 +127,7 @@ func (t *callTable) alone(shared bool) *pendingCall {
 	return t.only()
 }
 
-// first returns the request in flight that was made first and whose events somebody takes; nil
-// for none.
+// first returns the oldest request in flight that has a receiver for messages; nil if there is none.
 func (t *callTable) first() (first *pendingCall) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,8 +139,8 @@ func (t *callTable) first() (first *pendingCall) {
 	return first
 }
 
-// ask notes a request of the process's own with this raw id, and reports whether there is none like
-// it. Of too many the first are forgotten: nobody answers a process that floods.
+// ask registers a request of the process with this raw id, and reports whether the id is valid and new. If there are
+// too many, the oldest are forgotten: a process that floods gets no answers.
 func (t *callTable) ask(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -160,7 +155,7 @@ func (t *callTable) ask(id []byte) bool {
 	return true
 }
 
-// answered tells, once, whether the process has asked with this raw id.
+// answered reports whether the process waits for an answer with this raw id, and removes the request.
 func (t *callTable) answered(id []byte) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -179,22 +174,22 @@ func (t *callTable) asks() bool {
 	return len(t.asked) > 0
 }
 
-// begun reports whether the process was sent a request beside greetings.
+// begun reports whether the process was sent a request other than greetings.
 func (t *callTable) begun() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last > t.greetings
 }
 
-// greets notes that the next request is a greeting.
+// greets counts the next request as a greeting.
 func (t *callTable) greets() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.greetings++
 }
 
-// retire lets no more requests in once there were so many calls of tools, unless
-// some are in flight. It reports whether it was now.
+// retire stops accepting requests after this many tool calls if none is in flight. It reports whether the call has just
+// done so.
 func (t *callTable) retire(after int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -222,7 +217,7 @@ func (t *callTable) giveUp(c *pendingCall) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.byID[c.id] != c {
-		return // it has its answer
+		return // it has been answered
 	}
 	delete(t.byID, c.id)
 	for id := range t.owed {
@@ -234,7 +229,7 @@ func (t *callTable) giveUp(c *pendingCall) {
 	t.owed[c.id] = struct{}{}
 }
 
-// owes tells, once, whether the request with a raw id was given up.
+// owes reports whether the request with this raw id was abandoned, and forgets it.
 func (t *callTable) owes(raw []byte) bool {
 	id, err := strconv.ParseInt(string(raw), 10, 64)
 	if err != nil {
@@ -247,8 +242,7 @@ func (t *callTable) owes(raw []byte) bool {
 	return owed
 }
 
-// register gives a request its id; it returns nil where the process has been
-// retired. The caller goes on with do.
+// register gives a request its id; it returns nil if the process has been retired. The caller must call do.
 func (p *process) register(m *gate.Message, has *room.Holding, events bool) *pendingCall {
 	c := &pendingCall{
 		proc:   p,
@@ -277,22 +271,22 @@ func (p *process) register(m *gate.Message, has *room.Holding, events bool) *pen
 	return c
 }
 
-// line returns the request as the process sees it.
+// line returns the request as it is written to the process.
 func (c *pendingCall) line() ([]byte, error) {
 	edits := []gate.Edit{{Span: c.m.ID, With: c.number()}}
 	if c.token != nil {
 		edits = append(edits, gate.Edit{Span: c.m.Meta.ProgressToken, With: c.number()})
 	}
-	if c.m.Method == mcp.MethodInitialize && c.m.Capabilities.Present() && c.proc.server.cfg.Shared { // no client is its only one
+	if c.m.Method == mcp.MethodInitialize && c.m.Capabilities.Present() && c.proc.server.cfg.Shared { // the process serves several clients
 		edits = append(edits, gate.Edit{Span: c.m.Capabilities, With: []byte("{}")})
 	}
 	return frame(c.m.Raw, edits...)
 }
 
-// do sends a request and returns the answer to it, with the client's id.
+// do sends a request and returns the answer with the client's id.
 func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (*gate.Answer, error) {
 	defer c.queued.Close()
-	defer p.refuseQueued(c.events) // once nothing more is queued
+	defer p.refuseQueued(c.events) // after it nothing more is queued
 	defer p.calls.giveUp(c)
 	line, err := c.line()
 	if err != nil {
@@ -313,7 +307,7 @@ func (p *process) do(ctx context.Context, c *pendingCall, events func([]byte)) (
 	return answer, nil
 }
 
-// readdress gives an answer the client's id. A large one it copies in turns.
+// readdress gives an answer the client's id. To copy a large one, it waits for a processor slot.
 func (c *pendingCall) readdress(ctx context.Context, a *gate.Answer) (*gate.Answer, error) {
 	end, err := c.room.TurnFor(ctx, len(a.Raw))
 	if err != nil {
@@ -328,7 +322,7 @@ func (c *pendingCall) readdress(ctx context.Context, a *gate.Answer) (*gate.Answ
 	return addressed, nil
 }
 
-// await waits for the answer and passes on what comes before it.
+// await waits for the answer and passes on the messages before it.
 func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*gate.Answer, error) {
 	for {
 		select {
@@ -341,7 +335,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*gate.Ans
 		case <-ctx.Done():
 		case <-c.proc.done:
 		}
-		// The answer may have come at the same time, and to know beats not to.
+		// The answer may have come at the same time; then it is returned.
 		select {
 		case r := <-c.result:
 			return c.settled(r, events)
@@ -354,7 +348,7 @@ func (c *pendingCall) await(ctx context.Context, events func([]byte)) (*gate.Ans
 	}
 }
 
-// settled passes on what came before the answer.
+// settled passes on the messages that came before the answer.
 func (c *pendingCall) settled(r callResult, events func([]byte)) (*gate.Answer, error) {
 	for {
 		select {
@@ -366,16 +360,15 @@ func (c *pendingCall) settled(r callResult, events func([]byte)) (*gate.Answer, 
 	}
 }
 
-// recycle ends the process once it has served enough.
+// recycle ends the process once it has served enough tool calls.
 func (p *process) recycle() {
 	if !p.isGone() && p.calls.retire(p.server.cfg.Recycle) {
 		p.end(errRecycled)
 	}
 }
 
-// abandon tells the process that nobody waits for an answer any more. MCP does
-// not allow that for initialize, and a client that has cancelled has said it
-// already.
+// abandon sends the process a cancellation for a request that the caller no longer waits for. MCP forbids that for
+// initialize, and a client that has cancelled has already had the cancellation sent.
 func (p *process) abandon(ctx context.Context, c *pendingCall, err error) {
 	if errors.Is(err, upstream.ErrNeverSent) || c.m.Method == mcp.MethodInitialize || errors.Is(context.Cause(ctx), upstream.ErrCancelled) {
 		return
@@ -384,8 +377,7 @@ func (p *process) abandon(ctx context.Context, c *pendingCall, err error) {
 	p.reply(append(line, "}}\n"...))
 }
 
-// reply queues a line that nobody waits for; if there is no room it is lost. It
-// reports whether there was room.
+// reply queues a line for which no caller waits, or drops it if the queue is full. It reports whether it was queued.
 func (p *process) reply(line []byte) bool {
 	select {
 	case p.replies <- line:

@@ -13,27 +13,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// cancelGrace is how long an answer may still come once the client has
-// cancelled a request. A server that heeds the cancellation sends none.
+// cancelGrace is how long an answer is still accepted after the client has cancelled the request. A server that obeys
+// the cancellation sends none.
 const cancelGrace = 2 * time.Second
 
-// conn is a session with a host's process, whichever that is at the time.
+// conn is a session with the current process of a host.
 type conn struct {
 	server *transport
 	host   *host
-	// modern says that it was opened without a session.
+	// modern means that the conn was opened without a session.
 	modern bool
 
 	mu      sync.Mutex
 	closed  bool
 	flights map[*flight]struct{}
-	// ended is closed with the session.
+	// ended is closed when the session is closed.
 	ended chan struct{}
 }
 
-// flight is a request in flight.
 type flight struct {
-	key    string // of the client's id
+	key    string // key of the client's id
 	cancel context.CancelCauseFunc
 	call   *pendingCall // nil until there is a process
 }
@@ -64,7 +63,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	return upstream.Answer{Message: answer}, err
 }
 
-// enlist registers a request with the process that is to serve it.
+// enlist registers a request with the process that will serve it.
 func (c *conn) enlist(ctx context.Context, m *gate.Message, has *room.Holding, events bool) (*pendingCall, error) {
 	for {
 		p, err := c.process(ctx)
@@ -73,12 +72,11 @@ func (c *conn) enlist(ctx context.Context, m *gate.Message, has *room.Holding, e
 		}
 		if call := p.register(m, has, events); call != nil {
 			return call, nil
-		} // else it was retired a moment ago, and the next one is waited for
+		} // otherwise it has just been retired, and enlist waits for the next one
 	}
 }
 
-// Notify implements upstream.Conn. The process was told that it is initialized when it
-// started.
+// Notify implements upstream.Conn. It drops notifications/initialized, which a process gets when it starts.
 func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	m := req.Message
 	switch {
@@ -104,8 +102,8 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	return p.send(ctx, line)
 }
 
-// asking returns the process that has asked what a client answers, or tells how far it is with:
-// one that took its place has not.
+// asking returns the process that has sent the request that a client's message belongs to, which is its answer or its
+// progress. A process that has replaced that one has not sent it.
 func (c *conn) asking(m *gate.Message) (*process, error) {
 	c.server.mu.Lock()
 	p := c.host.proc
@@ -116,8 +114,8 @@ func (c *conn) asking(m *gate.Message) (*process, error) {
 	return p, nil
 }
 
-// cancel tells the process that one of this session's own requests is
-// cancelled. A cancellation of anything else is dropped.
+// cancel notifies the process that one of this session's requests is cancelled. A cancellation of any other request is
+// dropped.
 func (c *conn) cancel(ctx context.Context, m *gate.Message) error {
 	f, call := c.inFlight(gate.IDKey(m.RequestID.Of(m.Raw)))
 	if call == nil {
@@ -132,8 +130,7 @@ func (c *conn) cancel(ctx context.Context, m *gate.Message) error {
 	return err
 }
 
-// Close implements upstream.Conn. It does not wait for the process, which other sessions
-// may use.
+// Close implements upstream.Conn. It does not wait for the process, which other sessions may use.
 func (c *conn) Close(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,8 +146,7 @@ func (c *conn) Close(context.Context) error {
 	return nil
 }
 
-// process returns the process to talk to. None of its errors leaves a doubt: the
-// message at hand was not sent.
+// process returns the current process. All its errors are [upstream.ErrNeverSent]: the message was certainly not sent.
 func (c *conn) process(ctx context.Context) (*process, error) {
 	c.mu.Lock()
 	closed := c.closed
@@ -160,7 +156,7 @@ func (c *conn) process(ctx context.Context) (*process, error) {
 	}
 	p, err := c.server.acquire(ctx, c.host, greeting{})
 	switch {
-	case err == nil && p.modern.Load() != c.modern: // which knows nothing of it
+	case err == nil && p.modern.Load() != c.modern: // the new process speaks another protocol family, and does not know the session
 		return nil, c.closedError()
 	case err == nil:
 		return p, nil
@@ -193,7 +189,7 @@ func (c *conn) arrive(f *flight) {
 	delete(c.flights, f)
 }
 
-// inFlight returns the request with that id; nil if there is none.
+// inFlight returns the request with this id key; nil if there is none.
 func (c *conn) inFlight(key string) (*flight, *pendingCall) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

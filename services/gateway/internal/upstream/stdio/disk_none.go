@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 )
 
-// disk watches nothing: no server is started here.
+// disk watches nothing, because no server is started on this system.
 type disk struct{}
 
 func newDisk(*transport, string) *disk { return new(disk) }

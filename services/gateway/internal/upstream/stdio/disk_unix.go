@@ -19,33 +19,33 @@ import (
 )
 
 const (
-	// fileCost is what a file or folder counts at least, in bytes: disks have a limit for their number, too.
+	// fileCost is the least size that a file or folder counts, in bytes, because disks limit their number, too.
 	fileCost = 4 << 10
 	// maxDepth is how deep folders may be nested in a private folder.
 	maxDepth = 200
-	// measureEvery is how often a folder is measured, and measureShare how many times as long as a measurement the
-	// pause after it is at least.
+	// measureEvery is the time between two measurements of a folder. The pause after a measurement lasts at least
+	// measureShare times as long as the measurement.
 	measureEvery = 2 * time.Second
 	measureShare = 4
-	// smallDrop is by how much the free space must have dropped for a measurement out of turn, in bytes.
+	// smallDrop is the least drop of the free space that causes an early measurement, in bytes.
 	smallDrop = 4 << 20
-	// shortShare is below which part of its size a file system is short of space, and shortMost the most of that.
+	// A file system is short of space if less than 1/shortShare of its size is free, but at most shortMost.
 	shortShare = 20
 	shortMost  = 1 << 30
 )
 
 var errDepth = fmt.Errorf("its private folder has folders nested deeper than %d levels", maxDepth)
 
-// disk watches how much a process's private folder holds. It is for one goroutine at a time.
+// disk watches the size of a process's private folder. It is for one goroutine at a time.
 type disk struct {
 	server *transport
-	// dir is empty for a folder that is not private, and called is how errors name it.
+	// dir is empty for a folder that is not private; called is its name in errors.
 	dir     string
 	called  string
 	started time.Time
-	// next is when to measure again at the latest, and earliest at the earliest.
+	// next is the latest and earliest the earliest time of the next measurement.
 	next, earliest time.Time
-	// used is what was measured last, and free the free space then, both in bytes.
+	// used is the last measured size, and free the free space at that time, both in bytes.
 	used, free int64
 }
 
@@ -56,12 +56,12 @@ func newDisk(s *transport, dir string) *disk {
 	return diskOf(s, dir, "its private folder")
 }
 
-// diskOf watches any folder.
+// diskOf returns a disk for any folder.
 func diskOf(s *transport, dir, called string) *disk {
 	return &disk{server: s, dir: dir, called: called, started: time.Now()}
 }
 
-// check returns a limit error if the folder holds too much or can't be measured.
+// check returns a limit error if the folder is too large or can't be measured.
 func (d *disk) check(now time.Time, group *proclimit.Group) error {
 	if d.dir == "" || now.Before(d.earliest) {
 		return nil
@@ -82,7 +82,7 @@ func (d *disk) check(now time.Time, group *proclimit.Group) error {
 	return d.verdict(err)
 }
 
-// verdict is the limit error for what was measured.
+// verdict returns the limit error for the last measurement; nil if the folder is within its limit.
 func (d *disk) verdict(err error) error {
 	most := d.server.cfg.Limits.Disk
 	switch {
@@ -94,8 +94,8 @@ func (d *disk) verdict(err error) error {
 	return nil
 }
 
-// cantSee reports whether an error of a measurement is the work of the program. Others, such as too many open files of
-// the gateway, pass, and the next measurement finds out more.
+// cantSee reports whether the program can have caused an error of a measurement. Other errors, such as too many open
+// files of the gateway, are ignored until the next measurement.
 func cantSee(err error) bool {
 	return errors.Is(err, errDepth) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)
 }
@@ -107,7 +107,7 @@ func withoutPath(err error) error {
 	return err
 }
 
-// admit returns a limit error if the folder holds too much for a process to be started.
+// admit returns a limit error if the folder is too large to start a process.
 func (d *disk) admit() error {
 	if d.dir == "" {
 		return nil
@@ -116,7 +116,7 @@ func (d *disk) admit() error {
 	d.used, err = measure(d.dir, d.server.cfg.Limits.Disk)
 	d.free, _ = space(d.dir)
 	if cantSee(err) {
-		err = nil // what one process made is no reason to start no other; while one runs it is
+		err = nil // what an ended process made must not prevent the next start; while a process runs, it counts
 	}
 	if err = d.verdict(err); err != nil {
 		d.server.log.ErrorContext(context.Background(), "server is not started: its private folder holds too much; remove files from it, or raise the limit", "folder", d.dir, "error", err)
@@ -124,9 +124,9 @@ func (d *disk) admit() error {
 	return err
 }
 
-// makeRoom removes the files that were made since the process started if the file system is short of space: the mesh and
-// other servers need it. Otherwise the folder is kept. Files that were made before are kept, and so is a folder that
-// principals share. A file that is replaced by a new one counts as made then.
+// makeRoom removes the files that were made since the process started if the file system is short of space, which the
+// mesh and other servers need. Older files are kept, and so is a folder that principals share. A file that was replaced
+// by a new one counts as new.
 func (d *disk) makeRoom(log *slog.Logger) {
 	if d.dir == "" || d.server.cfg.Shared {
 		return
@@ -140,8 +140,8 @@ func (d *disk) makeRoom(log *slog.Logger) {
 	}
 }
 
-// space returns how much a file system can take, in bytes, of which each free inode is worth fileCost, and whether that
-// is little.
+// space returns how much a file system can still store, in bytes, where each free inode counts as fileCost, and whether
+// that is little.
 func space(dir string) (free int64, short bool) {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {
@@ -156,7 +156,7 @@ func space(dir string) (free int64, short bool) {
 	return bytes, short
 }
 
-// measure returns how much a folder holds, in bytes. It stops where that is more than most.
+// measure returns the size of a folder in bytes. It stops once the size exceeds most.
 func measure(dir string, most int64) (used int64, err error) {
 	errEnough := errors.New("it is more than that")
 	linked := make(map[uint64]struct{})
@@ -178,9 +178,9 @@ func measure(dir string, most int64) (used int64, err error) {
 	return used, err
 }
 
-// removeSince removes what was made in a private folder since a time. The file system says when that was, which a
-// program can't change; where it does not say, everything is kept. A link on the way from root to the folder is not
-// followed: the program may have put it there.
+// removeSince removes what was made in a private folder since a time. The file system reports the time, which a program
+// can't change; if it does not, everything is kept. Links on the path from root to the folder are not followed, because
+// the program may have put them there.
 func removeSince(root, dir string, since time.Time) error {
 	fd, err := openBelow(root, dir)
 	if err != nil {
@@ -192,7 +192,7 @@ func removeSince(root, dir string, since time.Time) error {
 		switch {
 		case !known || in != mount || made.Before(since):
 		case st.Mode&unix.S_IFMT == unix.S_IFDIR:
-			_ = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) // fails where it holds older files
+			_ = unix.Unlinkat(fd, name, unix.AT_REMOVEDIR) // fails if it contains older files
 		default:
 			_ = unix.Unlinkat(fd, name, 0)
 		}
@@ -200,7 +200,7 @@ func removeSince(root, dir string, since time.Time) error {
 	})
 }
 
-// openBelow opens a folder that is below another one, and follows no links on the way.
+// openBelow opens a folder below another one, and follows no links on the path.
 func openBelow(root, dir string) (int, error) {
 	inside, err := filepath.Rel(root, dir)
 	if err != nil || !filepath.IsLocal(inside) || inside == "." {
@@ -219,8 +219,8 @@ func openBelow(root, dir string) (int, error) {
 	return fd, err
 }
 
-// walk visits everything in a folder, what is in a folder before the folder itself. It follows no links, and goes to no
-// other file system.
+// walk visits everything in a folder, the content of a folder before the folder itself. It follows no links and does
+// not enter other file systems.
 func walk(dir string, visit func(folder int, name string, st *unix.Stat_t) error) error {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -255,7 +255,7 @@ func walkIn(fd int, device uint64, depth int, visit func(folder int, name string
 			}
 		}
 		if err != nil || len(names) == 0 {
-			return nil // it ends with io.EOF
+			return nil // the end is io.EOF
 		}
 	}
 }
@@ -280,8 +280,8 @@ func visitOne(fd int, name string, device uint64, depth int, visit func(folder i
 	return visit(fd, name, &st)
 }
 
-// unnamed returns how much files hold that a group's processes have open and that have no name any more, in bytes, on
-// the file system of a folder.
+// unnamed returns the size, in bytes, of deleted files on the file system of a folder that processes of the group still
+// have open.
 func unnamed(dir string, group *proclimit.Group) (used int64) {
 	var folder unix.Stat_t
 	if unix.Stat(dir, &folder) != nil {

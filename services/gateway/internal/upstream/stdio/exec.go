@@ -18,8 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// prepare returns what a process for a principal is started with, and makes its
-// folder.
+// prepare returns the command of a process for a principal, and makes its folder.
 func (s *transport) prepare(who principal.Key, used *usedProgram) (c sandbox.Command, err error) {
 	c.Args = s.cfg.Command
 	if c.Dir, err = s.cfg.folder(who); err != nil {
@@ -31,7 +30,7 @@ func (s *transport) prepare(who principal.Key, used *usedProgram) (c sandbox.Com
 	}
 	env, name := s.cfg.environment(c.Dir), s.cfg.Command[0]
 	if used != nil {
-		// As npx does, so that the package finds the programs of those that it needs.
+		// As npx does, so that the package finds the programs of its dependencies.
 		env["PATH"] = used.Bin() + string(filepath.ListSeparator) + env["PATH"]
 		name, c.Read = used.Program, used.Dir
 		c.Args = append([]string{name}, s.cfg.Install.Command.Args...)
@@ -39,15 +38,15 @@ func (s *transport) prepare(who principal.Key, used *usedProgram) (c sandbox.Com
 	if c.Path, err = findProgram(name, env["PATH"]); err != nil {
 		return c, err
 	}
-	c.Env = make([]string, 0, len(env)) // nil would be the gateway's own
+	c.Env = make([]string, 0, len(env)) // nil would mean the gateway's own environment
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		c.Env = append(c.Env, name+"="+env[name])
 	}
 	return c, nil
 }
 
-// Missing says why no process could be started on this machine: its program, or the
-// folder that it is to run in, is not there. Nil where both are.
+// Missing returns why no process can be started on this machine: its program or its working directory does not exist.
+// It returns nil if both exist.
 func (c *Config) Missing() error {
 	if c.Dir != "" {
 		if _, err := c.folder(principal.Key{}); err != nil {
@@ -61,16 +60,16 @@ func (c *Config) Missing() error {
 	return err
 }
 
-// Program returns the file of the program and the environment of its processes, of which HOME is unset where each has
-// one of its own.
+// Program returns the file of the program and the environment of its processes. HOME is unset if each process has its
+// own.
 func (c *Config) Program() (path string, env map[string]string, err error) {
 	env = c.environment(c.Dir)
 	path, err = findProgram(c.Command[0], env["PATH"])
 	return path, env, err
 }
 
-// present returns a list as PATH is without the absolute folders that do not exist: a process could make one, and
-// put programs of its own before those of others.
+// present returns path, a list as PATH is, without the absolute folders that do not exist. Otherwise a process could
+// create one and put its own programs before others.
 func present(path string) string {
 	return strings.Join(slices.DeleteFunc(filepath.SplitList(path), func(dir string) bool {
 		info, err := os.Stat(dir)
@@ -78,7 +77,7 @@ func present(path string) string {
 	}), string(filepath.ListSeparator))
 }
 
-// folder returns the working directory for a principal's process.
+// folder returns the working directory for a principal's process, which it makes if it is private.
 func (c *Config) folder(who principal.Key) (string, error) {
 	if c.Dir != "" {
 		info, err := os.Stat(c.Dir)
@@ -106,13 +105,13 @@ func (c *Config) folder(who principal.Key) (string, error) {
 	return dir, nil
 }
 
-// inFolder reports whether a clean path names something inside of a folder.
+// inFolder reports whether a clean path names something inside a folder.
 func inFolder(name string) bool {
 	return filepath.IsLocal(name) && filepath.Clean(name) == name && name != "."
 }
 
-// removeFiles removes those of the files that are there. The folder is the
-// process's to fill, so neither a link nor a folder in a file's place is trusted.
+// removeFiles removes those of the files that exist. The process controls the folder, so it is an error if a link or a
+// folder is in a file's place.
 func removeFiles(dir string, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -121,7 +120,7 @@ func removeFiles(dir string, names []string) error {
 	if err != nil {
 		return fmt.Errorf("enter its private folder: %w", err)
 	}
-	defer func() { _ = root.Close() }() // nothing is written through it
+	defer func() { _ = root.Close() }() // nothing was written through it
 	for _, name := range names {
 		info, err := root.Lstat(name)
 		switch {
@@ -139,8 +138,8 @@ func removeFiles(dir string, names []string) error {
 	return nil
 }
 
-// folderName names a principal's private folder. The tenant's length keeps two
-// principals apart whose names run together alike.
+// folderName returns the name of a principal's private folder. The length of the tenant separates principals whose
+// concatenated names are equal.
 func folderName(who principal.Key) string {
 	sum := sha256.Sum256([]byte(strconv.Itoa(len(who.Tenant)) + ":" + who.Tenant + who.Subject))
 	return hex.EncodeToString(sum[:16])
@@ -157,9 +156,8 @@ func (c *Config) environment(dir string) map[string]string {
 	return env
 }
 
-// findProgram returns the file of a program: name itself if it is a path, else
-// the first that can be executed in the absolute folders of path, which is a
-// list as PATH is.
+// findProgram returns the file of a program: name itself if it is absolute, otherwise the first executable file of that
+// name in the absolute folders of path, a list as PATH is.
 func findProgram(name, path string) (string, error) {
 	if filepath.IsAbs(name) {
 		return name, executable(name)

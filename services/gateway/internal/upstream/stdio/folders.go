@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// agentMark is what stands behind the name of an agent's private folder in the name of the file whose time says when
-	// a process of the agent was last seen there. The file lies beside the folder, where no process reaches it.
+	// agentMark is the suffix of the file whose modification time says when a process of an agent last used the agent's
+	// private folder. The file is next to the folder, where no process can reach it.
 	agentMark = ".agent"
-	// endedFolder stands behind the name of a folder that is being removed.
+	// endedFolder is the suffix of a folder that is being removed.
 	endedFolder = ".ended"
-	// agentFolderTime is how long an agent's private folder stays that no process uses. An agent that was ended can be
-	// brought back for an hour, and one that waits for a person may wait for days.
+	// agentFolderTime is how long an agent's unused private folder is kept. An agent that was ended can be restored for
+	// an hour, and an agent that waits for an approver may wait for days.
 	agentFolderTime = 30 * 24 * time.Hour
-	// sweepInterval is the time between two looks for such folders.
+	// sweepInterval is the time between two searches for such folders.
 	sweepInterval = time.Hour
 )
 
-// touchMark notes that an agent uses its private folder from now on.
+// touchMark records that an agent uses its private folder now.
 func touchMark(dir string, now time.Time) error {
 	mark, err := os.OpenFile(dir+agentMark, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -34,7 +34,7 @@ func touchMark(dir string, now time.Time) error {
 	return errors.Join(mark.Close(), os.Chtimes(dir+agentMark, now, now))
 }
 
-// sweepAlways looks for folders of agents that nothing uses any more, until the transport is closed.
+// sweepAlways removes unused folders of agents until the transport is closed.
 func (s *transport) sweepAlways() {
 	tick := time.NewTicker(sweepInterval)
 	defer tick.Stop()
@@ -53,11 +53,11 @@ func (s *transport) sweep(now time.Time) {
 	root := filepath.Join(s.cfg.WorkRoot, s.cfg.Name)
 	entries, err := os.ReadDir(root)
 	if err != nil {
-		return // no process was started yet
+		return // no process has been started yet
 	}
 	for _, e := range entries {
 		path := filepath.Join(root, e.Name())
-		if strings.HasSuffix(path, endedFolder) { // its removal was interrupted, or failed
+		if strings.HasSuffix(path, endedFolder) { // its removal was interrupted or failed
 			s.removeFolder(path)
 		}
 		dir, isMark := strings.CutSuffix(path, agentMark)
@@ -74,8 +74,8 @@ func (s *transport) sweep(now time.Time) {
 	}
 }
 
-// putAside renames an agent's private folder that nothing uses any more, and removes its mark, so that a process that is
-// started later has a new folder. It returns no name if the folder stays.
+// putAside renames an agent's private folder if it is unused, and removes its mark, so that a process that is started
+// later gets a new folder. It returns the new name; empty if the folder stays.
 func (s *transport) putAside(dir string, now time.Time) (ended string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,5 +103,4 @@ func (s *transport) removeFolder(dir string) {
 	s.log.InfoContext(s.closing, "the private folder of an agent was removed, because no process had used it for 30 days", "folder", strings.TrimSuffix(filepath.Base(dir), endedFolder))
 }
 
-// isAgent reports whether a principal is an agent of the mesh.
 func isAgent(who principal.Key) bool { return strings.HasPrefix(who.Subject, principal.Agent) }

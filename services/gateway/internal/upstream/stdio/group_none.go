@@ -7,8 +7,8 @@ import (
 	"syscall"
 )
 
-// groupsWork says whether this system can end a process with all it started.
-// This one can't, so no server is started here: see New.
+// groupsWork says whether this system can end a process together with everything that it started. This system can't, so
+// New refuses.
 const groupsWork = false
 
 func signalGroup(p *os.Process, _ syscall.Signal) { _ = p.Kill() }

@@ -7,10 +7,10 @@ import (
 	"syscall"
 )
 
-// groupsWork says whether this system can end a process with all it started.
+// groupsWork says whether this system can end a process together with everything that it started.
 const groupsWork = true
 
-// signalGroup sends a signal to the group that p heads.
+// signalGroup sends a signal to the group that p leads.
 func signalGroup(p *os.Process, sig syscall.Signal) {
-	_ = syscall.Kill(-p.Pid, sig) // fails only where nobody is left
+	_ = syscall.Kill(-p.Pid, sig) // it fails only if no process is left
 }

@@ -10,18 +10,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// initialized is what a process is told once it has answered initialize.
+// initialized is the notification that a process gets after it has answered initialize.
 const initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}` + "\n"
 
 // refusalKept is how much of a server's refusal an error quotes, in bytes.
 const refusalKept = 512
 
-// greeting is how a process is greeted: with the first and, where it refuses that, with the other. One is
-// initialize, the other server/discover (MCP 2026-07-28), for a program that has no sessions.
+// greeting contains the requests that open a process: first and, if the process refuses that, other. One is initialize,
+// the other is server/discover (MCP 2026-07-28), for a program without sessions.
 type greeting struct{ first, other *gate.Message }
 
-// greetingOf is that of a session that is being opened with hello, of a server that is known to be of an
-// era, as far as it is known. Most servers have sessions, so that is asked first.
+// greetingOf returns the greeting for a session that is opened with hello. It begins with what the server is known to
+// speak, otherwise with initialize, because most servers have sessions.
 func greetingOf(hello *gate.Message, known *era) greeting {
 	if hello.Method == mcp.MethodInitialize && known.isModern() {
 		return greeting{discover(hello), hello}
@@ -37,8 +37,8 @@ func greetingOf(hello *gate.Message, known *era) greeting {
 	return greeting{initialize, hello}
 }
 
-// handshake greets a process that was just started. If it fails, the process has ended when handshake
-// returns. The answer is kept for as long as the process lives, so there is no room for a large one.
+// handshake greets a process that has just been started. If it fails, the process has ended when handshake returns. The
+// answer is stored as long as the process lives, so only a small one is accepted.
 func (p *process) handshake(with greeting) error {
 	ctx, cancel := p.starting.begin(p.server.cfg.Start)
 	defer cancel()
@@ -84,7 +84,7 @@ func (p *process) handshake(with greeting) error {
 	return fmt.Errorf("%w: %w", upstream.ClassOf(err), p.cause)
 }
 
-// refuses reports whether an answer to a greeting says that the server is of the other era.
+// refuses reports whether an answer to a greeting means that the server speaks the other protocol family.
 func refuses(hello *gate.Message, answer *gate.Answer) bool {
 	if hello.Method == mcp.MethodDiscover {
 		return !upstream.SpeaksModern(answer)
@@ -98,7 +98,7 @@ func (p *process) hail(ctx context.Context, hello *gate.Message) (*gate.Answer, 
 	return p.do(ctx, p.register(hello, nil, false), nil)
 }
 
-// greet returns the answer to its greeting for one more session.
+// greet returns the answer to the process's greeting with the id of another session's hello.
 func (p *process) greet(hello *gate.Message) (*gate.Answer, error) {
 	answer, err := p.hello.Addressed(hello.ID.Of(hello.Raw))
 	if err != nil {
@@ -107,17 +107,16 @@ func (p *process) greet(hello *gate.Message) (*gate.Answer, error) {
 	return answer, nil
 }
 
-// era is what the server's processes were found to speak: what the next is asked first.
+// era says what the server's processes were found to speak, so that the next one is greeted with that first.
 type era struct {
-	// refusal is the answer to initialize of a server that speaks 2026-07-28 alone; nil for one that has
-	// sessions.
+	// refusal is the answer to initialize of a server that speaks only 2026-07-28; nil for a server with sessions.
 	refusal *gate.Answer
 }
 
-// isModern reports whether the server is known to speak 2026-07-28 alone.
+// isModern reports whether the server is known to speak only 2026-07-28.
 func (e *era) isModern() bool { return e != nil && e.refusal != nil }
 
-// discover is the request for what a server speaks, of the client of another greeting.
+// discover returns server/discover for the client of hello.
 func discover(hello *gate.Message) *gate.Message {
 	name, version := hello.Client()
 	return upstream.Discover(&upstream.Client{Name: name, Version: version}).Request("", nil).Message

@@ -12,56 +12,53 @@ import (
 )
 
 const (
-	// quickStarts is how many starts in a row, each soon after the one before, are
-	// free. After them there is a pause of startInterval before the next one, which
-	// doubles so many times: a start takes much of the processor.
+	// quickStarts is how many starts in quick succession need no pause, because a start uses much of the processor.
+	// After them each start waits for startInterval, which doubles up to doublings times.
 	quickStarts   = 3
 	startInterval = time.Second
 	doublings     = 3
-	// steadyAfter is how long after a start the next one counts as unrelated.
+	// steadyAfter is how long after a start the next one no longer counts as quick.
 	steadyAfter = 10 * time.Second
 )
 
-// Reasons for which the gateway ends a process in good order.
+// Reasons why the gateway ends a process that has no fault.
 var (
 	errIdle     = errors.New("no session is open")
 	errRecycled = errors.New("it has served as many calls as it was to")
 )
 
-// host is where the process of one principal lives, or the one of a shared
-// server. Its fields are guarded by transport.mu.
+// host holds the process of one principal, or the one process of a shared server. Its fields are guarded by
+// transport.mu.
 type host struct {
 	who principal.Key
-	// accounts are those that its process counts against.
+	// accounts are the quotas that the process counts against.
 	accounts principal.Accounts
-	// room is whose the lines of its processes take: of a shared server nobody's but its
-	// own. It has nothing itself.
+	// room stands for the holder whose budget the lines of the host's processes count in: the principal's, or the
+	// server's own if it is shared. It holds no memory itself.
 	room *room.Holding
 	// conns counts the sessions that are open or being opened.
 	conns int
 	// proc is the newest process; it may have ended. It serves while start is nil.
 	proc *process
-	// start is the start that is under way.
+	// start is the start that is under way; nil if there is none.
 	start *startup
-	// greeting is what the server accepted: a process that takes the place of
-	// another has to look the same to the sessions that are open.
+	// greeting is the greeting that the server accepted. A process that replaces another one must look the same to open
+	// sessions.
 	greeting greeting
-	// startedAt is when the last start was, and quick how many in a row were soon
-	// after the one before.
+	// startedAt is the time of the last start, and quick how many starts in a row followed soon after the one before.
 	startedAt time.Time
 	quick     int
-	// limited is why the last processes ended that have reached a limit.
+	// limited records the last processes that reached a limit.
 	limited limited
-	// failure is why the last start failed; nil if it did not.
+	// failure is why the last start failed; nil if it succeeded.
 	failure error
-	// idle runs while no session is open.
+	// idle is the timer that runs while no session is open.
 	idle *time.Timer
-	// listeners hear what processes say aside.
+	// listeners receive messages that belong to no request.
 	listeners map[*listener]struct{}
 }
 
-// startup is one start of a process, for which many may wait. Its results are
-// set before done is closed.
+// startup is one start of a process, for which many callers may wait. Its results are set before done is closed.
 type startup struct {
 	done chan struct{}
 	proc *process
@@ -75,8 +72,8 @@ func (h *host) stopIdle() {
 	}
 }
 
-// join returns the host for a principal and counts a session to it. What has room for the
-// session's first answer is the principal's.
+// join returns the host for a principal and counts a session on it. has is the principal's memory budget for the
+// session's first answer.
 func (s *transport) join(who principal.Key, has *room.Holding) (*host, error) {
 	if who.Tenant == "" || who.Subject == "" {
 		return nil, fmt.Errorf("%w: the session is for nobody", upstream.ErrNeverSent)
@@ -110,8 +107,8 @@ func (s *transport) join(who principal.Key, has *room.Holding) (*host, error) {
 	return h, nil
 }
 
-// admit counts a process of a caller that has none. Errors: [upstream.ErrBusy], with whose share is used up
-// where it is one. It needs the lock.
+// admit counts a process for a caller that has none. Errors are [upstream.ErrBusy], or a [*quota.FullError] that names
+// the exhausted quota. The caller holds the lock.
 func (s *transport) admit(accounts *principal.Accounts) error {
 	if len(s.hosts) >= s.cfg.MaxProcesses {
 		return fmt.Errorf("%w: all %d processes of this server are in use (processes)", upstream.ErrBusy, s.cfg.MaxProcesses)
@@ -122,10 +119,10 @@ func (s *transport) admit(accounts *principal.Accounts) error {
 	return s.shares.Take(accounts, 1)
 }
 
-// forget forgets a host whose process has ended. It needs the lock.
+// forget removes a host whose process has ended. The caller holds the lock.
 func (s *transport) forget(h *host) {
 	if s.hosts[h.who] != h {
-		return // it was forgotten before, and this is another
+		return // it was already removed, and another host has replaced it
 	}
 	delete(s.hosts, h.who)
 	if !s.cfg.Shared {
@@ -133,33 +130,32 @@ func (s *transport) forget(h *host) {
 	}
 }
 
-// hasOne reports whether one session alone is served, whose client is then the one that the
-// process means by what it says aside.
+// hasOne reports whether the host serves only one session. Then messages that belong to no request are for that
+// session's client.
 func (h *host) hasOne(s *transport) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.cfg.Shared && h.conns == 1
 }
 
-// ownIdle is how long a process lives in which the gateway has listed its server.
+// ownIdle is how long a process lives after the gateway has listed the server's tools with it.
 const ownIdle = 2 * time.Second
 
-// leave takes back a join.
+// leave undoes a join.
 func (s *transport) leave(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if h.conns--; h.conns == 0 && !s.closed {
 		after := s.cfg.IdleTimeout
-		if h.who.Subject == principal.Catalogue { // who lists a server and is done with it
+		if h.who.Subject == principal.Catalogue { // the gateway lists the server and needs the process no longer
 			after = min(after, ownIdle)
 		}
 		h.idle = time.AfterFunc(after, func() { s.expire(h) })
 	}
 }
 
-// expire ends the process of a host without sessions and, the next time, forgets
-// the host: until the process has ended, nobody else may start one in its
-// folder.
+// expire ends the process of a host without sessions and, the next time, removes the host. Until the process has ended,
+// no other process may be started in its folder.
 func (s *transport) expire(h *host) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,9 +171,8 @@ func (s *transport) expire(h *host) {
 	}
 }
 
-// acquire returns the host's process, which is started if there is none. The
-// greeting is that of a session that is being opened, none for one that is open.
-// Errors: those of Server.Open.
+// acquire returns the host's process, and starts one if there is none. with is the greeting of a session that is being
+// opened; it is empty for an open session. Errors are those of Server.Open.
 func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*process, error) {
 	s.mu.Lock()
 	if s.closed {
@@ -211,12 +206,12 @@ func (s *transport) acquire(ctx context.Context, h *host, with greeting) (*proce
 	}
 }
 
-// begin begins a start, unless there were too many lately.
+// begin begins a start, unless there were too many recently.
 func (s *transport) begin(h *host, with greeting) error {
 	now := time.Now()
 	since := now.Sub(h.startedAt)
 	if h.failure == nil && h.proc != nil && h.proc.calls.isRetired() || errors.Is(h.failure, errInstall) {
-		h.quick = 0 // its end was ours, or there was none: an installation has pauses of its own
+		h.quick = 0 // the gateway ended the process, or an installation failed, which has pauses of its own
 	}
 	if err := h.limited.check(); err != nil {
 		return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, err)
@@ -237,14 +232,14 @@ func (s *transport) begin(h *host, with greeting) error {
 	h.start = start
 	s.running.Go(func() {
 		if old != nil {
-			<-old.done // two processes must not meet in one folder
+			<-old.done // two processes must not use one folder
 		}
 		s.finish(h, s.startNext(h, with))
 	})
 	return nil
 }
 
-// pause is how long after the last start there may be another.
+// pause returns how long after the last start another one may begin.
 func (h *host) pause() time.Duration {
 	if h.quick < quickStarts {
 		return 0
@@ -252,7 +247,7 @@ func (h *host) pause() time.Duration {
 	return startInterval << min(h.quick-quickStarts, doublings)
 }
 
-// pausing says that a server is not started yet, because it kept ending.
+// pausing returns the error for a server that is not started yet because it kept ending.
 func (s *transport) pausing(h *host, wait time.Duration) error {
 	last := errors.New("it is still ending")
 	switch {
@@ -266,11 +261,11 @@ func (s *transport) pausing(h *host, wait time.Duration) error {
 		out.Text, out.Detail = out.Text+"; last: "+cause.Text, cause.Detail
 	}
 	out.Err = fmt.Errorf("server %q keeps ending soon after its start and may start again in %s; last: %s",
-		s.cfg.Name, wait.Round(time.Millisecond), last) //nolint:errorlint // it says nothing of the message at hand
+		s.cfg.Name, wait.Round(time.Millisecond), last) // the last error says nothing about the current message
 	return out
 }
 
-// notStarted says that a process could not be started.
+// notStarted returns the error for a process that could not be started.
 func (s *transport) notStarted(err error) error {
 	text := "its program can't be started"
 	if known := upstream.Network(err); known != "" {
@@ -282,7 +277,7 @@ func (s *transport) notStarted(err error) error {
 	}
 }
 
-// bringUp starts a process and greets it. The program is the installed one; nil if the command is run as it is.
+// bringUp starts a process and greets it. used is the installed program; nil if the command is run as configured.
 func (s *transport) bringUp(h *host, with greeting, used *usedProgram) error {
 	p, err := s.launch(h, used)
 	if err != nil {
@@ -301,7 +296,7 @@ func (s *transport) bringUp(h *host, with greeting, used *usedProgram) error {
 	return p.handshake(with)
 }
 
-// finish ends a start.
+// finish records the result of a start.
 func (s *transport) finish(h *host, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -319,8 +314,7 @@ func (s *transport) closedError() error {
 	return fmt.Errorf("%w: server %q: %w", upstream.ErrNeverSent, s.cfg.Name, upstream.ErrShutdown)
 }
 
-// gaveUp is the error of a caller whose context ended while it waited for
-// something that was already under way.
+// gaveUp returns the error for a caller whose context ended while it waited for something that was already under way.
 func (s *transport) gaveUp(ctx context.Context) error {
 	class := upstream.ErrNoAnswer
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) {

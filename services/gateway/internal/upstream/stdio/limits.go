@@ -10,38 +10,36 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 )
 
-// Limits are what one process of a server may take, together with all that it starts. Every field is positive.
+// Limits are the limits of one process together with everything that it starts. Every field is positive.
 type Limits struct {
-	// Tasks is how many processes and threads there may be at a time.
+	// Tasks is the largest number of processes and threads at a time.
 	Tasks int
-	// Memory is how much memory they may take, in bytes.
+	// Memory is the most memory that they may use, in bytes.
 	Memory int64
-	// Disk is how much a private folder may hold, in bytes: the blocks of its files, and at least 4 KiB for each file
+	// Disk is the largest size of a private folder, in bytes: the blocks of its files, and at least 4 KiB for each file
 	// and folder. A folder that is configured with Dir has no limit.
 	Disk int64
 }
 
-// DefaultLimits returns the limits that hold where the configuration says nothing: 512 tasks, 2 GiB of memory, 2 GiB of
-// disk.
+// DefaultLimits returns the limits for a server without configured ones: 512 tasks, 2 GiB of memory, 2 GiB of disk.
 func DefaultLimits() Limits { return Limits{Tasks: 512, Memory: 2 << 30, Disk: 2 << 30} }
 
 const (
-	// limitPause is how long after its end a process that has reached a limit is started again. It doubles with each
-	// such end, up to limitDoublings times, and is what it was after limitForgotten without one.
+	// limitPause is the pause before a process that has reached a limit is started again. It doubles with each such
+	// end, up to limitDoublings times, and is reset after limitForgotten without one.
 	limitPause     = 5 * time.Second
 	limitDoublings = 5
 	limitForgotten = 10 * time.Minute
 )
 
-// limited is what is known of a host's processes that were ended for a limit.
+// limited records the processes of a host that were ended for a limit.
 type limited struct {
 	last *upstream.LimitError
-	// ended is when that was, and times how many there were in a row.
+	// ended is when the last one ended, and times how many ended in a row.
 	ended time.Time
 	times int
 }
 
-// add notes one more.
 func (l *limited) add(err *upstream.LimitError) {
 	if time.Since(l.ended) > limitForgotten {
 		l.times = 0
@@ -50,7 +48,7 @@ func (l *limited) add(err *upstream.LimitError) {
 	l.times++
 }
 
-// check returns an error while no process is to be started.
+// check returns an error while no process may be started.
 func (l *limited) check() error {
 	if l.last == nil {
 		return nil
@@ -71,7 +69,7 @@ func (s *transport) limitKey(limit string) string {
 	return "servers." + s.cfg.Name + ".stdio.limits." + limit
 }
 
-// checkLimits returns a [upstream.LimitError] if the process has reached a limit.
+// checkLimits returns a [*upstream.LimitError] if the process has reached a limit.
 func (p *process) checkLimits() error {
 	exceeded, ok := errors.AsType[*proclimit.ExceededError](p.group.Check())
 	if ok {
@@ -80,7 +78,7 @@ func (p *process) checkLimits() error {
 	return p.disk.check(time.Now(), p.group)
 }
 
-// guard ends the process when it has reached a limit.
+// guard ends the process when it reaches a limit.
 func (p *process) guard() {
 	tick := time.NewTicker(proclimit.CheckEvery)
 	defer tick.Stop()
@@ -97,8 +95,8 @@ func (p *process) guard() {
 	}
 }
 
-// overLimit returns the limit for which the process has ended; nil if there is none. The kernel may have ended the
-// process before it was checked.
+// overLimit returns the limit for which the process has ended; nil if there is none. It checks again, because the
+// kernel may have ended the process before the next check.
 func (p *process) overLimit() *upstream.LimitError {
 	if limit, ok := errors.AsType[*upstream.LimitError](p.reason); ok {
 		return limit
@@ -110,7 +108,7 @@ func (p *process) overLimit() *upstream.LimitError {
 	return limit
 }
 
-// settleLimit notes that the process has ended for a limit.
+// settleLimit records that the process has ended for a limit, if it has.
 func (p *process) settleLimit() {
 	limit := p.overLimit()
 	if limit == nil {

@@ -12,15 +12,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// listener is a session whose client hears what the process says aside of all requests.
+// listener receives the messages of a process that belong to no request of its session.
 type listener struct {
 	messages chan []byte
-	// queued is what waits in messages.
+	// queued is the memory of the messages in the channel.
 	queued *room.Holding
 }
 
-// Listen implements upstream.Conn. It goes on where another process takes the place of the
-// session's.
+// Listen implements upstream.Conn. It continues when another process replaces that of the session.
 func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	l := &listener{messages: make(chan []byte, eventQueue), queued: to.Room.Beside()}
 	defer l.queued.Close()
@@ -45,10 +44,10 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// errUnheard means that nobody hears a process any more.
+// errUnheard means that a process has no listener any more.
 var errUnheard = errors.New("nobody listens")
 
-// attend has a listener hear the session's processes, unless the session is closed.
+// attend registers a listener for the session's processes, and reports whether the session is open.
 func (c *conn) attend(l *listener) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,7 +63,7 @@ func (c *conn) attend(l *listener) bool {
 	return true
 }
 
-// leaveOff has a listener hear nothing more, and answers what it has not heard.
+// leaveOff removes a listener, and refuses the server's requests that are still in its queue.
 func (c *conn) leaveOff(l *listener) {
 	c.server.mu.Lock()
 	delete(c.host.listeners, l)
@@ -75,13 +74,13 @@ func (c *conn) leaveOff(l *listener) {
 	}
 }
 
-// take queues a message, and reports whether there was room for it.
+// take queues a message, and reports whether it fit.
 func (l *listener) take(message []byte) bool {
 	if len(message) > maxEvent || !l.queued.Add(len(message)) {
 		return false
 	}
 	select {
-	case l.messages <- bytes.Clone(message): // the line it may be part of is not ours
+	case l.messages <- bytes.Clone(message): // the reader reuses the buffer
 		return true
 	default:
 		l.queued.Drop(len(message))
@@ -89,7 +88,7 @@ func (l *listener) take(message []byte) bool {
 	}
 }
 
-// takeBack tells who listens that what the process asked has ended with it.
+// takeBack sends listeners a cancellation for each open request of a process that has ended.
 func (p *process) takeBack() {
 	p.calls.mu.Lock()
 	ids := p.calls.asked
@@ -104,8 +103,8 @@ func (p *process) takeBack() {
 	}
 }
 
-// heard are those who hear what a process says aside: all sessions what is about the server
-// itself, and else the only one, for it is the one that is meant.
+// heard returns the listeners for a message that belongs to no request: all listeners for notifications about the
+// server itself, and for other messages those of the only session. It returns none if there are several sessions.
 func (p *process) heard(m *gate.Answer) (out []*listener) {
 	s := p.server
 	s.mu.Lock()

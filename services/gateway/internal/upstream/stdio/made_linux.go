@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// madeAt returns when a file was made, and the number of the mount in which it is. Neither is known where the kernel or
-// the file system does not say.
+// madeAt returns when a file was made, and the id of its mount. known is false if the kernel or the file system does
+// not report both.
 func madeAt(folder int, name string) (at time.Time, mount uint64, known bool) {
 	var st unix.Statx_t
 	const flags, want = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT, unix.STATX_BTIME | unix.STATX_MNT_ID

@@ -19,23 +19,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// npmFlags have npm work in its own folder, whatever its configuration says, and say its errors in few lines.
+// npmFlags make npm work in its own folder whatever its configuration says, and report errors in few lines.
 var npmFlags = []string{
 	"--no-global", "--no-workspaces", "--no-dry-run", "--bin-links", "--no-audit", "--no-fund", "--no-update-notifier", "--no-progress", "--color=false",
 	"--loglevel=warn", "--logs-max=0",
 }
 
-// An npmError is the end of an npm that did not end well.
+// An npmError says that npm failed.
 type npmError struct {
 	state *os.ProcessState
-	// said is what npm wrote of the reason, redacted and escaped.
+	// said is npm's own reason, redacted and escaped.
 	said string
 }
 
-// Error says how it ended.
 func (e *npmError) Error() string { return fmt.Sprintf("npm ended, %s: %s", e.state, e.said) }
 
-// install installs the package when no other server installs it.
+// install installs the package once no other server installs it.
 func (p *program) install() (*npx.Installed, error) {
 	s := p.server
 	done, err := s.installs.wait(s.closing, s.installed)
@@ -73,10 +72,10 @@ func (p *program) install() (*npx.Installed, error) {
 	return to.Commit(&p.Command, p.Digest)
 }
 
-// npm runs npm in a sandbox, held to the server's limits, and waits for its end.
+// npm runs npm in a sandbox under the server's limits, and waits for its end.
 func (p *program) npm(ctx context.Context, box *sandbox.Sandbox, to *npx.Attempt, args ...string) error {
 	s := p.server
-	// See process.supervise.
+	// For the same reason as in process.supervise.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
@@ -92,7 +91,7 @@ func (p *program) npm(ctx context.Context, box *sandbox.Sandbox, to *npx.Attempt
 	r.group = s.limit.Group(s.cfg.Name+"-install", proclimit.Limits{Tasks: s.cfg.Limits.Tasks, Memory: s.cfg.Limits.Memory})
 	defer r.group.Close()
 	r.os, err = box.StartJoined(p.command(to, args), [3]*os.File{null, write, write}, ownGroup(), r.group.Join)
-	_ = write.Close() // npm has it
+	_ = write.Close() // npm has its own copy
 	if err != nil {
 		_ = read.Close()
 		return fmt.Errorf("start npm: %w", err)
@@ -100,7 +99,7 @@ func (p *program) npm(ctx context.Context, box *sandbox.Sandbox, to *npx.Attempt
 	return r.run(ctx)
 }
 
-// command is what npm is started with. Of the server's environment it has what Install.Env has.
+// command returns npm's command. npm gets only Install.Env and PATH of the server's environment.
 func (p *program) command(to *npx.Attempt, args []string) sandbox.Command {
 	env := maps.Clone(p.Env)
 	env["PATH"], env["HOME"], env["TMPDIR"] = p.server.cfg.environment("")["PATH"], to.Home(), to.Temporary()
@@ -112,17 +111,16 @@ func (p *program) command(to *npx.Attempt, args []string) sandbox.Command {
 	return c
 }
 
-// npmRun is npm while it runs.
 type npmRun struct {
 	server *transport
 	os     *os.Process
 	output *os.File
 	group  *proclimit.Group
 	disk   *disk
-	// exited is closed when it has ended, and heard when nothing more comes of its output.
+	// exited is closed when npm has ended, and heard when its output has ended.
 	exited, heard chan struct{}
 	spoken        stderrTail
-	// reasons are the lines that say why it failed.
+	// reasons are the lines in which npm says why it failed.
 	reasons []string
 }
 
@@ -138,7 +136,7 @@ func (r *npmRun) run(ctx context.Context) error {
 		r.group.End()
 		<-r.exited
 	}
-	signalGroup(r.os, syscall.SIGKILL) // what it has left behind
+	signalGroup(r.os, syscall.SIGKILL) // kills the processes that npm has left behind
 	if reason == nil {
 		reason = r.checkLimits()
 	}
@@ -151,7 +149,7 @@ func (r *npmRun) run(ctx context.Context) error {
 	switch {
 	case reason != nil:
 		return reason
-	case err != nil && len(r.reasons) == 0: // awaitExit may lose the status; then Commit finds out
+	case err != nil && len(r.reasons) == 0: // awaitExit may lose the status; then Commit checks the result
 		return nil
 	case err != nil, !state.Success():
 		return &npmError{state, r.said()}
@@ -159,7 +157,7 @@ func (r *npmRun) run(ctx context.Context) error {
 	return nil
 }
 
-// untilEnd waits for the end of npm, and returns why it is to be ended before.
+// untilEnd waits for the end of npm. It returns an error if npm must be ended before.
 func (r *npmRun) untilEnd(ctx context.Context) error {
 	tick := time.NewTicker(proclimit.CheckEvery)
 	defer tick.Stop()
@@ -185,7 +183,7 @@ func (r *npmRun) checkLimits() error {
 	return r.disk.check(time.Now(), r.group)
 }
 
-// listen reads what npm writes.
+// listen reads npm's output.
 func (r *npmRun) listen(ctx context.Context) {
 	defer close(r.heard)
 	from := bufio.NewReaderSize(r.output, stderrRead)
@@ -208,14 +206,14 @@ func (r *npmRun) listen(ctx context.Context) {
 
 const maxReasons = 8
 
-// beside are lines of npm's errors that say nothing of the reason.
+// beside are lines of npm's errors that don't say the reason.
 var beside = []string{"A complete log of this run", "Log files were not written", "Note that you can also install from a", "tarball, folder, http url, or git folder"}
 
-// note keeps a line in which npm says why it failed.
+// note stores a line in which npm says why it failed.
 func (r *npmRun) note(line string) {
 	text, is := strings.CutPrefix(line, "npm error ")
 	if !is {
-		text, is = strings.CutPrefix(line, "npm ERR! ") // of npm 9 and before
+		text, is = strings.CutPrefix(line, "npm ERR! ") // npm 9 and earlier
 	}
 	text = strings.TrimSpace(text)
 	says := func(words string) bool { return strings.Contains(text, words) }
@@ -224,7 +222,7 @@ func (r *npmRun) note(line string) {
 	}
 }
 
-// said is what npm has written of the reason, else its last line. It may be called when nothing more is heard.
+// said returns npm's reasons, otherwise its last line. It must be called after the output has ended.
 func (r *npmRun) said() string {
 	if len(r.reasons) > 0 {
 		return strings.Join(r.reasons, "; ")

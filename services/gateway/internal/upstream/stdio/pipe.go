@@ -15,18 +15,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxDropped is how many bytes a process may write in a minute that nobody asked for.
+// maxDropped is how many bytes of dropped messages a process may write in a minute.
 const maxDropped = 4 * upstream.MaxStream
 
-// outgoing is a line that somebody waits to see written.
+// outgoing is a line whose sender waits until it is written.
 type outgoing struct {
 	line []byte
-	// done receives what became of it. It has room for that.
+	// done receives the result. It is buffered.
 	done chan error
 }
 
-// write writes all that goes to the process, line by line: a line that was begun
-// is finished even if nobody waits for it any more.
+// write writes all messages to the process, line by line. A line that was begun is finished even if its sender no
+// longer waits.
 func (p *process) write() {
 	for {
 		select {
@@ -35,12 +35,12 @@ func (p *process) write() {
 		case out := <-p.lines:
 			out.done <- p.writeLine(out.line)
 		case line := <-p.replies:
-			_ = p.writeLine(line) // the process is ending then
+			_ = p.writeLine(line) // if it fails, the process is ending
 		}
 	}
 }
 
-// writeLine writes one line or has the process end. Errors are [upstream.ErrNeverSent] and
+// writeLine writes one line. If that fails, it has the process end and returns [upstream.ErrNeverSent] or
 // [upstream.ErrNoAnswer].
 func (p *process) writeLine(line []byte) error {
 	limit := p.server.cfg.WriteTimeout
@@ -85,7 +85,7 @@ func (p *process) send(ctx context.Context, line []byte) error {
 			return p.ended(ctx, err)
 		}
 		return nil
-	case <-ctx.Done(): // some of it may be written
+	case <-ctx.Done(): // part of the line may have been written
 		return p.server.gaveUp(ctx)
 	}
 }
@@ -95,15 +95,14 @@ func (p *process) ended(ctx context.Context, class error) error {
 	select {
 	case <-p.done:
 		return fmt.Errorf("%w: %w", class, p.cause)
-	case <-ctx.Done(): // a caller in a hurry is not told why
+	case <-ctx.Done(): // the caller does not wait until the cause is known
 		return fmt.Errorf("%w: server %q is ending", class, p.server.cfg.Name)
 	}
 }
 
-// frame makes a message one line, for the transport knows messages by their
-// lines. Line breaks of the message can only stand between tokens, where a space
-// means the same. U+0085, U+2028 and U+2029, which some readers take for line
-// breaks, can only stand in strings, where an escape means the same.
+// frame encodes a message as one line, because the transport separates messages by lines. Line breaks in the message
+// can only be between tokens, where a space is equivalent. U+0085, U+2028 and U+2029, which some readers take for line
+// breaks, can only be in strings, where an escape is equivalent.
 func frame(message []byte, edits ...gate.Edit) ([]byte, error) {
 	spliced, err := gate.Splice(message, edits...)
 	if err != nil {
@@ -138,7 +137,7 @@ func (p *process) read() {
 		}
 		switch {
 		case errors.Is(err, room.ErrFull):
-			return // nobody waits for it any more
+			return // no session needs the line any more
 		case errors.Is(err, errLongLine):
 			p.end(fmt.Errorf("it wrote a line of more than %d bytes", lines.limit))
 			return
@@ -158,8 +157,8 @@ func (p *process) read() {
 	}
 }
 
-// memory takes in a line of the process, on its principal's share: whose answer it is
-// is known once it is read. While there is no room for it nothing more is read.
+// memory returns the buffer for long lines of the process. They count for the host's principal, because a line's
+// request is known only after it is read. While the budget is used up, nothing more is read.
 func (p *process) memory(limit int) *intake.Memory {
 	return intake.New(p.reading, p.room, limit+len("\r\n"))
 }
@@ -170,14 +169,13 @@ var errLongLine = errors.New("the line is too long")
 type lineReader struct {
 	r     *bufio.Reader
 	limit int
-	// long takes in a line that is larger than r's buffer. Such a line is own: its
-	// memory is not used again.
+	// long contains a line that is larger than r's buffer. Then own is true: the memory of the line is not reused.
 	long *intake.Memory
 	own  bool
 }
 
-// next returns the next line without its end, valid until the next call unless it is
-// own. What stands behind the last line break is no line.
+// next returns the next line without its end, valid until the next call unless own is true. Bytes after the last line
+// break are not a line.
 func (l *lineReader) next() ([]byte, error) {
 	l.long.Drop()
 	l.own = false

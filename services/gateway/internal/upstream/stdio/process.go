@@ -20,22 +20,20 @@ import (
 )
 
 const (
-	// killAfter is how long a process may take to end once it was asked to.
+	// killAfter is how long a process may take to end after SIGTERM.
 	killAfter = 2 * time.Second
-	// settleTime is how long a process has to end by itself when it or the gateway
-	// has closed a pipe. MCP 2025-11-25, "Shutdown", asks for that; and a process
-	// that was about to exit gets to tell its status.
+	// settleTime is how long a process has to end by itself after it or the gateway has closed a pipe. MCP 2025-11-25,
+	// "Shutdown", demands that; and a process that was about to exit can then report its status.
 	settleTime = 500 * time.Millisecond
-	// statusTime is how long a process that has closed a pipe has to exit, so that its status is known: on a busy
-	// machine the end of one in namespaces takes longer than settleTime.
+	// statusTime is how long a process that has closed a pipe has to exit, so that its status is known. On a busy
+	// machine, the end of a process in namespaces takes longer than settleTime.
 	statusTime = 2 * time.Second
-	// drainTime is how long the rest of the output is read once the process and its
-	// group are gone. Only a grandchild that left the group can make it last.
+	// drainTime is how long the rest of the output is read after the process and its group have ended. Only a
+	// grandchild that left the group can keep a pipe open so long.
 	drainTime = time.Second
 )
 
-// process is one child process with its group. The goroutine in supervise owns
-// it.
+// process is one child process with its group. The goroutine in supervise owns it.
 type process struct {
 	server  *transport
 	host    *host
@@ -44,50 +42,48 @@ type process struct {
 	started time.Time
 
 	stdin, stdout, stderr *os.File
-	// lines are messages that somebody waits to see written; replies are the
-	// gateway's own, which nobody waits for.
+	// lines are messages whose senders wait until they are written. replies are the gateway's own messages, for which
+	// no goroutine waits.
 	lines   chan outgoing
 	replies chan []byte
 	piping  sync.WaitGroup
 	spoken  stderrTail
-	// starting is the time that the process has for its start.
+	// starting limits the time of the start.
 	starting startTime
-	// group is the process with all that it starts, and disk its private folder.
+	// group is the process with everything that it starts, and disk watches its private folder.
 	group *proclimit.Group
 	disk  *disk
-	// program is the installed package that it runs; nil for any other program.
+	// program is the installed package that the process runs; nil for any other program.
 	program *usedProgram
 
-	// endings holds the reason for which the process is to end; the first counts.
+	// endings contains the reason why the process is to end; the first one counts.
 	endings chan ending
-	// exited is closed when the process has ended, gone when nothing more will be
-	// written to it, done when nothing more comes from it and its group is dead.
+	// exited is closed when the process has ended, gone when nothing more is written to it, and done when its output
+	// has ended and its group is dead.
 	exited, gone, done chan struct{}
 	// reason is why the gateway ended the process; nil if it ended by itself.
 	reason error
-	// cause says how it ended; set before done is closed.
+	// cause describes how the process ended; set before done is closed.
 	cause error
 
-	// room is what the line at hand takes, and reading ends when nobody waits for one
-	// any more.
+	// room is the memory of the line that is being read. reading ends when no more lines are needed.
 	room    *room.Holding
 	reading context.Context //nolint:containedctx // the process's own
 	unread  context.CancelFunc
 	calls   callTable
-	// drops counts what was dropped, by reason. It belongs to the reader.
+	// drops counts dropped messages by reason. Only the reader uses it.
 	drops map[string]int
-	// greeting is what the process was greeted with, hello its answer, and modern whether that was of
-	// 2026-07-28; set before the process serves.
+	// greeting is what the process was greeted with, and hello its answer; modern means that the greeting was
+	// server/discover of 2026-07-28. All are set before the process serves.
 	greeting greeting
 	hello    *gate.Answer
 	modern   atomic.Bool
 }
 
-// ending asks for the end of a process.
+// ending is a request to end a process.
 type ending struct {
 	reason error
-	// broken means that the process itself closed a pipe, most likely because it is
-	// about to exit.
+	// broken means that the process itself closed a pipe, most likely because it is about to exit.
 	broken bool
 }
 
@@ -154,8 +150,8 @@ func closeAll(files ...*os.File) {
 
 // supervise runs the process from its start to its end.
 func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, started chan<- error) {
-	// Pdeathsig kills the child when the thread that started it ends, and a thread
-	// can end before the gateway does. This one stays as long as the child.
+	// Pdeathsig kills the child when the thread that started it ends, which can happen before the gateway ends. The
+	// locked thread lives as long as the child.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var err error
@@ -185,8 +181,7 @@ func (p *process) supervise(command sandbox.Command, childEnds [3]*os.File, star
 	close(p.exited)
 	<-stopped
 	guarding.Wait()
-	// The leader is a zombie until it is waited for, so its number, and with it
-	// that of the group, can't be anybody else's yet.
+	// The leader is a zombie until Wait, so its number, and that of its group, can't have been reused yet.
 	signalGroup(p.os, syscall.SIGKILL)
 	p.settleLimit()
 	p.group.End()
@@ -249,7 +244,7 @@ func (p *process) drain() {
 	closeAll(p.stdout, p.stderr)
 }
 
-// bury says how the process ended.
+// bury records and logs how the process ended.
 func (p *process) bury(state *os.ProcessState) {
 	how := p.reason
 	if how == nil {
@@ -265,7 +260,7 @@ func (p *process) bury(state *os.ProcessState) {
 	}
 	if !p.calls.begun() {
 		how = p.cause
-	} // else what it said last is not logged: it may quote arguments
+	} // otherwise its last lines are not logged, because they may quote arguments
 	p.log.Log(context.Background(), level, "server process ended", "cause", how, "dropped", p.drops)
 	p.takeBack()
 	if p.program != nil {
@@ -274,8 +269,8 @@ func (p *process) bury(state *os.ProcessState) {
 	close(p.done)
 }
 
-// describe returns an error that says how the process ended, with the names of the server and the program and with what
-// it said last. What is known of one request, the cause of err, says nothing of the others.
+// describe returns an error that says how the process ended, with the names of the server and the program and the last
+// lines of standard error. Its text and detail are those of the cause in err, if err has one.
 func (p *process) describe(err error) error {
 	text := ""
 	if n := p.drops[dropMalformed]; n > 0 {
@@ -292,20 +287,20 @@ func (p *process) describe(err error) error {
 	return out
 }
 
-// end ends the process; it does not wait.
+// end ends the process without waiting.
 func (p *process) end(reason error) { p.ask(ending{reason: reason}) }
 
-// breaks says that the process closed a pipe.
+// breaks ends a process that closed a pipe.
 func (p *process) breaks(reason error) { p.ask(ending{reason: reason, broken: true}) }
 
 func (p *process) ask(e ending) {
 	select {
 	case p.endings <- e:
-	default: // it ends already
+	default: // it is ending already
 	}
 }
 
-// isGone reports whether the process takes no more messages.
+// isGone reports whether the process accepts no more messages.
 func (p *process) isGone() bool { return isClosed(p.gone) }
 
 // isDone reports whether the process and its group have ended.

@@ -12,32 +12,33 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// Install is how the package of a server's program is installed, once for all its processes.
+// Install describes how the package of a server's program is installed, once for all its processes.
 type Install struct {
-	// Command names the package and what runs of it.
+	// Command names the package and which of its programs is run.
 	Command npx.Command
-	// Folder is where the server's packages are installed, and Digest names what Command and all else come to that
+	// Folder is where the server's packages are installed. Digest is the digest of Command and everything else that
 	// decides what is installed.
 	Folder npx.Folder
 	Digest string
-	// NPM is the file of npm, and Env its environment without PATH, HOME and TMPDIR. Install scripts of packages read it.
+	// NPM is the file of npm, and Env its environment without PATH, HOME and TMPDIR, which install scripts of packages
+	// can read.
 	NPM string
 	Env map[string]string
-	// ScriptsApart runs the install scripts of packages in a step and a sandbox of their own.
+	// ScriptsApart means that install scripts of packages run in a step and a sandbox of their own.
 	ScriptsApart bool
 }
 
 const (
-	// installLimit is how long an installation may last. npm says nothing while a package builds, so silence is no
+	// installLimit is how long an installation may last. npm prints nothing while a package builds, so silence is not a
 	// reason to end it.
 	installLimit = 10 * time.Minute
-	// renewAfter is how old an installation is that a start has renewed, of a package without an exact version, and
-	// renewAgain how long after that the next attempt is where one failed.
+	// renewAfter is the age at which a start has an installation renewed, for a package without an exact version, and
+	// renewAgain the time until the next attempt after a failure.
 	renewAfter = 24 * time.Hour
 	renewAgain = time.Hour
-	// renewWait is how long a start waits for that, before it takes the older one.
+	// renewWait is how long a start waits for a renewal before it uses the older version.
 	renewWait = 20 * time.Second
-	// installPause is how long after a failure the next installation is, which doubles so many times.
+	// installPause is the pause after a failed installation, which doubles up to installDoublings times.
 	installPause     = 5 * time.Second
 	installDoublings = 5
 )
@@ -45,7 +46,6 @@ const (
 // errInstall is in the chain of every error of an installation.
 var errInstall = errors.New("its package was not installed")
 
-// program is the installed package of a server.
 type program struct {
 	*Install
 
@@ -53,11 +53,12 @@ type program struct {
 	boxes  func() (installer, scripts *sandbox.Sandbox, err error)
 
 	mu sync.Mutex // guards all below
-	// newest is what the next process runs; nil until it is known.
+	// newest is the program that the next process runs; nil until it is known.
 	newest *usedProgram
-	// underWay is the installation that runs; nil if none does.
+	// underWay is the running installation; nil if there is none.
 	underWay *installing
-	// failure is the end of the last one if it has failed, failed when that was, and failures how many in a row have.
+	// failure is the error of the last installation if it failed, failed is when that was, and failures is how many
+	// have failed in a row.
 	failure  *upstream.CauseError
 	failed   time.Time
 	failures int
@@ -77,14 +78,14 @@ type installing struct {
 	err   error
 }
 
-// take returns the program for a process, which gives it back. It installs the package if need be, and waits for that.
+// take returns the program for a process, which must give it back. It installs the package and waits if necessary.
 func (p *program) take() (*usedProgram, error) {
 	p.mu.Lock()
 	found := p.Folder.Newest(p.Digest)
 	missing := found == nil
 	switch {
 	case missing:
-		p.newest = nil // an operator may have removed it
+		p.newest = nil // an operator may have removed the folder
 	case p.newest == nil || p.newest.Dir != found.Dir:
 		p.newest = &usedProgram{Installed: found}
 	}
@@ -109,12 +110,12 @@ func (p *program) take() (*usedProgram, error) {
 	return p.newest, nil
 }
 
-// isOld reports whether a newer version is to be looked for. It needs the lock.
+// isOld reports whether an installation must be renewed. The caller holds the lock.
 func (p *program) isOld(found *npx.Installed) bool {
 	return !p.Command.IsExact() && time.Since(found.Since) > renewAfter && time.Since(p.failed) > renewAgain
 }
 
-// paused returns the last failure while no other installation is to be begun. It needs the lock.
+// paused returns the last failure while no other installation may begin. The caller holds the lock.
 func (p *program) paused() error {
 	if p.failure == nil || p.underWay != nil {
 		return nil
@@ -128,7 +129,7 @@ func (p *program) paused() error {
 	return &again
 }
 
-// begin begins an installation unless one is under way. It needs the lock.
+// begin begins an installation unless one is under way. The caller holds the lock.
 func (p *program) begin() *installing {
 	if p.underWay == nil {
 		run := &installing{begun: time.Now(), done: make(chan struct{})}
@@ -138,7 +139,8 @@ func (p *program) begin() *installing {
 	return p.underWay
 }
 
-// await waits for the end of an installation, if there is an older one at most until renewWait after it began.
+// await waits for the end of an installation. If an older version exists, it waits at most until renewWait after the
+// beginning.
 func (i *installing) await(missing bool) {
 	if missing {
 		<-i.done
@@ -152,7 +154,7 @@ func (i *installing) await(missing bool) {
 	}
 }
 
-// finish installs the package.
+// finish installs the package and records the result.
 func (p *program) finish(run *installing) {
 	installed, err := p.install()
 	p.mu.Lock()
@@ -174,13 +176,13 @@ func (p *program) finish(run *installing) {
 	p.report(installed, run.err, old != nil)
 }
 
-// cause returns the error that callers and operators are told.
+// cause returns the error for callers and operators.
 func (p *program) cause(err error) *upstream.CauseError {
 	text := fmt.Sprintf("the installation of %s for server %s failed", upstream.Escaped(p.Command.Shown(), tailKept), p.server.cfg.Name)
 	out := &upstream.CauseError{Text: text, RetryAfter: installPause << min(p.failures, installDoublings), Err: fmt.Errorf("%s: %w: %w", text, errInstall, err)}
 	if limit, ok := errors.AsType[*upstream.LimitError](err); ok {
 		out.Text += fmt.Sprintf(": %s (%s)", limit.What, limit.Key)
-		out.Err = fmt.Errorf("%w: %s", errInstall, out.Text) // the chain holds no limit: it was not the server's process
+		out.Err = fmt.Errorf("%w: %s", errInstall, out.Text) // the chain contains no limit, because the server's process did not reach it
 		return out
 	}
 	detail := err.Error()
@@ -191,7 +193,7 @@ func (p *program) cause(err error) *upstream.CauseError {
 	return out
 }
 
-// report has the log tell the end of an installation.
+// report logs the end of an installation.
 func (p *program) report(installed *npx.Installed, err error, hasOlder bool) {
 	log, ctx := p.server.log.With("package", p.Command.Shown()), context.Background()
 	switch cause := upstream.CauseOf(err); {
@@ -206,18 +208,18 @@ func (p *program) report(installed *npx.Installed, err error, hasOlder bool) {
 	}
 }
 
-// notice says that an older version goes on because the last installation has failed; empty if it has not.
+// notice says that an older version is used because the last installation failed; empty if it did not fail.
 func (p *program) notice() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.newest == nil || p.failure == nil { // without a version calls are refused, which the last error says
+	if p.newest == nil || p.failure == nil { // without any version, calls are refused, and the last error says why
 		return ""
 	}
 	return upstream.Escaped(fmt.Sprintf("no newer version of %s could be installed, so version %s goes on: %s",
 		p.Command.Shown(), p.newest.Version, p.failure.Detail), stderrKept)
 }
 
-// give gives a program back when its process has ended.
+// give returns a program after its process has ended.
 func (p *program) give(used *usedProgram) {
 	p.mu.Lock()
 	used.users--
@@ -234,7 +236,7 @@ func (p *program) remove(old *usedProgram) {
 	}
 }
 
-// isInstalling reports whether a process waits for an installation.
+// isInstalling reports whether processes wait for an installation.
 func (p *program) isInstalling() bool {
 	if p == nil {
 		return false

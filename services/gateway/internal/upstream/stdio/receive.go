@@ -14,29 +14,29 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Reasons for which a message of a process is dropped.
+// Reasons why a message of a process is dropped.
 const (
-	// dropMalformed: no JSON-RPC message, or one that could be read in two ways.
+	// dropMalformed: it is not a JSON-RPC message, or could be read in two ways.
 	dropMalformed = "malformed"
-	// dropUnknown: an answer to no request, or a second one.
+	// dropUnknown: it answers no request, or is a second answer.
 	dropUnknown = "unknown_id"
-	// dropLate: the answer to a request that was given up. The process did as it was asked,
-	// so that does not end it: who gives up would end it for all.
+	// dropLate: it answers an abandoned request. It does not count towards the end of the process, which did as it was
+	// asked: otherwise one caller that gives up could end it for all.
 	dropLate = "late"
-	// dropUnasked: a notification that belongs to no request.
+	// dropUnasked: it is a notification that belongs to no request.
 	dropUnasked = "unasked"
-	// dropOverflow: a message for somebody who can't take it in time or at all.
+	// dropOverflow: its receiver can't take it in time, or at all.
 	dropOverflow = "overflow"
-	// dropRequest: a request of the server, which the gateway answered itself.
+	// dropRequest: it is a request of the server that the gateway answered itself.
 	dropRequest = "server_request"
-	// dropUnusable: an answer that ended its call, because it can't be used.
+	// dropUnusable: it is an answer that ended its call because it can't be used.
 	dropUnusable = "unusable"
 )
 
 // maxServerID is the longest id of a server's request that is answered, in bytes.
 const maxServerID = 1 << 10
 
-// drop counts a message that goes no further. The first of a kind is logged.
+// drop counts a dropped message. The first one for each reason is logged.
 func (p *process) drop(reason string) {
 	p.drops[reason]++
 	if p.drops[reason] == 1 {
@@ -44,10 +44,10 @@ func (p *process) drop(reason string) {
 	}
 }
 
-// receive takes one line of the process, which it keeps only where it is its own. It
+// receive handles one line of the process. It keeps the line only if own is true; otherwise it copies what it needs. It
 // returns why the message was dropped; empty if it was not.
 func (p *process) receive(line []byte, own bool) string {
-	a, err := intake.Mended(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // turns are short
+	a, err := intake.Mended(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // the wait for a processor slot is short
 	switch {
 	case err != nil:
 		return p.unreadable(line, err)
@@ -60,7 +60,7 @@ func (p *process) receive(line []byte, own bool) string {
 	}
 }
 
-// settle hands an answer over to its request, with the room that it takes.
+// settle passes an answer and its memory to its request.
 func (p *process) settle(a *gate.Answer, own bool) string {
 	id := a.ID.Of(a.Raw)
 	if number := gate.NumberIn(id); number != nil {
@@ -90,7 +90,7 @@ func (p *process) settle(a *gate.Answer, own bool) string {
 	return ""
 }
 
-// unreadable ends the call whose answer a line that can't be read looks like.
+// unreadable ends the call that an unreadable line seems to answer.
 func (p *process) unreadable(line []byte, err error) string {
 	s, is := gate.SketchOf(line)
 	if !is {
@@ -114,9 +114,9 @@ func (p *process) unreadable(line []byte, err error) string {
 	}
 }
 
-// misses ends the call that an answer is meant for, though it doesn't name it as JSON-RPC demands: the one whose id it
-// has in another spelling or, of an error without an id, the only one in flight. It returns why the answer was dropped
-// if there is none.
+// misses ends the call that an answer is meant for although its id is wrong: the call whose id it has in another
+// spelling or, for an error without an id, the only call in flight. If there is none, it returns why the answer was
+// dropped.
 func (p *process) misses(s gate.Sketch) string {
 	if n, ok := gate.Integer(s.ID); ok {
 		if c := p.calls.find(strconv.AppendInt(nil, n, 10)); c != nil {
@@ -140,7 +140,7 @@ func (p *process) fail(c *pendingCall, why error) {
 	c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, p.server.cfg.Name, why)}
 }
 
-// requested takes a request of the server to the only session's client, or answers it.
+// requested passes a request of the server to the client of the only session, or answers it.
 func (p *process) requested(a *gate.Answer) string {
 	id := a.ID.Of(a.Raw)
 	if len(id) > maxServerID {
@@ -158,8 +158,7 @@ func (p *process) requested(a *gate.Answer) string {
 	return dropRequest
 }
 
-// replied answers a request of the server that no client takes, and reports whether the process
-// takes that.
+// replied answers a request of the server that no client takes, and reports whether the answer was queued.
 func (p *process) replied(a *gate.Answer) bool {
 	id := a.ID.Of(a.Raw)
 	own := upstream.Refused(id, mcp.CodeMethodUnknown, upstream.NotCarried)
@@ -171,7 +170,7 @@ func (p *process) replied(a *gate.Answer) bool {
 	return err == nil && req.Kind() != gate.Invalid && p.reply(line)
 }
 
-// refuseQueued answers the requests of the server that were queued for who takes none any more.
+// refuseQueued answers the requests of the server in a queue that is no longer read.
 func (p *process) refuseQueued(messages chan []byte) {
 	for {
 		select {
@@ -185,9 +184,9 @@ func (p *process) refuseQueued(messages chan []byte) {
 	}
 }
 
-// aside delivers what belongs to none of a session's requests, and reports whether somebody takes
-// it. Of the only session that is the request in flight, where it is one: what a process says
-// meanwhile is most likely about that. Else it is who listens, or the request that came first.
+// aside delivers a message that does not say to which request it belongs, and reports whether it has a receiver. If the
+// process has only one session with one request in flight, the message most likely belongs to that request. Otherwise
+// it goes to the listeners or, if none takes it, to the oldest request of the only session.
 func (p *process) aside(m *gate.Answer, message []byte) bool {
 	one := p.host.hasOne(p.server)
 	if c := p.calls.only(); one && c != nil && c.events != nil {
@@ -203,8 +202,8 @@ func (p *process) aside(m *gate.Answer, message []byte) bool {
 	return taken
 }
 
-// notified takes a notification to the request or the sessions that it belongs to, and notes
-// that the list of tools has changed.
+// notified passes a notification to the request or the sessions that it belongs to, and records a change of the list of
+// tools.
 func (p *process) notified(a *gate.Answer) string {
 	if a.Method == mcp.MethodToolsChanged {
 		p.server.Tell()
@@ -222,7 +221,7 @@ func (p *process) notified(a *gate.Answer) string {
 			return dropUnasked
 		}
 		edits = append(edits, gate.Edit{Span: a.Subscription, With: c.client})
-	case a.Method == mcp.MethodMessage && !p.server.cfg.Shared: // where what a process says aside may be about any of its sessions
+	case a.Method == mcp.MethodMessage && !p.server.cfg.Shared: // in a shared process, the message may belong to any session
 		c = p.calls.only()
 	}
 	message, err := gate.Splice(a.Raw, edits...)
@@ -238,7 +237,7 @@ func (p *process) notified(a *gate.Answer) string {
 	}
 }
 
-// deliver queues a message for the reader of a request.
+// deliver queues a message for the receiver of a request.
 func (p *process) deliver(c *pendingCall, message []byte) string {
 	if c.m.Method == mcp.MethodListen && time.Since(c.begun) >= time.Minute {
 		c.begun, c.seen, c.bytes = time.Now(), 0, 0
@@ -254,7 +253,7 @@ func (p *process) deliver(c *pendingCall, message []byte) string {
 		return dropOverflow
 	}
 	select {
-	case c.events <- bytes.Clone(message): // the line it may be part of is not ours
+	case c.events <- bytes.Clone(message): // the reader reuses the buffer
 		return ""
 	default:
 		c.queued.Drop(len(message))

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// startLimit is how long a start may last of a server that is configured without a time, startQuiet how much longer
-	// after the process has last written to standard error, and maxStart the longest in all: an installation may take
-	// minutes, and says how far it is.
+	// startLimit is how long a start may last if the server has no configured time, startQuiet how much longer after
+	// the process has last written to standard error, and maxStart the longest time in all. An installation may take
+	// minutes, and writes its progress there.
 	startLimit = time.Minute
 	startQuiet = 30 * time.Second
 	maxStart   = 10 * time.Minute
@@ -22,12 +22,12 @@ const (
 // startTime is the time that a process has for its start. It is safe for concurrent use.
 type startTime struct {
 	mu sync.Mutex
-	// begun is zero before the start, and ended before its end.
+	// begun is zero before the start, ended until its end, and written until the process writes to standard error.
 	begun, ended, written time.Time
 }
 
-// begin returns a context that ends with [context.DeadlineExceeded] when the time of a start is over: after fixed or, if
-// that is 0, as the constants above say.
+// begin returns a context that ends with [context.DeadlineExceeded] when the time for the start is over: after fixed
+// or, if that is 0, by the constants above.
 func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s.mu.Lock()
@@ -63,7 +63,7 @@ func (s *startTime) begin(fixed time.Duration) (ctx context.Context, end func())
 	})
 }
 
-// until is when the start has to have ended, by what the process has written so far. It needs the lock.
+// until returns when the start must have ended, given what the process has written so far. The caller holds the lock.
 func (s *startTime) until(fixed time.Duration) time.Time {
 	if fixed > 0 {
 		return s.begun.Add(fixed)
@@ -78,7 +78,7 @@ func (s *startTime) until(fixed time.Duration) time.Time {
 	return until
 }
 
-// wrote notes that the process has written to standard error.
+// wrote records that the process has written to standard error.
 func (s *startTime) wrote() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *startTime) wrote() {
 	}
 }
 
-// lasted returns how long a start has lasted whose time is over.
+// lasted returns how long a start was allowed to last that has run out of time.
 func (s *startTime) lasted(fixed time.Duration) time.Duration {
 	if fixed > 0 {
 		return fixed
@@ -97,7 +97,7 @@ func (s *startTime) lasted(fixed time.Duration) time.Duration {
 	return s.until(fixed).Sub(s.begun).Round(time.Second)
 }
 
-// noting is a reader that tells of each piece that it reads, which need not be a whole line.
+// noting is a reader that calls read for each piece that it reads, which need not be a whole line.
 type noting struct {
 	io.Reader
 
@@ -113,7 +113,7 @@ func (r noting) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// startNext brings up a process when its package is installed, or when no other process installs that.
+// startNext starts a process once its package is installed, or once no other process installs that package.
 func (s *transport) startNext(h *host, with greeting) error {
 	if s.program != nil {
 		used, err := s.program.take()
@@ -130,11 +130,11 @@ func (s *transport) startNext(h *host, with greeting) error {
 	return s.bringUp(h, with, nil)
 }
 
-// startMargin is how long before its own end a caller is told that a server is still starting: its client may end at
-// the same time, and would not hear it.
+// startMargin is how long before its deadline a caller gets the answer that a server is still starting: its client may
+// have the same deadline, and would not receive the answer later.
 const startMargin = 15 * time.Second
 
-// beforeDeadline returns a channel that has something shortly before the deadline of ctx, if it has one.
+// beforeDeadline returns a channel that receives a value shortly before the deadline of ctx, if it has one.
 func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 	until, ok := ctx.Deadline()
 	if !ok {
@@ -145,11 +145,11 @@ func beforeDeadline(ctx context.Context) (late <-chan time.Time, stop func()) {
 	return timer.C, func() { timer.Stop() }
 }
 
-// startAgain is when a caller who met a start may try again.
+// startAgain is after how long a caller that came during a start may try again.
 const startAgain = 5 * time.Second
 
-// stillStarting is the error of a caller whose time ended, or is about to end, while the process was being started:
-// nothing of its own was sent, but what greets the process. The start goes on.
+// stillStarting returns the error for a caller whose time ends while the process is being started. The caller's request
+// was not sent, only the greeting of the process. The start continues.
 func (s *transport) stillStarting() error {
 	text := "the server is still starting"
 	if s.program.isInstalling() {

@@ -14,14 +14,12 @@ import (
 )
 
 const (
-	// stderrRead is how much of one line of standard error is looked at, and
-	// stderrKept how much is logged, in bytes.
+	// stderrRead is how much of one line of standard error is read, and stderrKept how much is logged, in bytes.
 	stderrRead = 8 << 10
 	stderrKept = 1 << 10
-	// stderrRate is how many lines are logged in a second.
+	// stderrRate is how many lines are logged per second.
 	stderrRate = 20
-	// tailLines is how many of the last lines errors quote, and tailKept how much of
-	// each, in bytes.
+	// tailLines is how many of the last lines errors quote, and tailKept how much of each, in bytes.
 	tailLines = 10
 	tailKept  = 256
 )
@@ -49,7 +47,7 @@ func (p *process) listen() {
 	}
 }
 
-// firstOfLine reads a line and returns its first stderrRead bytes at most.
+// firstOfLine reads a line and returns at most its first stderrRead bytes.
 func firstOfLine(r *bufio.Reader) ([]byte, error) {
 	part, more, err := r.ReadLine()
 	line := append([]byte(nil), part...)
@@ -57,13 +55,12 @@ func firstOfLine(r *bufio.Reader) ([]byte, error) {
 		_, more, err = r.ReadLine()
 	}
 	if errors.Is(err, io.EOF) && len(line) > 0 {
-		return line, nil // the end is seen again
+		return line, nil // the next call returns the error
 	}
 	return line, err
 }
 
-// stderrTail keeps the last lines of standard error. It is safe for concurrent
-// use.
+// stderrTail stores the last lines of standard error. It is safe for concurrent use.
 type stderrTail struct {
 	mu    sync.Mutex
 	lines []string
@@ -100,7 +97,7 @@ func (t *stderrTail) line() string {
 	return ""
 }
 
-// rate allows max things in each stretch of time. It is for one goroutine.
+// rate allows max units in each period. It is for one goroutine.
 type rate struct {
 	max   int
 	per   time.Duration

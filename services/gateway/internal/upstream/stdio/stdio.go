@@ -1,5 +1,5 @@
-// Package stdio runs MCP servers as child processes that speak MCP over standard input
-// and output (MCP 2025-11-25, "Transports", "stdio").
+// Package stdio runs MCP servers as child processes that speak MCP over standard input and output (MCP 2025-11-25,
+// "Transports", "stdio").
 package stdio
 
 import (
@@ -28,110 +28,100 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// Config says how to run a server.
+// Config describes a server and the limits of its processes.
 type Config struct {
 	// Name is the server's configured name: ^[a-z0-9-]{1,32}$.
 	Name string
-	// Command is the program and its arguments; no shell reads them. The program
-	// is an absolute path, or a bare name that is looked for in Path.
+	// Command is the program and its arguments, which no shell interprets. The program is an absolute path, or a bare
+	// name that is looked up in Path.
 	Command []string
-	// Env are variables for the process, references resolved. They may set PATH
-	// and HOME. Besides these two and Env a process inherits nothing.
+	// Env are variables for the process, with references resolved. They may set PATH and HOME. A process inherits
+	// nothing besides these two and Env.
 	Env map[string]string
-	// Secrets are values that no answer is to hold; those of at least 8 bytes are
-	// blotted out of it.
+	// Secrets are values that no answer may contain. Those of at least 8 bytes are redacted from answers.
 	Secrets []string
-	// Path is the PATH of the processes. Absolute folders of it, and of a PATH in Env, that do not exist when the
-	// server is made are left out: a process could make one, and put programs into it.
+	// Path is the PATH of the processes. Absolute folders in it, and in a PATH in Env, that do not exist when the
+	// server is made are left out: otherwise a process could create one and put programs into it.
 	Path string
-	// Install is how the package of the program is installed before the first process is started; nil: it is there
-	// already, or the command installs it at each start.
+	// Install describes how the package of the program is installed before the first process is started. If it is nil,
+	// the package exists already, or the command installs it at each start.
 	Install *Install
-	// Home is the HOME of the processes where Dir is set. A process in a private
-	// folder has that folder as its HOME, so that what programs keep there is not
-	// shared either.
+	// Home is the HOME of the processes if Dir is set. A process in a private folder has that folder as its HOME, so
+	// that the files that programs store there are not shared either.
 	Home string
-	// Shared means one process for all principals; otherwise each has its own.
+	// Shared means one process for all principals; otherwise each principal has its own.
 	Shared bool
-	// Dir is the working directory, an absolute path. Empty means a private one
-	// below WorkRoot, which a later process of the same principal finds again. That of an agent of the mesh is removed
-	// when no process has used it for 7 days.
+	// Dir is the working directory, an absolute path. If it is empty, each process has a private folder below WorkRoot,
+	// which a later process of the same principal uses again. The folder of an agent of the mesh is removed when no
+	// process has used it for 30 days.
 	Dir string
-	// WorkRoot is where private folders are made, an absolute path. Not needed
-	// where Dir is set.
+	// WorkRoot is where private folders are made, an absolute path. It is not needed if Dir is set.
 	WorkRoot string
-	// Remove are files that an earlier process may have left behind, such as a lock,
-	// as clean paths relative to the private folder. What is there of them is removed
-	// before a process is started; where that can't be, or it is no regular file, or
-	// a symbolic link leads out of the folder, none is. Not to be set with Dir.
+	// Remove lists files that an earlier process may have left behind, such as a lock, as clean paths relative to the
+	// private folder. Existing ones are removed before a process is started. If that fails, or the file is not a
+	// regular file, or a symbolic link leads out of the folder, no process is started. It must not be set with Dir.
 	Remove []string
-	// Recycle is how many calls of tools a process serves. Then it is ended as soon as
-	// none is in flight, and the next request starts another; 0 means as many as come.
+	// Recycle is how many tool calls a process serves. After that it is ended as soon as none is in flight, and the
+	// next request starts another one. 0 means no limit.
 	Recycle int
-	// Limits are what one process may take; the zero value means [DefaultLimits].
+	// Limits are the limits of one process; the zero value means [DefaultLimits].
 	Limits Limits
-	// Start bounds the time from a start to the answer to initialize. 0 means 60 s and longer, up to 10 min, while the
-	// process writes to standard error.
+	// Start limits the time from a start to the answer to initialize. 0 means 60 s, or longer while the process writes
+	// to standard error, up to 10 min.
 	Start time.Duration
-	// WriteTimeout is how long a process may leave a message unread before it is
-	// ended; 0 means 10 s.
+	// WriteTimeout is how long a process may leave a message unread before it is ended; 0 means 10 s.
 	WriteTimeout time.Duration
-	// IdleTimeout is how long a process lives after its last session was closed;
-	// 0 means 5 min.
+	// IdleTimeout is how long a process lives after its last session was closed; 0 means 5 min.
 	IdleTimeout time.Duration
-	// MaxProcesses is how many principals may have a process at a time; 0 means
-	// 256. One principal and all agents made by it may have a quarter of them, and all principals of one
-	// person half, each at least one. Where Shared is set there is one process.
+	// MaxProcesses is how many principals may have a process at a time; 0 means 256. One principal with all agents made
+	// by it may have a quarter of them, and all principals of one person half, each at least one. A shared server has
+	// one process.
 	MaxProcesses int
-	// MaxMessage is the longest line that is taken from a process, in bytes; one
-	// that is longer ends the process. 0 means [upstream.MaxMessage], which is also the
-	// most.
+	// MaxMessage is the longest line that is accepted from a process, in bytes; a longer line ends the process. 0 means
+	// [upstream.MaxMessage], which is also the maximum.
 	MaxMessage int
 }
 
-// Deps is what a server over stdio needs.
+// Deps are the dependencies of a server over stdio. All are required except Installer and Installs.
 type Deps struct {
-	// Log receives starts and ends of processes, what is dropped of their messages
-	// and, at level debug only, for it may quote arguments, their standard error.
-	// Values of Config.Env are blotted out.
+	// Log receives the starts and ends of processes, the reasons for dropped messages and, only at level debug because
+	// it may quote arguments, their standard error. Values of Config.Env are redacted.
 	Log *slog.Logger
-	// Room is where answers lie until they are read.
+	// Room is the memory budget of the answers until they are read.
 	Room *room.Room
 	// Sandbox starts the processes.
 	Sandbox *sandbox.Sandbox
-	// Installer makes the sandbox for Config.Install, whose own folder alone is writable, and scripts that for install
-	// scripts where these run apart. It is called for each installation; not needed without Config.Install.
+	// Installer makes the sandbox for Config.Install, in which only the installation's own folder is writable, and
+	// scripts, the sandbox for install scripts if they run apart. It is called for each installation. It is not needed
+	// without Config.Install.
 	Installer func() (installer, scripts *sandbox.Sandbox, err error)
-	// Limiter holds them to their limits.
+	// Limiter enforces the limits of the processes.
 	Limiter *proclimit.Limiter
-	// Installs lets one installation of a package run at a time, of all servers; nil: of this one.
+	// Installs lets one installation of a package run at a time, over all servers. If it is nil, the server has its
+	// own.
 	Installs *Installs
 }
 
-// New returns a server that is run as child processes. None is started
-// before a session is opened, and one that has ended is started again by the
-// next request: its sessions go on, though the server has forgotten what it kept
-// in memory.
+// New returns a server that runs as child processes. A process is started when a session is opened. If a process has
+// ended, the next request starts another one: sessions stay open, although the server's state in memory is lost.
 //
-// A process ends with its whole group: its standard input is closed, it gets
-// SIGTERM, and 2 s later SIGKILL; one that has reached a limit gets that at once. What has left the group is killed
-// likewise, as far as deps.Limiter knows of it.
+// A process ends with its whole group: its standard input is closed, it gets SIGTERM, and 2 s later SIGKILL. A process
+// that has reached a limit gets SIGKILL at once. Processes that have left the group are killed too, as far as
+// deps.Limiter knows them.
 //
-// A process is initialized once, with the initialize of the session that
-// started it, of a shared server without client capabilities: such a process can't know
-// which of its sessions to ask, so the gateway answers its requests itself (ping with a
-// result, all else with -32601). All sessions get that one answer to initialize.
-// One that refuses it is asked for 2026-07-28 (server/discover), which has no
-// sessions; where it speaks that, the next ones are asked for that first.
+// A process is initialized once, with the initialize of the session that started it. For a shared server that request
+// declares no client capabilities, because such a process can't know which session to ask; the gateway answers its
+// requests itself (ping with a result, all others with -32601). All sessions get the one answer to initialize. A server
+// that refuses initialize is asked for 2026-07-28 (server/discover), which has no sessions. If the server speaks that,
+// its next processes are asked for it first.
 //
-// Ids and progress tokens are replaced by numbers of the gateway's own, so that
-// sessions of one process can't meet. Progress goes to the request whose token
-// it has. A log message goes to the one request in flight, unless the server is
-// shared or there are more. What else it says goes to who listens, or subscribes.
-// Messages that are malformed or answer nothing are dropped.
+// Ids and progress tokens are replaced by numbers of the gateway's own, so that the sessions of one process can't
+// collide. Progress goes to the request with its token. A log message goes to the one request in flight, unless the
+// server is shared or more are in flight. Other messages go to listeners and subscriptions. Malformed messages and
+// answers to no request are dropped.
 //
-// Errors of sessions quote the process's standard error, which may hold data of
-// other sessions: they are for the operator, not for clients.
+// Errors of sessions quote the process's standard error, which may contain data of other sessions. They are for the
+// operator, not for clients.
 func New(cfg Config, deps Deps) (upstream.Transport, error) {
 	if deps.Log == nil || deps.Room == nil || deps.Sandbox == nil || deps.Limiter == nil {
 		return nil, errors.New("stdio: a log, room for answers, a sandbox and a limiter are required")
@@ -223,7 +213,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// transport implements upstream.Transport. It owns every goroutine below it.
+// transport implements upstream.Transport. It waits for all its goroutines in Close.
 type transport struct {
 	cfg   Config
 	log   *slog.Logger
@@ -232,25 +222,25 @@ type transport struct {
 	// program is the package that the gateway installs; nil if it installs none.
 	program *program
 	clean   *scrub.Scrubber
-	// told is for what operators are shown of a program's own words.
+	// told redacts a program's own words for operators.
 	told    *scrub.Scrubber
 	room    *room.Room
 	running sync.WaitGroup
 	upstream.ListChanged
-	// closing ends when the transport is closed, which stop does.
+	// closing ends when stop is called, which closes the transport.
 	closing context.Context //nolint:containedctx // it is the transport's own
 	stop    context.CancelCauseFunc
-	// installed is the package that a start may install; empty where it installs none.
+	// installed is the package that a start may install; empty if a start installs none.
 	installs  *Installs
 	installed string
-	// era is what the server was found to speak; nil while that is not known.
+	// era says what the server was found to speak; nil while that is not known.
 	era atomic.Pointer[era]
 
 	mu     sync.Mutex // guards all below and the fields of all hosts
 	hosts  map[principal.Key]*host
-	shares *quota.Tally // of the processes; a shared server has one, which is nobody's
+	shares *quota.Tally // counts processes; the process of a shared server counts for no principal
 	closed bool
-	sweeps bool // whether folders of agents are looked for
+	sweeps bool // whether unused folders of agents are being removed
 }
 
 // Kind implements upstream.Transport.
@@ -264,7 +254,7 @@ func (s *transport) Open(ctx context.Context, who principal.Key, hello upstream.
 	modern := hello.Method() == mcp.MethodDiscover
 	m := hello.Message.Clone()
 	known := s.era.Load()
-	if modern && known != nil && !known.isModern() { // to ask it would start a program
+	if modern && known != nil && !known.isModern() { // asking the server would start a program
 		return s.otherEra(known, m)
 	}
 	h, err := s.join(who, hello.Room)
@@ -288,7 +278,7 @@ func (s *transport) Open(ctx context.Context, who principal.Key, hello upstream.
 	return newConn(s, h, modern), upstream.Answer{Message: answer}, nil
 }
 
-// otherEra is what a greeting comes to of a server that is of the other era.
+// otherEra returns the result of Open for a client whose protocol family the server does not speak.
 func (s *transport) otherEra(known *era, hello *gate.Message) (upstream.Conn, upstream.Answer, error) {
 	err := fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, s.cfg.Name, upstream.ErrRevision)
 	if !known.isModern() {

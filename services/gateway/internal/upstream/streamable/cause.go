@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// maxShownHost, maxShownPath and maxShownSegment bound what is shown of an address that a server names, in bytes. A
-	// longer part of a path may be a credential, or be meant for the model that reads it.
+	// maxShownHost, maxShownPath and maxShownSegment limit what is shown of an address that a server names, in bytes. A
+	// longer path segment may be a credential, or text for the model that reads it.
 	maxShownHost, maxShownPath, maxShownSegment = 100, 100, 16
-	// cut stands for what is not shown.
+	// cut replaces what is not shown.
 	cut = "…"
 )
 
-// shownType is a media type as it is shown, and codings are those of contents that are named.
+// shownType matches media types that are shown, and codings are the content codings that are named.
 var (
 	shownType = regexp.MustCompile(`^[a-z0-9.+-]{1,32}/[a-z0-9.+-]{1,32}$`)
 	codings   = []string{"gzip", "br", "deflate", "zstd", "compress"}
 )
 
-// caused returns err with what a response says of why it can't be used.
+// caused wraps err in the cause that a response shows, if it shows one.
 func (s *Transport) caused(resp *http.Response, err error) error {
 	for _, other := range []error{context.DeadlineExceeded, context.Canceled, room.ErrFull, intake.ErrSlow, upstream.ErrForged} {
 		if errors.Is(err, other) {
@@ -48,7 +48,8 @@ func (s *Transport) caused(resp *http.Response, err error) error {
 	return &upstream.CauseError{Text: text, Lasts: lasts, Err: err}
 }
 
-// cause returns why a response can't be used, and whether the next ones can't be either; empty if it does not say.
+// cause returns why a response can't be used, and whether later ones will fail in the same way; empty if the response
+// does not show it.
 func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	key := "servers." + s.name + ".http"
 	coding := strings.ToLower(strings.TrimSpace(resp.Header.Get("Content-Encoding")))
@@ -62,7 +63,7 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 		}
 		return fmt.Sprintf("it answered %d, and names no other address", resp.StatusCode), true
 	case resp.StatusCode >= 400:
-		return "", false // the status says it
+		return "", false // errors name the status anyway
 	case coding != "" && coding != "identity":
 		if !slices.Contains(codings, coding) {
 			coding = "a coding of its own"
@@ -78,8 +79,8 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 	}
 }
 
-// place returns the address that a server names as others may read it: escaped, bounded, without user, query and
-// fragment, and without what may be a credential. It is empty if the server names none.
+// place returns the address that a server names in a form that others may read: escaped, bounded, without user, query,
+// fragment, and without parts that may be a credential. It is empty if the server names no such address.
 func (s *Transport) place(location string) string {
 	at, err := s.url.Parse(location)
 	if location == "" || err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || len(at.Host) > maxShownHost {
@@ -112,7 +113,7 @@ func (s *Transport) shownPath(at *url.URL) string {
 	return out.String()
 }
 
-// unreached returns err with why there was no connection and what to do, as far as callers may know.
+// unreached wraps err in the reason why there was no connection and the remedy, as far as callers may know it.
 func (s *Transport) unreached(err error) error {
 	key := "servers." + s.name + ".http"
 	text, lasts := "", false
@@ -134,7 +135,7 @@ func (s *Transport) unreached(err error) error {
 	return &upstream.CauseError{Text: text, Detail: upstream.Network(err), Lasts: lasts, Err: err}
 }
 
-// untrusted says why a certificate was not trusted, and what to do.
+// untrusted returns why a certificate was not trusted, and the remedy.
 func untrusted(err error, key string) string {
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
 		return "it is another host's"

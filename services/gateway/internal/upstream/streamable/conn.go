@@ -14,18 +14,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxSession is the longest name of a session that is taken from a server, in
-// bytes. Some servers put a token into it.
+// maxSession is the longest session id that is accepted from a server, in bytes. Some servers put a token into it.
 const maxSession = 4 << 10
 
-// Reasons for which a session can't be used.
+// Reasons why a session can't be used.
 var (
-	// errForgotten means that the server answered 404 to a session and to nothing
-	// else: by MCP 2025-11-25, "Session Management", it has ended the session and
-	// did not read the request.
+	// errForgotten means that the server answered 404 to a request in a session: by MCP 2025-11-25, "Session
+	// Management", it has ended the session and has not read the request.
 	errForgotten = errors.New("the server no longer knows the session")
-	// errDoubtful means that the server answered a request of a session with one of the statuses by which servers in
-	// use say that they don't know the session, and that what came is no answer to the request.
+	// errDoubtful means that the server answered a request in a session with a status that some servers use for an
+	// unknown session, and without a usable answer.
 	errDoubtful = errors.New("the server may no longer know the session")
 	errSession  = errors.New("the server's name for the session is too long, or holds a character that MCP does not allow there")
 )
@@ -34,34 +32,32 @@ var (
 type conn struct {
 	server     *Transport
 	initialize upstream.Request
-	// state is what the last handshake gave.
+	// state is the result of the last handshake.
 	state atomic.Pointer[agreed]
-	// turn is held by who opens a new session, so that requests that find theirs
-	// gone open one together. It is a channel, for nobody waits for it longer than
-	// for its answer.
+	// turn is held by the request that opens a new session, so that requests that find their session gone open only one
+	// together. It is a channel and not a mutex, so that other requests stop waiting when their context ends.
 	turn chan struct{}
-	// probed is when it was last found out whether the server still knows the session. Who has the turn has it.
+	// probed is when the gateway last checked whether the server still knows the session; guarded by turn.
 	probed time.Time
-	// listened says that the server had a stream.
+	// listened is set once the server has opened a stream.
 	listened atomic.Bool
 }
 
-// agreed is what a handshake gave. It does not change.
+// agreed is the result of a handshake. It is immutable.
 type agreed struct {
-	// session is the server's Mcp-Session-Id; empty where it has no sessions.
+	// session is the server's Mcp-Session-Id; empty if it has no sessions.
 	session string
-	// version is the protocol revision that was negotiated; empty where it is none
-	// that we know.
+	// version is the negotiated protocol revision; empty if the gateway does not know it.
 	version string
-	// closed says that nothing may be sent any more, and lost that this is because the server forgot the session.
+	// closed means that nothing more may be sent. lost means that this is because the server forgot the session.
 	closed, lost bool
-	// opening says that there is no session yet.
+	// opening means that there is no session yet.
 	opening bool
-	// cookies are those of the session; nil if there is no session.
+	// cookies are the session's cookies; nil if there is no session.
 	cookies *cookies
 }
 
-// handshake sends initialize and returns what it gave. The answer lies in has.
+// handshake sends initialize, or server/discover, and returns the result. The answer counts in has.
 func (c *conn) handshake(ctx context.Context, has *room.Holding) (*agreed, upstream.Answer, error) {
 	if c.initialize.Method() == mcp.MethodDiscover {
 		return c.discover(ctx, has)
@@ -88,8 +84,7 @@ func (c *conn) handshake(ctx context.Context, has *room.Holding) (*agreed, upstr
 	return state, upstream.Answer{Message: message, Status: resp.StatusCode}, nil
 }
 
-// versionOf returns the protocol revision in an answer to initialize as it is
-// written; empty where it names none.
+// versionOf returns the protocol revision in an answer to initialize, without unescaping; empty if there is none.
 func versionOf(a *gate.Answer) string {
 	raw := a.ProtocolVersion.Of(a.Raw)
 	if len(raw) < 2 || raw[0] != '"' {
@@ -98,13 +93,13 @@ func versionOf(a *gate.Answer) string {
 	return string(raw[1 : len(raw)-1])
 }
 
-// isSession reports whether a session's name consists of visible ASCII, as MCP
-// 2025-11-25, "Session Management", demands; the empty one means no session.
+// isSession reports whether a session id consists of visible ASCII, as MCP 2025-11-25, "Session Management", demands,
+// and is not too long. The empty id means no session.
 func isSession(name string) bool {
 	return len(name) <= maxSession && !strings.ContainsFunc(name, func(r rune) bool { return r < 0x21 || r > 0x7e })
 }
 
-// reopen opens a new session in place of old, unless another request has.
+// reopen opens a new session that replaces old, unless another request has already done so.
 func (c *conn) reopen(ctx context.Context, old *agreed, has *room.Holding) (*agreed, error) {
 	select {
 	case c.turn <- struct{}{}:
@@ -129,23 +124,22 @@ func (c *conn) reopen(ctx context.Context, old *agreed, has *room.Holding) (*agr
 	return fresh, nil
 }
 
-// adopt makes a new session this connection's, once the server knows that it is
-// in use.
+// adopt makes fresh the session of the connection after it has sent the server notifications/initialized.
 func (c *conn) adopt(ctx context.Context, old, fresh *agreed) error {
-	if fresh.version != old.version { // the client was promised the old one
+	if fresh.version != old.version { // the client was promised the old revision
 		return fmt.Errorf("the server speaks %q now, where it spoke %q", fresh.version, old.version)
 	}
 	if err := c.notify(ctx, upstream.Initialized().Request("", nil), fresh); err != nil {
 		return err
 	}
 	if !c.state.CompareAndSwap(old, fresh) {
-		return upstream.ErrClosed // by Close, for nobody else is in turn
+		return upstream.ErrClosed // Close was called; nothing else replaces the state while turn is held
 	}
 	return nil
 }
 
-// Notify implements upstream.Conn. A server without sessions can't tell whose request a
-// cancellation means, so it is not sent one.
+// Notify implements upstream.Conn. A cancellation is not sent to a server without sessions, which can't know whose
+// request it means.
 func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 	state := c.state.Load()
 	if req.Method() == mcp.MethodCancelled && state.session == "" && !state.closed {
@@ -155,7 +149,7 @@ func (c *conn) Notify(ctx context.Context, req upstream.Request) error {
 }
 
 func (c *conn) notify(ctx context.Context, req upstream.Request, state *agreed) error {
-	if state.modern() { // there is nothing that it could be about
+	if state.modern() { // without sessions, there is no notification that a server could use
 		return nil
 	}
 	resp, err := c.post(ctx, req, state)
@@ -166,13 +160,13 @@ func (c *conn) notify(ctx context.Context, req upstream.Request, state *agreed) 
 	return nil
 }
 
-// Close implements upstream.Conn. It does not wait for requests in flight, which end with
-// the session as the server pleases, or with their time-outs.
+// Close implements upstream.Conn. It does not wait for requests in flight, which end when the server ends them or with
+// their timeouts.
 func (c *conn) Close(ctx context.Context) error {
 	return c.end(ctx, c.state.Swap(&agreed{closed: true}))
 }
 
-// end tells the server that a session is not used any more.
+// end sends the server a DELETE for a session.
 func (c *conn) end(ctx context.Context, state *agreed) error {
 	if state.session == "" {
 		return nil

@@ -14,35 +14,35 @@ import (
 )
 
 const (
-	// maxCookies is how many cookies of a session are kept, and maxCookie how long the line may be that sets one, in
-	// bytes (RFC 6265, section 6.1, asks for at least 50 of 4096).
+	// maxCookies is how many cookies are stored for a session, and maxCookie the longest line that sets one, in bytes
+	// (RFC 6265, section 6.1, asks for at least 50 of 4096).
 	maxCookies = 16
 	maxCookie  = 4 << 10
-	// maxOld is how many values are remembered that were replaced.
+	// maxOld is how many replaced values are remembered.
 	maxOld = 4
 )
 
-// cookies are those that a server has set in one session, such as the one by which a load balancer finds the backend
-// that knows the session. They go back to the configured host alone, in this session alone, and are kept in memory.
-// A nil *cookies keeps none. It is safe for concurrent use.
+// cookies are the cookies that a server has set in one session, for example for a load balancer that routes to the
+// backend of the session. They are sent only to the configured host, only in this session, and are stored in memory. A
+// nil *cookies stores none. It is safe for concurrent use.
 type cookies struct {
 	at      *url.URL
 	secrets []string
 
 	mu  sync.Mutex
-	all []*http.Cookie // the longest known first
-	old []string       // values that were replaced last, which may still come back in an answer
-	// clean blots the server's secrets out of what it says, and the values of the cookies, which may be credentials.
+	all []*http.Cookie // the oldest first
+	old []string       // the last replaced values, which may still appear in an answer
+	// clean redacts the server's secrets and the values of the cookies, which may be credentials.
 	clean *scrub.Scrubber
 }
 
-// newCookies keeps cookies of a session with this server.
+// newCookies returns an empty store for a session with this server.
 func (s *Transport) newCookies() *cookies {
 	return &cookies{at: s.url, secrets: s.secrets, clean: s.clean}
 }
 
-// take keeps what an answer sets. Cookies of other hosts or paths, and those for TLS alone on a connection without it,
-// are left out, as a browser does.
+// take stores the cookies that an answer sets. Like a browser, it ignores cookies of other hosts or paths, and cookies
+// with Secure on a connection without TLS.
 func (c *cookies) take(answer http.Header) {
 	if c == nil || len(answer["Set-Cookie"]) == 0 {
 		return
@@ -75,7 +75,7 @@ func (c *cookies) take(answer http.Header) {
 	c.clean = scrub.New(nil, slices.Concat(c.secrets, c.values()))
 }
 
-// values are those that no answer is to hold. It needs the lock.
+// values returns the values that no answer may contain. The caller holds the lock.
 func (c *cookies) values() []string {
 	out := slices.Clone(c.old)
 	for _, kept := range c.all {
@@ -84,7 +84,7 @@ func (c *cookies) values() []string {
 	return out
 }
 
-// holds reports whether a text has the value of a cookie in it.
+// holds reports whether a text contains the value of a cookie.
 func (c *cookies) holds(text string) bool {
 	if c == nil {
 		return false
@@ -94,10 +94,10 @@ func (c *cookies) holds(text string) bool {
 	return slices.ContainsFunc(c.values(), func(value string) bool { return len(value) >= minHeld && strings.Contains(text, value) })
 }
 
-// minHeld is how long a value is that is looked for in a text, in bytes: shorter ones are words of any text.
+// minHeld is the shortest value that holds looks for, in bytes: shorter ones are words of any text.
 const minHeld = 6
 
-// maxAge is for how long a cookie is kept at most, in seconds: a session is not that old.
+// maxAge is the longest lifetime of a cookie, in seconds: no session lasts longer.
 const maxAge = 365 * 24 * 60 * 60
 
 // isFor reports whether a cookie belongs to the configured address (RFC 6265, sections 5.1.3, 5.1.4 and 5.3).
@@ -108,7 +108,7 @@ func (c *cookies) isFor(set *http.Cookie) bool {
 	return covers && (domain == "" || host == domain || strings.HasSuffix(host, "."+domain)) && (!set.Secure || c.at.Scheme == "https")
 }
 
-// field returns the field of a request's head with the cookies of the session behind those that are configured.
+// field returns the Cookie field of a request: the configured cookies, then those of the session.
 func (c *cookies) field(configured string) wire.Field {
 	out := wire.Field{Name: "Cookie", Value: configured}
 	if c == nil {
@@ -128,7 +128,7 @@ func (c *cookies) field(configured string) wire.Field {
 	return out
 }
 
-// scrubber blots out what no answer in the session is to hold.
+// scrubber returns the scrubber for answers in the session.
 func (c *cookies) scrubber() *scrub.Scrubber {
 	c.mu.Lock()
 	defer c.mu.Unlock()

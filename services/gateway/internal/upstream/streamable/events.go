@@ -18,22 +18,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the
-// answer to req, which it returns. What comes before it goes to whom it is for; answers to
-// other requests are dropped, for nobody could have asked for them here. A stream that ends
-// before the answer is gone on with behind its last event, where that has an id (MCP 2025-11-25,
+// readEvents reads Server-Sent Events (HTML Standard, section 9.2.6) until the answer to req, which it returns. It
+// passes the other messages to their receivers and drops answers to other requests, which can't have been sent here. If
+// the stream ends before the answer and its last event has an id, it is resumed after that event (MCP 2025-11-25,
 // Transports, Resumability and Redelivery).
 func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, req upstream.Request, to takers) (*gate.Answer, error) {
 	stream := eventReader{data: intake.New(ctx, req.Room, upstream.MaxMessage)}
 	stream.reads(body)
-	if req.Method() == mcp.MethodListen { // which is not meant to end
+	if req.Method() == mcp.MethodListen { // its stream is not meant to end
 		stream.begun = time.Now()
 	}
 	for {
 		data, err := stream.next()
 		if errors.Is(err, errEnded) && stream.last != "" && to.resume != nil {
 			if body, err = to.resume(stream.last, stream.wait); err == nil {
-				defer closer(body)() // there are few, and all are read until the answer
+				defer closer(body)() // the bodies are few, and all are read until the answer
 				stream.reads(body)
 				continue
 			}
@@ -65,25 +64,21 @@ func readEvents(ctx context.Context, body io.ReadCloser, clean *scrub.Scrubber, 
 	}
 }
 
-// errEnded means that a stream has ended before the answer.
 var errEnded = errors.New("the stream ended before the answer")
 
-// takers are those for whom the messages of a server are. All but events and resume are
-// required.
+// takers receive the messages of a server. All but events and resume are required.
 type takers struct {
-	// resume goes on with a stream behind the event with this id, after this time; nil where it
-	// can't be.
+	// resume continues a stream after the event with this id, once wait has passed; nil if that is not possible.
 	resume func(last string, wait time.Duration) (io.ReadCloser, error)
-	// events takes what belongs to the request at hand; nil where nobody does.
+	// events receives the messages that belong to the current request; nil if they have no receiver.
 	events func([]byte)
-	// reply answers a request of the server's own that is for no client.
+	// reply answers a request of the server that no client takes.
 	reply func(*gate.Answer)
-	// changed is told that the list of tools has changed.
+	// changed is called when the server reports that its list of tools changed.
 	changed func()
 }
 
-// take brings a message that is no answer to whom it is for. The token is that for the
-// progress of the request at hand.
+// take passes a message that is not a response to its receiver. token is the progress token of the current request.
 func (to takers) take(m *gate.Answer, token []byte) {
 	switch {
 	case m.Kind == gate.Request && (to.events == nil || m.Method == mcp.MethodPing):
@@ -100,12 +95,11 @@ func (to takers) take(m *gate.Answer, token []byte) {
 	}
 }
 
-// replyTimeout bounds how long a server may take to hear the gateway's own answer to its
-// request: meanwhile nothing more is read of it.
+// replyTimeout is how long a server may take to accept the gateway's answer to its request, because nothing more is
+// read from it meanwhile.
 const replyTimeout = 5 * time.Second
 
-// reply answers a request of the server's own that is for no client. Before there is a session
-// nobody answers.
+// reply answers a request of the server that no client takes. It does nothing before there is a session.
 func (c *conn) reply(ctx context.Context, m *gate.Answer, state *agreed) {
 	if state.opening {
 		return
@@ -121,38 +115,34 @@ func (c *conn) reply(ctx context.Context, m *gate.Answer, state *agreed) {
 	}
 }
 
-// eventBuffer is how much of a stream is looked at at once, in bytes. A longer line
-// begins with what it is.
+// eventBuffer is how much of a stream is buffered, in bytes. The field name of a longer line lies within it.
 const eventBuffer = 8 << 10
 
-// eventReader reads the events of a stream, one at a time: only the data of an event
-// is kept, and that once.
+// eventReader reads the events of a stream one by one. It stores only the data of the current event, once.
 type eventReader struct {
 	in   *bufio.Reader
 	data *intake.Memory
-	// all is how long the stream is so far, and events how many it has; where it has begun at a
-	// time, those are of the minute at hand.
+	// all is the number of bytes so far, and events the number of events. If begun is set, both count only the current
+	// minute.
 	all, events int
 	begun       time.Time
-	// seen is how long the event is, lines how many of its lines are data, and other whether it is
-	// of another type than message.
+	// seen is the size of the current event, lines its number of data lines, and other whether its type is neither
+	// message nor wanted.
 	seen, lines int
 	other       bool
-	// kind is the type of the event at hand, empty for the usual one, and wanted the one whose data
-	// is taken besides.
+	// kind is the type of the current event, empty for the default. wanted is another type whose data is read.
 	kind, wanted string
-	// id and retry are the fields of the event at hand, as far as they are short and, for
-	// retry, digits.
+	// id and retry are fields of the current event, if they are short and, for retry, consist of digits.
 	id, retry string
-	// hasID says that the event has an id, which may be empty. cr says that the last line ended with a CR, to which an
-	// LF may belong, and begins that something of the stream was read.
+	// hasID means that the event has an id, which may be empty. cr means that the last line ended with a CR, which an
+	// LF may follow. begins means that something of the stream was read.
 	hasID, cr, begins bool
-	// last is the id of the last event that has one, and wait what the last retry says.
+	// last is the id of the last event that had one, and wait the last retry.
 	last string
 	wait time.Duration
 }
 
-// reads has the reader go on with a body. What it has of an event is no event.
+// reads has the reader continue with another body. It drops an incomplete event.
 func (e *eventReader) reads(body io.ReadCloser) {
 	e.data.Drop()
 	e.cr, e.begins = false, false
@@ -164,14 +154,14 @@ func (e *eventReader) reads(body io.ReadCloser) {
 	e.in.Reset(from)
 }
 
-// maxField is how long an event's id may be, in bytes: a client sends it back in a head.
+// maxField is the longest id of an event, in bytes, because a client sends it back in a header.
 const maxField = 256
 
-// maxRetry is how many digits a retry may have: a day has 86,400,000 ms.
+// maxRetry is the largest number of digits of a retry: a day has 86,400,000 ms.
 const maxRetry = 8
 
-// next reads one event and returns its data, valid until the next call. Events of
-// another type than message, such as pings, carry none.
+// next reads one event and returns its data, valid until the next call. The data is empty for events of another type
+// than message, such as pings.
 func (e *eventReader) next() ([]byte, error) {
 	if !e.begun.IsZero() && time.Since(e.begun) >= time.Minute {
 		e.begun, e.all, e.events = time.Now(), 0, 0
@@ -189,7 +179,7 @@ func (e *eventReader) next() ([]byte, error) {
 		if !blank {
 			continue
 		}
-		if e.hasID { // an empty id forgets the one before
+		if e.hasID { // an empty id clears the previous one
 			e.last = e.id
 		}
 		if ms, err := strconv.Atoi(e.retry); err == nil {
@@ -202,8 +192,8 @@ func (e *eventReader) next() ([]byte, error) {
 	}
 }
 
-// line reads a line, and reports whether it is blank. The stream's end is an error: an event without a blank line
-// behind it is not whole.
+// line reads a line and reports whether it is blank. The end of the stream is an error, because an event is complete
+// only with the blank line after it.
 func (e *eventReader) line() (blank bool, err error) {
 	part, more, err := e.part()
 	if err != nil {
@@ -239,7 +229,7 @@ func (e *eventReader) line() (blank bool, err error) {
 	return false, err
 }
 
-// short returns the text of a field that goes on to a client, and reports whether it may: it is visible ASCII of at
+// short returns the text of a field that is passed to a client, and reports whether it is allowed: visible ASCII of at
 // most maxField bytes.
 func short(value []byte) (string, bool) {
 	if len(value) > maxField || !isSession(string(value)) {
@@ -248,7 +238,7 @@ func short(value []byte) (string, bool) {
 	return string(value), true
 }
 
-// dataLine begins a line of data.
+// dataLine adds the beginning of a data line.
 func (e *eventReader) dataLine(value []byte) error {
 	if e.lines++; e.lines > 1 {
 		if err := e.data.Add([]byte("\n")); err != nil {
@@ -258,14 +248,14 @@ func (e *eventReader) dataLine(value []byte) error {
 	return e.data.Add(value)
 }
 
-// part reads a line without its end, which is CR LF, LF or CR (HTML Standard, section 9.2.5), or as much of it as is
-// looked at at once: then there is more. It does not wait for what may follow a CR.
+// part reads a line without its end, which is CR LF, LF or CR (HTML Standard, section 9.2.5). If the line is longer
+// than the buffer, it returns the buffered part, and more is true. It does not wait for the byte after a CR.
 func (e *eventReader) part() (part []byte, more bool, err error) {
 	if err := e.skip(); err != nil {
 		return nil, false, err
 	}
 	for n := 0; ; {
-		part, _ = e.in.Peek(e.in.Buffered()) // which has no error
+		part, _ = e.in.Peek(e.in.Buffered()) // never an error for buffered bytes
 		if end := lineEnd(part[n:]); end >= 0 {
 			e.cr = part[n+end] == '\r'
 			return part[:n+end], false, e.took(n + end + 1)
@@ -279,7 +269,7 @@ func (e *eventReader) part() (part []byte, more bool, err error) {
 	}
 }
 
-// skip steps over a byte order mark at the beginning of the stream, and over the LF of a CR LF.
+// skip skips a byte order mark at the beginning of the stream, and the LF of a CR LF.
 func (e *eventReader) skip() error {
 	next, err := e.in.Peek(1)
 	if err != nil {
@@ -289,7 +279,7 @@ func (e *eventReader) skip() error {
 		err = e.took(1)
 	}
 	if !e.begins && next[0] == gate.ByteOrderMark[0] {
-		if mark, _ := e.in.Peek(len(gate.ByteOrderMark)); string(mark) == gate.ByteOrderMark { // else the line is short
+		if mark, _ := e.in.Peek(len(gate.ByteOrderMark)); string(mark) == gate.ByteOrderMark { // otherwise the line is short
 			err = e.took(len(mark))
 		}
 	}
@@ -297,7 +287,7 @@ func (e *eventReader) skip() error {
 	return err
 }
 
-// lineEnd returns where the first CR or LF stands; -1 if there is none.
+// lineEnd returns the position of the first CR or LF; -1 if there is none.
 func lineEnd(text []byte) int {
 	end := bytes.IndexByte(text, '\n')
 	if end >= 0 {
@@ -309,7 +299,7 @@ func lineEnd(text []byte) int {
 	return end
 }
 
-// took steps over bytes that were looked at, which stay valid until more is read.
+// took skips bytes that were peeked at. They stay valid until more is read.
 func (e *eventReader) took(n int) error {
 	_, _ = e.in.Discard(n) // they are buffered
 	e.all, e.seen = e.all+n, e.seen+n
@@ -323,7 +313,7 @@ func (e *eventReader) took(n int) error {
 	}
 }
 
-// ended returns what an error of reading means for a stream.
+// ended returns [errEnded] for the end of the stream, and any other error unchanged.
 func ended(err error) error {
 	if errors.Is(err, io.EOF) {
 		return errEnded

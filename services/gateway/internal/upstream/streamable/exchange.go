@@ -25,21 +25,18 @@ const (
 )
 
 const (
-	// drainTimeout is how long a server may take to end a response whose answer is
-	// there.
+	// drainTimeout is how long a server may take to end a response after its answer has been read.
 	drainTimeout = 50 * time.Millisecond
-	// maxDrain is how much is read of what may be left of a response.
+	// maxDrain is how many bytes of the rest of a response are read.
 	maxDrain = 4 << 10
 )
 
-// Request implements upstream.Conn. A session that the server has forgotten is opened
-// again, once, and the request is sent in it, also where it is a tools/call: every
-// session of a server that restarts is forgotten, and the first call in each of
-// them would else have an unknown outcome that nobody may repeat. MCP takes 404 to
-// mean that the session was gone before the request came. A server that says so of
-// calls that it has run gains nothing, for it has the arguments and can run them as
-// often as it likes; but what it was sent counts, whatever comes after. What is to be sent
-// once ([upstream.Request.Once]) is not sent again.
+// Request implements upstream.Conn. If the server has forgotten the session, Request opens a new one and sends the
+// request again, once. It does so for tools/call as well: a server that restarts forgets every session, and otherwise
+// the first call in each of them would have an unknown outcome and could not be repeated. By MCP, 404 means that the
+// session was gone before the request came. A server that answers 404 to calls that it has run gains nothing, because
+// it knows the arguments and can run them as often as it likes. What was sent counts, whatever the second attempt
+// results in. A request with [upstream.Request.Once] is not sent again.
 func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	state := c.state.Load()
 	answer, err := c.exchange(ctx, req, state, events)
@@ -50,16 +47,16 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 		return answer, err
 	}
 	if req.Once {
-		_, _ = c.reopen(ctx, state, req.Room) // for the next request; what comes of it changes nothing for this one
+		_, _ = c.reopen(ctx, state, req.Room) // for the next request; its result changes nothing for this one
 		req.Room.Keep(0)
 		return answer, fmt.Errorf("%w: %s forgot the session", upstream.ErrNoAnswer, c.server.name)
 	}
 	state, err = c.reopen(ctx, state, req.Room)
-	if err != nil { // its class is that of another message: bytes of this one have left
+	if err != nil { // the class of err is that of another message; bytes of this one have left
 		return answer, upstream.Recast(upstream.ErrNoAnswer, c.server.name+" forgot the session, and there is no new one", err)
 	}
 	answer, err = c.exchange(ctx, req, state, events)
-	if errors.Is(err, upstream.ErrNeverSent) { // this time; bytes of the first sending have left
+	if errors.Is(err, upstream.ErrNeverSent) { // the second time; bytes of the first attempt have left
 		err = fmt.Errorf("%w: %s", upstream.ErrNoAnswer, err) //nolint:errorlint // its class is that of one sending
 	}
 	return answer, err
@@ -82,24 +79,24 @@ func (c *conn) exchange(ctx context.Context, req upstream.Request, state *agreed
 	return upstream.Answer{Message: message, Status: resp.StatusCode}, err
 }
 
-// appendFields appends what a session's requests say besides. No client has a say in them.
+// appendFields appends the header fields of a session's requests. None of them comes from a client's headers.
 func (state *agreed) appendFields(fields []wire.Field, req upstream.Request) []wire.Field {
 	fields = append(fields, wire.Field{Name: headerSession, Value: state.session}, wire.Field{Name: headerVersion, Value: state.version}, wire.Field{Name: headerTrace, Value: req.TraceParent})
 	switch {
 	case state.modern():
 		fields = append(fields, said(req)...)
-	case req.Message != nil && (req.Method() == mcp.MethodInitialize || req.Method() == mcp.MethodInitialized): // a server without sessions may read them
+	case req.Message != nil && (req.Method() == mcp.MethodInitialize || req.Method() == mcp.MethodInitialized): // servers without sessions may read it
 		fields = append(fields, wire.Field{Name: headerMethod, Value: req.Method()})
 	}
 	return fields
 }
 
-// fields appends what the requests of a session of this connection say besides, cookies among it.
+// fields appends the header fields of a session's requests, including the cookies.
 func (c *conn) fields(fields []wire.Field, state *agreed, req upstream.Request) []wire.Field {
 	return append(state.appendFields(fields, req), state.cookies.field(c.server.cookie))
 }
 
-// cleanOf blots out what no answer in a session is to hold.
+// cleanOf returns the scrubber for answers in a session.
 func (c *conn) cleanOf(state *agreed) *scrub.Scrubber {
 	if state.cookies == nil {
 		return c.server.clean
@@ -107,7 +104,7 @@ func (c *conn) cleanOf(state *agreed) *scrub.Scrubber {
 	return state.cookies.scrubber()
 }
 
-// post sends one message. An error says whether any byte of it may have left.
+// post sends one message. The error says whether any byte of the message may have left.
 func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*http.Response, error) {
 	if state.lost {
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, c.server.name, upstream.ErrSessionLost)
@@ -133,7 +130,7 @@ func (c *conn) post(ctx context.Context, req upstream.Request, state *agreed) (*
 	}
 }
 
-// neverSent is what is known of a message that was not sent.
+// neverSent classifies the error of a message that was not sent.
 func (s *Transport) neverSent(err error) error {
 	err = s.unreached(err)
 	if errors.Is(err, wire.ErrUnreached) {
@@ -142,12 +139,12 @@ func (s *Transport) neverSent(err error) error {
 	return fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, s.name, err)
 }
 
-// answer reads the answer to req out of a response: one JSON message, or the
-// messages of an event stream up to the answer.
+// answer reads the answer to req from a response: one JSON message, or the messages of an event stream up to the
+// answer.
 func (c *conn) answer(ctx context.Context, resp *http.Response, req upstream.Request, state *agreed, events func([]byte)) (message *gate.Answer, err error) {
 	defer func() {
 		if err != nil {
-			req.Room.Keep(0) // nobody looks at what has come
+			req.Room.Keep(0) // frees what has been read
 			message, err = nil, c.unusable(resp, err)
 		}
 	}()
@@ -206,9 +203,8 @@ func contentType(resp *http.Response) string {
 	return kind
 }
 
-// unusable says what is known of a request whose answer can't be used. No status
-// says that the server did not read it: a tool that fails may well answer 429 for
-// what it calls itself.
+// unusable classifies the error of a request whose answer can't be used. No status proves that the server did not read
+// the request: a tool that fails may well pass on the 429 of a service that it called.
 func (c *conn) unusable(resp *http.Response, err error) error {
 	what := upstream.ErrNoAnswer
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -217,12 +213,11 @@ func (c *conn) unusable(resp *http.Response, err error) error {
 	return c.server.caused(resp, fmt.Errorf("%w: %s answered %d: %w", what, c.server.name, resp.StatusCode, err))
 }
 
-// closer ends the reading of a body, whoever waits for it.
+// closer returns a function that closes a body, which ends any read of it.
 func closer(body io.Closer) func() { return func() { _ = body.Close() } }
 
-// closeBody reads what little may be left, so that the connection can be used
-// again, and closes. A server that leaves its response open loses the connection
-// and holds nobody up.
+// closeBody reads the little that may be left of a response, so that the connection can be reused, and closes it. If
+// the server leaves its response open, the connection is closed after a short wait.
 func closeBody(resp *http.Response) {
 	if body, ok := resp.Body.(interface{ Ended() bool }); ok && body.Ended() || resp.Body == http.NoBody {
 		return

@@ -11,19 +11,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// legacy is a session with a server that speaks HTTP+SSE alone (MCP 2024-11-05): it is the stream.
-// Once that has ended the next request opens another.
+// legacy is a session with a server that speaks only HTTP+SSE (MCP 2024-11-05). The session is the stream. If the
+// stream has ended, the next request opens another one.
 type legacy struct {
 	server     *Transport
 	initialize upstream.Request
-	// turn is held by who opens a stream. It is a channel, for nobody waits for it longer than
-	// for its answer.
+	// turn is held by the request that opens a stream. It is a channel and not a mutex, so that other requests stop
+	// waiting when their context ends.
 	turn   chan struct{}
 	now    atomic.Pointer[link]
 	closed atomic.Bool
 }
 
-// openLegacy opens a session over HTTP+SSE. The answer lies in has.
+// openLegacy opens a session over HTTP+SSE. The answer counts in has.
 func (s *Transport) openLegacy(ctx context.Context, initialize upstream.Request, has *room.Holding) (*legacy, upstream.Answer, error) {
 	c := &legacy{server: s, initialize: initialize, turn: make(chan struct{}, 1)}
 	l, answer, err := c.open(ctx, has)
@@ -55,7 +55,7 @@ func (c *legacy) open(ctx context.Context, has *room.Holding) (*link, upstream.A
 	return l, answer, nil
 }
 
-// live returns a stream: the session's or, where that has ended, another.
+// live returns the session's stream, or opens another one if that has ended.
 func (c *legacy) live(ctx context.Context, has *room.Holding) (*link, error) {
 	if l := c.now.Load(); l.all.Err() == nil {
 		return l, nil
@@ -70,7 +70,7 @@ func (c *legacy) live(ctx context.Context, has *room.Holding) (*link, error) {
 	switch {
 	case c.closed.Load():
 		return nil, upstream.ErrClosed
-	case old.all.Err() == nil: // somebody else has
+	case old.all.Err() == nil: // another request has opened one
 		return old, nil
 	}
 	beside := has.Beside()
@@ -79,7 +79,7 @@ func (c *legacy) live(ctx context.Context, has *room.Holding) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if answer.Message.Error.Present() || *fresh.version.Load() != *old.version.Load() { // the client was promised the old one
+	if answer.Message.Error.Present() || *fresh.version.Load() != *old.version.Load() { // the client was promised the old revision
 		fresh.end(errLost)
 		return nil, fmt.Errorf("the server speaks %q now, where it spoke %q, or refuses", *fresh.version.Load(), *old.version.Load())
 	}
@@ -88,7 +88,7 @@ func (c *legacy) live(ctx context.Context, has *room.Holding) (*link, error) {
 		return nil, err
 	}
 	c.now.Store(fresh)
-	if c.closed.Load() { // meanwhile
+	if c.closed.Load() { // Close was called meanwhile
 		fresh.end(upstream.ErrClosed)
 		return nil, upstream.ErrClosed
 	}
@@ -105,13 +105,13 @@ func (c *legacy) Request(ctx context.Context, req upstream.Request, events func(
 	if errors.Is(err, upstream.ErrUnreached) {
 		return upstream.Answer{}, fmt.Errorf("%w: %w: %s", upstream.ErrNeverSent, upstream.ErrUnreached, c.server.name)
 	}
-	if err != nil { // its class is that of another message: this one was not sent
+	if err != nil { // the class of err is that of another message; this request was not sent
 		return upstream.Answer{}, upstream.Recast(upstream.ErrNeverSent, c.server.name+" has no stream", err)
 	}
 	return l.request(ctx, req, events)
 }
 
-// Notify implements upstream.Conn. What belonged to a stream that has ended goes nowhere.
+// Notify implements upstream.Conn. It fails if the stream has ended that the message belonged to.
 func (c *legacy) Notify(ctx context.Context, req upstream.Request) error {
 	l := c.now.Load()
 	if l.all.Err() != nil {

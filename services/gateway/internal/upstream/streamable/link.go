@@ -21,45 +21,45 @@ import (
 )
 
 const (
-	// endpointTimeout is how long a server may take to say where messages are to be posted: it is
-	// the first that it says.
+	// endpointTimeout is how long a server may take to name the endpoint for messages, which is the first event that it
+	// sends.
 	endpointTimeout = 5 * time.Second
-	// maxEndpoint is how long the place may be to which a server wants messages posted, in bytes.
+	// maxEndpoint is the longest endpoint, in bytes.
 	maxEndpoint = 4 << 10
-	// queued is how many messages may wait for who takes them, and maxQueued how large each may
-	// be, in bytes. What does not fit is dropped: a slow client must not hold up the answers.
+	// queued is how many messages may wait for their receiver, and maxQueued how large each of them may be, in bytes.
+	// Messages that don't fit are dropped, because a slow client must not delay the answers.
 	queued    = 64
 	maxQueued = 256 << 10
 )
 
-// A link is one stream of a server over HTTP+SSE, and what waits for something on it: all that the
-// server says comes there, and all that it is told is posted (MCP 2024-11-05, Transports, HTTP
-// with SSE). It is safe for concurrent use.
+// A link is one HTTP+SSE stream of a server and the requests that wait for it: the server sends all messages on the
+// stream, and the gateway posts all of its own (MCP 2024-11-05, Transports, HTTP with SSE). It is safe for concurrent
+// use.
 type link struct {
 	server *Transport
-	// all ends with the stream, and end ends it; ended is closed once nobody reads it any more.
+	// all ends with the stream, which end ends. ended is closed once the stream is no longer read.
 	all   context.Context //nolint:containedctx // it is the stream's, which outlives requests
 	end   context.CancelCauseFunc
 	ended chan struct{}
-	// post is the head of what is posted.
+	// post is the head of posted messages.
 	post *wire.Head
 	// cookies are those of the session.
 	cookies *cookies
-	// has is what the message takes that is read.
+	// has is the memory of the message that is being read.
 	has *room.Holding
-	// version is the revision that was agreed on; nil before that.
+	// version is the agreed revision; nil before there is one.
 	version atomic.Pointer[string]
-	// replies are the gateway's own answers to what the server asks, until they are posted.
+	// replies are the gateway's own answers to the server's requests, until they are posted.
 	replies chan upstream.Request
 
 	mu      sync.Mutex
 	last    int64      // the number of the last request
 	waiting []*waiting // in the order in which they were sent
-	heard   *queue     // of who listens; nil where nobody does
-	dropped int        // messages that could not be read
+	heard   *queue     // of the listener; nil if there is none
+	dropped int        // number of messages that could not be read
 }
 
-// dial opens a stream, and waits for the place to which messages are to be posted.
+// dial opens a stream and waits for the endpoint to which messages are posted.
 func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) {
 	l := &link{server: s, has: has.Beside(), ended: make(chan struct{}), replies: make(chan upstream.Request, queued), cookies: s.newCookies()}
 	l.all, l.end = context.WithCancelCause(s.all)
@@ -73,7 +73,7 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 	}
 	if resp.StatusCode != http.StatusOK || contentType(resp) != typeEvents {
 		l.end(upstream.ErrClosed)
-		why := upstream.ErrNoStream // for now
+		why := upstream.ErrNoStream // it may have one later
 		if resp.StatusCode == http.StatusOK || (upstream.Answer{Status: resp.StatusCode}).Refuses() {
 			why = errNotOlder
 		}
@@ -91,7 +91,7 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 		l.end(err)
 		l.has.Close()
 		why := errNotOlder
-		if ctx.Err() != nil { // nobody waits for it any more
+		if ctx.Err() != nil { // the caller has given up, so nothing is known about the server
 			why = upstream.ErrNoStream
 		}
 		return nil, errors.Join(fmt.Errorf("%w: %w: %s does not say where to post: %w", upstream.ErrNeverSent, why, s.name, err), resp.Body.Close())
@@ -107,17 +107,17 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 	return l, nil
 }
 
-// errNotOlder means that a server is none over HTTP+SSE, or none that can be used.
+// errNotOlder means that a server does not speak HTTP+SSE, or not in a usable way.
 var errNotOlder = errors.New("the server has no stream of HTTP+SSE")
 
-// serve has the gateway's own answers posted, once it is known in which revision.
+// serve sets the agreed revision and starts posting the gateway's own answers.
 func (l *link) serve(version string) {
 	l.version.Store(&version)
 	l.server.links.Go(l.answer)
 }
 
-// endpoint is the head of what is posted to the place that a server names, which lies where the
-// configured address does: a server must not send our credentials elsewhere.
+// endpoint returns the head of messages to the endpoint that a server names. It must have the scheme and host of the
+// configured address, because a server must not direct the gateway's credentials elsewhere.
 func (s *Transport) endpoint(place string) (*wire.Head, error) {
 	at, err := s.url.Parse(place)
 	if err != nil || len(place) > maxEndpoint || at.Scheme != s.url.Scheme || hostOf(at) != hostOf(s.url) || at.User != nil {
@@ -126,13 +126,13 @@ func (s *Transport) endpoint(place string) (*wire.Head, error) {
 	return head(http.MethodPost, &url.URL{Scheme: at.Scheme, Host: s.url.Host, Path: at.Path, RawPath: at.RawPath, RawQuery: at.RawQuery}, s.headers)
 }
 
-// hostOf is a host with its port, however that is written.
+// hostOf returns the host in lower case, with its port even if that is the default.
 func hostOf(u *url.URL) string {
 	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	return strings.ToLower(u.Hostname()) + ":" + port
 }
 
-// read takes what the server says until its stream ends, and says why it did.
+// read handles the server's messages until the stream ends, and returns why it ended.
 func (l *link) read(stream *eventReader) error {
 	for {
 		data, err := stream.next()
@@ -152,7 +152,7 @@ func (l *link) read(stream *eventReader) error {
 			if l.dropped++; l.dropped == 1 {
 				l.server.log.InfoContext(l.all, "message of a server dropped, for it can't be read; more are only counted", "server", l.server.name)
 			}
-		case m.Kind == gate.Response && l.settle(m): // which was asked for: it does not count
+		case m.Kind == gate.Response && l.settle(m): // answers to requests don't count towards the limits
 			stream.events, stream.all = stream.events-1, stream.all-stream.seen
 		default:
 			l.take(m)
@@ -160,10 +160,10 @@ func (l *link) read(stream *eventReader) error {
 	}
 }
 
-// take brings what the server says to whom it is for.
+// take passes a message that answers no request to its receiver.
 func (l *link) take(m *gate.Answer) {
 	switch {
-	case m.Kind == gate.Response: // to nobody
+	case m.Kind == gate.Response: // no request waits for it
 	case m.Kind == gate.Request && m.Method == mcp.MethodPing:
 		l.reply(upstream.Pong(m.ID.Of(m.Raw)))
 	case m.Kind == gate.Request:
@@ -178,13 +178,12 @@ func (l *link) take(m *gate.Answer) {
 	}
 }
 
-// refuse answers a request of the server's that no client takes.
+// refuse answers a request of the server that no client takes.
 func (l *link) refuse(m *gate.Answer) {
 	l.reply(upstream.Refused(m.ID.Of(m.Raw), mcp.CodeMethodUnknown, upstream.NotCarried))
 }
 
-// reply has an answer of the gateway's own posted. A server that asks faster than it takes the
-// answers gets none.
+// reply queues an answer of the gateway's own. It is dropped if the server asks faster than it accepts answers.
 func (l *link) reply(own upstream.Own) {
 	select {
 	case l.replies <- own.Request("", nil):
@@ -192,7 +191,7 @@ func (l *link) reply(own upstream.Own) {
 	}
 }
 
-// answer posts replies until the stream has ended.
+// answer posts the queued replies until the stream has ended.
 func (l *link) answer() {
 	for {
 		select {
@@ -208,7 +207,7 @@ func (l *link) answer() {
 	}
 }
 
-// send posts one message. An error says whether any byte of it may have left.
+// send posts one message. The error says whether any byte of the message may have left.
 func (l *link) send(ctx context.Context, req upstream.Request, body []byte) error {
 	if req.Kind() == gate.Invalid {
 		return fmt.Errorf("%w: %s: there is no message", upstream.ErrNeverSent, l.server.name)
@@ -230,7 +229,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 	}
 	defer closeBody(resp)
 	if resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusGone {
-		l.end(errLost) // the server knows the session no longer, whatever its stream does
+		l.end(errLost) // the server no longer knows the session, even if its stream is open
 	}
 	if resp.StatusCode >= http.StatusMultipleChoices {
 		return l.server.caused(resp, fmt.Errorf("%w: %s answered %d", upstream.ErrNoAnswer, l.server.name, resp.StatusCode))
@@ -241,7 +240,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 // errLost means that a stream has ended.
 var errLost = errors.New("the stream has ended")
 
-// named reads events until one has data, which has to be of this type, and returns it.
+// named reads events until one has data, which must be of this type, and returns the data.
 func (e *eventReader) named(kind string) (string, error) {
 	e.wanted = kind
 	defer func() { e.wanted = "" }()

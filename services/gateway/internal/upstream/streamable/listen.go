@@ -15,22 +15,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
 
-// openTimeout is how long a server may take to say whether it has a stream.
+// openTimeout is how long a server may take to answer whether it has a stream.
 const openTimeout = 30 * time.Second
 
-// Listen implements upstream.Conn: it opens the stream of a session (MCP 2025-11-25,
-// Transports, Listening for Messages from the Server). In a minute no more may come on it than
-// before the answer to one request.
+// Listen implements upstream.Conn. It opens the stream of a session (MCP 2025-11-25, Transports, Listening for Messages
+// from the Server). The limits for messages before one answer hold for each minute of the stream.
 func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	state := c.state.Load()
 	if state.closed {
 		return fmt.Errorf("%w: %s: %w", upstream.ErrNoStream, c.server.name, upstream.ErrClosed)
 	}
-	if state.modern() { // what is said comes on the answer to a request there
+	if state.modern() { // there, all notifications belong to a request
 		return fmt.Errorf("%w: %s", upstream.ErrNoStream, c.server.name)
 	}
 	body, err := c.stream(ctx, state, to.After)
-	if errors.Is(err, errForgotten) { // and with it its events
+	if errors.Is(err, errForgotten) { // the events are gone with the session
 		if state, err = c.reopen(ctx, state, to.Room); err == nil {
 			body, err = c.stream(ctx, state, "")
 		}
@@ -55,7 +54,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 	}
 }
 
-// stream opens the stream of a session, behind the event with this id; empty for none.
+// stream opens the stream of a session after the event with this id; empty for none.
 func (c *conn) stream(ctx context.Context, state *agreed, after string) (io.ReadCloser, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(openTimeout, cancel)
@@ -72,9 +71,9 @@ func (c *conn) stream(ctx context.Context, state *agreed, after string) (io.Read
 	return nil, errors.Join(fmt.Errorf("%w: %s answered %d", c.noStream(resp.StatusCode), c.server.name, resp.StatusCode), body.Close())
 }
 
-// noStream is what a server means that gives no stream. Not all that have none say 405, as MCP
-// wants it: what is not known to be for now, or for who asks, is for good. By 404 it has
-// forgotten the session where it had a stream before; else it may know nothing of GET.
+// noStream classifies the status of a server that opens no stream. Not all servers without one answer 405 as MCP
+// demands, so every status means that there is none unless it means an error that may pass or concern the caller. 404
+// means that the session is forgotten if the server had a stream before; otherwise the server may not know GET.
 func (c *conn) noStream(status int) error {
 	switch {
 	case status == http.StatusNotFound && c.listened.Load():
@@ -87,7 +86,7 @@ func (c *conn) noStream(status int) error {
 	}
 }
 
-// streamBody ends its request with it.
+// streamBody is a body whose Close ends its request.
 type streamBody struct {
 	io.ReadCloser
 
@@ -100,15 +99,15 @@ func (b streamBody) Close() error {
 	return b.ReadCloser.Close()
 }
 
-// leastWait and mostWait bound how long a server may have a stream gone on with later, and
-// leastRetry how soon clients may be told to.
+// leastWait and mostWait bound the time after which a stream is resumed that a server asks for, and leastRetry is the
+// shortest one that is passed to clients.
 const (
 	leastWait  = 100 * time.Millisecond
 	mostWait   = 30 * time.Second
 	leastRetry = 500 * time.Millisecond
 )
 
-// resume goes on with a stream that has ended, as its server wants it.
+// resume continues a stream that has ended, after the time that its server asked for.
 func (c *conn) resume(ctx context.Context, state *agreed, last string, wait time.Duration) (io.ReadCloser, error) {
 	later := time.NewTimer(max(leastWait, min(wait, mostWait)))
 	defer later.Stop()
@@ -120,13 +119,13 @@ func (c *conn) resume(ctx context.Context, state *agreed, last string, wait time
 	}
 }
 
-// hear takes one event.
+// hear handles one event.
 func (c *conn) hear(ctx context.Context, to upstream.Listener, data []byte, stream *eventReader, state *agreed) error {
 	event := upstream.Event{ID: stream.id, Retry: stream.retry}
-	if event.Retry != "" && stream.wait < leastRetry { // clients would come again and again
+	if event.Retry != "" && stream.wait < leastRetry { // otherwise clients would reconnect all the time
 		event.Retry = strconv.FormatInt(leastRetry.Milliseconds(), 10)
 	}
-	if c.server.clean.Log(event.ID) != event.ID || state.cookies.holds(event.ID) { // a secret, which is to reach no client
+	if c.server.clean.Log(event.ID) != event.ID || state.cookies.holds(event.ID) { // it contains a secret, which no client may get
 		event.ID = ""
 	}
 	if len(data) > 0 {
@@ -149,5 +148,5 @@ func (c *conn) hear(ctx context.Context, to upstream.Listener, data []byte, stre
 	return nil
 }
 
-// errUnheard means that nobody hears a server any more.
+// errUnheard means that a stream has no listener any more.
 var errUnheard = errors.New("nobody listens")

@@ -11,18 +11,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
 
-// Fields that every request of 2026-07-28 has beside its revision (MCP 2026-07-28, Transports,
-// Request Headers).
+// Header fields of every request of 2026-07-28 besides its revision (MCP 2026-07-28, Transports, Request Headers).
 const (
 	headerMethod = "Mcp-Method"
 	headerName   = "Mcp-Name"
 )
 
-// modern reports whether what was agreed on has no sessions.
+// modern reports whether the agreed revision has no sessions.
 func (state *agreed) modern() bool { return state.version == mcp.Modern }
 
-// discover asks a server whether it speaks 2026-07-28, which has no handshake: the answer opens
-// nothing, and what follows needs none of it.
+// discover asks a server whether it speaks 2026-07-28. There is no handshake in that revision: the answer opens
+// nothing, and later requests don't depend on it.
 func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstream.Answer, error) {
 	state, hello := &agreed{version: mcp.Modern}, c.initialize
 	hello.Room = has
@@ -45,10 +44,10 @@ func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstre
 	}
 }
 
-// errNotNow means that a server did not say whether it speaks the revision.
+// errNotNow means that a server did not answer whether it speaks the revision.
 var errNotNow = errors.New("it does not say now what it speaks")
 
-// said are the fields that say what a request's body does.
+// said returns the header fields that repeat what a request's body says.
 func said(req upstream.Request) []wire.Field {
 	out := []wire.Field{{Name: headerMethod, Value: req.Method()}}
 	if name, is := mcp.Named(req.Method(), req.Message.Name, req.Message.URI, req.Message.TaskID); is {

@@ -14,14 +14,14 @@ import (
 )
 
 const (
-	// probeEvery is how often it is found out at most whether a server still knows a session, and probeTimeout how long
-	// the server has for that.
+	// probeEvery is the shortest time between two checks whether a server still knows a session, and probeTimeout
+	// limits one check.
 	probeEvery   = time.Minute
 	probeTimeout = 10 * time.Second
 )
 
-// mayMeanLost reports whether servers in use answer with this status to a session that they don't know. By MCP
-// 2025-11-25, "Session Management", that is 404, which [errForgotten] is for: by that alone nothing was read.
+// mayMeanLost reports whether some servers answer with this status to an unknown session. By MCP 2025-11-25, "Session
+// Management", that is 404, for which there is [errForgotten]: only 404 means that the request was not read.
 func mayMeanLost(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusGone:
@@ -31,10 +31,10 @@ func mayMeanLost(status int) bool {
 	}
 }
 
-// probe finds out whether a server still knows a session after an answer that says so of it or of the request, and
-// returns the error of that request. The session is lost if the server opens another one now: a server that refuses the
-// gateway does not. The request is never sent again, because the server may have run it. The fresh session is ended:
-// the client opens its own, so that it knows that what the server kept for it is gone.
+// probe checks whether a server still knows a session after a status that may mean so, and returns the error of the
+// request. The session counts as lost if the server opens another one now: a server that refuses the gateway does not.
+// The request is never sent again, because the server may have run it. The fresh session is ended; the client opens its
+// own, so that it learns that the server's state for it is gone.
 func (c *conn) probe(ctx context.Context, old *agreed, has *room.Holding, why error) error {
 	select {
 	case c.turn <- struct{}{}:
@@ -63,14 +63,14 @@ func (c *conn) probe(ctx context.Context, old *agreed, has *room.Holding, why er
 		c.server.log.DebugContext(ctx, "server did not end the session", "server", c.server.name, "error", err)
 	}
 	lost := &agreed{closed: true, lost: true}
-	if !c.state.CompareAndSwap(old, lost) { // it was closed meanwhile
+	if !c.state.CompareAndSwap(old, lost) { // the session was closed or replaced meanwhile
 		return why
 	}
 	c.server.log.InfoContext(ctx, "server no longer knows a session, which ends", "server", c.server.name)
 	return lostBy(lost, why)
 }
 
-// lostBy returns the error of a request in whose session something was found out.
+// lostBy adds [upstream.ErrSessionLost] to the error of a request whose session is lost.
 func lostBy(now *agreed, why error) error {
 	if now.lost {
 		return fmt.Errorf("%w: %w", upstream.ErrSessionLost, why)
@@ -78,9 +78,9 @@ func lostBy(now *agreed, why error) error {
 	return why
 }
 
-// hasOneSession reports whether an answer to initialize says that the server takes one session in all, as one of the
-// official SDK for TypeScript says whose transport is shared by all clients: it answers 400 with an invalid request
-// once it has opened one.
+// hasOneSession reports whether an answer to initialize means that the server accepts only one session in all. A server
+// with the official TypeScript SDK whose clients share one transport is such a server: after its first session it
+// answers 400 with an invalid request.
 func (s *Transport) hasOneSession(status int, answer *gate.Answer) bool {
 	if status != http.StatusBadRequest || !upstream.HasCode(answer, mcp.CodeInvalidRequest) {
 		return false

@@ -1,5 +1,5 @@
-// Package streamable reaches MCP servers over Streamable HTTP (MCP 2025-11-25,
-// "Transports").
+// Package streamable connects to MCP servers over Streamable HTTP (MCP 2025-11-25, "Transports"), and over HTTP+SSE
+// (MCP 2024-11-05) to servers that have nothing else.
 package streamable
 
 import (
@@ -26,27 +26,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// Config says how to reach a server over Streamable HTTP.
+// Config describes a server on Streamable HTTP.
 type Config struct {
 	// Name is the server's configured name.
 	Name string
 	// URL is its MCP endpoint, http or https.
 	URL string
-	// Headers are sent with every request, references resolved.
+	// Headers are sent with every request, with references resolved.
 	Headers map[string]string
-	// Proxy is the http or https URL of a proxy by which an https server is reached, with its credentials; empty for
-	// none.
+	// Proxy is the http or https URL of the proxy for an https server, with its credentials; empty for none.
 	Proxy string
-	// CA is a PEM file with the certificates that are trusted in place of the system's; empty for those.
+	// CA is a PEM file with the only trusted certificates; empty for those of the system.
 	CA string
-	// ProxyHint is what is said if an https server is not reached, because a proxy may be meant; may be empty.
+	// ProxyHint is added to the error if an https server can't be reached, because a proxy may be needed; may be empty.
 	ProxyHint string
-	// Secrets are values that no answer is to hold; those of at least 8 bytes are
-	// blotted out of it.
+	// Secrets are values that no answer may contain. Those of at least 8 bytes are redacted from answers.
 	Secrets []string
 }
 
-// Fields that the gateway alone sets, whatever is configured.
+// Header fields that only the gateway sets; configured values are ignored.
 const (
 	headerSession = "Mcp-Session-Id"
 	headerVersion = "Mcp-Protocol-Version"
@@ -54,39 +52,39 @@ const (
 	headerLast    = "Last-Event-Id"
 )
 
-// Transport reaches one server. Nothing that a client sent goes into its headers.
+// Transport connects to one server. Nothing that a client sent goes into its configured headers.
 type Transport struct {
 	name string
-	// hint is what to do if it is not reached; may be empty.
+	// hint says what to do if the server can't be reached; may be empty.
 	hint string
-	// post and remove are the heads of messages, and of the ends of sessions, and get of streams.
+	// post, remove and get are the heads of messages, of the ends of sessions, and of streams.
 	post, remove, get *wire.Head
-	// url and headers are those that are configured, for the places that older servers name.
+	// url and headers are the configured ones, for the endpoints that servers on HTTP+SSE name.
 	url     *url.URL
 	headers http.Header
 	clean   *scrub.Scrubber
-	// secrets are what clean blots out, and cookie is the configured value of the field Cookie; may be empty.
+	// secrets are the values that clean redacts. cookie is the configured value of the field Cookie; may be empty.
 	secrets []string
 	cookie  string
-	// told is for what is shown of an address that the server names.
+	// told redacts the parts of a server's redirect address that are shown.
 	told *scrub.Scrubber
-	// links are the streams of older servers, and older says that the server was one.
+	// links counts the goroutines of HTTP+SSE streams. older is set if the server speaks HTTP+SSE.
 	links sync.WaitGroup
-	// all ends with the transport, which stop ends.
+	// all ends when stop is called, which closes the transport.
 	all   context.Context //nolint:containedctx // it is the transport's own
 	stop  context.CancelFunc
 	older atomic.Bool
-	// opened says that the server has opened a session once.
+	// opened is set once the server has opened a session.
 	opened atomic.Bool
-	// newer is when it last was none, in nanoseconds of the Unix time.
+	// newer is when the server last turned out not to speak HTTP+SSE, in nanoseconds of Unix time.
 	newer atomic.Int64
-	// wire follows no redirects: an address comes from the configuration alone.
+	// wire follows no redirects: an address comes only from the configuration.
 	wire *wire.Wire
 	log  *slog.Logger
 	upstream.ListChanged
 }
 
-// New returns a transport to a server. It connects when a session is opened.
+// New returns a transport to a server. It connects when a session is opened. A log is required.
 func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	if log == nil {
 		return nil, errors.New("streamable: a log is required")
@@ -109,7 +107,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	for _, own := range []string{headerSession, headerVersion, headerTrace, headerLast, headerMethod, headerName} {
 		headers.Del(own)
 	}
-	cookie := headers.Get("Cookie") // which has one field, with those that the server sets
+	cookie := headers.Get("Cookie") // sent as one field together with the cookies that the server sets
 	headers.Del("Cookie")
 	way, err := cfg.way(u)
 	if err != nil {
@@ -136,7 +134,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	return s, nil
 }
 
-// way returns what carries requests to the server. Its errors hold no credentials.
+// way returns what sends requests to the server. Its errors contain no credentials.
 func (c *Config) way(u *url.URL) (*wire.Wire, error) {
 	var opts wire.Options
 	if c.CA != "" {
@@ -158,14 +156,14 @@ func (c *Config) way(u *url.URL) (*wire.Wire, error) {
 	return wire.New(u, opts)
 }
 
-// head is that of requests of one kind to a server.
+// head returns the encoded head of the requests of one method to a server.
 func head(method string, u *url.URL, headers http.Header) (*wire.Head, error) {
 	return wire.NewHead(&http.Request{
 		Method: method, URL: u, Host: strings.TrimSuffix(u.Host, ":"), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: headers,
 	})
 }
 
-// isHeader reports whether a name and a value can be sent (RFC 9110, section 5).
+// isHeader reports whether a header with this name and value can be sent (RFC 9110, section 5).
 func isHeader(name, value string) bool {
 	const token = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" //nolint:gosec // the characters of an RFC 9110 token, no credential
 	return name != "" && strings.Trim(name, token) == "" &&
@@ -183,14 +181,13 @@ func (s *Transport) Close() error {
 	return nil
 }
 
-// Open implements upstream.Transport. Each session of a client is a session of its own with
-// the server.
+// Open implements upstream.Transport. Each session of a client gets a session of its own with the server.
 func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if hello.Kind() != gate.Request {
 		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with a request", upstream.ErrNeverSent)
 	}
 	has := hello.Room
-	// It is kept for as long as the session, and what it lies in is not.
+	// The message is stored as long as the session, and the buffer that it lies in is not.
 	hello.Message, hello.Room = hello.Message.Clone(), nil
 	initializes := hello.Method() == mcp.MethodInitialize
 	if initializes && s.older.Load() {
@@ -201,7 +198,7 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		case !errors.Is(err, errNotOlder):
 			return nil, answer, err
 		}
-		s.older.Store(false) // it has become newer
+		s.older.Store(false) // the server has been upgraded
 	}
 	c := &conn{server: s, initialize: hello, turn: make(chan struct{}, 1)}
 	state, answer, err := c.handshake(ctx, has)
@@ -224,11 +221,11 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 		s.newer.Store(time.Now().UnixNano())
 	}
 	s.log.DebugContext(ctx, "server refuses a session, and has no stream of HTTP+SSE", "server", s.name, "error", upstream.ForLog(failed))
-	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil { // of the stream's address more is known
+	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil { // the error of the HTTP+SSE attempt names a cause
 		return nil, answer, upstream.Recast(upstream.ClassOf(err), s.name, failed)
 	}
 	return nil, answer, err
 }
 
-// newerFor is for how long a server that has no stream of HTTP+SSE is not asked for one again.
+// newerFor is how long a server without an HTTP+SSE stream is not asked for one again.
 const newerFor = time.Minute

@@ -15,22 +15,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// waiting is a request without an answer. Its id and the token of its progress are a number of the
-// gateway's on the stream: what comes late for one must not be taken for another's.
+// waiting is a request without an answer. On the stream, its id and its progress token are a number of the gateway's,
+// so that a late message for one request is not taken for another's.
 type waiting struct {
 	number int64
 	method string
-	// client and token are the client's own, raw; token is empty where there is none.
+	// client and token are the client's own, raw; token is empty if the request has none.
 	client, token []byte
 	room          *room.Holding
-	events        *queue // nil where nobody takes any
+	events        *queue // nil if events have no receiver
 	answer        chan answered
 }
 
-// id is the number as JSON.
+// id returns the number as JSON.
 func (w *waiting) id() []byte { return strconv.AppendInt(nil, w.number, 10) }
 
-// queue is what waits for who takes it, in their room.
+// queue contains the messages that wait for one receiver, within its memory budget.
 type queue struct {
 	has      *room.Holding
 	messages chan []byte
@@ -40,7 +40,7 @@ func newQueue(of *room.Holding) *queue {
 	return &queue{of.Beside(), make(chan []byte, queued)}
 }
 
-// put queues a message, and reports whether there was room for it.
+// put queues a message, and reports whether it fit.
 func (q *queue) put(message []byte) bool {
 	if len(message) > maxQueued || !q.has.Add(len(message)) {
 		return false
@@ -54,17 +54,16 @@ func (q *queue) put(message []byte) bool {
 	}
 }
 
-// took notes that a message was taken.
+// took frees the memory of a message that has been received.
 func (q *queue) took(message []byte) { q.has.Drop(len(message)) }
 
-// answered is what came of it.
+// answered is the result of a request.
 type answered struct {
 	message *gate.Answer
 	err     error
 }
 
-// settle hands an answer over to its request, with the room that it takes, and reports whether
-// somebody waits for it.
+// settle passes an answer and its memory to its request, and reports whether a request waits for it.
 func (l *link) settle(m *gate.Answer) bool {
 	id := m.ID.Of(m.Raw)
 	w := l.remove(func(w *waiting) bool { return w.is(id) })
@@ -81,12 +80,12 @@ func (l *link) settle(m *gate.Answer) bool {
 	return true
 }
 
-// is reports whether the id of an answer, as raw JSON, is the one that was sent, or its decimal text.
+// is reports whether id, the raw id of an answer, is the number that was sent, as a number or as a decimal string.
 func (w *waiting) is(id []byte) bool {
 	return bytes.Equal(id, w.id()) || bytes.Equal(gate.NumberIn(id), w.id())
 }
 
-// methodOf returns the method of the request that the id of an answer belongs to; empty if none does.
+// methodOf returns the method of the request with this id; empty if there is none.
 func (l *link) methodOf(id []byte) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,7 +97,7 @@ func (l *link) methodOf(id []byte) string {
 	return ""
 }
 
-// fails ends the request whose answer a message that can't be read looks like, and reports whether there is one.
+// fails ends the request that an unreadable message seems to answer, and reports whether there is one.
 func (l *link) fails(data []byte, err error) bool {
 	s, is := gate.SketchOf(data)
 	if !is {
@@ -111,8 +110,8 @@ func (l *link) fails(data []byte, err error) bool {
 	return l.misses(s)
 }
 
-// misses ends the request that an answer is meant for, though it doesn't name it as JSON-RPC demands: the one whose id
-// it has in another spelling or, of an error without an id, the only one that waits. It reports whether there is one.
+// misses ends the request that an answer is meant for although its id is wrong: the request whose id it has in another
+// spelling or, for an error without an id, the only waiting request. It reports whether there is one.
 func (l *link) misses(s gate.Sketch) bool {
 	why := upstream.ErrOtherID
 	n, isNumber := gate.Integer(s.ID)
@@ -133,7 +132,7 @@ func (l *link) misses(s gate.Sketch) bool {
 	return true
 }
 
-// remove takes a request out that nobody is to find any more; nil where there is none.
+// remove removes the first waiting request that satisfies is, and returns it; nil if there is none.
 func (l *link) remove(is func(*waiting) bool) *waiting {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -146,9 +145,9 @@ func (l *link) remove(is func(*waiting) bool) *waiting {
 	return nil
 }
 
-// deliver queues a message for who takes it, and reports whether somebody does. Progress is for the
-// request that asked for it. Of all else it is not said what it belongs to: where one request is
-// in flight it is most likely about that, else it is for who listens, else for the first.
+// deliver queues a message for its receiver, and reports whether that succeeded. Progress goes to its request. Other
+// messages don't say what they belong to: if one request is in flight, the message most likely belongs to it; otherwise
+// it goes to the listener, or to the first request if there is none.
 func (l *link) deliver(m *gate.Answer) bool {
 	if m.Method == mcp.MethodProgress {
 		return l.progressed(m)
@@ -169,7 +168,7 @@ func (l *link) deliver(m *gate.Answer) bool {
 	return to != nil && to.put(message)
 }
 
-// progressed queues progress for its request, under the client's own token.
+// progressed queues progress for its request, with the client's own token.
 func (l *link) progressed(m *gate.Answer) bool {
 	number, err := strconv.ParseInt(string(m.ProgressToken.Of(m.Raw)), 10, 64)
 	if err != nil {
@@ -186,7 +185,7 @@ func (l *link) progressed(m *gate.Answer) bool {
 	return false
 }
 
-// close refuses what waits for who takes nothing any more. Nobody may queue anything more.
+// close refuses the server's requests in a queue that is no longer read. Nothing may be queued any more.
 func (l *link) close(q *queue) {
 	if q == nil {
 		return
@@ -204,7 +203,7 @@ func (l *link) close(q *queue) {
 	}
 }
 
-// fail ends all that waits.
+// fail ends all waiting requests.
 func (l *link) fail(err error) {
 	for w := l.remove(anything); w != nil; w = l.remove(anything) {
 		w.answer <- answered{err: err}
@@ -213,8 +212,7 @@ func (l *link) fail(err error) {
 
 func anything(*waiting) bool { return true }
 
-// request posts a request, and waits for the answer on the stream, which may come before the post
-// has ended.
+// request posts a request and waits for the answer on the stream, which may come before the post has ended.
 func (l *link) request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	w := &waiting{method: req.Method(), client: bytes.Clone(req.ID()), token: bytes.Clone(req.ProgressToken()), room: req.Room, answer: make(chan answered, 1)}
 	if events != nil {
@@ -248,7 +246,7 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 		case message := <-messages:
 			take(message)
 		case a := <-w.answer:
-			for len(messages) > 0 { // which came before
+			for len(messages) > 0 { // that came before the answer
 				take(<-messages)
 			}
 			return l.answered(w, a)
@@ -256,12 +254,12 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 			if sent = nil; err == nil {
 				continue
 			}
-			if w := l.remove(func(other *waiting) bool { return other == w }); w == nil { // the answer is there
+			if w := l.remove(func(other *waiting) bool { return other == w }); w == nil { // the answer has arrived
 				continue
 			}
 			return upstream.Answer{Status: 0}, err
 		case <-ctx.Done():
-			if l.remove(func(other *waiting) bool { return other == w }) == nil { // likewise
+			if l.remove(func(other *waiting) bool { return other == w }) == nil { // the answer has arrived
 				return l.answered(w, <-w.answer)
 			}
 			class := upstream.ErrNoAnswer
@@ -273,7 +271,7 @@ func (l *link) request(ctx context.Context, req upstream.Request, events func([]
 	}
 }
 
-// answered is what a request's answer is for who asked.
+// answered returns the result of a request, with the client's id.
 func (l *link) answered(w *waiting, a answered) (upstream.Answer, error) {
 	if a.err == nil {
 		a.message, a.err = a.message.Addressed(w.client)
@@ -285,7 +283,7 @@ func (l *link) answered(w *waiting, a answered) (upstream.Answer, error) {
 	return upstream.Answer{Message: a.message, Status: http.StatusOK}, nil
 }
 
-// body is a request as it is posted.
+// body returns a request as it is posted.
 func (w *waiting) body(req upstream.Request) ([]byte, error) {
 	edits := []gate.Edit{{Span: req.Message.ID, With: w.id()}}
 	if len(w.token) > 0 {
@@ -298,8 +296,8 @@ func (w *waiting) body(req upstream.Request) ([]byte, error) {
 	return body, nil
 }
 
-// notify posts a notification, or the answer to a request of the server's. What gives a request up
-// names it by its number; where that has ended there is nothing to give up.
+// notify posts a notification, or the answer to a request of the server. A cancellation names the request by its
+// number; it is dropped if the request has ended.
 func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	body := req.Body()
 	if req.Method() == mcp.MethodCancelled {
@@ -322,7 +320,7 @@ func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	return l.send(ctx, req, body)
 }
 
-// wait notes a request that is about to be sent.
+// wait registers a request before it is sent.
 func (l *link) wait(w *waiting) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

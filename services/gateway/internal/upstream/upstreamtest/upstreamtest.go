@@ -1,4 +1,4 @@
-// Package upstreamtest has what tests of transports share.
+// Package upstreamtest contains helpers for tests of transports.
 package upstreamtest
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Answers is room for the answers of a test.
+// Answers returns a memory budget for the answers of a test.
 func Answers() *room.Room {
 	all, err := room.New(room.Answers())
 	if err != nil {
@@ -18,16 +18,16 @@ func Answers() *room.Room {
 	return all
 }
 
-// Holder is whose room a principal's answers take.
+// Holder returns a holder for a principal's answers.
 func Holder(who principal.Key) *room.Holder {
 	return &room.Holder{Accounts: principal.Alone(who), Server: "test"}
 }
 
-// Roomy gives each request over a transport room for its answer, as the edge does.
+// Roomy gives each request a memory budget for its answer, as the edge does.
 type Roomy struct {
 	upstream.Transport
 
-	// All is where that room is.
+	// All is the budget that the answers share.
 	All *room.Room
 }
 
