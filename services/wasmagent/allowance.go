@@ -68,7 +68,7 @@ func (s *Service) reserveDay(ctx context.Context, of principal.Key, most models.
 		change.Tokens, change.Nanos = change.Tokens-amount.Tokens, change.Nanos-amount.Nanos
 		ctx := context.WithoutCancel(ctx)
 		if err := s.store.AddDay(ctx, of, day, change); err != nil {
-			s.log.WarnContext(ctx, "what a question took can't be counted; the most that it could take stays counted", "error", err)
+			s.log.WarnContext(ctx, "the use of a question can't be counted; its expected maximum stays counted", "error", err)
 		}
 	}, nil
 }

@@ -183,7 +183,7 @@ func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentR
 	s.shelf.add(a)
 	// if this fails, a repeated last part creates another agent
 	if err := s.store.SetArchiveMade(ctx, key, a.ID, from); err != nil {
-		s.log.WarnContext(ctx, "what was made of an archive can't be noted", "agent", a.ID, "error", err)
+		s.log.WarnContext(ctx, "the agent of an archive can't be recorded", "agent", a.ID, "error", err)
 	}
 	return &wasmagentv1.ImportAgentResponse{Agent: a.Proto(), ExportedId: from}, nil
 }

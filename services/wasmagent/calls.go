@@ -91,7 +91,7 @@ func (h host) Spent(ctx context.Context, a *agent.Agent, call agent.ToolCall, to
 		err = agent.SpendModel(context.WithoutCancel(ctx), h.store, lineage, call.Model, tokens, nanos)
 	}
 	if err != nil {
-		h.log.WarnContext(ctx, "what a model took can't be counted", "agent", a.ID, "model", call.Model, "tokens", tokens, "error", err)
+		h.log.WarnContext(ctx, "the use of a model can't be counted", "agent", a.ID, "model", call.Model, "tokens", tokens, "error", err)
 	}
 }
 
@@ -133,7 +133,7 @@ func (h host) Fault(ctx context.Context, a *agent.Agent, fault any, stack []byte
 // Alone implements [agent.Host].
 func (h host) Alone(ctx context.Context, a *agent.Agent, err error) {
 	if err != nil {
-		h.log.WarnContext(ctx, "a prompt that went on alone has no answer", "agent", a.ID, "error", err)
+		h.log.WarnContext(ctx, "a prompt that continued without its caller has no answer", "agent", a.ID, "error", err)
 	}
 }
 

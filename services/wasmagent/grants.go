@@ -25,7 +25,7 @@ func (s *Service) GrantRights(ctx context.Context, req *wasmagentv1.GrantRightsR
 		return nil, err
 	}
 	if req.GetRights().GetFiles() != nil {
-		return nil, toStatus(fmt.Errorf("%w: room for files", errRights))
+		return nil, toStatus(fmt.Errorf("%w: files can't be granted", errRights))
 	}
 	if err := offered(req.GetRights()); err != nil {
 		return nil, toStatus(err)

@@ -75,7 +75,7 @@ func (s *Service) find(ctx context.Context, id string) (*agent.Agent, error) {
 	case errors.Is(err, store.ErrUnknown):
 		return nil, toStatus(errUnknown)
 	case err != nil:
-		s.log.WarnContext(ctx, "an agent can't be read", "agent", id, "error", err)
+		s.log.WarnContext(ctx, "an agent can't be loaded", "agent", id, "error", err)
 		return nil, toStatus(err)
 	case !sees(acting(ctx), a.Creator) || a.Gone(time.Now()):
 		return nil, toStatus(errUnknown)
@@ -254,7 +254,7 @@ func (s *Service) PromptAgent(req *wasmagentv1.PromptAgentRequest, stream wasmag
 	s.shelf.touch(a)
 	if err != nil {
 		if errors.Is(err, agent.ErrAway) || errors.Is(err, agent.ErrKeep) {
-			s.log.WarnContext(ctx, "a prompt could not be run", "agent", a.ID, "error", err)
+			s.log.WarnContext(ctx, "a prompt can't be run", "agent", a.ID, "error", err)
 		}
 		return toStatus(err)
 	}

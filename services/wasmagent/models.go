@@ -148,7 +148,7 @@ func (h host) Tools(ctx context.Context, a *agent.Agent) ([]agent.ToolInfo, erro
 		for range maxToolsPages {
 			page, err := h.gateway.ListTools(ctx, &gatewayv1.ListToolsRequest{Server: right.GetServer(), PageToken: token})
 			if err != nil {
-				h.log.WarnContext(ctx, "an agent can't learn of a server's tools", "agent", a.ID, "server", right.GetServer(), "error", err)
+				h.log.WarnContext(ctx, "a server's tools can't be listed for an agent", "agent", a.ID, "server", right.GetServer(), "error", err)
 				failed = err
 				break
 			}

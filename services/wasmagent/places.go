@@ -42,7 +42,7 @@ func (p Places) or(d Places) Places {
 
 func (p Places) validate(key string) error {
 	if p.All < 1 || p.Person < 1 || p.Person > p.All || p.Queue < 1 || p.PersonQueue < 1 || p.PersonQueue > p.Queue || p.Wait < 0 {
-		return fmt.Errorf("agents.%s: each is at least 1, and those of a person are no more than those of all", key)
+		return fmt.Errorf("agents.%s: each value must be at least 1, and those of one person at most those of all", key)
 	}
 	return nil
 }

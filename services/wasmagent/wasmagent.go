@@ -163,7 +163,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if program == "" {
 		var err error
 		if program, err = os.Executable(); err != nil {
-			return nil, fmt.Errorf("find this program, which its workers are: %w", err)
+			return nil, fmt.Errorf("find this program, to start workers: %w", err)
 		}
 	}
 	runs, err := guests.New(cfg.Guests)
@@ -179,7 +179,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		return nil, err
 	}
 	if cfg.Model != "" && !known.Has(cfg.Model) {
-		return nil, fmt.Errorf("agents.model: %q is of no provider under agents.providers; write provider:name", cfg.Model)
+		return nil, fmt.Errorf("agents.model: %q names no provider of agents.providers: write provider:name", cfg.Model)
 	}
 	day, err := cfg.PersonDay.bound()
 	if err != nil {
@@ -305,7 +305,7 @@ func (s *Service) renew(ctx context.Context) {
 			}
 		}
 		if err := s.store.Renew(ctx, here); err != nil && ctx.Err() == nil {
-			s.log.WarnContext(ctx, "other processes can't be told which turns this one works on", "error", err)
+			s.log.WarnContext(ctx, "the leases on turns can't be renewed", "error", err)
 		}
 	}
 }
@@ -318,18 +318,18 @@ func (s *Service) goOn(ctx context.Context) {
 			continue
 		}
 		if _, err := s.shelf.get(ctx, id); err != nil && ctx.Err() == nil {
-			s.log.WarnContext(ctx, "a turn that was left can't be gone on with", "agent", id, "error", err)
+			s.log.WarnContext(ctx, "a turn that was left can't be continued", "agent", id, "error", err)
 		}
 	}
 	if err != nil && ctx.Err() == nil {
-		s.log.WarnContext(ctx, "turns can't be gone on with", "error", err)
+		s.log.WarnContext(ctx, "turns that were left can't be listed", "error", err)
 	}
 }
 
 // sweep removes expired records.
 func (s *Service) sweep(ctx context.Context) {
 	if err := s.store.ForgetDays(ctx, today(time.Now())-1); err != nil && ctx.Err() == nil {
-		s.log.WarnContext(ctx, "what persons used of models on past days can't be removed", "error", err)
+		s.log.WarnContext(ctx, "the use of models on past days can't be removed", "error", err)
 	}
 	if err := s.store.ForgetUsed(ctx); err != nil && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "counters of agents that are gone can't be removed", "error", err)
@@ -345,7 +345,7 @@ func (s *Service) sweep(ctx context.Context) {
 		err = errors.Join(err, s.forget(ctx, id, true))
 	}
 	if err != nil && ctx.Err() == nil {
-		s.log.WarnContext(ctx, "agents that ended can't be forgotten", "error", err)
+		s.log.WarnContext(ctx, "ended agents can't be removed", "error", err)
 	}
 }
 
@@ -388,5 +388,5 @@ func (s *Service) room(ctx context.Context, of principal.Key) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: those of one caller may have %d MiB, and all %d MiB", errRoom, s.ownBytes>>20, int64(maxBytes)>>20)
+	return fmt.Errorf("%w: %d MiB of one caller, %d MiB in all", errRoom, s.ownBytes>>20, int64(maxBytes)>>20)
 }

@@ -41,7 +41,7 @@ func (h host) Withdraw(ctx context.Context, a *agent.Agent, approval, reason str
 				return
 			}
 			pause *= 2
-			h.log.WarnContext(ctx, "an approval that an agent waits for no longer can't be withdrawn", "agent", a.ID, "approval_id", approval, "error", err)
+			h.log.WarnContext(ctx, "an approval for which no agent waits can't be withdrawn", "agent", a.ID, "approval_id", approval, "error", err)
 		}
 	})
 }

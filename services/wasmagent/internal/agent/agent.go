@@ -33,32 +33,32 @@ var (
 	// ErrTurn means that the guest reported the failure of its turn. The turn counts.
 	ErrTurn = errors.New("the turn failed")
 	// ErrTurns means that the agent has used all turns of its max_turns.
-	ErrTurns = errors.New("the agent has taken all turns that it may: raise max_turns")
+	ErrTurns = errors.New("the agent has used all of its turns: raise max_turns")
 	// ErrOperator means that an operator stopped the agent, so only an operator can resume it.
 	ErrOperator = errors.New("an operator stopped the agent, and only an operator resumes it")
 	// ErrPlaces means that too many prompts wait, or that the wait for a place took too long. Nothing was changed.
-	ErrPlaces = errors.New("the prompt has no place among those that are worked on")
+	ErrPlaces = errors.New("the prompt can't start")
 	// ErrAway means that agents can't be run now. Nothing was changed.
 	ErrAway = errors.New("agents can't be run now")
 	// ErrKeep means that storing failed. The change may have been stored or not.
-	ErrKeep = errors.New("what agents do can't be kept now")
+	ErrKeep = errors.New("agents can't be stored now")
 	// ErrCalled is like [ErrAway] and [ErrKeep], but the turn made calls that can't be undone.
-	ErrCalled = errors.New("what the turn did was undone, but not the calls that it made: agents can't be run now")
+	ErrCalled = errors.New("the turn was undone, except for the calls that it made: agents can't be run now")
 	// ErrTodos means that a todo list is invalid, and ErrTodosFull that it is too long.
 	ErrTodos     = errors.New("is no todo list")
 	ErrTodosFull = fmt.Errorf("there may be %d todos", maxTodos)
 	// ErrSnapshot means that the agent does not have the snapshot, and ErrSnapshots that it has the maximum number.
 	ErrSnapshot  = errors.New("the agent has no such snapshot")
-	ErrSnapshots = fmt.Errorf("the agent has %d snapshots, and may have no more", maxKept)
+	ErrSnapshots = fmt.Errorf("the agent has the maximum of %d snapshots", maxKept)
 	// ErrForked means that the journal is too large for a fork to begin with.
 	ErrForked = fmt.Errorf("the agent's journal has more than %d MiB: a fork would begin with it", maxForked>>20)
 	// ErrGrant means that the agent does not have the grant, and ErrGrants that it has the maximum number.
 	ErrGrant  = errors.New("the agent has no such grant")
-	ErrGrants = fmt.Errorf("the agent has %d grants, and may have no more: take some back", maxGrants)
+	ErrGrants = fmt.Errorf("the agent has the maximum of %d grants: withdraw some", maxGrants)
 	// ErrDiffers means that the stored agent differs from what its journal records.
-	ErrDiffers = errors.New("what is stored of the agent is not what its journal says")
+	ErrDiffers = errors.New("the stored agent differs from its journal")
 	// ErrNotCovered means that the journal does not cover everything that is stored.
-	ErrNotCovered = errors.New("the agent is older than journals that cover all of what is stored of an agent, so an archive of it is signed only where accept_not_covered asks for that (agents export --not-covered)")
+	ErrNotCovered = errors.New("the agent is older than journals that cover everything that is stored, so an archive of it is signed only with accept_not_covered (agents export --not-covered)")
 )
 
 // Limits bound the work of an agent.

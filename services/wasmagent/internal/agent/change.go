@@ -35,7 +35,7 @@ func (a *Agent) takeUnchecked(ctx context.Context, over bool) error {
 			return a.broken
 		case a.lost:
 			a.mu.Unlock()
-			return fmt.Errorf("%w: it is to be read anew", ErrKeep)
+			return fmt.Errorf("%w: the agent has to be loaded again", ErrKeep)
 		case wait == nil:
 			a.changing = make(chan struct{})
 			a.mu.Unlock()
@@ -146,7 +146,7 @@ func (a *Agent) takeOver(ctx context.Context, why string) error {
 	lost := a.lost
 	a.mu.Unlock()
 	if lost {
-		return fmt.Errorf("%w: the other process has kept something since", ErrKeep)
+		return fmt.Errorf("%w: the other process has stored a change since", ErrKeep)
 	}
 	return a.abandon(ctx, why)
 }

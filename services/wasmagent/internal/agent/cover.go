@@ -46,7 +46,7 @@ func (c *coverage) ends(head *wasmstorev1.Head) error {
 		return fmt.Errorf("%w: its end is missing", events.ErrChain)
 	}
 	if c.List != nil && c.stored.GetPlace() != head.GetPlace() {
-		return fmt.Errorf("%w: the event that says what is stored is missing at its end", events.ErrChain)
+		return fmt.Errorf("%w: the event of the kind stored at its end is missing", events.ErrChain)
 	}
 	return nil
 }
@@ -65,7 +65,7 @@ func (c *coverage) compare(r *wasmstorev1.Record, s *wasmstorev1.State) *wasmage
 		return d
 	}
 	if c.State != r.GetStateDigest() || !list.Has(c.Record) {
-		return &wasmagentv1.StoredDifference{Part: "record", Message: "what is stored is written in another way than the journal says"}
+		return &wasmagentv1.StoredDifference{Part: "record", Message: "the stored form differs from the one in the journal"}
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (a *Agent) checkOnce(ctx context.Context) error {
 	}
 	c, err := a.chain(ctx, a.ID, a.Saved().GetHead(), nil)
 	if err == nil && (c.List == nil) != (a.journal.list == nil) {
-		err = fmt.Errorf("%w: the event that says what is stored is missing at its end", events.ErrChain)
+		err = fmt.Errorf("%w: the event of the kind stored at its end is missing", events.ErrChain)
 	}
 	if err == nil && c.List != nil {
 		err = differs(c.List.Compare(a.journal.list))

@@ -20,7 +20,7 @@ import (
 )
 
 // ErrABI means that the guest uses another version of the ABI, or that its fuel was counted by another meter.
-var ErrABI = errors.New("the agent's guest was run by another ABI, or another meter of fuel")
+var ErrABI = errors.New("the agent's guest uses another ABI, or another version of the fuel meter")
 
 // Detail returns the details of the stored agent that only exports have.
 func (a *Agent) Detail() (*wasmagentv1.ExportedState, error) {
@@ -163,7 +163,7 @@ func fits(now *state, from *wasmstorev1.State, bounds files.Bounds) error {
 		return fmt.Errorf("it %w: its todos: %w", archive.ErrInvalid, err)
 	}
 	if now.files.Bytes() > bounds.Bytes || now.files.Count() > bounds.Count {
-		return fmt.Errorf("it %w: its files have no room here", archive.ErrInvalid)
+		return fmt.Errorf("it %w: its files exceed the bounds", archive.ErrInvalid)
 	}
 	for _, f := range from.GetFiles() {
 		if path, err := files.Path(f.GetPath()); err != nil || path != f.GetPath() || !utf8.ValidString(f.GetContent()) {

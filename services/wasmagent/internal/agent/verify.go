@@ -67,11 +67,11 @@ func (a *Agent) Verify(ctx context.Context) (*wasmagentv1.VerifyAgentResponse, e
 	limit := ""
 	switch {
 	case len(p.points) > maxPoints:
-		limit = "the journal is whole, but it goes back too often to be run again"
+		limit = "the journal is complete, but it goes back too often to be run again"
 	case p.otherMeter || !a.haveModules(ctx, p.modules):
-		limit = "the journal is whole, but the module or the meter that it was written with is not there to run it again"
+		limit = "the journal is complete, but its module or its meter is not available to run it again"
 	case resp.GetFuelRecorded() > maxRerun:
-		limit = fmt.Sprintf("the journal is whole, but it tells of %d million instructions, and at most %d million are run again", resp.GetFuelRecorded()/1e6, int64(maxRerun/1e6))
+		limit = fmt.Sprintf("the journal is complete, but it has %d million instructions, and at most %d million are run again", resp.GetFuelRecorded()/1e6, int64(maxRerun/1e6))
 	}
 	if limit != "" {
 		resp.Verification, resp.Message = wasmagentv1.Verification_VERIFICATION_NOT_COMPARABLE, limit
@@ -140,7 +140,7 @@ func (a *Agent) whole(ctx context.Context, saved *wasmstorev1.Record, kept *wasm
 	}
 	if err := differs(resp.GetStoredDifference()); err != nil {
 		resp.Verification = wasmagentv1.Verification_VERIFICATION_DIFFERS
-		resp.Message = "the journal is whole, but what is stored is not what it says: " + resp.GetStoredDifference().GetMessage()
+		resp.Message = "the journal is complete, but the stored agent differs from it: " + resp.GetStoredDifference().GetMessage()
 		return p, err
 	}
 	return p, nil
@@ -153,7 +153,7 @@ func (a *Agent) compareSnapshots(ctx context.Context, saved *wasmstorev1.Record)
 		switch {
 		case errors.Is(err, store.ErrState):
 			id := k.GetSnapshot().GetId()
-			return &wasmagentv1.StoredDifference{Part: "snapshot", Name: id, Message: fmt.Sprintf("the state of the snapshot %q is missing, or is another one", id)}, nil
+			return &wasmagentv1.StoredDifference{Part: "snapshot", Name: id, Message: fmt.Sprintf("the state of the snapshot %q is missing, or differs", id)}, nil
 		case err != nil:
 			return nil, keepError(err)
 		}
@@ -178,17 +178,17 @@ func (a *Agent) runAgain(ctx context.Context, p plan, saved *wasmstorev1.Record,
 	switch {
 	case r.memoryDiffers:
 		resp.Verification = wasmagentv1.Verification_VERIFICATION_DIFFERS
-		resp.Message = "the journal is whole, but what is kept of the guest is not what it leads to"
+		resp.Message = "the journal is complete, but the stored guest differs from the one that it leads to"
 	case resp.GetFirstDifference() != nil:
 		resp.Verification = wasmagentv1.Verification_VERIFICATION_DIFFERS
-		resp.Message = "the journal is whole, but run again the module did something else"
+		resp.Message = "the journal is complete, but the module behaved differently when it was run again"
 	case len(resp.GetNotCovered()) > 0:
 		resp.Verification = wasmagentv1.Verification_VERIFICATION_NOT_COVERED
-		resp.Message = "the journal is whole, and run again the module did the same, but the journal does not cover all of what is stored: " +
-			strings.Join(resp.GetNotCovered(), ", ") + "; make a new agent to have all of it covered"
+		resp.Message = "the journal is complete, and the module did the same when it was run again, but the journal does not cover everything that is stored: " +
+			strings.Join(resp.GetNotCovered(), ", ") + "; create a new agent to have everything covered"
 	default:
 		resp.Verification = wasmagentv1.Verification_VERIFICATION_MATCHES
-		resp.Message = "the journal is whole, what is stored is what it says, and run again the module did the same"
+		resp.Message = "the journal is complete, the stored agent matches it, and the module did the same when it was run again"
 	}
 	return nil
 }

@@ -47,9 +47,9 @@ const (
 // Errors of archives, for [errors.Is].
 var (
 	// ErrInvalid means that the bytes are not an archive, or were changed. The error says where.
-	ErrInvalid = errors.New("is no archive of an agent")
+	ErrInvalid = errors.New("is not an archive of an agent")
 	// ErrSignature means that no accepted key has signed the archive.
-	ErrSignature = errors.New("no key that is accepted has signed the archive")
+	ErrSignature = errors.New("no accepted key has signed the archive")
 	// ErrLarge means that the archive exceeds its bound.
 	ErrLarge = fmt.Errorf("the archive has more than %d MiB", MaxBytes>>20)
 )
@@ -88,7 +88,7 @@ func Read(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 	delete(parts, sumsName)
 	delete(parts, sigName)
 	if !bytes.Equal(sums, sumsOf(parts)) {
-		return c, fmt.Errorf("it %w: a sum in %s does not hold", ErrInvalid, sumsName)
+		return c, fmt.Errorf("it %w: a sum in %s is wrong", ErrInvalid, sumsName)
 	}
 	if !slices.ContainsFunc(keys, func(key ed25519.PublicKey) bool { return ed25519.Verify(key, sums, signature) }) {
 		return c, ErrSignature
@@ -103,7 +103,7 @@ func Read(text []byte, keys []ed25519.PublicKey) (c Content, err error) {
 		return c, err
 	}
 	if same, err := pack(again, sums, signature); err != nil || !bytes.Equal(same, text) {
-		return c, fmt.Errorf("it %w: it is written in another form", ErrInvalid)
+		return c, fmt.Errorf("it %w: its encoding is not canonical", ErrInvalid)
 	}
 	return c, nil
 }
@@ -210,7 +210,7 @@ func unpack(text []byte) (map[string][]byte, error) {
 			return nil, err
 		}
 		if h.Typeflag != tar.TypeReg || parts[h.Name] != nil {
-			return nil, fmt.Errorf("%.64q is no file, or is there twice", h.Name)
+			return nil, fmt.Errorf("%.64q is not a file, or occurs twice", h.Name)
 		}
 		part, err := io.ReadAll(io.LimitReader(r, int64(left)+1))
 		if err != nil {
@@ -230,7 +230,7 @@ func contentOf(parts map[string][]byte) (c Content, err error) {
 		return c, err
 	}
 	if c.Agent.GetFormatVersion() != formVersion {
-		return c, fmt.Errorf("%s: its form is %d, and %d is known", agentName, c.Agent.GetFormatVersion(), formVersion)
+		return c, fmt.Errorf("%s: format_version is %d, and must be %d", agentName, c.Agent.GetFormatVersion(), formVersion)
 	}
 	todos := new(wasmagentv1.ListTodosResponse)
 	if err := read(todosName, parts[todosName], todos); err != nil {
@@ -273,7 +273,7 @@ func (c *Content) readFiles(parts map[string][]byte) error {
 		}
 	}
 	if len(c.State.GetFiles()) != len(c.Agent.GetDetail().GetFiles()) {
-		return fmt.Errorf("%s names files that are not there", agentName)
+		return fmt.Errorf("%s names missing files", agentName)
 	}
 	return nil
 }
@@ -290,7 +290,7 @@ func read(name string, text []byte, into proto.Message) error {
 func lines(name string, parts map[string][]byte, next func() proto.Message, done func()) error {
 	text, ok := parts[name]
 	if !ok || len(text) > 0 && text[len(text)-1] != '\n' {
-		return fmt.Errorf("%s is missing, or torn", name)
+		return fmt.Errorf("%s is missing or incomplete", name)
 	}
 	for one := range bytes.Lines(text) {
 		if err := read(name, bytes.TrimSuffix(one, []byte("\n")), next()); err != nil {

@@ -222,7 +222,7 @@ func TestWhatIsNoGuest(t *testing.T) {
 		"another signature":        {guesttest.HandMade{Imports: guesttest.Import("sched_yield", 1)}.Module(), "another signature"},
 		"no step":                  {bytes.Replace(start, []byte("\x04step"), []byte("\x04stop"), 1), `the function "step"`},
 		"another memory":           {bytes.Replace(start, []byte("memory"), []byte("Memory"), 1), `"memory"`},
-		"invalid code":             {guesttest.HandMade{Step: guesttest.I32(1)}.Module(), "no WebAssembly module"},
+		"invalid code":             {guesttest.HandMade{Step: guesttest.I32(1)}.Module(), "not a WebAssembly module"},
 	} {
 		_, err := e.Compile(t.Context(), c.text)
 		if err == nil || !strings.Contains(err.Error(), c.says) || !errors.Is(err, module.ErrNotOffered) && !errors.Is(err, module.ErrMalformed) {

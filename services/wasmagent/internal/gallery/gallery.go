@@ -38,24 +38,24 @@ var (
 	// ErrUnknown means that the tenant does not have the template.
 	ErrUnknown = errors.New("there is no such template")
 	// ErrExists means that there is a template with this id.
-	ErrExists = errors.New("there is a template of that id already")
+	ErrExists = errors.New("a template with this id exists")
 	// ErrFull means that the principal or the tenant has the maximum of templates.
-	ErrFull = fmt.Errorf("templates are as many as may be: %d and %d MiB of one caller, %d and %d MiB of a tenant; remove some",
+	ErrFull = fmt.Errorf("the maximum of templates is reached: %d with %d MiB of one caller, %d with %d MiB of a tenant; remove some",
 		maxOwn, maxOwnBytes>>20, maxTemplates, maxTenantBytes>>20)
 	// ErrAllFull means that the templates of all tenants together have the maximum size.
-	ErrAllFull = fmt.Errorf("the templates of all tenants have %d MiB, and may not have more", maxBytes>>20)
+	ErrAllFull = fmt.Errorf("the templates of all tenants have the maximum of %d MiB", maxBytes>>20)
 	// ErrTemplate means that the template is too large, or that a part of it that must be JSON is not.
 	ErrTemplate = fmt.Errorf("a template has at most %d MiB as JSON, and its parameters and schemas are JSON objects", maxTemplate>>20)
 	// ErrBuiltin means that the template belongs to the installation and can't be removed.
 	ErrBuiltin = errors.New("the template belongs to the installation")
 	// ErrOwner means that another principal added the template.
-	ErrOwner = errors.New("somebody else added the template: whoever did, or an operator, removes it")
+	ErrOwner = errors.New("another principal added the template: only that principal or an operator can remove it")
 	// ErrQuarantined means that an operator has to accept the template first.
-	ErrQuarantined = errors.New("the template was imported, and an operator has to accept it before agents are made of it: sluice agents accept")
+	ErrQuarantined = errors.New("the template was imported, and an operator has to accept it before agents can be created from it: sluice agents accept")
 	// ErrChanged means that the template has changed since the operator read it.
-	ErrChanged = errors.New("the template is not the one that was shown: read it again, and accept what it is now: sluice agents accept")
+	ErrChanged = errors.New("the template has changed since it was shown: read it again, and accept its present content: sluice agents accept")
 	// ErrNoneActive means that the principal has not created an agent from a template yet.
-	ErrNoneActive = errors.New("no template is active: the one is that you made an agent from last")
+	ErrNoneActive = errors.New("no template is active: create an agent from one first")
 	// ErrCategory means that no template has the category.
 	ErrCategory = errors.New("there is no such category")
 )
@@ -128,7 +128,7 @@ const ownServer = "agents"
 // server of agents; if it is empty, templates that need that server are left out.
 func New(ctx context.Context, keeper Keeper, server string) (*Gallery, error) {
 	if keeper == nil {
-		return nil, errors.New("gallery: somebody has to keep templates")
+		return nil, errors.New("gallery: a keeper is required")
 	}
 	builtin, err := Read(builtinJSON)
 	if err != nil {

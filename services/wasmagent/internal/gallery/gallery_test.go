@@ -327,7 +327,7 @@ func TestReadNamesThePlace(t *testing.T) {
 	t.Parallel()
 	const good = `{"id":"a","name":"A","category":"c","prompts":[{"name":"p","system_prompt":"x"}]}`
 	for text, want := range map[string]string{
-		`{"not":"array"}`:            "is no array",
+		`{"not":"array"}`:            "is not an array",
 		`[]`:                         "empty",
 		`[` + good + `,{"id":"b"}]`:  "/1/name: is missing",
 		`[` + good + `]x`:            "follows",

@@ -18,7 +18,7 @@ import (
 const maxRead = 1000
 
 // ErrInvalid means that a text is not an array of templates. It is wrapped with the place of the fault.
-var ErrInvalid = errors.New("is no array of templates")
+var ErrInvalid = errors.New("is not an array of templates")
 
 // Read parses a JSON array of templates as strictly as tools parse their arguments. Errors: [ErrInvalid].
 func Read(text []byte) ([]*wasmagentv1.Template, error) {

@@ -22,7 +22,7 @@ var dist embed.FS
 // Errors of [Guests.Get], for [errors.Is].
 var (
 	// ErrUnknown means that there is no guest of this name.
-	ErrUnknown = errors.New("is no guest")
+	ErrUnknown = errors.New("is not a guest")
 	// ErrNotBuilt means that this program was built without the guest.
 	ErrNotBuilt = errors.New("was not built into this program: run make build")
 	// ErrListed means that the file differs from what the configuration lists.

@@ -12,7 +12,7 @@ import (
 const form = "sluice-agent-stored-1"
 
 // ErrChange means that a change can't be applied to the list before it, for [errors.Is].
-var ErrChange = errors.New("it lists what can't follow the list before")
+var ErrChange = errors.New("the change does not fit the list before it")
 
 // A Basis is the list to which a change is applied.
 type Basis string

@@ -27,7 +27,7 @@ import (
 const maxValue = 96
 
 // ErrRecord means that a record or a state can't be listed, for [errors.Is]. No agent that this program stored has it.
-var ErrRecord = errors.New("it holds what no agent has")
+var ErrRecord = errors.New("it has content that no agent has")
 
 // Inventory lists what is stored of an agent. The zero value lists nothing.
 type Inventory struct {
@@ -55,7 +55,7 @@ func Of(r *wasmstorev1.Record, s *wasmstorev1.State) (*Inventory, error) {
 		out.files[f.GetPath()] = entry{value: hex.EncodeToString(sum[:]) + " " + f.GetModifiedAt().AsTime().Format(time.RFC3339Nano)}
 	}
 	if len(out.files) != len(s.GetFiles()) {
-		return nil, fmt.Errorf("%w: a file is there twice", ErrRecord)
+		return nil, fmt.Errorf("%w: a file occurs twice", ErrRecord)
 	}
 	for _, t := range s.GetTodos() {
 		out.todos = append(out.todos, textEntry(strconv.Itoa(int(t.GetStatus())), t.GetContent()))

@@ -83,7 +83,7 @@ func (b *bodyWriter) writeAll(grain int64) ([]byte, error) {
 // checkLength returns an error if the code is too long.
 func checkLength(code []byte) error {
 	if len(code) > maxMetered {
-		return fmt.Errorf("%w: more than %d bytes of code once it counts its work", ErrTooMuch, maxMetered)
+		return fmt.Errorf("%w: more than %d bytes of metered code", ErrTooMuch, maxMetered)
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (b *bodyWriter) readCode(code reader, loops [][]int) error {
 			if depth--; depth < 0 {
 				b.code = append(b.code, opEnd)
 				if !r.done() {
-					return fmt.Errorf("%w: the function goes on behind its end", ErrMalformed)
+					return fmt.Errorf("%w: the function has code after its end", ErrMalformed)
 				}
 				return nil
 			}

@@ -13,7 +13,7 @@ import (
 // Errors of [Parse], for [errors.Is].
 var (
 	// ErrMalformed means that the bytes are not a core WebAssembly module.
-	ErrMalformed = errors.New("is no WebAssembly module")
+	ErrMalformed = errors.New("is not a WebAssembly module")
 	// ErrNotOffered means that the module uses what guests do not get.
 	ErrNotOffered = errors.New("is not offered to guests")
 	// ErrTooMuch means that the module exceeds a bound.

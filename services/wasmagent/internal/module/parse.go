@@ -51,7 +51,7 @@ func Parse(text []byte) (*Module, error) {
 		part := r.part(r.u32())
 		if r.err == nil && id != customSection {
 			if int(id) >= len(order) || order[id] <= last {
-				part.fail(fmt.Errorf("section %d stands in a wrong place", id))
+				part.fail(fmt.Errorf("section %d is in a wrong position", id))
 			} else {
 				last = order[id]
 			}
@@ -260,7 +260,7 @@ func (m *Module) export(r *reader) {
 	case uint64(e.Index) >= uint64(there):
 		r.fail(fmt.Errorf("the export %q is of nothing", e.Name))
 	case bytes.HasPrefix([]byte(e.Name), []byte(ownPrefix)):
-		r.fail(fmt.Errorf("%w: the export %q, whose name is ours", ErrNotOffered, e.Name))
+		r.fail(fmt.Errorf("%w: the export %q, whose name is reserved", ErrNotOffered, e.Name))
 	}
 	m.Exports = append(m.Exports, e)
 }

@@ -27,16 +27,18 @@ const (
 
 // Errors of archives, for [errors.Is].
 var (
-	ErrArchive      = errors.New("there is no such archive: it was made more than 10 min ago, or not at all")
-	ErrArchivesFull = fmt.Errorf("too many archives come and go: at most %d of one caller and %d in all, each for %s after its last part", maxOwnArchives, maxArchives, archiveTime)
-	ErrPart         = errors.New("the part is another than the one that is stored, or the archive is not what its digest says")
+	ErrArchive      = errors.New("there is no such archive: it was created more than 10 min ago, or not at all")
+	ErrArchivesFull = fmt.Errorf("too many archives in transfer: at most %d of one caller and %d in all, each for %s after its last part", maxOwnArchives, maxArchives, archiveTime)
+	ErrPart         = errors.New("the part differs from the stored one, or the archive from its digest")
 	ErrPartOrder    = errors.New("the part is not the next one")
 )
 
 // PartOrderError is [ErrPartOrder] with the offset at which the next part must begin.
 type PartOrderError struct{ Next int64 }
 
-func (e PartOrderError) Error() string { return fmt.Sprintf("%v: go on at %d", ErrPartOrder, e.Next) }
+func (e PartOrderError) Error() string {
+	return fmt.Sprintf("%v: continue at %d", ErrPartOrder, e.Next)
+}
 
 // Unwrap returns [ErrPartOrder].
 func (e PartOrderError) Unwrap() error { return ErrPartOrder }

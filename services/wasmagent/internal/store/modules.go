@@ -52,7 +52,7 @@ func (s *Store) Module(ctx context.Context, digest string) (guest string, module
 		return "", nil, err
 	}
 	if sum := sha256.Sum256(module); hex.EncodeToString(sum[:]) != digest {
-		return "", nil, fmt.Errorf("%w: what is stored is another one", ErrModule)
+		return "", nil, fmt.Errorf("%w: the stored bytes have another digest", ErrModule)
 	}
 	return guest, module, nil
 }

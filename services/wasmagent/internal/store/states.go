@@ -67,7 +67,7 @@ func (s *states) put(ctx context.Context, id, digest string, text []byte) (strin
 	_, err := os.Stat(filepath.Join(s.folder, id))
 	isNew := s.folder != "" && err != nil
 	if err := s.bucket.WriteAll(ctx, key, text, &blob.WriterOptions{ContentType: "application/octet-stream", DisableContentTypeDetection: true}); err != nil {
-		return "", awayError(fmt.Errorf("keep a state: %w", err))
+		return "", awayError(fmt.Errorf("store a state: %w", err))
 	}
 	if s.folder == "" {
 		return name, nil
@@ -83,7 +83,7 @@ func (s *states) put(ctx context.Context, id, digest string, text []byte) (strin
 func sync(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
-		return fmt.Errorf("keep a state: %w", err)
+		return fmt.Errorf("store a state: %w", err)
 	}
 	return errors.Join(f.Sync(), f.Close())
 }
@@ -126,7 +126,7 @@ func (s *states) drop(ctx context.Context, id string, but map[string]bool) error
 			continue
 		}
 		if err := s.bucket.Delete(ctx, found.Key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
-			return awayError(fmt.Errorf("forget a state: %w", err))
+			return awayError(fmt.Errorf("remove a state: %w", err))
 		}
 	}
 	if s.folder != "" && len(but) == 0 {

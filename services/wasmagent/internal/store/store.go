@@ -27,13 +27,13 @@ var (
 	// ErrUnknown means that the agent does not exist.
 	ErrUnknown = errors.New("there is no such agent")
 	// ErrStale means that another process has changed the agent since it was read.
-	ErrStale = errors.New("the agent was changed elsewhere")
+	ErrStale = errors.New("another process has changed the agent")
 	// ErrState means that a state is missing or was changed.
 	ErrState = errors.New("the agent's state is lost")
 	// ErrFull means that the number of agents has reached its bound.
-	ErrFull = errors.New("there are as many agents as there may be")
+	ErrFull = errors.New("the maximum of agents is reached")
 	// ErrChildren means that the number of agents below another one has reached its bound.
-	ErrChildren = errors.New("there are as many agents below another as it may have")
+	ErrChildren = errors.New("the maximum of agents below another one is reached")
 )
 
 // Config configures a store.
@@ -60,7 +60,7 @@ type Store struct {
 // Open opens a store, and creates or migrates its tables. The caller closes it.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Holder == "" {
-		return nil, errors.New("store: this process has to have a name")
+		return nil, errors.New("store: a holder is required")
 	}
 	migrations, err := fs.Sub(files, "migrations")
 	if err != nil {

@@ -51,7 +51,7 @@ func (s *Store) Templates(ctx context.Context, tenant string, known int64) (vers
 // Keep stores new templates of a tenant, all or none. taken is true if one of them exists already. If untrusted is set,
 // a template is quarantined if an operator has accepted a template of its id before.
 func (s *Store) Keep(ctx context.Context, tenant string, untrusted bool, templates []*wasmagentv1.Template) (taken bool, err error) {
-	errTaken := errors.New("a template is there already")
+	errTaken := errors.New("the template exists")
 	err = s.change(ctx, tenant, func(ctx context.Context, tx *sqlstore.Tx) error {
 		for _, t := range templates {
 			if untrusted && !t.GetQuarantined() {

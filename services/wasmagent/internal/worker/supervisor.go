@@ -35,7 +35,7 @@ var (
 	// ErrModule means that the module is not a valid guest, or can't be compiled within the bounds.
 	ErrModule = errors.New("the module is refused")
 	// ErrBusy means that a step of the instance runs.
-	ErrBusy = errors.New("the instance works already")
+	ErrBusy = errors.New("a step of the instance runs")
 )
 
 // Config configures workers.

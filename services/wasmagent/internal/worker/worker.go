@@ -51,7 +51,7 @@ func Main() {
 func run(cache, memory string) error {
 	most, err := strconv.ParseInt(memory, 10, 64)
 	if err != nil {
-		return fmt.Errorf("read how much memory there is: %w", err)
+		return fmt.Errorf("read the memory limit: %w", err)
 	}
 	if err := bound(most); err != nil {
 		return err

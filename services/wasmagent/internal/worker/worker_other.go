@@ -9,7 +9,7 @@ import (
 	"os/exec"
 )
 
-var errNotHere = errors.New("agents are run on Unix alone")
+var errNotHere = errors.New("agents run only on Unix")
 
 func inherited() (net.Conn, error) { return nil, errNotHere }
 

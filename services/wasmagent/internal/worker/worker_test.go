@@ -280,7 +280,7 @@ func TestW5CompilingIsBounded(t *testing.T) {
 	}{
 		"too long":  {func(c *worker.Config) { c.CompileTime = 10 * time.Millisecond }, text, "takes longer than 10ms"},
 		"too much":  {func(c *worker.Config) { c.CompileMemory = 48 * mib }, text, "takes more than 48 MiB"},
-		"no module": {func(*worker.Config) {}, []byte("no"), "is no WebAssembly module"},
+		"no module": {func(*worker.Config) {}, []byte("no"), "is not a WebAssembly module"},
 	} {
 		if _, err := supervisor(t, c.change).Compile(t.Context(), c.module); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
