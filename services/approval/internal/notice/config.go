@@ -8,26 +8,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/store"
 )
 
-// Config says who is told of approvals, and how. The zero value tells nobody.
+// Config configures the channels. The zero value has none.
 type Config struct {
-	// Webhooks are told as machines are.
+	// Webhooks notify programs.
 	Webhooks []Webhook
-	// Mail writes to people; nil writes to nobody.
+	// Mail notifies approvers by mail; nil sends no mail.
 	Mail *Mail
-	// Slack asks people in a channel; nil asks in none.
+	// Slack notifies approvers in a channel of Slack; nil sends nothing to Slack.
 	Slack *Slack
 }
 
-// Target is what all ways of telling people have in common.
+// Target is the configuration that all channels have in common.
 type Target struct {
-	// Name names it in the outbox and in logs: 1 to 32 lower-case letters, digits
-	// and hyphens, no two alike. Notices that wait are lost to another name.
+	// Name identifies the channel in the outbox and in logs: 1 to 32 lower-case letters, digits and hyphens. It must be
+	// unique. If the name changes, the notices that wait under the old one are not sent.
 	Name string
-	// Tenant is the one whose approvals it is told of; empty for all.
+	// Tenant limits the channel to approvals of one tenant; empty for all.
 	Tenant string
-	// After makes it an escalation: the share of the time to decide, above 0 and
-	// below 1, after which it is told that nobody has decided yet, and of nothing
-	// else. 0 tells it at once, and of how approvals end.
+	// After makes the channel an escalation: the part of the time to decide, above 0 and below 1, after which the
+	// channel is notified of an approval that is still pending. It gets no other notice. With 0 the channel is notified
+	// at once, and also of the end of approvals.
 	After float64
 }
 
@@ -37,16 +37,16 @@ func (t Target) validate() error {
 	if !names.MatchString(t.Name) {
 		return fmt.Errorf("notices: %q is no name: write 1 to 32 lower-case letters, digits and hyphens", t.Name)
 	}
-	if !(t.After >= 0 && t.After < 1) { // which NaN is not
+	if !(t.After >= 0 && t.After < 1) { // NaN is refused too
 		return fmt.Errorf("notices: %s: after is a share of the time to decide: 0, or up to below 1", t.Name)
 	}
 	return nil
 }
 
-// way is a configured way of telling people.
+// way is the configuration of one channel.
 type way interface {
 	target() Target
-	// open makes the channel; it reaches nobody yet.
+	// open creates the channel without connecting to anything.
 	open(Deps) (Channel, error)
 }
 
@@ -63,7 +63,7 @@ func (c *Config) ways() (out []way) {
 	return out
 }
 
-// Validate returns everything that is wrong with the configuration.
+// Validate returns all errors of the configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	for i := range c.Webhooks {
@@ -86,7 +86,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Channels are what the store makes notices for.
+// Channels returns the channels that the store writes notices for.
 func (c *Config) Channels() (out []store.Channel) {
 	for _, w := range c.ways() {
 		t := w.target()

@@ -1,4 +1,3 @@
-// Package notice tells people of approvals: by webhooks, by mail and in Slack. What
-// there is to tell stands in the store's outbox; it is sent at least once, with the
-// same identifier at every attempt, and decides nothing by itself.
+// Package notice notifies people of approvals by webhooks, by mail and in Slack. Notices wait in the outbox of the
+// store. Each is sent at least once, with the same identifier in every attempt. A notice decides nothing by itself.
 package notice

@@ -19,28 +19,28 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval/internal/view"
 )
 
-// hidden is an argument's value, which no machine and no mail is told.
+// hidden is the value of an argument, which no webhook and no mail may contain.
 const hidden = "4111-1111"
 
-// site is a store with its senders.
+// site is a store with a sender.
 type site struct {
 	cfg   notice.Config
 	store *store.Store
 	log   *lines
-	// ahead is how far the store's clock is before that of the machine.
+	// ahead is how far the store's clock is ahead of the real time.
 	mu    sync.Mutex
 	ahead time.Duration
 	// before is the call that views are compared with; may be nil.
 	before *lifecycle.Record
-	// givenUp is how many notices were.
+	// givenUp is how many notices were given up.
 	givenUp int64
-	// presses are the votes of buttons so far.
+	// presses are the votes by buttons so far.
 	presses []notice.Press
 	stop    context.CancelFunc
 	ended   chan error
 }
 
-// lines is a log that a test reads.
+// lines is a log that a test can read while it is written.
 type lines struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -58,7 +58,7 @@ func (l *lines) String() string {
 	return l.buf.String()
 }
 
-// start opens a store and sends what it makes.
+// start opens a store and runs a sender of its notices.
 func start(t *testing.T, cfg notice.Config) *site {
 	t.Helper()
 	s := &site{cfg: cfg, log: new(lines)}
@@ -89,7 +89,7 @@ func start(t *testing.T, cfg notice.Config) *site {
 	return s
 }
 
-// run runs a sender.
+// run starts a sender.
 func (s *site) run(t *testing.T) {
 	t.Helper()
 	sender, err := notice.New(s.cfg, notice.Deps{
@@ -105,12 +105,12 @@ func (s *site) run(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it ends in the clean-up
+	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it is cancelled in the clean-up
 	s.stop, s.ended = stop, make(chan error, 1)
 	go func() { s.ended <- sender.Run(ctx) }()
 }
 
-// draw draws what is asked about still.
+// draw returns the view of an approval that is still pending.
 func (s *site) draw(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error) {
 	var r *lifecycle.Record
 	err := s.store.Look(ctx, func(ctx context.Context, tx *store.Tx) (err error) {
@@ -130,24 +130,24 @@ func (s *site) draw(ctx context.Context, asked *approvalv1.Approval) (*approvalv
 	return v.Part(0, "")
 }
 
-// kill ends the sender.
+// kill stops the sender.
 func (s *site) kill(t *testing.T) {
 	t.Helper()
 	s.stop()
 	if err := <-s.ended; err != nil {
 		t.Error(err)
 	}
-	s.ended <- nil // for the next one
+	s.ended <- nil // for the next kill
 }
 
-// later moves the store's clock.
+// later moves the store's clock forward.
 func (s *site) later(d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ahead += d
 }
 
-// question is a call with an argument.
+// question returns a call that needs approval, with an argument.
 func question(id string, change ...func(*lifecycle.Question)) lifecycle.Question {
 	q := lifecycle.Question{
 		ID: id, DecisionID: "d-" + id, Digest: []byte("digest-" + id),
@@ -177,7 +177,7 @@ func (s *site) ask(t *testing.T, id string, change ...func(*lifecycle.Question))
 	}
 }
 
-// previous lets a call with another argument have run before.
+// previous makes views compare with an earlier call that had another argument.
 func (s *site) previous(t *testing.T) {
 	t.Helper()
 	s.mu.Lock()
@@ -185,7 +185,7 @@ func (s *site) previous(t *testing.T) {
 	s.before = lifecycle.Open(question("before", func(q *lifecycle.Question) { q.Call.Call.ParamsJson = `{"arguments":{"card":"4000-0000"}}` }), time.Now())
 }
 
-// begin lets people begin again on an approval.
+// begin makes approvers of an approval begin again.
 func (s *site) begin(t *testing.T, id string) {
 	t.Helper()
 	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
@@ -201,7 +201,7 @@ func (s *site) begin(t *testing.T, id string) {
 	}
 }
 
-// decide casts ana's vote.
+// decide casts the vote of ana.
 func (s *site) decide(t *testing.T, id string, verdict approvalv1.Verdict) {
 	t.Helper()
 	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) error {
@@ -226,7 +226,7 @@ func (s *site) votes() []notice.Press {
 	return append([]notice.Press(nil), s.presses...)
 }
 
-// count counts the notices of a channel that ended in a way.
+// count counts the notices of a channel that ended in a given way.
 func (s *site) count(t *testing.T, channel string, how store.Ending) (n int) {
 	t.Helper()
 	err := s.store.Do(t.Context(), func(ctx context.Context, tx *store.Tx) (err error) {

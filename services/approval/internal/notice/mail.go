@@ -22,32 +22,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// Mail is a mail server, and whom it writes to. A mail tells who asks for what and
-// names the command that decides; it holds no value of an argument.
+// Mail is a mail server with lists of recipients. A mail names the caller, the call and the commands to decide. It
+// contains no value of an argument.
 type Mail struct {
-	// Server takes mails by SMTP: `HOST:PORT`.
+	// Server is the address of the SMTP server: `HOST:PORT`.
 	Server string
-	// TLS is `starttls`, also where it is empty: nothing is said before; `tls` from
-	// the first byte; or `none`, to a server on this very machine.
+	// TLS is `starttls` or empty for STARTTLS, which must succeed before anything else is sent; `tls` for TLS from the
+	// first byte; or `none`, which is allowed only for a server on the same machine.
 	TLS string
-	// CA is a PEM file of the authorities that the server's certificate is from;
-	// empty for those of the system.
+	// CA is a PEM file with the authorities of the server's certificate; empty for those of the system.
 	CA string
-	// User and Password are the sender's account; both are empty, or neither.
+	// User and Password are the account of the sender. Both are empty, or neither.
 	User     string
 	Password config.Secret
 	// From is the sender's address.
 	From string
-	// Lists are written to.
+	// Lists are the lists of recipients; at least one.
 	Lists []MailList
 }
 
-// MailList is people who are written to about what waits for somebody, each in a
-// mail of their own, so that one address that fails keeps nobody else's back. How
-// approvals end they are not told.
+// MailList is a list of people who get a mail when a call waits for approvers, each in a mail of their own, so that an
+// address that fails does not delay the others. They get no mail when an approval ends.
 type MailList struct {
 	Target
-	// To are their addresses; at least one.
+	// To are the addresses; at least one.
 	To []string
 }
 
@@ -107,7 +105,7 @@ type reader struct {
 	to string
 }
 
-// readers are all addresses of all lists, each named by its list and itself.
+// readers returns all addresses of all lists. The name of each is the list's name with a digest of the address.
 func (m *Mail) readers() (out []way) {
 	for _, l := range m.Lists {
 		for _, to := range l.To {
@@ -142,7 +140,7 @@ func (r *reader) open(Deps) (Channel, error) {
 	return &mailbox{reader: r, host: host, opts: opts}, nil
 }
 
-// options are how a client speaks to the server.
+// options returns the options of the SMTP client.
 func (m *Mail) options(host string) (opts []mail.Option, err error) {
 	switch m.TLS {
 	case tlsAtOnce:
@@ -169,7 +167,7 @@ func (m *Mail) options(host string) (opts []mail.Option, err error) {
 	return opts, nil
 }
 
-// mailbox is an open way to one address.
+// mailbox is the channel to one address.
 type mailbox struct {
 	*reader
 	host string
@@ -185,7 +183,7 @@ func (b *mailbox) Send(ctx context.Context, m *Message) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("write a mail: %w", err)
 	}
-	client, err := mail.NewClient(b.host, b.opts...) // one client has one connection
+	client, err := mail.NewClient(b.host, b.opts...) // a client has one connection
 	if err != nil {
 		return "", fmt.Errorf("set up mail: %w", err)
 	}
@@ -213,14 +211,14 @@ func (b *mailbox) write(m *Message) (*mail.Msg, error) {
 	return msg, nil
 }
 
-// facts are those of a view without any argument's value.
+// facts returns the facts of a view without the values of arguments.
 func facts(v *approvalv1.View) string {
 	v = proto.CloneOf(v)
 	v.PreviousApprovalId, v.Changes, v.ChangesTotal = "", nil, 0
 	return viewtext.Facts(v)
 }
 
-// commands are how a person decides who has seen the facts alone.
+// commands returns how a person decides who has seen only the facts.
 func commands(v *approvalv1.View) string {
 	return fmt.Sprintf("This shows the arguments and then asks:\n\n  sluice approvals approve %[1]s\n  sluice approvals deny %[1]s\n", v.GetApprovalId())
 }

@@ -22,14 +22,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// sink is a mail server that keeps what it takes.
+// sink is a mail server that stores the mails that it accepts.
 type sink struct {
 	addr string
-	tls  *tls.Config // nil: it offers no STARTTLS
+	tls  *tls.Config // nil: the server offers no STARTTLS
 
 	mu      sync.Mutex
-	refuse  int    // how many mails it refuses for now
-	unknown string // whom it takes no mail for
+	refuse  int    // how many mails the server refuses next
+	unknown string // the recipient that the server refuses
 	said    []string
 	mails   []string
 }
@@ -55,7 +55,7 @@ func sinkMail(t *testing.T, cfg *tls.Config) *sink {
 	return s
 }
 
-// serve speaks as much of RFC 5321 as one mail takes.
+// serve implements the part of RFC 5321 that sending one mail needs.
 func (s *sink) serve(conn net.Conn) {
 	defer func() { conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
@@ -136,7 +136,7 @@ func people(name string, after float64, to ...string) notice.MailList {
 	return notice.MailList{Target: notice.Target{Name: name, After: after}, To: to}
 }
 
-// names are the channels of a configuration's addresses.
+// names returns the channels of the addresses in a configuration.
 func names(cfg notice.Config) (out []string) {
 	for _, c := range cfg.Channels() {
 		out = append(out, c.Name)
@@ -190,7 +190,7 @@ func TestMail(t *testing.T) {
 	}
 }
 
-// An address that is refused keeps nobody else's mail back.
+// An address that is refused does not delay the mails to others.
 func TestMailGoesToEachByItself(t *testing.T) {
 	t.Parallel()
 	s := sinkMail(t, nil)
@@ -205,8 +205,7 @@ func TestMailGoesToEachByItself(t *testing.T) {
 	}
 }
 
-// What waited for the mail server is not mailed any more where it asks what nobody
-// is asked by then.
+// A mail that waited for the mail server is not sent if approvers have begun again meanwhile.
 func TestAMailThatIsOutOfDateIsNotSent(t *testing.T) {
 	t.Parallel()
 	s := sinkMail(t, nil)
@@ -222,7 +221,7 @@ func TestAMailThatIsOutOfDateIsNotSent(t *testing.T) {
 	}
 }
 
-// A call that differs from the one before tells no value by that either.
+// A mail does not contain the differences from the previous call.
 func TestAMailTellsNoDifference(t *testing.T) {
 	t.Parallel()
 	s := sinkMail(t, nil)
@@ -236,13 +235,13 @@ func TestAMailTellsNoDifference(t *testing.T) {
 	}
 }
 
-// readsHidden makes a call one that reads a resource, whose URI holds what is hidden.
+// readsHidden makes the call read a resource whose URI contains the hidden value.
 func readsHidden(q *lifecycle.Question) {
 	c := q.Call.GetCall()
 	c.Method, c.Name, c.ParamsJson = "resources/read", "https://ana:"+hidden+"@host/plan?key="+hidden, `{"uri":"https://ana:`+hidden+`@host/plan?key=`+hidden+`"}`
 }
 
-// X9: a mail says what would be read, and none of the secrets by which that is called.
+// X9: a mail names the resource that would be read, without the secrets in its URI.
 func TestX9AMailHoldsNoSecretOfAURI(t *testing.T) {
 	t.Parallel()
 	s := sinkMail(t, nil)
@@ -255,7 +254,7 @@ func TestX9AMailHoldsNoSecretOfAURI(t *testing.T) {
 	}
 }
 
-// certificate is a server's for 127.0.0.1, with the file of its authority.
+// certificate returns the TLS configuration of a server at 127.0.0.1, and the file of its authority.
 func certificate(t *testing.T) (*tls.Config, string) {
 	t.Helper()
 	made := httptest.NewTLSServer(nil)
@@ -267,7 +266,7 @@ func certificate(t *testing.T) (*tls.Config, string) {
 	return &tls.Config{Certificates: made.TLS.Certificates}, file
 }
 
-// By default nothing is said before the connection is secure.
+// By default nothing is sent before the connection is encrypted.
 func TestMailIsSentByTLS(t *testing.T) {
 	t.Parallel()
 	cert, ca := certificate(t)

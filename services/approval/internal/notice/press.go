@@ -16,32 +16,31 @@ import (
 const (
 	approveButton = "approve"
 	denyButton    = "deny"
-	// pressTime bounds what one press takes, and pressesAtOnce how many are seen to at
-	// a time: Slack wants each acknowledged within 3 s.
+	// pressTime limits the handling of one button press, and pressesAtOnce is how many are handled at a time. Slack
+	// requires an acknowledgement of each press within 3 s; hear sends it before the press is handled.
 	pressTime     = 10 * time.Second
 	pressesAtOnce = 8
-	// maxEnvelope bounds what Slack may send at a time, in bytes.
+	// maxEnvelope limits one message from Slack, in bytes.
 	maxEnvelope = 1 << 20
-	// unknown is said to whom no subject belongs.
+	// unknown is the answer to a Slack user that is mapped to no subject.
 	unknown = "Nothing was decided: no subject of Sluice belongs to you here."
 )
 
-// Press is a vote that a person has cast by a button.
+// Press is a vote that a person cast with a button.
 type Press struct {
-	// Tenant and Subject are the person's, by configuration.
+	// Tenant and Subject are those of the person, by configuration.
 	Tenant, Subject string
-	// Approval is decided on.
+	// Approval is the identifier of the approval.
 	Approval string
-	// Verdict is the button's, and Shown the digest of what the message showed.
+	// Verdict is that of the button, and Shown the digest of the view that the message showed.
 	Verdict approvalv1.Verdict
 	Shown   []byte
 }
 
-// Voter casts the vote of a press by the rules of every vote, and says what came of
-// it in a sentence for the person who pressed.
+// Voter casts the vote of a press under the rules of every vote. It returns a sentence about the result for the person.
 type Voter func(context.Context, Press) (answer string)
 
-// listen hears presses until ctx ends.
+// listen receives presses until ctx ends. It connects again after failures.
 func (c *channel) listen(ctx context.Context) {
 	for failures := int64(1); ctx.Err() == nil; failures++ {
 		client := socketmode.New(c.api, socketmode.OptionReadLimit(maxEnvelope))
@@ -60,11 +59,11 @@ func (c *channel) listen(ctx context.Context) {
 	}
 }
 
-// hear takes what comes by one connection.
+// hear receives the events of one connection.
 func (c *channel) hear(ctx context.Context, client *socketmode.Client) error {
 	var presses errgroup.Group
 	presses.SetLimit(pressesAtOnce)
-	defer func() { _ = presses.Wait() }() // none returns an error
+	defer func() { _ = presses.Wait() }() // no press returns an error
 	for {
 		var event socketmode.Event
 		select {
@@ -87,7 +86,7 @@ func (c *channel) hear(ctx context.Context, client *socketmode.Client) error {
 	}
 }
 
-// pressed answers a press, to the person alone.
+// pressed answers a press with a message that only the person sees.
 func (c *channel) pressed(ctx context.Context, callback slack.InteractionCallback) {
 	if callback.Type != slack.InteractionTypeBlockActions || callback.Channel.ID != c.Channel {
 		return
@@ -105,8 +104,8 @@ func (c *channel) pressed(ctx context.Context, callback slack.InteractionCallbac
 	}
 }
 
-// vote casts the vote that a button stands for. It is empty for what is no button of
-// ours.
+// vote casts the vote of a button, and returns the answer for the person. It returns "" if the button is not one of
+// Sluice.
 func (c *channel) vote(ctx context.Context, user string, action *slack.BlockAction) (answer string) {
 	verdicts := map[string]approvalv1.Verdict{approveButton: approvalv1.Verdict_VERDICT_APPROVE, denyButton: approvalv1.Verdict_VERDICT_DENY}
 	verdict, ok := verdicts[action.ActionID]

@@ -16,69 +16,65 @@ import (
 )
 
 const (
-	// poll is how often a channel looks for what other processes have made, and for
-	// what is due again.
+	// poll is how often a channel looks for notices that other processes wrote, or that are due again.
 	poll = time.Second
 	// atOnce is how many notices a channel sends at a time.
 	atOnce = 16
-	// sendTime bounds one attempt, and lease how long the notice is nobody else's.
+	// sendTime limits one attempt. For the time of lease, no other process sends the notice.
 	sendTime = 15 * time.Second
 	lease    = time.Minute
-	// settleTime bounds writing down what came of an attempt.
+	// settleTime limits storing the result of an attempt.
 	settleTime = 5 * time.Second
-	// firstPause is that after the first failure; it doubles up to lastPause.
+	// firstPause is the longest pause after the first failure. It doubles with each failure, up to lastPause.
 	firstPause = time.Second
 	lastPause  = 10 * time.Minute
-	// giveUp is how long a notice is tried, and keep how long it is kept after its
-	// end.
+	// giveUp is how long a notice is tried, and keep how long it is stored after its end.
 	giveUp = 24 * time.Hour
 	keep   = 30 * 24 * time.Hour
-	// forget is how often old ones are removed.
+	// forget is how often old notices are deleted.
 	forget = time.Hour
 )
 
-// ErrMoot means that there is nothing to tell any more. Compare with errors.Is.
+// ErrMoot means that the notice has become irrelevant. Compare with errors.Is.
 var ErrMoot = errors.New("nobody is asked any more")
 
 // Message is a notice to send.
 type Message struct {
 	*store.Notice
-	// View is what a person must see before deciding, its first part where it has
-	// several; nil where the notice asks nobody, or nobody any more.
+	// View is what a person must see before deciding, or its first part if it has several. It is nil if the notice does
+	// not ask for a decision, or if its decision is no longer needed.
 	View *approvalv1.View
 }
 
-// Channel tells people in one way. It is safe for concurrent use.
+// Channel notifies people in one way. It is safe for concurrent use.
 type Channel interface {
-	// Send tells of a notice and returns what later notices of the same approval are
-	// given to find it by; may be empty. Its error holds no secret. Errors:
-	// [ErrMoot].
+	// Send sends a notice and returns a receipt, which later notices of the same approval get; may be empty. Its error
+	// contains no secret. Errors: [ErrMoot].
 	Send(ctx context.Context, m *Message) (receipt string, err error)
 }
 
-// listener is a channel by which people answer.
+// listener is a channel through which people can vote.
 type listener interface{ listen(ctx context.Context) }
 
-// Deps are the live objects that a [Sender] works with. Every field is required.
+// Deps are the dependencies of a [Sender]. Every field is required.
 type Deps struct {
-	// Store is open with the configuration's channels.
+	// Store must have been opened with the channels of the configuration.
 	Store *store.Store
-	// Draw draws what a person must see of an approval, its first part where it has
-	// several. It is nil where nobody is asked any more as a notice had it. It is called
-	// outside of transactions, for it takes long.
+	// Draw returns what a person must see of an approval, or its first part if it has several. It returns nil if the
+	// approval no longer asks for the decision of the notice. It takes long, so it is called outside of transactions.
 	Draw func(ctx context.Context, asked *approvalv1.Approval) (*approvalv1.View, error)
-	// Vote casts the vote of a person who has pressed a button.
+	// Vote casts the vote of a person who pressed a button.
 	Vote Voter
 	Log  *slog.Logger
 }
 
-// Sender sends what stands in the outbox.
+// Sender sends the notices of the outbox.
 type Sender struct {
 	deps     Deps
 	channels map[string]Channel
 }
 
-// New returns a Sender of a configuration.
+// New returns a Sender for the channels of a configuration.
 func New(cfg Config, deps Deps) (*Sender, error) {
 	if deps.Store == nil || deps.Draw == nil || deps.Vote == nil || deps.Log == nil {
 		return nil, errors.New("notices: a store, views, votes and a log are required")
@@ -97,8 +93,7 @@ func New(cfg Config, deps Deps) (*Sender, error) {
 	return s, nil
 }
 
-// Run sends until ctx ends. What it was about to send then is sent again by whoever
-// runs next.
+// Run sends notices until ctx ends. A notice whose result was not stored by then is sent again by the next process.
 func (s *Sender) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for name, c := range s.channels {
@@ -111,7 +106,7 @@ func (s *Sender) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// serve sends the notices of one channel.
+// serve sends the notices of one channel until ctx ends.
 func (s *Sender) serve(ctx context.Context, name string, c Channel) {
 	for ctx.Err() == nil {
 		moved := s.deps.Store.Moved()
@@ -126,7 +121,7 @@ func (s *Sender) serve(ctx context.Context, name string, c Channel) {
 	}
 }
 
-// round sends what is due and reports whether there may be more.
+// round sends due notices, and reports whether more may be due.
 func (s *Sender) round(ctx context.Context, name string, c Channel) bool {
 	var messages []*Message
 	err := s.deps.Store.Do(ctx, func(ctx context.Context, tx *store.Tx) error {
@@ -154,11 +149,11 @@ func (s *Sender) round(ctx context.Context, name string, c Channel) bool {
 	return len(messages) == atOnce
 }
 
-// send makes one attempt and writes down what came of it.
+// send makes one attempt and stores its result.
 func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
 	receipt, err := s.attempt(ctx, c, m)
 	if err != nil && ctx.Err() != nil {
-		return // it ended too early to tell; the lease ends, and it is sent again
+		return // the result is not known. When the lease ends, the notice is sent again
 	}
 	log := s.deps.Log.With("channel", m.Channel, "notice", m.ID, "attempt", m.Attempt)
 	how := store.Sent
@@ -196,7 +191,7 @@ func (s *Sender) attempt(ctx context.Context, c Channel, m *Message) (receipt st
 	defer cancel()
 	if m.Kind == store.Pending || m.Kind == store.Escalated {
 		if m.View, err = s.deps.Draw(ctx, m.Approval); err != nil {
-			return "", err // others are sent meanwhile
+			return "", err // other notices are sent meanwhile
 		}
 	}
 	if m.Kind == store.Escalated && m.View == nil {
@@ -205,17 +200,17 @@ func (s *Sender) attempt(ctx context.Context, c Channel, m *Message) (receipt st
 	return c.Send(ctx, m)
 }
 
-// pause is how long a notice waits after an attempt, from 1: exponential, the half
-// of it drawn at random.
+// pause returns how long a notice waits after an attempt, which counts from 1. It grows exponentially, and half of it
+// is random.
 func pause(attempt int64) time.Duration {
 	most := lastPause
-	if n := attempt - 1; n < 20 { // beyond, it would overflow in the end
+	if n := attempt - 1; n < 20 { // a larger shift would overflow
 		most = min(firstPause<<max(n, 0), lastPause)
 	}
 	return most/2 + rand.N(most/2) //nolint:gosec // no secret
 }
 
-// forget removes what is old, now and then.
+// forget deletes old notices until ctx ends.
 func (s *Sender) forget(ctx context.Context) {
 	tick := time.NewTicker(forget)
 	defer tick.Stop()

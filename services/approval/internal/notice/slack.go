@@ -18,19 +18,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// Slack is a channel in Slack, in which people decide by buttons where a message
-// shows all that there is to see. Sluice connects to Slack (Socket Mode); nothing
-// has to be reachable from outside.
+// Slack is a channel in Slack. A message that shows the whole view has buttons to decide. Sluice connects to Slack by
+// Socket Mode, so that nothing has to be reachable from outside.
 type Slack struct {
-	// Target has a tenant, in which people vote, and is no escalation.
+	// Target has a tenant, in which people vote, and is not an escalation.
 	Target
-	// AppToken (`xapp-…`, connections:write) and BotToken (`xoxb-…`, chat:write) are
-	// those of the app.
+	// AppToken (`xapp-…`, connections:write) and BotToken (`xoxb-…`, chat:write) are the tokens of the Slack app.
 	AppToken, BotToken config.Secret
-	// Channel is the channel's id, such as C0123456789; the app is a member of it.
+	// Channel is the identifier of the channel, such as C0123456789. The app must be a member of it.
 	Channel string
-	// People are subjects by the ids of their users in Slack. Nobody else's press
-	// counts; where there are none, messages have no buttons.
+	// People are subjects by the identifiers of their Slack users. Presses of other users don't count. If People is
+	// empty, messages have no buttons.
 	People map[string]string
 	// API is the address of Slack's Web API, for tests; empty means Slack's.
 	API string
@@ -64,23 +62,24 @@ func (s *Slack) open(deps Deps) (Channel, error) {
 		slack.OptionAPIURL(cmp.Or(s.API, slack.APIURL)), slack.OptionHTTPClient(&http.Client{Timeout: sendTime}))}, nil
 }
 
-// channel is an open channel in Slack.
+// channel is the open channel in Slack.
 type channel struct {
 	*Slack
 	deps Deps
 	api  *slack.Client
 }
 
-// maxText is how long the text of a section may be in Slack.
+// maxText is the longest text of a section in Slack. Slack counts characters; here bytes are counted, which are never
+// fewer.
 const maxText = 3000
 
-// Send implements Channel. Its receipt is the message's timestamp, by which the
-// message is changed when people begin again and when the approval ends.
+// Send implements Channel. Its receipt is the timestamp of the message, by which the message is changed when approvers
+// are asked again and when the approval ends.
 func (c *channel) Send(ctx context.Context, m *Message) (string, error) {
 	line := what(m.Approval) + ": " + standing(m)
 	for _, ts := range m.Receipts {
 		_, _, _, err := c.api.UpdateMessageContext(ctx, c.Channel, ts, slack.MsgOptionText(line, true), slack.MsgOptionBlocks(text(line)))
-		if err != nil && err.Error() != "message_not_found" { // somebody has removed it
+		if err != nil && err.Error() != "message_not_found" { // a person has deleted the message
 			return "", fmt.Errorf("change a message: %w", bare(err))
 		}
 	}
@@ -97,12 +96,12 @@ func (c *channel) Send(ctx context.Context, m *Message) (string, error) {
 	return ts, nil
 }
 
-// what is an approval in one line.
+// what returns an approval in one line.
 func what(a *approvalv1.Approval) string {
 	return viewtext.Escape(fmt.Sprintf("%s, asked for by %s", viewtext.Call(a.GetServer(), a.GetMethod(), a.GetName()), a.GetRequester().GetSubject()))
 }
 
-// standing is what an earlier message says instead of what it asked.
+// standing returns the text that replaces an earlier message.
 func standing(m *Message) string {
 	if m.Kind == store.Pending {
 		return "people begin anew; see the newer message"
@@ -114,8 +113,8 @@ func standing(m *Message) string {
 	return m.Kind + ", " + reason
 }
 
-// ask are the blocks of a message that asks people. It has buttons where it shows
-// the view whole and somebody may press them.
+// ask returns the blocks of a message that asks for a decision. It has buttons if it shows the whole view and a user
+// may press them.
 func (c *channel) ask(v *approvalv1.View) []slack.Block {
 	seen, params := fenced(viewtext.Facts(v)), fenced(v.GetParams())
 	if len(c.People) == 0 || len(v.GetDigest()) == 0 || len(seen) > maxText || len(params) > maxText {
@@ -134,18 +133,18 @@ func (c *channel) ask(v *approvalv1.View) []slack.Block {
 	}
 }
 
-// fenced is a text that Slack shows as it is: preformatted, with nothing in it that
-// is markup, and no backtick that would end it.
+// fenced returns a preformatted text that Slack shows as it is: without markup, and without a backtick that would end
+// it.
 func fenced(text string) string {
 	return "```\n" + strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", "`", `\u0060`).Replace(strings.TrimSuffix(text, "\n")) + "\n```"
 }
 
-// section is a section that Slack does not fold: who decides has it in sight.
+// section returns a section that Slack does not fold, so that the approver sees all of it.
 func section(text string) slack.Block {
 	return slack.NewSectionBlock(slack.NewTextBlockObject(slack.MarkdownType, text, false, true), nil, nil, slack.SectionBlockOptionExpand(true))
 }
 
-// text is a section of plain text.
+// text returns a section of plain text.
 func text(line string) slack.Block {
 	if len(line) > maxText {
 		line = strings.ToValidUTF8(line[:maxText], "")

@@ -56,8 +56,7 @@ func TestASlackMessageFollowsItsApproval(t *testing.T) {
 	}
 }
 
-// Nobody decides by a button on what was not shown whole, nor where nobody's press
-// counts.
+// There are no buttons if the message does not show the whole view, or if no user is mapped to a subject.
 func TestASlackMessageWithoutButtons(t *testing.T) {
 	params := func(text string) func(*notice.Slack, *lifecycle.Question) {
 		return func(_ *notice.Slack, q *lifecycle.Question) {
@@ -96,8 +95,7 @@ func TestASlackMessageWithoutButtons(t *testing.T) {
 	}
 }
 
-// What an agent writes is text: it ends no fence, mentions nobody, and links to
-// nothing.
+// What an agent writes is shown as text: it does not end the fence, and it makes no mention and no link.
 func TestASlackMessageIsTextThroughout(t *testing.T) {
 	t.Parallel()
 	fake := fakeslack.Start(t)
@@ -129,10 +127,10 @@ func TestPresses(t *testing.T) {
 	m := fake.Messages()[0]
 	value := m.Button("approve")
 
-	fake.Press("U2", fakeslack.Channel, "approve", value) // of nobody
-	fake.Press("U1", "C999", "approve", value)            // elsewhere
-	fake.Press("U1", fakeslack.Channel, "other", value)   // no button of ours
-	fake.Press("U1", fakeslack.Channel, "approve", "a")   // without what was shown
+	fake.Press("U2", fakeslack.Channel, "approve", value) // a user without a subject
+	fake.Press("U1", "C999", "approve", value)            // another channel
+	fake.Press("U1", fakeslack.Channel, "other", value)   // an unknown button
+	fake.Press("U1", fakeslack.Channel, "approve", "a")   // without a digest
 	fake.Press("U1", fakeslack.Channel, "deny", value)
 	eventually.Holds(t, "all are acknowledged and two are answered", func() bool { return fake.Acks() == 5 && len(fake.Whispers()) == 2 })
 	want := []fakeslack.Whisper{{User: "U2", Text: "Nothing was decided: no subject of Sluice belongs to you here."}, {User: "U1", Text: "heard &lt;ana&gt;"}}

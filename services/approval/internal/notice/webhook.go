@@ -21,20 +21,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// Webhook is an HTTP endpoint that is told of approvals by signed requests, as
-// Standard Webhooks has them. Every answer but 2xx is a failure, and redirects are
-// not followed.
+// Webhook is an HTTP endpoint that is notified of approvals by signed requests, as Standard Webhooks specifies. Every
+// status but 2xx is a failure, and redirects are not followed.
 type Webhook struct {
 	Target
-	// URL takes the requests: https, or http on this very machine.
+	// URL is where requests are sent: https, or http on the same machine.
 	URL string
-	// Secret signs them: `whsec_` and 24 to 64 bytes in base64.
+	// Secret is the signing key: `whsec_` and 24 to 64 bytes in base64.
 	Secret config.Secret
 }
 
 const (
-	// maxAnswer is how much of an answer is read, so that the connection can be used
-	// again, and maxHeader how much of its header.
+	// maxAnswer is how many bytes of a response body are read, so that the connection can be used again, and maxHeader
+	// how many bytes of its header.
 	maxAnswer = 4 << 10
 	maxHeader = 64 << 10
 )
@@ -46,7 +45,7 @@ func (w *Webhook) validate() error {
 	u, err := url.Parse(w.URL)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil:
-		errs = append(errs, fmt.Errorf("notices: %s: its URL is none, or holds a user", w.Name)) // the text may quote a secret
+		errs = append(errs, fmt.Errorf("notices: %s: its URL is none, or holds a user", w.Name)) // the error may quote a secret
 	case u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())):
 		errs = append(errs, fmt.Errorf("notices: %s: a webhook goes by https, or by http to this very machine", w.Name))
 	}
@@ -117,7 +116,7 @@ func (w *webhook) Send(ctx context.Context, m *Message) (string, error) {
 	if err != nil {
 		return "", bare(err)
 	}
-	defer func() { _ = resp.Body.Close() }()                         // there is nothing to lose
+	defer func() { _ = resp.Body.Close() }()                         // an error changes nothing
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxAnswer)) // as above
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return "", fmt.Errorf("the endpoint answers %d", resp.StatusCode)
@@ -125,7 +124,7 @@ func (w *webhook) Send(ctx context.Context, m *Message) (string, error) {
 	return "", nil
 }
 
-// bare is an error without the URL, which may hold a secret.
+// bare returns an error without the URL, which may contain a secret.
 func bare(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err

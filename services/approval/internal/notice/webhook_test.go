@@ -29,7 +29,7 @@ const (
 
 var secret = "whsec_" + base64.StdEncoding.EncodeToString([]byte("a key of thirty-two bytes, no less"))
 
-// endpoint is a receiver of webhooks, which answers as a test wants.
+// endpoint receives webhooks, and answers as the test sets.
 type endpoint struct {
 	*httptest.Server
 	t *testing.T
@@ -71,7 +71,7 @@ func (e *endpoint) answers(fn func(w http.ResponseWriter)) {
 	e.answer = fn
 }
 
-// types are those of all requests so far.
+// types returns the types of all events so far.
 func (e *endpoint) types(t *testing.T) (out []string) {
 	t.Helper()
 	e.mu.Lock()
@@ -129,8 +129,7 @@ func TestAWebhookIsToldWhatHappens(t *testing.T) {
 	}
 }
 
-// Whatever is not 2xx is tried again, with the same id and the same body, and
-// nothing that was answered is followed or believed.
+// An attempt without a 2xx status is repeated with the same identifier and body. Redirects are not followed.
 func TestAWebhookIsTriedAgain(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter){
 		"an error": func(w http.ResponseWriter) { w.WriteHeader(http.StatusInternalServerError) },
@@ -164,7 +163,7 @@ func TestAWebhookIsTriedAgain(t *testing.T) {
 	}
 }
 
-// A sender that is killed while it sends leaves the notice to the next one.
+// The next sender sends the notice of a sender that was killed while sending.
 func TestAKilledSendersNoticeIsSentAgain(t *testing.T) {
 	t.Parallel()
 	e, hang := receive(t), make(chan struct{})
@@ -195,7 +194,7 @@ func TestANoticeIsGivenUpAfterADay(t *testing.T) {
 	if n := s.count(t, "hook", store.GivenUp); n != 0 {
 		t.Fatal("it is given up at once")
 	}
-	s.later(25 * time.Hour) // by which the approval has expired, too
+	s.later(25 * time.Hour) // the approval has expired by then, too
 	eventually.Holds(t, "both are over", func() bool { return s.count(t, "hook", store.GivenUp) == 1 })
 	eventually.Holds(t, "the log says so", func() bool { return strings.Contains(s.log.String(), "given_up_lately=1") })
 	e.answers(nil)

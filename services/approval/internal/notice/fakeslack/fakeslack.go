@@ -1,5 +1,5 @@
-// Package fakeslack is as much of Slack as tests need: its Web API and Socket Mode,
-// on this very machine.
+// Package fakeslack is a fake of Slack for tests, with the parts of its Web API and of Socket Mode that Sluice uses. It
+// listens on the loopback interface.
 package fakeslack
 
 import (
@@ -15,25 +15,25 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// Tokens of the app that the fake knows, and its channel.
+// AppToken and BotToken are the tokens of the app that the fake accepts, and Channel is its channel.
 const (
 	AppToken = "xapp-geheim"
-	BotToken = "xoxb-geheim" //nolint:gosec // of the fake alone
+	BotToken = "xoxb-geheim" //nolint:gosec // valid for the fake only
 	Channel  = "C0123456789"
 )
 
-// Message is one that stands in the channel.
+// Message is a message in the channel.
 type Message struct {
-	// TS names it.
+	// TS is the timestamp that identifies the message.
 	TS string
-	// Text and Blocks are as they were sent last.
+	// Text and Blocks are those that were sent last.
 	Text   string
 	Blocks []Block
-	// Changes counts how often it was changed.
+	// Changes is how often the message was changed.
 	Changes int
 }
 
-// Block is one of Slack's blocks, as far as tests look at it.
+// Block is a block of a message, with the fields that tests read.
 type Block struct {
 	Type string `json:"type"`
 	Text struct {
@@ -47,7 +47,7 @@ type Block struct {
 	} `json:"elements"`
 }
 
-// Button is the value of a button of the message; empty where it has none.
+// Button returns the value of a button of the message, or "" if the message has no such button.
 func (m *Message) Button(action string) string {
 	for _, b := range m.Blocks {
 		for _, e := range b.Elements {
@@ -62,7 +62,7 @@ func (m *Message) Button(action string) string {
 // Whisper is an ephemeral message.
 type Whisper struct{ User, Text string }
 
-// Server is a fake that serves.
+// Server is a running fake.
 type Server struct {
 	*httptest.Server
 	t testing.TB
@@ -75,7 +75,7 @@ type Server struct {
 	acks     int
 }
 
-// Start starts a fake that ends with the test.
+// Start starts a fake, which is closed at the end of the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t}
@@ -92,45 +92,45 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// API is the address of its Web API.
+// API returns the address of the fake's Web API.
 func (s *Server) API() string { return s.URL + "/" }
 
-// Fail lets the next calls to post or change a message fail.
+// Fail makes the next calls that post or change a message fail.
 func (s *Server) Fail(calls int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail = calls
 }
 
-// Messages are those of the channel, oldest first.
+// Messages returns the messages of the channel, oldest first.
 func (s *Server) Messages() []Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Message(nil), s.messages...)
 }
 
-// Whispers are the ephemeral messages, oldest first.
+// Whispers returns the ephemeral messages, oldest first.
 func (s *Server) Whispers() []Whisper {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Whisper(nil), s.whispers...)
 }
 
-// Acks counts the presses that were acknowledged.
+// Acks returns how many presses were acknowledged.
 func (s *Server) Acks() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.acks
 }
 
-// Heard reports whether somebody listens for presses.
+// Heard reports whether a client is connected by Socket Mode.
 func (s *Server) Heard() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.socket != nil
 }
 
-// Press presses a button.
+// Press sends a press of a button to the connected client.
 func (s *Server) Press(user, channel, action, value string) {
 	s.t.Helper()
 	s.mu.Lock()
@@ -147,7 +147,7 @@ func (s *Server) Press(user, channel, action, value string) {
 	}
 }
 
-// Cut breaks the connection that presses come by.
+// Cut closes the Socket Mode connection.
 func (s *Server) Cut() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,7 +155,7 @@ func (s *Server) Cut() {
 	s.socket = nil
 }
 
-// api answers a call of the Web API by a token's holder.
+// api handles a method of the Web API, and checks the token.
 func (s *Server) api(token string, answer func(*http.Request) string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if got := r.FormValue("token"); got != token && r.Header.Get("Authorization") != "Bearer "+token {
@@ -201,7 +201,7 @@ func (s *Server) whisper(r *http.Request) string {
 	return `"message_ts":"1"`
 }
 
-// listen is the connection of Socket Mode.
+// listen serves the Socket Mode connection.
 func (s *Server) listen(w http.ResponseWriter, r *http.Request) {
 	upgrader := websocket.Upgrader{CheckOrigin: func(*http.Request) bool { return true }}
 	conn, err := upgrader.Upgrade(w, r, nil)
