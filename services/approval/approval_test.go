@@ -49,7 +49,7 @@ func TestCallersAreEnforcedAndEverythingIsImplemented(t *testing.T) {
 	s.CheckHealth(t, "approval")
 }
 
-// A call that a person approves is given to its caller, once, as it was approved.
+// A call that a person approves is claimed once by its caller, as it was approved.
 func TestAnApprovedCallRunsOnce(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		asked := s.ask(t, `{"name":"refund","arguments":{"sum":12.50},"_meta":{"progressToken":7,"dev.sluice/run":"r"}}`)
@@ -119,8 +119,8 @@ func TestADeniedCallStaysDeniedForAWhile(t *testing.T) {
 	})
 }
 
-// What people have denied is not asked again because the call carries something else
-// beside; other arguments, and another caller's call, are.
+// A denied call stays denied if other keys of it change. Other arguments, and the call of another caller, are new
+// requests.
 func TestACoolDownIsNotDodged(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		const first = `{"name":"refund","arguments":{"sum":12.50},"_meta":{"x":1}}`
@@ -213,7 +213,7 @@ func TestResolveAndCancel(t *testing.T) {
 	})
 }
 
-// A2: 200 callers who race for one approved call send it once.
+// A2: 200 callers that claim one approved call at the same time send it once.
 func TestA2TwoHundredCallers(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params).GetApproval()
@@ -225,7 +225,7 @@ func TestA2TwoHundredCallers(t *testing.T) {
 			wg.Go(func() {
 				ctx, claim := as(t, bot()), claimRequest(a, fmt.Sprint("c", i))
 				resp, err := s.gateway().ClaimApproval(ctx, claim)
-				for status.Code(err) == codes.Unavailable && ctx.Err() == nil { // a store on a busy machine: who asks again learns what came of it
+				for status.Code(err) == codes.Unavailable && ctx.Err() == nil { // the store is on a busy machine, and a repeat returns the result
 					resp, err = s.gateway().ClaimApproval(ctx, claim)
 				}
 				if err != nil {
@@ -243,7 +243,7 @@ func TestA2TwoHundredCallers(t *testing.T) {
 	})
 }
 
-// What was acknowledged is there for the next process, and a folder has one.
+// The next process has everything that was acknowledged, and only one process can use a folder.
 func TestARestartLosesNothing(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
@@ -304,7 +304,7 @@ func TestNewRefusesWhatCanNotWork(t *testing.T) {
 	}
 }
 
-// What policy denied when the call was to run is asked about again once policy asks.
+// A call that policy denied when it was claimed can be requested again when policy requires approval again.
 func TestWhatPolicyDeniedIsNoPersonsDenial(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params).GetApproval()

@@ -42,7 +42,7 @@ approvals:
     slack: {name: chat, tenant: default, app_token: "${env:APP}", bot_token: "${env:BOT}", channel: C01, people: {U01: ana}}
 `
 
-// Every key of the file arrives, its secrets resolved.
+// Each key of the file is read, and secrets are resolved.
 func TestFromFileReadsEverySetting(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "sluice.yaml")
@@ -84,7 +84,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 	}
 }
 
-// Whoever runs it is told what owner_may_approve means.
+// A warning in the log says what owner_may_approve means.
 func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	for _, may := range []bool{true, false} {

@@ -12,8 +12,7 @@ import (
 
 func selfConfirm(d *policyv1.Decision) { d.Approval.SelfConfirm = true }
 
-// answered asks again with the word of whoever sits at the agent, who was shown that
-// approval.
+// answered sends the vote of the person at the agent on the approval that the form showed.
 func (s *site) answered(t *testing.T, shown string, verdict approvalv1.Verdict, change ...func(*policyv1.Decision)) (*approvalv1.RequestApprovalResponse, error) {
 	t.Helper()
 	return s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{
@@ -21,8 +20,7 @@ func (s *site) answered(t *testing.T, shown string, verdict approvalv1.Verdict, 
 	})
 }
 
-// Whoever sits at the agent may confirm where the terms say so, and is shown what
-// there is to confirm.
+// The person at the agent may confirm if the terms allow it, and gets the view to confirm.
 func TestACallIsConfirmedAtTheAgent(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		waits := s.ask(t, params, selfConfirm).GetApproval()
@@ -38,8 +36,7 @@ func TestACallIsConfirmedAtTheAgent(t *testing.T) {
 	})
 }
 
-// A denial at the agent is one like any other: it ends the approval, and holds for
-// the cool-down.
+// A denial at the agent ends the approval like any other, and holds for the cool-down.
 func TestACallIsDeclinedAtTheAgent(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		waits := s.ask(t, params, selfConfirm).GetApproval()
@@ -54,8 +51,7 @@ func TestACallIsDeclinedAtTheAgent(t *testing.T) {
 	})
 }
 
-// What others have approved in the same moment does not run against the word of
-// whoever sits at the agent.
+// A call that approvers approved does not run if the person at the agent declines at the same moment.
 func TestADeclinedCallThatOthersApproveDoesNotRun(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params, selfConfirm).GetApproval()
@@ -67,7 +63,7 @@ func TestADeclinedCallThatOthersApproveDoesNotRun(t *testing.T) {
 	})
 }
 
-// A3: terms that do not say so let nobody confirm a call of its own.
+// A3: without self_confirm in the terms, a call can't be confirmed at the agent.
 func TestA3NobodyConfirmsUnlessTheTermsSaySo(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		four := func(d *policyv1.Decision) { d.Approval.SelfConfirm, d.Approval.Quorum = true, 2 }
@@ -93,8 +89,8 @@ func TestA3NobodyConfirmsUnlessTheTermsSaySo(t *testing.T) {
 	})
 }
 
-// A3: a word counts for the approval that was shown, once: one that comes twice, or
-// when the call has run, approves no other.
+// A3: a vote at the agent counts only for the approval that was shown. Sent again, or after the call has run, it
+// approves no other approval.
 func TestA3AWordCountsForWhatWasShownAlone(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		for _, verdict := range []approvalv1.Verdict{approvalv1.Verdict_VERDICT_APPROVE, approvalv1.Verdict_VERDICT_DENY} {
@@ -120,8 +116,8 @@ func TestA3AWordCountsForWhatWasShownAlone(t *testing.T) {
 	})
 }
 
-// A3: a word that was given under terms that hold no longer brings them not back, and
-// takes nobody's vote away; a call that is declined ends all the same.
+// A3: a vote at the agent under old terms does not restore those terms and voids no other vote. A denial still ends the
+// call.
 func TestA3AWordUnderOtherTerms(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		four := func(d *policyv1.Decision) { d.Approval.Quorum = 2 }

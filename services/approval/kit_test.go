@@ -27,7 +27,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// site is a service that serves, and the tokens that it knows.
+// site is a running service, with the tokens that it accepts.
 type site struct {
 	*rpctest.Server
 	svc    *approval.Service
@@ -35,10 +35,10 @@ type site struct {
 	meters sdkmetric.Reader
 	spans  *tracetest.SpanRecorder
 	policy *judge
-	calls  *sync.Map // those that were asked about, by their approvals
+	calls  *sync.Map // the calls that approvals were requested for, by approval
 }
 
-// each runs a story against a service on every kind of store.
+// each runs a test with a service on every kind of store.
 func each(t *testing.T, change func(*approval.Config), story func(t *testing.T, s *site)) {
 	t.Helper()
 	t.Parallel()
@@ -58,8 +58,7 @@ func each(t *testing.T, change func(*approval.Config), story func(t *testing.T, 
 	}
 }
 
-// people are tokens of persons beside the operator: approvers in groups, and an
-// operator of another tenant.
+// people returns tokens of persons in addition to the operator: approvers in groups, and an operator of another tenant.
 func people() []*identityv1.TokenRecord {
 	ana, ben := rpctest.Record("ana", "default", authv1.TokenRole_TOKEN_ROLE_APPROVER), rpctest.Record("ben", "default", authv1.TokenRole_TOKEN_ROLE_APPROVER)
 	ana.Token.Groups, ben.Token.Groups = []string{"finance"}, []string{"finance", "sales"}
@@ -78,7 +77,7 @@ func serve(t *testing.T, cfg approval.Config) *site {
 	return s
 }
 
-// serveWith serves a service that has seen nothing of the policy role yet.
+// serveWith serves a service that does not know an active policy revision yet.
 func serveWith(t *testing.T, cfg approval.Config, policy *judge) *site {
 	t.Helper()
 	tokens, err := authn.NewTokens(people())
@@ -96,7 +95,7 @@ func serveWith(t *testing.T, cfg approval.Config, policy *judge) *site {
 	}
 }
 
-// serveOnDisk serves a service of the usual configuration, on SQLite.
+// serveOnDisk serves a service with the default configuration, on SQLite.
 func serveOnDisk(t *testing.T) *site {
 	t.Helper()
 	return serve(t, approvalConfig(t))
@@ -109,7 +108,7 @@ func approvalConfig(t *testing.T) approval.Config {
 	return cfg
 }
 
-// count counts the approvals.
+// count returns the number of approvals.
 func (s *site) count(t *testing.T) int {
 	t.Helper()
 	resp, err := s.person(t, "viewer").ListApprovals(soon(t), new(approvalv1.ListApprovalsRequest))
@@ -133,13 +132,13 @@ func build(t *testing.T, cfg approval.Config, deps approval.Deps) *approval.Serv
 	return svc
 }
 
-// bot is an agent that asks.
+// bot returns an agent that makes calls.
 func bot() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: "bot", Agent: "dev", Owner: "olga", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
 
-// gateway is the gateway, which asks on behalf of a principal.
-// It has policy sign what it says that policy has decided.
+// gateway returns the client of a gateway, which makes requests on behalf of a principal. The policy judge signs the
+// decision of each request.
 func (s *site) gateway() approvalv1.ApprovalServiceClient {
 	return honest{approvalv1.NewApprovalServiceClient(s.Gateway()), s}
 }
@@ -178,7 +177,7 @@ func bound(params string) *approvalv1.BoundCall {
 
 const params = `{"name":"refund","arguments":{"sum":12.50}}`
 
-// ask asks for an approval, and demands that there is one.
+// ask requests an approval, and fails the test if there is none.
 func (s *site) ask(t *testing.T, text string, change ...func(*policyv1.Decision)) *approvalv1.Asked {
 	t.Helper()
 	resp, err := s.gateway().RequestApproval(as(t, bot()), &approvalv1.RequestApprovalRequest{Bound: bound(text), Decision: decision(change...), DecisionId: "d1"})
@@ -188,7 +187,7 @@ func (s *site) ask(t *testing.T, text string, change ...func(*policyv1.Decision)
 	return resp.GetAsked()
 }
 
-// view reads the digest of what a person must see.
+// view returns what a person must see.
 func (s *site) view(t *testing.T, token, id string) *approvalv1.View {
 	t.Helper()
 	resp, err := s.person(t, token).GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
@@ -198,7 +197,7 @@ func (s *site) view(t *testing.T, token, id string) *approvalv1.View {
 	return resp.GetView()
 }
 
-// vote casts a person's vote on what it is shown.
+// vote casts a person's vote on the current view.
 func (s *site) vote(t *testing.T, token, id string, verdict approvalv1.Verdict) (*approvalv1.Approval, error) {
 	t.Helper()
 	resp, err := s.person(t, token).DecideApproval(soon(t), &approvalv1.DecideApprovalRequest{ApprovalId: id, Verdict: verdict, ViewDigest: s.view(t, "operator", id).GetDigest()})
@@ -223,7 +222,7 @@ func claimRequest(a *approvalv1.Approval, claim string, change ...func(*approval
 	return req
 }
 
-// wanted checks how a call ended.
+// wanted checks the error of a call.
 func wanted(t *testing.T, err error, code codes.Code, reason string) {
 	t.Helper()
 	if status.Code(err) != code || rpc.Reason(err) != reason {

@@ -16,15 +16,14 @@ const (
 	readSecret = `{"uri":"` + secretURI + `"}`
 )
 
-// reads makes a call one that reads a resource.
+// reads makes the call read a resource.
 func reads(uri string) func(*approvalv1.BoundCall) {
 	return func(c *approvalv1.BoundCall) {
 		c.Call.Method, c.Call.Name, c.Call.DefinitionDigest = "resources/read", uri, nil
 	}
 }
 
-// X9: a URI may hold a secret. Whoever decides sees it where arguments are seen, and nobody else
-// anywhere.
+// X9: a URI may contain a secret. An approver sees it where arguments are shown, and it is shown nowhere else.
 func TestX9AURIIsListedWithoutItsSecrets(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.askAs(t, bot(), readSecret, reads(secretURI))
@@ -50,7 +49,8 @@ func TestX9AURIIsListedWithoutItsSecrets(t *testing.T) {
 	})
 }
 
-// What differs in a secret alone is another question, and is found where the server has changed.
+// A URI that differs only in a secret needs another approval. The approval is found by the whole URI when the server
+// changes.
 func TestA1URIsThatAreShownAlikeAreBoundWhole(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.askAs(t, bot(), readSecret, reads(secretURI))
@@ -72,7 +72,7 @@ func TestA1URIsThatAreShownAlikeAreBoundWhole(t *testing.T) {
 	})
 }
 
-// A prompt is compared with no call of a tool of its name.
+// A prompt is not compared with calls of a tool of the same name.
 func TestMethodsAreNotComparedWithEachOther(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		s.made(t, s.ask(t, `{"n":1}`).GetApproval().GetId(), "c1", approvalv1.CallOutcome_CALL_OUTCOME_DONE)

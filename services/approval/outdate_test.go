@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// askAs asks for an approval of a call that a test changes, and demands that there is
-// one.
+// askAs requests an approval for a call that the test changes, and fails the test if there is none.
 func (s *site) askAs(t *testing.T, who *identityv1.Principal, text string, change func(*approvalv1.BoundCall), terms ...func(*policyv1.Decision)) *approvalv1.Approval {
 	t.Helper()
 	call := bound(text)
@@ -27,7 +26,7 @@ func (s *site) askAs(t *testing.T, who *identityv1.Principal, text string, chang
 	return resp.GetAsked().GetApproval()
 }
 
-// get reads an approval as it stands.
+// get returns the current approval.
 func (s *site) get(t *testing.T, id string) *approvalv1.Approval {
 	t.Helper()
 	resp, err := s.person(t, "viewer").GetApproval(soon(t), &approvalv1.GetApprovalRequest{ApprovalId: id})
@@ -40,8 +39,8 @@ func (s *site) get(t *testing.T, id string) *approvalv1.Approval {
 func otherDefinition(c *approvalv1.BoundCall) { c.Call.DefinitionDigest = bytes.Repeat([]byte{2}, 32) }
 func otherServer(c *approvalv1.BoundCall)     { c.ServerIdentity = "http http://elsewhere/mcp" }
 
-// A4: what waits for a tool that is another by now is void as soon as the same call of
-// the new one is asked for, however it is written.
+// A4: an approval of a tool that has changed is cancelled as soon as the same call is requested with the new tool,
+// however its JSON is written.
 func TestA4AChangeOfTheToolVoidsWhatWaits(t *testing.T) {
 	const spelled = `{ "arguments":{"sum":125e-1}, "name":"refund" }`
 	for name, change := range map[string]func(*approvalv1.BoundCall){"its definition": otherDefinition, "its server": otherServer} {
@@ -67,7 +66,7 @@ func TestA4AChangeOfTheToolVoidsWhatWaits(t *testing.T) {
 	}
 }
 
-// Nothing else is void: no other call, nobody else's, and no grant.
+// Other calls, calls of other callers, and the grant are not cancelled.
 func TestA4NothingElseIsVoid(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		other := bot()

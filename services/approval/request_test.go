@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// However often a call ran before, the one that is pending is the one that it has.
+// A pending approval is used by the same call, even if the call ran before.
 func TestACallThatRanBeforeHasOnePendingApproval(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		for n := range 2 {
@@ -27,8 +27,7 @@ func TestACallThatRanBeforeHasOnePendingApproval(t *testing.T) {
 	})
 }
 
-// What may have run and may be repeated is the answer while its time to run lasts, and
-// not after it.
+// A call that may have run and may be repeated is answered with its approval until its time to run is over.
 func TestAnIdempotentCallIsAskedAboutAnewAfterItsTime(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		idempotent := func(d *policyv1.Decision) { d.Idempotent = true }
@@ -50,7 +49,7 @@ func TestAnIdempotentCallIsAskedAboutAnewAfterItsTime(t *testing.T) {
 	})
 }
 
-// The cap on what waits is that of one principal: tenant, subject and agent.
+// The limit of pending calls is for one principal: tenant, subject and agent.
 func TestTheCapIsOfTenantAndAgent(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxPending = 1 }, func(t *testing.T, s *site) {
 		s.ask(t, params)

@@ -23,8 +23,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// counts returns what the service's metrics say, by name and attributes: of a
-// histogram how many values it has. What is 0 is left out.
+// counts returns the values of the metrics, by name and attributes. A histogram is represented by its count. Zero
+// values are left out.
 func (s *site) counts(t *testing.T) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -60,7 +60,7 @@ func (s *site) counts(t *testing.T) map[string]int64 {
 	return out
 }
 
-// decided is what the metrics say of a number of questions that ended so.
+// decided adds the metrics of n decisions with an outcome.
 func decided(into map[string]int64, outcome string, n int64) {
 	for _, name := range []string{"decisions", "decision.duration"} {
 		into["sluice.approval."+name+"{sluice.approval.outcome="+outcome+"}"] = n
@@ -69,7 +69,7 @@ func decided(into map[string]int64, outcome string, n int64) {
 
 func openIn(state string) string { return "sluice.approval.open{sluice.approval.state=" + state + "}" }
 
-// claim claims the approved call of a text, under the name of a claim.
+// claim claims the approved call with the given params.
 func (s *site) claim(t *testing.T, text, name string, change ...func(*approvalv1.ClaimApprovalRequest)) *approvalv1.ClaimApprovalResponse {
 	t.Helper()
 	resp, err := s.gateway().ClaimApproval(as(t, bot()), claimRequest(s.ask(t, text).GetApproval(), name, change...))
@@ -79,15 +79,15 @@ func (s *site) claim(t *testing.T, text, name string, change ...func(*approvalv1
 	return resp
 }
 
-// A question ends once, however many votes it takes, and what policy or the call's
-// own way makes of an approval later is no decision of people.
+// Each request is counted once, however many votes it takes. What policy or the claim does to it later is not counted
+// as a decision.
 func TestMetricsCountWhatPeopleDecide(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
 		two := func(d *policyv1.Decision) { d.Approval.Quorum = 2 }
 		id := s.ask(t, `{"arguments":{"n":1}}`, two).GetApproval().GetId()
 		s.approve(t, "ana", id)
 		s.approve(t, "ben", id)
-		s.approve(t, "ben", id) // once more, which changes nothing
+		s.approve(t, "ben", id) // once more, without effect
 		if _, err := s.vote(t, "ana", s.ask(t, `{"arguments":{"n":2}}`).GetApproval().GetId(), no); err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +103,7 @@ func TestMetricsCountWhatPeopleDecide(t *testing.T) {
 					r.Decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE}
 				})
 			},
-			func(a *approvalv1.Approval) { // approved, and nobody knows what came of it
+			func(a *approvalv1.Approval) { // approved, with an unknown outcome
 				s.approve(t, "ana", a.GetId())
 				s.claim(t, `{"arguments":{"m":2}}`, "unknown")
 				req := &approvalv1.CompleteClaimRequest{ApprovalId: a.GetId(), ClaimId: "unknown", Holder: "gw-1", Outcome: approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN}
@@ -117,7 +117,7 @@ func TestMetricsCountWhatPeopleDecide(t *testing.T) {
 				s.approve(t, "ana", a.GetId())
 				s.claim(t, `{"arguments":{"m":3}}`, "running")
 			},
-			func(*approvalv1.Approval) {}, // which waits
+			func(*approvalv1.Approval) {}, // still waiting
 		} {
 			end(s.ask(t, fmt.Sprintf(`{"arguments":{"m":%d}}`, n)).GetApproval())
 		}
@@ -131,7 +131,7 @@ func TestMetricsCountWhatPeopleDecide(t *testing.T) {
 	})
 }
 
-// Where a grant covers a call nobody was asked, so nobody decided.
+// A call that a grant covers is not counted as a decision.
 func TestMetricsLeaveGrantsOut(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		granting := func(d *policyv1.Decision) {
@@ -149,7 +149,7 @@ func TestMetricsLeaveGrantsOut(t *testing.T) {
 	})
 }
 
-// The two ways to expire are told apart, and are counted where nobody asks.
+// Both kinds of expiry are counted separately, also if no request comes.
 func TestMetricsTellExpiriesApart(t *testing.T) {
 	each(t, func(c *approval.Config) { c.Execute = 10 * time.Millisecond }, func(t *testing.T, s *site) {
 		s.approve(t, "ana", s.ask(t, `{"n":1}`).GetApproval().GetId())
@@ -166,7 +166,7 @@ func TestMetricsTellExpiriesApart(t *testing.T) {
 	})
 }
 
-// edit changes a service's SQLite file behind its back.
+// edit changes the SQLite file of a running service.
 func edit(t *testing.T, cfg approval.Config, statement string) {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(cfg.Data, "approval", "approvals.db")+"?_pragma=busy_timeout(5000)")
@@ -179,7 +179,7 @@ func edit(t *testing.T, cfg approval.Config, statement string) {
 	}
 }
 
-// A notice that nobody takes for a day is given up, and counted.
+// A notice that is not accepted for a day is given up and counted.
 func TestMetricsCountNoticesThatAreGivenUp(t *testing.T) {
 	t.Parallel()
 	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusGone) }))
@@ -194,7 +194,7 @@ func TestMetricsCountNoticesThatAreGivenUp(t *testing.T) {
 	eventually.Holds(t, "it is given up", func() bool { return s.counts(t)["sluice.approval.notices.given_up{}"] == 1 })
 }
 
-// A store that can't be asked keeps no other metric back.
+// If the store can't be read, the other metrics are still exported.
 func TestMetricsWithoutTheStore(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
