@@ -1,116 +1,217 @@
 package models
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
-
-	"github.com/anthropics/anthropic-sdk-go"
-	"github.com/anthropics/anthropic-sdk-go/option"
-	"github.com/anthropics/anthropic-sdk-go/packages/ssestream"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// anthropicURL is the URL of the provider's API.
-const anthropicURL = "https://api.anthropic.com/"
+const (
+	// anthropicURL is the URL of the provider's API, and anthropicVersion the version of the API that is spoken.
+	anthropicURL     = "https://api.anthropic.com/"
+	anthropicVersion = "2023-06-01"
+)
 
-// messages is the driver for Anthropic's Messages API.
+// messages is the driver for Anthropic's Messages API (API reference, Messages, Create; Streaming).
 type messages struct {
-	service anthropic.MessageService
+	api
 	most
 }
 
-func newAnthropic(p Provider, client *http.Client) messages {
-	url := p.URL
-	if url == "" {
-		url = anthropicURL
+func newAnthropic(p Provider, client *http.Client) (messages, error) {
+	header := http.Header{"Anthropic-Version": {anthropicVersion}}
+	if p.Key != "" {
+		header.Set("X-Api-Key", p.Key)
 	}
-	// The service and not the client, because the client reads environment variables.
-	return messages{anthropic.NewMessageService(option.WithBaseURL(url), option.WithAPIKey(p.Key), option.WithHTTPClient(client), option.WithMaxRetries(0)), most(p.MaxTokens)}
+	of, err := newAPI(client, p.URL, anthropicURL, "v1/messages", header)
+	return messages{of, most(p.MaxTokens)}, err
+}
+
+// anthropicRequest is the body of a question.
+type anthropicRequest struct {
+	Model     string             `json:"model"`
+	MaxTokens int64              `json:"max_tokens"`
+	Stream    bool               `json:"stream"`
+	System    []anthropicBlock   `json:"system,omitempty"`
+	Messages  []anthropicMessage `json:"messages"`
+	Tools     []anthropicTool    `json:"tools,omitempty"`
+}
+
+type anthropicMessage struct {
+	Role    string           `json:"role"`
+	Content []anthropicBlock `json:"content"`
+}
+
+// anthropicBlock is a block of a message: text, tool_use or tool_result.
+type anthropicBlock struct {
+	Type      string           `json:"type"`
+	Text      *string          `json:"text,omitempty"`
+	ID        string           `json:"id,omitempty"`
+	Name      string           `json:"name,omitempty"`
+	Input     json.RawMessage  `json:"input,omitempty"`
+	ToolUseID string           `json:"tool_use_id,omitempty"`
+	IsError   *bool            `json:"is_error,omitempty"`
+	Content   []anthropicBlock `json:"content,omitempty"`
+}
+
+type anthropicTool struct {
+	Name        string                     `json:"name"`
+	Description string                     `json:"description,omitempty"`
+	InputSchema map[string]json.RawMessage `json:"input_schema"`
+}
+
+// anthropicUsage are numbers of tokens. Those of a later event replace the earlier ones; 0 says nothing.
+type anthropicUsage struct {
+	Input       int64 `json:"input_tokens"`
+	CacheWrites int64 `json:"cache_creation_input_tokens"`
+	CacheReads  int64 `json:"cache_read_input_tokens"`
+	Output      int64 `json:"output_tokens"`
+}
+
+// anthropicEvent is an event of an answer.
+type anthropicEvent struct {
+	Type    string `json:"type"`
+	Index   int    `json:"index"`
+	Message struct {
+		Usage anthropicUsage `json:"usage"`
+	} `json:"message"`
+	ContentBlock struct {
+		Type  string          `json:"type"`
+		Text  string          `json:"text"`
+		ID    string          `json:"id"`
+		Name  string          `json:"name"`
+		Input json.RawMessage `json:"input"`
+	} `json:"content_block"`
+	Delta struct {
+		Text        string `json:"text"`
+		PartialJSON string `json:"partial_json"`
+		StopReason  string `json:"stop_reason"`
+	} `json:"delta"`
+	Usage anthropicUsage `json:"usage"`
 }
 
 func (d messages) ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
-	params := anthropic.MessageNewParams{Model: model, MaxTokens: d.tokens(req)}
+	body := anthropicRequest{Model: model, MaxTokens: d.tokens(req), Stream: true}
 	for _, m := range req.GetMessages() {
 		if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM {
-			params.System = append(params.System, anthropic.TextBlockParam{Text: m.GetContent()})
+			body.System = append(body.System, textBlock(m.GetContent()))
 			continue
 		}
-		one, err := anthropicMessage(m)
+		one, err := anthropicMessageOf(m)
 		if err != nil {
 			return Answer{}, err
 		}
-		params.Messages = append(params.Messages, one)
+		body.Messages = append(body.Messages, one)
 	}
 	for _, t := range req.GetTools() {
-		tool := anthropic.ToolParam{Name: t.GetName(), Description: anthropic.String(t.GetDescription())}
-		if t.GetInputSchema() != "" {
-			if err := json.Unmarshal([]byte(t.GetInputSchema()), &tool.InputSchema); err != nil {
-				return Answer{}, rejected("the schema of " + t.GetName() + " is no JSON object")
-			}
+		schema, err := schemaOf(t)
+		if err != nil {
+			return Answer{}, err
 		}
-		params.Tools = append(params.Tools, anthropic.ToolUnionParam{OfTool: &tool})
+		if schema["type"] == nil { // the API requires it
+			schema["type"] = json.RawMessage(`"object"`)
+		}
+		body.Tools = append(body.Tools, anthropicTool{Name: t.GetName(), Description: t.GetDescription(), InputSchema: schema})
 	}
-	return d.read(ctx, d.service.NewStreaming(ctx, params), tell)
+	all := anthropicAnswer{tell: tell}
+	begun, err := d.stream(ctx, body, all.add)
+	switch {
+	case err != nil:
+		return all.answer(), err
+	case all.stop == "":
+		return all.answer(), noEnd(begun)
+	case all.stop == "max_tokens":
+		return all.answer(), ErrCut
+	}
+	return all.answer(), nil
 }
 
-// read reads an answer from a stream. With an error it returns the tokens that are known so far.
-func (d messages) read(ctx context.Context, stream *ssestream.Stream[anthropic.MessageStreamEventUnion], tell func(string)) (out Answer, err error) {
-	defer stream.Close() //nolint:errcheck // the stream was only read
-	var all anthropic.Message
-	begun := false
-	for stream.Next() {
-		event := stream.Current()
-		begun = true
-		if err := all.Accumulate(event); err != nil {
-			return out, malformed("its pieces do not fit")
+// anthropicAnswer joins the events of an answer.
+type anthropicAnswer struct {
+	usage  anthropicUsage
+	stop   string
+	blocks []*answerBlock
+	tell   func(string)
+}
+
+// add adds one event of the stream. It reports whether the stream has ended.
+func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
+	var e anthropicEvent
+	if err := json.Unmarshal(event, &e); err != nil {
+		return false, malformed("its pieces can't be read")
+	}
+	switch e.Type {
+	case "message_start":
+		a.usage = e.Message.Usage
+	case "content_block_start":
+		if e.Index != len(a.blocks) {
+			return false, malformed("its pieces do not fit")
 		}
-		out.Input, out.Output = all.Usage.InputTokens+all.Usage.CacheCreationInputTokens+all.Usage.CacheReadInputTokens, all.Usage.OutputTokens
-		if event.Type == "content_block_delta" && event.Delta.Text != "" {
-			tell(event.Delta.Text)
+		b := e.ContentBlock
+		a.blocks = append(a.blocks, &answerBlock{kind: b.Type, id: b.ID, name: b.Name, initial: b.Input})
+		a.say(b.Text)
+	case "content_block_delta":
+		if e.Index != len(a.blocks)-1 {
+			return false, malformed("its pieces do not fit")
 		}
-	}
-	if err := stream.Err(); err != nil {
-		if said, ok := errors.AsType[*anthropic.Error](err); ok { // an error event; a status is a FailureError
-			return out, eventFailure([]byte(said.RawJSON()), begun)
+		a.say(e.Delta.Text)
+		a.blocks[e.Index].input.WriteString(e.Delta.PartialJSON)
+	case "message_delta":
+		a.stop = cmp.Or(e.Delta.StopReason, a.stop)
+		u := e.Usage
+		a.usage = anthropicUsage{
+			cmp.Or(u.Input, a.usage.Input), cmp.Or(u.CacheWrites, a.usage.CacheWrites), cmp.Or(u.CacheReads, a.usage.CacheReads), cmp.Or(u.Output, a.usage.Output),
 		}
-		return out, lostError(ctx, err, begun)
+	case "message_stop":
+		return true, nil
 	}
-	if all.StopReason == "" {
-		return out, noEnd(begun)
+	return false, nil
+}
+
+// say adds a piece of text to the last block.
+func (a *anthropicAnswer) say(text string) {
+	if text != "" {
+		a.blocks[len(a.blocks)-1].text.WriteString(text)
+		a.tell(text)
 	}
-	if all.StopReason == anthropic.StopReasonMaxTokens {
-		return out, ErrCut
-	}
-	for _, block := range all.Content {
-		switch block.Type {
+}
+
+func (a *anthropicAnswer) answer() Answer {
+	u := a.usage
+	out := Answer{Input: u.Input + u.CacheWrites + u.CacheReads, Output: u.Output}
+	for _, b := range a.blocks {
+		switch b.kind {
 		case "text":
-			out.Content += block.Text
+			out.Content += b.text.String()
 		case "tool_use":
-			out.Calls = append(out.Calls, &wasmagentv1.ModelCall{Id: block.ID, Name: block.Name, Arguments: string(block.Input)})
+			out.Calls = append(out.Calls, &wasmagentv1.ModelCall{Id: b.id, Name: b.name, Arguments: cmp.Or(b.input.String(), string(b.initial))})
 		}
 	}
-	return out, nil
+	return out
 }
 
-func anthropicMessage(m *wasmagentv1.ModelMessage) (anthropic.MessageParam, error) {
-	var blocks []anthropic.ContentBlockParamUnion
+func textBlock(text string) anthropicBlock { return anthropicBlock{Type: "text", Text: &text} }
+
+func anthropicMessageOf(m *wasmagentv1.ModelMessage) (anthropicMessage, error) {
+	out := anthropicMessage{Role: "user"}
 	if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_TOOL {
-		return anthropic.NewUserMessage(anthropic.NewToolResultBlock(m.GetCallId(), m.GetContent(), false)), nil
+		out.Content = []anthropicBlock{{Type: "tool_result", ToolUseID: m.GetCallId(), IsError: new(false), Content: []anthropicBlock{textBlock(m.GetContent())}}}
+		return out, nil
+	}
+	if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT {
+		out.Role = "assistant"
 	}
 	if m.GetContent() != "" {
-		blocks = append(blocks, anthropic.NewTextBlock(m.GetContent()))
+		out.Content = append(out.Content, textBlock(m.GetContent()))
 	}
 	for _, c := range m.GetCalls() {
 		if !json.Valid([]byte(c.GetArguments())) {
-			return anthropic.MessageParam{}, rejected("the arguments of a call are no JSON")
+			return out, rejected("the arguments of a call are not JSON")
 		}
-		blocks = append(blocks, anthropic.NewToolUseBlock(c.GetId(), json.RawMessage(c.GetArguments()), c.GetName()))
+		out.Content = append(out.Content, anthropicBlock{Type: "tool_use", ID: c.GetId(), Name: c.GetName(), Input: json.RawMessage(c.GetArguments())})
 	}
-	if m.GetRole() == wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT {
-		return anthropic.NewAssistantMessage(blocks...), nil
-	}
-	return anthropic.NewUserMessage(blocks...), nil
+	return out, nil
 }

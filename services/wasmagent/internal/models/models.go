@@ -1,4 +1,4 @@
-// Package models asks models: those of providers through their official libraries, and the built-in model `script`. The
+// Package models asks models: those of providers through their APIs, and the built-in model `script`. The
 // wasmagent service uses it.
 package models
 
@@ -102,14 +102,18 @@ func New(providers map[string]Provider, answerTime time.Duration) (*Models, erro
 		if m.drivers[name] != nil {
 			return nil, fmt.Errorf("agents.providers.%s: it is built in", name)
 		}
+		var err error
 		client := &http.Client{Transport: wire{transport(cmp.Or(answerTime, defaultAnswerTime))}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 		switch p.Kind {
 		case "openai":
-			m.drivers[name] = newOpenAI(p, client)
+			m.drivers[name], err = newOpenAI(p, client)
 		case "anthropic":
-			m.drivers[name] = newAnthropic(p, client)
+			m.drivers[name], err = newAnthropic(p, client)
 		default:
 			return nil, fmt.Errorf("agents.providers.%s.kind: %q is neither openai nor anthropic", name, p.Kind)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("agents.providers.%s.url: %w", name, err)
 		}
 		m.retries[name] = Retry{cmp.Or(p.Retry.Tries, DefaultTries), cmp.Or(p.Retry.Backoff, DefaultBackoff)}
 		m.said[name] = scrub.New(nil, scrub.Spellings(p.Key))
@@ -133,13 +137,13 @@ func New(providers map[string]Provider, answerTime time.Duration) (*Models, erro
 func nanos(text string) (int64, error) {
 	d, _, err := apd.NewFromString(text)
 	if err != nil || d.Negative || d.Form != apd.Finite {
-		return 0, fmt.Errorf("%q is no amount of dollars, such as 0.25", text)
+		return 0, fmt.Errorf("%q is not an amount of dollars, such as 0.25", text)
 	}
 	if _, err := apd.BaseContext.WithPrecision(30).Quantize(d, d, -9); err != nil {
-		return 0, fmt.Errorf("%q is no amount of dollars, such as 0.25", text)
+		return 0, fmt.Errorf("%q is not an amount of dollars, such as 0.25", text)
 	}
 	if !d.Coeff.IsInt64() {
-		return 0, fmt.Errorf("%q is more than anything costs", text)
+		return 0, fmt.Errorf("%q is too large", text)
 	}
 	return d.Coeff.Int64(), nil
 }
@@ -217,7 +221,7 @@ func (m *Models) Ask(ctx context.Context, req *wasmagentv1.AskModelRequest, tell
 	return answer, err
 }
 
-// once asks a driver once. If a library panics because of what a provider sends, only the question fails.
+// once asks a driver once. If a driver panics because of what a provider sends, only the question fails.
 func once(d driver, ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (answer Answer, err error) { //nolint:revive // the driver is like a receiver
 	defer func() {
 		if said := recover(); said != nil {

@@ -272,3 +272,81 @@ func TestPricesAreAmounts(t *testing.T) {
 		}
 	}
 }
+
+// Servers differ in how they send calls: without an index, whole, or in pieces of one character.
+func TestProviders_CallsInOtherForms(t *testing.T) {
+	t.Parallel()
+	openAI := func(calls ...string) (out []string) {
+		for _, call := range calls {
+			out = append(out, `{"choices":[{"index":0,"delta":{"tool_calls":[`+call+`]},"finish_reason":null}],"usage":null}`)
+		}
+		return append(out, `{"choices":[{"index":1,"delta":{"content":"another choice"}},{"index":0,"delta":{"content":null},"finish_reason":"stop"}]}`, "[DONE]", `{"choices":[{"delta":{"content":"after the end"}}]}`)
+	}
+	start := func(blocks ...string) []string {
+		return append(append([]string{`{"type":"message_start","message":{"usage":{"input_tokens":3,"cache_read_input_tokens":4}}}`, `{"type":"ping"}`}, blocks...),
+			`{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":5}}`, `{"type":"message_stop"}`, `{"type":"other"}`)
+	}
+	for name, tt := range map[string]struct {
+		kind   string
+		events []string
+		want   string
+		err    error
+	}{
+		"without an index":       {"openai", openAI(`{"id":"a","function":{"name":"f","arguments":"{}"}}`, `{"id":"b","function":{"name":"g","arguments":"{}"}}`), "a f {}, b g {}", nil},
+		"in small pieces":        {"openai", openAI(`{"index":0,"id":"a","function":{"name":"f"}}`, `{"index":0,"function":{"arguments":"{"}}`, `{"index":1,"id":"b","function":{"name":"g"}}`, `{"index":0,"id":"a","function":{"arguments":"}"}}`), "a f {}, b g ", nil},
+		"beyond the next":        {"openai", openAI(`{"index":7,"id":"a"}`), "", models.ErrMalformed},
+		"below zero":             {"openai", openAI(`{"index":-1,"id":"a"}`), "", models.ErrMalformed},
+		"without arguments":      {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"f","input":{}}}`), "a f {}", nil},
+		"beside other types":     {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}`, `{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"{}"}}`), "a f {}", nil},
+		"a block that began not": {"anthropic", start(`{"type":"content_block_delta","index":0,"delta":{"text":"x"}}`), "", models.ErrMalformed},
+		"a block twice":          {"anthropic", start(`{"type":"content_block_start","index":1,"content_block":{"type":"text"}}`), "", models.ErrMalformed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t, events(tt.events...))
+			m, err := models.New(map[string]models.Provider{"p": {Kind: tt.kind, URL: f.URL + "/base/"}}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := m.Ask(t.Context(), question("p:m"), func(string) {})
+			var calls []string
+			for _, c := range got.Calls {
+				calls = append(calls, c.GetId()+" "+c.GetName()+" "+c.GetArguments())
+			}
+			if strings.Join(calls, ", ") != tt.want || !errors.Is(err, tt.err) || got.Content != "" || !strings.HasPrefix(f.path, "/base/") || f.key != "" {
+				t.Errorf("%q with the calls %q: %v; asked at %s with %q", got.Content, calls, err, f.path, f.key)
+			}
+			if tt.kind == "anthropic" && err == nil && (got.Input != 7 || got.Output != 5) {
+				t.Errorf("%d tokens and %d", got.Input, got.Output)
+			}
+		})
+	}
+}
+
+// An error inside of a stream is one of the provider's, also if its event has another form.
+func TestProviders_ErrorsInStreams(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		kind   string
+		events []string
+		want   error
+	}{
+		"first":            {"openai", []string{`{"error":{"message":"slow down","type":"rate_limit_exceeded"}}`}, models.ErrRateLimited},
+		"a text":           {"openai", []string{`{"error":"out of memory"}`}, models.ErrOverloaded},
+		"after a piece":    {"openai", []string{openAIEvents[0], `{"error":{"message":"gone"}}`}, models.ErrBroken},
+		"null is none":     {"openai", append([]string{`{"error":null,"choices":[]}`}, openAIEvents...), nil},
+		"of the other API": {"anthropic", []string{`{"type":"error","error":{"type":"overloaded_error","message":"busy"}}`}, models.ErrOverloaded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t, events(tt.events...))
+			m, err := models.New(map[string]models.Provider{"p": {Kind: tt.kind, URL: f.URL, Retry: models.Retry{Tries: 1}}}, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := m.Ask(t.Context(), question("p:m"), func(string) {}); !errors.Is(err, tt.want) || err == nil != (tt.want == nil) {
+				t.Errorf("it is %v", err)
+			}
+		})
+	}
+}

@@ -1,16 +1,11 @@
 package models
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
-
-	"github.com/openai/openai-go/v3"
-	"github.com/openai/openai-go/v3/option"
-	"github.com/openai/openai-go/v3/packages/param"
-	"github.com/openai/openai-go/v3/packages/ssestream"
-	"github.com/openai/openai-go/v3/shared"
+	"strings"
 
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
@@ -18,95 +13,193 @@ import (
 // openAIURL is the URL of the provider's API.
 const openAIURL = "https://api.openai.com/v1/"
 
-// openAI is the driver for servers of OpenAI's chat completions.
+// openAI is the driver for servers of OpenAI's chat completions (API reference, Chat Completions, Create; Streaming).
 type openAI struct {
-	chat openai.ChatCompletionService
+	api
 	most
 }
 
-func newOpenAI(p Provider, client *http.Client) openAI {
-	url := p.URL
-	if url == "" {
-		url = openAIURL
+func newOpenAI(p Provider, client *http.Client) (openAI, error) {
+	header := make(http.Header)
+	if p.Key != "" {
+		header.Set("Authorization", "Bearer "+p.Key)
 	}
-	// The service and not the client, because the client reads environment variables.
-	return openAI{openai.NewChatCompletionService(option.WithBaseURL(url), option.WithAPIKey(p.Key), option.WithHTTPClient(client), option.WithMaxRetries(0)), most(p.MaxTokens)}
+	of, err := newAPI(client, p.URL, openAIURL, "chat/completions", header)
+	return openAI{of, most(p.MaxTokens)}, err
+}
+
+// openAIRequest is the body of a question.
+type openAIRequest struct {
+	Model         string              `json:"model"`
+	MaxTokens     int64               `json:"max_completion_tokens"`
+	Stream        bool                `json:"stream"`
+	StreamOptions openAIStreamOptions `json:"stream_options"`
+	Messages      []openAIMessage     `json:"messages"`
+	Tools         []openAITool        `json:"tools,omitempty"`
+}
+
+type openAIStreamOptions struct {
+	IncludeUsage bool `json:"include_usage"`
+}
+
+type openAIMessage struct {
+	Role       string       `json:"role"`
+	Content    *string      `json:"content,omitempty"`
+	ToolCalls  []openAICall `json:"tool_calls,omitempty"`
+	ToolCallID string       `json:"tool_call_id,omitempty"`
+}
+
+// openAICall is a call in a message, or a piece of a call in a stream.
+type openAICall struct {
+	Index    int    `json:"index,omitempty"`
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	Function struct {
+		Name      string `json:"name"`
+		Arguments string `json:"arguments"`
+	} `json:"function"`
+}
+
+type openAITool struct {
+	Type     string         `json:"type"`
+	Function openAIFunction `json:"function"`
+}
+
+type openAIFunction struct {
+	Name        string          `json:"name"`
+	Description string          `json:"description,omitempty"`
+	Parameters  json.RawMessage `json:"parameters,omitempty"`
+}
+
+// openAIPiece is an event of an answer.
+type openAIPiece struct {
+	Choices []struct {
+		Index int `json:"index"`
+		Delta struct {
+			Content   string       `json:"content"`
+			ToolCalls []openAICall `json:"tool_calls"`
+		} `json:"delta"`
+		FinishReason string `json:"finish_reason"`
+	} `json:"choices"`
+	Usage struct {
+		Prompt     int64 `json:"prompt_tokens"`
+		Completion int64 `json:"completion_tokens"`
+	} `json:"usage"`
 }
 
 func (o openAI) ask(ctx context.Context, model string, req *wasmagentv1.AskModelRequest, tell func(string)) (Answer, error) {
-	params := openai.ChatCompletionNewParams{
-		Model: model, MaxCompletionTokens: openai.Int(o.tokens(req)), StreamOptions: openai.ChatCompletionStreamOptionsParam{IncludeUsage: openai.Bool(true)},
-	}
+	body := openAIRequest{Model: model, MaxTokens: o.tokens(req), Stream: true, StreamOptions: openAIStreamOptions{IncludeUsage: true}}
 	for _, m := range req.GetMessages() {
-		params.Messages = append(params.Messages, openAIMessage(m))
+		body.Messages = append(body.Messages, openAIMessageOf(m))
 	}
 	for _, t := range req.GetTools() {
-		f := shared.FunctionDefinitionParam{Name: t.GetName(), Description: openai.String(t.GetDescription())}
+		f := openAIFunction{Name: t.GetName(), Description: t.GetDescription()}
 		if t.GetInputSchema() != "" {
-			if err := json.Unmarshal([]byte(t.GetInputSchema()), &f.Parameters); err != nil {
-				return Answer{}, rejected("the schema of " + t.GetName() + " is no JSON object")
+			if _, err := schemaOf(t); err != nil {
+				return Answer{}, err
+			}
+			f.Parameters = json.RawMessage(t.GetInputSchema())
+		}
+		body.Tools = append(body.Tools, openAITool{Type: "function", Function: f})
+	}
+	all := openAIAnswer{tell: tell}
+	begun, err := o.stream(ctx, body, all.add)
+	switch {
+	case err != nil:
+		return all.answer(), err
+	case all.finish == "":
+		return all.answer(), noEnd(begun)
+	case all.finish == "length":
+		return all.answer(), ErrCut
+	}
+	return all.answer(), nil
+}
+
+// openAIAnswer joins the pieces of an answer.
+type openAIAnswer struct {
+	input, output int64
+	finish        string
+	text          strings.Builder
+	calls         []*answerBlock
+	tell          func(string)
+}
+
+func (a *openAIAnswer) answer() Answer {
+	out := Answer{Content: a.text.String(), Input: a.input, Output: a.output}
+	for _, c := range a.calls {
+		out.Calls = append(out.Calls, &wasmagentv1.ModelCall{Id: c.id, Name: c.name, Arguments: c.input.String()})
+	}
+	return out
+}
+
+// add adds one event of the stream. It reports whether the stream has ended.
+func (a *openAIAnswer) add(_ string, event []byte) (end bool, err error) {
+	if string(event) == "[DONE]" {
+		return true, nil
+	}
+	var piece openAIPiece
+	if err := json.Unmarshal(event, &piece); err != nil {
+		return false, malformed("its pieces can't be read")
+	}
+	// the newest counts: some servers repeat it with each piece
+	if u := piece.Usage; u.Prompt > 0 || u.Completion > 0 {
+		a.input, a.output = u.Prompt, u.Completion
+	}
+	for _, choice := range piece.Choices {
+		if choice.Index != 0 { // one was asked for
+			continue
+		}
+		if choice.FinishReason != "" {
+			a.finish = choice.FinishReason
+		}
+		if choice.Delta.Content != "" {
+			a.text.WriteString(choice.Delta.Content)
+			a.tell(choice.Delta.Content)
+		}
+		for _, call := range choice.Delta.ToolCalls {
+			if err := a.addCall(call); err != nil {
+				return false, err
 			}
 		}
-		params.Tools = append(params.Tools, openai.ChatCompletionFunctionTool(f))
 	}
-	return o.read(ctx, o.chat.NewStreaming(ctx, params), tell)
+	return false, nil
 }
 
-// read reads an answer from a stream. With an error it returns the tokens that are known so far.
-func (o openAI) read(ctx context.Context, stream *ssestream.Stream[openai.ChatCompletionChunk], tell func(string)) (out Answer, err error) {
-	defer stream.Close() //nolint:errcheck // the stream was only read
-	var all openai.ChatCompletionAccumulator
-	begun := false
-	for stream.Next() {
-		piece := stream.Current()
-		begun = true
-		// the newest counts: some servers repeat it with each piece
-		if u := piece.Usage; u.PromptTokens > 0 || u.CompletionTokens > 0 {
-			out.Input, out.Output = u.PromptTokens, u.CompletionTokens
-		}
-		if !all.AddChunk(piece) {
-			return out, malformed("its pieces do not fit")
-		}
-		if len(piece.Choices) > 0 && piece.Choices[0].Delta.Content != "" {
-			tell(piece.Choices[0].Delta.Content)
-		}
+// addCall adds a piece of a call. Some servers send each call whole, with another id and without an index.
+func (a *openAIAnswer) addCall(piece openAICall) error {
+	at, n := piece.Index, len(a.calls)
+	if at >= 0 && at < n && piece.ID != "" && a.calls[at].id != "" && a.calls[at].id != piece.ID {
+		at = n
 	}
-	if err := stream.Err(); err != nil {
-		if said, ok := errors.AsType[*ssestream.StreamError](err); ok {
-			return out, eventFailure(said.Event.Data, begun)
-		}
-		return out, lostError(ctx, err, begun)
+	switch {
+	case at < 0 || at > n:
+		return malformed("its pieces do not fit")
+	case at == n:
+		a.calls = append(a.calls, &answerBlock{kind: "tool_use"})
 	}
-	if len(all.Choices) == 0 || all.Choices[0].FinishReason == "" {
-		return out, noEnd(begun)
-	}
-	if all.Choices[0].FinishReason == "length" {
-		return out, ErrCut
-	}
-	out.Content = all.Choices[0].Message.Content
-	for _, c := range all.Choices[0].Message.ToolCalls {
-		out.Calls = append(out.Calls, &wasmagentv1.ModelCall{Id: c.ID, Name: c.Function.Name, Arguments: c.Function.Arguments})
-	}
-	return out, nil
+	call := a.calls[at]
+	call.id, call.name = cmp.Or(call.id, piece.ID), call.name+piece.Function.Name
+	call.input.WriteString(piece.Function.Arguments)
+	return nil
 }
 
-func openAIMessage(m *wasmagentv1.ModelMessage) openai.ChatCompletionMessageParamUnion {
+func openAIMessageOf(m *wasmagentv1.ModelMessage) openAIMessage {
+	out := openAIMessage{Role: "user", Content: &m.Content}
 	switch m.GetRole() { //nolint:exhaustive // the contract admits no other role
 	case wasmagentv1.MessageRole_MESSAGE_ROLE_SYSTEM:
-		return openai.SystemMessage(m.GetContent())
+		out.Role = "system"
 	case wasmagentv1.MessageRole_MESSAGE_ROLE_TOOL:
-		return openai.ToolMessage(m.GetContent(), m.GetCallId())
+		out.Role, out.ToolCallID = "tool", m.GetCallId()
 	case wasmagentv1.MessageRole_MESSAGE_ROLE_ASSISTANT:
-		out := new(openai.ChatCompletionAssistantMessageParam)
-		if m.GetContent() != "" {
-			out.Content.OfString = param.NewOpt(m.GetContent())
+		out.Role = "assistant"
+		if m.GetContent() == "" {
+			out.Content = nil
 		}
 		for _, c := range m.GetCalls() {
-			out.ToolCalls = append(out.ToolCalls, openai.ChatCompletionMessageToolCallUnionParam{OfFunction: &openai.ChatCompletionMessageFunctionToolCallParam{
-				ID: c.GetId(), Function: openai.ChatCompletionMessageFunctionToolCallFunctionParam{Name: c.GetName(), Arguments: c.GetArguments()},
-			}})
+			call := openAICall{ID: c.GetId(), Type: "function"}
+			call.Function.Name, call.Function.Arguments = c.GetName(), c.GetArguments()
+			out.ToolCalls = append(out.ToolCalls, call)
 		}
-		return openai.ChatCompletionMessageParamUnion{OfAssistant: out}
 	}
-	return openai.UserMessage(m.GetContent())
+	return out
 }

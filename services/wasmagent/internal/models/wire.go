@@ -23,8 +23,7 @@ func transport(answer time.Duration) *http.Transport {
 	}
 }
 
-// wire bounds what is read of an answer, and turns every answer with a status of 300 or more into a [FailureError],
-// which both libraries return unchanged.
+// wire bounds what is read of an answer, and turns every answer with a status of 300 or more into a [FailureError].
 type wire struct{ inner http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
@@ -63,7 +62,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// lostError converts an error of a library. begun is true if an answer had begun.
+// lostError converts an error of a connection or of its stream. begun is true if an answer had begun.
 func lostError(ctx context.Context, err error, begun bool) error {
 	failure, found := errors.AsType[*FailureError](err)
 	timeout, isNet := errors.AsType[net.Error](err)

@@ -1,0 +1,95 @@
+package models
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/tmaxmax/go-sse"
+
+	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
+)
+
+// api is a provider's method that answers with a stream of events.
+type api struct {
+	client *http.Client
+	url    string
+	header http.Header
+}
+
+// newAPI returns the method at a path below a base URL, which is the standard one if the configured one is empty.
+func newAPI(client *http.Client, configured, standard, path string, header http.Header) (api, error) {
+	base := configured
+	if base == "" {
+		base = standard
+	}
+	at, err := url.JoinPath(base, path)
+	header.Set("Content-Type", "application/json")
+	header.Set("Accept", "text/event-stream, application/json")
+	return api{client, at, header}, err
+}
+
+// stream sends a question and calls add for each event of the answer, until add reports the end. begun reports whether an
+// event has come. Errors: those of add, [*FailureError], [ErrLarge] and the context's.
+func (a api) stream(ctx context.Context, question any, add func(kind string, event []byte) (end bool, err error)) (begun bool, err error) {
+	body, err := json.Marshal(question)
+	if err != nil {
+		return false, rejected("the question can't be written as JSON")
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.url, bytes.NewReader(body))
+	if err != nil {
+		return false, rejected("the address of the provider can't be used")
+	}
+	req.Header = a.header.Clone()
+	resp, err := a.client.Do(req)
+	if err != nil {
+		return false, lostError(ctx, err, false)
+	}
+	defer resp.Body.Close() //nolint:errcheck // the answer was only read
+	for event, err := range sse.Read(resp.Body, &sse.ReadConfig{MaxEventSize: maxWire}) {
+		if err != nil {
+			return begun, lostError(ctx, err, begun)
+		}
+		if isFailure([]byte(event.Data)) {
+			return begun, eventFailure([]byte(event.Data), begun)
+		}
+		end, err := add(event.Type, []byte(event.Data))
+		if err != nil {
+			return begun, err
+		}
+		if begun = true; end {
+			return begun, nil
+		}
+	}
+	return begun, nil
+}
+
+// answerBlock is a block of an answer: text, a call, or one of another type, which is ignored.
+type answerBlock struct {
+	kind, id, name string
+	initial        json.RawMessage
+	text, input    strings.Builder
+}
+
+// isFailure reports whether an event is the error by which both APIs end a stream that has begun.
+func isFailure(event []byte) bool {
+	var failed struct {
+		Error json.RawMessage `json:"error"`
+	}
+	return json.Unmarshal(event, &failed) == nil && failed.Error != nil && string(failed.Error) != "null"
+}
+
+// schemaOf returns the members of the schema of a tool's input; none if the tool has no schema.
+func schemaOf(t *wasmagentv1.ModelTool) (map[string]json.RawMessage, error) {
+	schema := make(map[string]json.RawMessage)
+	if t.GetInputSchema() == "" {
+		return schema, nil
+	}
+	if err := json.Unmarshal([]byte(t.GetInputSchema()), &schema); err != nil || schema == nil {
+		return nil, rejected("the schema of " + t.GetName() + " is not a JSON object")
+	}
+	return schema, nil
+}
