@@ -19,19 +19,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/store"
 )
 
-// AskTool is the tool by which models are asked.
+// AskTool is the tool that asks models.
 const AskTool = "wasm_model_ask"
 
-// ErrNoModel means that the agent's guest asks a model, and none is configured.
+// ErrNoModel means that the guest asks for a model and no model is configured.
 var ErrNoModel = errors.New("no model is configured for the agent: name one as it is made, or under agents.model, and its provider under agents.providers")
 
-// maxCallName is how long the name or the id of a call may be that a model asks for, in bytes.
+// maxCallName bounds the name and the id of a call that a model asks for, in bytes.
 const maxCallName = 128
 
-// codeNoModel is what its guest is told.
+// codeNoModel is the code that the guest gets.
 const codeNoModel = "no_model_configured"
 
-// ToolInfo is what a guest learns of a tool.
+// ToolInfo is the description of a tool that a guest gets.
 type ToolInfo struct {
 	Server      string         `json:"server"`
 	Name        string         `json:"name"`
@@ -39,7 +39,7 @@ type ToolInfo struct {
 	InputSchema jsontext.Value `json:"input_schema,omitzero"`
 }
 
-// question is what [AskTool] takes.
+// question has the arguments of [AskTool].
 type question struct {
 	Model    string            `json:"model"`
 	Messages []questionMessage `json:"messages"`
@@ -84,7 +84,7 @@ type asked struct {
 	}
 }
 
-// said is what [AskTool] answers.
+// said is the structured result of [AskTool].
 type said struct {
 	Content string `json:"content"`
 	Calls   []struct {
@@ -109,7 +109,7 @@ type toldCall struct {
 	Arguments jsontext.Value `json:"arguments"`
 }
 
-// model asks a model for a guest: that is a call of a tool, as any other.
+// model asks a model for a guest. The question is a tool call like any other.
 func (a *Agent) model(t *turn, out abi.Out) (in abi.In, err error) {
 	name, ok := a.Host.Model(a, out.Model)
 	if !ok {
@@ -123,7 +123,7 @@ func (a *Agent) model(t *turn, out abi.Out) (in abi.In, err error) {
 	return a.call(t, ToolCall{Server: a.Host.Server(), Tool: AskTool, Arguments: arguments, Model: name, Tell: t.tell})
 }
 
-// questionOf is a guest's question as the tool takes it.
+// questionOf converts a guest's question to the tool's arguments.
 func questionOf(model string, out abi.Out) ([]byte, error) {
 	var from asked
 	if err := json.Unmarshal(out.Messages, &from.messages); err != nil {
@@ -148,7 +148,7 @@ func questionOf(model string, out abi.Out) ([]byte, error) {
 	return json.Marshal(q)
 }
 
-// answered is a model's answer for the guest. What it took is counted.
+// answered converts a model's answer to the guest's result, and counts its tokens and cost.
 func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
 	in := abi.In{Kind: abi.Result}
 	var answer said
@@ -170,7 +170,7 @@ func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
 			return in
 		}
 		arguments := jsontext.Value(cmp.Or(c.Arguments, "{}"))
-		if !arguments.IsValid() || arguments.Kind() != '{' { // it wrote no JSON object: the guest is to say so
+		if !arguments.IsValid() || arguments.Kind() != '{' { // not a JSON object: the guest gets the text and reports it
 			text, err := json.Marshal(c.Arguments)
 			if err != nil {
 				text = []byte(`""`)
@@ -185,7 +185,7 @@ func (a *Agent) answered(t *turn, result ToolResult, call ToolCall) abi.In {
 	return in
 }
 
-// spent counts what a question took.
+// spent counts the tokens and the cost of a question.
 func (a *Agent) spent(t *turn, call ToolCall, answer said) {
 	nanos, err := models.Nanos(answer.Cost)
 	if err != nil {
@@ -199,14 +199,14 @@ func (a *Agent) spent(t *turn, call ToolCall, answer said) {
 	a.Host.Spent(t.ctx, a, call, answer.InputTokens+answer.OutputTokens, nanos)
 }
 
-// free are reasons of a question that its provider did not take, and charges nothing for.
+// free has the reasons for which a provider did not process a question and charges nothing.
 var free = map[string]bool{
 	"NO_MODEL_CONFIGURED": true, "QUESTIONS_FULL": true, "MODEL_REJECTED": true, "MODEL_AUTH": true, "MODEL_RATE_LIMITED": true,
 	"MODEL_OVERLOADED": true, "MODEL_UNREACHABLE": true, "MODEL_COST_SPENT": true, "MODEL_FOR_AGENTS": true, "ARGUMENTS_INVALID": true,
 }
 
-// unanswered is what the guest is told of a question without an answer. What the provider may
-// charge for it is counted as its service says, and estimated when that does not.
+// unanswered returns the guest's error for a question without an answer. It counts what the service reports as the
+// provider's charge, or an estimate if there is no report.
 func (a *Agent) unanswered(t *turn, result ToolResult, call ToolCall) *abi.Error {
 	reason, facts := result.Failure.Reason, result.Failure.Metadata
 	if input, err := strconv.ParseInt(facts["input_tokens"], 10, 32); err == nil && input >= 0 {
@@ -222,10 +222,10 @@ func (a *Agent) unanswered(t *turn, result ToolResult, call ToolCall) *abi.Error
 	return &abi.Error{Code: strings.ToLower(reason), Message: cmp.Or(message, result.Text)}
 }
 
-// bytesPerToken is how many bytes of a question are taken for a token, where its answer is lost.
+// bytesPerToken is the number of bytes of a question that an estimate counts as one token.
 const bytesPerToken = 4
 
-// estimate counts a question that may have been asked, and of which nothing else is known.
+// estimate counts a question that may have been asked and whose tokens are not known.
 func (a *Agent) estimate(t *turn, call ToolCall) {
 	tokens := int64(len(call.Arguments) / bytesPerToken)
 	a.mu.Lock()
@@ -234,7 +234,7 @@ func (a *Agent) estimate(t *turn, call ToolCall) {
 	a.Host.Spent(t.ctx, a, call, tokens, 0)
 }
 
-// tools tells a guest which tools of servers it may call.
+// tools returns the tools of servers that a guest may call.
 func (a *Agent) tools(t *turn) (in abi.In, err error) {
 	in = abi.In{Kind: abi.Result}
 	var list []ToolInfo
@@ -252,15 +252,15 @@ func (a *Agent) tools(t *turn) (in abi.In, err error) {
 	return in, nil
 }
 
-// AllowsModel reports whether a model may be asked by the rights of an agent and of those behind
-// it, and whether something is left of them. Priced says that it is known what the model costs.
+// AllowsModel returns an error unless the rights of an agent, and of every agent in its chain, allow a question to a
+// model and are not used up. priced is true if the model has a price.
 func AllowsModel(ctx context.Context, at *store.Store, lineage []*Agent, model string, priced bool) error {
 	for _, one := range lineage {
 		fits, err := one.Rights().Model(model, time.Now())
 		if err != nil {
 			return err
 		}
-		if !priced { // what it may cost says nothing of a model whose price is not known
+		if !priced { // a bound on the cost can't be applied without a price
 			fits = slices.DeleteFunc(fits, func(f rights.ModelFit) bool { return f.Nanos >= 0 })
 		}
 		if len(fits) == 0 {
@@ -283,7 +283,8 @@ func leftError(left bool, model string) error {
 	return fmt.Errorf("%w: its tokens or what it may cost are used up: %s", rights.ErrSpent, model)
 }
 
-// SpendModel takes what a question took out of the rights of an agent and of those behind it.
+// SpendModel counts the tokens and the cost of a question against the rights of an agent and of the agents in its
+// chain.
 func SpendModel(ctx context.Context, at *store.Store, lineage []*Agent, model string, tokens, nanos int64) error {
 	var spends []store.Spend
 	for _, one := range lineage {
