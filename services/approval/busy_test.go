@@ -12,13 +12,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// large is a call of nearly 4 MiB whose view is as much work as one can be.
+// large returns the params of a call of nearly 4 MiB whose view takes as long as possible to draw.
 func large(n int) string {
 	return fmt.Sprintf(`{"name":"refund","arguments":{"n":%d,"text":"%s"}}`, n, strings.Repeat("\u202e", 4<<20/3-100))
 }
 
-// X1: while people look at calls of 4 MiB, everybody else is answered in the time that
-// a gateway waits for it.
+// X1: while people view calls of 4 MiB, other requests are answered within the time that a gateway waits.
 func TestX1LargeCallsLeaveApprovalsToOthers(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		s.made(t, s.ask(t, params).GetApproval().GetId(), "c0", approvalv1.CallOutcome_CALL_OUTCOME_DONE)

@@ -40,8 +40,7 @@ func TestAGrantCoversCallsUntilItIsUsedUp(t *testing.T) {
 	})
 }
 
-// Terms may be other ones though the rule that is named has not changed: another
-// rule asks too.
+// The terms may change though the named rule did not, because another rule that matches may require approval too.
 func TestAGrantCoversOnTheTermsAlonePeopleAgreedTo(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		wide := func(d *policyv1.Decision) {
@@ -73,12 +72,12 @@ func TestAGrantCoversOnTheTermsAlonePeopleAgreedTo(t *testing.T) {
 	})
 }
 
-// grants makes a rule's approval one for five calls.
+// grants adds a grant of five calls to the terms.
 func grants(d *policyv1.Decision) {
 	d.Approval.Grant = &policyv1.Grant{Calls: 5, Within: durationpb.New(time.Hour), Scope: "s"}
 }
 
-// A grant is for one caller, server and tool as they were when people agreed to it.
+// A grant is for one caller, server and tool, as they were when people approved it.
 func TestAGrantIsBoundToCallerServerAndTool(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
 		first := s.askAs(t, bot(), `{"n":1}`, nil, grants)
@@ -108,7 +107,7 @@ func TestAGrantIsBoundToCallerServerAndTool(t *testing.T) {
 	})
 }
 
-// A grant covers the calls that wait when it is given, the oldest first, as far as it goes, and no others.
+// A grant covers the calls that wait when it is given: the oldest first, up to its number of calls, and no others.
 func TestGrant_CoversCallsThatWaitAlready(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
 		wide := func(d *policyv1.Decision) {
@@ -151,7 +150,7 @@ func TestGrant_CoversCallsThatWaitAlready(t *testing.T) {
 	})
 }
 
-// A denial, and a vote that is not the last, cover nothing.
+// A denial, or a vote that is not the last, covers nothing.
 func TestGrant_CoversNothingBeforeItIsGiven(t *testing.T) {
 	each(t, func(c *approval.Config) { c.MaxPending = 100 }, func(t *testing.T, s *site) {
 		two := func(d *policyv1.Decision) {
@@ -175,7 +174,7 @@ func TestGrant_CoversNothingBeforeItIsGiven(t *testing.T) {
 	})
 }
 
-// now is an approval as it is.
+// now returns the current approval.
 func (s *site) now(t *testing.T, id string) *approvalv1.Approval {
 	t.Helper()
 	resp, err := s.person(t, "operator").GetApproval(t.Context(), &approvalv1.GetApprovalRequest{ApprovalId: id})

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// judge is a policy role: it shows revisions, and signs whatever it is told to.
+// judge is a fake policy service: it sends revisions, and signs any decision.
 type judge struct {
 	policyv1.PolicyServiceClient
 
@@ -28,7 +28,7 @@ type judge struct {
 	active   chan *policyv1.Revision
 }
 
-// active is the revision that a judge shows first.
+// active returns the revision that a judge sends first.
 func active() *policyv1.Revision {
 	return &policyv1.Revision{Id: "r1", Activation: "b-r1", Active: true}
 }
@@ -42,26 +42,26 @@ func judges(t *testing.T) *judge {
 	return &judge{signer: signer, verifier: verifier, active: make(chan *policyv1.Revision)}
 }
 
-// deps adds what a service needs to know of the policy role.
+// deps adds the dependencies on the policy service.
 func (j *judge) deps(d approval.Deps) approval.Deps {
 	d.Policy, d.Verifier = j, j.verifier
 	return d
 }
 
-// starts has a service watch, and returns when it has seen the first revision.
+// starts makes a service watch the revisions, and returns when it has the first one.
 func (j *judge) starts(t *testing.T, svc *approval.Service) {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it ends in the clean-up
+	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it is cancelled in the clean-up
 	done := make(chan struct{})
 	go func() { defer close(done); svc.WatchPolicy(ctx) }()
 	t.Cleanup(func() { stop(); <-done })
 	j.show(t, svc, active())
 }
 
-// show shows a revision, and returns when it was seen.
+// show sends a revision, and returns when the service has it.
 func (j *judge) show(t *testing.T, svc *approval.Service, r *policyv1.Revision) {
 	t.Helper()
-	for range 2 { // who takes the second has seen the first
+	for range 2 { // a service that receives the second has handled the first
 		select {
 		case j.active <- r:
 		case <-soon(t).Done():
@@ -81,7 +81,7 @@ func (j *judge) WatchRevision(ctx context.Context, _ *policyv1.WatchRevisionRequ
 type shown struct {
 	grpc.ClientStream
 
-	ctx context.Context //nolint:containedctx // a stream's own
+	ctx context.Context //nolint:containedctx // the context of the stream
 	of  *judge
 }
 
@@ -94,7 +94,7 @@ func (s *shown) Recv() (*policyv1.WatchRevisionResponse, error) {
 	}
 }
 
-// sign signs a decision on a call, changed as a test wants it.
+// sign signs a decision on a call, with changes by the test.
 func (j *judge) sign(t *testing.T, who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) *policyv1.SignedDecision {
 	t.Helper()
 	out, err := j.statement(who, call, d, change...)
@@ -105,7 +105,7 @@ func (j *judge) sign(t *testing.T, who *identityv1.Principal, call *policyv1.Cal
 }
 
 func (j *judge) statement(who *identityv1.Principal, call *policyv1.Call, d *policyv1.Decision, change ...func(*policyv1.DecisionStatement)) (*policyv1.SignedDecision, error) {
-	digest, _ := binding.Alike(who, call) // of what can't be read: none
+	digest, _ := binding.Alike(who, call) // empty if the params can't be read
 	s := &policyv1.DecisionStatement{
 		CallDigest: digest[:], PrincipalDigest: attest.Principal(who), DefinitionDigest: call.GetDefinitionDigest(),
 		Decision: proto.CloneOf(d), Activation: "c-later than all", Time: timestamppb.New(time.Now()),
@@ -116,7 +116,7 @@ func (j *judge) statement(who *identityv1.Principal, call *policyv1.Call, d *pol
 	return j.signer.Sign(s)
 }
 
-// honest is a gateway that has policy sign what it says that policy has decided.
+// honest is the client of a gateway that sends each decision as policy signed it.
 type honest struct {
 	approvalv1.ApprovalServiceClient
 

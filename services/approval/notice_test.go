@@ -23,13 +23,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// secret is what a webhook is signed with: 34 bytes in base64.
+// secret is the key of a webhook: 34 bytes in base64.
 const secret = "whsec_YSBrZXkgb2YgdGhpcnR5LXR3byBieXRlcywgbm8gbGVzcw=="
 
-// run runs what a service does by itself until the test ends.
+// run runs the service's background work until the test ends.
 func (s *site) run(t *testing.T) {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it ends in the clean-up
+	ctx, stop := context.WithCancel(context.Background()) //nolint:usetesting // it is cancelled in the clean-up
 	ended := make(chan error, 1)
 	go func() { ended <- s.svc.Run(ctx) }()
 	t.Cleanup(func() {
@@ -49,8 +49,8 @@ func press(t *testing.T, fake *fakeslack.Server, user, action, value string) str
 	return fake.Whispers()[before].Text
 }
 
-// A3: a button votes as the person whom it belongs to by configuration, with what
-// the person's tokens say, and on what the message showed.
+// A3: a button votes as the subject that the configuration maps the Slack user to, with the rights of the subject's
+// tokens, and on the view that the message showed.
 func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 	t.Parallel()
 	fake := fakeslack.Start(t)
@@ -104,7 +104,7 @@ func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 	eventually.Holds(t, "the message has lost its buttons", func() bool { return fake.Messages()[0].Button("approve") == "" })
 }
 
-// A notice outlives the process that was to send it.
+// A notice is sent even if the process that wrote it has ended.
 func TestANoticeOutlivesItsProcess(t *testing.T) {
 	t.Parallel()
 	told := make(chan string, 10)

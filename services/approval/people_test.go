@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// A3: whoever decides is who its credential says, and decides on nothing of its own.
+// A3: a person is identified by a token, and can't decide on the person's own calls.
 func TestA3WhoDecides(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		finance := func(d *policyv1.Decision) { d.Approval.Quorum, d.Approval.Approvers = 2, []string{"finance"} }
@@ -65,7 +65,7 @@ func TestAnOwnerDecidesWhereThatIsConfigured(t *testing.T) {
 	}
 }
 
-// Who votes again is told of the vote that counts, which is the first.
+// A vote that is cast again returns the first vote, which counts.
 func TestAVoteCastAgainIsTheFirst(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		id := s.ask(t, params, func(d *policyv1.Decision) { d.Approval.Quorum = 2 }).GetApproval().GetId()
@@ -89,7 +89,7 @@ func TestAVoteCastAgainIsTheFirst(t *testing.T) {
 	})
 }
 
-// A4: an approver who is none any more does not let a call run.
+// A4: a call does not run on the vote of a person who may no longer decide.
 func TestA4AnApproverWhoHasLeft(t *testing.T) {
 	for name, tt := range map[string]struct {
 		now  func() []*identityv1.TokenRecord
@@ -142,7 +142,7 @@ func TestA4AnApproverWhoHasLeft(t *testing.T) {
 	}
 }
 
-// Where nobody knows who may decide any more, nothing runs.
+// While the tokens are not known, no call runs.
 func TestACallWaitsWhileTheTokensAreNotKnown(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
@@ -160,11 +160,11 @@ func TestACallWaitsWhileTheTokensAreNotKnown(t *testing.T) {
 	}
 }
 
-// A3: two tokens of one subject may name two owners. The owner of the one that makes
-// the call has no vote, whoever asked.
+// A3: two tokens of one subject may name two owners. The owner of the token that makes the call has no vote, whichever
+// token requested the approval.
 func TestA3TheOwnerOfWhoMakesTheCall(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
-		id := s.ask(t, params).GetApproval().GetId() // by bot, who works for olga
+		id := s.ask(t, params).GetApproval().GetId() // by bot, whose owner is olga
 		s.approve(t, "ana", id)
 		hers := bot()
 		hers.Owner = "ana"

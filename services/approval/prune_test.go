@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// What has ended is kept for 30 days.
+// Approvals that have ended are stored for 30 days.
 func TestWhatHasEndedIsKeptFor30Days(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/approval"
 )
 
-// I4: another caller's approval answers as one that does not exist.
+// I4: a request for the approval of another caller is answered as if the approval did not exist.
 func TestI4OthersSeeNothing(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params).GetApproval()

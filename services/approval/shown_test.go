@@ -10,7 +10,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// made lets a call run that somebody approves: it ends as its gateway tells.
+// made approves, claims and completes a call with an outcome.
 func (s *site) made(t *testing.T, id, claim string, outcome approvalv1.CallOutcome, change ...func(*policyv1.Decision)) {
 	t.Helper()
 	s.approve(t, "ana", id)
@@ -23,8 +23,7 @@ func (s *site) made(t *testing.T, id, claim string, outcome approvalv1.CallOutco
 	}
 }
 
-// What one call is compared with changes when another has run: whoever was shown it
-// before may still decide.
+// The comparison in a view changes when another call has run, but a vote on the older view still counts.
 func TestAVoteCountsThoughAnotherCallHasRun(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		one, two := s.ask(t, `{"n":1}`).GetApproval().GetId(), s.ask(t, `{"n":2}`).GetApproval().GetId()
@@ -40,8 +39,7 @@ func TestAVoteCountsThoughAnotherCallHasRun(t *testing.T) {
 	})
 }
 
-// Whoever approves a call again hears that it may have run: until somebody has found
-// out.
+// The view of a call warns if an equal call may have run, until an operator has settled the outcome.
 func TestAnEqualCallThatMayHaveRunIsWarnedOf(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		lost, other := s.ask(t, params).GetApproval().GetId(), s.ask(t, `{"n":1}`).GetApproval().GetId()
@@ -65,8 +63,8 @@ func TestAnEqualCallThatMayHaveRunIsWarnedOf(t *testing.T) {
 	})
 }
 
-// A call is compared with the last that ran, or may have; one that has ended with none
-// that was asked for later.
+// A call is compared with the last call that ran or may have run. A call that has ended is compared only with calls
+// that were requested before it.
 func TestACallIsComparedWithTheLastThatMayHaveRun(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		var asked []string

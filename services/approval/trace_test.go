@@ -9,7 +9,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 )
 
-// votes are the attributes of the spans of votes, in the order in which they ended.
+// votes returns the attributes of the spans of votes, in the order in which the spans ended.
 func (s *site) votes(t *testing.T) (out []map[string]string) {
 	t.Helper()
 	for _, span := range s.spans.Ended() {
@@ -25,8 +25,8 @@ func (s *site) votes(t *testing.T) (out []map[string]string) {
 	return out
 }
 
-// Every vote has a span, however it came, which says what it did and nothing that
-// anybody has written.
+// Every vote has a span, whatever its channel. The span says what the vote did, and contains no text that a person
+// wrote.
 func TestAVoteHasASpan(t *testing.T) {
 	t.Parallel()
 	s := serveOnDisk(t)

@@ -18,13 +18,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// forgery is a way in which a gateway that was taken over brings a decision that is
-// none of this use: its own words, or what policy has signed for something else.
+// forgery is how a compromised gateway may present a decision that policy did not sign for this use.
 type forgery struct {
-	// signed changes what policy signs, and brought what is brought of that.
+	// signed changes what policy signs, and brought changes the signed decision that the gateway sends.
 	signed  func(*policyv1.DecisionStatement)
 	brought func(*policyv1.SignedDecision)
-	// said changes what the gateway says that policy has decided.
+	// said changes the unsigned decision in the request.
 	said func(*policyv1.Decision)
 	code codes.Code
 	why  string
@@ -57,7 +56,7 @@ func at(ago time.Duration) func(*policyv1.DecisionStatement) {
 	return func(s *policyv1.DecisionStatement) { s.Time = timestamppb.New(time.Now().Add(-ago)) }
 }
 
-// forgeries are what all uses have in common.
+// forgeries returns those that apply to requests and to claims.
 func forgeries(t *testing.T) map[string]forgery {
 	t.Helper()
 	other := judges(t)
@@ -117,7 +116,7 @@ func resign(t *testing.T, j *judge, s *policyv1.SignedDecision) {
 	proto.Merge(s, again)
 }
 
-// make makes what a gateway brings, beginning with what policy signs for the use.
+// make returns the decision and the signed decision that a gateway sends, starting from what policy signs for the use.
 func (f *forgery) make(t *testing.T, s *site, use func(*policyv1.DecisionStatement)) (*policyv1.Decision, *policyv1.SignedDecision) {
 	t.Helper()
 	change := []func(*policyv1.DecisionStatement){use}
@@ -135,8 +134,8 @@ func (f *forgery) make(t *testing.T, s *site, use func(*policyv1.DecisionStateme
 	return said, signed
 }
 
-// I5: what a gateway says that policy has decided counts for nothing, and what policy
-// has signed for that use alone, once, while it is of this moment.
+// I5: the decision in a gateway's request does not count. What counts is what policy signed for this use, once, while
+// it is current.
 func TestI5TheGatewaysWordIsNoDecision(t *testing.T) {
 	t.Parallel()
 	s := serveOnDisk(t)
@@ -149,7 +148,7 @@ func TestI5TheGatewaysWordIsNoDecision(t *testing.T) {
 	all := forgeries(t)
 	for name, f := range all {
 		if name == "another effect" {
-			continue // what does not ask is refused before
+			continue // a decision that requires no approval is refused earlier
 		}
 		d, signed := f.make(t, s, asks)
 		if err := request(as(t, bot()), d, signed); err == nil {
@@ -196,8 +195,8 @@ func TestI5TheGatewaysWordIsNoDecision(t *testing.T) {
 	}
 }
 
-// I5: a decision of the revision that was shown holds, also of another time that it was
-// active; of one before it none does, and of one after it each.
+// I5: decisions of the last revision that was seen are accepted, whichever of its activations they name. Decisions of
+// earlier revisions are refused, and those of later ones accepted.
 func TestI5RevisionsAreNoOlderThanWasShown(t *testing.T) {
 	t.Parallel()
 	s := serveOnDisk(t)
@@ -220,8 +219,7 @@ func TestI5RevisionsAreNoOlderThanWasShown(t *testing.T) {
 	}
 }
 
-// Before a revision was seen to be active nothing is accepted, and nobody is told that
-// the service is well.
+// Before a revision was seen to be active, requests are refused and the service reports that it is not healthy.
 func TestI5NothingIsAcceptedBeforeARevisionWasSeen(t *testing.T) {
 	t.Parallel()
 	cfg, j := approvalConfig(t), judges(t)

@@ -30,7 +30,7 @@ func (s *site) watch(t *testing.T, token string, req *approvalv1.WatchApprovalsR
 	return w
 }
 
-// next reads the next message that has an approval, or that says that all is sent.
+// next reads the next message.
 func next(t *testing.T, w stream) *approvalv1.WatchApprovalsResponse {
 	t.Helper()
 	m, err := w.Recv()
@@ -101,7 +101,7 @@ func TestAWatchOfOneEndsWithIt(t *testing.T) {
 	})
 }
 
-// A lease that is renewed is kept, and is no move.
+// A renewed lease is stored, and is not a move.
 func TestARenewalIsNoMove(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		a := s.ask(t, params).GetApproval()
@@ -122,7 +122,7 @@ func TestARenewalIsNoMove(t *testing.T) {
 		if m := next(t, w); m.GetApproval().GetId() != other.GetId() {
 			t.Errorf("after the renewal a watcher hears %v", m)
 		}
-		<-time.After(1100 * time.Millisecond) // the lease as it was
+		<-time.After(1100 * time.Millisecond) // the length of the first lease
 		now := s.get(t, a.GetId())
 		if now.GetState() != claimed || !now.GetClaim().GetLeaseExpires().AsTime().Equal(renewed.GetLeaseExpires().AsTime()) || now.GetVersion() != 3 {
 			t.Errorf("renewed: %v", now)
@@ -162,7 +162,7 @@ func TestARevokedTokenWatchesNothing(t *testing.T) {
 	})
 }
 
-// Replicas on one store see each other's moves.
+// Replicas on one store send each other's moves to their watchers.
 func TestAReplicaSeesWhatAnotherMoves(t *testing.T) {
 	t.Parallel()
 	cfg := approval.DefaultConfig()
