@@ -142,7 +142,7 @@ func (c *Covered) Apply(envelope []byte, place int64) error {
 	switch {
 	case next.Basis == Before && c.List != nil:
 	case next.Basis == Found && c.List == nil, next.Basis == Made && place == 2:
-		// It follows the event of the agent's creation.
+		// A change with the basis Made is event 2, after the event of the agent's creation.
 		c.List = new(Inventory)
 	default:
 		return fmt.Errorf("%w: its basis is %.64q", ErrChange, string(next.Basis))

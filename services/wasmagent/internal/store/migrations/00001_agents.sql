@@ -5,13 +5,13 @@ CREATE TABLE agents (
     made       BIGINT NOT NULL UNIQUE, -- the newest has the highest
     version    BIGINT NOT NULL,        -- rises with each change
     tenant     TEXT NOT NULL,
-    owner      TEXT NOT NULL,          -- the person behind its creator
+    owner      TEXT NOT NULL,          -- subject of the person to whom it belongs
     state      BIGINT NOT NULL,        -- the contract's number
-    restorable BIGINT NOT NULL,        -- until when it can be brought back; 0 where it has not ended
-    size       BIGINT NOT NULL,        -- of all that is kept of it, in bytes
-    turn       BIGINT NOT NULL,        -- 0: none; 1: one runs; 2: one goes on without whoever prompted
-    holder     TEXT NOT NULL,          -- process whose turn it is; empty for none
-    held       BIGINT NOT NULL,        -- until when; 0 for none
+    restorable BIGINT NOT NULL,        -- time until which it can be resumed; 0 if it has not ended
+    size       BIGINT NOT NULL,        -- of everything that is stored of it, in bytes
+    turn       BIGINT NOT NULL,        -- 0: none; 1: one runs; 2: one runs without its caller
+    holder     TEXT NOT NULL,          -- process that works on the turn; empty if none
+    held       BIGINT NOT NULL,        -- end of its lease; 0 if none
     record     BYTEA NOT NULL          -- sluice.wasmstore.v1.Record
 );
 CREATE INDEX agents_by_tenant ON agents (tenant, made);
@@ -19,12 +19,12 @@ CREATE INDEX agents_by_owner ON agents (tenant, owner, size);
 CREATE INDEX agents_by_turn ON agents (turn) WHERE turn > 0;
 CREATE INDEX agents_by_end ON agents (restorable) WHERE restorable > 0;
 
--- Who stands behind an agent: its creator, and everybody in that one's chain.
+-- The principals behind an agent: its creator, and the principals in the creator's chain.
 CREATE TABLE behind (
     id      TEXT NOT NULL REFERENCES agents (id) ON DELETE CASCADE,
     tenant  TEXT NOT NULL,
     subject TEXT NOT NULL,
-    agent   TEXT NOT NULL, -- the kind of agent that the principal says it is
+    agent   TEXT NOT NULL, -- kind of agent, as the principal declares it
     PRIMARY KEY (tenant, subject, agent, id)
 );
 CREATE INDEX behind_by_id ON behind (id);
@@ -36,7 +36,7 @@ CREATE TABLE events (
     PRIMARY KEY (id, place)
 );
 
--- What was used of a right that has a bound.
+-- Counters of bounded rights.
 CREATE TABLE spent (
     id      TEXT NOT NULL REFERENCES agents (id) ON DELETE CASCADE,
     granted TEXT NOT NULL, -- the grant; empty for the manifest

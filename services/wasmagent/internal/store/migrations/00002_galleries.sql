@@ -1,6 +1,6 @@
 -- +goose Up
 
--- Which galleries have changed since a process has read them.
+-- Versions of the tenants' templates, by which processes notice changes.
 CREATE TABLE galleries (
     tenant  TEXT PRIMARY KEY,
     version BIGINT NOT NULL -- rises with each change

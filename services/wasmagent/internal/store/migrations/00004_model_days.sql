@@ -1,6 +1,6 @@
 -- +goose Up
 
--- What one person's agents used of models in one day.
+-- Use of models by the agents of one person in one day.
 CREATE TABLE model_days (
     tenant TEXT NOT NULL,
     person TEXT NOT NULL, -- the subject

@@ -1,12 +1,11 @@
 -- +goose Up
 
--- Agent whose making an agent's journal begins with: the same for all copies. Empty in rows from before,
--- until the program fills it as it starts.
+-- Id of the agent whose creation is the first event of the journal: the same for all copies. Empty in older rows until
+-- the program sets it at its start.
 ALTER TABLE agents ADD COLUMN journal TEXT NOT NULL DEFAULT '';
 CREATE INDEX agents_by_journal ON agents (tenant, journal);
 
--- What was used of a right that has a bound, by an agent and all its copies together. The program moves rows of
--- spent here as it starts.
+-- Counters of bounded rights, shared by an agent and all its copies. The program moves rows of spent here at its start.
 CREATE TABLE used (
     tenant  TEXT NOT NULL,
     journal TEXT NOT NULL,

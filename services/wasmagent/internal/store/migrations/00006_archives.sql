@@ -1,10 +1,10 @@
 -- +goose Up
 
--- Keys of archives. That of place 1 signs; archives that any of them signed may be imported.
+-- Keys of archives. The key of place 1 signs. Archives that any of the keys signed may be imported.
 CREATE TABLE archive_keys (
     place  BIGINT PRIMARY KEY, -- from 1
     public BYTEA NOT NULL UNIQUE, -- Ed25519, 32 bytes
-    seed   BYTEA NOT NULL -- 32 bytes of the key that signs; empty for all others
+    seed   BYTEA NOT NULL -- 32 bytes of the key that signs; empty for the others
 );
 
 -- Archives that are fetched or sent in parts.
@@ -13,17 +13,17 @@ CREATE TABLE archives (
     tenant TEXT NOT NULL,
     person TEXT NOT NULL, -- the subject
     digest TEXT NOT NULL, -- SHA-256 as hex
-    comes  BIGINT NOT NULL, -- 1: it is sent to be imported; 0: it is fetched
+    comes  BIGINT NOT NULL, -- 1: it is sent for an import; 0: it is fetched
     size   BIGINT NOT NULL, -- in bytes
-    have   BIGINT NOT NULL, -- so many of them are stored
-    until  BIGINT NOT NULL, -- when it is removed
-    made   TEXT NOT NULL, -- agent that was made of it; empty before
-    origin TEXT NOT NULL, -- agent that it is an archive of, once one was made of it
+    have   BIGINT NOT NULL, -- bytes that are stored
+    until  BIGINT NOT NULL, -- time of its removal
+    made   TEXT NOT NULL, -- id of the agent that was created from it; empty until then
+    origin TEXT NOT NULL, -- id of the exported agent; empty until then
     UNIQUE (tenant, person, digest, comes)
 );
 CREATE TABLE archive_parts (
     id    TEXT NOT NULL REFERENCES archives (id) ON DELETE CASCADE,
-    first BIGINT NOT NULL, -- place of the first byte
+    first BIGINT NOT NULL, -- offset of the first byte
     data  BYTEA NOT NULL,
     PRIMARY KEY (id, first)
 );
