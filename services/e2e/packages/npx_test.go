@@ -336,10 +336,10 @@ func TestNpx_VersionThatFloatsIsRenewed(t *testing.T) {
 	if got := m.look(t, stack.AgentToken, "one").Version; got != "1.0.0" {
 		t.Errorf("without the registry it is version %s", got)
 	}
-	if log := m.Stderr(); !strings.Contains(log, "no newer version of the package was installed; the server goes on with the older one") {
+	if log := m.Stderr(); !strings.Contains(log, "no newer version of the package was installed; the server keeps the older one") {
 		t.Errorf("the log does not say so:\n%s", log)
 	}
-	const notice = "no newer version of @acme/server@latest could be installed, so version 1.0.0 goes on: "
+	const notice = "no newer version of @acme/server@latest could be installed, so version 1.0.0 is still used: "
 	for _, command := range []string{"status", "doctor"} {
 		if said := m.operator(t, command).Stdout; !strings.Contains(said, notice) {
 			t.Errorf("%s does not say %q:\n%s", command, notice, said)

@@ -19,6 +19,6 @@ func (s *Server) Bridge(ctx context.Context, who principal.Key, hello Own, has *
 	case mcp.MethodDiscover:
 		return s.withoutSessions(ctx, who, first)
 	default:
-		return nil, Answer{}, fmt.Errorf("%w: the message opens nothing", ErrNeverSent)
+		return nil, Answer{}, fmt.Errorf("%w: the message opens no session", ErrNeverSent)
 	}
 }

@@ -270,7 +270,7 @@ func (p *parked) close() {
 	p.answer.Message = nil
 }
 
-var errParked = fmt.Errorf("it has %d of %d here", maxParked, maxParked)
+var errParked = fmt.Errorf("%d of %d wait", maxParked, maxParked)
 
 // park stores a request until its client repeats it, and returns an answer with the server's requests.
 func (p *parked) park(req Request, open []byte) (Answer, error) {
@@ -296,7 +296,7 @@ func (p *parked) park(req Request, open []byte) (Answer, error) {
 	b.mu.Unlock()
 	if full != nil {
 		p.end(ErrCancelled)
-		return failed(req, mcp.CodeInternal, "Too many requests wait for this client: "+full.Error()+". Answer or give up some of them.")
+		return failed(req, mcp.CodeInternal, "Too many requests wait for this client: "+full.Error()+". Answer or cancel some of them.")
 	}
 	return Answer{Message: m, Status: http.StatusOK}, nil
 }
@@ -309,7 +309,7 @@ func (p *parked) whole(ctx context.Context, req Request) (Answer, error) {
 	}
 	m := p.answer.Message
 	if m.InputRequests.Present() {
-		return Answer{}, fmt.Errorf("%w: it asks in a way that its revision does not have", ErrNoAnswer)
+		return Answer{}, fmt.Errorf("%w: it sent inputRequests, which its revision does not have", ErrNoAnswer)
 	}
 	if req.Room != nil && !p.has.Give(req.Room) {
 		return Answer{}, fmt.Errorf("%w: %w", ErrNoAnswer, room.ErrFull)

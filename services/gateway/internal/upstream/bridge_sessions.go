@@ -42,7 +42,7 @@ func (s *Server) withSessions(ctx context.Context, who principal.Key, first Requ
 	}
 	greeting, err := Greeting(answer.Message, first.Message.Version, first.ID())
 	if err != nil {
-		return nil, Answer{}, errors.Join(fmt.Errorf("%w: it greets in a way that can't be read: %w", ErrNoAnswer, err), under.Close(ctx))
+		return nil, Answer{}, errors.Join(fmt.Errorf("%w: its answer to server/discover can't be read: %w", ErrNoAnswer, err), under.Close(ctx))
 	}
 	under.conn = &sessions{Conn: under.conn, client: client, calls: make(map[*sent]struct{}), asked: make(map[string]chan *gate.Answer)}
 	return under, Answer{Message: greeting, Status: answer.Status}, nil
@@ -106,14 +106,14 @@ func (b *sessions) Request(ctx context.Context, req Request, events func([]byte)
 			return answer, err
 		}
 		if asked == maxAsks {
-			return failed(req, mcp.CodeInternal, "The server asks again and again before it answers.")
+			return failed(req, mcp.CodeInternal, "The server asks for input too often before it answers.")
 		}
 		more, err = b.ask(ctx, answer.Message, events)
 		if ctx.Err() != nil { // the client waits no longer, and the effect on the server is not known
 			return Answer{}, sentBefore(context.Cause(ctx))
 		}
 		if err != nil {
-			return failed(req, mcp.CodeInternal, "The server asks for something before it answers, and got no answer: "+err.Error()+".")
+			return failed(req, mcp.CodeInternal, "The server asked for input before it answers, and got none: "+err.Error()+".")
 		}
 		req.Room.Keep(0) // releases the memory of the server's requests
 	}
@@ -157,12 +157,12 @@ func (b *sessions) keep(req Request) (Answer, error) {
 			Level string `json:"level"`
 		}
 		if err := json.Unmarshal(m.Params.Of(m.Raw), &params); err != nil || !slices.Contains(mcp.LogLevels(), params.Level) {
-			return failed(req, mcp.CodeInvalidParams, "There is no such level.")
+			return failed(req, mcp.CodeInvalidParams, "The level is not one that MCP defines.")
 		}
 		b.level = []byte(strconv.Quote(params.Level))
 	case mcp.MethodSubscribe:
 		if at < 0 && len(b.uris) == maxSubscribed {
-			return failed(req, mcp.CodeInvalidParams, "There are too many subscriptions in this session.")
+			return failed(req, mcp.CodeInvalidParams, "The session has too many subscriptions.")
 		}
 		if at < 0 {
 			b.uris = append(b.uris, m.URI)
@@ -212,9 +212,9 @@ func needsInput(a *gate.Answer) bool {
 
 // Errors that end a request whose server asks for input.
 var (
-	errNobodyAsked = errors.New("nobody takes what servers ask here")
-	errUnanswered  = errors.New("the client did not answer, or may not be asked")
-	errUnreadable  = errors.New("what it asks can't be read")
+	errNobodyAsked = errors.New("no client takes requests of servers here")
+	errUnanswered  = errors.New("the client did not answer, or policy does not allow the request")
+	errUnreadable  = errors.New("its request can't be read")
 )
 
 // ask has the client answer the requests in an answer. It returns the params with which the request is repeated.
@@ -372,11 +372,11 @@ func (b *sessions) subscribe(ctx context.Context, to Listener, opened func(), wa
 		to.Room.Keep(0)
 		return true, nil
 	case err == nil && answer.Message.Error.Present():
-		return false, fmt.Errorf("%w: it takes no subscription", ErrNoStream)
+		return false, fmt.Errorf("%w: it refused the subscription", ErrNoStream)
 	default:
 		return false, err
 	}
 }
 
 // errRenewed means that a subscription ends because another one replaces it.
-var errRenewed = errors.New("what is subscribed to has changed")
+var errRenewed = errors.New("the subscription has changed")

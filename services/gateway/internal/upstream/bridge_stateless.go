@@ -47,19 +47,19 @@ func (s *Server) withoutSessions(ctx context.Context, who principal.Key, first R
 		return nil, answer, err
 	}
 	if answer.Message.Error.Present() || !mcp.IsSupported(versionOf(answer)) {
-		return nil, answer, errors.Join(fmt.Errorf("%w: it opened no session", ErrNoAnswer), under.Close(ctx))
+		return nil, answer, errors.Join(fmt.Errorf("%w: it did not open a session", ErrNoAnswer), under.Close(ctx))
 	}
 	if err := under.Tell(ctx, Initialized()); err != nil {
 		return nil, answer, errors.Join(err, under.Close(ctx))
 	}
 	if len(answer.Message.Raw) > maxGreeting {
-		return nil, answer, errors.Join(fmt.Errorf("%w: its greeting has more than %d bytes", ErrNoAnswer, maxGreeting), under.Close(ctx))
+		return nil, answer, errors.Join(fmt.Errorf("%w: its answer to initialize has more than %d bytes", ErrNoAnswer, maxGreeting), under.Close(ctx))
 	}
 	greeting := *answer.Message
 	greeting.Raw = bytes.Clone(greeting.Raw) // its buffer is reused later
 	discovered, err := Discovered(&greeting, first.ID())
 	if err != nil {
-		return nil, answer, errors.Join(fmt.Errorf("%w: it greets in a way that can't be read: %w", ErrNoAnswer, err), under.Close(ctx))
+		return nil, answer, errors.Join(fmt.Errorf("%w: its answer to initialize can't be read: %w", ErrNoAnswer, err), under.Close(ctx))
 	}
 	under.conn = &stateless{
 		Conn: under.conn, greeting: &greeting, server: s, accounts: first.Room.AccountsOf(who), guesses: s.transport.Kind() == "stdio",
@@ -117,7 +117,7 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 	var said again
 	if m := req.Message; m.Params.Present() {
 		if err := json.Unmarshal(m.Params.Of(m.Raw), &said); err != nil {
-			return failed(req, mcp.CodeInvalidParams, "The params are not of the form that MCP gives them.")
+			return failed(req, mcp.CodeInvalidParams, "The params are invalid.")
 		}
 	}
 	sent, err := req.Message.Without()
@@ -131,7 +131,7 @@ func (b *stateless) Request(ctx context.Context, req Request, events func([]byte
 			return Answer{}, err
 		}
 	} else if p = b.resume(said.State, digest); p == nil {
-		return failed(req, mcp.CodeInvalidParams, "The requestState is of no request that waits here, or of another one: make the request anew.")
+		return failed(req, mcp.CodeInvalidParams, "The requestState belongs to no waiting request, or to another one: send the request again without it.")
 	} else {
 		p.attend(events, said.Meta.Level != "")
 	}

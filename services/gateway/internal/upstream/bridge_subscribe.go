@@ -77,7 +77,7 @@ func (b *stateless) subscribe(ctx context.Context, req Request, events func([]by
 	}
 	m := req.Message
 	if err := json.Unmarshal(m.Params.Of(m.Raw), &params); err != nil || events == nil {
-		return failed(req, mcp.CodeInvalidParams, "The subscription is not of the form that MCP gives it.")
+		return failed(req, mcp.CodeInvalidParams, "The params of the subscription are invalid.")
 	}
 	l := &listener{id: req.ID(), wants: params.Notifications, queue: make(chan []byte, maxQueued), full: make(chan struct{})}
 	b.hear(l, req.Room) // before the server is asked, so that another listener that leaves sees that the resource is still wanted
@@ -127,7 +127,7 @@ func (b *stateless) single(ctx context.Context, method, uri string, has *room.Ho
 	defer room.Close()
 	answer, err := b.Conn.Request(ctx, ask(method, string(params)).in(ctx, room), nil)
 	if err == nil && answer.Message.Error.Present() {
-		err = errors.New("the server does not tell of it")
+		err = errors.New("the server refused the subscription")
 	}
 	return err
 }

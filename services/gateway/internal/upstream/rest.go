@@ -21,9 +21,9 @@ const (
 var (
 	// ErrUnreached means that the server could not be connected to: its address refuses connections, or does not exist.
 	// No request can cause it.
-	ErrUnreached = errors.New("the server is not reached")
+	ErrUnreached = errors.New("the server can't be reached")
 	// ErrRests means that the server was not reached many times in a row.
-	ErrRests = errors.New("the server was not reached many times in a row, and is tried again in a moment")
+	ErrRests = errors.New("the server could not be reached many times in a row; it is tried again in a moment")
 	// ErrBusy means that too many requests wait for the server.
 	ErrBusy = errors.New("too many requests wait for the server")
 )
@@ -75,7 +75,7 @@ func (h *health) end(err error) {
 			h.until = time.Now().Add(Rest)
 			h.tell()
 		}
-	case err == nil, ClassOf(err) != ErrNeverSent && !isOurs(err): //nolint:errorlint // it is the very value
+	case err == nil, ClassOf(err) != ErrNeverSent && !isOurs(err): //nolint:errorlint // ClassOf returns the value itself
 		h.failures, h.until = 0, time.Time{}
 	}
 }

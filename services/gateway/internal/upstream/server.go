@@ -151,10 +151,10 @@ func why(a Answer, err error) failure {
 		return failure{text: limit.Error()}
 	}
 	if errors.Is(err, room.ErrFull) {
-		return failure{text: "its answer found no room: others are read, or sent, too slowly, or there are too many at once"}
+		return failure{text: "no memory was left for its answer: other answers are sent or read too slowly, or too many came at once"}
 	}
 	if errors.Is(err, intake.ErrSlow) {
-		return failure{text: class + ": it sent a large one too slowly"}
+		return failure{text: class + ": it sent a large answer too slowly"}
 	}
 	if errors.Is(err, ErrSessionLost) {
 		return failure{text: class + ": " + ErrSessionLost.Error() + " (HTTP status " + strconv.Itoa(a.Status) + "), so its client's session ends"}

@@ -224,7 +224,7 @@ func TestWhyAServerIsAway(t *testing.T) {
 	}{
 		"nobody listens":          {web(t, gone.URL), "the request never reached the server: connection refused"},
 		"it wants another token":  {web(t, refuses.URL), "the server refuses the gateway: HTTP 401; look at its headers (servers.web.http.headers)"},
-		"a certificate of nobody": {web(t, foreign.URL), "the server's certificate can't be verified: the gateway does not trust who has signed it; write a CA of your own into servers.web.http.ca"},
+		"a certificate of nobody": {web(t, foreign.URL), "the server's certificate can't be verified: the gateway does not trust its issuer; if the CA is your own, set servers.web.http.ca"},
 		"a program that is not":   {program(filepath.Join(t.TempDir(), "none")), "its program can't be started: there is no such file"},
 		"a program of no PATH":    {program("no-such-program"), "its program can't be started: there is no such file"},
 	} {

@@ -96,7 +96,7 @@ func (s *Session) Tell(ctx context.Context, own Own) error { return s.tell(ctx, 
 // progress. Errors are those of [Session.Ask].
 func (s *Session) Reply(ctx context.Context, m *gate.Message) error {
 	if m.Kind != gate.Response && m.Method != mcp.MethodProgress {
-		return fmt.Errorf("%w: the message is no reply", ErrNeverSent)
+		return fmt.Errorf("%w: the message is not a reply", ErrNeverSent)
 	}
 	return s.tell(ctx, Request{Message: m})
 }
@@ -104,7 +104,7 @@ func (s *Session) Reply(ctx context.Context, m *gate.Message) error {
 // Notify sends a notification that was judged. Errors are those of [Session.Ask].
 func (s *Session) Notify(ctx context.Context, req Request) error {
 	if req.Kind() != gate.Notification {
-		return fmt.Errorf("%w: the message is no notification", ErrNeverSent)
+		return fmt.Errorf("%w: the message is not a notification", ErrNeverSent)
 	}
 	if conn, err := s.now(); err == nil && conn == nil {
 		return fmt.Errorf("%w: the session is not open yet", ErrNeverSent)

@@ -18,11 +18,11 @@ func (e *AnswerError) Error() string { return e.What }
 // Faults of answers other than those of their JSON.
 var (
 	// ErrOtherID means that the id of an answer differs from that of the request.
-	ErrOtherID = &AnswerError{"its answer has another id than the request, or has it in another form"}
+	ErrOtherID = &AnswerError{"the id of its answer is not that of the request, or is written in another form"}
 	// ErrNoID means that a server sent an error that names no request.
 	ErrNoID = &AnswerError{"it sent an error without the id of a request"}
 	// ErrNoResponse means that the server sent another message than a response.
-	ErrNoResponse = &AnswerError{"the message is no response"}
+	ErrNoResponse = &AnswerError{"the message is not a response"}
 )
 
 // Unreadable returns an [*AnswerError] for a [*gate.Error], and any other error unchanged.

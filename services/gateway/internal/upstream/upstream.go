@@ -53,7 +53,7 @@ var ErrNoStream = errors.New("the server has no stream")
 
 // ErrLeft means that a server ended the stream of its answer before the answer, without an event id with which the
 // stream could be resumed. Compare with errors.Is.
-var ErrLeft = errors.New("the server ended the stream of its answer and gave no way back to it")
+var ErrLeft = errors.New("the server ended the stream of its answer, which can't be resumed without an event id")
 
 // ErrSessionLost means that a server no longer knows a session, although it did not answer 404. The request that got
 // this error may have run. The session can't be used any more. Compare with errors.Is.
@@ -62,8 +62,8 @@ var ErrSessionLost = errors.New("the server no longer knows the session")
 // ErrOneSession means that a server refuses a session because it accepts only one in all, and the gateway has used that
 // one to list the server's tools. A client can't get that session, because that would mix principals. Compare with
 // errors.Is.
-var ErrOneSession = errors.New("the server takes one session in all, and the gateway has used it to list what the server has; " +
-	"have the server make a transport for each session, or none")
+var ErrOneSession = errors.New("the server takes one session in all, and the gateway has used it to list the server's tools; " +
+	"configure the server to make a transport for each session, or to have no sessions")
 
 // ErrRevision means that a server does not speak the protocol revision of the first request. Compare with errors.Is.
 var ErrRevision = errors.New("the server does not speak this revision of MCP")

@@ -48,7 +48,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	case mcp.MethodPing:
 		return c.transport.answer(ctx, req, []byte(`{}`))
 	}
-	return c.refuse(ctx, req, codeNoMethod, "a gRPC server has tools alone")
+	return c.refuse(ctx, req, codeNoMethod, "a gRPC server has only tools")
 }
 
 // Notify implements upstream.Conn. It does nothing: a request is cancelled with its context, and gRPC servers know no
@@ -194,7 +194,7 @@ func (c *conn) tell(ctx context.Context, text []byte, req upstream.Request, even
 }
 
 // errOwn marks a local error, which the server did not report.
-var errOwn = errors.New("the call went wrong here")
+var errOwn = errors.New("the call failed in the gateway")
 
 // isOwn reports whether a status was made by the gRPC library on this side.
 func isOwn(st *status.Status) bool {

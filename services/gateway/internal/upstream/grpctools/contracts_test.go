@@ -76,7 +76,7 @@ func TestX1ContractsAreBounded(t *testing.T) {
 		"messages that hold one another": {[]*descriptorpb.FileDescriptorProto{file(bomb...)}, "more than 200000 properties"},
 		"a name of others": {[]*descriptorpb.FileDescriptorProto{{
 			Name: new("forged.proto"), Package: new("google.protobuf"), Syntax: new("proto3"), MessageType: []*descriptorpb.DescriptorProto{{Name: new("Forged")}},
-		}, forged}, "forged.proto says that it is of google.protobuf"},
+		}, forged}, "forged.proto declares the reserved package google.protobuf"},
 	} {
 		_, _, err := transport(t, shown(t, c.files...), nil).Open(within(t), who, upstream.Initialize("", "test", "1").Request("", nil))
 		if !errors.Is(err, upstream.ErrNeverSent) || !strings.Contains(err.Error(), c.says) {

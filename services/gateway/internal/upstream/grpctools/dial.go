@@ -73,7 +73,7 @@ func roots(path string) (*x509.CertPool, error) {
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s holds no certificates in PEM", path)
+		return nil, fmt.Errorf("%s contains no certificates in PEM", path)
 	}
 	return pool, nil
 }

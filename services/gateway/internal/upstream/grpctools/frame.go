@@ -15,7 +15,7 @@ import (
 const maxPieces = 200_000
 
 // errPieces is the error for an answer that would take much more memory than its length.
-var errPieces = fmt.Errorf("the answer holds more than %d fields", maxPieces)
+var errPieces = fmt.Errorf("the answer contains more than %d fields", maxPieces)
 
 // frames is a codec that encodes messages and returns received ones undecoded, because they are checked before they are
 // decoded.
@@ -25,7 +25,7 @@ type frames struct{}
 func (frames) Marshal(v any) (mem.BufferSlice, error) {
 	m, ok := v.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("%T is no message", v)
+		return nil, fmt.Errorf("%T is not a message", v)
 	}
 	text, err := proto.Marshal(m)
 	return mem.BufferSlice{mem.SliceBuffer(text)}, err
@@ -35,7 +35,7 @@ func (frames) Marshal(v any) (mem.BufferSlice, error) {
 func (frames) Unmarshal(data mem.BufferSlice, v any) error {
 	into, ok := v.(*[]byte)
 	if !ok {
-		return fmt.Errorf("%T takes no message", v)
+		return fmt.Errorf("%T can't receive a message", v)
 	}
 	*into = data.Materialize()
 	return nil
@@ -70,7 +70,7 @@ func count(text []byte, md protoreflect.MessageDescriptor, left *int) error {
 		}
 		fd := md.Fields().ByNumber(number)
 		if fd != nil && kind == protowire.StartGroupType {
-			return errors.New("the answer holds a group, which no tool has")
+			return errors.New("the answer contains a group, which tools do not support")
 		}
 		if fd != nil && kind == protowire.BytesType {
 			value, _ := protowire.ConsumeBytes(text)

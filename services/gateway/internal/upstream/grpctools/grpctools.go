@@ -80,7 +80,7 @@ func New(cfg Config, deps Deps) (*Transport, error) {
 	}
 	for key, value := range cfg.Headers {
 		if strings.HasPrefix(strings.ToLower(key), "grpc-") {
-			return nil, fmt.Errorf("server %s: the header %q is gRPC's own", cfg.Name, key)
+			return nil, fmt.Errorf("server %s: the header %q is reserved for gRPC", cfg.Name, key)
 		}
 		t.headers.Set(key, value)
 	}
@@ -131,7 +131,7 @@ func (t *Transport) set(ctx context.Context) (*set, error) {
 	tools, err := reflected(t.outgoing(ctx, ""), t.conn)
 	switch {
 	case err != nil && t.tools != nil && time.Since(t.asked) < stale:
-		t.log.WarnContext(ctx, "a gRPC server does not say what tools it has; those that it had are believed", "server", t.cfg.Name, "error", err)
+		t.log.WarnContext(ctx, "a gRPC server does not report its tools; the last known ones are used", "server", t.cfg.Name, "error", err)
 		return t.tools, nil
 	case err != nil:
 		return nil, fmt.Errorf("%w: %s: %w", upstream.ErrNeverSent, t.cfg.Name, err)

@@ -294,7 +294,7 @@ func TestOtherRequests(t *testing.T) {
 	conn := open(t, transport(t, newNotes(t).addr, nil))
 	for text, want := range map[string]string{
 		`{"jsonrpc":"2.0","id":"x","method":"ping"}`:                                               `{"jsonrpc":"2.0","id":"x","result":{}}`,
-		`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`:                                         `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"a gRPC server has tools alone"}}`,
+		`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`:                                         `{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"a gRPC server has only tools"}}`,
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"note_hidden"}}`:           `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"unknown tool: note_hidden"}}`,
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"Hidden","arguments":{}}}`: `{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"unknown tool: Hidden"}}`,
 	} {

@@ -32,7 +32,7 @@ func reflected(ctx context.Context, conn grpc.ClientConnInterface) (*set, error)
 	defer cancel()
 	stream, err := reflectionv1.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("ask what the server has: %w", err)
+		return nil, fmt.Errorf("ask the server for its contracts: %w", err)
 	}
 	r := &reflector{stream: stream, files: make(map[string]*descriptorpb.FileDescriptorProto)}
 	names, err := r.services()
@@ -59,7 +59,7 @@ func reflected(ctx context.Context, conn grpc.ClientConnInterface) (*set, error)
 		}
 		service, ok := desc.(protoreflect.ServiceDescriptor)
 		if !ok {
-			return nil, fmt.Errorf("%s is no service", name)
+			return nil, fmt.Errorf("%s is not a service", name)
 		}
 		if err := tools.add(service, nil); err != nil {
 			return nil, err
@@ -89,7 +89,7 @@ func (r *reflector) ask(req *reflectionv1.ServerReflectionRequest) (*reflectionv
 		return nil, err
 	}
 	if said := resp.GetErrorResponse(); said != nil {
-		return nil, fmt.Errorf("the server said: %s", said.GetErrorMessage())
+		return nil, fmt.Errorf("the server answered: %s", said.GetErrorMessage())
 	}
 	return resp, nil
 }
@@ -104,7 +104,7 @@ func (r *reflector) services() ([]string, error) {
 		names = append(names, service.GetName())
 	}
 	if len(names) > maxServices {
-		return nil, fmt.Errorf("the server has %d services; it may have %d", len(names), maxServices)
+		return nil, fmt.Errorf("the server has %d services; at most %d are allowed", len(names), maxServices)
 	}
 	return names, nil
 }
@@ -191,7 +191,7 @@ func (r *reflector) linked() (*protoregistry.Files, error) {
 	for name := range r.files {
 		for _, reserved := range []string{"google.protobuf", "sluice", "buf.validate"} {
 			if own := r.files[name].GetPackage(); !isOurs(name) && (own == reserved || strings.HasPrefix(own, reserved+".")) {
-				return nil, fmt.Errorf("the contract %s says that it is of %s", name, own)
+				return nil, fmt.Errorf("the contract %s declares the reserved package %s", name, own)
 			}
 		}
 	}

@@ -35,7 +35,7 @@ func outputSchema(md protoreflect.MessageDescriptor, left *int) (schema, error) 
 const maxSchemas = 200_000
 
 // errSchemas is the error for a server whose contracts exceed maxSchemas.
-var errSchemas = fmt.Errorf("the schemas of the server's tools hold more than %d properties", maxSchemas)
+var errSchemas = fmt.Errorf("the schemas of the server's tools have more than %d properties", maxSchemas)
 
 // schemas makes the schemas of one side of a tool.
 type schemas struct {
@@ -53,7 +53,7 @@ func (s *schemas) whole(md protoreflect.MessageDescriptor) (schema, error) {
 	case *s.left < 0:
 		return nil, errSchemas
 	case out["type"] != "object" || out["properties"] == nil:
-		return nil, fmt.Errorf("%s is no message of fields", md.FullName())
+		return nil, fmt.Errorf("%s is not a message with fields", md.FullName())
 	}
 	return out, nil
 }
@@ -133,7 +133,7 @@ func (s *schemas) value(fd protoreflect.FieldDescriptor) schema {
 	if msgjson.IsJSON(fd) {
 		return schema{"type": "object"}
 	}
-	switch fd.Kind() { //nolint:exhaustive // texts are left
+	switch fd.Kind() { //nolint:exhaustive // the default is a string
 	case protoreflect.BoolKind:
 		return schema{"type": "boolean"}
 	case protoreflect.Int32Kind, protoreflect.Sint32Kind, protoreflect.Sfixed32Kind:

@@ -70,7 +70,7 @@ func (s *set) add(service protoreflect.ServiceDescriptor, types *protoregistry.T
 			return fmt.Errorf("the tool %q of %s: %w", option.GetName(), method.FullName(), err)
 		}
 		if s.named[t.name] != nil {
-			return fmt.Errorf("the tool %q is there twice: as %s and as %s", t.name, s.named[t.name].method, t.method)
+			return fmt.Errorf("the tool %q exists twice: as %s and as %s", t.name, s.named[t.name].method, t.method)
 		}
 		if len(s.listed) == maxTools {
 			return fmt.Errorf("there are more than %d tools", maxTools)
@@ -87,9 +87,9 @@ func (s *set) add(service protoreflect.ServiceDescriptor, types *protoregistry.T
 func newTool(method protoreflect.MethodDescriptor, option *mcpv1.Tool, types *protoregistry.Types, left *int) (*tool, error) {
 	switch {
 	case !toolName.MatchString(option.GetName()):
-		return nil, fmt.Errorf("a name is %s", toolName)
+		return nil, fmt.Errorf("the name does not match %s", toolName)
 	case method.IsStreamingClient():
-		return nil, errors.New("a method that is sent more than one message is no tool")
+		return nil, errors.New("a method with a stream of requests can't be a tool")
 	}
 	t := &tool{
 		name:    option.GetName(),
@@ -107,7 +107,7 @@ func newTool(method protoreflect.MethodDescriptor, option *mcpv1.Tool, types *pr
 	}
 	if properties, ok := output["properties"].(schema); ok && t.success {
 		if properties["success"] != nil {
-			return nil, errors.New("its answer has a field `success` of its own")
+			return nil, errors.New("its answer already has a field `success`")
 		}
 		properties["success"] = schema{"const": true}
 	}

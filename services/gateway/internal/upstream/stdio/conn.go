@@ -44,7 +44,7 @@ func newConn(s *transport, h *host, modern bool) *conn {
 // Request implements upstream.Conn.
 func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]byte)) (upstream.Answer, error) {
 	if req.Kind() != gate.Request || req.Method() == mcp.MethodInitialize {
-		return upstream.Answer{}, fmt.Errorf("%w: the message is not a request that an open session can have", upstream.ErrNeverSent)
+		return upstream.Answer{}, fmt.Errorf("%w: the message is not a request, or is initialize", upstream.ErrNeverSent)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -109,7 +109,7 @@ func (c *conn) asking(m *gate.Message) (*process, error) {
 	p := c.host.proc
 	c.server.mu.Unlock()
 	if p == nil || p.isGone() || m.Kind == gate.Response && !p.calls.answered(m.ID.Of(m.Raw)) || m.Kind != gate.Response && !p.calls.asks() {
-		return nil, fmt.Errorf("%w: server %q: the process that asked has ended", upstream.ErrNeverSent, c.server.cfg.Name)
+		return nil, fmt.Errorf("%w: server %q: the process that sent the request has ended", upstream.ErrNeverSent, c.server.cfg.Name)
 	}
 	return p, nil
 }

@@ -87,7 +87,7 @@ func (d *disk) verdict(err error) error {
 	most := d.server.cfg.Limits.Disk
 	switch {
 	case cantSee(err):
-		return d.server.limitError("disk", fmt.Sprintf("how much %s holds can't be found out: %v", d.called, withoutPath(err)))
+		return d.server.limitError("disk", fmt.Sprintf("the size of %s can't be measured: %v", d.called, withoutPath(err)))
 	case d.used > most:
 		return d.server.limitError("disk", fmt.Sprintf("%s reached its limit of %d MiB, or %d files", d.called, most>>20, most/fileCost))
 	}
@@ -119,7 +119,7 @@ func (d *disk) admit() error {
 		err = nil // what an ended process made must not prevent the next start; while a process runs, it counts
 	}
 	if err = d.verdict(err); err != nil {
-		d.server.log.ErrorContext(context.Background(), "server is not started: its private folder holds too much; remove files from it, or raise the limit", "folder", d.dir, "error", err)
+		d.server.log.ErrorContext(context.Background(), "server is not started: its private folder is too large; remove files from it, or raise the limit", "folder", d.dir, "error", err)
 	}
 	return err
 }
@@ -136,7 +136,7 @@ func (d *disk) makeRoom(log *slog.Logger) {
 	}
 	log.ErrorContext(context.Background(), "the disk is short of space: the files that the process made in its private folder are removed", "folder", d.dir)
 	if err := removeSince(d.server.cfg.WorkRoot, d.dir, d.started); err != nil {
-		log.ErrorContext(context.Background(), "they can't be removed; make room on the disk", "folder", d.dir, "error", err)
+		log.ErrorContext(context.Background(), "the files can't be removed; free space on the disk", "folder", d.dir, "error", err)
 	}
 }
 
@@ -158,7 +158,7 @@ func space(dir string) (free int64, short bool) {
 
 // measure returns the size of a folder in bytes. It stops once the size exceeds most.
 func measure(dir string, most int64) (used int64, err error) {
-	errEnough := errors.New("it is more than that")
+	errEnough := errors.New("the folder is larger")
 	linked := make(map[uint64]struct{})
 	err = walk(dir, func(_ int, _ string, st *unix.Stat_t) error {
 		if _, counted := linked[st.Ino]; counted {

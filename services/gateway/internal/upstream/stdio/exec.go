@@ -127,7 +127,7 @@ func removeFiles(dir string, names []string) error {
 		case errors.Is(err, fs.ErrNotExist):
 			continue
 		case err == nil && !info.Mode().IsRegular():
-			err = errors.New("it is no regular file")
+			err = errors.New("it is not a regular file")
 		case err == nil:
 			err = root.Remove(name)
 		}

@@ -47,7 +47,7 @@ func TestStdioSaysWhyAServerDoesNotStart(t *testing.T) {
 			[]string{program, "ended by itself", "exit status 7", `"first words" "no licence found"`}},
 		"it does not answer": {"mute", hasty, upstream.ErrTimeout, []string{program, "did not answer initialize within 300ms"}},
 		"it talks nonsense": {"babbles", hasty, upstream.ErrTimeout,
-			[]string{"did not answer initialize", "3 lines of its standard output were no messages"}},
+			[]string{"did not answer initialize", "3 lines of its standard output were not messages"}},
 		"it refuses": {"refuses", nil, upstream.ErrNoAnswer, []string{"refused initialize", "not on a Monday"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -66,7 +66,7 @@ func (s *transport) sweep(now time.Time) {
 		}
 		ended, err := s.putAside(dir, now)
 		if err != nil {
-			s.log.WarnContext(s.closing, "the private folder of an agent can't be removed; it is tried again", "folder", dir, "error", err)
+			s.log.WarnContext(s.closing, "the private folder of an agent can't be removed; the gateway tries again", "folder", dir, "error", err)
 		}
 		if ended != "" {
 			s.removeFolder(ended)
@@ -97,7 +97,7 @@ func (s *transport) putAside(dir string, now time.Time) (ended string, err error
 // removeFolder removes a folder that no process uses.
 func (s *transport) removeFolder(dir string) {
 	if err := datadir.RemoveAll(dir); err != nil {
-		s.log.WarnContext(s.closing, "the private folder of an agent can't be removed; it is tried again", "folder", dir, "error", err)
+		s.log.WarnContext(s.closing, "the private folder of an agent can't be removed; the gateway tries again", "folder", dir, "error", err)
 		return
 	}
 	s.log.InfoContext(s.closing, "the private folder of an agent was removed, because no process had used it for 30 days", "folder", strings.TrimSuffix(filepath.Base(dir), endedFolder))

@@ -78,7 +78,7 @@ func (p *process) handshake(with greeting) error {
 		if err = p.send(ctx, []byte(initialized)); err == nil {
 			return nil
 		}
-		p.end(errors.New("it did not take notifications/initialized"))
+		p.end(errors.New("it did not read notifications/initialized"))
 	}
 	<-p.done
 	return fmt.Errorf("%w: %w", upstream.ClassOf(err), p.cause)

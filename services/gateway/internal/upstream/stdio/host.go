@@ -24,7 +24,7 @@ const (
 // Reasons why the gateway ends a process that has no fault.
 var (
 	errIdle     = errors.New("no session is open")
-	errRecycled = errors.New("it has served as many calls as it was to")
+	errRecycled = errors.New("it has served the configured number of calls")
 )
 
 // host holds the process of one principal, or the one process of a shared server. Its fields are guarded by
@@ -76,7 +76,7 @@ func (h *host) stopIdle() {
 // session's first answer.
 func (s *transport) join(who principal.Key, has *room.Holding) (*host, error) {
 	if who.Tenant == "" || who.Subject == "" {
-		return nil, fmt.Errorf("%w: the session is for nobody", upstream.ErrNeverSent)
+		return nil, fmt.Errorf("%w: the session has no principal", upstream.ErrNeverSent)
 	}
 	accounts := has.AccountsOf(who)
 	if s.cfg.Shared {

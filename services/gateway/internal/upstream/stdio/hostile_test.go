@@ -185,7 +185,7 @@ func TestStdioU1CutsLargeMessages(t *testing.T) {
 		t.Errorf("after %d bytes the error is %v, want ErrNoAnswer", bytes, err)
 	}
 	// The process goes on, now for nobody; on a busy machine for long.
-	if _, err = s.conn.Request(t.Context(), toolCall(2, "info", nil), nil); err == nil || !strings.Contains(err.Error(), "that nobody asked for") {
+	if _, err = s.conn.Request(t.Context(), toolCall(2, "info", nil), nil); err == nil || !strings.Contains(err.Error(), "unexpected messages") {
 		t.Errorf("the error is %v, want it to say that the process was ended", err)
 	}
 	s.call(3, "info", nil)
@@ -201,7 +201,7 @@ func TestStdioU1CutsEndlessMessages(t *testing.T) {
 		t.Errorf("after %d messages the error is %v, want ErrNoAnswer", seen, err)
 	}
 	// The process goes on, now for nobody.
-	if _, err = s.try(2, "info", nil); err == nil || !strings.Contains(err.Error(), "that nobody asked for") {
+	if _, err = s.try(2, "info", nil); err == nil || !strings.Contains(err.Error(), "unexpected messages") {
 		t.Errorf("the error is %v, want it to say that the process was ended", err)
 	}
 	s.call(3, "info", nil)

@@ -45,7 +45,7 @@ func (i *Installs) wait(ctx context.Context, name string) (done func(), err erro
 			i.leave(name)
 		}), nil
 	case <-timer.C:
-		err = fmt.Errorf("another installation of %s has not ended for %s", name, maxInstall)
+		err = fmt.Errorf("another installation of %s has not ended within %s", name, maxInstall)
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}

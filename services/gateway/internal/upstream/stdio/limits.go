@@ -102,7 +102,7 @@ func (p *process) overLimit() *upstream.LimitError {
 		return limit
 	}
 	if p.reason != nil {
-		return nil //nolint:nilerr // it ended for a reason of its own
+		return nil //nolint:nilerr // the process ended for another reason
 	}
 	limit, _ := errors.AsType[*upstream.LimitError](p.checkLimits())
 	return limit
@@ -115,7 +115,7 @@ func (p *process) settleLimit() {
 		return
 	}
 	p.reason = limit
-	p.log.LogAttrs(context.Background(), slog.LevelError, "server process was ended for a limit", slog.String("limit", limit.Key), slog.String("reason", limit.What))
+	p.log.LogAttrs(context.Background(), slog.LevelError, "server process was ended because it reached a limit", slog.String("limit", limit.Key), slog.String("reason", limit.What))
 	if limit.Key == p.server.limitKey("disk") {
 		p.disk.makeRoom(p.log)
 	}

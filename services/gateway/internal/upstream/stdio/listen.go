@@ -45,7 +45,7 @@ func (c *conn) Listen(ctx context.Context, to upstream.Listener) error {
 }
 
 // errUnheard means that a process has no listener any more.
-var errUnheard = errors.New("nobody listens")
+var errUnheard = errors.New("the process has no listener")
 
 // attend registers a listener for the session's processes, and reports whether the session is open.
 func (c *conn) attend(l *listener) bool {

@@ -150,7 +150,7 @@ func (p *process) read() {
 		if reason := p.receive(line, lines.own); reason != "" {
 			p.drop(reason)
 			if now := time.Now(); reason != dropLate && (!flood.allow(now, 1) || !dropped.allow(now, len(line))) {
-				p.end(fmt.Errorf("it wrote more than %d messages, or %d bytes of them, within %s that nobody asked for", flood.max, dropped.max, flood.per))
+				p.end(fmt.Errorf("it wrote more than %d unexpected messages, or %d bytes of them, within %s", flood.max, dropped.max, flood.per))
 				return
 			}
 		}

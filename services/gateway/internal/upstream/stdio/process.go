@@ -274,7 +274,7 @@ func (p *process) bury(state *os.ProcessState) {
 func (p *process) describe(err error) error {
 	text := ""
 	if n := p.drops[dropMalformed]; n > 0 {
-		text = fmt.Sprintf("; %d lines of its standard output were no messages", n)
+		text = fmt.Sprintf("; %d lines of its standard output were not messages", n)
 	}
 	out := &upstream.CauseError{Text: err.Error(), Detail: p.spoken.line()}
 	if cause := upstream.CauseOf(err); cause != nil {

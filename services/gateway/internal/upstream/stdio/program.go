@@ -200,9 +200,9 @@ func (p *program) report(installed *npx.Installed, err error, hasOlder bool) {
 	case err == nil:
 		log.InfoContext(ctx, "package installed", "version", installed.Version, "folder", installed.Dir)
 	case errors.Is(err, upstream.ErrShutdown):
-		log.InfoContext(ctx, "package not installed", "reason", "the gateway stops")
+		log.InfoContext(ctx, "package not installed", "reason", "the gateway is stopping")
 	case hasOlder:
-		log.WarnContext(ctx, "no newer version of the package was installed; the server goes on with the older one", "next_attempt", renewAgain, "reason", cause.Detail)
+		log.WarnContext(ctx, "no newer version of the package was installed; the server keeps the older one", "next_attempt", renewAgain, "reason", cause.Detail)
 	default:
 		log.WarnContext(ctx, "package not installed; calls to the server are refused", "reason", cause.Detail)
 	}
@@ -215,7 +215,7 @@ func (p *program) notice() string {
 	if p.newest == nil || p.failure == nil { // without any version, calls are refused, and the last error says why
 		return ""
 	}
-	return upstream.Escaped(fmt.Sprintf("no newer version of %s could be installed, so version %s goes on: %s",
+	return upstream.Escaped(fmt.Sprintf("no newer version of %s could be installed, so version %s is still used: %s",
 		p.Command.Shown(), p.newest.Version, p.failure.Detail), stderrKept)
 }
 

@@ -40,7 +40,7 @@ const maxServerID = 1 << 10
 func (p *process) drop(reason string) {
 	p.drops[reason]++
 	if p.drops[reason] == 1 {
-		p.log.InfoContext(context.Background(), "message of a server dropped; more are only counted", "reason", reason)
+		p.log.InfoContext(context.Background(), "server message dropped; later ones are only counted", "reason", reason)
 	}
 }
 

@@ -39,7 +39,7 @@ func TestStdioRecyclesAProcess(t *testing.T) {
 	if got := two.call(2, "info", nil)["pid"]; got != after["pid"] {
 		t.Errorf("the other session's process is %s, want %s", got, after["pid"])
 	}
-	if said := r.log.String(); strings.Contains(said, "WARN") || !strings.Contains(said, "as many calls as it was to") {
+	if said := r.log.String(); strings.Contains(said, "WARN") || !strings.Contains(said, "the configured number of calls") {
 		t.Error("the log takes it for a failure, or is silent")
 	}
 }

@@ -75,9 +75,9 @@ func TestStdioRemovesNothingButAFileOfTheFolder(t *testing.T) {
 	}{
 		"a link to a file": {func(folder, outside string) error {
 			return errors.Join(os.Mkdir(filepath.Join(folder, "state"), 0o700), os.Symlink(filepath.Join(outside, "a.lock"), filepath.Join(folder, lock)))
-		}, "no regular file"},
+		}, "not a regular file"},
 		"a link to its folder": {func(folder, outside string) error { return os.Symlink(outside, filepath.Join(folder, "state")) }, "path escapes"},
-		"a folder":             {func(folder, _ string) error { return os.MkdirAll(filepath.Join(folder, lock), 0o700) }, "no regular file"},
+		"a folder":             {func(folder, _ string) error { return os.MkdirAll(filepath.Join(folder, lock), 0o700) }, "not a regular file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

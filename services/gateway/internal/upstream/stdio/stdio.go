@@ -124,10 +124,10 @@ type Deps struct {
 // operator, not for clients.
 func New(cfg Config, deps Deps) (upstream.Transport, error) {
 	if deps.Log == nil || deps.Room == nil || deps.Sandbox == nil || deps.Limiter == nil {
-		return nil, errors.New("stdio: a log, room for answers, a sandbox and a limiter are required")
+		return nil, errors.New("stdio: a log, a memory budget for answers, a sandbox and a limiter are required")
 	}
 	if !groupsWork {
-		return nil, fmt.Errorf("server %q: processes are run on Unix alone; reach it over http", cfg.Name)
+		return nil, fmt.Errorf("server %q: stdio servers run only on Unix; connect to it over http", cfg.Name)
 	}
 	if cfg.Install != nil && deps.Installer == nil {
 		return nil, errors.New("stdio: a sandbox for the installation is required")
@@ -176,25 +176,25 @@ var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 func (c *Config) check() error {
 	switch {
 	case !serverName.MatchString(c.Name):
-		return errors.New("a name has 1 to 32 lower case letters, digits and hyphens")
+		return errors.New("the name must have 1 to 32 lower case letters, digits and hyphens")
 	case len(c.Command) == 0 || c.Command[0] == "":
 		return errors.New("the command is empty")
 	case strings.ContainsRune(c.Command[0], filepath.Separator) && !filepath.IsAbs(c.Command[0]):
 		return fmt.Errorf("the program %q is neither an absolute path nor a bare name", c.Command[0])
 	case strings.Contains(strings.Join(c.Command, ""), "\x00"):
-		return errors.New("the command holds a NUL byte")
+		return errors.New("the command contains a NUL byte")
 	case c.Dir != "" && !filepath.IsAbs(c.Dir):
 		return fmt.Errorf("the folder %q is not an absolute path", c.Dir)
 	case c.Dir == "" && !filepath.IsAbs(c.WorkRoot):
 		return fmt.Errorf("private folders need a root, but %q is not an absolute path", c.WorkRoot)
 	case c.Dir != "" && len(c.Remove) > 0:
-		return errors.New("files are removed from private folders alone")
+		return errors.New("files to remove need a private folder, but a folder is configured")
 	case min(c.Start, c.WriteTimeout, c.IdleTimeout) < 0:
 		return errors.New("a timeout is negative")
 	case c.Limits != Limits{} && (c.Limits.Tasks < 1 || c.Limits.Memory < 1 || c.Limits.Disk < 1):
 		return errors.New("a limit is not positive")
 	case c.Recycle < 0:
-		return errors.New("the number of calls to recycle after is negative")
+		return errors.New("the number of calls for each process is negative")
 	case c.MaxProcesses < 0:
 		return errors.New("the number of processes is negative")
 	case c.MaxMessage < 0 || c.MaxMessage > upstream.MaxMessage:
@@ -202,12 +202,12 @@ func (c *Config) check() error {
 	}
 	for _, name := range c.Remove {
 		if !inFolder(name) {
-			return fmt.Errorf("the file %q to remove is not named by a clean path inside of the folder", name)
+			return fmt.Errorf("the file %q to remove is not a clean path inside the folder", name)
 		}
 	}
 	for name, value := range c.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-			return fmt.Errorf("the variable %q can't be one of a process", name)
+			return fmt.Errorf("the variable %q can't be set for a process", name)
 		}
 	}
 	return nil
@@ -249,7 +249,7 @@ func (*transport) Kind() string { return "stdio" }
 // Open implements upstream.Transport.
 func (s *transport) Open(ctx context.Context, who principal.Key, hello upstream.Request) (upstream.Conn, upstream.Answer, error) {
 	if hello.Kind() != gate.Request || hello.Method() != mcp.MethodInitialize && hello.Method() != mcp.MethodDiscover {
-		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with initialize, or server/discover", upstream.ErrNeverSent)
+		return nil, upstream.Answer{}, fmt.Errorf("%w: a session is opened with initialize or server/discover", upstream.ErrNeverSent)
 	}
 	modern := hello.Method() == mcp.MethodDiscover
 	m := hello.Message.Clone()

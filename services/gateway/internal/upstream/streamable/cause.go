@@ -68,7 +68,7 @@ func (s *Transport) cause(resp *http.Response) (text string, lasts bool) {
 		if !slices.Contains(codings, coding) {
 			coding = "a coding of its own"
 		}
-		return "it compresses its answers (" + coding + "), though the gateway accepts none of it: turn that off", true
+		return "it compresses its answers (" + coding + "), which the gateway does not accept: turn compression off", true
 	case resp.StatusCode == http.StatusOK && kind != typeJSON && kind != typeEvents:
 		if !shownType.MatchString(kind) {
 			kind = "another type of content"
@@ -138,10 +138,10 @@ func (s *Transport) unreached(err error) error {
 // untrusted returns why a certificate was not trusted, and the remedy.
 func untrusted(err error, key string) string {
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
-		return "it is another host's"
+		return "it is for another host"
 	}
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
-		return "it has ended, or does not count yet"
+		return "it has expired, or is not valid yet"
 	}
-	return "the gateway does not trust who has signed it; write a CA of your own into " + key + ".ca"
+	return "the gateway does not trust its issuer; if the CA is your own, set " + key + ".ca"
 }

@@ -25,7 +25,7 @@ var (
 	// errDoubtful means that the server answered a request in a session with a status that some servers use for an
 	// unknown session, and without a usable answer.
 	errDoubtful = errors.New("the server may no longer know the session")
-	errSession  = errors.New("the server's name for the session is too long, or holds a character that MCP does not allow there")
+	errSession  = errors.New("the server's session id is too long, or contains a character that MCP does not allow")
 )
 
 // conn is a session with a server.
@@ -115,7 +115,7 @@ func (c *conn) reopen(ctx context.Context, old *agreed, has *room.Holding) (*agr
 	case err != nil:
 		return nil, err
 	case answer.Message.Error.Present():
-		return nil, errors.New("the server refused to open one")
+		return nil, errors.New("the server refused to open a session")
 	}
 	if err := c.adopt(ctx, old, fresh); err != nil {
 		return nil, errors.Join(err, c.end(ctx, fresh))
@@ -127,7 +127,7 @@ func (c *conn) reopen(ctx context.Context, old *agreed, has *room.Holding) (*agr
 // adopt makes fresh the session of the connection after it has sent the server notifications/initialized.
 func (c *conn) adopt(ctx context.Context, old, fresh *agreed) error {
 	if fresh.version != old.version { // the client was promised the old revision
-		return fmt.Errorf("the server speaks %q now, where it spoke %q", fresh.version, old.version)
+		return fmt.Errorf("the server now speaks %q instead of %q", fresh.version, old.version)
 	}
 	if err := c.notify(ctx, upstream.Initialized().Request("", nil), fresh); err != nil {
 		return err

@@ -55,7 +55,7 @@ func (c *cookies) take(answer http.Header) {
 			continue
 		}
 		if set.MaxAge > 0 {
-			set.Expires = time.Now().Add(time.Duration(min(set.MaxAge, maxAge)) * time.Second) //nolint:gosec // see below
+			set.Expires = time.Now().Add(time.Duration(min(set.MaxAge, maxAge)) * time.Second) //nolint:gosec // maxAge bounds it
 		}
 		c.all = slices.DeleteFunc(c.all, func(old *http.Cookie) bool {
 			same := old.Name == set.Name && old.Path == set.Path
@@ -70,7 +70,7 @@ func (c *cookies) take(answer http.Header) {
 		if len(c.all) == maxCookies {
 			c.all = c.all[1:]
 		}
-		c.all = append(c.all, &http.Cookie{Name: set.Name, Value: set.Value, Path: set.Path, Expires: set.Expires}) //nolint:gosec // it goes to the server alone, which has set it
+		c.all = append(c.all, &http.Cookie{Name: set.Name, Value: set.Value, Path: set.Path, Expires: set.Expires}) //nolint:gosec // it is only sent back to the server that set it
 	}
 	c.clean = scrub.New(nil, slices.Concat(c.secrets, c.values()))
 }

@@ -57,7 +57,7 @@ func (c *conn) Request(ctx context.Context, req upstream.Request, events func([]
 	}
 	answer, err = c.exchange(ctx, req, state, events)
 	if errors.Is(err, upstream.ErrNeverSent) { // the second time; bytes of the first attempt have left
-		err = fmt.Errorf("%w: %s", upstream.ErrNoAnswer, err) //nolint:errorlint // its class is that of one sending
+		err = fmt.Errorf("%w: %s", upstream.ErrNoAnswer, err) //nolint:errorlint // its class is that of one attempt
 	}
 	return answer, err
 }

@@ -81,7 +81,7 @@ func (c *legacy) live(ctx context.Context, has *room.Holding) (*link, error) {
 	}
 	if answer.Message.Error.Present() || *fresh.version.Load() != *old.version.Load() { // the client was promised the old revision
 		fresh.end(errLost)
-		return nil, fmt.Errorf("the server speaks %q now, where it spoke %q, or refuses", *fresh.version.Load(), *old.version.Load())
+		return nil, fmt.Errorf("the server now speaks %q instead of %q, or refuses a session", *fresh.version.Load(), *old.version.Load())
 	}
 	if err := fresh.notify(ctx, upstream.Initialized().Request("", nil)); err != nil {
 		fresh.end(err)

@@ -77,7 +77,7 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 		if resp.StatusCode == http.StatusOK || (upstream.Answer{Status: resp.StatusCode}).Refuses() {
 			why = errNotOlder
 		}
-		err := fmt.Errorf("%w: %w: %s answered %d to who wants a stream", upstream.ErrNeverSent, why, s.name, resp.StatusCode)
+		err := fmt.Errorf("%w: %w: %s answered %d to the request for a stream", upstream.ErrNeverSent, why, s.name, resp.StatusCode)
 		return nil, errors.Join(s.caused(resp, err), resp.Body.Close())
 	}
 	l.cookies.take(resp.Header)
@@ -94,7 +94,7 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 		if ctx.Err() != nil { // the caller has given up, so nothing is known about the server
 			why = upstream.ErrNoStream
 		}
-		return nil, errors.Join(fmt.Errorf("%w: %w: %s does not say where to post: %w", upstream.ErrNeverSent, why, s.name, err), resp.Body.Close())
+		return nil, errors.Join(fmt.Errorf("%w: %w: %s names no endpoint for messages: %w", upstream.ErrNeverSent, why, s.name, err), resp.Body.Close())
 	}
 	s.links.Go(func() {
 		defer close(l.ended)
@@ -108,7 +108,7 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 }
 
 // errNotOlder means that a server does not speak HTTP+SSE, or not in a usable way.
-var errNotOlder = errors.New("the server has no stream of HTTP+SSE")
+var errNotOlder = errors.New("the server has no HTTP+SSE stream")
 
 // serve sets the agreed revision and starts posting the gateway's own answers.
 func (l *link) serve(version string) {
@@ -121,7 +121,7 @@ func (l *link) serve(version string) {
 func (s *Transport) endpoint(place string) (*wire.Head, error) {
 	at, err := s.url.Parse(place)
 	if err != nil || len(place) > maxEndpoint || at.Scheme != s.url.Scheme || hostOf(at) != hostOf(s.url) || at.User != nil {
-		return nil, errors.New("the place lies elsewhere than the configured address, or is none")
+		return nil, errors.New("the endpoint is invalid, or on another host than the configured address")
 	}
 	return head(http.MethodPost, &url.URL{Scheme: at.Scheme, Host: s.url.Host, Path: at.Path, RawPath: at.RawPath, RawQuery: at.RawQuery}, s.headers)
 }
@@ -150,7 +150,7 @@ func (l *link) read(stream *eventReader) error {
 		case err != nil && l.fails(data, err):
 		case err != nil:
 			if l.dropped++; l.dropped == 1 {
-				l.server.log.InfoContext(l.all, "message of a server dropped, for it can't be read; more are only counted", "server", l.server.name)
+				l.server.log.InfoContext(l.all, "server message dropped because it can't be read; later ones are only counted", "server", l.server.name)
 			}
 		case m.Kind == gate.Response && l.settle(m): // answers to requests don't count towards the limits
 			stream.events, stream.all = stream.events-1, stream.all-stream.seen
@@ -252,7 +252,7 @@ func (e *eventReader) named(kind string) (string, error) {
 		case e.kind == kind:
 			return strings.TrimSpace(string(data)), nil
 		case len(data) > 0:
-			return "", fmt.Errorf("the first event is none of type %q", kind)
+			return "", fmt.Errorf("the type of the first event is not %q", kind)
 		}
 	}
 }

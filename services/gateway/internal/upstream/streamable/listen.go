@@ -149,4 +149,4 @@ func (c *conn) hear(ctx context.Context, to upstream.Listener, data []byte, stre
 }
 
 // errUnheard means that a stream has no listener any more.
-var errUnheard = errors.New("nobody listens")
+var errUnheard = errors.New("the stream has no listener")

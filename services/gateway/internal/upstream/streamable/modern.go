@@ -45,7 +45,7 @@ func (c *conn) discover(ctx context.Context, has *room.Holding) (*agreed, upstre
 }
 
 // errNotNow means that a server did not answer whether it speaks the revision.
-var errNotNow = errors.New("it does not say now what it speaks")
+var errNotNow = errors.New("it did not answer which revisions it speaks")
 
 // said returns the header fields that repeat what a request's body says.
 func said(req upstream.Request) []wire.Field {

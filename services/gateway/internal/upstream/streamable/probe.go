@@ -66,7 +66,7 @@ func (c *conn) probe(ctx context.Context, old *agreed, has *room.Holding, why er
 	if !c.state.CompareAndSwap(old, lost) { // the session was closed or replaced meanwhile
 		return why
 	}
-	c.server.log.InfoContext(ctx, "server no longer knows a session, which ends", "server", c.server.name)
+	c.server.log.InfoContext(ctx, "server no longer knows a session; the session ends", "server", c.server.name)
 	return lostBy(lost, why)
 }
 

@@ -96,7 +96,7 @@ func New(cfg Config, log *slog.Logger) (*Transport, error) {
 	headers := make(http.Header, len(cfg.Headers))
 	for key, value := range cfg.Headers {
 		if !isHeader(key, value) {
-			return nil, fmt.Errorf("server %s: the header %q can't be sent: its name or its value holds a character that headers must not have", cfg.Name, key)
+			return nil, fmt.Errorf("server %s: the header %q can't be sent: its name or value contains a character that is not allowed in headers", cfg.Name, key)
 		}
 		headers.Set(key, value)
 	}
@@ -143,7 +143,7 @@ func (c *Config) way(u *url.URL) (*wire.Wire, error) {
 			return nil, fmt.Errorf("read the certificates to trust (http.ca): %w", err)
 		}
 		if opts.Roots = x509.NewCertPool(); !opts.Roots.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("%s holds no certificates in PEM (http.ca)", c.CA)
+			return nil, fmt.Errorf("%s contains no certificates in PEM (http.ca)", c.CA)
 		}
 	}
 	if c.Proxy != "" {
@@ -165,7 +165,7 @@ func head(method string, u *url.URL, headers http.Header) (*wire.Head, error) {
 
 // isHeader reports whether a header with this name and value can be sent (RFC 9110, section 5).
 func isHeader(name, value string) bool {
-	const token = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" //nolint:gosec // the characters of an RFC 9110 token, no credential
+	const token = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" //nolint:gosec // the characters of an RFC 9110 token, not a credential
 	return name != "" && strings.Trim(name, token) == "" &&
 		!strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f })
 }
@@ -220,7 +220,7 @@ func (s *Transport) Open(ctx context.Context, _ principal.Key, hello upstream.Re
 	if errors.Is(failed, errNotOlder) {
 		s.newer.Store(time.Now().UnixNano())
 	}
-	s.log.DebugContext(ctx, "server refuses a session, and has no stream of HTTP+SSE", "server", s.name, "error", upstream.ForLog(failed))
+	s.log.DebugContext(ctx, "server refuses a session, and has no HTTP+SSE stream", "server", s.name, "error", upstream.ForLog(failed))
 	if upstream.CauseOf(failed) != nil && upstream.CauseOf(err) == nil { // the error of the HTTP+SSE attempt names a cause
 		return nil, answer, upstream.Recast(upstream.ClassOf(err), s.name, failed)
 	}
