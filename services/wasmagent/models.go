@@ -115,7 +115,7 @@ func (h host) Model(a *agent.Agent, asked string) (string, bool) {
 }
 
 // modelOf returns the model of an agent that was created with a model of that name. An empty name means the configured
-// default. So does, in an imported agent, a name that no configured provider serves.
+// default. If there is a default, it also replaces, in an imported agent, a name that no configured provider serves.
 func (s *Service) modelOf(named string, imported bool) string {
 	if named == "" || imported && s.model != "" && !s.models.Has(named) {
 		return s.model

@@ -175,7 +175,7 @@ func (s scope) blockType(r *reader, i *instruction, out []byte) []byte {
 	case v == -16, v == -17:
 		r.fail(fmt.Errorf("%w: a reference", ErrNotOffered))
 	default:
-		r.fail(errors.New("is no type of a block"))
+		r.fail(errors.New("is not a block type"))
 	}
 	i.values = max(i.values, 1)
 	return putSigned(out, v)

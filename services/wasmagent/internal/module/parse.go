@@ -41,7 +41,7 @@ func Parse(text []byte) (*Module, error) {
 		if len(text) >= 8 && bytes.HasPrefix(text, header[:4]) && text[6] == 1 {
 			return nil, fmt.Errorf("%w: a component; build a core module, for example with the target wasip1", ErrNotOffered)
 		}
-		return nil, fmt.Errorf("%w: it does not begin as one of version 1", ErrMalformed)
+		return nil, fmt.Errorf("%w: it does not begin like version 1", ErrMalformed)
 	}
 	sum := sha256.Sum256(text)
 	m := &Module{Digest: hex.EncodeToString(sum[:])}
@@ -68,7 +68,7 @@ func Parse(text []byte) (*Module, error) {
 	case len(m.bodies) != functions:
 		r.fail(fmt.Errorf("%d functions have %d bodies", functions, len(m.bodies)))
 	case m.counted != nil && uint64(*m.counted) != uint64(len(m.data)):
-		r.fail(fmt.Errorf("%d data segments are said to be %d", len(m.data), *m.counted))
+		r.fail(fmt.Errorf("%d data segments, but the data count is %d", len(m.data), *m.counted))
 	}
 	if r.err != nil {
 		if errors.Is(r.err, ErrNotOffered) || errors.Is(r.err, ErrTooMuch) {
@@ -99,7 +99,7 @@ func (m *Module) section(id byte, r *reader) {
 	case tableSection:
 		for range r.count("tables", maxTables) {
 			if kind := r.byte(); kind != 0x70 {
-				r.fail(fmt.Errorf("%w: a table of other things than functions", ErrNotOffered))
+				r.fail(fmt.Errorf("%w: a table of another type than functions", ErrNotOffered))
 			}
 			m.tables = append(m.tables, r.size("entries of a table", maxTable, 1<<32-1))
 		}
@@ -136,7 +136,7 @@ func (m *Module) section(id byte, r *reader) {
 		}
 	}
 	if r.err == nil && !r.done() {
-		r.fail(fmt.Errorf("section %d has more than it says", id))
+		r.fail(fmt.Errorf("section %d has bytes after its end", id))
 	}
 }
 
@@ -147,7 +147,7 @@ func (r *reader) valueType() ValueType {
 	case 0x70, 0x6f:
 		r.fail(fmt.Errorf("%w: a reference", ErrNotOffered))
 	default:
-		r.fail(fmt.Errorf("%#x is no type of a value", byte(t)))
+		r.fail(fmt.Errorf("%#x is not a value type", byte(t)))
 	}
 	return 0
 }
@@ -162,7 +162,7 @@ func (r *reader) flag() bool {
 
 func (r *reader) funcType() (t FuncType) {
 	if r.byte() != 0x60 {
-		r.fail(errors.New("is no type of a function"))
+		r.fail(errors.New("is not a function type"))
 	}
 	for range r.count("parameters", maxParams) {
 		t.Params = append(t.Params, r.valueType())
@@ -201,7 +201,7 @@ func (r *reader) constant() (c constant) {
 	case 0x44:
 		c.bits = r.bytes(8)
 	default:
-		r.fail(fmt.Errorf("%w: a constant that is no number (%#x)", ErrNotOffered, c.op))
+		r.fail(fmt.Errorf("%w: a constant that is not a number (%#x)", ErrNotOffered, c.op))
 	}
 	if r.err == nil && r.byte() != opEnd {
 		r.fail(fmt.Errorf("%w: a constant of more than one number", ErrNotOffered))
@@ -230,7 +230,7 @@ func (m *Module) funcIndex(r *reader) uint32 {
 func (m *Module) importFunc(r *reader) {
 	from, name := r.name(), r.name()
 	if kind := Kind(r.byte()); r.err == nil && kind != Func {
-		r.fail(fmt.Errorf("%w: the import %q of %q, which is no function", ErrNotOffered, name, from))
+		r.fail(fmt.Errorf("%w: the import %q of %q, which is not a function", ErrNotOffered, name, from))
 		return
 	}
 	t := m.typeIndex(r)
@@ -258,7 +258,7 @@ func (m *Module) export(r *reader) {
 	}
 	switch {
 	case uint64(e.Index) >= uint64(there):
-		r.fail(fmt.Errorf("the export %q is of nothing", e.Name))
+		r.fail(fmt.Errorf("the export %q refers to nothing", e.Name))
 	case bytes.HasPrefix([]byte(e.Name), []byte(ownPrefix)):
 		r.fail(fmt.Errorf("%w: the export %q, whose name is reserved", ErrNotOffered, e.Name))
 	}
@@ -276,7 +276,7 @@ func (m *Module) element(r *reader) (e element) {
 			r.fail(errors.New("an element segment of another table"))
 		}
 		if e.offset = r.constant(); r.byte() != 0 {
-			r.fail(errors.New("an element segment is of no functions"))
+			r.fail(errors.New("an element segment without functions"))
 		}
 	default:
 		r.fail(fmt.Errorf("%w: an element segment of the form %d", ErrNotOffered, form))

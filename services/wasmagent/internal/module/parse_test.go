@@ -48,9 +48,9 @@ func TestWhatIsRefused(t *testing.T) {
 		"a section twice":           {append(build(end, nil), 10, 1, 0), module.ErrMalformed, "section 10"},
 		"an unknown section":        {append(build(end, nil), 13, 1, 0), module.ErrMalformed, "section 13"},
 		"a section that is cut":     {build(end, nil)[:20], module.ErrMalformed, "ends in the middle"},
-		"a section with more":       {build(end, parts{8: {0, 0}}), module.ErrMalformed, "more than it says"},
+		"a section with more":       {build(end, parts{8: {0, 0}}), module.ErrMalformed, "has bytes after its end"},
 		"W6 a table of its own":     {build(end, parts{2: {1, 1, 'a', 1, 'b', 1, 0x70, 0, 1}}), module.ErrNotOffered, `"b" of "a"`},
-		"W6 a memory of others":     {build(end, parts{2: {1, 1, 'a', 1, 'b', 2, 0, 1}}), module.ErrNotOffered, "no function"},
+		"W6 a memory of others":     {build(end, parts{2: {1, 1, 'a', 1, 'b', 2, 0, 1}}), module.ErrNotOffered, "not a function"},
 		"W6 the name of our fuel":   {build(end, parts{7: append(append([]byte{1, 11}, "sluice.fuel"...), 3, 0)}), module.ErrNotOffered, "name is reserved"},
 		"W6 the fuel itself":        {build([]byte{0x42, 0, 0x24, 1, 0x0b}, nil), module.ErrMalformed, "there is no global 1"},
 		"W6 our local":              {build([]byte{0x42, 0, 0x21, 0, 0x0b}, nil), module.ErrMalformed, "no local 0"},
@@ -62,7 +62,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"W4 two tables":             {build(end, parts{4: {2, 0x70, 0, 1, 0x70, 0, 1}}), module.ErrTooMuch, "2 tables"},
 		"W4 a table that grows":     {build([]byte{0xd0, 0x70, 0x41, 1, 0xfc, 15, 0, 0x1a, 0x0b}, nil), module.ErrNotOffered, "0xd0"},
 		"W4 a table that is set":    {build([]byte{0x41, 0, 0x41, 0, 0x26, 0, 0x0b}, nil), module.ErrNotOffered, "0x26"},
-		"a table of references":     {build(end, parts{4: {1, 0x6f, 0, 1}}), module.ErrNotOffered, "other things than functions"},
+		"a table of references":     {build(end, parts{4: {1, 0x6f, 0, 1}}), module.ErrNotOffered, "another type than functions"},
 		"data that is dropped":      {build([]byte{0xfc, 9, 0, 0x0b}, nil), module.ErrNotOffered, "0xfc 9"},
 		"elements that are dropped": {build([]byte{0xfc, 13, 0, 0x0b}, nil), module.ErrNotOffered, "0xfc 13"},
 		"threads":                   {build([]byte{0xfe, 0, 2, 0, 0x0b}, nil), module.ErrNotOffered, "0xfe"},
@@ -81,7 +81,7 @@ func TestWhatIsRefused(t *testing.T) {
 		"no end":                    {build([]byte{0x01}, nil), module.ErrMalformed, "ends in the middle"},
 		"a function without a body": {build(end, parts{3: {2, 0, 0}}), module.ErrMalformed, "2 functions have 1 bodies"},
 		"a name that is not UTF-8":  {build(end, parts{7: {1, 1, 0xff, 0, 0}}), module.ErrMalformed, "UTF-8"},
-		"an export of nothing":      {build(end, parts{7: {1, 1, 'a', 0, 7}}), module.ErrMalformed, `"a" is of nothing`},
+		"an export of nothing":      {build(end, parts{7: {1, 1, 'a', 0, 7}}), module.ErrMalformed, `"a" refers to nothing`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

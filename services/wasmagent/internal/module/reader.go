@@ -68,7 +68,7 @@ func (r *reader) u32() uint32 {
 			return uint32(v)
 		}
 	}
-	r.fail(errors.New("is no number of 32 bits"))
+	r.fail(errors.New("is not a number of 32 bits"))
 	return 0
 }
 
@@ -95,7 +95,7 @@ func (r *reader) signed(bits int) int64 {
 		}
 		return v
 	}
-	r.fail(fmt.Errorf("is no number of %d bits", bits))
+	r.fail(fmt.Errorf("is not a number of %d bits", bits))
 	return 0
 }
 
