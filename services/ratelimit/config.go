@@ -8,21 +8,20 @@ import (
 
 // Config configures the rate limit service.
 type Config struct {
-	// MaxBuckets is how many buckets may have something taken from them at once.
-	// Beyond it reservations that need another are refused; those of one principal
-	// are once it has begun a 20th of them.
+	// MaxBuckets is how many buckets may be in use at the same time: 1 or more. Reservations that need more are
+	// refused. A subject that has begun a 20th of them can't begin more.
 	MaxBuckets int
-	// MaxLeases is how many leases may live at once, with the same consequence.
+	// MaxLeases is how many leases may live at the same time: 1 or more. Reservations beyond it are refused.
 	MaxLeases int
 }
 
-// DefaultConfig returns the configuration used where a file says nothing.
+// DefaultConfig returns the configuration that the service uses.
 func DefaultConfig() Config { return Config{MaxBuckets: 1_000_000, MaxLeases: 1_000_000} }
 
-// FromFile returns the service's part of the configuration.
+// FromFile returns the service's configuration. The file has no keys for it.
 func FromFile(*config.File) Config { return DefaultConfig() }
 
-// Validate returns everything that is wrong with the configuration.
+// Validate returns an error if the configuration is not valid.
 func (c *Config) Validate() error {
 	if c.MaxBuckets < 1 || c.MaxLeases < 1 {
 		return errors.New("ratelimit: there must be room for at least one bucket and one lease")

@@ -1,5 +1,5 @@
-// Package ratelimit serves sluice.ratelimit.v1: it takes from all limits of a
-// call or from none, and knows nothing of the policies that they come from.
+// Package ratelimit serves sluice.ratelimit.v1. A reservation takes from all limits of a call or from none. The service
+// does not know the policies that the limits come from.
 package ratelimit
 
 import (
@@ -23,17 +23,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// defaultLease is how long a lease lives where the caller doesn't say.
+// defaultLease is how long a lease lives if the request names no time.
 const defaultLease = 5 * time.Minute
 
 var (
-	// errUnsupported means that a limit counts in a way that is not offered.
+	// errUnsupported means that the kind of a limit is not supported, or that a settlement has amounts.
 	errUnsupported = errors.New("this kind of limit is not supported by this version")
-	// errKeyUnsupported means that a lease was named by its key.
+	// errKeyUnsupported means that a settlement names a lease by its key.
 	errKeyUnsupported = errors.New("this store finds no lease by its key; settle it by its id, or leave it to end by itself")
 )
 
-// Deps are the live objects that a [Service] works with. Every field is required.
+// Deps are the dependencies of a [Service]. Every field is required.
 type Deps struct {
 	Log *slog.Logger
 }
@@ -44,11 +44,11 @@ type Service struct {
 
 	store store.Store
 	log   *slog.Logger
-	// instance names the counts of this process since its start.
+	// instance identifies the counts of this process. It is new at each start.
 	instance string
 }
 
-// New returns a Service that keeps its buckets in memory.
+// New returns a Service whose buckets are in memory.
 func New(cfg Config, deps Deps) (*Service, error) {
 	if deps.Log == nil {
 		return nil, errors.New("ratelimit: a log is required")
@@ -110,7 +110,7 @@ func (s *Service) SettleLease(ctx context.Context, req *ratelimitv1.SettleLeaseR
 		return nil, toStatus(err)
 	}
 	resp := &ratelimitv1.SettleLeaseResponse{Settled: settled}
-	if settled { // the store does not remember how others ended
+	if settled { // the store does not remember how other leases ended
 		resp.Ended = ends[req.GetSettlement()]
 	}
 	return resp, nil
@@ -140,8 +140,8 @@ func (s *Service) ResetBucket(ctx context.Context, req *ratelimitv1.ResetBucketR
 	return &ratelimitv1.ResetBucketResponse{}, nil
 }
 
-// own tells the keys and the buckets of two tenants apart, whose names hold no
-// slash: whoever asks, also to empty a bucket, reaches those of its tenant alone.
+// own prefixes a key or a bucket with the caller's tenant, so that callers reach only the keys and buckets of their own
+// tenant. Names of tenants contain no slash.
 func own(ctx context.Context, name string) string {
 	return authn.CallerOf(ctx).Tenant() + "/" + name
 }
@@ -163,7 +163,7 @@ var ends = map[ratelimitv1.Settlement]ratelimitv1.LeaseEnd{
 	ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT: ratelimitv1.LeaseEnd_LEASE_END_NEVER_SENT,
 }
 
-// unpack reads limits as the store knows them.
+// unpack converts limits to those of the store.
 func unpack(ctx context.Context, limits []*ratelimitv1.Limit) ([]store.Limit, error) {
 	out := make([]store.Limit, len(limits))
 	for i, l := range limits {
@@ -214,7 +214,7 @@ func remaining(limits []*ratelimitv1.Limit, left []int64) []*ratelimitv1.Remaini
 	return out
 }
 
-// toStatus is the only place where this service's errors meet gRPC codes.
+// toStatus returns the gRPC status of an error of this service.
 func toStatus(err error) error {
 	switch {
 	case errors.Is(err, errUnsupported):

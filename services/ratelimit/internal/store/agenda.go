@@ -2,27 +2,27 @@ package store
 
 import "time"
 
-// place is where something stands in an [agenda]. Embed it in what is kept there.
+// place is the position of a member in an [agenda]. Embed place in the type of the members.
 type place struct {
-	index int // in the heap; meaningless outside of one
+	index int // in the heap; meaningless if the member is in no agenda
 }
 
 func (p *place) stands() *place { return p }
 
-// agenda is a queue by due time: a binary heap whose members know their place, so
-// that any of them can leave.
+// agenda is a priority queue by due time: a binary heap whose members know their position, so that any member can be
+// removed.
 type agenda[T interface{ stands() *place }] struct {
 	heap []appointment[T]
 }
 
-// appointment is a member and when it is due. The time is kept here, and not in
-// the member, so that comparing touches no members.
+// appointment is a member with its due time. The time is here and not in the member, so that comparing does not touch
+// the members' memory.
 type appointment[T any] struct {
 	due    time.Duration
 	member T
 }
 
-// next returns the member that is due first. There must be one.
+// next returns the member that is due first. The agenda must not be empty.
 func (a *agenda[T]) next() T { return a.heap[0].member }
 
 // isDue reports whether any member is due at now.
@@ -30,23 +30,21 @@ func (a *agenda[T]) isDue(now time.Duration) bool {
 	return len(a.heap) > 0 && a.heap[0].due <= now
 }
 
-// dueOf returns when a member is due.
+// dueOf returns the due time of a member.
 func (a *agenda[T]) dueOf(x T) time.Duration { return a.heap[x.stands().index].due }
 
-// add takes x in.
 func (a *agenda[T]) add(x T, due time.Duration) {
 	a.heap = append(a.heap, appointment[T]{due: due, member: x})
 	a.sift(len(a.heap) - 1)
 }
 
-// move gives a member another due time.
+// move changes the due time of a member.
 func (a *agenda[T]) move(x T, due time.Duration) {
 	i := x.stands().index
 	a.heap[i].due = due
 	a.sift(i)
 }
 
-// remove takes a member out.
 func (a *agenda[T]) remove(x T) {
 	i, last := x.stands().index, len(a.heap)-1
 	a.heap[i] = a.heap[last]
@@ -57,7 +55,7 @@ func (a *agenda[T]) remove(x T) {
 	}
 }
 
-// sift moves what stands at i to where it belongs.
+// sift moves the appointment at i to its position in the heap.
 func (a *agenda[T]) sift(i int) {
 	moving := a.heap[i]
 	for parent := (i - 1) / 2; i > 0 && moving.due < a.heap[parent].due; parent = (i - 1) / 2 {
@@ -78,7 +76,7 @@ func (a *agenda[T]) sift(i int) {
 	a.put(i, moving)
 }
 
-// put writes an appointment down and tells its member where.
+// put stores an appointment at i, and the position in its member.
 func (a *agenda[T]) put(i int, x appointment[T]) {
 	a.heap[i] = x
 	x.member.stands().index = i

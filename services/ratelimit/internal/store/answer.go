@@ -2,8 +2,8 @@ package store
 
 import "github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 
-// add adds what limit i says. The answer turns into a refusal by the limit to wait
-// for longest, one that never fits before all others.
+// add adds the verdict of limit i. The answer becomes a refusal by the limit with the longest wait, where a limit that
+// never fits comes first.
 func (a *Answer) add(i int, v window.Verdict) {
 	a.Remaining[i] = v.Remaining
 	longer := v.Never || a.Granted || v.Wait > a.RetryAfter
@@ -13,7 +13,7 @@ func (a *Answer) add(i int, v window.Verdict) {
 	a.Granted, a.Never, a.RetryAfter, a.Limit = false, v.Never, v.Wait, i
 }
 
-// granted is the answer after the costs of limits are taken.
+// granted returns the answer after the costs were taken.
 func (a Answer) granted(limits []Limit) Answer {
 	for i := range limits {
 		a.Remaining[i] -= limits[i].Cost
@@ -22,13 +22,12 @@ func (a Answer) granted(limits []Limit) Answer {
 	return a
 }
 
-// repeat is the answer to a key that has a lease already. What it asks for does
-// not have to fit once more.
+// repeat returns the answer to a key that has a lease already. The costs need not fit again.
 func (a Answer) repeat(held Lease) Answer {
 	return Answer{Granted: true, Lease: held, Remaining: a.Remaining, Limit: tightest(a.Remaining)}
 }
 
-// tightest is the index of the limit with the least left, the first of equals.
+// tightest returns the index of the limit with the least left, the first of equal ones.
 func tightest(remaining []int64) int {
 	least := 0
 	for i, left := range remaining {

@@ -11,36 +11,35 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 )
 
-// shards is how many parts buckets and leases are kept in, each with a lock. It is
-// the number of bits of a shardSet.
+// shards is the number of shards of buckets and of leases, each with a lock. It is the number of bits of a shardSet.
 const shards = 64
 
-// A bucket is the window of one name. Whoever touches it holds the lock of its shard.
+// A bucket is the window of one name. It is guarded by the lock of its shard.
 type bucket struct {
 	place
 	name  string
 	owner *owner
 	shard uint8
-	kept  bool // false once evicted, while leases may still point here
+	kept  bool // false after the bucket was evicted, while leases may still refer to it
 	log   window.Log
 }
 
-// bucketShard holds the buckets of some names.
+// bucketShard holds the buckets of some names, guarded by mu.
 type bucketShard struct {
 	mu    sync.Mutex
 	named map[string]*bucket
-	idle  agenda[*bucket] // due when they were to be empty, as it looked once
+	idle  agenda[*bucket] // due when a bucket becomes empty, as estimated earlier
 	all   *buckets
-	seen  time.Duration // latest instant shown
-	_     [64]byte      // keeps neighbours off each other's cache lines
+	seen  time.Duration // latest instant seen
+	_     [64]byte      // keeps shards in separate cache lines
 }
 
-// tick moves the shard's clock to now. It never goes back, so a bucket that was
-// evicted as empty is empty at any later tick.
+// tick moves the shard's clock to now. The clock never goes back, so a bucket that was evicted as empty stays empty at
+// any later tick.
 func (s *bucketShard) tick(now time.Duration) { s.seen = max(s.seen, now) }
 
-// find returns the bucket of a limit, nil where nothing is kept under its name.
-// An empty bucket is as good as none, so it may be asked for with any window.
+// find returns the bucket of a limit, or nil if none has its name. An empty bucket with another window is evicted,
+// because it is equal to no bucket.
 func (s *bucketShard) find(l *Limit) (*bucket, error) {
 	b := s.named[l.Bucket]
 	if b == nil || b.log.Length() == l.Window {
@@ -53,7 +52,7 @@ func (s *bucketShard) find(l *Limit) (*bucket, error) {
 	return nil, fmt.Errorf("%w: bucket %q is kept with a window of %v, not %v", ErrInvalid, l.Bucket, b.log.Length(), l.Window)
 }
 
-// evict forgets a bucket.
+// evict removes a bucket.
 func (s *bucketShard) evict(b *bucket) {
 	delete(s.named, b.name)
 	s.idle.remove(b)
@@ -62,15 +61,15 @@ func (s *bucketShard) evict(b *bucket) {
 	s.all.room.give(1)
 }
 
-// keep takes a new bucket in, for which there is room. Something was taken from it.
+// keep adds a new bucket, for which the quota was taken. Units were already taken from it.
 func (s *bucketShard) keep(b *bucket) {
 	b.kept = true
 	s.named[b.name] = b
 	s.idle.add(b, b.log.EmptyFrom())
 }
 
-// sweep looks at no more than most buckets that may have become empty and evicts
-// those that are. A bucket in use comes up once per window.
+// sweep checks up to most buckets that may have become empty, and evicts those that are. A bucket in use is checked
+// once per window.
 func (s *bucketShard) sweep(most int) {
 	for ; most > 0 && s.idle.isDue(s.seen); most-- {
 		b := s.idle.next()
@@ -82,7 +81,7 @@ func (s *bucketShard) sweep(most int) {
 	}
 }
 
-// buckets is all buckets, by the hash of their name.
+// buckets are all buckets, in shards by the hash of their name.
 type buckets struct {
 	seed   maphash.Seed
 	room   quota
@@ -90,7 +89,7 @@ type buckets struct {
 	shards [shards]bucketShard
 }
 
-// setUp makes buckets ready for use.
+// setUp initializes buckets for a capacity of most buckets.
 func (b *buckets) setUp(most int) {
 	b.seed = maphash.MakeSeed()
 	b.room.most = int64(most)
@@ -101,8 +100,7 @@ func (b *buckets) setUp(most int) {
 	}
 }
 
-// begin takes room for n buckets of an owner, or for none. The owner is nil where n
-// is 0.
+// begin takes the quota of n buckets for an owner, or none. It returns nil if n is 0.
 func (b *buckets) begin(owner string, n int64) (*owner, error) {
 	if n == 0 {
 		return nil, nil
@@ -118,8 +116,7 @@ func (b *buckets) begin(owner string, n int64) (*owner, error) {
 	return by, nil
 }
 
-// shardSet is a set of shards, one bit each. Locks are taken from bit 0 upwards,
-// by all, so that no two wait for each other.
+// shardSet is a set of shards, one bit each. All callers lock shards from bit 0 upwards, so that there is no deadlock.
 type shardSet uint64
 
 func (b *buckets) lock(set shardSet) {
@@ -134,13 +131,13 @@ func (b *buckets) unlock(set shardSet) {
 	}
 }
 
-// of returns the shard that a name belongs to.
+// of returns the index of the shard of a name.
 func (b *buckets) of(name string) uint8 {
 	return uint8(maphash.String(b.seed, name) % shards)
 }
 
-// spots finds out where the buckets of limits belong. It appends to into, which
-// saves an allocation where it has room.
+// spots returns the places of the buckets of limits. It appends to into, which saves an allocation if into has
+// capacity.
 func (b *buckets) spots(limits []Limit, into []spot) ([]spot, shardSet) {
 	var set shardSet
 	for i := range limits {
@@ -155,10 +152,10 @@ func (b *buckets) spots(limits []Limit, into []spot) ([]spot, shardSet) {
 type spot struct {
 	at     uint8
 	shard  *bucketShard
-	bucket *bucket // nil: not there
+	bucket *bucket // nil if the bucket does not exist
 }
 
-// ask looks the bucket up and asks for the limit's cost, without taking it.
+// ask finds the bucket and returns the verdict on the limit's cost, without taking it.
 func (s *spot) ask(l *Limit) (window.Verdict, error) {
 	now := s.shard.seen
 	b, err := s.shard.find(l)
@@ -173,12 +170,12 @@ func (s *spot) ask(l *Limit) (window.Verdict, error) {
 	return b.log.Ask(now, l.Cost, l.Max), nil
 }
 
-// take takes the limit's cost, which was asked for under the same lock and fits. A
-// bucket that is not there begins as that of an owner, who has room for it.
+// take takes the limit's cost, which fits by an ask under the same lock. A bucket that does not exist is created for an
+// owner, whose quota was taken.
 func (s *spot) take(l *Limit, by *owner) take {
 	b := s.bucket
 	if b == nil {
-		// The name outlives the message that it came in.
+		// The clone does not keep the memory of the request alive.
 		b = &bucket{name: strings.Clone(l.Bucket), owner: by, shard: s.at, log: window.New(l.Window)}
 	}
 	stamp, ok := b.log.Take(s.shard.seen, l.Cost, l.Max)
@@ -199,13 +196,12 @@ type take struct {
 	max    int64
 }
 
-// is reports whether it was taken for just this limit.
+// is reports whether the take was for exactly this limit.
 func (t *take) is(l *Limit) bool {
 	return t.bucket.name == l.Bucket && t.bucket.log.Length() == l.Window && t.cost == l.Cost && t.max == l.Max
 }
 
-// giveBack undoes what was taken. A bucket that was evicted or reset since is no
-// longer the one that counts.
+// giveBack undoes takes. A bucket that was evicted or reset since then no longer counts and is skipped.
 func (b *buckets) giveBack(takes []take) {
 	var set shardSet
 	for i := range takes {

@@ -7,8 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 )
 
-// checkReservation returns an error that wraps ErrInvalid where r breaks what its
-// fields promise.
+// checkReservation returns an error that wraps ErrInvalid if a field of r is not valid.
 func checkReservation(r *Reservation) error {
 	if r.Key == "" {
 		return fmt.Errorf("%w: the idempotency key is empty", ErrInvalid)
@@ -24,7 +23,7 @@ func checkReservation(r *Reservation) error {
 		if l.Cost < 1 {
 			return fmt.Errorf("%w: limit %d: cost %d is not 1 or more", ErrInvalid, i, l.Cost)
 		}
-		// At most 64 limits: comparing all pairs costs less than a map would.
+		// With at most 64 limits, comparing all pairs costs less than a map.
 		for j := range i {
 			if r.Limits[j].Bucket == l.Bucket {
 				return fmt.Errorf("%w: limits %d and %d have the same bucket", ErrInvalid, j, i)
@@ -34,7 +33,7 @@ func checkReservation(r *Reservation) error {
 	return nil
 }
 
-// checkLimits checks all of limits but their costs.
+// checkLimits checks limits, except for their costs.
 func checkLimits(limits []Limit) error {
 	if len(limits) < 1 || len(limits) > MaxLimits {
 		return fmt.Errorf("%w: %d limits, want 1 to %d", ErrInvalid, len(limits), MaxLimits)
@@ -53,7 +52,7 @@ func checkLimits(limits []Limit) error {
 	return nil
 }
 
-// checkLease checks how long a lease is to live.
+// checkLease checks the length of a lease.
 func checkLease(d time.Duration) error {
 	if d < 1 || d > window.MaxLength {
 		return fmt.Errorf("%w: a lease of %v is not within 1ns and %v", ErrInvalid, d, window.MaxLength)

@@ -2,8 +2,8 @@ package store
 
 import "time"
 
-// Jump makes the clock jump, forwards or back.
+// Jump moves the clock forward, or back if d is negative.
 func (m *Memory) Jump(d time.Duration) { m.origin = m.origin.Add(-d) }
 
-// Owners returns how many owners are kept.
+// Owners returns the number of stored owners.
 func (m *Memory) Owners() int { return len(m.buckets.owners.named) }

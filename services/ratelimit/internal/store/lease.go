@@ -9,18 +9,17 @@ import (
 	"time"
 )
 
-// A lease is a grant that is neither settled nor expired. Whoever touches it holds
-// the lock of its shard.
+// A lease is a grant that is neither settled nor expired. It is guarded by the lock of its shard.
 type lease struct {
 	place
 	Lease
 	key    string
 	number uint64
 	takes  []take
-	few    [2]take // where takes is, if that is enough: a limit and its cap
+	few    [2]take // the memory of takes for up to two limits, such as a limit and its cap
 }
 
-// answers reports whether the lease was granted for just these limits.
+// answers reports whether the lease was granted for exactly these limits.
 func (l *lease) answers(limits []Limit) bool {
 	if len(limits) != len(l.takes) {
 		return false
@@ -33,25 +32,25 @@ func (l *lease) answers(limits []Limit) bool {
 	return true
 }
 
-// leaseShard holds the leases of some keys.
+// leaseShard holds the leases of some keys, guarded by mu.
 type leaseShard struct {
 	mu       sync.Mutex
 	keyed    map[string]*lease
 	numbered map[uint64]*lease
 	expiring agenda[*lease]
 	room     *quota
-	last     uint64        // number of the newest lease; its low bits are the shard
-	seen     time.Duration // latest instant shown
-	_        [64]byte      // keeps neighbours off each other's cache lines
+	last     uint64        // number of the newest lease; its low bits are the index of the shard
+	seen     time.Duration // latest instant seen
+	_        [64]byte      // keeps shards in separate cache lines
 }
 
-// tick moves the shard's clock to now and returns it. It never goes back.
+// tick moves the shard's clock to now and returns it. The clock never goes back.
 func (s *leaseShard) tick(now time.Duration) time.Duration {
 	s.seen = max(s.seen, now)
 	return s.seen
 }
 
-// find returns the lease of an ID whose number is known, nil where it has ended.
+// find returns the lease with an ID and the number in it, or nil if the lease has ended.
 func (s *leaseShard) find(id string, number uint64) *lease {
 	l := s.numbered[number]
 	if l == nil || l.ID != id {
@@ -60,7 +59,7 @@ func (s *leaseShard) find(id string, number uint64) *lease {
 	return s.alive(l)
 }
 
-// alive returns l, or nil where it has expired; then it is forgotten.
+// alive returns l, or removes it and returns nil if it has expired.
 func (s *leaseShard) alive(l *lease) *lease {
 	if l == nil || s.expiring.dueOf(l) > s.seen {
 		return l
@@ -69,14 +68,14 @@ func (s *leaseShard) alive(l *lease) *lease {
 	return nil
 }
 
-// keep takes a new lease in, for which there is room.
+// keep adds a new lease, for which the quota was taken.
 func (s *leaseShard) keep(l *lease, expires time.Duration) {
 	s.keyed[l.key] = l
 	s.numbered[l.number] = l
 	s.expiring.add(l, expires)
 }
 
-// end forgets a lease.
+// end removes a lease.
 func (s *leaseShard) end(l *lease) {
 	delete(s.keyed, l.key)
 	delete(s.numbered, l.number)
@@ -84,22 +83,22 @@ func (s *leaseShard) end(l *lease) {
 	s.room.give(1)
 }
 
-// sweep forgets expired leases, no more than most.
+// sweep removes up to most expired leases.
 func (s *leaseShard) sweep(most int) {
 	for ; most > 0 && s.expiring.isDue(s.seen); most-- {
 		s.end(s.expiring.next())
 	}
 }
 
-// leases is all leases, by the hash of their key.
+// leases are all leases, in shards by the hash of their key.
 type leases struct {
 	seed   maphash.Seed
-	prefix string // of every ID; no two processes share it
+	prefix string // the prefix of every ID; no two processes have the same
 	room   quota
 	shards [shards]leaseShard
 }
 
-// setUp makes leases ready for use.
+// setUp initializes leases for a capacity of most leases.
 func (l *leases) setUp(most int) {
 	l.seed = maphash.MakeSeed()
 	l.prefix = rand.Text() + "-"
@@ -115,8 +114,7 @@ func (l *leases) of(key string) *leaseShard {
 	return &l.shards[maphash.String(l.seed, key)%shards]
 }
 
-// named returns the shard and the number in an ID; ok is false where no store like
-// this one has made it.
+// named returns the shard and the number in an ID. ok is false if this store did not create the ID.
 func (l *leases) named(id string) (s *leaseShard, number uint64, ok bool) {
 	digits, ok := strings.CutPrefix(id, l.prefix)
 	if !ok {
@@ -126,7 +124,7 @@ func (l *leases) named(id string) (s *leaseShard, number uint64, ok bool) {
 	return &l.shards[number%shards], number, err == nil
 }
 
-// nextID returns a new number in s and the ID that holds it.
+// nextID returns a new number in s, and the ID that contains it.
 func (l *leases) nextID(s *leaseShard) (uint64, string) {
 	s.last += shards
 	buf := make([]byte, 0, 40)

@@ -7,32 +7,30 @@ import (
 	"time"
 )
 
-// Bounds is how much a [Memory] keeps at most. Beyond it is ErrFull: forgetting
-// something would let somebody through. The zero value keeps nothing and is
-// refused.
+// Bounds is the capacity of a [Memory]. Beyond it reservations get ErrFull: evicting a bucket in use would let calls
+// pass above their limit. The zero value is refused.
 type Bounds struct {
-	// Buckets is how many buckets there are at once, 1 or more. A bucket takes
-	// about 250 bytes, and up to 4 KB more when it is full of exact times.
+	// Buckets is how many buckets may be stored, 1 or more. A bucket takes about 250 bytes, and up to 4 KB more when it
+	// is full of exact times.
 	Buckets int
-	// Leases is how many leases live at once, 1 or more. A lease takes about 400
-	// bytes with one limit.
+	// Leases is how many leases may be stored, 1 or more. A lease with one limit takes about 400 bytes.
 	Leases int
 }
 
-// Memory is a [Store] in the memory of the process. It starts no goroutine and
-// needs no closing: what is idle or expired is forgotten as others are added.
+// Memory is a [Store] in the memory of the process. It starts no goroutine and needs no Close: empty buckets and
+// expired leases are removed when others are added.
 //
-// There are two kinds of locks, both in shards. The lock of a lease's shard is
-// taken first and only one of them; then those of buckets, in order.
+// There are two kinds of locks, both in shards. The lock of a lease's shard is taken first, and only one of them; then
+// those of buckets, in order.
 type Memory struct {
-	origin  time.Time // instants count from here, monotonically
+	origin  time.Time // instants count from here, on the monotonic clock
 	buckets buckets
 	leases  leases
 }
 
 var _ Store = (*Memory)(nil)
 
-// NewMemory returns an empty store.
+// NewMemory returns an empty store with a capacity.
 func NewMemory(most Bounds) (*Memory, error) {
 	if most.Buckets < 1 || most.Leases < 1 {
 		return nil, fmt.Errorf("a limit store needs room for at least 1 bucket and 1 lease, not %d and %d", most.Buckets, most.Leases)
@@ -43,14 +41,13 @@ func NewMemory(most Bounds) (*Memory, error) {
 	return m, nil
 }
 
-// Size returns how many buckets and leases are kept now. Some may be idle or
-// expired and not yet forgotten.
+// Size returns how many buckets and leases are stored now. Some may be empty or expired and not yet removed.
 func (m *Memory) Size() Bounds {
 	return Bounds{Buckets: int(m.buckets.room.used.Load()), Leases: int(m.leases.room.used.Load())}
 }
 
-// now reads the monotonic clock, which alone decides; the wall's is for answers. It
-// is read under the locks, so that who waits for them does not act on an old time.
+// now reads the monotonic clock, by which the store decides; the wall clock is only for answers. Callers except sweep
+// read it under the locks, so that a caller that waited for them does not use an old time.
 func (m *Memory) now() time.Duration { return time.Since(m.origin) }
 
 // Reserve implements [Store].
@@ -68,7 +65,7 @@ func (m *Memory) Reserve(ctx context.Context, r Reservation) (Answer, error) {
 	return answer, err
 }
 
-// reserve is one attempt at Reserve.
+// reserve is one attempt of Reserve.
 func (m *Memory) reserve(r *Reservation) (Answer, error) {
 	home := m.leases.of(r.Key)
 	home.mu.Lock()
@@ -101,12 +98,11 @@ func (m *Memory) reserve(r *Reservation) (Answer, error) {
 	return answer.granted(r.Limits), nil
 }
 
-// ask asks for all limits and finds their spots' buckets. Where the answer is a
-// grant, nothing is taken yet.
+// ask returns the answer on all limits, and sets the buckets of spots. If the answer is a grant, nothing is taken yet.
 func ask(now time.Duration, limits []Limit, spots []spot) (Answer, error) {
 	for i := range spots {
 		spots[i].shard.tick(now)
-		spots[i].shard.sweep(2) // a limit adds one at most, so sweeping keeps up
+		spots[i].shard.sweep(2) // a limit adds at most one bucket, so sweeping keeps up
 	}
 	answer := Answer{Granted: true, Remaining: make([]int64, len(limits))}
 	for i := range limits {
@@ -120,7 +116,7 @@ func ask(now time.Duration, limits []Limit, spots []spot) (Answer, error) {
 	return answer, nil
 }
 
-// grant takes what fits, and makes the lease.
+// grant takes the costs, which fit, and creates the lease.
 func (m *Memory) grant(home *leaseShard, wall time.Time, r *Reservation, spots []spot) (Lease, error) {
 	var missing int64
 	for i := range spots {
@@ -150,8 +146,8 @@ func (m *Memory) grant(home *leaseShard, wall time.Time, r *Reservation, spots [
 	return l.Lease, nil
 }
 
-// sweep makes room: it forgets all that is empty or expired. It reports whether
-// there is room now.
+// sweep removes everything that is empty or expired, and reports whether there is capacity for a lease and a bucket
+// now.
 func (m *Memory) sweep() bool {
 	now := m.now()
 	for i := range m.leases.shards {

@@ -2,33 +2,31 @@ package store
 
 import "sync"
 
-// ownerShare is the part of the room for buckets that one owner may fill: one of so
-// many. Who calls decides on the names of buckets, be it a tool's that is not there,
-// and is not to use up what others need.
+// ownerShare is the divisor that gives the quota of one owner: a 20th of all buckets. A caller chooses the names of
+// buckets, for example by calling tools that don't exist, and must not use up the capacity that others need.
 const ownerShare = 20
 
-// An owner is who began buckets that are kept.
+// An owner is a principal that began buckets which are still stored.
 type owner struct {
 	name string
 	used int64
 }
 
-// owners bounds how many buckets each owner has. Its lock is taken last, and only
-// where buckets begin or are forgotten.
+// owners limits the number of buckets of each owner. Its lock is taken last, and only to begin or remove buckets.
 type owners struct {
 	mu    sync.Mutex
 	most  int64
-	named map[string]*owner // those who have any
+	named map[string]*owner // the owners that have buckets
 }
 
-// setUp makes owners ready for use, of a room for so many buckets.
+// setUp initializes owners for a capacity of room buckets.
 func (o *owners) setUp(room int) {
 	o.most = max(1, int64(room)/ownerShare)
 	o.named = map[string]*owner{}
 }
 
-// take takes n buckets for an owner, 1 or more. It returns nil, and takes nothing,
-// where that is too many.
+// take takes n buckets for an owner; n is 1 or more. It returns nil, and takes nothing, if the owner would exceed its
+// quota.
 func (o *owners) take(name string, n int64) *owner {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -46,7 +44,7 @@ func (o *owners) take(name string, n int64) *owner {
 	return by
 }
 
-// give gives a bucket of an owner back. Who has none left is forgotten.
+// give gives one bucket of an owner back. An owner without buckets is removed.
 func (o *owners) give(by *owner) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

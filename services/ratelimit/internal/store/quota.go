@@ -2,13 +2,13 @@ package store
 
 import "sync/atomic"
 
-// quota bounds how many of something there are.
+// quota is a counter with a maximum. It is safe for concurrent use.
 type quota struct {
 	most int64
 	used atomic.Int64
 }
 
-// take takes n, or nothing where that is too many.
+// take takes n, or nothing if the maximum would be exceeded. It reports whether it took n.
 func (q *quota) take(n int64) bool {
 	for {
 		used := q.used.Load()
@@ -21,8 +21,6 @@ func (q *quota) take(n int64) bool {
 	}
 }
 
-// give gives n back.
 func (q *quota) give(n int64) { q.used.Add(-n) }
 
-// has reports whether n could be taken.
 func (q *quota) has(n int64) bool { return n <= q.most-q.used.Load() }

@@ -6,21 +6,20 @@ import (
 	"time"
 )
 
-// firstEntries is what a ring has room for at first: most keys are used once or
-// twice and then never again.
+// firstEntries is the first size of a ring. It is small, because most keys are used once or twice and then never again.
 const firstEntries = 2
 
-// entry is a number of units that count from the same time.
+// entry is a number of units that were taken at the same time.
 type entry struct {
 	at    time.Duration
 	units int64
 }
 
-// ring is a queue of entries in ascending order of time, each time once. The zero
-// value is empty and holds no memory; it grows as it fills.
+// ring is a queue of entries in ascending order of time, with each time once. The zero value is empty and allocates no
+// memory; the buffer grows with the entries.
 type ring struct {
 	buf   []entry
-	head  int // index in buf of the oldest
+	head  int // index in buf of the oldest entry
 	count int
 }
 
@@ -33,7 +32,7 @@ func (r *ring) at(i int) *entry {
 	return &r.buf[i]
 }
 
-// last returns the newest entry, nil where there is none.
+// last returns the newest entry, or nil if there is none.
 func (r *ring) last() *entry {
 	if r.count == 0 {
 		return nil
@@ -41,8 +40,7 @@ func (r *ring) last() *entry {
 	return r.at(r.count - 1)
 }
 
-// push adds the newest entry. The ring doubles, but takes no more room than most
-// entries need.
+// push adds the newest entry. A full buffer doubles, but grows beyond most entries only if it must.
 func (r *ring) push(e entry, most int64) {
 	if r.count == len(r.buf) {
 		size := max(firstEntries, 2*r.count)
@@ -60,15 +58,14 @@ func (r *ring) grow(size int) {
 	r.buf, r.head = buf, 0
 }
 
-// find returns the place of the entry with the given time.
+// find returns the index of the entry with the given time.
 func (r *ring) find(at time.Duration) (int, bool) {
 	return sort.Find(r.count, func(i int) int {
 		return cmp.Compare(at, r.at(i).at)
 	})
 }
 
-// remove takes out the i-th oldest entry. Taking the oldest is cheap; another one
-// costs a move of all that are newer.
+// remove removes the i-th oldest entry. Removing the oldest is cheap; any other moves all newer entries.
 func (r *ring) remove(i int) {
 	if i > 0 {
 		for ; i < r.count-1; i++ {

@@ -1,16 +1,14 @@
-// Package window implements a sliding window: never more than limit units in any
-// closed stretch of the window's length. Closed means that both ends belong to
-// the stretch: of two units that are exactly one window apart, both count.
+// Package window implements a sliding window, for the buckets of rate limits: at most limit units are taken in any
+// closed period of the window's length. Closed means that both ends belong to the period: two units exactly one window
+// apart both count.
 //
-// A window is a log of when units were taken. Where the limit is at most [MaxExact]
-// the log holds the very times, and its answers are exact to the nanosecond.
-// Above, a time is written down as the end of its slot, a 64th of the window, so
-// that the log stays short. That rounds against the caller: units are forgotten
-// up to one slot late and never early, so a slot may refuse early but never
-// admits one too many.
+// A window is a log of the times at which units were taken. If the limit is at most [MaxExact], the log has the exact
+// times, and its answers are exact to the nanosecond. Above, each time is rounded up to the end of its slot, a 64th of
+// the window, so that the log stays short. This rounding is against the caller: units stop counting up to one slot too
+// late and never too early. So a window may refuse too early, but never admits too many.
 //
-// Since the limit only decides what fits and how a new time is rounded, it may
-// change between any two calls and the history holds.
+// The limit only decides what fits and how a new time is rounded. So it may change between any two calls, and the log
+// stays valid.
 package window
 
 import "time"
@@ -18,55 +16,51 @@ import "time"
 const (
 	// MaxExact is the largest limit that is counted to the nanosecond.
 	MaxExact = 256
-	// MaxLength is the greatest length of a window.
+	// MaxLength is the largest length of a window.
 	MaxLength = 366 * 24 * time.Hour
 
-	// slots is how many parts a window is rounded to where the limit is over MaxExact.
+	// slots is the number of slots in a window if the limit is above MaxExact.
 	slots = 64
-	// horizon is the last instant that is told apart, about 100 years: it keeps
-	// sums of times from overflowing.
+	// horizon is the last instant that is distinguished, about 100 years. It prevents overflows of sums of times.
 	horizon = 100 * MaxLength
 )
 
-// Log is the window of one bucket. Instants are durations since a moment that the
-// caller chose, the same for all calls; they count from 0. A Log that is shown an
-// instant before one that it has seen stays at the later one, so a clock that
-// jumps back admits nothing extra.
+// Log is the window of one bucket. Instants are durations since a moment that the caller chose, the same for all calls,
+// and start at 0. If an instant is before one that the Log has seen, the Log uses the later one, so a clock that jumps
+// back admits nothing extra.
 //
 // The zero value fits nothing; use [New]. A Log is not safe for concurrent use.
 type Log struct {
 	length  time.Duration
-	seen    time.Duration // latest instant shown
-	used    int64         // sum over entries
-	entries ring          // ascending times, each once
+	seen    time.Duration // latest instant seen
+	used    int64         // sum of the units of entries
+	entries ring          // by ascending time, each time once
 }
 
-// Verdict is what [Log.Ask] says.
+// Verdict is the result of [Log.Ask].
 type Verdict struct {
-	// Fits reports whether the units could be taken now.
+	// Fits is true if the units could be taken now.
 	Fits bool
-	// Never tells that they will not fit at any time: the cost alone is more than
-	// the limit, or the question makes no sense (a cost below 1).
+	// Never is true if the units will never fit: the cost alone is more than the limit, or the cost is below 1, or the
+	// length of the window is out of range.
 	Never bool
-	// Wait is how long until they fit, if nobody else takes; 0 where Fits or Never
-	// is set. At now+Wait they do fit; where the limit is at most MaxExact, a nanosecond
-	// before they did not.
+	// Wait is how long until the units fit, if no others are taken; 0 if Fits or Never is set. At now+Wait they fit. If
+	// the limit is at most MaxExact, they do not fit a nanosecond before.
 	Wait time.Duration
-	// Remaining is how many units are left now, nothing taken: 0 to the limit.
+	// Remaining is how many units are left now, if nothing is taken: 0 to the limit.
 	Remaining int64
 }
 
-// New returns an empty log for a window of the given length: 1 ns to
-// [MaxLength]. With any other length nothing ever fits.
+// New returns an empty log for a window of the given length: 1 ns to [MaxLength]. With any other length nothing ever
+// fits.
 func New(length time.Duration) Log {
 	return Log{length: length}
 }
 
-// Length returns the length that the log was made for.
+// Length returns the length of the window.
 func (g *Log) Length() time.Duration { return g.length }
 
-// Ask reports whether cost units fit under the limit now, and if not, when. It takes
-// nothing.
+// Ask reports whether cost units fit under the limit now, and if not, when they will. It takes nothing.
 func (g *Log) Ask(now time.Duration, cost, limit int64) Verdict {
 	g.advance(now)
 	v := Verdict{Remaining: g.room(limit)}
@@ -81,8 +75,7 @@ func (g *Log) Ask(now time.Duration, cost, limit int64) Verdict {
 	return v
 }
 
-// Take takes cost units now if they fit under the limit, and reports whether it did. The
-// stamp is for [Log.Undo].
+// Take takes cost units now if they fit under the limit, and reports whether it did. The stamp is for [Log.Undo].
 func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, ok bool) {
 	g.advance(now)
 	if g.never(cost, limit) || cost > g.room(limit) {
@@ -90,9 +83,8 @@ func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, o
 	}
 	stamp = g.stamp(limit)
 	if last := g.entries.last(); last != nil && last.at >= stamp {
-		// The slot is already there. Or it ends later than now, because the limit was
-		// larger a moment ago: joining it keeps the times ascending, and errs
-		// against the caller.
+		// The entry of this slot exists already. Or the last entry ends later than now, because the limit was larger
+		// before. Joining it keeps the times ascending, and errs against the caller.
 		stamp = last.at
 		last.units += cost
 	} else {
@@ -102,9 +94,8 @@ func (g *Log) Take(now time.Duration, cost, limit int64) (stamp time.Duration, o
 	return stamp, true
 }
 
-// Undo gives back what one [Log.Take] took, as if it had never been. It must be
-// called at most once for a stamp that Take returned, with the same cost. Units
-// that the window has left behind need no giving back, and nothing happens.
+// Undo gives back what one [Log.Take] took, as if it had not been taken. It must be called at most once for a stamp
+// that Take returned, with the same cost. If the units no longer count, Undo does nothing.
 func (g *Log) Undo(stamp time.Duration, cost int64) {
 	i, found := g.entries.find(stamp)
 	if !found || cost < 1 {
@@ -119,15 +110,13 @@ func (g *Log) Undo(stamp time.Duration, cost int64) {
 	}
 }
 
-// Empty reports whether no unit counts at now: a log that is empty can be thrown
-// away and made again.
+// Empty reports whether no unit counts at now. An empty log is equal to a new one.
 func (g *Log) Empty(now time.Duration) bool {
 	g.advance(now)
 	return g.entries.count == 0
 }
 
-// EmptyFrom returns the first instant at which the log is empty if nothing more is
-// taken.
+// EmptyFrom returns the first instant at which the log is empty if nothing more is taken.
 func (g *Log) EmptyFrom() time.Duration {
 	last := g.entries.last()
 	if last == nil {
@@ -136,7 +125,7 @@ func (g *Log) EmptyFrom() time.Duration {
 	return g.freed(last)
 }
 
-// advance moves the log's clock to now and forgets what no longer counts.
+// advance moves the log's clock to now, and removes entries that no longer count.
 func (g *Log) advance(now time.Duration) {
 	g.seen = max(g.seen, min(now, horizon))
 	for g.entries.count > 0 {
@@ -149,8 +138,8 @@ func (g *Log) advance(now time.Duration) {
 	}
 }
 
-// freed is the first instant at which e no longer counts. One window after its
-// time it still does, because the stretch between the two is closed.
+// freed returns the first instant at which e no longer counts. One window after its time e still counts, because the
+// period is closed.
 func (g *Log) freed(e *entry) time.Duration {
 	return e.at + g.length + 1
 }
@@ -160,13 +149,13 @@ func (g *Log) never(cost, limit int64) bool {
 	return cost < 1 || cost > limit || g.length < 1 || g.length > MaxLength
 }
 
-// room is how many units fit. After the limit was lowered more may be taken than fit.
+// room returns how many units fit. After the limit was lowered, more may be taken than the limit allows.
 func (g *Log) room(limit int64) int64 {
 	return max(0, max(0, limit)-g.used)
 }
 
-// wait is how long until enough of the oldest units are forgotten. The caller
-// knows that cost does not fit now and would fit in an empty log.
+// wait returns how long until enough of the oldest units stop counting. The cost must not fit now, and must fit in an
+// empty log.
 func (g *Log) wait(cost, limit int64) time.Duration {
 	used := g.used
 	for i := range g.entries.count {
@@ -179,7 +168,7 @@ func (g *Log) wait(cost, limit int64) time.Duration {
 	return g.EmptyFrom() - g.seen
 }
 
-// stamp is the time to write down for units taken now.
+// stamp returns the time to record for units taken now.
 func (g *Log) stamp(limit int64) time.Duration {
 	if limit <= MaxExact {
 		return g.seen
