@@ -2,14 +2,110 @@ package config
 
 import "time"
 
+// Agents configures the mesh's own agents.
+type Agents struct {
+	// Workers is the number of processes that run agents, started when needed: 1 to 64. A process has 768 MiB, or more
+	// if `turns.places` is above 18.
+	Workers int `yaml:"workers"`
+	// Turns bounds the turns of agents, for each worker. A turn that waits for a model, a tool or people takes no place.
+	Turns Places `yaml:"turns"`
+	// Questions bounds requests to models, for all workers together.
+	Questions Questions `yaml:"questions"`
+	// Guests are modules that agents may run, in addition to those that are shipped, by name: 1 to 64 lower-case
+	// letters, digits or `-`.
+	Guests map[string]Guest `yaml:"guests"`
+	// AcceptKeys lists public keys (Ed25519, 64 hexadecimal digits) of other installations whose agents may be imported.
+	AcceptKeys []string `yaml:"accept_keys"`
+	// Model is the model of agents that name none, as `PROVIDER:MODEL`. Empty gives them none.
+	Model string `yaml:"model"`
+	// Providers are providers of models, by name: 1 to 32 lower-case letters, digits or `-`. `script` is built in.
+	Providers map[string]Provider `yaml:"providers"`
+	// PersonDay bounds what all agents of one person may use of models in a day (UTC).
+	PersonDay PersonDay `yaml:"person_day"`
+}
+
+// Places bounds the turns of one worker. Zero values mean the defaults that the comments name.
+type Places struct {
+	// Places is how many turns a worker runs at a time: 1 to 64; 0 means 18.
+	Places int `yaml:"places"`
+	// PersonPlaces is how many of them may be of one person: at most `places`; 0 means 6.
+	PersonPlaces int `yaml:"person_places"`
+	// Queue is how many turns may wait for a place: 1 to 10,000; 0 means 256. More are refused.
+	Queue int `yaml:"queue"`
+	// PersonQueue is how many of them may be of one person: at most `queue`; 0 means 32.
+	PersonQueue int `yaml:"person_queue"`
+	// Wait is how long a turn may wait for a place: at most 1 h; 0 means 5 m.
+	Wait time.Duration `yaml:"wait"`
+}
+
+// Questions bounds requests to models, for all workers together. Zero values mean the defaults that the comments name.
+type Questions struct {
+	// Places is how many requests run at a time: 1 to 1,024; 0 means 32.
+	Places int `yaml:"places"`
+	// PersonPlaces is how many of them may be of one person: at most `places`; 0 means 8.
+	PersonPlaces int `yaml:"person_places"`
+	// Queue is how many requests may wait for a place: 1 to 10,000; 0 means 256.
+	Queue int `yaml:"queue"`
+	// PersonQueue is how many of them may be of one person: at most `queue`; 0 means 64.
+	PersonQueue int `yaml:"person_queue"`
+	// Wait is how long a request may wait for a place: at most 1 h; 0 means 5 m.
+	Wait time.Duration `yaml:"wait"`
+	// Timeout bounds a request with its retries: at most 1 h; 0 means 10 m.
+	Timeout time.Duration `yaml:"timeout"`
+	// FirstByte is how long a provider may take to begin its answer: at most 1 h; 0 means 2 m.
+	FirstByte time.Duration `yaml:"first_byte"`
+}
+
+// PersonDay bounds what all agents of one person may use of models in a day (UTC).
+type PersonDay struct {
+	// Cost is an amount of US dollars in quotes, such as `"10.50"`, for models that have prices. Empty means `"10"`.
+	Cost string `yaml:"cost"`
+	// Tokens is the number of tokens of requests and answers, of all models except `script`; 0 means 10,000,000.
+	Tokens int64 `yaml:"tokens"`
+}
+
+// Provider is a provider of models.
+type Provider struct {
+	// Kind is `anthropic`, or `openai` for every server of OpenAI's chat completions. Required.
+	Kind string `yaml:"kind"`
+	// URL is an https address, or http on this machine. Empty means the provider's own.
+	URL string `yaml:"url"`
+	// Key is the provider's API key. It may be empty.
+	Key Secret `yaml:"key"`
+	// MaxTokens bounds the tokens of an answer: at most 200,000; 0 means 8,192.
+	MaxTokens int `yaml:"max_tokens"`
+	// Tries is how often a request is sent in all while the provider refuses it before its answer begins: 1 to 20; 0
+	// means 5.
+	Tries int `yaml:"tries"`
+	// Backoff is the wait before the second try, if the provider names none: at most 1 m; 0 means 1 s. It doubles with
+	// each further try, up to 30 s.
+	Backoff time.Duration `yaml:"backoff"`
+	// Prices are the prices of models, by model.
+	Prices map[string]Price `yaml:"prices"`
+}
+
+// Price is the price of a model.
+type Price struct {
+	// Input is US dollars for a million tokens of requests, in quotes, such as `"1.25"`. Required.
+	Input string `yaml:"input"`
+	// Output is the same for answers. Required.
+	Output string `yaml:"output"`
+}
+
+// Guest is a WebAssembly module that agents may run.
+type Guest struct {
+	// Module is the module's file. Required.
+	Module string `yaml:"module"`
+	// SHA256 is the hash of the file, 64 hexadecimal digits. Another file does not run. Required.
+	SHA256 string `yaml:"sha256"`
+}
+
 const (
-	// maxTurnPlaces, maxQuestionPlaces and maxQueue are how many may work, and wait, at a time.
 	maxTurnPlaces     = 64
 	maxQuestionPlaces = 1024
 	maxQueue          = 10_000
 )
 
-// checkPlaces checks the bounds of turns and questions of agents.
 func (a Agents) checkPlaces(p *problems) {
 	q := a.Questions
 	a.Turns.check(p, "agents.turns", maxTurnPlaces)

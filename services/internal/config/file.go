@@ -1,6 +1,5 @@
-// Package config reads the one YAML file that every program of the mesh shares.
-// It is strict: what it does not know, or this version does not act on, is an
-// error that names the place and the way out.
+// Package config reads the YAML file that all programs of the mesh share. It is strict: an unknown key, and a key that
+// this version does not act on, is an error with its position and a suggestion.
 package config
 
 import (
@@ -10,52 +9,51 @@ import (
 	"time"
 )
 
-// File is the whole configuration. Each service takes its part. Relative paths
-// are relative to the file; see [File.Path].
+// File is the whole configuration. Each service uses its part. Relative paths are relative to the file; see [File.Path].
+//
+// The comments of this type's fields, and of the types that it holds, are the tables of docs/configuration.md. Keys in
+// them are in backticks, and a default that the code of this package does not set is named as well.
 type File struct {
-	// Listen is the address of the MCP edge.
+	// Listen is the address where clients reach MCP. Other than on loopback, it needs `listen_tls` or `behind_proxy`.
 	Listen string `yaml:"listen"`
-	// ListenTLS is with what the MCP edge speaks TLS; empty where it does not.
+	// ListenTLS is the certificate of `listen`. Empty serves MCP without TLS.
 	ListenTLS ListenTLS `yaml:"listen_tls"`
-	// BehindProxy are addresses, or networks such as 10.0.0.0/8, of proxies in front of
-	// the MCP edge: what they forward of their clients' addresses is believed, and TLS
-	// is theirs to speak.
+	// BehindProxy lists addresses, or networks such as `10.0.0.0/8`, of proxies that speak TLS in front of `listen`.
+	// Their `X-Forwarded-For` and `Forwarded` headers are believed.
 	BehindProxy []string `yaml:"behind_proxy"`
-	// GRPC is the address of all services where they share one process.
+	// GRPC is the gRPC address of all services when they share one process.
 	GRPC string `yaml:"grpc"`
-	// Data is the folder for state; each role locks a folder of its own in it.
+	// Data is the folder for state. `sluice up` locks it, and the gateway locks a folder of its own in it.
 	Data string `yaml:"data"`
-	// Hosts are the Host names that the MCP edge accepts beside loopback names,
-	// without ports.
+	// Hosts lists Host names that `listen` accepts in addition to loopback names: lower case, without ports.
 	Hosts []string `yaml:"hosts"`
-	// Origins are the Origin headers that it accepts, for example
-	// "https://app.example.com". A request without Origin comes from no browser
-	// and is accepted.
+	// Origins lists origins, such as `https://app.example.com`, whose pages may use the mesh from a browser.
+	// Patterns are not supported. Origins on loopback and requests without Origin are always accepted.
 	Origins []string `yaml:"origins"`
-	// Auth says who may call.
+	// Auth lists who may call.
 	Auth Auth `yaml:"auth"`
-	// Groups are people of the tenant "default" by their subjects, beside the groups
-	// that their tokens name.
+	// Groups are lists of subjects of the tenant `default`, by group: names of 1 to 128 bytes. They add to the groups of
+	// tokens; a principal may have 256.
 	Groups map[string][]string `yaml:"groups"`
-	// TLS is how roles that live apart know each other.
+	// TLS is the mutual TLS between roles in separate processes.
 	TLS TLS `yaml:"tls"`
-	// Roles are the addresses of roles that live apart, by role.
+	// Roles are the addresses of roles in separate processes, by role. If one is set, `sluice up` refuses the file.
 	Roles map[string]Role `yaml:"roles"`
-	// Stores are where roles keep their state.
+	// Stores name the databases of the roles.
 	Stores Stores `yaml:"stores"`
-	// Approvals configures how calls wait for people.
+	// Approvals configures calls that wait for people.
 	Approvals Approvals `yaml:"approvals"`
-	// Decisions says how the gateway comes by policy's decisions.
+	// Decisions configures the cache of policy decisions.
 	Decisions Decisions `yaml:"decisions"`
 	// Journal configures the gateway's journal.
 	Journal Journal `yaml:"journal"`
-	// Session configures sessions of the 2025 protocol revisions.
+	// Session configures sessions of the protocol revisions that have them.
 	Session Session `yaml:"session"`
-	// Servers are the MCP servers behind the gateway, by name.
+	// Servers are the MCP servers behind the gateway, by name: 1 to 32 lower-case letters, digits or `-`.
 	Servers map[string]Server `yaml:"servers"`
 	// Agents configures the mesh's own agents.
 	Agents Agents `yaml:"agents"`
-	// Policies are files or folders with policy documents.
+	// Policies lists files and folders with policy documents.
 	Policies []string `yaml:"policies"`
 	// Telemetry configures tracing.
 	Telemetry Telemetry `yaml:"telemetry"`
@@ -64,97 +62,93 @@ type File struct {
 
 	// path is the file that was read; empty for defaults.
 	path string
-	// apart says that the file gives roles addresses of their own.
+	// apart is true if the file gives addresses to roles.
 	apart bool
 }
 
-// Auth says who may call.
+// Auth lists who may call.
 type Auth struct {
-	// Tokens are bearer tokens that live as long as they stand here.
+	// Tokens are bearer tokens. They are valid as long as the file lists them.
 	Tokens []Token `yaml:"tokens"`
 }
 
 // Token is a bearer token. Exactly one of Token and SHA256 is set.
 type Token struct {
-	// Name is unique among all tokens.
+	// Name is unique among all tokens: 1 to 128 letters, digits, `_`, `.`, `@` or `-`. Required.
 	Name string `yaml:"name"`
-	// Token is its text, at least 32 characters, best as a reference.
+	// Token is the text, at least 32 characters, and none that a document shows. Set this or `sha256`.
 	Token Secret `yaml:"token"`
-	// SHA256 is the hash of its text: 64 hexadecimal digits.
+	// SHA256 is the hash of the text: 64 hexadecimal digits.
 	SHA256 Secret `yaml:"sha256"`
-	// Tenant is "default" where absent.
+	// Tenant is the tenant of the subject: 1 to 64 lower-case letters, digits or `-`.
 	Tenant string `yaml:"tenant"`
-	// Subject is who holds it; the name where absent.
+	// Subject is the holder of the token, at most 256 bytes. Empty means `name`.
 	Subject string `yaml:"subject"`
-	// Owner is the subject of the person whom an agent works for.
+	// Owner is the subject of the person that an agent works for, at most 256 bytes.
 	Owner string `yaml:"owner"`
-	// Agent is the name of the agent that uses it.
+	// Agent is the name of the agent that uses the token, at most 128 bytes.
 	Agent string `yaml:"agent"`
-	// Groups are the groups of the subject.
+	// Groups are the groups of the subject: at most 256, each of 1 to 128 bytes.
 	Groups []string `yaml:"groups"`
-	// Role is agent, operator, approver or viewer.
+	// Role is `agent`, `operator`, `approver` or `viewer`. Required.
 	Role string `yaml:"role"`
 }
 
-// ListenTLS is a certificate that clients trust, with its chain, and its key. Both
-// files are set, or none.
+// ListenTLS is a certificate that clients trust, and its key. Either both files are set or neither.
 type ListenTLS struct {
-	// Cert and Key are PEM files.
+	// Cert is a PEM file with a certificate that clients trust, and its chain. Set `key` as well.
 	Cert string `yaml:"cert"`
-	Key  string `yaml:"key"`
+	// Key is the PEM file of the key. Both files are read again when they change.
+	Key string `yaml:"key"`
 }
 
-// TLS is how roles that live apart know each other.
+// TLS is the mutual TLS between roles in separate processes.
 type TLS struct {
-	// Dir holds ca.pem, <role>.pem and <role>-key.pem.
+	// Dir is a folder with `ca.pem`, `ROLE.pem` and `ROLE-key.pem`, as `sluice certs` makes it.
 	Dir string `yaml:"dir"`
 }
 
-// Role is where a role that lives apart is found.
+// Role has the addresses of a role that runs in a process of its own.
 type Role struct {
-	// Listen is the address that it serves gRPC on.
+	// Listen is the address where the role serves gRPC.
 	Listen string `yaml:"listen"`
-	// Addr is the address at which others reach it.
+	// Addr is the address where other roles reach it.
 	Addr string `yaml:"addr"`
 }
 
-// Decisions says how the gateway comes by policy's decisions.
+// Decisions configures the cache of policy decisions.
 type Decisions struct {
-	// Keep uses a decision again for like calls, for as long as nothing changes that it was
-	// made from. Else policy is asked about every call.
+	// Keep caches a decision for similar calls until anything that it was made from changes. `false` asks policy about
+	// every call.
 	Keep bool `yaml:"keep"`
 }
 
 // Journal configures the gateway's journal.
 type Journal struct {
-	// Sync is "never": a record is written before the call goes on and survives
-	// a kill; or "always": it also survives a loss of power. The intent of a call that
-	// a person approved survives that in any case.
+	// Sync is `never` or `always`. With `never` records survive a killed process, with `always` a loss of power. The
+	// intent of an approved call is always synced.
 	Sync string `yaml:"sync"`
-	// CallsMiB is how much room the records of calls may take, in MiB: 64 to 1,048,576.
+	// CallsMiB is the size of the records of calls in MiB: 64 to 1,048,576.
 	CallsMiB int `yaml:"calls_mib"`
-	// Share is how much of it the calls of one principal may take: above 0, and 1 at the
-	// most, which is all of it.
+	// Share is the part of it that calls of one principal may take: above 0, at most 1.
 	Share float64 `yaml:"share"`
 }
 
-// Session configures sessions of the 2025 protocol revisions.
+// Session configures sessions of the protocol revisions that have them.
 type Session struct {
-	// Idle is how long a session lives without a request.
+	// Idle is how long a session lives without a request: 1 s to 30 days.
 	Idle time.Duration `yaml:"idle"`
-	// MaxPerPrincipal is how many one principal may have open.
+	// MaxPerPrincipal is how many open sessions a principal may have: 1 to 100,000.
 	MaxPerPrincipal int `yaml:"max_per_principal"`
-	// Cap is how many sessions' worth of a session's limit one principal may
-	// spend over all its sessions.
+	// Cap bounds what a principal may use over all its sessions, as a multiple of a session's limit: 1 to 10,000.
 	Cap int `yaml:"cap"`
 }
 
 // Telemetry configures tracing.
 type Telemetry struct {
-	// OTLP is where spans go, for example "http://localhost:4317"; empty exports
-	// nothing.
+	// OTLP is the collector, for example `http://localhost:4317`. Empty exports nothing.
 	OTLP string `yaml:"otlp"`
-	// Sample is the share of traces that are sampled, 0 to 1.
+	// Sample is the share of traces that are sampled: 0 to 1.
 	Sample float64 `yaml:"sample"`
 	// TrustParent continues a client's trace instead of linking to it.
 	TrustParent bool `yaml:"trust_parent"`
@@ -162,14 +156,27 @@ type Telemetry struct {
 
 // Log configures the logs of all programs.
 type Log struct {
-	// Level is the lowest level that is logged: debug, info, warn or error.
+	// Level is the lowest level that is logged: `debug`, `info`, `warn` or `error`. `--log-level` replaces it.
 	Level string `yaml:"level"`
 }
 
-// logLevels are the levels of logs by their names.
+// Stores name the databases of the roles.
+type Stores struct {
+	// Policy is the database of the tool catalog: `sqlite`, in the data folder, or the URL of a PostgreSQL database.
+	Policy Secret `yaml:"policy"`
+	// Approval is the database of approvals, like `policy`.
+	Approval Secret `yaml:"approval"`
+	// Agents is the database of agents and their journals, like `policy`.
+	Agents Secret `yaml:"agents"`
+	// AgentStates is a bucket for the states of agents, such as `s3://NAME?region=REGION`. Empty stores them in the data
+	// folder.
+	AgentStates Secret `yaml:"agent_states"`
+}
+
+// logLevels are the levels by their names.
 var logLevels = map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
 
-// ParseLogLevel reads the name of a level.
+// ParseLogLevel returns the level of that name.
 func ParseLogLevel(name string) (slog.Level, error) {
 	level, ok := logLevels[name]
 	if !ok {
@@ -181,160 +188,7 @@ func ParseLogLevel(name string) (slog.Level, error) {
 // LogLevel returns the lowest level that is logged.
 func (f *File) LogLevel() slog.Level { return logLevels[f.Log.Level] }
 
-// Stores are where roles keep their state.
-type Stores struct {
-	// Policy is where the catalogue of tools is, in the words of Approval.
-	Policy Secret `yaml:"policy"`
-	// Approval is where approvals are: `sqlite`, in the data folder, or the URL of a
-	// PostgreSQL database, best as a reference.
-	Approval Secret `yaml:"approval"`
-	// Agents is where agents are and their journals, in the same words.
-	Agents Secret `yaml:"agents"`
-	// AgentStates is the URL of a bucket for agents' states, for example
-	// `s3://NAME?region=REGION`; empty keeps them in the data folder.
-	AgentStates Secret `yaml:"agent_states"`
-}
-
-// Agents configures the mesh's own agents.
-type Agents struct {
-	// Workers is how many processes they run in, of 768 MiB each, or more if `turns.places` is above 18:
-	// 1 to 64.
-	Workers int `yaml:"workers"`
-	// Turns are the places for turns, for each worker. A turn that waits for a model, a tool or people has
-	// none.
-	Turns Places `yaml:"turns"`
-	// Questions bounds what is asked of models.
-	Questions Questions `yaml:"questions"`
-	// Guests are modules that agents may run beside those that are shipped, by name.
-	Guests map[string]Guest `yaml:"guests"`
-	// AcceptKeys are the public keys of other installations whose archives of agents may be
-	// imported: Ed25519, 64 hexadecimal digits each.
-	AcceptKeys []string `yaml:"accept_keys"`
-	// Model is what agents ask that name none, as `provider:name`; empty: nothing.
-	Model string `yaml:"model"`
-	// Providers are providers of models by name. `script` is built in.
-	Providers map[string]Provider `yaml:"providers"`
-	// PersonDay bounds what all agents of one person may use of models in a day (UTC).
-	PersonDay PersonDay `yaml:"person_day"`
-}
-
-// Places bounds how many work at a time, and how many wait for that. 0 means the default.
-type Places struct {
-	// Places is how many work at a time: up to 64 turns for each worker (18), or 1,024 questions (32).
-	Places int `yaml:"places"`
-	// PersonPlaces is how many of one person do, for each worker: at most Places; 6 turns, or 8 questions.
-	PersonPlaces int `yaml:"person_places"`
-	// Queue is how many wait for a place, up to 10,000 (256); more are refused.
-	Queue int `yaml:"queue"`
-	// PersonQueue is how many of one person wait: at most Queue; 32 turns, or 64 questions.
-	PersonQueue int `yaml:"person_queue"`
-	// Wait is how long one waits at most, up to 1 h (5 m).
-	Wait time.Duration `yaml:"wait"`
-}
-
-// Questions bounds what is asked of models. 0 means the default.
-type Questions struct {
-	// Places, PersonPlaces, Queue, PersonQueue and Wait are as those of turns, for all workers together.
-	Places       int           `yaml:"places"`
-	PersonPlaces int           `yaml:"person_places"`
-	Queue        int           `yaml:"queue"`
-	PersonQueue  int           `yaml:"person_queue"`
-	Wait         time.Duration `yaml:"wait"`
-	// Timeout is how long one question may take, with its retries, up to 1 h; 0 means 10 m.
-	Timeout time.Duration `yaml:"timeout"`
-	// FirstByte is how long a provider may take until its answer begins, up to 1 h; 0 means 2 m.
-	FirstByte time.Duration `yaml:"first_byte"`
-}
-
-// PersonDay bounds what one person may use of models in a day.
-type PersonDay struct {
-	// Cost is an amount of US dollars, counted for models that have prices: decimal digits with
-	// an optional fraction. Empty means 10.
-	Cost string `yaml:"cost"`
-	// Tokens are those of questions and answers, of all models but `script`; 0 means 10,000,000.
-	Tokens int64 `yaml:"tokens"`
-}
-
-// Provider is a provider of models.
-type Provider struct {
-	// Kind is openai, for all that speak its chat completions, or anthropic.
-	Kind string `yaml:"kind"`
-	// URL is where it is; empty means the provider's own.
-	URL string `yaml:"url"`
-	// Key is its secret, best as a reference; may be empty.
-	Key Secret `yaml:"key"`
-	// MaxTokens is how many tokens an answer may have; 0 means 8,192.
-	MaxTokens int `yaml:"max_tokens"`
-	// Tries is how often a question is asked in all that the provider refuses before an answer
-	// has begun: 1 to 20; 0 means 5.
-	Tries int `yaml:"tries"`
-	// Backoff is the wait before the second try, at most 1 m, when the provider does not say how
-	// long to wait. It doubles with each further try, up to 30 s; 0 s means 1 s.
-	Backoff time.Duration `yaml:"backoff"`
-	// Prices are of its models, by name, in US dollars for a million tokens.
-	Prices map[string]Price `yaml:"prices"`
-}
-
-// Price is what a model costs, in US dollars for a million tokens: decimal digits with an
-// optional fraction.
-type Price struct {
-	Input  string `yaml:"input"`
-	Output string `yaml:"output"`
-}
-
-// Guest is a module that agents may run.
-type Guest struct {
-	// Module is its file.
-	Module string `yaml:"module"`
-	// SHA256 is the hash of its content, without which it does not run: 64 hexadecimal
-	// digits.
-	SHA256 string `yaml:"sha256"`
-}
-
-// Approvals configures how calls wait for people.
-type Approvals struct {
-	// Hold is how long a call is held open before it gets a ticket; 0 s gives the
-	// ticket at once.
-	Hold time.Duration `yaml:"hold"`
-	// Clients are clients that wait longer or less long than others; the first that
-	// fits counts.
-	Clients []ApprovalClient `yaml:"clients"`
-	// Decide is how long people have to decide.
-	Decide time.Duration `yaml:"decide"`
-	// Execute is how long an approved call may wait to run.
-	Execute time.Duration `yaml:"execute"`
-	// MaxPending is how many calls of one principal may wait.
-	MaxPending int `yaml:"max_pending"`
-	// MaxAsked is how often one principal may ask people.
-	MaxAsked MaxAsked `yaml:"max_asked"`
-	// OwnerMayApprove lets the owner of an agent decide on its calls.
-	OwnerMayApprove bool `yaml:"owner_may_approve"`
-	// Notify says whom to tell of approvals.
-	Notify Notify `yaml:"notify"`
-}
-
-// MaxAsked is how often one principal may ask people in any stretch of time.
-type MaxAsked struct {
-	// Max is how often: 1 to 100,000.
-	Max int `yaml:"max"`
-	// Window is how long the stretch is: 1 s to [MaxAskedWindow].
-	Window time.Duration `yaml:"window"`
-}
-
-// MaxAskedWindow is the longest stretch of time in which questions are counted.
-const MaxAskedWindow = 24 * time.Hour
-
-// ApprovalClient is how calls of some clients wait.
-type ApprovalClient struct {
-	// Name is a pattern for the name that a client gives itself when it connects;
-	// `*` stands for any text.
-	Name string `yaml:"name"`
-	// Hold is how long its calls are held open; 0 s gives the ticket at once.
-	// Required.
-	Hold *time.Duration `yaml:"hold"`
-}
-
-// Default returns the configuration that is used where a file says nothing.
+// Default returns the configuration without a file. [Load] and [Parse] fill in the defaults of map and list entries.
 func Default() File {
 	return File{
 		Listen:    "127.0.0.1:8080",
@@ -351,7 +205,7 @@ func Default() File {
 	}
 }
 
-// standardRoles returns where roles that live apart are found by default.
+// standardRoles returns the default addresses of roles in separate processes.
 func standardRoles() map[string]Role {
 	return map[string]Role{
 		"policy":    {Listen: ":9001", Addr: "policy:9001"},
@@ -362,11 +216,10 @@ func standardRoles() map[string]Role {
 	}
 }
 
-// Apart reports whether the roles live apart: whether the file names any of their
-// addresses.
+// Apart reports whether roles run in separate processes: whether the file gives an address to any of them.
 func (f *File) Apart() bool { return f.apart }
 
-// MCPScheme is that of the MCP edge's URLs, http or https.
+// MCPScheme returns the scheme of MCP's URLs: http or https.
 func (f *File) MCPScheme() string {
 	if f.ListenTLS.Cert != "" {
 		return "https"
@@ -374,8 +227,7 @@ func (f *File) MCPScheme() string {
 	return "http"
 }
 
-// Path returns p relative to the file's folder, or p where it is absolute, empty
-// or there is no file.
+// Path resolves p relative to the file's folder. It returns p if p is absolute or empty, or if there is no file.
 func (f *File) Path(p string) string {
 	if p == "" || filepath.IsAbs(p) || f.path == "" {
 		return p
@@ -386,8 +238,7 @@ func (f *File) Path(p string) string {
 // Name returns the file that was read; empty for defaults.
 func (f *File) Name() string { return f.path }
 
-// SetData puts another data folder in place of the file's, relative to where the
-// process runs.
+// SetData replaces the data folder by dir, which is relative to the working folder of the process.
 func (f *File) SetData(dir string) {
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs

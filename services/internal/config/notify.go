@@ -1,65 +1,72 @@
 package config
 
-// Notify says whom to tell of approvals. The zero value tells nobody.
+// Notify configures the channels that report approvals. The zero value has none.
 type Notify struct {
-	// Webhooks are told as machines are.
+	// Webhooks are addresses that receive signed requests.
 	Webhooks []Webhook `yaml:"webhooks"`
-	// Mail writes to people.
+	// Mail sends mails to people.
 	Mail *Mail `yaml:"mail"`
-	// Slack asks people in a channel.
+	// Slack asks people in a channel of Slack.
 	Slack *Slack `yaml:"slack"`
 }
 
-// Webhook is an address that takes signed requests.
+// Webhook is an address that receives signed requests.
 type Webhook struct {
-	// Name names it in logs and in what waits for it.
+	// Name identifies the channel: unique, 1 to 32 lower-case letters, digits or `-`. Required.
 	Name string `yaml:"name"`
-	// Tenant is the one whose approvals it is told of; empty for all.
+	// Tenant limits the channel to one tenant. Empty means all.
 	Tenant string `yaml:"tenant"`
-	// After is the share of the time to decide after which it is told that nobody
-	// has decided; 0 tells it at once.
+	// After makes the channel an escalation: it is notified only of approvals that are still pending after this part of
+	// the time to decide, below 1. `0` notifies at once.
 	After float64 `yaml:"after"`
-	// URL takes the requests.
+	// URL receives the requests: https, or http on this machine. Required.
 	URL string `yaml:"url"`
-	// Secret signs them: `whsec_` and base64, best as a reference.
+	// Secret signs the requests: `whsec_` and 24 to 64 bytes in base64. Required.
 	Secret Secret `yaml:"secret"`
 }
 
-// Mail is a server that takes mails, and who is written to.
+// Mail is the server that sends mails, and the lists of people who receive them.
 type Mail struct {
-	// Server is HOST:PORT, and TLS starttls, tls or none.
+	// Server is the mail server as `HOST:PORT`. Required.
 	Server string `yaml:"server"`
-	TLS    string `yaml:"tls"`
-	// CA is a PEM file of authorities; empty for those of the system.
+	// TLS is `starttls`, `tls`, or `none` for a server on this machine without a password. Empty means `starttls`.
+	TLS string `yaml:"tls"`
+	// CA is a PEM file of certificates to trust. Empty means those of the system.
 	CA string `yaml:"ca"`
-	// User and Password are the sender's account, and From its address.
-	User     string `yaml:"user"`
+	// User is the account that sends. Set `password` as well, or neither.
+	User string `yaml:"user"`
+	// Password is the account's password.
 	Password Secret `yaml:"password"`
-	From     string `yaml:"from"`
-	// Lists are written to.
+	// From is the sender's address. Required.
+	From string `yaml:"from"`
+	// Lists are the lists of people who receive mails. Required.
 	Lists []MailList `yaml:"lists"`
 }
 
-// MailList is people who are written to.
+// MailList is a list of people who receive mails.
 type MailList struct {
-	// Name, Tenant and After are as those of a [Webhook].
-	Name   string  `yaml:"name"`
-	Tenant string  `yaml:"tenant"`
-	After  float64 `yaml:"after"`
-	// To are their addresses.
+	// Name identifies the channel, like that of a webhook. Required.
+	Name string `yaml:"name"`
+	// Tenant limits the channel, like that of a webhook.
+	Tenant string `yaml:"tenant"`
+	// After makes the channel an escalation, like that of a webhook.
+	After float64 `yaml:"after"`
+	// To lists the addresses. Required.
 	To []string `yaml:"to"`
 }
 
 // Slack is a channel in which people are asked, by Socket Mode.
 type Slack struct {
-	// Name names it, and Tenant is the one in which people vote.
-	Name   string `yaml:"name"`
+	// Name identifies the channel, like that of a webhook. Required.
+	Name string `yaml:"name"`
+	// Tenant is the tenant in which people vote. Required.
 	Tenant string `yaml:"tenant"`
-	// AppToken and BotToken are the app's, best as references.
+	// AppToken is the app-level token, `xapp-…`. Required.
 	AppToken Secret `yaml:"app_token"`
+	// BotToken is the bot's token, `xoxb-…`. Required.
 	BotToken Secret `yaml:"bot_token"`
-	// Channel is its id.
+	// Channel is the id of the channel in Slack. Required.
 	Channel string `yaml:"channel"`
-	// People are subjects by the ids of their users in Slack.
+	// People are the subjects of users, by the users' ids in Slack.
 	People map[string]string `yaml:"people"`
 }

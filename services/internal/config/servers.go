@@ -2,33 +2,32 @@ package config
 
 import "time"
 
-// Server is an MCP server behind the gateway. Exactly one of HTTP, Stdio and GRPC is
-// set.
+// Server is an MCP server behind the gateway. Exactly one of HTTP, Stdio and GRPC is set.
 type Server struct {
-	// HTTP reaches a server over Streamable HTTP.
+	// HTTP connects to a server over Streamable HTTP, or over HTTP+SSE. Set exactly one of `http`, `stdio` and `grpc`.
 	HTTP *HTTPServer `yaml:"http"`
 	// Stdio starts a program.
 	Stdio *StdioServer `yaml:"stdio"`
-	// GRPC reaches a gRPC server whose methods are tools.
+	// GRPC connects to a gRPC server whose methods are tools.
 	GRPC *GRPCServer `yaml:"grpc"`
-	// Unwrap names how the server hides errors of its tools in results that say
-	// success, so that they come out as what they are: "claude-flow", or empty where
-	// it hides none.
+	// Unwrap is `claude-flow` for a server that hides its tools' errors in results that report success. Empty for other
+	// servers.
 	Unwrap string `yaml:"unwrap"`
-	// Timeout bounds a call: 60 s where absent.
+	// Timeout bounds a call: 1 ms to 24 h. The default for the mesh's own agents is `15m`, but `60s` when `sluice up` runs
+	// without `servers`.
 	Timeout time.Duration `yaml:"timeout"`
-	// MaxTimeout bounds a call whose server tells of progress: ten times Timeout where absent, and at most 1 h.
+	// MaxTimeout bounds a call whose server reports progress, which starts `timeout` again: `timeout` to 24 h. The
+	// default is ten times `timeout`, but at most 1 h, and at least `timeout`.
 	MaxTimeout time.Duration `yaml:"max_timeout"`
-	// Pin is how the definitions of its tools are pinned: `first_use`, `review` or `off`.
-	// Absent: first_use, and off for the mesh's own agents. See [Server.PinMode].
+	// Pin is how definitions of tools are pinned: `first_use`, `review` or `off`. The default is `first_use`, and `off`
+	// for the mesh's own agents.
 	Pin string `yaml:"pin"`
-	// Trusted says that the annotations of its tools are believed where they make a tool
-	// look harmless.
+	// Trusted believes annotations of tools that make a tool look harmless.
 	Trusted bool `yaml:"trusted"`
 }
 
-// PinMode is how the definitions of the server's tools are pinned. Those of the mesh's own
-// agents come with the mesh itself.
+// PinMode returns how the definitions of the server's tools are pinned. Those of the mesh's own agents are not pinned by
+// default, because the mesh ships them.
 func (s Server) PinMode() string {
 	switch {
 	case s.Pin != "":
@@ -40,93 +39,93 @@ func (s Server) PinMode() string {
 	}
 }
 
-// HTTPServer reaches a server over Streamable HTTP.
+// HTTPServer is a server over Streamable HTTP, or over HTTP+SSE.
 type HTTPServer struct {
-	// URL of its MCP endpoint.
+	// URL is the address of the MCP endpoint. References are refused. Required.
 	URL string `yaml:"url"`
-	// Headers are sent with every request; values may hold references.
+	// Headers are sent with every request.
 	Headers map[string]Secret `yaml:"headers"`
-	// Proxy is the http or https URL of a proxy that an https server is reached by, which may hold references; or
-	// "env", which takes HTTPS_PROXY and NO_PROXY of the gateway's environment; empty for none.
+	// Proxy is the http or https URL of a proxy for an https server, or `env` for HTTPS_PROXY and NO_PROXY of the
+	// gateway's environment. Empty uses none.
 	Proxy Secret `yaml:"proxy"`
-	// CA is a PEM file with the certificates that are trusted in place of the system's.
+	// CA is a PEM file of certificates to trust in place of the system's, also for an https proxy. The gateway reads it
+	// when it starts.
 	CA string `yaml:"ca"`
 }
 
-// ProxyEnv is the proxy of the gateway's environment, as [HTTPServer.Proxy].
+// ProxyEnv is the value of [HTTPServer.Proxy] that means the proxy of the gateway's environment.
 const ProxyEnv = "env"
 
-// GRPCServer reaches a gRPC server. Those of its methods are tools whose contract carries
-// the option (sluice.mcp.v1.tool).
+// GRPCServer is a gRPC server. Its methods whose contract has the option (sluice.mcp.v1.tool) are tools.
 type GRPCServer struct {
-	// Target is "wasmagent", the mesh's own service of agents, or `host:port`.
+	// Target is `HOST:PORT`, or `wasmagent` for the mesh's own service of agents, which takes no other key. Required.
 	Target string `yaml:"target"`
-	// CA is a PEM file with the certificates that are trusted in place of the system's.
+	// CA is a PEM file of certificates to trust in place of the system's.
 	CA string `yaml:"ca"`
-	// Plaintext says that the server speaks no TLS.
+	// Plaintext connects without TLS. Not with `ca`.
 	Plaintext bool `yaml:"plaintext"`
-	// Headers are sent with every call as metadata; values may hold references.
+	// Headers are sent with every call as metadata. Names are in lower case and don't begin with `grpc-`.
 	Headers map[string]Secret `yaml:"headers"`
 }
 
 // IsRole reports whether the target of a gRPC server is a service of the mesh itself.
 func IsRole(target string) bool { return target == "wasmagent" }
 
-// defaultProcesses is how many processes of one server over stdio there may be where nothing else is said.
+// defaultProcesses is the default of [StdioServer.Processes].
 const defaultProcesses = 256
 
-// StdioServer starts a program and speaks to it over its standard input and
-// output.
+// StdioServer is a program that speaks MCP on its standard input and output.
 type StdioServer struct {
-	// Command is the program and its arguments; it is not given to a shell.
+	// Command is the program and its arguments, as a list, without a shell. References are refused. Required.
 	Command []string `yaml:"command"`
-	// Env is its environment beside PATH and HOME; values may hold references.
+	// Env is the environment, in addition to PATH and HOME. Nothing else is inherited.
 	Env map[string]Secret `yaml:"env"`
-	// Per is "principal": one process a principal; or "shared": one for all.
+	// Per is `principal`, for a process for each principal, or `shared`, for one process for all.
 	Per string `yaml:"per"`
-	// Dir is "private": a working folder of its own for each process; else a path.
+	// Dir is the working folder: a path, or `private` for a folder of its own for each process, which is also its HOME.
 	Dir string `yaml:"dir"`
-	// Remove are files, relative to a private folder, that are removed before a
-	// process is started in it, such as a lock that one left behind.
+	// Remove lists files, relative to a private folder, to remove before a process starts, such as a lock that a killed
+	// process left.
 	Remove []string `yaml:"remove"`
-	// Recycle is after how many calls of tools a process is replaced, once none is in
-	// flight; 0 keeps it.
+	// Recycle is the number of tool calls after which a process is replaced: at most 1,000,000. 0 never replaces it.
 	Recycle int `yaml:"recycle"`
-	// Processes is how many processes all principals may have together, 1 to 10,000. One principal and
-	// all agents made by it may have a quarter of them.
+	// Processes is how many processes all principals may have together: 1 to 10,000. One principal, with all agents that
+	// it made, may have a quarter of them, and all principals of one person half.
 	Processes int `yaml:"processes"`
-	// Start is how long a process may take from its start to its answer to initialize: 1 s to 30 m. Absent: 60 s and
-	// longer, up to 10 m, while it writes to standard error.
+	// Start is how long a process may take to answer `initialize`: 1 s to 30 m. Without it, 60 s and longer, up to 10 m,
+	// while the process writes to standard error at least every 30 s.
 	Start time.Duration `yaml:"start"`
-	// Install is "once": a package that npx starts is installed by the gateway, for all processes of the server; or
-	// "each_start": the command does so, in each process.
+	// Install is `once` or `each_start`: who installs the package of a server that npx or `npm exec` starts.
 	Install string `yaml:"install"`
-	// Sandbox says what the program is kept away from.
+	// Sandbox hides from the program what belongs to the mesh.
 	Sandbox StdioSandbox `yaml:"sandbox"`
-	// Limits are what one process may take, with all that it starts.
+	// Limits bound a process together with all that it starts.
 	Limits StdioLimits `yaml:"limits"`
 }
 
-// StdioLimits are what one process of a server may take, with all that it starts. Absent ones have their defaults.
+// StdioLimits bound a process of a server together with all that it starts.
 type StdioLimits struct {
-	// Tasks is how many processes and threads there may be at a time: 512 where absent.
+	// Tasks is the number of processes and threads at a time: 32 to 100,000.
 	Tasks int `yaml:"tasks"`
-	// Memory is how much memory they may take: 2GiB where absent.
+	// Memory is the memory of all its processes, in MiB or GiB: at least `16MiB`.
 	Memory Size `yaml:"memory"`
-	// Disk is how much the private folder may hold: 2GiB where absent.
+	// Disk is the size of the private folder, in MiB or GiB: at least `16MiB`. It counts the blocks of files, at least
+	// 4 KiB for each file and folder, and open files without a name. A `dir` has no limit.
 	Disk Size `yaml:"disk"`
 }
 
-// StdioSandbox says what a program is kept away from: all that is the mesh's own, save
-// the program's folder.
+// StdioSandbox configures what a program can't reach.
 type StdioSandbox struct {
-	// Mode is "auto": as much as this system can hold; "required": the program is not
-	// started unless everything holds; or "off".
+	// Mode is `auto`, which enforces as much as the system can: by namespaces, otherwise by Landlock, otherwise nothing;
+	// `required`, with which the gateway does not start unless everything is enforced; or `off`.
 	Mode string `yaml:"mode"`
-	// Read and Write are files and folders that it reaches although they are hidden:
-	// policies, folders of other servers, sockets.
-	Read  []string `yaml:"read"`
+	// Read lists hidden files and folders that the program may read: policy documents, sockets, and folders of other
+	// servers below `DATA/gateway/servers`.
+	Read []string `yaml:"read"`
+	// Write lists the same for reading and writing. It also opens read-only files and folders, with all that they hold
+	// except what is hidden, for a server that writes where its program is. The program is then writable.
 	Write []string `yaml:"write"`
-	// Network says whether it has one: true where absent.
+	// Network gives the program the network. `false` leaves a loopback of its own. Landlock can restrict only TCP, and
+	// the status says so.
 	Network *bool `yaml:"network"`
 }
