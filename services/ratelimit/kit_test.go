@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit"
 )
 
-// build returns a service that nobody can reach yet.
+// build returns a service without a server.
 func build(t *testing.T, cfg ratelimit.Config, log io.Writer) *ratelimit.Service {
 	t.Helper()
 	svc, err := ratelimit.New(cfg, ratelimit.Deps{Log: slog.New(slog.NewTextHandler(log, nil))})
@@ -26,14 +26,13 @@ func build(t *testing.T, cfg ratelimit.Config, log io.Writer) *ratelimit.Service
 	return svc
 }
 
-// A limiter is a service that serves, as the gateway sees it.
+// A limiter is a running service, with the client of a gateway.
 type limiter struct {
 	ratelimitv1.RateLimitServiceClient
 	*rpctest.Server
 }
 
-// serve serves a service whose persons are, beside those of the tenant "default",
-// an operator of the tenant "acme".
+// serve runs a service. Its tokens are those of the tenant "default", and one of an operator of the tenant "acme".
 func serve(t *testing.T, cfg ratelimit.Config, log io.Writer) *limiter {
 	t.Helper()
 	tokens, err := authn.NewTokens(append(rpctest.Records(),
@@ -45,38 +44,38 @@ func serve(t *testing.T, cfg ratelimit.Config, log io.Writer) *limiter {
 	return &limiter{RateLimitServiceClient: ratelimitv1.NewRateLimitServiceClient(s.Gateway()), Server: s}
 }
 
-// standard serves a service as it is configured by default.
+// standard runs a service with the default configuration.
 func standard(t *testing.T) *limiter {
 	t.Helper()
 	return serve(t, ratelimit.DefaultConfig(), io.Discard)
 }
 
-// An asker is somebody who asks the limiter.
+// An asker is a caller of the service.
 type asker struct {
 	ratelimitv1.RateLimitServiceClient
 	t   *testing.T
 	ctx context.Context
 }
 
-// person is the holder of a token.
+// person returns the caller with a token.
 func (l *limiter) person(t *testing.T, token string) *asker {
 	t.Helper()
 	return &asker{RateLimitServiceClient: ratelimitv1.NewRateLimitServiceClient(l.Person(t, token)), t: t, ctx: t.Context()}
 }
 
-// of is the gateway on behalf of somebody of a tenant.
+// of returns a gateway that calls on behalf of a principal of a tenant.
 func (l *limiter) of(t *testing.T, tenant string) *asker {
 	t.Helper()
 	return &asker{RateLimitServiceClient: l.RateLimitServiceClient, t: t, ctx: of(t, tenant)}
 }
 
-// of is a context in which the gateway calls on behalf of somebody of a tenant.
+// of returns the context for a gateway's call on behalf of a principal of a tenant.
 func of(t *testing.T, tenant string) context.Context {
 	t.Helper()
 	return authn.OnBehalfOf(t.Context(), rpctest.Principal(tenant, "ana"))
 }
 
-// limit is a limit of so many in a minute.
+// limit returns a limit of most units per minute.
 func limit(bucket, most string) *ratelimitv1.Limit {
 	return &ratelimitv1.Limit{
 		Bucket: bucket, Kind: ratelimitv1.LimitKind_LIMIT_KIND_SLIDING_WINDOW, Max: most, Window: durationpb.New(time.Minute), Cost: "1",
@@ -87,7 +86,7 @@ func request(key string, limits ...*ratelimitv1.Limit) *ratelimitv1.ReserveLimit
 	return &ratelimitv1.ReserveLimitsRequest{IdempotencyKey: key, Limits: limits}
 }
 
-// granted reserves, and fails the test where that is refused.
+// granted reserves, and fails the test unless the answer is a grant.
 func (a *asker) granted(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Lease {
 	a.t.Helper()
 	resp, err := a.ReserveLimits(a.ctx, req)
@@ -97,7 +96,7 @@ func (a *asker) granted(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Leas
 	return resp.GetLease()
 }
 
-// refused reserves, and fails the test where that is granted.
+// refused reserves, and fails the test unless the answer is a refusal.
 func (a *asker) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Refusal {
 	a.t.Helper()
 	resp, err := a.ReserveLimits(a.ctx, req)
@@ -107,7 +106,7 @@ func (a *asker) refused(req *ratelimitv1.ReserveLimitsRequest) *ratelimitv1.Refu
 	return resp.GetRefusal()
 }
 
-// left returns what the asker sees left in the bucket of a limit.
+// left returns what is left in the bucket of a limit.
 func (a *asker) left(in *ratelimitv1.Limit) string {
 	a.t.Helper()
 	resp, err := a.PeekBuckets(a.ctx, &ratelimitv1.PeekBucketsRequest{Limits: []*ratelimitv1.Limit{in}})
@@ -120,13 +119,12 @@ func (a *asker) left(in *ratelimitv1.Limit) string {
 	return resp.GetRemaining()[0].GetRemaining()
 }
 
-// settlement settles a lease.
+// settlement returns a request to settle a lease.
 func settlement(lease string, outcome ratelimitv1.Settlement, amounts ...*ratelimitv1.Amount) *ratelimitv1.SettleLeaseRequest {
 	return &ratelimitv1.SettleLeaseRequest{Target: &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: lease}, Settlement: outcome, Amounts: amounts}
 }
 
-// settle settles a lease and returns whether that ended it. Where it did, it is told
-// how.
+// settle settles a lease and reports whether this call ended it. If it did, settle checks how the lease ended.
 func (l *limiter) settle(t *testing.T, lease string, outcome ratelimitv1.Settlement) bool {
 	t.Helper()
 	resp, err := l.SettleLease(t.Context(), settlement(lease, outcome))
@@ -145,7 +143,7 @@ func (l *limiter) settle(t *testing.T, lease string, outcome ratelimitv1.Settlem
 	return resp.GetSettled()
 }
 
-// wantLeft checks what the gateway sees left in a bucket of the tenant "default".
+// wantLeft checks what is left in a bucket of the tenant "default".
 func (l *limiter) wantLeft(t *testing.T, in *ratelimitv1.Limit, want string) {
 	t.Helper()
 	if got := l.of(t, "default").left(in); got != want {

@@ -210,7 +210,7 @@ func TestNewRefuses(t *testing.T) {
 	}
 }
 
-// On the clock of a bubble nothing but the service itself takes time.
+// In a bubble of synctest only the service itself takes time.
 func TestRetryAfterIsExact(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -72,7 +72,7 @@ func TestReserveRefusesAllOrNothing(t *testing.T) {
 		t.Errorf("it is to be tried again after %v", refusal.GetRetryAfter())
 	}
 	l.wantLeft(t, limit("a", "10"), "10")
-	// A refusal is not remembered: the key is free for other limits.
+	// A refusal is not remembered: its key can be used for other limits.
 	l.of(t, "default").granted(request("second", limit("a", "10")))
 }
 
@@ -178,7 +178,7 @@ func TestABucketKeepsItsWindow(t *testing.T) {
 	other.Window = durationpb.New(time.Hour)
 	_, err := l.ReserveLimits(of(t, "default"), request("k2", other))
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LIMIT_INVALID")
-	larger := limit("a", "20") // its max may change, and refills nothing
+	larger := limit("a", "20") // the max may change, and a change refills nothing
 	l.wantLeft(t, larger, "19")
 }
 
@@ -215,7 +215,7 @@ func TestKeysAndBucketsBelongToATenant(t *testing.T) {
 	if own.GetId() == foreign.GetId() {
 		t.Error("two tenants share a lease")
 	}
-	// Nor do a tenant and the beginning of a key make another's.
+	// A tenant together with the beginning of a name is not equal to another tenant.
 	l.of(t, "a").granted(request("b/k", limit("c/x", "1")))
 	l.of(t, "a-b").granted(request("k", limit("x", "1")))
 	l.of(t, "acme").refused(request("k2", limit("a", "1")))
@@ -239,8 +239,8 @@ func TestTooManyBucketsOrLeasesRefuse(t *testing.T) {
 	}
 }
 
-// A principal that invents names fills its share of the limiter, and neither others
-// of its tenant nor those of its name elsewhere are refused.
+// A principal that invents names of buckets fills only its quota. Other principals of its tenant, and those of the same
+// name in other tenants, are not refused.
 func TestR3OnePrincipalDoesNotFillTheLimiter(t *testing.T) {
 	t.Parallel()
 	l := serve(t, ratelimit.Config{MaxBuckets: 100, MaxLeases: 1000}, io.Discard)

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// benchStore returns a store in which one owner has room for a million buckets.
+// benchStore returns a store in which one owner can begin a million buckets.
 func benchStore(b *testing.B) *store.Memory {
 	b.Helper()
 	m, err := store.NewMemory(store.Bounds{Buckets: 20_000_000, Leases: 1_000_000})
@@ -20,7 +20,7 @@ func benchStore(b *testing.B) *store.Memory {
 	return m
 }
 
-// names returns n different bucket names of the usual length.
+// names returns n different bucket names of a usual length.
 func names(n int) []string {
 	all := make([]string, n)
 	for i := range all {
@@ -29,7 +29,7 @@ func names(n int) []string {
 	return all
 }
 
-// reserveAndSettle is one call of a gateway: its cost is that of both.
+// reserveAndSettle does what a gateway does for one call.
 func reserveAndSettle(b *testing.B, m *store.Memory, key string, limits []store.Limit) {
 	answer, err := m.Reserve(b.Context(), store.Reservation{Key: key, Owner: "acme/ana", Limits: limits, Lease: time.Minute})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// wantSize compares how much is kept.
+// wantSize checks how many buckets and leases are stored.
 func wantSize(t *testing.T, m *store.Memory, buckets, leases int) {
 	t.Helper()
 	if got, want := m.Size(), (store.Bounds{Buckets: buckets, Leases: leases}); got != want {
@@ -37,7 +37,7 @@ func TestAFullStoreRefusesNewBucketsAndNoOthers(t *testing.T) {
 		for i := range 99 {
 			mustReserve(t, m, true, fmt.Sprint("k", i), minutely(fmt.Sprint("b", i), 2))
 		}
-		// Two more are one too many: none is taken from, the old one included.
+		// The capacity does not suffice for two more. Nothing is taken from any bucket, also not from the existing one.
 		_, err := reserve(t, m, "two", minutely("b0", 2), minutely("x", 2), minutely("y", 2))
 		if !errors.Is(err, store.ErrFull) {
 			t.Fatalf("two more: %v", err)
@@ -64,7 +64,7 @@ func TestAFullStoreRefusesNewBucketsAndNoOthers(t *testing.T) {
 	})
 }
 
-// One who invents names fills a share of the room and no more.
+// R3: an owner that invents names of buckets fills only its quota.
 func TestR3AnOwnerFillsAShareOfTheRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -95,11 +95,11 @@ func TestR3AnOwnerFillsAShareOfTheRoom(t *testing.T) {
 		full("ana", minutely("more", 2), minutely("and more", 2)) // all or nothing
 		invent("ana", share-1, 1)
 
-		// What is there goes on, whoever made it.
+		// Existing buckets can be used, whichever owner began them.
 		if answer, err := reserveFor(t, m, "eve", "old", minutely("eve0", 2), minutely("ana0", 2)); err != nil || !answer.Granted {
 			t.Errorf("old buckets: %+v, %v", answer, err)
 		}
-		// What is given back, emptied, or over makes room again.
+		// Buckets that were given back, reset or have become empty no longer count against the quota.
 		if err := m.Reset(t.Context(), "eve1"); err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func TestR3AnOwnerFillsAShareOfTheRoom(t *testing.T) {
 	})
 }
 
-// Nothing is kept of an owner who has nothing.
+// Owners without buckets are not stored.
 func TestOwnersAreForgotten(t *testing.T) {
 	t.Parallel()
 	m := newMemory(t, wide)
@@ -172,7 +172,7 @@ func TestIdleBucketsAndExpiredLeasesAreForgotten(t *testing.T) {
 			}
 			time.Sleep(20 * time.Minute)
 		}
-		// Each reservation of a round found room for two of the round before.
+		// Each reservation of a round removed two keys of the round before.
 		if got := m.Size(); got.Buckets > 5_500 || got.Leases > 5_500 {
 			t.Errorf("%+v are kept, want about 5000", got)
 		}
@@ -186,7 +186,7 @@ func TestAUsedBucketIsNotForgotten(t *testing.T) {
 		hour := store.Limit{Bucket: "b", Max: 60, Window: time.Hour, Cost: 1}
 		for i := range 60 {
 			mustReserve(t, m, true, fmt.Sprint("k", i), hour)
-			for j := range 100 { // others come and go in all shards
+			for j := range 100 { // in all shards, other buckets are added and removed
 				mustReserve(t, m, true, fmt.Sprint(i, "/", j), minutely(fmt.Sprint(i, "/", j), 1))
 			}
 			time.Sleep(time.Minute)
@@ -249,14 +249,14 @@ func TestForgettingFreesMemory(t *testing.T) {
 	if got := m.Size(); got.Buckets > keys/10 || got.Leases > keys/10 {
 		t.Errorf("%+v are kept", got)
 	}
-	// The tables of Go's maps stay as large as they once were.
+	// Go's maps keep the size that they once had.
 	if after > full*2/5 {
 		t.Errorf("%d of %d bytes are still held", after, full)
 	}
 	runtime.KeepAlive(m)
 }
 
-// heap is how much memory is reachable.
+// heap returns how many bytes are reachable.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store/storetest"
 )
 
-// wide are bounds that no test comes near.
+// wide is a capacity that no test reaches.
 var wide = store.Bounds{Buckets: 1_000_000, Leases: 1_000_000}
 
 func TestMemory(t *testing.T) {
@@ -34,13 +34,12 @@ func newMemory(t *testing.T, most store.Bounds) *store.Memory {
 	return m
 }
 
-// minutely is a limit of n per minute, one unit wanted.
+// minutely returns a limit of n per minute with a cost of one unit.
 func minutely(bucket string, n int64) store.Limit {
 	return store.Limit{Bucket: bucket, Max: n, Window: time.Minute, Cost: 1}
 }
 
-// reserve reserves limits under a key, with a lease of ten minutes, for an owner of
-// the key's name.
+// reserve reserves limits under a key, with a lease of ten minutes. The key is also the name of the owner.
 func reserve(t *testing.T, m *store.Memory, key string, limits ...store.Limit) (store.Answer, error) {
 	t.Helper()
 	return reserveFor(t, m, key, key, limits...)
@@ -51,7 +50,7 @@ func reserveFor(t *testing.T, m *store.Memory, owner, key string, limits ...stor
 	return m.Reserve(t.Context(), store.Reservation{Owner: owner, Key: key, Limits: limits, Lease: 10 * time.Minute})
 }
 
-// mustReserve expects a grant or a refusal.
+// mustReserve reserves, and fails the test unless the answer is a grant (want) or a refusal.
 func mustReserve(t *testing.T, m *store.Memory, want bool, key string, limits ...store.Limit) store.Answer {
 	t.Helper()
 	answer, err := reserve(t, m, key, limits...)
@@ -83,7 +82,7 @@ func TestAJumpedClockAdmitsNothingExtra(t *testing.T) {
 	tests := []struct {
 		name  string
 		jumps []time.Duration
-		want  int // how many more pass after them
+		want  int // how many calls pass after the jumps
 	}{
 		{"back by a little", []time.Duration{-time.Second}, 0},
 		{"back before the store was made", []time.Duration{-1000 * time.Hour}, 0},
@@ -120,8 +119,8 @@ func TestAJumpedClockAdmitsNothingExtra(t *testing.T) {
 	}
 }
 
-// A bucket that was evicted leaves nothing behind that a clock in the past could
-// ask for: what is granted then counts from the latest time that was seen.
+// After a bucket was evicted, a clock that jumps back does not admit more: new grants count from the latest time that
+// was seen.
 func TestEvictionAndAClockThatJumpsBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +134,7 @@ func TestEvictionAndAClockThatJumpsBack(t *testing.T) {
 		wantSize(t, m, 0, 1)
 		m.Jump(-time.Minute)
 		mustReserve(t, m, true, "2", l)
-		time.Sleep(time.Minute + 1) // on the clock, a minute since the first
+		time.Sleep(time.Minute + 1) // by the clock, a minute after the first
 		mustReserve(t, m, false, "3", l)
 		time.Sleep(time.Minute)
 		mustReserve(t, m, true, "4", l)

@@ -9,11 +9,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/window"
 )
 
-// A history is the window as one would define it: every unit ever taken, and a
-// look at all of them for each question.
+// A history is the window by its definition: all units ever taken, which are all read for each answer.
 type history []take
 
-// within is the sum of units in the closed stretch of length that ends at now.
+// within returns the sum of units in the closed period of the given length that ends at now.
 func (h history) within(now, length time.Duration) int64 {
 	var sum int64
 	for _, k := range h {
@@ -24,8 +23,8 @@ func (h history) within(now, length time.Duration) int64 {
 	return sum
 }
 
-// most is the largest sum of units in any closed stretch of length. It is enough
-// to look at the stretches that end with a unit.
+// most returns the largest sum of units in any closed period of the given length. Only periods that end with a unit
+// need to be checked.
 func (h history) most(length time.Duration) int64 {
 	var most int64
 	for _, k := range h {
@@ -34,8 +33,7 @@ func (h history) most(length time.Duration) int64 {
 	return most
 }
 
-// drawStep draws how far the clock goes: mostly to the edges of the window and of
-// its slots, now and then back.
+// drawStep draws how far the clock moves: mostly to the edges of the window and of its slots, and sometimes back.
 func drawStep(t *rapid.T, length time.Duration) time.Duration {
 	edges := rapid.SampledFrom([]time.Duration{0, 0, 1, length / 64, length/2 + 1, length - 1, length, length + 1, -length / 3})
 	anything := rapid.Custom(func(t *rapid.T) time.Duration {
@@ -44,7 +42,7 @@ func drawStep(t *rapid.T, length time.Duration) time.Duration {
 	return rapid.OneOf(edges, anything).Draw(t, "step")
 }
 
-// drawLimit draws limits on both sides of the border, small ones more often.
+// drawLimit draws limits below and above MaxExact, and small ones more often.
 func drawLimit(t *rapid.T) int64 {
 	return rapid.OneOf(
 		rapid.Int64Range(0, 12),
@@ -53,18 +51,18 @@ func drawLimit(t *rapid.T) int64 {
 	).Draw(t, "limit")
 }
 
-// A run is a log beside the history that it stands for.
+// A run is a log together with its history.
 type run struct {
 	log     window.Log
 	length  time.Duration
-	now     time.Duration // as shown; may go back
-	clock   time.Duration // the latest shown
+	now     time.Duration // the instant passed last; may go back
+	clock   time.Duration // the latest instant passed
 	history history
-	stamps  []time.Duration // beside history
-	asked   []take          // everything that was tried, to replay
+	stamps  []time.Duration // the stamps of history
+	asked   []take          // all attempts, to replay them
 }
 
-// newRun draws a window and starts at a drawn instant.
+// newRun draws a window and a first instant.
 func newRun(t *rapid.T) *run {
 	length := time.Duration(rapid.SampledFrom([]int64{1, 63, 64, 1000, int64(time.Second), int64(window.MaxLength)}).Draw(t, "length"))
 	start := time.Duration(rapid.Int64Range(0, int64(length)).Draw(t, "start"))
@@ -73,19 +71,19 @@ func newRun(t *rapid.T) *run {
 	return r
 }
 
-// pass lets a drawn time pass.
+// pass moves the clock by a drawn step.
 func (r *run) pass(t *rapid.T) {
 	r.show(max(0, r.now+drawStep(t, r.length)))
 }
 
-// show shows the log an instant.
+// show passes an instant to the log.
 func (r *run) show(now time.Duration) {
 	r.now = now
 	r.clock = max(r.clock, now)
 	r.log.Empty(now)
 }
 
-// take tries to take and returns what the log said before.
+// take tries to take, and returns the verdict before that.
 func (r *run) take(t *rapid.T, limit int64) (window.Verdict, take) {
 	k := take{at: r.clock, cost: rapid.Int64Range(1, max(1, limit/3)).Draw(t, "cost"), limit: limit}
 	v := r.log.Ask(r.now, k.cost, limit)
@@ -101,7 +99,7 @@ func (r *run) take(t *rapid.T, limit int64) (window.Verdict, take) {
 	return v, k
 }
 
-// undo gives back a drawn one of what was taken.
+// undo gives back a drawn element of the history.
 func (r *run) undo(t *rapid.T) {
 	if len(r.history) == 0 {
 		return
@@ -112,7 +110,7 @@ func (r *run) undo(t *rapid.T) {
 	r.stamps = append(r.stamps[:i:i], r.stamps[i+1:]...)
 }
 
-// replayed is a second log that was asked the same, undos left out.
+// replayed returns a second log with the same attempts, without the undos.
 func (r *run) replayed() window.Log {
 	log := window.New(r.length)
 	for _, k := range r.asked {
@@ -121,9 +119,8 @@ func (r *run) replayed() window.Log {
 	return log
 }
 
-// neverMoreThanTheLimit is the promise: whatever is asked and whenever, a limit
-// that stays the same is never exceeded, and one that changes is kept at every
-// single grant.
+// neverMoreThanTheLimit checks the main property: a constant limit is never exceeded in any period, and a limit that
+// changes is not exceeded at any grant.
 func neverMoreThanTheLimit(t *rapid.T) {
 	r, limit, edited := newRun(t), drawLimit(t), false
 	for range rapid.IntRange(0, 80).Draw(t, "steps") {
@@ -154,7 +151,7 @@ func FuzzNeverMoreThanTheLimit(f *testing.F) {
 	f.Fuzz(rapid.MakeFuzz(neverMoreThanTheLimit))
 }
 
-// Up to MaxExact the log answers what the whole history would.
+// Up to MaxExact the log answers as the whole history does.
 func TestSmallLimitsAreExact(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -188,7 +185,7 @@ func TestSmallLimitsAreExact(t *testing.T) {
 	})
 }
 
-// Above MaxExact a wait is still true, and costs at most one slot too much.
+// Above MaxExact a wait is still correct, and at most one slot too long.
 func TestLargeLimitsAreTruthful(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -216,7 +213,7 @@ func TestLargeLimitsAreTruthful(t *testing.T) {
 	})
 }
 
-// After EmptyFrom a log is as good as new.
+// After EmptyFrom a log is equal to a new one.
 func TestEmptyMeansForgotten(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

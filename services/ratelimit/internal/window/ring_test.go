@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Whatever the limits are changed to, a log holds at most one entry per unit of
-// an exact limit and one per slot of a large one.
+// However the limits change, a log has at most one entry per unit of an exact limit and one per slot of a large limit.
 func TestMemoryStaysSmall(t *testing.T) {
 	t.Parallel()
 	const most = MaxExact + slots + 2

@@ -11,7 +11,7 @@ import (
 
 const minute = time.Minute
 
-// take is one Take of a story, at an instant.
+// take is one Take at an instant.
 type take struct {
 	at    time.Duration
 	cost  int64
@@ -94,7 +94,7 @@ func TestLargeLimitRoundsAgainstTheCaller(t *testing.T) {
 			t.Fatal("a unit within the limit was refused")
 		}
 	}
-	// All of the slot counts as taken at its last nanosecond.
+	// All units of the slot count as taken at the slot's last nanosecond.
 	want := window.Verdict{Wait: slot - 1 + minute + 1}
 	if got := log.Ask(0, 1, 1000); got != want {
 		t.Errorf("full at once: %+v, want %+v", got, want)
@@ -111,14 +111,14 @@ func TestCrossingTheBorder(t *testing.T) {
 	t.Parallel()
 	const slot = minute / 64
 	log := window.New(minute)
-	if _, ok := log.Take(0, 300, 300); !ok { // written down as slot-1
+	if _, ok := log.Take(0, 300, 300); !ok { // recorded as slot-1
 		t.Fatal("300 of 300 do not fit")
 	}
 	if _, ok := log.Take(1, 1, 301); !ok {
 		t.Fatal("one more does not fit")
 	}
-	// The limit falls below what is taken, to where times are exact: nothing fits
-	// until the rounded units are gone, all of them at once.
+	// The limit falls below what is taken, into the exact range. Nothing fits until all rounded units stop counting at
+	// the same time.
 	if v := log.Ask(2, 1, 256); v.Wait != slot-1+minute+1-2 || v.Remaining != 0 {
 		t.Errorf("after a fall: %+v", v)
 	}
@@ -129,7 +129,7 @@ func TestCrossingTheBorder(t *testing.T) {
 		}
 		now++
 	}
-	// It rises again: the exact times stay exact.
+	// The limit rises again, and the exact times stay exact.
 	if v := log.Ask(now, 45, 300); v.Wait != minute+1-256 {
 		t.Errorf("after a rise: %+v, want a wait of %v", v, minute+1-256)
 	}

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// editCases are about a policy that changes while its buckets are in use.
+// editCases test limits that change while their buckets are in use.
 var editCases = []testCase{
 	{name: "a raised max keeps the history", run: func(f *fixture) {
 		for range 10 {
@@ -30,7 +30,7 @@ var editCases = []testCase{
 			f.granted(one("b", 10, time.Minute))
 			f.Sleep(time.Second)
 		}
-		// At 10 s; of the ten, taken at 0 to 9 s, seven have to leave.
+		// It is 10 s. Of the ten units, taken at 0 to 9 s, seven must stop counting first.
 		l := one("b", 4, time.Minute)
 		if got, want := f.refused(l).RetryAfter, 56*time.Second+time.Millisecond; got != want {
 			f.Errorf("retry after %v, want %v", got, want)

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// leaseCases are about what becomes of a grant.
+// leaseCases test leases after their grant.
 var leaseCases = []testCase{
 	{name: "a repeat is answered with the same lease and takes nothing", run: func(f *fixture) {
 		a, b := one("a", 3, long), one("b", 1, long)
@@ -94,8 +94,8 @@ var leaseCases = []testCase{
 			leases = append(leases, f.granted(l).Lease.ID)
 			f.Sleep(10 * time.Second)
 		}
-		// At 30 s, taken at 0, 10, 20 s. Without the second, the first is next to
-		// leave, at 60 s.
+		// It is 30 s, and units were taken at 0, 10 and 20 s. Without the second, the first is the next to stop
+		// counting, at 60 s.
 		f.settle(leases[1], store.NeverSent, true)
 		f.granted(l)
 		if got, want := f.refused(l).RetryAfter, 30*time.Second+time.Millisecond; got != want {
@@ -106,7 +106,7 @@ var leaseCases = []testCase{
 		l := one("b", 1, short)
 		held := f.granted(l)
 		f.Sleep(short + short/2)
-		f.granted(l) // the window has left the first behind
+		f.granted(l) // the first unit no longer counts
 		f.settle(held.Lease.ID, store.NeverSent, true)
 		f.refused(l)
 	}},

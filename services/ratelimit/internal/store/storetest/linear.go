@@ -27,22 +27,22 @@ const (
 	linearSteps   = 60
 )
 
-// linearMax is the max of each of the two buckets of such a history.
+// linearMax is the max of each of the two buckets in these histories.
 var linearMax = counts{9, 14}
 
-// counts is a number for each of two buckets. As the state of the sequential
-// model it is how much is taken: no time passes in these histories.
+// counts is a number for each of two buckets. As the state of the sequential model it is how much is taken. No time
+// passes in these histories.
 type counts [2]int64
 
-// An operation is the input of one step: what it takes, or gives back, or neither.
+// An operation is the input of one step: it takes, gives back, or only reads.
 type operation struct {
 	kind string // "reserve", "return", "peek"
-	cost counts // 0: that bucket is not named
+	cost counts // 0: the operation does not name the bucket
 }
 
-// A result is what the store said.
+// A result is the answer of the store.
 type result struct {
-	granted bool // or settled
+	granted bool // or settled, for a return
 	left    counts
 }
 
@@ -55,7 +55,7 @@ var counters = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v: %+v", input, output) },
 }
 
-// step reports whether op may have this result in state c, and the state after.
+// step reports whether op may have this result in state c, and returns the state after it.
 func (c counts) step(op operation, r result) (bool, counts) {
 	fits, next := true, c
 	for i, cost := range op.cost {
@@ -82,9 +82,8 @@ func (c counts) step(op operation, r result) (bool, counts) {
 	return r.granted == fits, next
 }
 
-// record lets clients work on two buckets at once and returns what they saw. The
-// times are those of one counter, so that they tell what came after what whatever
-// the clock is.
+// record lets clients work on two buckets at the same time, and returns the operations with their results. Their times
+// are values of one counter, which order the operations independently of any clock.
 func (f *fixture) record(round uint64) []porcupine.Operation {
 	var clock atomic.Int64
 	histories := make([][]porcupine.Operation, linearClients)
@@ -105,7 +104,7 @@ func (f *fixture) record(round uint64) []porcupine.Operation {
 	return all
 }
 
-// A linearClient does one operation after the other.
+// A linearClient performs one operation after another.
 type linearClient struct {
 	f      *fixture
 	name   string
@@ -114,13 +113,13 @@ type linearClient struct {
 	held   []heldLease
 }
 
-// A heldLease is what a client may still give back.
+// A heldLease is a grant that a client may still give back.
 type heldLease struct {
 	id   string
 	cost counts
 }
 
-// choose chooses what to do next.
+// choose returns a random next operation.
 func (c *linearClient) choose(random *rand.Rand) operation {
 	switch n := random.IntN(10); {
 	case n == 0:
@@ -133,7 +132,7 @@ func (c *linearClient) choose(random *rand.Rand) operation {
 	}
 }
 
-// do does it.
+// do performs an operation.
 func (c *linearClient) do(op operation) result {
 	switch op.kind {
 	case "return":
@@ -155,7 +154,7 @@ func (c *linearClient) do(op operation) result {
 	}
 }
 
-// reserve does a reserve.
+// reserve performs a reservation.
 func (c *linearClient) reserve(cost counts) result {
 	c.calls++
 	r := store.Reservation{Key: fmt.Sprint(c.name, "/", c.calls), Limits: c.limits(cost), Lease: time.Minute}
@@ -178,7 +177,7 @@ func (c *linearClient) reserve(cost counts) result {
 	return got
 }
 
-// limits are those of the buckets that have a cost.
+// limits returns limits for the buckets that have a cost.
 func (c *linearClient) limits(cost counts) []store.Limit {
 	var limits []store.Limit
 	for i := range cost {

@@ -20,31 +20,31 @@ var modelCases = []testCase{
 	}},
 }
 
-// A unit is what a call took from a bucket at a time.
+// A unit is what a call took from a bucket at one time.
 type unit struct {
 	at   time.Duration
 	cost int64
 	call int
 }
 
-// A model is a store by definition: it remembers all that was ever taken, and looks
-// at all of it for each question.
+// A model is a store that follows the definition directly: it remembers everything that was taken, and reads all of it
+// for each answer.
 type model struct {
 	f      *fixture
-	prefix string // of all names, since one store serves many models
+	prefix string // the prefix of all names, because one store serves many models
 	maxes  []int64
-	most   int64 // of costs
+	most   int64 // the largest cost
 	now    time.Duration
-	held   []string // leases, by call
+	held   []string // lease identifiers, by call
 	taken  map[string][]unit
 	judge  func(m *model, t *rapid.T, limits []store.Limit, answer store.Answer)
 }
 
-// modelWindows are the buckets of a model.
+// modelWindows are the windows of a model's buckets, by name.
 var modelWindows = map[string]time.Duration{"a": time.Second, "b": 3 * time.Second, "c": 20 * time.Millisecond}
 
-// compare runs random histories on the store and on a model. Each reservation has
-// costs up to most, and a judge for its answer.
+// compare runs random histories on the store and on a model. Reservations have costs up to most, and judge checks their
+// answers.
 func (f *fixture) compare(maxes []int64, most int64, judge func(*model, *rapid.T, []store.Limit, store.Answer)) {
 	rapid.Check(f, func(t *rapid.T) {
 		f.calls++
@@ -62,13 +62,13 @@ func (f *fixture) compare(maxes []int64, most int64, judge func(*model, *rapid.T
 	})
 }
 
-// sleep lets time pass for both.
+// sleep lets time pass for the store and for the model.
 func (m *model) sleep(d time.Duration) {
 	m.f.Sleep(d)
 	m.now += d
 }
 
-// reserve reserves random limits and lets the answer be judged.
+// reserve reserves random limits and judges the answer.
 func (m *model) reserve(t *rapid.T) {
 	names := rapid.Permutation([]string{"a", "b", "c"}).Draw(t, "buckets")[:rapid.IntRange(1, 3).Draw(t, "limits")]
 	limits := make([]store.Limit, len(names))
@@ -83,7 +83,7 @@ func (m *model) reserve(t *rapid.T) {
 	m.judge(m, t, limits, m.try(t, limits))
 }
 
-// try reserves limits and remembers what was granted.
+// try reserves limits and records a grant in the model. It fails the test if a grant exceeds a limit.
 func (m *model) try(t *rapid.T, limits []store.Limit) store.Answer {
 	r := store.Reservation{Key: fmt.Sprint(m.prefix, len(m.held)), Limits: limits, Lease: long}
 	answer, err := m.f.store.Reserve(m.f.Context(), r)
@@ -103,7 +103,7 @@ func (m *model) try(t *rapid.T, limits []store.Limit) store.Answer {
 	return answer
 }
 
-// settle settles a random lease, one that was settled before included.
+// settle settles a random lease, which may be settled already.
 func (m *model) settle(t *rapid.T) {
 	if len(m.held) == 0 {
 		return
@@ -122,8 +122,7 @@ func (m *model) settle(t *rapid.T) {
 	}
 }
 
-// within is what was taken from a limit's bucket in the closed stretch that ends at
-// an instant.
+// within returns what was taken from a limit's bucket in the closed period of its window that ends at end.
 func (m *model) within(l store.Limit, end time.Duration) int64 {
 	var sum int64
 	for _, u := range m.taken[l.Bucket] {
@@ -134,12 +133,12 @@ func (m *model) within(l store.Limit, end time.Duration) int64 {
 	return sum
 }
 
-// fits reports whether limits fit at an instant, if nothing else is taken before.
+// fits reports whether limits fit at an instant, if nothing else is taken before it.
 func (m *model) fits(limits []store.Limit, at time.Duration) bool {
 	return !slices.ContainsFunc(limits, func(l store.Limit) bool { return m.within(l, at)+l.Cost > l.Max })
 }
 
-// sameAnswer judges that the store says what the model says.
+// sameAnswer checks that the store answers exactly as the model.
 func (m *model) sameAnswer(t *rapid.T, limits []store.Limit, answer store.Answer) {
 	for i, l := range limits {
 		if want := max(0, l.Max-m.within(l, m.now)); answer.Remaining[i] != want {
@@ -147,7 +146,7 @@ func (m *model) sameAnswer(t *rapid.T, limits []store.Limit, answer store.Answer
 		}
 	}
 	if answer.Granted {
-		return // try has compared it
+		return // try has checked a grant
 	}
 	never := slices.ContainsFunc(limits, func(l store.Limit) bool { return l.Cost > l.Max })
 	switch fits := m.fits(limits, m.now); {
@@ -163,8 +162,8 @@ func (m *model) sameAnswer(t *rapid.T, limits []store.Limit, answer store.Answer
 	}
 }
 
-// noBetterAnswer judges that the store gives no more than the model, and what it
-// promised. That a grant fits was compared by try.
+// noBetterAnswer checks that the store gives no more than the model, and that a reservation fits after its retry time.
+// try has checked grants.
 func (m *model) noBetterAnswer(t *rapid.T, limits []store.Limit, answer store.Answer) {
 	for i, l := range limits {
 		if most := max(0, l.Max-m.within(l, m.now)); answer.Remaining[i] > most {

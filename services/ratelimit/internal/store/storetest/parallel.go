@@ -70,7 +70,7 @@ var parallelCases = []testCase{
 	{name: "parallel reservations of overlapping limits in any order end, all or nothing", run: overlapping},
 }
 
-// together runs do n times at once and waits.
+// together runs do n times in parallel and waits for all of them.
 func (f *fixture) together(n int, do func(i int)) {
 	var all sync.WaitGroup
 	start := make(chan struct{})
@@ -84,8 +84,8 @@ func (f *fixture) together(n int, do func(i int)) {
 	all.Wait()
 }
 
-// overlapping lets callers want random limits of a few, in random order, some of
-// them given back, and compares what is left with what was granted.
+// overlapping lets callers reserve random limits in random order in parallel, and give some back. It compares what is
+// left with what was granted.
 func overlapping(f *fixture) {
 	const buckets, callers, calls, most = 12, 16, 250, 600
 	var spent [buckets]atomic.Int64
@@ -114,8 +114,7 @@ func overlapping(f *fixture) {
 	}
 }
 
-// spend reserves limits, gives them back at once if that is wanted, and tells
-// whether they are spent.
+// spend reserves limits, gives them back if back is true, and reports whether they stay spent.
 func (f *fixture) spend(key string, limits []store.Limit, back bool) bool {
 	answer, err := f.store.Reserve(f.Context(), store.Reservation{Key: key, Limits: limits, Lease: time.Minute})
 	if err != nil {

@@ -159,7 +159,7 @@ var reserveCases = []testCase{
 	}},
 }
 
-// invalid tries reservations that break a rule, each beside a good limit.
+// invalid tries reservations that are not valid, each with a valid limit in addition.
 func invalid(f *fixture) {
 	good := one("good", 1, long)
 	many := make([]store.Limit, store.MaxLimits+1)

@@ -1,4 +1,4 @@
-// Package storetest is what every [store.Store] must hold to, as tests.
+// Package storetest tests what every [store.Store] must do.
 package storetest
 
 import (
@@ -10,24 +10,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit/internal/store"
 )
 
-// Harness is how the suite gets at a kind of store.
+// Harness describes a kind of store for the suite.
 type Harness struct {
-	// New returns an empty store with room for a million buckets and leases, for
-	// one test. It cleans up after itself with t.Cleanup.
+	// New returns an empty store for one test, with a capacity of a million buckets and leases. It cleans up by
+	// t.Cleanup.
 	New func(t *testing.T) store.Store
-	// Within runs one test where the store's clock runs: synctest.Test for a store
-	// in this process. Nil runs it as it is.
+	// Within runs one test in an environment in which the store's clock runs: synctest.Test for a store in this
+	// process. Nil runs the test directly.
 	Within func(t *testing.T, test func(*testing.T))
-	// Sleep lets d pass on the store's clock. Nil is time.Sleep.
+	// Sleep waits until d has passed by the store's clock. Nil means time.Sleep.
 	Sleep func(d time.Duration)
-	// Exact tells that exactly d passes in Sleep, and otherwise no time at all.
-	// Without it, cases that need a moment to be met are skipped.
+	// Exact is true if exactly d passes in Sleep, and no time at all otherwise. If it is false, the tests that depend
+	// on exact times are skipped.
 	Exact bool
-	// Tick is the finest time that the store tells apart: 1 ns to 1 ms.
+	// Tick is the smallest time that the store distinguishes: 1 ns to 1 ms.
 	Tick time.Duration
 }
 
-// fixture is what a case works with.
+// fixture is the environment of one test.
 type fixture struct {
 	Harness
 	*testing.T
@@ -57,7 +57,7 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// testCase is one promise of the interface.
+// testCase tests one property of the interface.
 type testCase struct {
 	name  string
 	exact bool // needs Harness.Exact
@@ -65,31 +65,31 @@ type testCase struct {
 }
 
 const (
-	// long is a window that does not pass during a case.
+	// long is a window that does not pass during a test.
 	long = time.Hour
-	// short is a window that a case waits for.
+	// short is a window that a test waits for.
 	short = 500 * time.Millisecond
 )
 
-// one is a limit that one unit is wanted of.
+// one returns a limit with a cost of one unit.
 func one(bucket string, most int64, window time.Duration) store.Limit {
 	return store.Limit{Bucket: bucket, Max: most, Window: window, Cost: 1}
 }
 
-// of is l with another cost.
+// of returns l with another cost.
 func of(cost int64, l store.Limit) store.Limit {
 	l.Cost = cost
 	return l
 }
 
-// reserve reserves limits as a call of its own.
+// reserve reserves limits under a new key.
 func (f *fixture) reserve(limits ...store.Limit) store.Answer {
 	f.Helper()
 	f.calls++
 	return f.reserveAs(fmt.Sprintf("call-%d", f.calls), limits...)
 }
 
-// reserveAs reserves limits under a key.
+// reserveAs reserves limits under the given key.
 func (f *fixture) reserveAs(key string, limits ...store.Limit) store.Answer {
 	f.Helper()
 	answer, err := f.store.Reserve(f.Context(), store.Reservation{Key: key, Limits: limits, Lease: time.Minute})
@@ -122,7 +122,7 @@ func (f *fixture) check(a store.Answer, limits int) {
 	}
 }
 
-// granted reserves limits and expects a grant.
+// granted reserves limits, and fails the test unless the answer is a grant.
 func (f *fixture) granted(limits ...store.Limit) store.Answer {
 	f.Helper()
 	answer := f.reserve(limits...)
@@ -132,7 +132,7 @@ func (f *fixture) granted(limits ...store.Limit) store.Answer {
 	return answer
 }
 
-// refused reserves limits and expects a refusal.
+// refused reserves limits, and fails the test unless the answer is a refusal.
 func (f *fixture) refused(limits ...store.Limit) store.Answer {
 	f.Helper()
 	answer := f.reserve(limits...)
@@ -142,7 +142,7 @@ func (f *fixture) refused(limits ...store.Limit) store.Answer {
 	return answer
 }
 
-// left expects what remains of limits.
+// left checks that each limit has want units left.
 func (f *fixture) left(want int64, limits ...store.Limit) {
 	f.Helper()
 	got, err := f.store.Peek(f.Context(), limits)
@@ -159,7 +159,7 @@ func (f *fixture) left(want int64, limits ...store.Limit) {
 	}
 }
 
-// settle settles a lease and expects whether this did it.
+// settle settles a lease, and checks whether this call ended it.
 func (f *fixture) settle(lease string, outcome store.Outcome, want bool) {
 	f.Helper()
 	got, err := f.store.Settle(f.Context(), lease, outcome)
@@ -171,7 +171,7 @@ func (f *fixture) settle(lease string, outcome store.Outcome, want bool) {
 	}
 }
 
-// fails expects an error that wraps want.
+// fails checks that err wraps want.
 func (f *fixture) fails(what string, err, want error) {
 	f.Helper()
 	if !errors.Is(err, want) {
