@@ -34,7 +34,7 @@ func (c client) export(id string) (text []byte, key ed25519.PublicKey) {
 		}
 	}
 	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != digest {
-		c.t.Fatalf("the archive is not what its digest says")
+		c.t.Fatalf("the archive does not have its digest")
 	}
 	return text, key
 }
@@ -101,7 +101,7 @@ func TestAnArchiveMovesAnAgent(t *testing.T) {
 	}
 	text, key := here.export(id)
 	if again, _ := here.export(id); string(again) != string(text) {
-		t.Error("the same agent is two archives")
+		t.Error("the same agent gives two archives")
 	}
 
 	there := newLife(t, nil)
@@ -120,7 +120,7 @@ func TestAnArchiveMovesAnAgent(t *testing.T) {
 		t.Errorf("it arrives as %v of %s", moved, made.GetExportedId())
 	}
 	if again, err := ben.imports(text, 1<<20); err != nil || again.GetAgent().GetId() != moved.GetId() {
-		t.Errorf("sent again it makes %v %v", again, err)
+		t.Errorf("sent again it creates %v %v", again, err)
 	}
 	_, _, err = ben.prompt(moved.GetId(), "say x")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_STOPPED")
@@ -130,13 +130,13 @@ func TestAnArchiveMovesAnAgent(t *testing.T) {
 	next := "todo pending y\nread a.txt\nread ä/b.txt\nlist"
 	was, is := here.answers(id, next).GetResponse(), ben.answers(moved.GetId(), next).GetResponse()
 	if was != is || !strings.HasPrefix(is, "one\ntwo\n") {
-		t.Errorf("the one that stayed answers %q, the other %q", was, is)
+		t.Errorf("the original answers %q, the import %q", was, is)
 	}
 	stayed, left := done(here.events(id)), done(ben.events(moved.GetId()))
 	stayed, left = stayed[len(stayed)-10:], left[len(left)-10:]
 	for i := range stayed {
 		if stayed[i].GetEnvelopeDigest() != left[i].GetEnvelopeDigest() || stayed[i].GetFuel() != left[i].GetFuel() {
-			t.Errorf("the one that stayed did %v, the other %v", stayed[i], left[i])
+			t.Errorf("the original did %v, the import %v", stayed[i], left[i])
 		}
 	}
 	ben.matches(moved.GetId())
@@ -178,7 +178,7 @@ func TestADamagedArchiveIsRefused(t *testing.T) {
 	}
 	err := send(digest, 200, text[200:300])
 	if rpctest.WantStatus(t, err, codes.FailedPrecondition, "PART_OUT_OF_ORDER"); rpc.Facts(err)["offset"] != "100" {
-		t.Errorf("it says to go on at %v", rpc.Facts(err))
+		t.Errorf("the next part begins at %v", rpc.Facts(err))
 	}
 	rpctest.WantStatus(t, send(digest, 50, []byte("other")), codes.InvalidArgument, "ARCHIVE_INVALID")
 	if list, err := c.ListAgents(c.ctx, new(wasmagentv1.ListAgentsRequest)); err != nil || list.GetCount() != 1 {

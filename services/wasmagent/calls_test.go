@@ -86,7 +86,7 @@ func TestI6AnAgentCallsAsItself(t *testing.T) {
 		t.Errorf("it answers %q, want %q", said, want)
 	}
 	if got := strings.Join(seen.made, "; "); got != `demo/add_note {"text":"x"}; demo/counted {"path":"/srv/a"}` {
-		t.Errorf("the gateway was asked for %s", got)
+		t.Errorf("the gateway got %s", got)
 	}
 	p := seen.by[0]
 	if p.GetSubject() != "agent:default/"+id || p.GetOwner() != "ana" || len(p.GetChain()) != 1 || p.GetChain()[0].GetSubject() != "ana" || p.GetRole() != authv1.TokenRole_TOKEN_ROLE_AGENT {
@@ -225,7 +225,7 @@ func TestAgentsThatWaitForPeople(t *testing.T) {
 		})
 	}
 	if stopped, why := c.stopped(ids[1]); !stopped || why != wasmagentv1.StopReason_STOP_REASON_EXPLICIT {
-		t.Errorf("the one that was stopped meanwhile: %v, %v", stopped, why)
+		t.Errorf("the agent that was stopped meanwhile: %v, %v", stopped, why)
 	}
 }
 
@@ -263,12 +263,12 @@ func TestI6AgentsThatMakeAgents(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_CYCLE")
 	said := asFirst.answers(second, "tool demo t\ntool demo more").GetResponse()
 	if want := "done\nline 2: not_in_manifest"; !strings.HasPrefix(said, want) {
-		t.Errorf("what its maker may not do it does: %q, want %q", said, want)
+		t.Errorf("it does what its creator may not do: %q, want %q", said, want)
 	}
 	if _, err := ana.TerminateAgent(ana.ctx, &wasmagentv1.TerminateAgentRequest{AgentId: first}); err != nil {
 		t.Fatal(err)
 	}
 	if said := ana.answers(second, "tool demo t").GetResponse(); !strings.Contains(said, "creator_gone") {
-		t.Errorf("without its maker it answers %q", said)
+		t.Errorf("without its creator it answers %q", said)
 	}
 }

@@ -39,7 +39,7 @@ func TestX18Copies_ShareTheBudgetOfTheFirst(t *testing.T) {
 	}
 	archived, _ := c.export(id)
 	if n := made(c.answers(id, "tool demo t\ntool demo t")); n != 2 {
-		t.Fatalf("the first one makes %d calls", n)
+		t.Fatalf("the first agent makes %d calls", n)
 	}
 	fork := func(of, at string) string {
 		req := &wasmagentv1.ForkAgentRequest{AgentId: of}
@@ -76,7 +76,7 @@ func TestX18Copies_ShareTheBudgetOfTheFirst(t *testing.T) {
 	l.begin()
 	c = l.agent(t, "ana")
 	if n := made(c.answers(second, "tool demo t")); n != 0 {
-		t.Errorf("when the first one has ended and the role was started again, a copy makes %d calls", n)
+		t.Errorf("after the end of the first agent and a restart, a copy makes %d calls", n)
 	}
 	if n := made(c.answers(c.create(&wasmagentv1.CreateAgentRequest{Manifest: manifest}), "tool demo t")); n != 1 {
 		t.Errorf("a new agent makes %d calls", n)
@@ -117,14 +117,14 @@ func TestArchive_PartsAtTwoReplicas(t *testing.T) {
 			key = part.GetKeyId()
 		}
 		if part.GetKeyId() != key {
-			t.Errorf("part %d is of an archive that the key %s signed, and the first of one that %s signed", n, part.GetKeyId(), key)
+			t.Errorf("part %d is signed with the key %s, and the first part with %s", n, part.GetKeyId(), key)
 		}
 	}
 	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != digest || len(text) < 2<<20 {
-		t.Fatalf("the parts are no archive: %d bytes", len(text))
+		t.Fatalf("the parts are not an archive: %d bytes", len(text))
 	}
 	if again, _ := two.export(id); string(again) != string(text) {
-		t.Error("the other replica makes another archive of the same agent")
+		t.Error("the other replica creates another archive of the same agent")
 	}
 	for n, offset := 0, 0; ; n++ {
 		to := []client{two, one}[n%2]
@@ -144,7 +144,7 @@ func TestArchive_PartsAtTwoReplicas(t *testing.T) {
 				ArchiveDigest: digest, SizeBytes: int32(len(text)), Offset: int32(offset), DataBase64: text[offset:],
 			})
 			if err != nil || again.GetAgent().GetId() != resp.GetAgent().GetId() {
-				t.Errorf("its last part, sent again to the other replica, makes %v, %v", again, err)
+				t.Errorf("its last part, sent again to the other replica, creates %v, %v", again, err)
 			}
 			break
 		}

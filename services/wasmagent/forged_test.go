@@ -245,7 +245,7 @@ func (c client) takesNothing(name, id, reason string) {
 	_, _, err := c.prompt(id, "say x")
 	rpctest.WantStatus(c.t, err, codes.DataLoss, reason)
 	if !strings.Contains(fmt.Sprint(err), "export it with depth state as evidence") {
-		c.t.Errorf("%s: the refusal does not say what to do: %v", name, err)
+		c.t.Errorf("%s: the error does not say what to do: %v", name, err)
 	}
 	full := wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL
 	_, err = c.ExportAgent(c.ctx, &wasmagentv1.ExportAgentRequest{AgentId: id, Depth: &full})
@@ -417,6 +417,6 @@ func TestX10Verify_SaysNotCoveredOfAnOlderAgent(t *testing.T) {
 	l.forge(func(f *forger) { forgeries["a file's content"].do(f, ids["goes on"]) })
 	c = l.agent(t, "ana")
 	if found := c.verify(ids["goes on"]); found.GetVerification() != wasmagentv1.Verification_VERIFICATION_DIFFERS || found.GetStoredDifference().GetName() != "a.txt" {
-		t.Errorf("forged behind a turn: %v", found)
+		t.Errorf("forged after a turn: %v", found)
 	}
 }

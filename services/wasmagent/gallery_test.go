@@ -30,7 +30,7 @@ func TestAgentsFromTemplates(t *testing.T) {
 	}
 	made, err := c.gallery().CreateAgentFromTemplate(c.ctx, &wasmagentv1.CreateAgentFromTemplateRequest{Template: "mine"})
 	if err != nil || made.GetTemplate() != "mine" || made.GetAgent().GetConfig().GetInstructions() != "You are mine" || made.GetAgent().GetTemplate() != "mine" {
-		t.Fatalf("it is made as %v, %v", made, err)
+		t.Fatalf("it is created as %v, %v", made, err)
 	}
 	active, err := c.gallery().GetActiveTemplate(c.ctx, &wasmagentv1.GetActiveTemplateRequest{})
 	if err != nil || active.GetActiveId() != "mine" {
@@ -41,15 +41,15 @@ func TestAgentsFromTemplates(t *testing.T) {
 	}
 	again, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("mine")})
 	if err != nil || again.GetAgent().GetConfig().GetMaxTurns() != 7 || again.GetSource() != "gallery" {
-		t.Errorf("then it is made as %v, %v", again, err)
+		t.Errorf("then it is created as %v, %v", again, err)
 	}
 	asked, err := c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("mine"), MaxTurns: new(int32(3)), Instructions: new("be brief")})
 	if config := asked.GetAgent().GetConfig(); err != nil || config.GetMaxTurns() != 3 || config.GetInstructions() != "be brief" {
-		t.Errorf("asked for otherwise it is made as %v, %v", asked, err)
+		t.Errorf("with its own values it is created as %v, %v", asked, err)
 	}
 	seen, err := other.CreateAgent(other.ctx, &wasmagentv1.CreateAgentRequest{Template: new("mine")})
 	if err != nil || seen.GetAgent().GetConfig().MaxTurns != nil {
-		t.Errorf("for another of the tenant it is made as %v, %v", seen, err)
+		t.Errorf("for another principal of the tenant it is created as %v, %v", seen, err)
 	}
 	wide := custom("wide")
 	wide.Manifest = &wasmagentv1.Manifest{Clock: true}
@@ -127,7 +127,7 @@ func TestPagesOfAGallery(t *testing.T) {
 		token = resp.GetNextPageToken()
 	}
 	if len(seen) != 7 || seen[5] != "a" || seen[6] != "b" { // the orchestrator needs a server of agents
-		t.Errorf("the pages hold %v", seen)
+		t.Errorf("the pages have %v", seen)
 	}
 	for i := range 2 {
 		large := custom("large-" + string(rune('a'+i)))
@@ -176,7 +176,7 @@ func TestTemplatesAreKeptAndAccepted(t *testing.T) {
 		seen[one.GetId()] = one
 	}
 	if f := seen["foreign"]; seen["mine"] == nil || seen["mine"].GetQuarantined() || !f.GetQuarantined() || len(f.GetEffectiveRights().GetTools()) != 1 || len(f.GetEffectiveTools()) == 0 {
-		t.Errorf("behind a restart there are %v", seen)
+		t.Errorf("after a restart there are %v", seen)
 	}
 	c.create(&wasmagentv1.CreateAgentRequest{Template: new("mine")})
 	_, err = c.CreateAgent(c.ctx, &wasmagentv1.CreateAgentRequest{Template: new("foreign")})

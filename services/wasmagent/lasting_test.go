@@ -58,7 +58,7 @@ func TestAForkIsAnAgentOfItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if rights := c.state(fork.GetAgent().GetId()).GetManifest().GetTools(); len(rights) != 0 {
-		t.Errorf("the copy of an agent's agent may %v", rights)
+		t.Errorf("the copy of an agent that another agent created may %v", rights)
 	}
 }
 

@@ -32,7 +32,7 @@ func TestManyAgents(t *testing.T) {
 		c.answers(id, "todo pending x\nwrite a.txt hello")
 		ids = append(ids, id)
 	}
-	t.Logf("%d agents were made and prompted once, in %s; %s", many, time.Since(begin).Round(time.Second), memory(t))
+	t.Logf("%d agents were created and prompted once, in %s; %s", many, time.Since(begin).Round(time.Second), memory(t))
 	l.end()
 	l.begin()
 	owner(0).answers(ids[0], "say x") // the module is compiled once for each process

@@ -56,26 +56,26 @@ func TestMigrate_AChangedGuestStrandsNoAgent(t *testing.T) {
 	l.changes("mine", next(before))
 	c = l.agent(t, "ana")
 	close(gateway.approved)
-	eventually.Holds(t, "a turn that waited goes on with its module", func() bool { return c.state(waits).GetInfo().GetTurnCount() == 1 })
+	eventually.Holds(t, "a waiting turn continues with its module", func() bool { return c.state(waits).GetInfo().GetTurnCount() == 1 })
 	if said := c.answers(id, "read a.txt\ntodo completed x").GetResponse(); said != "one" || len(c.todos(id)) != 1 {
-		t.Errorf("with the module of before it answers %q, and has %v", said, c.todos(id))
+		t.Errorf("with the earlier module it answers %q, and has %v", said, c.todos(id))
 	}
 	c.matches(id)
 	old := c.state(id).GetInfo().GetModuleDigest()
 	fresh := c.create(&wasmagentv1.CreateAgentRequest{Guest: new("mine")})
 	if now := c.state(fresh).GetInfo().GetModuleDigest(); now == old {
-		t.Error("a new agent runs the module of before")
+		t.Error("a new agent runs the earlier module")
 	}
 	fork, err := c.ForkAgent(c.ctx, &wasmagentv1.ForkAgentRequest{AgentId: id, SnapshotId: new(snapshot.GetSnapshot().GetId())})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if said := c.answers(fork.GetAgent().GetId(), "read a.txt").GetResponse(); said != "one" {
-		t.Errorf("a fork of before answers %q", said)
+		t.Errorf("an earlier fork answers %q", said)
 	}
 	archived, _ := c.export(id)
 	if _, err := c.imports(archived, 1<<20); err != nil {
-		t.Errorf("an archive of before: %v", err)
+		t.Errorf("an earlier archive: %v", err)
 	}
 
 	talk := c.state(id).GetState().GetMessages()
@@ -124,11 +124,11 @@ func TestMigrate_TheModelKnowsTheConversation(t *testing.T) {
 	}
 	want := []string{"system: Be brief.", "user: Is it so?", "assistant: yes", "user: Are you sure?"}
 	if len(said) != len(want) {
-		t.Fatalf("the model is told %q, want %q", said, want)
+		t.Fatalf("the model gets %q, want %q", said, want)
 	}
 	for i := range want {
 		if said[i] != want[i] {
-			t.Errorf("the model is told %q, want %q", said[i], want[i])
+			t.Errorf("the model gets %q, want %q", said[i], want[i])
 		}
 	}
 	c.matches(id)

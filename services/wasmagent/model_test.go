@@ -117,13 +117,13 @@ func TestModel_OfTheConfigurationWhateverAnAgentWasMadeFrom(t *testing.T) {
 	}
 	for from, id := range made {
 		if said := c.answers(id, "Is it so?").GetResponse(); said != "yes" || gateway.last(t).Model != "script:lines" {
-			t.Errorf("made from %s it answers %q, and %q was asked", from, said, gateway.last(t).Model)
+			t.Errorf("created from %s it answers %q, and %q was asked", from, said, gateway.last(t).Model)
 		}
 		if info := c.state(id).GetInfo(); info.GetModel() != "script:lines" || info.GetGuest() != "agent" {
-			t.Errorf("made from %s it is shown with the model %q and the guest %q", from, info.GetModel(), info.GetGuest())
+			t.Errorf("created from %s it is shown with the model %q and the guest %q", from, info.GetModel(), info.GetGuest())
 		}
 		if at := slices.IndexFunc(list.GetAgents(), func(a *wasmagentv1.Agent) bool { return a.GetId() == id }); list.GetAgents()[at].GetModel() != "script:lines" {
-			t.Errorf("made from %s it is listed with the model %q", from, list.GetAgents()[at].GetModel())
+			t.Errorf("created from %s it is listed with the model %q", from, list.GetAgents()[at].GetModel())
 		}
 	}
 	named := c.create(&wasmagentv1.CreateAgentRequest{Model: new("script:other"), Manifest: mayCall("t")})
@@ -146,7 +146,7 @@ func TestSkills_ReachTheModel(t *testing.T) {
 		c.answers(id, "/refactor main.go")
 		told := gateway.last(t).Messages
 		if len(told) < 2 || told[0].Role != "system" || !strings.Contains(told[0].Content, "/refactor: ") || !strings.Contains(told[0].Content, "Say first what must stay the same") || told[1].Content != "/refactor main.go" {
-			t.Errorf("the model is told %+v", told)
+			t.Errorf("the model gets %+v", told)
 		}
 		if instructions != nil && !strings.HasPrefix(told[0].Content, "Be brief.\n\n") {
 			t.Errorf("instructions are %.40q", told[0].Content)
@@ -191,6 +191,6 @@ func TestTemplates_HaveTheRightsThatTheyPromise(t *testing.T) {
 	made.Owner, made.Chain = "ana", append(made.Chain, rpctest.Principal("default", "ana"))
 	child := m.speaks(t, made).create(new(wasmagentv1.CreateAgentRequest))
 	if said := m.speaks(t, made).answers(child, "Is it so?").GetResponse(); said != "yes" {
-		t.Errorf("an agent that it made answers %q", said)
+		t.Errorf("an agent that it created answers %q", said)
 	}
 }

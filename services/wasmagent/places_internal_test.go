@@ -65,7 +65,7 @@ func TestQueue_GivesPlacesInOrder(t *testing.T) {
 			leaves[name]()
 		}
 		if q.working != 0 || len(q.each) != 0 || len(q.waiting) != 0 {
-			t.Errorf("behind that %d work, %d wait, and %d persons are known", q.working, len(q.waiting), len(q.each))
+			t.Errorf("after that %d work, %d wait, and %d persons are counted", q.working, len(q.waiting), len(q.each))
 		}
 	})
 }
@@ -106,7 +106,7 @@ func TestQueue_IsBounded(t *testing.T) {
 		wait(t.Context(), "back", true)
 		cancel()
 		if got := <-came; got != "ana false true" {
-			t.Errorf("the one that gives up: %s", got)
+			t.Errorf("the caller that gives up: %s", got)
 		}
 		time.Sleep(2 * time.Minute)
 		var late []string
@@ -119,7 +119,7 @@ func TestQueue_IsBounded(t *testing.T) {
 		}
 		leave()
 		if got := <-came; got != "back false false" {
-			t.Errorf("the one that had a place: %s", got)
+			t.Errorf("the caller that had a place: %s", got)
 		}
 	})
 }
@@ -130,14 +130,14 @@ func TestRoom_IsBounded(t *testing.T) {
 	r := &room{all: 10, own: 6}
 	first, ok := r.take(named("ana"), 6)
 	if _, more := r.take(named("ana"), 1); !ok || more {
-		t.Error("a person has more than its share")
+		t.Error("a person has more than its bound")
 	}
 	if _, ok := r.take(named("ben"), 5); ok {
-		t.Error("all have more than there is")
+		t.Error("all have more than the bound")
 	}
 	first()
 	first()
 	if _, ok := r.take(named("ben"), 5); !ok || r.n != 5 || len(r.each) != 1 {
-		t.Errorf("behind that %d bytes of %d persons are taken", r.n, len(r.each))
+		t.Errorf("after that %d bytes of %d persons are reserved", r.n, len(r.each))
 	}
 }

@@ -116,7 +116,7 @@ func TestTurns_GiveTheirPlacesBackWhileTheyWait(t *testing.T) {
 	}
 	for _, id := range ids {
 		if waiting := c.state(id).GetInfo().GetWaiting(); waiting.GetWaitingFor() != wasmagentv1.WaitingFor_WAITING_FOR_EFFECT {
-			t.Errorf("one that waits for its call waits for %v", waiting)
+			t.Errorf("an agent that waits for its call waits for %v", waiting)
 		}
 	}
 	close(gateway.goOn)
@@ -160,7 +160,7 @@ func TestTurns_ThatGaveTheirPlacesBackEnd(t *testing.T) {
 	}
 	cancel()
 	if got := <-slept; got.err == nil {
-		t.Errorf("the one that sleeps ends with %v", got.answer)
+		t.Errorf("the sleeping agent ends with %v", got.answer)
 	}
 	eventually.Holds(t, "what it did is undone", func() bool { return len(c.files(asleep)) == 0 })
 	if _, err := c.StopAgent(c.ctx, &wasmagentv1.StopAgentRequest{AgentId: id}); err != nil {
@@ -171,7 +171,7 @@ func TestTurns_ThatGaveTheirPlacesBackEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	if said := c.answers(id, "say again").GetResponse(); said != "again" || gateway.made[`{"n":"stopped"}`] != 1 {
-		t.Errorf("behind that it answers %q, and its call was made %d times", said, gateway.made[`{"n":"stopped"}`])
+		t.Errorf("after that it answers %q, and its call was made %d times", said, gateway.made[`{"n":"stopped"}`])
 	}
 	_, _, err := c.prompt(id, "tool demo panic {}")
 	rpctest.WantStatus(t, err, codes.FailedPrecondition, "AGENT_FAILED")
@@ -219,7 +219,7 @@ func TestTurns_AreQueued(t *testing.T) {
 	}
 	cancel()
 	if got := <-third; got.err == nil {
-		t.Errorf("the one that gave up ends with %v", got.answer)
+		t.Errorf("the prompt that gave up ends with %v", got.answer)
 	}
 	eventually.Holds(t, "it is idle again", func() bool {
 		return ana.state(ids[2]).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_IDLE
@@ -285,7 +285,7 @@ func TestQuestions_AreQueuedAndEnd(t *testing.T) {
 	close(goOn)
 	for _, one := range []<-chan error{first, second} {
 		if err := <-one; err != nil {
-			t.Errorf("a question that was asked in its turn: %v", err)
+			t.Errorf("a question that waited for its place: %v", err)
 		}
 	}
 	goOn = make(chan struct{})

@@ -97,10 +97,10 @@ func TestAJournalTellsAndProves(t *testing.T) {
 		t.Errorf("the journal is\n%s\nwant\n%s", got, want)
 	}
 	if all[0].GetActor() != "ana" || all[4].GetActor() != "ana" || !strings.Contains(all[4].GetEnvelopeJson(), "write a.txt one") {
-		t.Errorf("it does not say who asked for what: %v %v", all[0], all[4])
+		t.Errorf("the actor or the effect is missing: %v %v", all[0], all[4])
 	}
 	if all[9].GetDecisionId() != "d-1" || all[12].GetCode() != commonv1.Code_CODE_DENIED_BY_RULE || all[9].GetEffectSequence() != all[7].GetSequence() {
-		t.Errorf("it does not say what was decided: %v %v", all[9], all[12])
+		t.Errorf("the decision is missing: %v %v", all[9], all[12])
 	}
 	if proof := c.matches(id); proof.GetEvents() != int64(len(all)) || proof.GetSteps() != 8 || proof.GetEffects() != 5 || proof.GetJournalHead() != all[len(all)-1].GetHash() {
 		t.Errorf("verified: %v", proof)
@@ -191,7 +191,7 @@ func TestAgentsOutliveTheProcess(t *testing.T) {
 		t.Errorf("after a restart it is\n%v\nbefore\n%v", after, before)
 	}
 	if list, err := c.ListAgents(c.ctx, new(wasmagentv1.ListAgentsRequest)); err != nil || list.GetCount() != 1 || list.GetAgents()[0].GetId() != id {
-		t.Errorf("listed are %v %v", list, err)
+		t.Errorf("the list has %v %v", list, err)
 	}
 	for _, one := range []string{id, gone} {
 		if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: one}); err != nil {
@@ -254,7 +254,7 @@ func TestAParkedTurnOutlivesTheProcess(t *testing.T) {
 		select {
 		case <-decided:
 			if req.GetApprovalId() != "a-1" {
-				return nil, fmt.Errorf("asked under %q", req.GetApprovalId())
+				return nil, fmt.Errorf("the approval is %q", req.GetApprovalId())
 			}
 			made++
 			return ran("granted"), nil
@@ -330,7 +330,7 @@ func TestGrants(t *testing.T) {
 	if _, err := grant(&wasmagentv1.GrantRightsRequest{Rights: mayCall("t"), ExpiresIn: durationpb.New(time.Second)}); err != nil {
 		t.Fatal(err)
 	}
-	eventually.Holds(t, "the grant ends", func() bool { return len(c.state(id).GetGrants()) == 0 })
+	eventually.Holds(t, "the grant expires", func() bool { return len(c.state(id).GetGrants()) == 0 })
 	if said := c.answers(id, "tool demo t").GetResponse(); !strings.Contains(said, "not_in_manifest") {
 		t.Errorf("it answers %q", said)
 	}

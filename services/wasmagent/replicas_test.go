@@ -79,10 +79,10 @@ func TestAReplicaIsLost(t *testing.T) {
 	for i := range agents {
 		id := one.create(&wasmagentv1.CreateAgentRequest{Manifest: mayCall("plain", "pay"), MaxTurns: new(int32(10_000))})
 		if said := two.answers(id, fmt.Sprintf("todo pending x\nsay %d", i)).GetResponse(); said != fmt.Sprint(i) {
-			t.Fatalf("the other one answers %q", said)
+			t.Fatalf("the other replica answers %q", said)
 		}
 		if said := one.answers(id, "say again").GetResponse(); said != "again" || len(one.todos(id)) != 1 {
-			t.Fatalf("the first one answers %q, with %v", said, one.todos(id))
+			t.Fatalf("the first replica answers %q, with %v", said, one.todos(id))
 		}
 		ids = append(ids, id)
 	}
@@ -91,10 +91,10 @@ func TestAReplicaIsLost(t *testing.T) {
 		t.Fatalf("it answers %v", answer)
 	}
 	if _, _, err := two.prompt(parked, "x"); err == nil {
-		t.Error("an agent that works elsewhere takes a prompt")
+		t.Error("an agent with a turn in the other replica takes a prompt")
 	}
 	if here, there := one.state(parked).GetInfo().GetWaiting(), two.state(parked).GetInfo().GetWaiting(); here.GetApprovalId() == "" || there.GetApprovalId() != here.GetApprovalId() {
-		t.Errorf("it waits for %v, and as the other one says for %v", here, there)
+		t.Errorf("it waits for %v, and for the other replica for %v", here, there)
 	}
 
 	// The same is true of templates.
@@ -108,7 +108,7 @@ func TestAReplicaIsLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := one.gallery().CreateAgentFromTemplate(one.ctx, &wasmagentv1.CreateAgentFromTemplateRequest{Template: "shared"}); status.Code(err) != codes.NotFound {
-		t.Errorf("a template that the other one has removed: %v", err)
+		t.Errorf("a template that the other replica has removed: %v", err)
 	}
 
 	var acknowledged sync.Map
@@ -144,7 +144,7 @@ func TestAReplicaIsLost(t *testing.T) {
 		return two.state(parked).GetInfo().GetWaiting().GetApprovalId() != ""
 	})
 	close(gateway.approved)
-	eventually.Holds(t, "the one that waited goes on", func() bool { return two.state(parked).GetInfo().GetTurnCount() == 1 })
+	eventually.Holds(t, "the waiting turn continues", func() bool { return two.state(parked).GetInfo().GetTurnCount() == 1 })
 	lost.end()
 
 	gateway.mu.Lock()

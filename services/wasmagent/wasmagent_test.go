@@ -81,7 +81,7 @@ func TestAnAgentsLife(t *testing.T) {
 		t.Errorf("its conversation is %q", said)
 	}
 	if u := state.GetUsage(); u.GetFuel() <= 0 || u.GetEffects() != 5 || u.GetFileBytes() != int64(len("notes/a.txt"+"hello")) {
-		t.Errorf("it has spent %v", u)
+		t.Errorf("it has used %v", u)
 	}
 	if is, _ := c.stopped(id); is {
 		t.Error("it is stopped before its last turn")
@@ -118,7 +118,7 @@ func TestAnAgentsLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	if back := c.answers(id, "say back"); back.GetResponse() != "back" {
-		t.Errorf("brought back it answers %v", back)
+		t.Errorf("resumed it answers %v", back)
 	}
 }
 
@@ -224,7 +224,7 @@ func TestItIsReadWhileItWorks(t *testing.T) {
 	}
 	rpctest.WantStatus(t, <-ended, codes.FailedPrecondition, "AGENT_STOPPED")
 	if files := c.files(id); fmt.Sprint(files) != "[kept.txt]" || len(c.todos(id)) != 0 || c.state(id).GetInfo().GetTurnCount() != 1 {
-		t.Errorf("what the turn did is there: %v, %v", files, c.todos(id))
+		t.Errorf("the turn's changes are there: %v, %v", files, c.todos(id))
 	}
 	if _, err := c.ResumeAgent(c.ctx, &wasmagentv1.ResumeAgentRequest{AgentId: id}); err != nil {
 		t.Fatal(err)
@@ -277,7 +277,7 @@ func TestACancelledPromptIsUndone(t *testing.T) {
 	rpctest.WantStatus(t, <-ended, codes.Canceled, "")
 	eventually.Holds(t, "it is idle", func() bool { return c.state(id).GetInfo().GetState() == wasmagentv1.AgentState_AGENT_STATE_IDLE })
 	if state := c.state(id); len(c.files(id)) != 0 || state.GetInfo().GetTurnCount() != 0 || len(state.GetState().GetMessages()) != 0 {
-		t.Errorf("what the turn did is there: %v", state)
+		t.Errorf("the turn's changes are there: %v", state)
 	}
 }
 

@@ -70,13 +70,13 @@ func TestDecided_RunsOnceHoweverLongPeopleTake(t *testing.T) {
 					t.Errorf("%+v, %v, and the call ran %d times", result, err, host.ran)
 				}
 				if late := time.Since(begin) - wait; late < 0 || late > againAfter {
-					t.Errorf("it went on %v after the approval", late)
+					t.Errorf("it continued %v after the approval", late)
 				}
 				if most := int(wait/held) + 5; host.asked > most {
-					t.Errorf("the host was asked %d times, want %d at the most", host.asked, most)
+					t.Errorf("the host got %d requests, want at most %d", host.asked, most)
 				}
 				if told != 0 {
-					t.Errorf("a caller that is gone was told %d times", told)
+					t.Errorf("a caller that is gone got %d texts", told)
 				}
 			})
 		})

@@ -116,10 +116,10 @@ func TestW1WorkEnds(t *testing.T) {
 				t.Errorf("by its fuel it ends with %v, having taken %d", err, used)
 			}
 			if _, _, again := in.Step(t.Context(), []byte("{}"), plenty); !errors.Is(again, err) {
-				t.Errorf("then it is good for %v", again)
+				t.Errorf("after that it returns %v", again)
 			}
 			if _, err := in.Snapshot(); err == nil {
-				t.Error("then it is kept")
+				t.Error("a snapshot of it was taken")
 			}
 			in = started(t, p)
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

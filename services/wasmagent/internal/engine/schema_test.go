@@ -75,7 +75,7 @@ func TestEnvelopesKeepToTheirSchema(t *testing.T) {
 	}
 	for _, wrong := range []string{`{}`, `{"kind":"exec","sequence":1}`, `{"kind":"fs","sequence":1,"op":"delete"}`, `{"kind":"finish","sequence":0}`, `{"kind":"todo","sequence":1,"todos":[{"content":"x","status":"blocked"}]}`, `{"kind":"emit","sequence":1,"shell":"x"}`} {
 		if holds([]byte(wrong)) == nil {
-			t.Errorf("%s keeps to the schema", wrong)
+			t.Errorf("%s is valid under the schema", wrong)
 		}
 	}
 }

@@ -127,7 +127,7 @@ func TestSnapshotsAreChecked(t *testing.T) {
 		}
 	}
 	if _, err := p.Restore(t.Context(), engine.Limits{Memory: 1000}, whole); !errors.Is(err, engine.ErrMemory) {
-		t.Errorf("without room it is %v", err)
+		t.Errorf("with too little memory it is %v", err)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestASnapshotIsTheWholeMemory(t *testing.T) {
 		return memory
 	}
 	if got := give(in, nil); !bytes.Equal(got[at:at+4096], bytes.Repeat([]byte{7}, 4096)) {
-		t.Fatal("the guest does not have what its module puts into its memory")
+		t.Fatal("the guest's memory does not have the module's data")
 	}
 	for range 50 {
 		text := make([]byte, random.IntN(60_000))
@@ -183,10 +183,10 @@ func TestASnapshotIsTheWholeMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		if again, err := restored.Snapshot(); err != nil || !bytes.Equal(again, snapshot) {
-			t.Fatalf("a snapshot of what was restored is another: %v", err)
+			t.Fatalf("a snapshot of the restored guest differs: %v", err)
 		}
 		if restored.Memory() != in.Memory() || !bytes.Equal(give(restored, nil), give(in, nil)) {
-			t.Fatal("what was restored has another memory")
+			t.Fatal("the memory of the restored guest differs")
 		}
 		if err := restored.Close(t.Context()); err != nil {
 			t.Error(err)
@@ -210,7 +210,7 @@ func TestASnapshotStaysSmall(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(snapshot) > 160<<10 {
-			t.Fatalf("behind %d prompts a snapshot has %d KiB", i+1, len(snapshot)>>10)
+			t.Fatalf("after %d prompts a snapshot has %d KiB", i+1, len(snapshot)>>10)
 		}
 	}
 }

@@ -61,6 +61,6 @@ func TestEveryBitCounts(t *testing.T) {
 		t.Errorf("read, the head is %v, written %v", at, head)
 	}
 	if _, err := events.Check(events.Start("agent-2"), all[0]); !errors.Is(err, events.ErrChain) {
-		t.Errorf("another's journal begins with it: %v", err)
+		t.Errorf("the journal of another agent begins with it: %v", err)
 	}
 }

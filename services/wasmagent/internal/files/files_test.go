@@ -55,7 +55,7 @@ func TestFiles(t *testing.T) {
 	_, _, empty := f.Edit("b", "", "3", true, now)
 	_, missing := f.Read("d", 0, 0)
 	if !errors.Is(twice, files.ErrAmbiguous) || !errors.Is(none, files.ErrTarget) || !errors.Is(empty, files.ErrTarget) || !errors.Is(missing, files.ErrUnknown) {
-		t.Errorf("edits are %v, %v, %v, and a file that is not there %v", twice, none, empty, missing)
+		t.Errorf("edits are %v, %v, %v, and of a missing file %v", twice, none, empty, missing)
 	}
 	if name, n, err := f.Edit("./b", "two", "2", true, now); name != "b" || n != 2 || err != nil {
 		t.Errorf("replaces %d in %s, %v", n, name, err)
@@ -93,7 +93,7 @@ func TestCapsHoldOnEveryMutator(t *testing.T) {
 				all += len(file.Path) + file.Size
 			}
 			if all != f.Bytes() || all > bounds.Bytes || len(list) > bounds.Count || len(list) != f.Count() {
-				t.Fatalf("%d files of %d bytes, said to be %d of %d (%v)", len(list), all, f.Count(), f.Bytes(), err)
+				t.Fatalf("%d files of %d bytes, counted as %d of %d (%v)", len(list), all, f.Count(), f.Bytes(), err)
 			}
 		}
 	})

@@ -60,7 +60,7 @@ func TestAccept_OnlyWhatWasShown(t *testing.T) {
 	t.Parallel()
 	g := openGallery(t, newMemory())
 	if !put(t, g, ana, gallery.Imported, prompted("foreign", "Help.")) {
-		t.Fatal("what was imported is not quarantined")
+		t.Fatal("the imported template is not quarantined")
 	}
 	shown := digestOf(t, g, ana.Tenant, "foreign")
 	// the last has no owner
@@ -73,7 +73,7 @@ func TestAccept_OnlyWhatWasShown(t *testing.T) {
 		t.Errorf("accepted in another tenant: %v", err)
 	}
 	if found, _ := g.Get(ana.Tenant, "foreign"); !found.GetQuarantined() {
-		t.Error("a refused acceptance lets agents be made of it")
+		t.Error("a refused acceptance admits the template")
 	}
 	accept(t, g, ana.Tenant, "foreign", shown)
 	accept(t, g, ana.Tenant, "foreign", shown) // it is safe to repeat
@@ -97,7 +97,7 @@ func TestAccept_OtherContentOfAnAcceptedIDIsQuarantined(t *testing.T) {
 				t.Error("other content of the accepted id is not quarantined")
 			}
 			if _, err := g.Accept(t.Context(), ana.Tenant, "foreign", shown); !errors.Is(err, gallery.ErrChanged) {
-				t.Errorf("it is accepted as what was shown before: %v", err)
+				t.Errorf("it is accepted with the digest of the content before: %v", err)
 			}
 			if found, err := openGallery(t, keeper).Get(ana.Tenant, "foreign"); err != nil || !found.GetQuarantined() {
 				t.Errorf("after a restart: %v, %v", found, err)
@@ -106,11 +106,11 @@ func TestAccept_OtherContentOfAnAcceptedIDIsQuarantined(t *testing.T) {
 				t.Fatal(err)
 			}
 			if put(t, g, ana, gallery.ByOperator, prompted("foreign", "Help more.")) {
-				t.Error("what an operator adds is quarantined")
+				t.Error("the template of an operator is quarantined")
 			}
 			other := principal.Key{Tenant: "elsewhere", Subject: "eve"}
 			if put(t, g, other, gallery.Written, prompted("foreign", "Mine.")) {
-				t.Error("the acceptance of one tenant holds in another")
+				t.Error("the acceptance of one tenant is valid in another")
 			}
 		})
 	}
@@ -142,11 +142,11 @@ func TestAccept_AnotherReplicaHasReplacedIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := one.Accept(t.Context(), ana.Tenant, "foreign", shown); !errors.Is(err, gallery.ErrUnknown) {
-		t.Errorf("what another replica removed is accepted: %v", err)
+		t.Errorf("a template that another replica removed is accepted: %v", err)
 	}
 	put(t, two, ana, gallery.Imported, prompted("foreign", "Steal."))
 	if _, err := one.Accept(t.Context(), ana.Tenant, "foreign", shown); !errors.Is(err, gallery.ErrChanged) {
-		t.Errorf("what another replica replaced is accepted: %v", err)
+		t.Errorf("a template that another replica replaced is accepted: %v", err)
 	}
 	if found, _ := openGallery(t, keeper).Get(ana.Tenant, "foreign"); !found.GetQuarantined() || found.GetPrompts()[0].GetSystemPrompt() != "Steal." {
 		t.Errorf("the store has %v", found)

@@ -85,7 +85,7 @@ func TestATenantsTemplates(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, _ := g.Get("one", "claims"); got.GetBuiltin() || got.GetAddedBy() != "ana" {
-		t.Errorf("one that claims to be the installation's is kept as %v", got)
+		t.Errorf("a template that claims to be the installation's is stored as %v", got)
 	}
 	for _, taken := range []string{"mine", "coder", "swarm"} {
 		if err := g.Add(t.Context(), ben, gallery.Written, template("fresh"), template(taken)); !errors.Is(err, gallery.ErrExists) {
@@ -93,22 +93,22 @@ func TestATenantsTemplates(t *testing.T) {
 		}
 	}
 	if err := g.Add(t.Context(), ben, gallery.Written, template("fresh"), template("fresh")); !errors.Is(err, gallery.ErrExists) {
-		t.Errorf("one is added twice: %v", err)
+		t.Errorf("a template is added twice: %v", err)
 	}
 	if _, err := g.Get("one", "fresh"); err == nil {
-		t.Error("of templates of which one can't be added another was")
+		t.Error("one of two templates was added although the other can't be")
 	}
 	if err := g.Remove(t.Context(), ben, false, "mine"); !errors.Is(err, gallery.ErrOwner) {
-		t.Errorf("somebody else removes it: %v", err)
+		t.Errorf("another principal removes it: %v", err)
 	}
 	if err := g.Remove(t.Context(), cem, true, "mine"); !errors.Is(err, gallery.ErrUnknown) {
 		t.Errorf("an operator of another tenant removes it: %v", err)
 	}
 	if err := g.Remove(t.Context(), ben, true, "coder"); !errors.Is(err, gallery.ErrBuiltin) {
-		t.Errorf("the installation's is removed: %v", err)
+		t.Errorf("a template of the installation is removed: %v", err)
 	}
 	if err := errors.Join(g.Remove(t.Context(), ana, false, "mine"), g.Remove(t.Context(), ben, true, "also")); err != nil {
-		t.Errorf("who added it, and an operator, can't remove it: %v", err)
+		t.Errorf("the principal that added it, or an operator, can't remove it: %v", err)
 	}
 }
 
@@ -130,10 +130,10 @@ func TestTheActiveTemplate(t *testing.T) {
 		t.Errorf("it may take %d turns", got)
 	}
 	if got := g.Configured(ana, "coder"); got.MaxTurns != nil {
-		t.Errorf("what holds for one template holds for another: %v", got)
+		t.Errorf("the settings of one template apply to another: %v", got)
 	}
 	if got := g.Configured(ben, "mine"); got.MaxTurns != nil {
-		t.Errorf("what holds for one caller holds for another: %v", got)
+		t.Errorf("the settings of one caller apply to another: %v", got)
 	}
 	if err := g.Remove(t.Context(), ben, false, "mine"); err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestN2SharesOfAGallery(t *testing.T) {
 		}
 	}
 	if err := g.Add(t.Context(), ana, gallery.Written, template("more")); !errors.Is(err, gallery.ErrFull) {
-		t.Errorf("one more than a caller may add: %v", err)
+		t.Errorf("a template above the caller's bound: %v", err)
 	}
 	if err := g.Add(t.Context(), ben, gallery.Written, template("more")); err != nil {
 		t.Errorf("another caller: %v", err)
@@ -174,13 +174,13 @@ func TestN2SharesOfAGallery(t *testing.T) {
 		}
 	}
 	if err := g.Add(t.Context(), cem, gallery.Written, large("l4")); !errors.Is(err, gallery.ErrFull) {
-		t.Errorf("larger than a caller's may be together: %v", err)
+		t.Errorf("a template above the caller's bound on bytes: %v", err)
 	}
 	if err := g.Remove(t.Context(), cem, false, "l1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := g.Add(t.Context(), cem, gallery.Written, large("l4")); err != nil {
-		t.Errorf("with room again: %v", err)
+		t.Errorf("with capacity again: %v", err)
 	}
 	whole := large("whole")
 	whole.Skills = append(whole.Skills, whole.GetSkills()...)
@@ -258,14 +258,14 @@ func TestGalleriesFollowEachOther(t *testing.T) {
 	}
 	follow("a", "b")
 	if got, err := one.Get(ana.Tenant, "a"); err != nil || got.GetQuarantined() {
-		t.Errorf("what the other one accepted: %v, %v", got, err)
+		t.Errorf("the template that the other gallery accepted: %v, %v", got, err)
 	}
 	if err := two.Remove(t.Context(), ana, false, "a"); err != nil {
 		t.Fatal(err)
 	}
 	follow("b")
 	if _, err := one.Get(ana.Tenant, "a"); !errors.Is(err, gallery.ErrUnknown) {
-		t.Errorf("what the other one removed: %v", err)
+		t.Errorf("the template that the other gallery removed: %v", err)
 	}
 	if err := two.Remove(t.Context(), ana, false, "b"); err != nil {
 		t.Fatal(err)

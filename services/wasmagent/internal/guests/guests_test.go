@@ -27,19 +27,19 @@ func TestW12OnlyListedModulesRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text, digest, err := g.Get("mine"); err != nil || string(text) != "one" || digest != listed.SHA256 {
-		t.Errorf("what is listed is %s %s, %v", text, digest, err)
+		t.Errorf("the listed guest is %s %s, %v", text, digest, err)
 	}
 	if got, want := g.Names(), []string{"agent", "echo", "mine", "script"}; !slices.Equal(got, want) {
 		t.Errorf("there are %v, want %v", got, want)
 	}
 	if _, _, err := g.Get("other"); !errors.Is(err, guests.ErrUnknown) || !strings.Contains(err.Error(), "[agent echo mine script]") {
-		t.Errorf("what is not listed: %v", err)
+		t.Errorf("a guest that is not listed: %v", err)
 	}
 	if err := os.WriteFile(path, []byte("two"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, _, err := g.Get("mine"); !errors.Is(err, guests.ErrListed) {
-		t.Errorf("what has changed since: %v", err)
+		t.Errorf("a file that has changed: %v", err)
 	}
 	for name, l := range map[string]guests.Listed{"mine": listed, "script": listed, "gone": {Path: path + "x", SHA256: listed.SHA256}} {
 		if _, err := guests.New(map[string]guests.Listed{name: l}); err == nil || !strings.Contains(err.Error(), "agents.guests."+name) {

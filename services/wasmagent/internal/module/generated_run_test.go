@@ -80,7 +80,7 @@ func runProgram(t *testing.T, rt failing, text []byte, each int64) ran {
 
 func (r ran) same(rt failing, here *machine) {
 	if string(r.memory) != string(here.memory) {
-		rt.Fatal("the memory is another one")
+		rt.Fatal("the memory differs")
 	}
 	if r.fuel > 0 && r.globals != here.globals {
 		rt.Fatalf("globals are %v, want %v", r.globals, here.globals)

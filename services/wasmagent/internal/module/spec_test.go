@@ -154,7 +154,7 @@ func TestTheSpecificationsTestsHoldMetered(t *testing.T) {
 	}
 	t.Logf("%+v", all)
 	if all.Metered < 1300 || all.Returned < 40_000 || all.Trapped < 500 || all.Refused < 2500 {
-		t.Errorf("too little was tried: %+v", all)
+		t.Errorf("too few tests: %+v", all)
 	}
 }
 
@@ -283,7 +283,7 @@ func (r *runner) refused(c command) {
 		_, err = r.engine.CompileModule(r.t.Context(), out)
 	}
 	if err == nil {
-		r.t.Errorf("%s: a module that is none (%s) runs metered", r.where, c.Text)
+		r.t.Errorf("%s: an invalid module (%s) runs metered", r.where, c.Text)
 	}
 	r.Refused++
 }

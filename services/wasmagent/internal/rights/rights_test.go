@@ -81,10 +81,10 @@ func TestUse(t *testing.T) {
 	} {
 		_, err := rights.Of(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{c.right}}).Tool("s", c.tool, []byte(c.arguments), time.Time{})
 		if (err == nil) != c.allowed || err != nil && !errors.Is(err, rights.ErrNotNamed) {
-			t.Errorf("%v lets %s %s through: %v, want %v", c.right, c.tool, c.arguments, err, c.allowed)
+			t.Errorf("%v allows %s %s: %v, want %v", c.right, c.tool, c.arguments, err, c.allowed)
 		}
 		if _, err := rights.Of(&wasmagentv1.Manifest{Tools: []*wasmagentv1.ToolRight{c.right}}).Tool("other", c.tool, []byte(c.arguments), time.Time{}); err == nil {
-			t.Errorf("%v lets %s of another server through", c.right, c.tool)
+			t.Errorf("%v allows %s of another server", c.right, c.tool)
 		}
 	}
 }

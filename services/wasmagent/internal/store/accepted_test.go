@@ -92,7 +92,7 @@ func TestMigration_TemplatesFromBeforeDigests(t *testing.T) {
 			}
 			byOperator := &wasmagentv1.Template{Id: "old"}
 			if _, err := s.Keep(t.Context(), "one", false, []*wasmagentv1.Template{byOperator}); err != nil || byOperator.GetQuarantined() {
-				t.Errorf("what an operator adds: %v, %v", byOperator, err)
+				t.Errorf("the template of an operator: %v, %v", byOperator, err)
 			}
 		})
 	}

@@ -138,11 +138,11 @@ func TestAddArchivePart(t *testing.T) {
 			t.Fatal(err)
 		}
 		if at, whole, err := add(2, "cd"); err != nil || at.Made != "new" || at.Origin != "old" || whole != "" {
-			t.Errorf("once an agent was made of it: %+v %q %v", at, whole, err)
+			t.Errorf("after an agent was created from it: %+v %q %v", at, whole, err)
 		}
 		key.Comes = false
 		if _, _, err := s.ArchivePart(t.Context(), key, 0); !errors.Is(err, store.ErrArchive) {
-			t.Errorf("what is sent can be fetched: %v", err)
+			t.Errorf("an archive that is sent can be fetched: %v", err)
 		}
 	})
 }

@@ -135,7 +135,7 @@ func TestCommit(t *testing.T) {
 		}
 		change.Version, change.Record, change.State = 2, nil, nil
 		if _, err := s.Commit(t.Context(), change); err == nil {
-			t.Error("two events have one place")
+			t.Error("two events have the same place")
 		}
 		all, more, err := s.Events(t.Context(), "a", 0, 2, 1<<20)
 		if err != nil || !more || len(all) != 2 || all[1].GetEvent().GetMessage() != "two" {
@@ -147,10 +147,10 @@ func TestCommit(t *testing.T) {
 		}
 		all, more, err = s.Events(t.Context(), "a", 2, 10, 1<<20)
 		if err != nil || more || len(all) != 1 {
-			t.Errorf("behind the second: %v %v %v", all, more, err)
+			t.Errorf("after the second: %v %v %v", all, more, err)
 		}
 		if _, err := s.Get(t.Context(), "b"); !errors.Is(err, store.ErrUnknown) {
-			t.Errorf("one that was never made: %v", err)
+			t.Errorf("an agent that does not exist: %v", err)
 		}
 	})
 }
@@ -181,7 +181,7 @@ func TestRoom(t *testing.T) {
 			}
 		}
 		if n, err := s.Below(t.Context(), "t", "ana"); err != nil || n != 2 {
-			t.Errorf("%d stand below ana: %v", n, err)
+			t.Errorf("%d are below ana: %v", n, err)
 		}
 		if err := more(person("ben"), room); err != nil {
 			t.Error(err)
@@ -263,13 +263,13 @@ func TestTake(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := s.Take(t.Context(), []store.Wish{of("a", 1, 2)}); err != nil {
-			t.Errorf("one was given back: %v", err)
+			t.Errorf("a use was given back: %v", err)
 		}
 		fits := []rights.ModelFit{{Tokens: 100, Nanos: -1}, {Fit: rights.Fit{Place: 1}, Tokens: -1, Nanos: 50}}
 		for i, want := range []bool{true, true, true, false} {
 			left, err := s.HasLeft(t.Context(), store.Budget{Tenant: "t", Journal: "a"}, fits)
 			if err != nil || left != want {
-				t.Errorf("behind %d questions there is some left: %v %v", i, left, err)
+				t.Errorf("after %d questions the right is not used up: %v %v", i, left, err)
 			}
 			if err := s.SpendModel(t.Context(), []store.Spend{{Budget: store.Budget{Tenant: "t", Journal: "a"}, Fits: fits, Tokens: 60, Nanos: 60}}); err != nil {
 				t.Fatal(err)
@@ -311,7 +311,7 @@ func TestTurnsAreHeld(t *testing.T) {
 			t.Errorf("%+v %v", row, err)
 		}
 		if _, err := s.Commit(t.Context(), store.Change{ID: "a", Version: 2, Turn: store.Alone}); !errors.Is(err, store.ErrStale) {
-			t.Errorf("the first process goes on: %v", err)
+			t.Errorf("the first process continues: %v", err)
 		}
 	})
 }
@@ -365,7 +365,7 @@ func TestForget(t *testing.T) {
 			t.Fatal(ended, err)
 		}
 		if _, err := s.Get(t.Context(), "back"); !errors.Is(err, store.ErrUnknown) {
-			t.Errorf("one that makes way: %v", err)
+			t.Errorf("an agent that is removed: %v", err)
 		}
 	})
 }

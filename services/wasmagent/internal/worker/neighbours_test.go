@@ -98,7 +98,7 @@ func TestNeighboursOfBadGuests(t *testing.T) {
 		}
 		slices.Sort(ratios)
 		ratio := ratios[len(ratios)/2]
-		t.Logf("%s: the 99th of 100 turns took %v beside busy guests and %v beside bad ones, %.2f times in the middle round; %d bad steps ended; the worker has %d MiB",
+		t.Logf("%s: the 99th of 100 turns took %v with busy guests and %v with bad ones, %.2f times in the median round; %d bad steps ended; the worker has %d MiB",
 			name, ninetyNinth(alone), ninetyNinth(beside), ratio, failed, most>>20)
 		if failed == 0 {
 			t.Errorf("%s: nothing bad was done", name)
@@ -169,7 +169,7 @@ func otherTurns(ctx context.Context, s *worker.Supervisor, digest string, count 
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case errors.Is(err, worker.ErrLost):
-			return fmt.Errorf("it took the worker with it: %w", err)
+			return fmt.Errorf("it killed the worker: %w", err)
 		}
 		if count.Add(1); err != nil {
 			return nil // its turn ends like this

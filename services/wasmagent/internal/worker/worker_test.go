@@ -110,7 +110,7 @@ func TestW14AWorkerMayDieAtAnyTime(t *testing.T) {
 			t.Fatalf("kill %d: %v", i, err)
 		}
 		if got := step(t, in, result); got != want {
-			t.Fatalf("kill %d: goes on with %s, want %s", i, got, want)
+			t.Fatalf("kill %d: continues with %s, want %s", i, got, want)
 		}
 	}
 }
@@ -181,7 +181,7 @@ func TestWorkersShareGuests(t *testing.T) {
 	}
 	step(t, started(t, s, digest), begin)
 	if n := len(s.PIDs()); n != 3 {
-		t.Errorf("then there are %d workers", n)
+		t.Errorf("after that there are %d workers", n)
 	}
 }
 
@@ -198,13 +198,13 @@ func TestAFullWorkerHasOthersWait(t *testing.T) {
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, _, err := s.Start(short, digest, limits, engine.Origin{}, plenty, soon); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("a guest without room is %v", err)
+		t.Errorf("a guest above the bound is %v", err)
 	}
 	came := make(chan *worker.Instance)
 	go func() { came <- started(t, s, digest) }()
 	select {
 	case <-came:
-		t.Error("a guest without room is started")
+		t.Error("a guest above the bound is started")
 	case <-time.After(50 * time.Millisecond):
 	}
 	gone, cancel := context.WithCancel(t.Context())
@@ -259,7 +259,7 @@ func TestGuestsShareTheWorker(t *testing.T) {
 			t.Error("a step that never ends ended")
 		}
 	}
-	eventually.Holds(t, "nobody works", func() bool { // a whole turn is quick when the worker is idle
+	eventually.Holds(t, "no guest runs", func() bool { // a whole turn is quick when the worker is idle
 		begin := time.Now()
 		step(t, in, prompt)
 		step(t, in, result)
