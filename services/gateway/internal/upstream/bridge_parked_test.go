@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// A server that takes no answers leaves nothing behind, and its call was sent.
+// If the server does not accept the client's answers, the request ends without leaving anything behind, and counts as
+// sent.
 func TestAReplyThatDoesNotArriveEndsTheRequest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -35,8 +36,8 @@ func TestAReplyThatDoesNotArriveEndsTheRequest(t *testing.T) {
 	})
 }
 
-// A process over stdio that works on two requests does not say of which its questions are: nobody is
-// asked.
+// A process over stdio that works on two requests does not say to which one its own requests belong, so they are
+// refused.
 func TestNobodyIsAskedByGuess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -73,7 +74,7 @@ func TestNobodyIsAskedByGuess(t *testing.T) {
 	})
 }
 
-// A question without params is asked with empty ones: there are clients that read those of each.
+// A server request without params reaches the client with empty ones, because some clients require the member.
 func TestAQuestionHasParams(t *testing.T) {
 	t.Parallel()
 	s := new(kept)

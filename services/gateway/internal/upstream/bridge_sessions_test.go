@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// bare is a transport to a server without sessions, which answers requests one after the other.
+// bare is a transport to a server without sessions, which answers requests one by one.
 type bare struct {
 	upstream.ListChanged
 
@@ -72,7 +72,7 @@ func (s *bare) received() []string {
 
 const discovered = `{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{},"logging":{},"resources":{"subscribe":true}},"instructions":"i","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`
 
-// serverOf is the server that a transport reaches.
+// serverOf returns a server on this transport.
 func serverOf(t *testing.T, over upstream.Transport) *upstream.Server {
 	t.Helper()
 	counts, err := meters.New(noop.Meter{})
@@ -86,7 +86,7 @@ func serverOf(t *testing.T, over upstream.Transport) *upstream.Server {
 	return server
 }
 
-// bridged opens a session with it, for a client that elicits.
+// bridged opens a session with it, for a client that supports elicitation.
 func bridged(t *testing.T, s *bare) (*upstream.Session, *room.Holding) {
 	t.Helper()
 	server := serverOf(t, s)
@@ -107,10 +107,10 @@ func bridged(t *testing.T, s *bare) (*upstream.Session, *room.Holding) {
 	return sess, has
 }
 
-// tells is what each request tells of the session.
+// tells are the members of `_meta` that each request has.
 const tells = `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{"form":{},"url":{}}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"2"}`
 
-// request is a client's, as it was judged.
+// request returns a judged request of a client.
 func request(t *testing.T, text string, has *room.Holding) upstream.Request {
 	t.Helper()
 	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
@@ -122,8 +122,8 @@ func request(t *testing.T, text string, has *room.Holding) upstream.Request {
 
 const inputs = `"result":{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{"n":1e2}},"b":{"method":"roots/list"}},"requestState":"s\u00e9"}`
 
-// What a session says, each request does; and a server that asks gets the request again with the
-// answers and its own state, all else to the byte.
+// Each request repeats what the session declared. If the server asks for input, it gets the request again with the
+// answers and its own state, and otherwise unchanged byte for byte.
 func TestAServerWithoutSessionsIsAnswered(t *testing.T) {
 	t.Parallel()
 	s := new(bare)
@@ -151,7 +151,7 @@ func TestAServerWithoutSessionsIsAnswered(t *testing.T) {
 		if err := sess.Reply(t.Context(), reply); err != nil {
 			t.Error(err)
 		}
-		if err := sess.Reply(t.Context(), reply); err != nil { // a second one is nobody's
+		if err := sess.Reply(t.Context(), reply); err != nil { // the second reply has no request
 			t.Error(err)
 		}
 	})
@@ -171,8 +171,8 @@ func TestAServerWithoutSessionsIsAnswered(t *testing.T) {
 	}
 }
 
-// U1: what such a server asks without an end, or of nobody, or in a way that can't be read, ends its
-// request with an error, and so does a client that does not answer.
+// U1: a request ends with an error if the server asks endlessly, or no client takes its requests, or they can't be
+// read, or the client does not answer.
 func TestU1AServerWithoutSessionsAsksInVain(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -211,8 +211,8 @@ func TestU1AServerWithoutSessionsAsksInVain(t *testing.T) {
 	}
 }
 
-// What is told once in a session is told such a server with each request, and what it does not know
-// is refused in its place.
+// Settings of a session are sent to the server with each request. Methods that the server does not have are refused by
+// the bridge.
 func TestWhatASessionKeepsForAServerWithoutThem(t *testing.T) {
 	t.Parallel()
 	s := &bare{answers: func(context.Context, upstream.Request, func([]byte)) (string, error) { return `"result":{}`, nil }}
@@ -255,7 +255,7 @@ func TestWhatASessionKeepsForAServerWithoutThem(t *testing.T) {
 	}
 }
 
-// A client that gives a request up ends it at such a server, which has no other way to hear of it.
+// A cancellation by the client ends the request, which is the only way for the server to notice it.
 func TestWhoGivesUpEndsARequestWithoutSessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -281,8 +281,7 @@ func TestWhoGivesUpEndsARequestWithoutSessions(t *testing.T) {
 	})
 }
 
-// The stream of such a session is a subscription, which another takes the place of when the client
-// wants to hear of other resources.
+// The stream of the session is a subscription, which is replaced when the client subscribes to other resources.
 func TestAStreamWithoutSessionsIsASubscription(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -309,7 +308,7 @@ func TestAStreamWithoutSessionsIsASubscription(t *testing.T) {
 		}
 		synctest.Wait()
 		if opened != 1 || heard != 2 {
-			t.Errorf("opened %d times, heard %d", opened, heard)
+			t.Errorf("opened %d times, got %d", opened, heard)
 		}
 		for i, want := range []string{`"resourceSubscriptions":[]`, `"resourceSubscriptions":["a:b"]`} {
 			if got := s.received()[i]; !strings.Contains(got, want) {
@@ -323,8 +322,8 @@ func TestAStreamWithoutSessionsIsASubscription(t *testing.T) {
 	})
 }
 
-// A request of which the server has got one leg was sent, whatever becomes of the next; one that says
-// itself what its answers would is not sent at all.
+// A request counts as sent once the server has got one round trip, even if the next one fails. A request that already
+// contains the members of the second round trip is not sent.
 func TestALegThatFailsWasSent(t *testing.T) {
 	t.Parallel()
 	s := new(bare)

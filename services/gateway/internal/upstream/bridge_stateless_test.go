@@ -24,13 +24,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// kept is a transport to a server that has nothing but sessions.
+// kept is a transport to a server that has only sessions.
 type kept struct {
 	upstream.ListChanged
 
 	answers func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error)
-	says    chan string // on its stream
-	kind    string      // http where it is empty
+	says    chan string // messages on its stream
+	kind    string      // http if empty
 	notify  func(text string) error
 
 	mu  sync.Mutex
@@ -101,7 +101,7 @@ func (c keptConn) Listen(ctx context.Context, to upstream.Listener) error {
 }
 func (keptConn) Close(context.Context) error { return nil }
 
-// flattened opens a session with it for requests without one.
+// flattened opens a session with it for requests without sessions.
 func flattened(t *testing.T, s *kept) *upstream.Session {
 	t.Helper()
 	server := serverOf(t, s)
@@ -128,7 +128,7 @@ func holding(t *testing.T) *room.Holding {
 	return has
 }
 
-// leg is a request of 2026-07-28 with these params.
+// leg returns a request of 2026-07-28 with these params.
 func leg(t *testing.T, id int, params string) upstream.Request {
 	t.Helper()
 	r := request(t, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t","arguments":{"n":1e2},"_meta":{%s,"progressToken":"mine"}%s}}`, id, tells, params), holding(t))
@@ -136,7 +136,7 @@ func leg(t *testing.T, id int, params string) upstream.Request {
 	return r
 }
 
-// stateOf is the state of an answer that asks.
+// stateOf returns the state of an answer with requests.
 func stateOf(t *testing.T, a upstream.Answer) string {
 	t.Helper()
 	var said struct {
@@ -148,7 +148,7 @@ func stateOf(t *testing.T, a upstream.Answer) string {
 	return said.Result.RequestState
 }
 
-// asker asks twice, one after the other, before it answers, and tells of its progress.
+// asker makes the server send two requests, one after the other, and progress before it answers.
 func asker(s *kept) {
 	s.answers = func(ctx context.Context, r upstream.Request, events func([]byte)) (string, error) {
 		for i := range 2 {
@@ -169,8 +169,8 @@ func asker(s *kept) {
 	}
 }
 
-// A server that asks in the midst of a request is answered by the request, made again, which goes on
-// where it was: the server sees one.
+// The server's requests during a call are answered by repeating the call, which then continues: the server sees one
+// call.
 func TestARequestGoesOnWhereItWas(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -212,12 +212,12 @@ func TestARequestGoesOnWhereItWas(t *testing.T) {
 			t.Errorf("the server got (-want +got):\n%s", diff)
 		}
 		if told := `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"mine","progress":1}}`; !slices.Equal(heard, []string{told, told}) {
-			t.Errorf("heard %q", heard)
+			t.Errorf("got %q", heard)
 		}
 	})
 }
 
-// What a server says at once comes, too: nothing is lost between a request and who hears of it.
+// Messages that the server sends immediately are received, too: none is lost before the client's receiver is set.
 func TestWhatIsSaidAtOnceComes(t *testing.T) {
 	t.Parallel()
 	s := &kept{answers: func(_ context.Context, r upstream.Request, events func([]byte)) (string, error) {
@@ -232,12 +232,12 @@ func TestWhatIsSaidAtOnceComes(t *testing.T) {
 		}
 	}
 	if heard != 1000 {
-		t.Errorf("%d of 1000 were heard", heard)
+		t.Errorf("%d of 1000 were received", heard)
 	}
 }
 
-// U1: what a server may not ask it gets refused, and goes on; what nobody comes back for, or more than
-// may wait, ends; and so does what a client gives up.
+// U1: a server request that policy denies is refused, and the call continues. A waiting call ends if its client does
+// not come back, or if too many wait, or when its client cancels it.
 func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 	t.Parallel()
 	t.Run("refused", func(t *testing.T) {
@@ -278,7 +278,7 @@ func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 				t.Errorf("the server got %q", got)
 			}
 			if a, err := sess.Forward(t.Context(), leg(t, 2, `,"inputResponses":{"1":{}},"requestState":"`+stateOf(t, a)+`"`), nil); err != nil || !upstream.HasCode(a.Message, mcp.CodeInvalidParams) {
-				t.Errorf("who comes too late: %v, %v", a.Message, err)
+				t.Errorf("a late request: %v, %v", a.Message, err)
 			}
 		})
 	})
@@ -338,14 +338,14 @@ func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 	})
 }
 
-// U1: what comes while another question is decided on is decided on itself, and nobody answers what
-// was not asked.
+// U1: a server request that arrives while another one is being decided is decided separately, and a client can't answer
+// a request that it was not sent.
 func TestU1WhatCameMeanwhileIsDecidedOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &kept{answers: func(ctx context.Context, _ upstream.Request, events func([]byte)) (string, error) {
 			events([]byte(`{"jsonrpc":"2.0","id":"good","method":"elicitation/create","params":{}}`))
-			time.Sleep(105 * time.Millisecond) // by then the first one is decided on
+			time.Sleep(105 * time.Millisecond) // by then the first request is being decided
 			events([]byte(`{"jsonrpc":"2.0","id":"evil","method":"sampling/createMessage","params":{}}`))
 			time.Sleep(time.Second)
 			events([]byte(`{"jsonrpc":"2.0","id":"late","method":"elicitation/create","params":{}}`))
@@ -368,7 +368,7 @@ func TestU1WhatCameMeanwhileIsDecidedOn(t *testing.T) {
 		if err != nil || strings.Contains(string(a.Message.Raw), "sampling") || strings.Join(decided, " ") != `"good" "evil"` {
 			t.Fatalf("%v, %s, decided on %q", err, a.Message.Raw, decided)
 		}
-		time.Sleep(2 * time.Second) // by then it asks another, which nobody has been asked
+		time.Sleep(2 * time.Second) // by then the server has sent another request, which the client has not seen
 		r = leg(t, 2, `,"inputResponses":{"3":{"leak":1}},"requestState":"`+stateOf(t, a)+`"`)
 		r.May = may
 		if a, err = sess.Forward(t.Context(), r, nil); err != nil || !strings.Contains(string(a.Message.Raw), `"inputRequests":{"1":{`) || !strings.Contains(string(a.Message.Raw), `"3":{`) {
@@ -377,7 +377,7 @@ func TestU1WhatCameMeanwhileIsDecidedOn(t *testing.T) {
 		if got := strings.Join(s.received(), "\n"); strings.Contains(got, "leak") || !strings.Contains(got, `"id":"evil","error"`) {
 			t.Errorf("the server got %s", got)
 		}
-		if len(decided) != 4 { // the first one again: policy may have changed
+		if len(decided) != 4 { // the first request is decided again, because policy may have changed
 			t.Errorf("decided on %q", decided)
 		}
 		if err := sess.Close(t.Context()); err != nil {
@@ -386,7 +386,7 @@ func TestU1WhatCameMeanwhileIsDecidedOn(t *testing.T) {
 	})
 }
 
-// N2: of one caller, whatever its clients are called, a few requests wait at a server.
+// N2: the requests of one caller that wait at a server are limited, over all its clients.
 func TestN2WhatWaitsAtAServerHasAShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

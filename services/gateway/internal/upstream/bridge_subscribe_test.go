@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Subscriptions share the stream of the session: each hears what it is of, under its own id, and the
-// server of resources while one wants to hear of them.
+// Subscriptions share the stream of the session. Each gets the notifications that it asked for under its own id. The
+// server is subscribed to a resource as long as one of them needs it.
 func TestSubscriptionsShareAStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestSubscriptionsShareAStream(t *testing.T) {
 			},
 		}
 		if diff := gocmp.Diff(want, [][]string{one.heard, two.heard}); diff != "" {
-			t.Errorf("heard (-want +got):\n%s", diff)
+			t.Errorf("notifications (-want +got):\n%s", diff)
 		}
 		var subscribed []string
 		for _, text := range s.received() {
@@ -96,8 +96,8 @@ func TestSubscriptionsShareAStream(t *testing.T) {
 	})
 }
 
-// A client that reads its subscription slowly holds up no other, and loses it; a resource that one
-// leaves while another takes it stays subscribed to.
+// A client that reads its subscription slowly delays no other, and its subscription ends. A resource stays subscribed
+// if one client leaves it while another subscribes to it.
 func TestSubscriptionsHoldEachOtherUpInNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -130,8 +130,8 @@ func TestSubscriptionsHoldEachOtherUpInNothing(t *testing.T) {
 			s.says <- `{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`
 			synctest.Wait()
 		}
-		if heard != 101 { // and that it is subscribed
-			t.Errorf("the other heard %d", heard)
+		if heard != 101 { // 100 notifications and the acknowledgement
+			t.Errorf("the other got %d", heard)
 		}
 		close(read)
 		if err := <-slow; err == nil || !strings.Contains(err.Error(), "too slowly") {
@@ -153,7 +153,7 @@ func TestSubscriptionsHoldEachOtherUpInNothing(t *testing.T) {
 			}
 		}
 		if last != "resources/subscribe" {
-			t.Errorf("the server was told %s last", last)
+			t.Errorf("the server got %s last", last)
 		}
 		cancel()
 		<-fine
@@ -164,8 +164,8 @@ func TestSubscriptionsHoldEachOtherUpInNothing(t *testing.T) {
 	})
 }
 
-// What a process over stdio says of a change while it works on a request is for those who have
-// subscribed, and for nobody else: it does not tell to what it belongs.
+// A change that a process over stdio reports during a call goes only to the subscribers, because the process does not
+// say to what it belongs.
 func TestAChangeIsNoneOfARequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -183,17 +183,17 @@ func TestAChangeIsNoneOfARequests(t *testing.T) {
 		listens := request(t, `{"jsonrpc":"2.0","id":1,"method":"subscriptions/listen","params":{"_meta":{`+tells+`},"notifications":{"resourceSubscriptions":["a:b"]}}}`, holding(t))
 		go func() {
 			defer close(ended)
-			_, _ = sess.Forward(ctx, listens, func(raw []byte) { heard = append(heard, string(raw)) }) // until it is left
+			_, _ = sess.Forward(ctx, listens, func(raw []byte) { heard = append(heard, string(raw)) }) // until ctx is cancelled
 		}()
 		synctest.Wait()
-		if _, err := sess.Forward(t.Context(), leg(t, 2, ""), func(raw []byte) { t.Errorf("the request hears %s", raw) }); err != nil {
+		if _, err := sess.Forward(t.Context(), leg(t, 2, ""), func(raw []byte) { t.Errorf("the request gets %s", raw) }); err != nil {
 			t.Error(err)
 		}
 		synctest.Wait()
 		cancel()
 		<-ended
 		if len(heard) != 2 || !strings.Contains(heard[1], `"io.modelcontextprotocol/subscriptionId":1},"uri":"a:b"`) {
-			t.Errorf("the subscription hears %v", heard)
+			t.Errorf("the subscription gets %v", heard)
 		}
 		synctest.Wait()
 	})

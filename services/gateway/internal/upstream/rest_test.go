@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// errUnreached is the error of a request that had no way to the server.
+// errUnreached is the error of a request that could not be connected.
 var errUnreached = fmt.Errorf("%w: %w: refused", upstream.ErrNeverSent, upstream.ErrUnreached)
 
 func ask(t *testing.T, sess *upstream.Session) error {
@@ -20,7 +20,7 @@ func ask(t *testing.T, sess *upstream.Session) error {
 	return err
 }
 
-// A server that is not reached many times in a row rests, and is tried again.
+// A server that could not be reached many times in a row rests, and is tried again.
 func TestAServerRests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -67,8 +67,8 @@ func TestAServerRests(t *testing.T) {
 	})
 }
 
-// X1: nothing that a caller's request can bring about makes a server rest, and what shows that it
-// is reached ends the count, also where a request takes long: who waits for it holds up nobody.
+// X1: no caller's request can make a server rest. Any sign that the server is reached resets the count. A request that
+// takes long after a rest delays no other.
 func TestX1ACallerTakesAServerFromNobody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestX1ACallerTakesAServerFromNobody(t *testing.T) {
 		}
 		f.answer = func() (upstream.Answer, error) { return upstream.Answer{}, errUnreached }
 		for range 10 {
-			_ = ask(t, sess) // until it rests
+			_ = ask(t, sess) // the last one starts the rest
 		}
 		time.Sleep(upstream.Rest)
 		hold, done := make(chan struct{}), make(chan error, 1)
@@ -118,7 +118,7 @@ func TestX1ACallerTakesAServerFromNobody(t *testing.T) {
 	})
 }
 
-// No more requests wait for one server than it may have, and those that do go on.
+// The number of requests that wait for one server is limited, and the waiting ones are not disturbed.
 func TestAServerHasOnlySoManyRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -32,14 +32,14 @@ import (
 
 var ana = principal.Key{Tenant: "default", Subject: "ana"}
 
-// scripted is a transport whose answers a test gives.
+// scripted is a transport whose answers the test sets.
 type scripted struct {
 	upstream.Transport
 
 	answer func() (upstream.Answer, error)
 }
 
-// scriptedConn is a session with it.
+// scriptedConn is a session over it.
 type scriptedConn struct {
 	upstream.Conn
 
@@ -75,7 +75,7 @@ func newServer(t *testing.T, over upstream.Transport) *upstream.Server {
 	return s
 }
 
-// web is a transport to a real server.
+// web returns a transport to a real server.
 func web(t *testing.T, url string) upstream.Transport {
 	t.Helper()
 	over, err := streamable.New(streamable.Config{Name: "web", URL: url}, slog.New(slog.DiscardHandler))
@@ -131,8 +131,7 @@ func TestTheLastErrorOfAServerIsKnown(t *testing.T) {
 	}
 }
 
-// A request that our own side ended says nothing about the server: what was known
-// before still holds.
+// A request that the gateway or the client ended says nothing about the server, so the previous state is kept.
 func TestARequestThatWasCancelledTellsNothing(t *testing.T) {
 	t.Parallel()
 	f := new(scripted)
@@ -197,8 +196,7 @@ func TestRequestsInFlightAreCounted(t *testing.T) {
 	}
 }
 
-// Servers that are away are told apart by what the system says, never by what a
-// server wrote.
+// Reasons for an unavailable server are taken from the system's errors, never from what a server wrote.
 func TestWhyAServerIsAway(t *testing.T) {
 	t.Parallel()
 	gone := httptest.NewServer(http.NotFoundHandler())

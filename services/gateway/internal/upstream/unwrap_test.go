@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// unwrap returns what comes of a server's answer.
+// unwrap returns a server's answer after [upstream.Unwrap].
 func unwrap(t *testing.T, method, message string, secrets ...string) *gate.Answer {
 	t.Helper()
 	answer, err := gate.ReadAnswer([]byte(message), gate.AnswerLimits())
@@ -32,9 +32,9 @@ func unwrap(t *testing.T, method, message string, secrets ...string) *gate.Answe
 	return got.Message
 }
 
-// says is an answer whose result has one text.
+// says returns an answer whose result has one text.
 func says(text string) string {
-	quoted, _ := json.Marshal(text) // a string always can be
+	quoted, _ := json.Marshal(text) // marshaling a string never fails
 	return `{"jsonrpc":"2.0", "id":7,"result":{"content":[{"type":"text","text":` + string(quoted) + `}]}}`
 }
 
@@ -101,8 +101,7 @@ func TestWhatHidesNoErrorIsLeftAlone(t *testing.T) {
 	}
 }
 
-// What the outer text's escapes hide from the blotting of answers, the inner one's
-// no longer do.
+// Escapes in the outer text hide a secret from redaction; the inner text is redacted, too.
 func TestARevealedErrorHoldsNoSecret(t *testing.T) {
 	t.Parallel()
 	got := unwrap(t, "tools/call", says(`{"content":[{"type":"text","text":"with hunter\u0032-hunter"}],"isError":true}`), "hunter2-hunter")
@@ -119,8 +118,8 @@ func TestAServerThatCanNotBeUnwrappedSaysWhy(t *testing.T) {
 	}
 }
 
-// The standard package is the other reader: whatever an answer is, it stays what it
-// was, unless that one too finds an error hidden in it and nothing else.
+// The standard package is the reference: an answer stays unchanged unless that package, too, finds a hidden error in it
+// and nothing else.
 func FuzzUnwrap(f *testing.F) {
 	f.Add(says(`{"content":[],"isError":true}`))
 	f.Add(says(`{"content":[],"isError":false}`))

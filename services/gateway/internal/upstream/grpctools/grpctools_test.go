@@ -25,8 +25,8 @@ import (
 
 var who = principal.Key{Tenant: "t", Subject: "s"}
 
-// TestToolsAreTheMethodsThatSaySo lists what carries the option, with schemas of the
-// messages and their rules.
+// TestToolsAreTheMethodsThatSaySo checks that methods with the option are listed, with schemas of their messages and
+// rules.
 func TestToolsAreTheMethodsThatSaySo(t *testing.T) {
 	t.Parallel()
 	conn := open(t, transport(t, newNotes(t).addr, nil))
@@ -83,7 +83,7 @@ func TestToolsAreTheMethodsThatSaySo(t *testing.T) {
 	}
 }
 
-// TestACallIsTheMethods has arguments arrive as what they are, and the answer come back.
+// TestACallIsTheMethods checks that arguments arrive with their types, and that the answer comes back.
 func TestACallIsTheMethods(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -109,8 +109,8 @@ func TestACallIsTheMethods(t *testing.T) {
 	}
 }
 
-// TestT5ArgumentsAreReadInOneWay has whatever another reader might take, and policy did not
-// judge, refused before it is sent.
+// TestT5ArgumentsAreReadInOneWay checks that arguments that another reader could read differently, and that policy
+// therefore did not judge, are refused before they are sent.
 func TestT5ArgumentsAreReadInOneWay(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -164,7 +164,7 @@ func TestT5ArgumentsAreReadInOneWay(t *testing.T) {
 	}
 }
 
-// TestProgressComesBeforeTheAnswer has a stream be one call.
+// TestProgressComesBeforeTheAnswer checks that a stream is one call with progress.
 func TestProgressComesBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -180,15 +180,15 @@ func TestProgressComesBeforeTheAnswer(t *testing.T) {
 	want := `[{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1,"message":"begun"}}` +
 		` {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":2}}]`
 	if fmt.Sprint(told) != want {
-		t.Errorf("told %v, want %v", told, want)
+		t.Errorf("reported %v, want %v", told, want)
 	}
 	if r := resultOf(t, answer); string(r.StructuredContent) != `{"body":"done"}` || r.IsError {
 		t.Errorf("answers %s", answer.Message.Raw)
 	}
 }
 
-// TestWhatTheServerSaysIsTheResult has a status be a result that says that the call failed,
-// where the server said so, and an error where nobody knows what came of the call.
+// TestWhatTheServerSaysIsTheResult checks that a status of the server is an error result, and that a call with an
+// unknown outcome is an error.
 func TestWhatTheServerSaysIsTheResult(t *testing.T) {
 	t.Parallel()
 	rich, err := status.New(codes.NotFound, "no such note").WithDetails(&errdetails.ErrorInfo{Reason: "NOTE_UNKNOWN", Domain: "notes"})
@@ -226,14 +226,14 @@ func TestWhatTheServerSaysIsTheResult(t *testing.T) {
 	}
 }
 
-// TestWhoIsNotThereWasSentNothing has a server that is away say that nothing was sent.
+// TestWhoIsNotThereWasSentNothing checks that a call to an unavailable server counts as never sent.
 func TestWhoIsNotThereWasSentNothing(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
 	over := transport(t, n.addr, nil)
 	conn := open(t, over)
 	n.server.Stop()
-	// Until the connection's end is known a call may leave.
+	// Until the end of the connection is noticed, a call may still leave.
 	eventually.Holds(t, "a call is never sent", func() bool {
 		_, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil)
 		return errors.Is(err, upstream.ErrNeverSent)
@@ -251,7 +251,7 @@ func TestWhoIsNotThereWasSentNothing(t *testing.T) {
 	}
 }
 
-// TestACallEndsWithItsCaller has the server learn that nobody waits any more.
+// TestACallEndsWithItsCaller checks that the server is notified when the caller no longer waits.
 func TestACallEndsWithItsCaller(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(cancel context.CancelFunc, conn upstream.Conn){
@@ -288,7 +288,7 @@ func TestACallEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-// TestOtherRequests are answered here: a gRPC server has tools alone.
+// TestOtherRequests checks the requests that the transport answers or refuses itself.
 func TestOtherRequests(t *testing.T) {
 	t.Parallel()
 	conn := open(t, transport(t, newNotes(t).addr, nil))
@@ -305,8 +305,7 @@ func TestOtherRequests(t *testing.T) {
 	}
 }
 
-// TestX1AnswersOfManyPieces has an answer that would take a hundred times its length in
-// memory be no answer.
+// TestX1AnswersOfManyPieces checks that an answer that would take a hundred times its length in memory is refused.
 func TestX1AnswersOfManyPieces(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -323,7 +322,7 @@ func TestX1AnswersOfManyPieces(t *testing.T) {
 	}
 }
 
-// TestX1AnswersAreBounded has an answer that is too large end the call.
+// TestX1AnswersAreBounded checks that too large an answer ends the call.
 func TestX1AnswersAreBounded(t *testing.T) {
 	t.Parallel()
 	n := newNotes(t)
@@ -353,7 +352,7 @@ func TestX1AnswersAreBounded(t *testing.T) {
 	}
 }
 
-// closes counts how often a connection is ended.
+// closes counts how often a connection is closed.
 type closes struct {
 	grpc.ClientConnInterface
 	n int
@@ -367,8 +366,8 @@ func (c *closes) Close() error {
 	return nil
 }
 
-// A connection that others use too, as that to the mesh's own agents, is ended by its owner. Ended twice, it would make
-// the gateway's program exit with status 1.
+// A connection that others use too, such as the one to the mesh's own agents, is closed by its owner. Closing it twice
+// would make the gateway exit with status 1.
 func TestClose_EndsItsOwnConnectionAlone(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

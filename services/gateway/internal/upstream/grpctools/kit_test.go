@@ -77,7 +77,7 @@ func method(name, in, out string, streams bool, t *mcpv1.Tool) *descriptorpb.Met
 	return m
 }
 
-// contract is a service of somebody else's.
+// contract is an external service.
 func contract(t *testing.T) protoreflect.FileDescriptor {
 	t.Helper()
 	const (
@@ -155,17 +155,17 @@ func contract(t *testing.T) protoreflect.FileDescriptor {
 
 func int32Of(n int32) int32 { return n }
 
-// notes is a gRPC server that a test writes the answers of.
+// notes is a gRPC server whose answers the test sets.
 type notes struct {
 	file   protoreflect.FileDescriptor
 	server *grpc.Server
 	addr   string
 
 	mu sync.Mutex
-	// got are the requests that came, and headers what came with the last.
+	// got are the received requests, and headers those of the last one.
 	got     []protoreflect.Message
 	headers metadata.MD
-	// write and watch answer; without, Write answers what it got.
+	// write and watch answer; without write, Write echoes its request.
 	write func(ctx context.Context, note protoreflect.Message) (protoreflect.Message, error)
 	watch func(note protoreflect.Message, send func(progress float64, body string) error) error
 }
@@ -224,7 +224,7 @@ func (n *notes) take(ctx context.Context, m protoreflect.Message) {
 	n.headers, _ = metadata.FromIncomingContext(ctx)
 }
 
-func (n *notes) serveWrite(_ any, ctx context.Context, //nolint:revive // gRPC's order
+func (n *notes) serveWrite(_ any, ctx context.Context, // the order of gRPC
 	decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	note := n.message("Note")
 	if err := decode(note); err != nil {
@@ -261,7 +261,7 @@ func (n *notes) serveWatch(_ any, stream grpc.ServerStream) error {
 	})
 }
 
-// transport reaches a server under test.
+// transport returns a transport to the server under test.
 func transport(t *testing.T, addr string, headers map[string]string, secrets ...string) upstream.Transport {
 	t.Helper()
 	conn, err := grpctools.Dial(addr, "", true)
@@ -300,7 +300,7 @@ func open(t *testing.T, over upstream.Transport) upstream.Conn {
 	return conn
 }
 
-// request is a message that passed the gate.
+// request returns a message that passed the gate.
 func request(t *testing.T, text string) upstream.Request {
 	t.Helper()
 	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
@@ -315,7 +315,7 @@ func call(t *testing.T, tool, arguments string) upstream.Request {
 	return request(t, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"`+tool+`","arguments":`+arguments+`,"_meta":{"progressToken":"p"}}}`)
 }
 
-// A toolResult is what a call answers.
+// A toolResult is the result of a call.
 type toolResult struct {
 	Content []struct {
 		Type, Text string

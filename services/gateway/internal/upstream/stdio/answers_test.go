@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// atOnce is far less than the time that a call has in these tests.
+// atOnce is far less than the timeout of a call in these tests.
 const atOnce = patience / 3
 
-// raw calls a tool whose whole answer is this line, with ID in place of the id that the server sees.
+// raw calls a tool whose whole answer is this line, in which ID is replaced by the id that the server sees.
 func (s session) raw(line string) (upstream.Answer, time.Duration, error) {
 	begin := time.Now()
 	answer, err := s.try(1, "raw", map[string]string{"line": line})
@@ -75,7 +75,7 @@ func TestU2Request_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 	}
 }
 
-// Case A: forms that servers in use write are taken, and repaired before anything reads them.
+// Case A: forms that some servers write are accepted, and repaired before they are read.
 func TestRequest_OddFormsOfAnswersAreTaken(t *testing.T) {
 	t.Parallel()
 	const want = `{"content":[{"type":"text","text":"a"}]}`
@@ -112,7 +112,8 @@ func TestRequest_OddFormsOfAnswersAreTaken(t *testing.T) {
 	})
 }
 
-// Case A: an error without an id ends no call beside others, nor one that another principal's request may have caused.
+// Case A: an error without an id does not end a call if others are in flight, or if another principal's request may
+// have caused it.
 func TestU2Request_ErrorWithoutIDEndsOnlyWhatIsAlone(t *testing.T) {
 	t.Parallel()
 	const line = `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}`
@@ -141,7 +142,7 @@ func TestU2Request_ErrorWithoutIDEndsOnlyWhatIsAlone(t *testing.T) {
 	})
 }
 
-// waits holds a call of raw to not having ended once the process has answered it.
+// waits checks that a call of raw has not ended after the process has answered it.
 func (s session) waits(call <-chan outcome) {
 	s.t.Helper()
 	for s.call(9, "info", nil)["raws"] != "1" {

@@ -45,7 +45,7 @@ func TestNewRefusesWhatCannotRun(t *testing.T) {
 		t.Error("no log was accepted")
 	}
 	if _, err := stdio.New(good, stdio.Deps{Log: newLog()}); err == nil {
-		t.Error("no room was accepted")
+		t.Error("a missing memory budget was accepted")
 	}
 	srv, err := stdio.New(good, stdio.Deps{Log: newLog(), Room: upstreamtest.Answers(), Sandbox: sandbox.Nothing(), Limiter: proclimit.NewWatching()})
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removal is a private folder, with what is outside of it, from which files are removed.
+// removal is a private folder from which files are removed, and a folder outside of it.
 type removal struct {
 	t                     *testing.T
 	root, folder, outside string
@@ -34,7 +34,7 @@ func newRemoval(t *testing.T) *removal {
 	return r
 }
 
-// bornAfter waits until files are made after a time, and returns when the last one was.
+// bornAfter waits until new files have a birth time after since, and returns when the last one was made.
 func (r *removal) bornAfter(since time.Time) time.Time {
 	r.t.Helper()
 	for {
@@ -71,7 +71,8 @@ func (r *removal) goes(path ...string) {
 	}
 }
 
-// What the process has made goes; what is older stays, also what the process has written to, or given another name.
+// Files that the process has made are removed. Older ones are kept, even if the process has written to them or renamed
+// them.
 func TestRemoveSince_OlderFilesStay(t *testing.T) {
 	r := newRemoval(t)
 	for _, name := range []string{"grown", "renamed", "linked"} {
@@ -94,7 +95,7 @@ func TestRemoveSince_OlderFilesStay(t *testing.T) {
 	r.goes(r.folder, "new")
 }
 
-// Nothing outside of the folder goes, whatever the program has put into the folder or in its place.
+// Nothing outside of the folder is removed, whatever the program has put into the folder or in its place.
 func TestRemoveSince_NothingOutsideOfTheFolderIsRemoved(t *testing.T) {
 	r := newRemoval(t)
 	r.write(r.outside, "file")
@@ -110,7 +111,7 @@ func TestRemoveSince_NothingOutsideOfTheFolderIsRemoved(t *testing.T) {
 		_ = os.Mkdir(filepath.Join(r.outside, "shared"), 0o700)
 		r.write(filepath.Join(r.outside, "shared"), "file")
 		if err := removeSince(r.root, r.folder, r.since); err == nil {
-			t.Errorf("with a link in the place of %s nothing is said", dir)
+			t.Errorf("with a link in the place of %s there is no error", dir)
 		}
 		r.stays(r.outside, "file")
 		r.stays(r.outside, "shared", "file")
@@ -124,7 +125,7 @@ func TestRemoveSince_NothingOutsideOfTheFolderIsRemoved(t *testing.T) {
 	r.stays(r.outside, "file")
 }
 
-// A folder that is mounted into the private one from the same file system is not the program's.
+// A folder of the same file system that is mounted into the private one does not belong to the program.
 func TestRemoveSince_MountedFolderStays(t *testing.T) {
 	r := newRemoval(t)
 	at := filepath.Join(r.folder, "mounted")

@@ -35,7 +35,7 @@ func TestStdioSaysWhyAServerDoesNotStart(t *testing.T) {
 	for name, c := range map[string]struct {
 		role string
 		edit func(*stdio.Config)
-		want error // nil where it depends on how fast the process is
+		want error // nil if it depends on how fast the process is
 		says []string
 	}{
 		"no such program on PATH": {"good", command("nonesuch"), upstream.ErrNeverSent, []string{`"nonesuch"`, folder}},
@@ -79,7 +79,7 @@ func TestStdioWaitsForAServerNoLongerThanItsCaller(t *testing.T) {
 	}
 }
 
-// A caller whose client ends at the same time is told before that.
+// A caller whose client has the same deadline gets the answer before that.
 func TestStdio_CallerIsToldBeforeItsDeadlineThatAServerStarts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "mute", nil)

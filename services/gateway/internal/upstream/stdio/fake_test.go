@@ -30,11 +30,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// roleVariable makes this test program a server: it names how it behaves.
+// roleVariable makes this test program a server, and names its behavior.
 const roleVariable = "FAKE_ROLE"
 
-// lifetime is how long a process that nobody ends lives: longer than any test
-// waits for its end, but not for ever.
+// lifetime is how long a process lives that is not ended: longer than any test waits for its end, but not forever.
 const lifetime = 2 * time.Minute
 
 func TestMain(m *testing.M) {
@@ -45,7 +44,7 @@ func TestMain(m *testing.M) {
 	(&fake{role: role, held: map[string]jsontext.Value{}}).run()
 }
 
-// fake is an MCP server over stdio, good or bad.
+// fake is an MCP server over stdio, correct or faulty.
 type fake struct {
 	role string
 	out  sync.Mutex
@@ -144,7 +143,7 @@ func (f *fake) initialize(m incoming) {
 	}
 }
 
-// era is the role, or what a file in its folder says of one that changes.
+// era returns the role, or the role in a file in its folder for a server that changes.
 func (f *fake) era() string {
 	if _, err := os.Stat("modern"); f.role == "changes" && err == nil {
 		return "modern"
@@ -152,7 +151,7 @@ func (f *fake) era() string {
 	return f.role
 }
 
-// discover answers what the server speaks.
+// discover answers server/discover.
 func (f *fake) discover(m incoming) {
 	f.discovered++
 	if f.era() != "modern" {
@@ -162,7 +161,7 @@ func (f *fake) discover(m incoming) {
 	f.say(`{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"resultType":"complete"}}`, m.ID)
 }
 
-// listen opens a subscription, on which two lists change at once.
+// listen opens a subscription, and reports changes of two lists at once.
 func (f *fake) listen(m incoming) {
 	for _, method := range []string{"subscriptions/acknowledged", "tools/list_changed", "prompts/list_changed"} {
 		f.say(`{"jsonrpc":"2.0","method":"notifications/%s","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":%s}}}`, method, m.ID)
@@ -186,14 +185,14 @@ func (f *fake) answer(id jsontext.Value, result map[string]string) {
 	f.say(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, raw)
 }
 
-// args returns the call's arguments where all are strings.
+// args returns the call's arguments if all are strings.
 func (m *incoming) args() map[string]string {
 	var args map[string]string
 	_ = json.Unmarshal(m.Params.Arguments, &args)
 	return args
 }
 
-// burstSize is how long each message of a burst is, in bytes.
+// burstSize is the length of each message of a burst, in bytes.
 const burstSize = 16 << 10
 
 // call does what the tool's name says.
@@ -288,8 +287,7 @@ func (f *fake) info() map[string]string {
 	}
 }
 
-// hold answers nothing until the key "now" comes; then it answers all, the last
-// first, each with its key.
+// hold answers nothing until the key "now" comes. Then it answers all calls, the last one first, each with its key.
 func (f *fake) hold(key string, id jsontext.Value) {
 	f.held[key] = id.Clone()
 	if key != "now" {
@@ -301,8 +299,8 @@ func (f *fake) hold(key string, id jsontext.Value) {
 	f.held = map[string]jsontext.Value{}
 }
 
-// progress sends progress for a call, for no call, and for a token as a client
-// may have chosen it; then a log message; then the answer.
+// progress sends progress for a call, for no call, and for a token such as a client may have chosen; then a log
+// message; then the answer.
 func (f *fake) progress(m incoming) {
 	note := func(token string, n int) {
 		f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d,"message":%q,"_meta":{"dev.sluice/x":1}}}`,
@@ -317,7 +315,7 @@ func (f *fake) progress(m incoming) {
 	f.answer(m.ID, map[string]string{"key": m.args()["key"]})
 }
 
-// noise writes what must be dropped while the call with that id is in flight.
+// noise writes messages that must be dropped while the call with that id is in flight.
 func (f *fake) noise(id jsontext.Value) {
 	const forged = `"result":{"forged":"yes"}}`
 	f.say("this is not JSON")
@@ -336,8 +334,7 @@ func (f *fake) noise(id jsontext.Value) {
 	f.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
 }
 
-// breed starts a grandchild that ignores SIGTERM and keeps the pipes open, in the
-// process's group or outside of it.
+// breed starts a grandchild that ignores SIGTERM and keeps the pipes open, in the process's group or outside of it.
 func (f *fake) breed(id jsontext.Value, escape bool) {
 	child := exec.Command(os.Args[0])
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: escape}
@@ -349,8 +346,7 @@ func (f *fake) breed(id jsontext.Value, escape bool) {
 	f.answer(id, map[string]string{"pid": strconv.Itoa(child.Process.Pid)})
 }
 
-// runGateway is a gateway with one session: it says which process serves that,
-// and waits to be killed.
+// runGateway is a gateway with one session. It prints which process serves that, and waits to be killed.
 func runGateway() {
 	self, _ := os.Executable()
 	srv, err := stdio.New(stdio.Config{

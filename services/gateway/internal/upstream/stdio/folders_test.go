@@ -17,7 +17,7 @@ func agentKey(id string) principal.Key {
 	return principal.Key{Tenant: "default", Subject: "agent:default/" + id}
 }
 
-// visited has a principal use a server once, and returns its private folder when the process has ended.
+// visited lets a principal use a server once, and returns its private folder after the process has ended.
 func visited(t *testing.T, root string, who principal.Key) (folder string) {
 	t.Helper()
 	r := newRig(t, "good", func(c *stdio.Config) { c.WorkRoot = root })
@@ -29,7 +29,7 @@ func visited(t *testing.T, root string, who principal.Key) (folder string) {
 	return folder
 }
 
-// restFor makes it look as if a folder had not been used for a time.
+// restFor makes a folder look as if it had been unused for a time.
 func restFor(t *testing.T, folder string, since time.Duration) {
 	t.Helper()
 	at := time.Now().Add(-since)
@@ -37,8 +37,8 @@ func restFor(t *testing.T, folder string, since time.Duration) {
 	put(t, os.Chtimes(folder, at, at))
 }
 
-// The folder of an agent that has ended goes, and those of agents that may come back, that are there, and of other
-// principals stay.
+// The folder of an agent that has ended is removed. Folders of agents that may be restored, of running agents and of
+// other principals are kept.
 func TestFolders_OfEndedAgentsGo(t *testing.T) {
 	t.Parallel()
 	const kept = 30 * 24 * time.Hour
@@ -61,11 +61,11 @@ func TestFolders_OfEndedAgentsGo(t *testing.T) {
 		}
 	}
 	if again := r.open(t, agentKey("ended")).call(1, "info", nil)["dir"]; again != ended || exists(t, filepath.Join(ended, "state")) {
-		t.Errorf("the agent that comes back works in %s, with what it had left", again)
+		t.Errorf("the restored agent works in %s, with its old files", again)
 	}
 }
 
-// What a program leaves in its folder neither keeps that folder nor leads out of it.
+// Files that a program leaves in its folder neither keep the folder nor lead out of it.
 func TestFolders_OfHostileProgramsGo(t *testing.T) {
 	t.Parallel()
 	root, outside := t.TempDir(), t.TempDir()
@@ -78,7 +78,7 @@ func TestFolders_OfHostileProgramsGo(t *testing.T) {
 	put(t, os.Chmod(filepath.Join(folder, "a", "b"), 0o500))
 	put(t, os.Chmod(filepath.Join(folder, "a"), 0))
 	restFor(t, folder, 31*24*time.Hour)
-	put(t, os.Chtimes(folder, time.Time{}, time.Now().Add(1000*time.Hour))) // which its program may do
+	put(t, os.Chtimes(folder, time.Time{}, time.Now().Add(1000*time.Hour))) // its program may do that
 	mode := func() os.FileMode {
 		info, err := os.Stat(outside)
 		put(t, err)
@@ -93,7 +93,7 @@ func TestFolders_OfHostileProgramsGo(t *testing.T) {
 	}
 }
 
-// A removal that was interrupted is gone on with.
+// An interrupted removal is completed.
 func TestFolders_InterruptedRemovalsGoOn(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

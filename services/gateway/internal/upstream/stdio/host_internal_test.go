@@ -7,8 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// TestStartsArePaused: who has a server start over and over waits for it, longer and
-// longer.
+// TestStartsArePaused checks that starts in quick succession have to wait longer and longer.
 func TestStartsArePaused(t *testing.T) {
 	for quick, want := range map[int]time.Duration{
 		0: 0, 2: 0, 3: time.Second, 4: 2 * time.Second, 5: 4 * time.Second, 6: 8 * time.Second, 7: 8 * time.Second, 1 << 40: 8 * time.Second,
@@ -19,16 +18,15 @@ func TestStartsArePaused(t *testing.T) {
 	}
 }
 
-// TestAHostIsForgottenOnce: a timer of a host that was forgotten leaves alone the one that
-// took its place.
+// TestAHostIsForgottenOnce checks that the timer of a removed host does not affect the host that replaced it.
 func TestAHostIsForgottenOnce(t *testing.T) {
 	who := principal.Key{Tenant: "acme", Subject: "ana"}
 	old, now := &host{who: who}, &host{who: who}
 	s := &transport{hosts: map[principal.Key]*host{who: now}}
 	if s.expire(old); s.hosts[who] != now {
-		t.Error("the host of now was forgotten")
+		t.Error("the current host was removed")
 	}
 	if s.expire(now); s.hosts[who] != nil {
-		t.Error("a host that nobody needs is kept")
+		t.Error("an unused host is kept")
 	}
 }

@@ -51,7 +51,7 @@ func TestStdioU1DropsWhatAnswersNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(r.ToolsChanged()) == 0 {
-		t.Error("nobody is told that the tools have changed")
+		t.Error("the change of the tools is not signalled")
 	}
 	if want := "dropped=\"map[malformed:9 unknown_id:3]\""; !strings.Contains(r.log.String(), want) {
 		t.Errorf("the log lacks %s:\n%s", want, r.log)
@@ -128,8 +128,8 @@ func TestStdioS1AnswersHoldNoSecret(t *testing.T) {
 	}
 }
 
-// S1: a process that was sent no call can quote none, so why it did not start is said
-// to whoever runs the gateway. What it says later is for those who debug.
+// S1: a process that was sent no call can't quote one, so the log says why it did not start. What it writes later is
+// logged only at level debug.
 func TestStdioS1LogsWhatProcessesSayBeforeTheirFirstCall(t *testing.T) {
 	t.Parallel()
 	said := func(r *rig, text string) (warned bool) {
@@ -173,7 +173,7 @@ func TestStdioS2BoundsTheRateOfStandardError(t *testing.T) {
 	}
 }
 
-// U1: so are few messages that are large.
+// U1: a few large messages are limited, too.
 func TestStdioU1CutsLargeMessages(t *testing.T) {
 	t.Parallel()
 	const most = 64 << 20
@@ -184,7 +184,7 @@ func TestStdioU1CutsLargeMessages(t *testing.T) {
 	if !errors.Is(err, upstream.ErrNoAnswer) || !strings.Contains(err.Error(), "came before the answer") || bytes > most {
 		t.Errorf("after %d bytes the error is %v, want ErrNoAnswer", bytes, err)
 	}
-	// The process goes on, now for nobody; on a busy machine for long.
+	// The process continues after its call has ended; on a busy machine for long.
 	if _, err = s.conn.Request(t.Context(), toolCall(2, "info", nil), nil); err == nil || !strings.Contains(err.Error(), "unexpected messages") {
 		t.Errorf("the error is %v, want it to say that the process was ended", err)
 	}
@@ -200,7 +200,7 @@ func TestStdioU1CutsEndlessMessages(t *testing.T) {
 	if !errors.Is(err, upstream.ErrNoAnswer) || seen > 100_000 {
 		t.Errorf("after %d messages the error is %v, want ErrNoAnswer", seen, err)
 	}
-	// The process goes on, now for nobody.
+	// The process continues after its call has ended.
 	if _, err = s.try(2, "info", nil); err == nil || !strings.Contains(err.Error(), "unexpected messages") {
 		t.Errorf("the error is %v, want it to say that the process was ended", err)
 	}
@@ -212,8 +212,8 @@ func TestStdioU1CutsEndlessMessages(t *testing.T) {
 	s.call(5, "info", nil)
 }
 
-// TestStdioX3WhoGivesUpEndsNoSharedProcess: the answers that one principal no longer waits
-// for were asked for, and others are with the same process.
+// TestStdioX3WhoGivesUpEndsNoSharedProcess checks that late answers to the abandoned calls of one principal do not end
+// a process that others share.
 func TestStdioX3WhoGivesUpEndsNoSharedProcess(t *testing.T) {
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	bens := r.open(t, ben)
@@ -226,15 +226,15 @@ func TestStdioX3WhoGivesUpEndsNoSharedProcess(t *testing.T) {
 				_, _ = anas.conn.Request(t.Context(), toolCall(100*round+i+10, "size", map[string]string{"bytes": strconv.Itoa(15 << 20)}), nil) // given up
 			})
 		}
-		time.Sleep(30 * time.Millisecond) // some of them are with the process
+		time.Sleep(30 * time.Millisecond) // some of the calls have reached the process
 		_ = anas.conn.Close(t.Context())
 		calling.Wait()
 	}
-	anas := r.open(t, ana) // it is answered behind all that
+	anas := r.open(t, ana) // it is answered after all of them
 	anas.call(2, "line", nil)
 	select {
 	case got := <-held:
-		t.Errorf("somebody else's call: %v", got.err)
+		t.Errorf("another principal's call: %v", got.err)
 	default:
 	}
 }

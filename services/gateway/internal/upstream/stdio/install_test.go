@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// installs is the text of a program in npm's place. It notes each run in TALLY and installs a package whose program is
-// this test.
+// installs is the text of a program that replaces npm. It records each run in TALLY and installs a package whose
+// program is this test.
 const installs = `#!/bin/sh
 echo run >> TALLY
 sleep 0.2
@@ -33,7 +33,7 @@ chmod +x node_modules/server/cli
 ln -s ../server/cli node_modules/.bin/server
 `
 
-// installing is a server whose package a program installs in npm's place.
+// installing is a server whose package is installed by that program.
 type installing struct {
 	*rig
 	folder, tally string
@@ -111,10 +111,10 @@ exit 1
 					return
 				}
 				if want := "the installation of https://x.example/server.tgz for server fake failed"; cause.Text != want {
-					t.Errorf("callers are told %q", cause.Text)
+					t.Errorf("callers get %q", cause.Text)
 				}
 				if want := "code E404; 404 Not Found - GET http://127.0.0.1/server"; cause.Detail != want {
-					t.Errorf("operators are told %q", cause.Detail)
+					t.Errorf("operators get %q", cause.Detail)
 				}
 			})
 		}
@@ -140,7 +140,7 @@ func TestInstall_EndsWithTheGateway(t *testing.T) {
 		t.Error(err)
 	}
 	if err := <-failed; !errors.Is(err, upstream.ErrNeverSent) {
-		t.Errorf("the caller is told %v", err)
+		t.Errorf("the caller gets %v", err)
 	}
 	raw, err := os.ReadFile(in.tally)
 	if err != nil || isAlive(strings.TrimSpace(string(raw))) || len(in.folders()) != 0 {

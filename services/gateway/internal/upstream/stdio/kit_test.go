@@ -31,8 +31,8 @@ var (
 	ben = principal.Key{Tenant: "default", Subject: "ben"}
 )
 
-// soon is far less than the time-out of any call in these tests and far more than a call
-// takes, and patience bounds what should take no time.
+// soon is far less than the timeout of any call in these tests, and far more than a call takes. patience limits what
+// should take no time.
 const (
 	soon     = 5 * time.Second
 	patience = 3 * time.Minute
@@ -120,7 +120,7 @@ func (r *rig) open(t *testing.T, who principal.Key) session {
 	return session{t, conn}
 }
 
-// call calls a tool, which has to work.
+// call calls a tool, which must succeed.
 func (s session) call(id any, tool string, args map[string]string) map[string]string {
 	s.t.Helper()
 	answer, err := s.try(id, tool, args)
@@ -161,7 +161,7 @@ func (s session) notify(body string) {
 	}
 }
 
-// request makes a request of a whole message, as the gateway would.
+// request makes a request from a whole message, as the gateway does.
 func request(body string) upstream.Request {
 	m, err := gate.Parse([]byte(body), gate.DefaultLimits())
 	if err != nil {
@@ -211,7 +211,7 @@ func isAlive(pid string) bool {
 	return !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }
 
-// mustBeAlive guards tests of deaths against passing for want of a process.
+// mustBeAlive makes a test fail that would pass only because a process never ran.
 func mustBeAlive(t *testing.T, pid string) {
 	t.Helper()
 	if _, err := strconv.Atoi(pid); err != nil || !isAlive(pid) {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// listen has a session listen, and returns what it hears, and what ends it.
+// listen lets a session listen. It returns the messages, a function that stops it, and the error.
 func (s session) listen(has *room.Holding) (heard chan string, hangUp func(), ended chan error) {
 	s.t.Helper()
 	ctx, cancel := context.WithCancel(s.t.Context())
@@ -41,8 +41,8 @@ const (
 	rooted  = `{"jsonrpc":"2.0","id":42,"method":"roots/list"}`
 )
 
-// What a process says aside its only session hears. Where there are more, or the process is of all
-// principals, they hear what is about the server itself.
+// Messages outside of requests go to the only session. If there are several sessions, or the process is shared, they
+// get only notifications about the server itself.
 func TestStdioListens(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -76,7 +76,7 @@ func TestStdioListens(t *testing.T) {
 					got = append(got, <-heard)
 				}
 				if diff := cmp.Diff(tt.want, got); diff != "" {
-					t.Errorf("session %d heard (-want +got):\n%s", i, diff)
+					t.Errorf("session %d got (-want +got):\n%s", i, diff)
 				}
 			}
 			answered := `{"jsonrpc":"2.0","id":42,"error"`
@@ -89,15 +89,15 @@ func TestStdioListens(t *testing.T) {
 			})
 			for i, heard := range all {
 				if len(heard) > 0 {
-					t.Errorf("session %d heard %s too", i, <-heard)
+					t.Errorf("session %d also got %s", i, <-heard)
 				}
 			}
 		})
 	}
 }
 
-// A listener that goes, or whose session ends, hears nothing more; another process is heard as the
-// one before.
+// A listener that stops, or whose session is closed, gets nothing more. After a process was replaced, the listener gets
+// the messages of the new one.
 func TestStdioStopsListening(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -116,7 +116,7 @@ func TestStdioStopsListening(t *testing.T) {
 	}
 	s.call(2, "aside", nil)
 	if got := <-heard; got != updated {
-		t.Errorf("of another process it heard %s", got)
+		t.Errorf("from another process it got %s", got)
 	}
 	if err := s.conn.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -129,8 +129,7 @@ func TestStdioStopsListening(t *testing.T) {
 	}
 }
 
-// What a process has asked ends with it: the client is told that it is void, and another process
-// gets no answer to what it has not asked.
+// Requests of a process end with it: the client is sent a cancellation, and the next process gets no answers to them.
 func TestStdioAnswersTheProcessThatAsked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -146,7 +145,7 @@ func TestStdioAnswersTheProcessThatAsked(t *testing.T) {
 		t.Fatal("it lives")
 	}
 	if got := <-heard; got != `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":42}}` {
-		t.Errorf("heard %s", got)
+		t.Errorf("got %s", got)
 	}
 	if got := s.call(3, "replies", nil)["replies"]; got != "" {
 		t.Errorf("the new process has got %s", got)
@@ -158,8 +157,7 @@ func TestStdioAnswersTheProcessThatAsked(t *testing.T) {
 	}
 }
 
-// U1: a request of a shared process reaches no client, whatever it is called; and the process is told
-// once.
+// U1: a request of a shared process reaches no client, whatever its method is; the process gets one refusal.
 func TestStdioU1ASharedProcessAsksNobody(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
@@ -171,7 +169,7 @@ func TestStdioU1ASharedProcessAsksNobody(t *testing.T) {
 		defer hangUp()
 		defer func() {
 			if len(heard) > 0 {
-				t.Errorf("a client heard %s", <-heard)
+				t.Errorf("a client got %s", <-heard)
 			}
 		}()
 	}

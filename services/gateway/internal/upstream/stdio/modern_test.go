@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// who asks without a session.
+// client is a client without a session.
 var client = &upstream.Client{Name: "c", Version: "2"}
 
-// discover greets a server as one without sessions.
+// discover greets a server as a client without a session.
 func (r *rig) discover(t *testing.T, who principal.Key) (upstream.Conn, upstream.Answer, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -29,8 +29,8 @@ func (r *rig) discover(t *testing.T, who principal.Key) (upstream.Conn, upstream
 	return r.Open(ctx, who, upstream.Discover(client).Request("", nil))
 }
 
-// A server that speaks 2026-07-28 alone refuses a session, and is one without from then on: its
-// processes are greeted with server/discover, once each.
+// A server that speaks only 2026-07-28 refuses initialize. From then on its processes are greeted with server/discover,
+// once each.
 func TestStdioServersWithoutSessions(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"a session first": true, "without one first": false} {
@@ -55,7 +55,7 @@ func TestStdioServersWithoutSessions(t *testing.T) {
 			s := session{t, conn}
 			info := s.call(1, "info", nil)
 			if info["inits"] != "1" || info["discovered"] != "1" || info["ready"] != "0" {
-				t.Errorf("it was greeted %s and %s times, and told that it is ready %s times", info["inits"], info["discovered"], info["ready"])
+				t.Errorf("it was greeted %s and %s times, and got notifications/initialized %s times", info["inits"], info["discovered"], info["ready"])
 			}
 			if got := s.call(2, "ask", nil); got["ok"] != "yes" {
 				t.Errorf("asks: %v", got)
@@ -80,8 +80,7 @@ func TestStdioServersWithoutSessions(t *testing.T) {
 	}
 }
 
-// A server with sessions is known for one from the first process on: who asks for none starts nothing
-// more.
+// A server with sessions is known as such from its first process on. A client without a session then starts no process.
 func TestStdioServersWithSessionsAreOlder(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]bool{"known": true, "not known": false} {
@@ -103,7 +102,7 @@ func TestStdioServersWithSessionsAreOlder(t *testing.T) {
 	}
 }
 
-// What comes on a subscription names it as its client does, and goes to it alone.
+// The notifications of a subscription have the client's id for it, and go only to that client.
 func TestStdioSubscriptions(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "modern", nil)
@@ -137,15 +136,15 @@ func TestStdioSubscriptions(t *testing.T) {
 	}
 	s := session{t, conn}
 	if got := s.call(1, "info", nil)["cancelled"]; got == "" {
-		t.Error("the server was not told that nobody hears it any more")
+		t.Error("the server did not get the cancellation")
 	}
 	if len(heard) != 0 {
-		t.Errorf("it heard %q too", <-heard)
+		t.Errorf("it also got %q", <-heard)
 	}
 }
 
-// A program may become one without sessions, and one with sessions again: what was opened before ends, what
-// is opened then is of the new era, and what another caller's process speaks is nobody else's matter.
+// A program may change between having sessions and having none. What was opened before ends, and what is opened
+// afterwards uses the new protocol family. The processes of other callers are not affected.
 func TestStdioServersMayChange(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "changes", nil)

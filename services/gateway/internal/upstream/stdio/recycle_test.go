@@ -40,7 +40,7 @@ func TestStdioRecyclesAProcess(t *testing.T) {
 		t.Errorf("the other session's process is %s, want %s", got, after["pid"])
 	}
 	if said := r.log.String(); strings.Contains(said, "WARN") || !strings.Contains(said, "the configured number of calls") {
-		t.Error("the log takes it for a failure, or is silent")
+		t.Error("the log calls it a failure, or has no entry")
 	}
 }
 
@@ -57,7 +57,7 @@ func TestStdioRecyclesNoProcessThatHasACall(t *testing.T) {
 	})
 	for range 5 {
 		if got := two.call(2, "info", nil)["pid"]; got != pid {
-			t.Fatalf("process %s took the place of %s, which has a call", got, pid)
+			t.Fatalf("process %s replaced %s, which has a call", got, pid)
 		}
 	}
 	two.call(3, "hold", map[string]string{"key": "now"})
@@ -65,17 +65,16 @@ func TestStdioRecyclesNoProcessThatHasACall(t *testing.T) {
 		t.Errorf("the call that was held ended with %v, %v", got.Answer, got.err)
 	}
 	if got := two.call(4, "info", nil)["pid"]; got == pid {
-		t.Error("the process goes on without a call")
+		t.Error("the process continues without a call")
 	}
 }
 
-// However often a process is replaced, no call is lost with it, and none is taken
-// for a server that can't stay up.
+// However often a process is replaced, no call is lost, and the server is not taken for one that keeps ending.
 func TestStdioLosesNoCallByRecycling(t *testing.T) {
 	t.Parallel()
 	r := recycling(t, 1)
 	alone := r.open(t, ana)
-	for id := range 6 { // more starts than one that fails may have in this time
+	for id := range 6 { // more starts than a failing server may have in this time
 		alone.call(id, "info", nil)
 	}
 	if n := strings.Count(r.log.String(), "server process started"); n != 6 {

@@ -15,8 +15,7 @@ import (
 
 const lock = "state/a.lock"
 
-// removing returns a rig whose processes find no lock, and the folder of one
-// that has ended.
+// removing returns a rig whose processes need a folder without the lock, and the folder of one that has ended.
 func removing(t *testing.T) (s session, folder string) {
 	t.Helper()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Remove = []string{lock, "other.lock"} })
@@ -66,7 +65,7 @@ func TestStdioRemovesAStaleLock(t *testing.T) {
 	}
 }
 
-// What a program may put in the place of its lock leads to nothing outside.
+// Whatever a program puts in the place of its lock, nothing outside of the folder is removed.
 func TestStdioRemovesNothingButAFileOfTheFolder(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -17,18 +17,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// large is a size that counts.
+// large is a size that counts in the memory budget.
 var large = map[string]string{"bytes": strconv.Itoa(1 << 20)}
 
-// X3: where a principal's share is full, the answers of its own process wait, and
-// come once there is room.
+// X3: if a principal's memory budget is used up, the answers of its own process wait until there is memory again.
 func TestX3AProcessWaitsForRoom(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s, all := r.open(t, ana), r.all
 	full := all.Open(upstreamtest.Holder(ana))
 	if !full.Add(room.Share) {
-		t.Fatal("there is no room")
+		t.Fatal("the memory budget is too small")
 	}
 	done := s.begin(1, "size", large)
 	eventually.Holds(t, "the answer waits", func() bool {
@@ -37,19 +36,19 @@ func TestX3AProcessWaitsForRoom(t *testing.T) {
 	r.open(t, ben).call(2, "size", large)
 	full.Close()
 	if got := <-done; got.err != nil || len(got.Message.Raw) < 1<<20 {
-		t.Errorf("once there is room: %v", got.err)
+		t.Errorf("once there is memory: %v", got.err)
 	}
 }
 
-// X3: a process that several share waits for none of them: the answer of one whose
-// share is full is lost, its outcome is not known, and the others have theirs.
+// X3: a shared process waits for no session: if a principal's budget is used up, its answer is lost with an unknown
+// outcome, and the others get theirs.
 func TestX3ASharedProcessWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.Shared = true })
 	anas, bens := r.open(t, ana), r.open(t, ben)
 	full := r.all.Open(upstreamtest.Holder(ana))
 	if !full.Add(room.Share) {
-		t.Fatal("there is no room")
+		t.Fatal("the memory budget is too small")
 	}
 	if _, err := anas.try(1, "size", large); !errors.Is(err, upstream.ErrNoAnswer) || !errors.Is(err, room.ErrFull) {
 		t.Errorf("the error is %v", err)
@@ -60,8 +59,7 @@ func TestX3ASharedProcessWaitsForNobody(t *testing.T) {
 	anas.call(4, "size", large)
 }
 
-// X3: a process that stalls in the middle of a large line is ended, and the caller is told
-// why.
+// X3: a process that stalls in the middle of a large line is ended, and the caller gets the reason.
 func TestX3AProcessMayNotStall(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
@@ -73,8 +71,7 @@ func TestX3AProcessMayNotStall(t *testing.T) {
 	s.call(2, "size", large)
 }
 
-// X3: the answer to initialize is kept for as long as a process, so there is no room
-// for a large one.
+// X3: the answer to initialize is stored as long as a process lives, so a large one is not accepted.
 func TestX3ALargeGreetingIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "verbose", nil)
@@ -84,14 +81,14 @@ func TestX3ALargeGreetingIsRefused(t *testing.T) {
 	}
 }
 
-// X3: what waits for a client that does not read is bounded for all its calls.
+// X3: messages for a client that does not read are limited over all its calls.
 func TestX3QueuedMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", nil)
 	s, all := r.open(t, ana), r.all
 	full := all.Open(upstreamtest.Holder(ana))
 	if !full.Add(room.Share) {
-		t.Fatal("there is no room")
+		t.Fatal("the memory budget is too small")
 	}
 	began, read := make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// A caller with its agents has a quarter of the processes, and a person half, however the agents
-// were made. What has ended is counted no more.
+// A caller with its agents has a quarter of the processes, and a person half, however the agents were made. Ended
+// processes don't count.
 func TestOpen_AgentsHaveTheProcessesOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bot := &identityv1.Principal{Tenant: "acme", Subject: "bot", Owner: "olga"}

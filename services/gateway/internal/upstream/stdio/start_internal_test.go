@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// after returns how long a start lasts until its time is over, of a process that writes to standard error at these times.
+// after returns how long a start may last for a process that writes to standard error at these times.
 func after(t *testing.T, fixed time.Duration, writes ...time.Duration) time.Duration {
 	t.Helper()
 	var lasted time.Duration
@@ -120,7 +120,7 @@ func TestInstalls_OneOfAPackageAtATime(t *testing.T) {
 			t.Error(said)
 		}
 		first()
-		first() // which is once
+		first() // idempotent
 		if said := <-got; said != "second " {
 			t.Error(said)
 		}

@@ -37,15 +37,15 @@ func TestStdioInitializesAProcessOnce(t *testing.T) {
 	}
 	got := first.call(1, "info", nil)
 	if got["inits"] != "1" || got["ready"] != "1" {
-		t.Errorf("the process was initialized %s times and told so %s times, want once each", got["inits"], got["ready"])
+		t.Errorf("the process got initialize %s times and notifications/initialized %s times, want once each", got["inits"], got["ready"])
 	}
 	if want := `{"sampling":{},"roots":{"listChanged":true}}`; got["capabilities"] != want {
 		t.Errorf("the process was promised %s, want %s", got["capabilities"], want)
 	}
 }
 
-// A process asks the client of its only session, while that has a request in flight. Where it
-// can't be told which client is meant, none is asked; a shared process is not even told that it may.
+// A process sends requests to the client of its only session while that has a request in flight. If it is unclear which
+// client is meant, the requests are refused. A shared process does not even learn the clients' capabilities.
 func TestStdioAProcessAsksItsOnlySession(t *testing.T) {
 	t.Parallel()
 	const asks = `{"jsonrpc":"2.0","id":41,"method":"sampling/createMessage","params":{}}`
@@ -90,7 +90,7 @@ func TestStdioKeepsSessionsOfOneProcessApart(t *testing.T) {
 	one, two := r.open(t, ana), r.open(t, ana)
 	first := one.begin(7, "hold", map[string]string{"key": "first"})
 	second := two.begin(7, "hold", map[string]string{"key": "second"})
-	// Calls are taken in order only once they are written.
+	// The order of calls is fixed only after they are written.
 	eventually.Holds(t, "both calls are held", func() bool { return one.call(8, "info", nil)["held"] == "first second" })
 	two.call("x", "hold", map[string]string{"key": "now"})
 	for want, done := range map[string]<-chan outcome{"first": first, "second": second} {
@@ -317,7 +317,7 @@ func TestStdioTellsHowFarARequestGot(t *testing.T) {
 		t.Errorf("no answer in time: the error is %v, want ErrTimeout", err)
 	}
 	eventually.Holds(t, "the process is told", func() bool { return s.call(2, "info", nil)["cancelled"] == "2" })
-	for range 20 { // chance must not decide
+	for range 20 { // so that chance does not decide
 		if _, err := s.conn.Request(short, toolCall(3, "info", nil), nil); !errors.Is(err, upstream.ErrNeverSent) {
 			t.Fatalf("too late to begin with: the error is %v, want ErrNeverSent", err)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// X1: what is large is read in turns each time that it is read, also the answer of a
-// process once it has the client's id.
+// X1: each time a large message is read, the reader waits for a processor slot, also when the answer of a process gets
+// the client's id.
 func TestX1ProcessesAnswersAreReadInTurns(t *testing.T) {
 	t.Parallel()
 	all, err := room.New(room.Answers())
@@ -20,7 +20,7 @@ func TestX1ProcessesAnswersAreReadInTurns(t *testing.T) {
 		t.Fatal(err)
 	}
 	has := all.Open(&room.Holder{Accounts: principal.Alone(principal.Key{Tenant: "acme", Subject: "ana"}), Server: "s"})
-	gone, cancel := context.WithCancel(t.Context()) // who waits for a turn gives up
+	gone, cancel := context.WithCancel(t.Context()) // the wait for a slot is cancelled
 	cancel()
 	for size, want := range map[int]error{100: nil, room.Free + 1: context.Canceled} {
 		blanks := strings.Repeat(" ", size)

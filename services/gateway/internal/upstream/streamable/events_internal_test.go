@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// written is a request of a whole message, as the gateway makes it.
+// written returns a request with a whole message, as the gateway makes it.
 func written(text string) upstream.Request {
 	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
 	if err != nil {
@@ -23,14 +23,13 @@ func written(text string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// asking is a request that asks for progress.
+// asking returns a request with a progress token.
 func asking() upstream.Request {
 	return written(`{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"progressToken":1}}}`)
 }
 
-// U1: whatever a server streams, what is taken as the answer is one response with
-// the id that was asked with, and what is passed on before are requests, and notifications that
-// belong to it.
+// U1: whatever a server streams, the answer is one response with the request's id, and before it only requests, and
+// notifications that belong to the request, are passed on.
 func FuzzReadEvents(f *testing.F) {
 	for _, seed := range []string{
 		"data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n",

@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/wire"
 )
 
-// U1: whatever a server sends without end, in place of an answer or before it, ends after
-// so many bytes, whichever way the request went.
+// U1: endless output of a server, instead of an answer or before it, is cut off after a limit, for each way of sending
+// a request.
 func TestU1WhatNeverEndsIsCutOff(t *testing.T) {
 	t.Parallel()
 	const (
 		head   = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 		stream = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
-		slack  = 8 << 20 // what the system holds of it, on both sides
+		slack  = 8 << 20 // buffers of the system on both sides
 	)
 	for name, tt := range map[string]struct {
 		begin, again string
@@ -75,8 +75,7 @@ func TestU1WhatNeverEndsIsCutOff(t *testing.T) {
 	}
 }
 
-// endless is a server that sends one text and then another again and again, whatever it is
-// asked. It counts what it has sent.
+// endless is a server that sends begin and then again forever, whatever the request is. It counts the bytes.
 func endless(t *testing.T, begin, again string) (url string, sent *atomic.Int64) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")

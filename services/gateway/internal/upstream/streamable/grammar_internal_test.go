@@ -27,7 +27,7 @@ func newEvents(t *testing.T, stream io.Reader) *eventReader {
 	return e
 }
 
-// event is one as it is read: its data, its id and the last one, and when to come back, in milliseconds.
+// event is an event as it was read: its data, its id, the last id, and the time to wait in milliseconds.
 type event struct {
 	data, id, last string
 	wait           int64
@@ -60,7 +60,7 @@ func TestEventReader_GrammarOfTheStandard(t *testing.T) {
 	}
 }
 
-// Case J: a byte order mark within the stream is part of its line, and a long line keeps what stands at its borders.
+// Case J: a byte order mark inside the stream belongs to its line, and a long line keeps the characters at its ends.
 func TestEventReader_MarksAndLongLines(t *testing.T) {
 	t.Parallel()
 	e := newEvents(t, strings.NewReader("data: \ufeffa\n\ufeffdata: b\n\n"))
@@ -76,7 +76,7 @@ func TestEventReader_MarksAndLongLines(t *testing.T) {
 	}
 }
 
-// Case J: an event whose blank line ends with a CR is there at once, whether or not an LF follows.
+// Case J: an event whose blank line ends with a CR is returned at once, whether or not an LF follows.
 func TestEventReader_WaitsForNothingBehindCR(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -24,11 +24,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// soon is far less than the time-out of any call in these tests and far more
-// than a call takes.
+// soon is far less than the timeout of any call in these tests, and far more than a call takes.
 const soon = 5 * time.Second
 
-// webPost is one POST as it came.
+// webPost is one received POST.
 type webPost struct {
 	method, id, session, version string
 	header                       http.Header
@@ -38,14 +37,14 @@ type webPost struct {
 // webReply answers one POST.
 type webReply func(w http.ResponseWriter, r *http.Request, p webPost)
 
-// web is a Streamable HTTP server whose answers a test writes.
+// web is a Streamable HTTP server whose answers the test sets.
 type web struct {
 	*httptest.Server
 
 	mu      sync.Mutex
 	posts   []webPost
 	deletes []string
-	// connections counts the connections that were made.
+	// connections counts the accepted connections.
 	connections atomic.Int64
 	replies     map[string]webReply
 }
@@ -75,7 +74,7 @@ func (s *web) on(method string, reply webReply) {
 	s.replies[method] = reply
 }
 
-// got returns the POSTs of a method, or all.
+// got returns the POSTs of a method, or all if method is empty.
 func (s *web) got(method string) []webPost {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,7 +87,7 @@ func (s *web) got(method string) []webPost {
 	return out
 }
 
-// ended returns the sessions that were ended.
+// ended returns the sessions that were deleted.
 func (s *web) ended() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +138,7 @@ func greet(session, version string) webReply {
 	}
 }
 
-// plain answers with these bytes, in which ID stands for the request's id.
+// plain answers with these bytes, in which ID is replaced by the request's id.
 func plain(status int, kind, body string) webReply {
 	return func(w http.ResponseWriter, _ *http.Request, p webPost) {
 		w.Header().Set("Content-Type", kind)
@@ -151,8 +150,7 @@ func plain(status int, kind, body string) webReply {
 // events answers with an event stream of these bytes.
 func events(stream string) webReply { return plain(http.StatusOK, "text/event-stream", stream) }
 
-// hanging answers as reply does and then keeps the response open until the
-// client is gone.
+// hanging answers as reply does and then keeps the response open until the client is gone.
 func hanging(reply webReply) webReply {
 	return func(w http.ResponseWriter, r *http.Request, p webPost) {
 		reply(w, r, p)
@@ -161,7 +159,7 @@ func hanging(reply webReply) webReply {
 	}
 }
 
-// inTurn answers with each reply once, and from then on with the last.
+// inTurn answers with each reply once, and after that with the last.
 func inTurn(replies ...webReply) webReply {
 	var mu sync.Mutex
 	n := 0
@@ -174,7 +172,7 @@ func inTurn(replies ...webReply) webReply {
 	}
 }
 
-// newHTTP returns the upstream under test.
+// newHTTP returns the transport under test.
 func newHTTP(t *testing.T, url string) *streamable.Transport {
 	t.Helper()
 	s, err := streamable.New(streamable.Config{Name: "web", URL: url, Headers: map[string]string{"Authorization": "Bearer ours"}}, slog.New(slog.DiscardHandler))
@@ -185,7 +183,7 @@ func newHTTP(t *testing.T, url string) *streamable.Transport {
 	return s
 }
 
-// message makes a request of raw JSON, as the pipeline does.
+// message makes a request from raw JSON, as the pipeline does.
 func message(method, id string) upstream.Request {
 	body := `{"jsonrpc":"2.0","id":` + id + `,"method":"` + method + `"}`
 	if id == "" {
@@ -199,13 +197,13 @@ func message(method, id string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// spanOf is where a part of a message stands.
+// spanOf returns the position of a part of a message.
 func spanOf(body, part string) gate.Span {
 	start := strings.Index(body, part)
 	return gate.Span{Start: start, End: start + len(part)}
 }
 
-// withProgress makes a request one that asks for progress.
+// withProgress adds a progress token to a request.
 func withProgress(r upstream.Request, token string) upstream.Request {
 	m := *r.Message
 	m.Raw = []byte(strings.TrimSuffix(string(m.Raw), "}") + `,"params":{"_meta":{"progressToken":` + token + `}}}`)
@@ -214,7 +212,7 @@ func withProgress(r upstream.Request, token string) upstream.Request {
 	return upstream.Request{Message: &m}
 }
 
-// sizes are those of messages that go to a server in different ways.
+// sizes are message sizes for which requests are sent in different ways.
 var sizes = map[string]int{"small": 0, "large": 100 << 10}
 
 // padded makes a message longer by blanks at its end.

@@ -25,13 +25,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// older is a server over HTTP+SSE whose every message a test writes.
+// older is a server on HTTP+SSE whose messages the test sets.
 type older struct {
 	*httptest.Server
 
-	// place is where it wants messages posted.
+	// place is the endpoint that it names.
 	place string
-	// said takes what it is told, and says what is to be said on the stream; nil says nothing.
+	// said receives posted messages and returns the messages for the stream; a nil result sends none.
 	said func(body string) []string
 
 	mu      sync.Mutex
@@ -97,16 +97,16 @@ func (s *older) post(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// idOf is the raw id of a message.
+// idOf returns the raw id of a message.
 func idOf(message string) string {
 	var m struct {
 		ID json.RawMessage `json:"id"`
 	}
-	_ = json.Unmarshal([]byte(message), &m) // else it has none
+	_ = json.Unmarshal([]byte(message), &m) // if it fails, the message has no id
 	return string(m.ID)
 }
 
-// say says something on the last stream.
+// say sends a message on the last stream.
 func (s *older) say(text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -120,7 +120,7 @@ func (s *older) hangUp() {
 	close(s.streams[len(s.streams)-1])
 }
 
-// told waits until it was told so much, and returns it.
+// told waits until this many messages were posted, and returns them.
 func (s *older) told(n int) []string {
 	for {
 		s.mu.Lock()
@@ -135,9 +135,8 @@ func (s *older) told(n int) []string {
 
 const result = `{"jsonrpc":"2.0","id":ID,"result":{"n":9007199254740993}}`
 
-// The official SDK's server over HTTP+SSE is reached by the address of its stream: it is called,
-// tells progress, asks its client, says that its list has changed, and loses its session with its
-// stream.
+// The official SDK's HTTP+SSE server is reached at the address of its stream. It is called, reports progress, sends a
+// request to its client, reports a changed list, and loses its session with its stream.
 func TestHTTPOlderServersAreReached(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "older", Version: "1"}, nil)
@@ -146,7 +145,7 @@ func TestHTTPOlderServersAreReached(t *testing.T) {
 		if err := r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: 1}); err != nil {
 			return nil, nil, err
 		}
-		roots, err := r.Session.ListRoots(ctx, nil) //nolint:staticcheck // it is what older servers ask
+		roots, err := r.Session.ListRoots(ctx, nil) // older servers send this request
 		if err != nil {
 			return nil, nil, err
 		}
@@ -178,7 +177,7 @@ func TestHTTPOlderServersAreReached(t *testing.T) {
 	}
 	heard, opened := make(chan string, 1), make(chan struct{})
 	go func() {
-		_ = conn.Listen(within(t, soon), upstream.Listener{Room: upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{})), Opened: func() { close(opened) }, Event: func(e upstream.Event) error { //nolint:testifylint // it ends with the connection
+		_ = conn.Listen(within(t, soon), upstream.Listener{Room: upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{})), Opened: func() { close(opened) }, Event: func(e upstream.Event) error { // it ends with the connection
 			heard <- string(e.Message)
 			return nil
 		}})
@@ -188,7 +187,7 @@ func TestHTTPOlderServersAreReached(t *testing.T) {
 		return nil, nil, nil
 	})
 	if got := <-heard; !strings.Contains(got, "tools/list_changed") || len(over.ToolsChanged()) == 0 {
-		t.Errorf("it said %s", got)
+		t.Errorf("it answered %s", got)
 	}
 	if err := conn.Close(within(t, soon)); err != nil {
 		t.Error(err)
@@ -198,8 +197,8 @@ func TestHTTPOlderServersAreReached(t *testing.T) {
 	}
 }
 
-// What a server says on its stream goes to whom it is for: an answer to the request with its id,
-// however late and in whatever order, and to nobody else.
+// Messages on the stream go to their receiver: an answer goes to the request with its id, however late and in whatever
+// order, and to no other.
 func TestHTTPOlderU1AnswersGoToTheirRequests(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -234,7 +233,7 @@ func TestHTTPOlderU1AnswersGoToTheirRequests(t *testing.T) {
 	}
 }
 
-// P: a server has messages posted where it is configured to be, and nowhere else.
+// P: messages are posted only to the host of the configured address.
 func TestHTTPOlderServersNameNoOtherPlace(t *testing.T) {
 	t.Parallel()
 	stranger := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a stranger was reached") }))
@@ -250,12 +249,11 @@ func TestHTTPOlderServersNameNoOtherPlace(t *testing.T) {
 	s := newOlder(t, func(string) []string { return []string{result} })
 	s.place = s.URL + "/messages?session=%2Fx"
 	if _, err := openHTTP(t, s.URL+"/sse").Request(within(t, soon), message("ping", "1"), nil); err != nil || !strings.HasPrefix(s.told(2)[1], "/messages?session=%2Fx ") {
-		t.Errorf("its own place: %v, %q", err, s.told(1))
+		t.Errorf("its own endpoint: %v, %q", err, s.told(1))
 	}
 }
 
-// A stream that ends takes what waits with it, for whether that ran is not known; what comes later
-// opens another.
+// When a stream ends, the requests that wait on it end with an unknown outcome; later requests open another stream.
 func TestHTTPOlderStreamsEnd(t *testing.T) {
 	t.Parallel()
 	var s *older
@@ -271,15 +269,15 @@ func TestHTTPOlderStreamsEnd(t *testing.T) {
 		t.Errorf("what waited: %v", err)
 	}
 	if _, err := conn.Request(within(t, soon), message("ping", "2"), nil); err != nil {
-		t.Errorf("what comes later: %v", err)
+		t.Errorf("a later request: %v", err)
 	}
 	told := s.told(5)
 	if !strings.Contains(told[0], "initialize") || !strings.Contains(told[2], "initialize") || !strings.Contains(told[3], "notifications/initialized") {
-		t.Errorf("it was told %q", told)
+		t.Errorf("it got %q", told)
 	}
 }
 
-// X1: a call ends with its time; the answer that comes later is nobody's, and the session goes on.
+// X1: a call ends with its timeout. A later answer is dropped, and the session continues.
 func TestHTTPOlderX1CallsEndInTime(t *testing.T) {
 	t.Parallel()
 	s := newOlder(t, func(body string) []string {
@@ -297,8 +295,8 @@ func TestHTTPOlderX1CallsEndInTime(t *testing.T) {
 	}
 }
 
-// U1: what comes late for a request that was given up is not taken for the answer to another one
-// with the same id, and what is cancelled is named as the server knows it.
+// U1: a late answer to an abandoned request is not taken for the answer to another one with the same id. A cancellation
+// names the request by the id that the server knows.
 func TestHTTPOlderU1ALateAnswerIsNobodys(t *testing.T) {
 	t.Parallel()
 	var s *older
@@ -318,11 +316,11 @@ func TestHTTPOlderU1ALateAnswerIsNobodys(t *testing.T) {
 	}()
 	s.told(2)
 	if err := conn.Notify(within(t, soon), upstream.Cancelled([]byte("1")).Request("", nil)); err != nil || !strings.Contains(s.told(3)[2], `"requestId":`+idOf(strings.SplitN(s.told(2)[1], " ", 2)[1])+`}`) {
-		t.Errorf("given up: %v, %q", err, s.told(3))
+		t.Errorf("cancelled: %v, %q", err, s.told(3))
 	}
 	cancel()
 	if err := <-done; !errors.Is(err, upstream.ErrNoAnswer) {
-		t.Errorf("what was given up: %v", err)
+		t.Errorf("what was cancelled: %v", err)
 	}
 	got, err := conn.Request(within(t, soon), message("tools/call", "1"), nil)
 	if err != nil || string(got.Message.Raw) != strings.Replace(result, "ID", "1", 1) {
@@ -330,8 +328,7 @@ func TestHTTPOlderU1ALateAnswerIsNobodys(t *testing.T) {
 	}
 }
 
-// An answer counts that comes before the post has ended, also where that never ends; so does what
-// the server asks meanwhile.
+// An answer counts even if it comes before the post has ended, or if the post never ends. So does a server request.
 func TestHTTPOlderAnswersMayComeBeforeThePostEnds(t *testing.T) {
 	t.Parallel()
 	var s *older
@@ -350,18 +347,18 @@ func TestHTTPOlderAnswersMayComeBeforeThePostEnds(t *testing.T) {
 	}
 }
 
-// X3: what waits for clients that take nothing is in their principal's room, and what finds none is
-// dropped.
+// X3: messages for clients that don't read count in their principal's memory budget, and are dropped when that is used
+// up.
 func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
 	t.Parallel()
-	const size, each, requests, patience = 200 << 10, 24, 5, time.Minute // which is 72 MB
+	const size, each, requests, patience = 200 << 10, 24, 5, time.Minute // 72 MB in all
 	all, who := upstreamtest.Answers(), principal.Key{Tenant: "t", Subject: "s"}
 	var done sync.WaitGroup
 	var took atomic.Int64
 	release := make(chan struct{})
 	free := sync.OnceFunc(func() { close(release) })
-	defer free()  // a server waits for its requests
-	for range 3 { // of one server no more may come in a minute
+	defer free()  // the server waits for its requests to end
+	for range 3 { // one server may not send more in a minute
 		var s *older
 		s = newOlder(t, func(body string) []string {
 			for range each {
@@ -392,18 +389,18 @@ func TestHTTPOlderX3WhatWaitsIsBounded(t *testing.T) {
 	}
 	probe := all.Open(upstreamtest.Holder(who))
 	defer probe.Close()
-	eventually.Within(t, patience, "so much waits that there is no room for more", func() bool {
+	eventually.Within(t, patience, "the memory budget is used up", func() bool {
 		defer probe.Keep(0)
 		return !probe.Add(room.Share / 2)
 	})
 	free()
 	done.Wait()
 	if took.Load() == 0 || !probe.Add(room.Share/2) {
-		t.Error("what has been taken is still in their room")
+		t.Error("messages that were read still count in the memory budget")
 	}
 }
 
-// What a server over HTTP+SSE can't do for now it can do later: it is asked again at once.
+// An error that may pass does not mean that the server has no HTTP+SSE: it is asked again at once.
 func TestHTTPOlderServersMayBeAwayForNow(t *testing.T) {
 	t.Parallel()
 	s := newOlder(t, func(string) []string { return []string{result} })

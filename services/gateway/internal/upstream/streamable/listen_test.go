@@ -30,7 +30,7 @@ type station struct {
 	posts []string
 }
 
-// newStation starts a server that answers GET so, and takes what is posted.
+// newStation starts a server with this answer to GET, which accepts all posts.
 func newStation(t *testing.T, answer func(w http.ResponseWriter)) *station {
 	t.Helper()
 	s := new(station)
@@ -99,7 +99,7 @@ func streaming(text string) func(http.ResponseWriter) {
 	}
 }
 
-// What a server says aside arrives as it was written, with the ids by which a stream is gone on with.
+// Messages on the stream arrive as they were written, with the ids by which a stream is resumed.
 func TestHTTPListens(t *testing.T) {
 	t.Parallel()
 	updated := `{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b","n":9007199254740993}}`
@@ -109,7 +109,7 @@ func TestHTTPListens(t *testing.T) {
 	got, opened, err := s.listen(t, "before")
 	want := []upstream.Event{{ID: "0", Retry: "500"}, {ID: "p"}, {ID: "1", Message: []byte(updated)}, {Message: []byte(roots)}}
 	if diff := cmp.Diff(want, got); diff != "" || !opened || err == nil {
-		t.Errorf("%v, %t, heard (-want +got):\n%s", err, opened, diff)
+		t.Errorf("%v, %t, got (-want +got):\n%s", err, opened, diff)
 	}
 	head := s.gets[0]
 	if head.Get("Last-Event-ID") != "before" || head.Get("Mcp-Session-Id") != "s1" || head.Get("Mcp-Protocol-Version") != "2025-11-25" || head.Get("Accept") != "text/event-stream" {
@@ -120,18 +120,18 @@ func TestHTTPListens(t *testing.T) {
 	}
 }
 
-// S1: neither events nor their ids hold a secret of ours.
+// S1: neither events nor their ids contain a configured secret.
 func TestHTTPS1StreamsHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	const secret = "ours-and-nobody-else's"
 	s := newStation(t, streaming("id: x-"+secret+"\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/message\",\"params\":{\"data\":\""+secret+"\"}}\n\n"))
 	got, _, _ := s.listen(t, "", secret)
 	if len(got) != 1 || got[0].ID != "" || string(got[0].Message) != `{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"[redacted]"}}` {
-		t.Errorf("heard %q", got)
+		t.Errorf("got %q", got)
 	}
 }
 
-// A server that has no stream is told from one that can't say so now. No session is opened for it.
+// A server without a stream is distinguished from a server that can't answer now. No session is opened for it.
 func TestHTTPHasNoStream(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -156,7 +156,7 @@ func TestHTTPHasNoStream(t *testing.T) {
 			s := newStation(t, tt.answer)
 			got, opened, err := s.listen(t, "x")
 			if !errors.Is(err, tt.want) || opened || len(got) != 0 || len(s.gets) != tt.gets {
-				t.Errorf("%v, %t, heard %q, asked %d times", err, opened, got, len(s.gets))
+				t.Errorf("%v, %t, got %q, asked %d times", err, opened, got, len(s.gets))
 			}
 			if opened := strings.Count(strings.Join(s.posts, "\n"), "initialize\""); opened != 1 {
 				t.Errorf("%d sessions were opened", opened)
@@ -165,7 +165,7 @@ func TestHTTPHasNoStream(t *testing.T) {
 	}
 }
 
-// A server that had a stream, and does not know the session any more, is asked in a new one.
+// If a server had a stream and no longer knows the session, the gateway listens in a new session.
 func TestHTTPListensInANewSession(t *testing.T) {
 	t.Parallel()
 	asked := 0
@@ -191,8 +191,7 @@ func TestHTTPListensInANewSession(t *testing.T) {
 	}
 }
 
-// U1: a stream that breaks the rules for messages ends, as one does that nobody hears any more,
-// and one that floods.
+// U1: a stream ends if it breaks the rules for messages, if its listener stops, or if it sends too much.
 func TestHTTPU1AStreamEnds(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -209,13 +208,13 @@ func TestHTTPU1AStreamEnds(t *testing.T) {
 			t.Parallel()
 			got, opened, err := newStation(t, streaming(tt.text)).listen(t, "")
 			if err == nil || !opened || len(got) != tt.want {
-				t.Errorf("%v, %t, heard %d", err, opened, len(got))
+				t.Errorf("%v, %t, got %d", err, opened, len(got))
 			}
 		})
 	}
 }
 
-// A listener that goes ends the stream, and its connection.
+// A listener that stops ends the stream and its connection.
 func TestHTTPStopsListening(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})
@@ -240,14 +239,14 @@ func TestHTTPStopsListening(t *testing.T) {
 	<-gone
 }
 
-// A server that ends the stream of an answer, to be asked again, is asked behind its last event;
-// where it has told none, or has no more, there is no answer. The request itself is sent once.
+// If a server ends the stream of an answer early, the stream is resumed after its last event. Without an event id, or
+// without further events, there is no answer. The request itself is sent once.
 func TestHTTPGoesOnWithAnAnswer(t *testing.T) {
 	t.Parallel()
 	answer := "data: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{\"ran\":1}}\n\n"
 	for name, tt := range map[string]struct {
 		post  string
-		gets  map[string]string // by the last event
+		gets  map[string]string // by the last event id
 		after []string
 		err   error
 	}{

@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream/streamable"
 )
 
-// unknownAs answers a request of a session that the server doesn't know with this status.
+// unknownAs answers requests of an unknown session with this status.
 func unknownAs(status int) webReply {
 	return plain(status, "application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"Bad Request: no valid session ID provided"}}`)
 }
 
-// Case C: a server that answers a session that it doesn't know by another status than 404 is found to have lost it; the
-// request is sent once, and nothing more is sent in the session.
+// Case C: if a server answers requests of an unknown session with another status than 404, the gateway finds out that
+// the session is lost. The request is sent once, and nothing more is sent in the session.
 func TestU3Request_LostSessionIsNoticedByAnyStatus(t *testing.T) {
 	t.Parallel()
 	refuses := plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32600,"message":"x"}}`)
@@ -71,7 +71,7 @@ func TestU3Request_LostSessionIsNoticedByAnyStatus(t *testing.T) {
 	}
 }
 
-// Case C: whether a session is lost is found out once a minute at most, whatever its client sends.
+// Case C: the gateway checks at most once a minute whether a session is lost, whatever its client sends.
 func TestU3Request_ProbesOnceAMinute(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -88,7 +88,7 @@ func TestU3Request_ProbesOnceAMinute(t *testing.T) {
 	}
 }
 
-// Case G: what a server sets in a session goes back to it in that session alone.
+// Case G: cookies that a server sets in a session are sent back only in that session.
 func TestU3Cookies_GoBackInTheirSessionAlone(t *testing.T) {
 	t.Parallel()
 	sets := func(lines ...string) webReply {
@@ -143,7 +143,7 @@ func TestU3Cookies_GoBackInTheirSessionAlone(t *testing.T) {
 	}
 }
 
-// Case G: cookies of a session stand beside what is configured, change with it, and no answer holds them.
+// Case G: a session's cookies are added to the configured one, change with the session, and are redacted from answers.
 func TestU3Cookies_AreKeptFromAnswers(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -179,8 +179,8 @@ func TestU3Cookies_AreKeptFromAnswers(t *testing.T) {
 	}
 }
 
-// Case C: a request that is to be sent once is not sent again by 404 either, but the session is opened again for those
-// that come after it.
+// Case C: a request that may be sent only once is not sent again after 404, but a new session is opened for later
+// requests.
 func TestU3Request_ApprovedOneIsNotSentAgain(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)

@@ -23,7 +23,7 @@ func discover(t *testing.T, url string) (upstream.Conn, error) {
 	return conn, err
 }
 
-// judged is a request as the gate lets it through.
+// judged returns a request as the gate accepts it.
 func judged(t *testing.T, text string) upstream.Request {
 	t.Helper()
 	m, err := gate.Parse([]byte(text), gate.DefaultLimits())
@@ -33,8 +33,8 @@ func judged(t *testing.T, text string) upstream.Request {
 	return upstream.Request{Message: m}
 }
 
-// Without sessions every request says in its head what its body does, in words of the gateway's
-// own making, and nothing ends at the server.
+// Without sessions, the headers of every request repeat its body, written by the gateway, and closing sends the server
+// nothing.
 func TestHTTPWithoutASession(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -76,8 +76,8 @@ func TestHTTPWithoutASession(t *testing.T) {
 	}
 }
 
-// U1: a server of that revision asks in its answers alone. What it asks on a stream whoever takes
-// it hears of, and the server gets no answer.
+// U1: a server of that revision may send requests only in its answers. Requests on a stream are passed to the receiver,
+// and the server gets no answer to them.
 func TestHTTPU1NobodyAnswersOnAStreamWithoutASession(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -96,8 +96,7 @@ func TestHTTPU1NobodyAnswersOnAStreamWithoutASession(t *testing.T) {
 	}
 }
 
-// Whether a server speaks the revision is known by what it says to a question for it, and not
-// where it says nothing about that.
+// Whether a server speaks the revision is decided by its answer to server/discover, unless that says nothing about it.
 func TestHTTPAnOlderServerIsKnown(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// forgotten is how a server answers to a session that it has ended.
+// forgotten is how a server answers requests of a session that it has ended.
 var forgotten = plain(404, "application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}`)
 
-// fine is an answer that can be used.
+// fine is a usable answer.
 var fine = plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`)
 
-// A server forgets its session where it restarts: one new session is opened, and
-// the request is sent again, for it was not read.
+// A server that restarts forgets its sessions: one new session is opened, and the request is sent again, because it was
+// not read.
 func TestHTTPOpensAForgottenSessionAgain(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -73,7 +73,7 @@ func TestHTTPOpensAForgottenSessionOnceForAll(t *testing.T) {
 	}
 }
 
-// A request is sent again where it provably was not read, and nowhere else.
+// A request is sent again only if the server provably did not read it.
 func TestHTTPSendsARequestAgainOnlyWhereItWasNotRead(t *testing.T) {
 	t.Parallel()
 	read := plain(404, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32601,"message":"x"}}`)
@@ -111,8 +111,8 @@ func TestHTTPSendsARequestAgainOnlyWhereItWasNotRead(t *testing.T) {
 	}
 }
 
-// R2: bytes of a request that was answered 404 have left, so whatever becomes of its
-// second sending, it is never one that was not sent.
+// R2: bytes of a request that was answered 404 have left, so whatever the second attempt results in, the error is never
+// [upstream.ErrNeverSent].
 func TestHTTPR2AForgottenSessionGivesNothingBack(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -125,7 +125,7 @@ func TestHTTPR2AForgottenSessionGivesNothingBack(t *testing.T) {
 	s.on("initialize", alone(greet("first", "2025-11-25")))
 	s.on("tools/call", alone(forgotten))
 	s.on("notifications/initialized", func(w http.ResponseWriter, _ *http.Request, _ webPost) {
-		_ = s.Listener.Close() // the second sending finds nobody
+		_ = s.Listener.Close() // the second attempt finds no server
 		w.Header().Set("Connection", "close")
 		w.WriteHeader(http.StatusAccepted)
 	})
@@ -138,7 +138,7 @@ func TestHTTPR2AForgottenSessionGivesNothingBack(t *testing.T) {
 	}
 }
 
-// A session outlives the buffer that its initialize came in.
+// A session is independent of the buffer that its initialize came in.
 func TestHTTPKeepsItsOwnInitialize(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -158,7 +158,7 @@ func TestHTTPKeepsItsOwnInitialize(t *testing.T) {
 	}
 }
 
-// Who waits for a new session waits no longer than its own time-out.
+// A request waits for a new session no longer than its own timeout.
 func TestHTTPWaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -183,7 +183,7 @@ func TestHTTPWaitsForANewSessionNoLongerThanItsCaller(t *testing.T) {
 	<-patient
 }
 
-// A session that was closed opens no new one with the server.
+// A closed session does not open a new one with the server.
 func TestHTTPClosedSessionsStayClosed(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -237,7 +237,7 @@ func TestHTTPClosedDuringAReopeningLeavesNoSession(t *testing.T) {
 	}
 }
 
-// A server without sessions can't tell whose request a cancellation means.
+// A server without sessions is sent no cancellation, because it can't know whose request that means.
 func TestHTTPCancelsOnlyInASession(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -273,8 +273,7 @@ func TestHTTPOpenRefusesWhatItCanNotSpeakWith(t *testing.T) {
 	}
 }
 
-// The revision that goes into a header is one that we know, not what a server
-// wrote.
+// The revision in a header is one that the gateway knows, not what a server wrote.
 func TestHTTPSendsNoRevisionThatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -288,7 +287,7 @@ func TestHTTPSendsNoRevisionThatItDoesNotKnow(t *testing.T) {
 	}
 }
 
-// What may be sent once is not sent again where the server has forgotten the session.
+// A request that may be sent only once is not sent again when the server has forgotten the session.
 func TestHTTPSendsOnceWhatMayBeSentOnce(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)

@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// X3: what a slow tool tells from time to time, be it large, takes no room while nothing
-// comes.
+// X3: the messages of a slow tool, even large ones, take no memory budget between them.
 func TestX3AStreamMayBeSlow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -46,7 +45,7 @@ func TestX3AStreamMayBeSlow(t *testing.T) {
 	})
 }
 
-// X3: of an event whose end does not come, nobody waits for the rest.
+// X3: an event that does not end is cut off.
 func TestX3AnEventMayNotStall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

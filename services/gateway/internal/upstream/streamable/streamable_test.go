@@ -68,8 +68,8 @@ func TestHTTPBringsTheAnswer(t *testing.T) {
 	}
 }
 
-// U1: of the progress that a server tells before its answer, only that of its own request goes
-// on; of all else it says who takes it is the judge.
+// U1: of the progress before an answer only that of the request itself is passed on; other notifications are judged by
+// their receiver.
 func TestHTTPU1PassesOnWhatBelongsToTheRequest(t *testing.T) {
 	t.Parallel()
 	notify := func(method, params string) string {
@@ -106,7 +106,7 @@ func TestHTTPU1PassesOnWhatBelongsToTheRequest(t *testing.T) {
 				t.Errorf("events (-want +got):\n%s", diff)
 			}
 			if len(over.ToolsChanged()) == 0 {
-				t.Error("nobody is told that the tools have changed")
+				t.Error("the change of the tools is not signalled")
 			}
 		})
 	}
@@ -138,8 +138,7 @@ func TestHTTPSendsTheBytesAndItsOwnHeadersAlone(t *testing.T) {
 	}
 }
 
-// U1: what can't be used as the answer leaves the outcome unknown, whatever the
-// status says: the request has left, and so it counts.
+// U1: an unusable answer leaves the outcome unknown, whatever its status is: the request has left, and so it counts.
 func TestHTTPU1TellsWhatIsKnownOfARequest(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -207,7 +206,7 @@ func TestHTTPU1TellsWhatIsKnownOfARequest(t *testing.T) {
 	}
 }
 
-// trickle sends a byte at a time and never ends.
+// trickle sends one byte at a time and never ends.
 func trickle(w http.ResponseWriter, r *http.Request, _ webPost) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -264,7 +263,7 @@ func TestHTTPU1BoundsAnswers(t *testing.T) {
 	}
 }
 
-// U1: a server that leaves its stream open behind the answer holds nobody up.
+// U1: a server that leaves its stream open after the answer delays no request.
 func TestHTTPU1DoesNotWaitForTheEndOfAStream(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -312,7 +311,7 @@ func TestHTTPUsesItsConnectionAgain(t *testing.T) {
 	}
 }
 
-// Whatever can't be sent was never sent.
+// A request that can't be sent counts as never sent.
 func TestHTTPTellsWhatWasNeverSent(t *testing.T) {
 	t.Parallel()
 	t.Run("nobody listens", func(t *testing.T) {
@@ -324,7 +323,7 @@ func TestHTTPTellsWhatWasNeverSent(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = s.Listener.Close()
-		_ = up.Close() // its idle connections
+		_ = up.Close() // closes its idle connections
 		if _, err := conn.Request(within(t, soon), message("tools/call", "1"), nil); !errors.Is(err, upstream.ErrNeverSent) {
 			t.Errorf("got %v, want %v", err, upstream.ErrNeverSent)
 		}
@@ -340,8 +339,7 @@ func TestHTTPTellsWhatWasNeverSent(t *testing.T) {
 	})
 }
 
-// A POST that went out on a connection that the server was closing is not sent
-// again behind our back: whether it was read is not known.
+// A POST on a connection that the server was closing is not silently sent again, because the server may have read it.
 func TestHTTPNeverSendsAgainOnAStaleConnection(t *testing.T) {
 	t.Parallel()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -373,8 +371,7 @@ func TestHTTPNeverSendsAgainOnAStaleConnection(t *testing.T) {
 	}
 }
 
-// serveOnce answers initialize and keeps the connection; it closes on a call once
-// it has read it.
+// serveOnce answers initialize and keeps the connection open. It reads a call and closes the connection.
 func serveOnce(conn net.Conn, calls *atomic.Int64) {
 	defer conn.Close()
 	buf := make([]byte, 64<<10)
@@ -392,7 +389,7 @@ func serveOnce(conn net.Conn, calls *atomic.Int64) {
 	}
 }
 
-// S2: an error names the server, not its URL, in which there may be a secret.
+// S2: an error names the server, not its URL, which may contain a secret.
 func TestHTTPErrorsHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	s := newWeb(t)
@@ -413,7 +410,7 @@ func TestHTTPErrorsHoldNoSecret(t *testing.T) {
 	}
 }
 
-// S1: nor do answers and events, where a server sends back what it was given.
+// S1: nor do answers and events, even if a server sends back what it was given.
 func TestHTTPS1AnswersHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	const secret = "ours-and-nobody-else's"

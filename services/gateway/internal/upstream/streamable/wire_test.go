@@ -19,8 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// wires is a server that speaks raw HTTP: handle has each connection, whose number
-// counts from 1.
+// wires is a server that speaks raw HTTP: handle gets each connection, numbered from 1.
 func wires(t *testing.T, handle func(number int, conn net.Conn, in *bufio.Reader)) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -43,7 +42,7 @@ func wires(t *testing.T, handle func(number int, conn net.Conn, in *bufio.Reader
 	return "http://" + lis.Addr().String()
 }
 
-// nextID reads the next request and says which id it has; false at the end.
+// nextID reads the next request and returns its id; false at the end.
 func nextID(in *bufio.Reader) (id string, ok bool) {
 	req, err := http.ReadRequest(in)
 	if err != nil {
@@ -55,7 +54,7 @@ func nextID(in *bufio.Reader) (id string, ok bool) {
 	return id, err == nil
 }
 
-// raw is an answer with a result of these bytes.
+// raw returns an answer with a result of these bytes.
 func raw(id, result string) string {
 	body := `{"jsonrpc":"2.0","id":` + id + `,"result":` + result + `}`
 	return fmt.Sprintf("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -63,7 +62,7 @@ func raw(id, result string) string {
 
 const greeting = `{"protocolVersion":"2025-11-25","capabilities":{}}`
 
-// What a server sends unasked behind an answer is nobody's answer.
+// Bytes that a server sends after an answer are not taken for the answer to the next request.
 func TestHTTPTakesNoAnswerThatCameBeforeItsRequest(t *testing.T) {
 	t.Parallel()
 	url := wires(t, func(_ int, conn net.Conn, in *bufio.Reader) {
@@ -119,8 +118,7 @@ func TestHTTPReadsAnyHead(t *testing.T) {
 	}
 }
 
-// A connection that the server has closed while nobody used it, or is about to
-// close, costs no request.
+// A request is not lost on an idle connection that the server has closed, or has announced to close.
 func TestHTTPSeesThatAServerCloses(t *testing.T) {
 	t.Parallel()
 	for name, head := range map[string]string{
@@ -137,7 +135,7 @@ func TestHTTPSeesThatAServerCloses(t *testing.T) {
 					_ = conn.Close()
 				}
 				closed <- struct{}{}
-				_, _ = nextID(in) // who said that it closes takes no more
+				_, _ = nextID(in) // the server accepts no more on this connection
 			})
 			conn := openHTTP(t, url)
 			for range 5 {
@@ -150,7 +148,7 @@ func TestHTTPSeesThatAServerCloses(t *testing.T) {
 	}
 }
 
-// A server that turns a large request away before it has read it is heard.
+// An answer that a server gives before it has read a large request is received.
 func TestHTTPHearsAnAnswerBeforeTheRequestIsRead(t *testing.T) {
 	t.Parallel()
 	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -206,7 +204,7 @@ func TestHTTPEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// Who is named in a server's URL is who comes to it, unless a header says so.
+// The user in a server's URL is sent as credentials, unless a configured header replaces them.
 func TestHTTPComesAsTheURLSays(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]string{"": "Basic YW5hOnB3", "Bearer ours": "Bearer ours"} {
