@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write the tests of each security case into "+casesPage)
+var update = flag.Bool("update", false, "write the generated parts of pages in docs")
 
 // casesPage is where people read which attacks are tried, and where.
 const casesPage = "../../../docs/security-cases.md"

@@ -26,33 +26,33 @@ type Agents struct {
 
 // Places bounds the turns of one worker. Zero values mean the defaults that the comments name.
 type Places struct {
-	// Places is how many turns a worker runs at a time: 1 to 64; 0 means 18.
+	// Places is how many turns a worker runs at a time: 1 to 64; 0 means `18`.
 	Places int `yaml:"places"`
-	// PersonPlaces is how many of them may be of one person: at most `places`; 0 means 6.
+	// PersonPlaces is how many of them may be of one person: at most `places`; 0 means `6`.
 	PersonPlaces int `yaml:"person_places"`
-	// Queue is how many turns may wait for a place: 1 to 10,000; 0 means 256. More are refused.
+	// Queue is how many turns may wait for a place: 1 to 10,000; 0 means `256`. More are refused.
 	Queue int `yaml:"queue"`
-	// PersonQueue is how many of them may be of one person: at most `queue`; 0 means 32.
+	// PersonQueue is how many of them may be of one person: at most `queue`; 0 means `32`.
 	PersonQueue int `yaml:"person_queue"`
-	// Wait is how long a turn may wait for a place: at most 1 h; 0 means 5 m.
+	// Wait is how long a turn may wait for a place: at most 1 h; 0 means `5m`.
 	Wait time.Duration `yaml:"wait"`
 }
 
 // Questions bounds requests to models, for all workers together. Zero values mean the defaults that the comments name.
 type Questions struct {
-	// Places is how many requests run at a time: 1 to 1,024; 0 means 32.
+	// Places is how many requests run at a time: 1 to 1,024; 0 means `32`.
 	Places int `yaml:"places"`
-	// PersonPlaces is how many of them may be of one person: at most `places`; 0 means 8.
+	// PersonPlaces is how many of them may be of one person: at most `places`; 0 means `8`.
 	PersonPlaces int `yaml:"person_places"`
-	// Queue is how many requests may wait for a place: 1 to 10,000; 0 means 256.
+	// Queue is how many requests may wait for a place: 1 to 10,000; 0 means `256`.
 	Queue int `yaml:"queue"`
-	// PersonQueue is how many of them may be of one person: at most `queue`; 0 means 64.
+	// PersonQueue is how many of them may be of one person: at most `queue`; 0 means `64`.
 	PersonQueue int `yaml:"person_queue"`
-	// Wait is how long a request may wait for a place: at most 1 h; 0 means 5 m.
+	// Wait is how long a request may wait for a place: at most 1 h; 0 means `5m`.
 	Wait time.Duration `yaml:"wait"`
-	// Timeout bounds a request with its retries: at most 1 h; 0 means 10 m.
+	// Timeout bounds a request with its retries: at most 1 h; 0 means `10m`.
 	Timeout time.Duration `yaml:"timeout"`
-	// FirstByte is how long a provider may take to begin its answer: at most 1 h; 0 means 2 m.
+	// FirstByte is how long a provider may take to begin its answer: at most 1 h; 0 means `2m`.
 	FirstByte time.Duration `yaml:"first_byte"`
 }
 
@@ -60,7 +60,7 @@ type Questions struct {
 type PersonDay struct {
 	// Cost is an amount of US dollars in quotes, such as `"10.50"`, for models that have prices. Empty means `"10"`.
 	Cost string `yaml:"cost"`
-	// Tokens is the number of tokens of requests and answers, of all models except `script`; 0 means 10,000,000.
+	// Tokens is the number of tokens of requests and answers, of all models except `script`; 0 means `10000000`.
 	Tokens int64 `yaml:"tokens"`
 }
 
@@ -72,12 +72,12 @@ type Provider struct {
 	URL string `yaml:"url"`
 	// Key is the provider's API key. It may be empty.
 	Key Secret `yaml:"key"`
-	// MaxTokens bounds the tokens of an answer: at most 200,000; 0 means 8,192.
+	// MaxTokens bounds the tokens of an answer: at most 200,000; 0 means `8192`.
 	MaxTokens int `yaml:"max_tokens"`
 	// Tries is how often a request is sent in all while the provider refuses it before its answer begins: 1 to 20; 0
-	// means 5.
+	// means `5`.
 	Tries int `yaml:"tries"`
-	// Backoff is the wait before the second try, if the provider names none: at most 1 m; 0 means 1 s. It doubles with
+	// Backoff is the wait before the second try, if the provider names none: at most 1 m; 0 means `1s`. It doubles with
 	// each further try, up to 30 s.
 	Backoff time.Duration `yaml:"backoff"`
 	// Prices are the prices of models, by model.

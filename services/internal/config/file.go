@@ -82,7 +82,7 @@ type Token struct {
 	SHA256 Secret `yaml:"sha256"`
 	// Tenant is the tenant of the subject: 1 to 64 lower-case letters, digits or `-`.
 	Tenant string `yaml:"tenant"`
-	// Subject is the holder of the token, at most 256 bytes. Empty means `name`.
+	// Subject is the holder of the token, at most 256 bytes.
 	Subject string `yaml:"subject"`
 	// Owner is the subject of the person that an agent works for, at most 256 bytes.
 	Owner string `yaml:"owner"`

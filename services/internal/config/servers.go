@@ -19,8 +19,8 @@ type Server struct {
 	// MaxTimeout bounds a call whose server reports progress, which starts `timeout` again: `timeout` to 24 h. The
 	// default is ten times `timeout`, but at most 1 h, and at least `timeout`.
 	MaxTimeout time.Duration `yaml:"max_timeout"`
-	// Pin is how definitions of tools are pinned: `first_use`, `review` or `off`. The default is `first_use`, and `off`
-	// for the mesh's own agents.
+	// Pin is how definitions of tools are pinned: `first_use`, `review` or `off`. Empty means `first_use`, or `off` for the
+	// mesh's own agents.
 	Pin string `yaml:"pin"`
 	// Trusted believes annotations of tools that make a tool look harmless.
 	Trusted bool `yaml:"trusted"`
@@ -92,7 +92,7 @@ type StdioServer struct {
 	// Processes is how many processes all principals may have together: 1 to 10,000. One principal, with all agents that
 	// it made, may have a quarter of them, and all principals of one person half.
 	Processes int `yaml:"processes"`
-	// Start is how long a process may take to answer `initialize`: 1 s to 30 m. Without it, 60 s and longer, up to 10 m,
+	// Start is how long a process may take to answer `initialize`: 1 s to 30 m. `0s` means 60 s and longer, up to 10 m,
 	// while the process writes to standard error at least every 30 s.
 	Start time.Duration `yaml:"start"`
 	// Install is `once` or `each_start`: who installs the package of a server that npx or `npm exec` starts.

@@ -1,0 +1,298 @@
+package arch_test
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"os"
+	"path"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"text/template"
+	"time"
+
+	"github.com/sluice-mesh/sluice/services/internal/config"
+)
+
+const (
+	// TestConfigurationPage writes configurationPage from configurationText, in which {{keys "servers.NAME."}} stands
+	// for a table.
+	configurationPage = "../../../docs/configuration.md"
+	configurationText = "testdata/configuration.md.tmpl"
+)
+
+// configurationSample sets what has no default, so that all keys exist.
+const configurationSample = `
+auth: {tokens: [{name: name, sha256: "HASH", role: agent}]}
+servers:
+  name: {stdio: {command: [x]}}
+  http: {http: {url: "http://x"}}
+  grpc: {grpc: {target: "x:1"}}
+agents:
+  guests: {name: {module: x, sha256: "HASH"}}
+  providers: {name: {kind: openai, prices: {model: {input: "1", output: "1"}}}}
+approvals:
+  clients: [{name: x, hold: 1m}]
+  notify: {webhooks: [{name: x}], mail: {lists: [{name: x, to: [x]}]}, slack: {name: x}}
+`
+
+// configurationKey is a row of a table.
+type configurationKey struct{ path, kind, meaning string }
+
+// TestConfigurationPage compares docs/configuration.md with the code: its tables are the comments, types and defaults of
+// the configuration. Every key is in one table. Run it with -update after a change.
+func TestConfigurationPage(t *testing.T) {
+	t.Parallel()
+	var rows []configurationKey
+	w := configurationWalk{t: t, docs: fieldComments(t, "internal/config"), rows: &rows}
+	w.walk(reflect.ValueOf(sampleConfiguration(t)), "")
+	page, err := configurationTables(rows)
+	if err != nil {
+		t.Fatal(err)
+	}
+	samePage(t, configurationPage, page, "TestConfigurationPage")
+}
+
+// TestConfigurationPage_ExamplesLoad loads each YAML example of the pages on configuration.
+func TestConfigurationPage_ExamplesLoad(t *testing.T) {
+	t.Parallel()
+	for _, page := range []string{configurationPage, "../../../docs/servers.md"} {
+		raw, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		blocks := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllSubmatch(raw, -1)
+		if len(blocks) == 0 {
+			t.Errorf("%s has no examples", page)
+		}
+		for _, block := range blocks {
+			if _, err := config.Parse("sluice.yaml", block[1], noEnv); err != nil {
+				t.Errorf("%s: %v, in the example\n%s", page, err, block[1])
+			}
+		}
+	}
+}
+
+// samePage compares a page with what a test generated for it, or writes the page with -update.
+func samePage(t *testing.T, file string, want []byte, test string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, want, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(have, want) {
+		t.Errorf("%s is out of date: run go test ./internal/arch -run %s -update", file, test)
+	}
+}
+
+func noEnv(string) (string, bool) { return "", false }
+
+// sampleConfiguration returns the defaults with one entry in each map and list whose entries have several keys.
+func sampleConfiguration(t *testing.T) config.File {
+	t.Helper()
+	text := strings.ReplaceAll(configurationSample, "HASH", strings.Repeat("0", 64))
+	f, err := config.Parse("sluice.yaml", []byte(text), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := f.Servers["name"]
+	server.HTTP, server.GRPC = f.Servers["http"].HTTP, f.Servers["grpc"].GRPC
+	f.Auth.Tokens[0].SHA256 = ""
+	f.Servers = map[string]config.Server{"name": server}
+	f.Roles = map[string]config.Role{"name": {}}
+	return *f
+}
+
+// fieldComments returns the comments of the fields of a package's structs, by TYPE.FIELD.
+func fieldComments(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	comments := make(map[string]string)
+	eachFile(t, parser.ParseComments|parser.SkipObjectResolution, func(file string, parsed *ast.File) {
+		if path.Dir(file) != dir || isTest(file) {
+			return
+		}
+		ast.Inspect(parsed, func(n ast.Node) bool {
+			spec, ok := n.(*ast.TypeSpec)
+			if !ok {
+				return true
+			}
+			if of, ok := spec.Type.(*ast.StructType); ok {
+				for _, field := range of.Fields.List {
+					for _, name := range field.Names {
+						comments[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(field.Doc.Text()), " ")
+					}
+				}
+			}
+			return false
+		})
+	})
+	return comments
+}
+
+// configurationWalk collects the keys of a configuration in the order of its structs.
+type configurationWalk struct {
+	t    *testing.T
+	docs map[string]string
+	rows *[]configurationKey
+}
+
+func (w configurationWalk) walk(part reflect.Value, prefix string) {
+	for field, value := range part.Fields() {
+		key := field.Tag.Get("yaml")
+		if key == "" {
+			continue
+		}
+		key = prefix + key
+		if value.Kind() != reflect.Struct {
+			*w.rows = append(*w.rows, w.row(part.Type().Name(), field.Name, key, value))
+		}
+		if entry, suffix := entryOf(value); entry.Kind() == reflect.Struct {
+			w.walk(entry, key+suffix+".")
+		}
+	}
+}
+
+// entryOf returns the part of a value that has keys of its own, and what stands for its name in a path.
+func entryOf(value reflect.Value) (reflect.Value, string) {
+	switch {
+	case value.Kind() == reflect.Pointer:
+		return value.Elem(), ""
+	case value.Kind() == reflect.Slice && value.Len() > 0:
+		return value.Index(0), "[]"
+	case value.Kind() == reflect.Map && value.Len() > 0:
+		return value.MapIndex(value.MapKeys()[0]), ".NAME"
+	}
+	return value, ""
+}
+
+// zeroMeans is the part of a comment that names the default of a key whose zero value stands for it.
+var zeroMeans = regexp.MustCompile(`(?:;|[.]) (?:0|Empty) means ([^.]+)[.]`)
+
+// row returns the row of a field. Its comment begins with its name, and says at the end if the key is required.
+func (w configurationWalk) row(of, name, key string, value reflect.Value) configurationKey {
+	meaning, ok := strings.CutPrefix(w.docs[of+"."+name], name+" ")
+	if !ok {
+		w.t.Errorf("the comment of %s.%s must begin with its name, because it describes the key %s", of, name, key)
+		return configurationKey{path: key}
+	}
+	for _, verb := range []string{"is ", "are ", "lists "} {
+		meaning = strings.TrimPrefix(meaning, verb)
+	}
+	meaning, required := strings.CutSuffix(meaning, " Required.")
+	kind, standard := kindOf(value)
+	zero := zeroMeans.FindStringSubmatch(meaning)
+	switch {
+	case required:
+		kind += ", required"
+	case zero != nil:
+		kind += " " + zero[1]
+		meaning = strings.Replace(meaning, zero[0], ".", 1)
+	case standard != "":
+		kind += " `" + standard + "`"
+	}
+	return configurationKey{key, kind, strings.ToUpper(meaning[:1]) + meaning[1:]}
+}
+
+// kindOf returns the type of a value as the page calls it, and the value as YAML; empty for texts, lists and maps that
+// are empty.
+func kindOf(value reflect.Value) (kind, standard string) {
+	if value.Kind() == reflect.Pointer && value.Elem().Kind() != reflect.Struct {
+		value = value.Elem()
+	}
+	switch v := value.Interface().(type) {
+	case time.Duration:
+		return "duration", durationText(v)
+	case config.Size:
+		return "size", v.String()
+	case config.Secret:
+		return "secret", value.String()
+	case map[string]config.Secret:
+		return "map of secrets", ""
+	}
+	switch value.Kind() { //nolint:exhaustive // the file has keys of no other kind
+	case reflect.Slice:
+		return "list", ""
+	case reflect.Map, reflect.Pointer:
+		return "map", ""
+	case reflect.String:
+		return "text", value.String()
+	case reflect.Bool:
+		return "bool", fmt.Sprint(value)
+	case reflect.Float64:
+		return "number", fmt.Sprint(value)
+	default:
+		return "integer", fmt.Sprint(value)
+	}
+}
+
+// durationText returns a duration without its zero parts: 1m, not 1m0s.
+func durationText(d time.Duration) string {
+	text := d.String()
+	if d > 0 {
+		text = regexp.MustCompile(`([hm])0[ms](?:0s)?$`).ReplaceAllString(text, "$1")
+	}
+	return text
+}
+
+// configurationTables executes the page's text. {{keys "a" "b."}} is a table of the key a, or all keys in it, and of all
+// keys in b without its name.
+func configurationTables(rows []configurationKey) ([]byte, error) {
+	text, err := os.ReadFile(configurationText)
+	if err != nil {
+		return nil, err
+	}
+	var parts []string
+	for _, call := range regexp.MustCompile(`{{keys ([^}]*)}}`).FindAllSubmatch(text, -1) {
+		for part := range strings.FieldsSeq(string(call[1])) {
+			parts = append(parts, strings.Trim(part, `"`))
+		}
+	}
+	tables := make(map[string]string)
+	for _, row := range rows {
+		part := partOf(row.path, parts)
+		if part == "" {
+			return nil, fmt.Errorf("%s has no table for %s", configurationText, row.path)
+		}
+		name := row.path
+		if strings.HasSuffix(part, ".") {
+			name = strings.TrimPrefix(name, part)
+		}
+		tables[part] += fmt.Sprintf("| `%s` | %s | %s |\n", name, row.kind, strings.ReplaceAll(row.meaning, "|", `\|`))
+	}
+	keys := func(parts ...string) (string, error) {
+		out := "| key | type and default | meaning |\n|---|---|---|\n"
+		for _, part := range parts {
+			if tables[part] == "" {
+				return "", fmt.Errorf("there are no keys in %q", part)
+			}
+			out += tables[part]
+		}
+		return strings.TrimSuffix(out, "\n"), nil
+	}
+	page, err := template.New("page").Funcs(template.FuncMap{"keys": keys}).Parse(string(text))
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	err = page.Execute(&out, nil)
+	return out.Bytes(), err
+}
+
+// partOf returns the longest part that a key belongs to; empty for none.
+func partOf(key string, parts []string) (found string) {
+	for _, part := range parts {
+		within := key == part || strings.HasPrefix(key, strings.TrimSuffix(part, ".")+".") || strings.HasPrefix(key, part+"[")
+		if within && len(part) > len(found) {
+			found = part
+		}
+	}
+	return found
+}
