@@ -8,17 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
+	"path"
 	"time"
 
-	"gocloud.dev/blob"
-	"gocloud.dev/blob/fileblob"
-	_ "gocloud.dev/blob/s3blob" // the scheme "s3"
-	"gocloud.dev/gcerrors"
 	"google.golang.org/protobuf/proto"
 
 	wasmstorev1 "github.com/sluice-mesh/sluice/gen/sluice/wasmstore/v1"
+	"github.com/sluice-mesh/sluice/services/wasmagent/internal/objects"
 )
 
 // maxState bounds a state, in bytes: memory, files and conversation.
@@ -28,26 +24,22 @@ const maxState = 128 << 20
 const lately = 10 * time.Minute
 
 // states stores the states of agents, by agent and digest, in a folder or in a bucket of an object store.
-type states struct {
-	bucket *blob.Bucket
-	// folder is the path of the folder; empty for a bucket.
-	folder string
-}
+type states struct{ objects.Bucket }
 
 // openStates opens a bucket by its URL, or the folder if url is empty.
-func openStates(ctx context.Context, url, folder string) (*states, error) {
+func openStates(url, folder string) (states, error) {
 	if url != "" {
-		bucket, err := blob.OpenBucket(ctx, url)
+		bucket, err := objects.OpenS3(url)
 		if err != nil {
-			return nil, fmt.Errorf("open the bucket of states: %w", err)
+			return states{}, fmt.Errorf("open the bucket of states: %w", err)
 		}
-		return &states{bucket: bucket}, nil
+		return states{bucket}, nil
 	}
-	bucket, err := fileblob.OpenBucket(folder, &fileblob.Options{CreateDir: true, DirFileMode: 0o700, NoTempDir: true, Metadata: fileblob.MetadataDontWrite})
+	bucket, err := objects.OpenFolder(folder)
 	if err != nil {
-		return nil, fmt.Errorf("open the folder of states: %w", err)
+		return states{}, fmt.Errorf("open the folder of states: %w", err)
 	}
-	return &states{bucket, folder}, nil
+	return states{bucket}, nil
 }
 
 // pack returns the stored form of a state, and its digest.
@@ -59,39 +51,20 @@ func pack(s *wasmstorev1.State) (text []byte, digest string, err error) {
 	return text, hex.EncodeToString(sum[:]), nil
 }
 
-// put stores a state and returns its name. In a folder the state is synced to disk when put returns. Each state has a
-// name of its own, so that the removal of an old one can't hit a new one.
-func (s *states) put(ctx context.Context, id, digest string, text []byte) (string, error) {
+// put stores a state and returns its name. Each state has a name of its own, so that the removal of an old one can't hit
+// a new one.
+func (s states) put(ctx context.Context, id, digest string, text []byte) (string, error) {
 	name := digest + "-" + rand.Text()
-	key := id + "/" + name
-	_, err := os.Stat(filepath.Join(s.folder, id))
-	isNew := s.folder != "" && err != nil
-	if err := s.bucket.WriteAll(ctx, key, text, &blob.WriterOptions{ContentType: "application/octet-stream", DisableContentTypeDetection: true}); err != nil {
-		return "", awayError(fmt.Errorf("store a state: %w", err))
+	if err := s.Write(ctx, id+"/"+name, text); err != nil {
+		return "", awayError(fmt.Errorf("keep a state: %w", err))
 	}
-	if s.folder == "" {
-		return name, nil
-	}
-	path := filepath.Join(s.folder, id, name)
-	if err := errors.Join(sync(path), sync(filepath.Dir(path))); err != nil || !isNew {
-		return name, err
-	}
-	return name, sync(s.folder)
-}
-
-// sync writes a file or folder to the disk.
-func sync(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return fmt.Errorf("store a state: %w", err)
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return name, nil
 }
 
 // get returns a state. Errors: [ErrState] if the state is missing or was changed.
-func (s *states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.State, error) {
-	r, err := s.bucket.NewReader(ctx, id+"/"+name, nil)
-	if gcerrors.Code(err) == gcerrors.NotFound {
+func (s states) get(ctx context.Context, id, name, digest string) (*wasmstorev1.State, error) {
+	r, err := s.Read(ctx, id+"/"+name)
+	if errors.Is(err, objects.ErrNotFound) {
 		return nil, fmt.Errorf("%w: it is not there", ErrState)
 	}
 	if err != nil {
@@ -112,32 +85,24 @@ func (s *states) get(ctx context.Context, id, name, digest string) (*wasmstorev1
 
 // drop removes the states of an agent except those in but. If but is not empty, recent states stay as well, because
 // another process may be about to name them in a record.
-func (s *states) drop(ctx context.Context, id string, but map[string]bool) error {
-	list := s.bucket.List(&blob.ListOptions{Prefix: id + "/"})
-	for {
-		found, err := list.Next(ctx)
-		if errors.Is(err, io.EOF) {
-			break
-		}
+func (s states) drop(ctx context.Context, id string, but map[string]bool) error {
+	for found, err := range s.List(ctx, id) {
 		if err != nil {
 			return awayError(fmt.Errorf("list states: %w", err))
 		}
-		if but[filepath.Base(found.Key)] || len(but) > 0 && time.Since(found.ModTime) < lately {
+		if but[path.Base(found.Key)] || len(but) > 0 && time.Since(found.Modified) < lately {
 			continue
 		}
-		if err := s.bucket.Delete(ctx, found.Key); err != nil && gcerrors.Code(err) != gcerrors.NotFound {
-			return awayError(fmt.Errorf("remove a state: %w", err))
+		if err := s.Delete(ctx, found.Key); err != nil {
+			return awayError(fmt.Errorf("forget a state: %w", err))
 		}
-	}
-	if s.folder != "" && len(but) == 0 {
-		_ = os.Remove(filepath.Join(s.folder, id)) // fails if the folder is not empty
 	}
 	return nil
 }
 
 // remove removes one state of an agent.
-func (s *states) remove(ctx context.Context, id, name string) {
-	_ = s.bucket.Delete(ctx, id+"/"+name) // a state that stays is removed with the agent
+func (s states) remove(ctx context.Context, id, name string) {
+	_ = s.Delete(ctx, id+"/"+name) // a state that stays is removed with the agent
 }
 
 // awayError marks an error of the bucket with [ErrAway].

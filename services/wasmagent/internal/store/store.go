@@ -51,7 +51,7 @@ type Config struct {
 // Store is an open store. It is safe for concurrent use.
 type Store struct {
 	db     *sqlstore.DB
-	states *states
+	states states
 	holder string
 	// Shared is true if other processes may use the store.
 	Shared bool
@@ -66,13 +66,13 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	kept, err := openStates(ctx, cfg.Bucket, cfg.Folder)
+	kept, err := openStates(cfg.Bucket, cfg.Folder)
 	if err != nil {
 		return nil, err
 	}
 	db, err := sqlstore.Open(ctx, sqlstore.Config{Name: "wasmagent", Marker: "agents behind events spent templates", Source: cfg.Source, File: cfg.File, Migrations: migrations, Log: cfg.Log})
 	if err != nil {
-		return nil, errors.Join(err, kept.bucket.Close())
+		return nil, errors.Join(err, kept.Close())
 	}
 	s := &Store{db: db, states: kept, holder: cfg.Holder, Shared: cfg.Source != sqlstore.SQLite}
 	if err := s.adoptSpent(ctx); err != nil {
@@ -82,7 +82,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 }
 
 // Close closes the store.
-func (s *Store) Close() error { return errors.Join(s.db.Close(), s.states.bucket.Close()) }
+func (s *Store) Close() error { return errors.Join(s.db.Close(), s.states.Close()) }
 
 // Turn describes the turn of an agent.
 type Turn int64
