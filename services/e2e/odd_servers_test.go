@@ -142,7 +142,7 @@ func TestU4Definitions_OneTakesNoListAway(t *testing.T) {
 	var ran, found stack.Ran
 	eventually.Within(t, time.Minute, "the gateway has listed every server", func() bool {
 		ran = operate(t, p, "catalog", "servers")
-		return strings.Count(ran.Stdout, "it has not the form of a tool") == len(oddities)-6
+		return strings.Count(ran.Stdout, "it is not a valid tool") == len(oddities)-6
 	})
 	found = operate(t, p, "doctor")
 	for i, odd := range oddities {
@@ -160,11 +160,11 @@ func TestU4Definitions_OneTakesNoListAway(t *testing.T) {
 				t.Errorf("it lists %q, want %q", names, want)
 			}
 			raw := string(stack.Connect(t, p.URL+"/mcp", oddToken(i)).Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`).Body)
-			if named := strings.Contains(raw, `"dev.sluice/leftOut":[{"server":"`+server+`","name":"odd","why":"it has not the form of a tool: `); named == odd.shown && odd.name != untold {
+			if named := strings.Contains(raw, `"dev.sluice/leftOut":[{"server":"`+server+`","name":"odd","why":"it is not a valid tool: `); named == odd.shown && odd.name != untold {
 				t.Errorf("it lists %s", raw)
 			}
 			for command, out := range map[string]string{"catalog servers": ran.Stdout, "doctor": found.Stdout} {
-				if named := strings.Contains(lineWith(out, server+" "), `tools "odd": it has not the form of a tool`); named == odd.shown {
+				if named := strings.Contains(lineWith(out, server+" "), `tools "odd": it is not a valid tool`); named == odd.shown {
 					t.Errorf("%s says %s", command, out)
 				}
 			}
@@ -248,8 +248,8 @@ func TestStatus_ListsThatCantBeReadAreNamed(t *testing.T) {
 		list(`{"tools":[`+one+`,{"name":"a name","inputSchema":{"type":"object"}}]}`))}))
 	for server, want := range map[string]string{
 		"round": "the list of tools can't be read: page 2 has a cursor that was given before",
-		"twice": `tools "one": its name is there 2 times`,
-		"named": `tools "a name": its name can't be called`,
+		"twice": `tools "one": its name occurs 2 times`,
+		"named": `tools "a name": it can't be called`,
 	} {
 		for _, command := range [][]string{{"status"}, {"doctor"}, {"catalog", "servers"}} {
 			var out string

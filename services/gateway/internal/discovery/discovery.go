@@ -1,6 +1,6 @@
-// Package discovery is the gateway's own view of a server: how it greets and what it
-// lists, as it tells a client that says nothing of itself. Who may come by nothing on
-// a server is answered from it, and so is which tools there are.
+// Package discovery holds the gateway's own view of a server: how the server greets and which tools it lists, to a
+// client that declares nothing. The gateway answers from it callers that may use nothing on the server, and takes its
+// lists of tools from it.
 package discovery
 
 import (
@@ -28,60 +28,59 @@ import (
 )
 
 const (
-	// Fresh is how long what was found counts.
+	// Fresh is how long a result is used.
 	Fresh = 5 * time.Minute
-	// firstPause is how long a server that could not be asked is not asked again. It doubles with each failure in a row,
-	// up to longestPause.
+	// firstPause is how long a server that could not be asked is not asked again. It doubles with each failure in a
+	// row, up to longestPause.
 	firstPause   = 250 * time.Millisecond
 	longestPause = 5 * time.Second
-	// insists is for how many failures in a row [Server.Insist] waits.
+	// insists is how many failures in a row [Server.Insist] waits for.
 	insists = 2
-	// closeTimeout bounds ending the session.
+	// closeTimeout limits closing the session.
 	closeTimeout = 5 * time.Second
-	// maxPages and maxTools bound what is read of a list, and MaxMessage of upstream
-	// how large it may be: as one page may.
+	// maxPages and maxTools limit how much of a list is read. All pages together may have MaxMessage of upstream bytes,
+	// as one page may.
 	maxPages = 100
 	maxTools = 10_000
 )
 
-// who is for whom the gateway's sessions are opened.
-var who = principal.Key{Tenant: "system", Subject: principal.Catalogue} //nolint:gochecknoglobals // a constant, which Go has none of for structs
+// who is the principal of the gateway's own sessions.
+var who = principal.Key{Tenant: "system", Subject: principal.Catalogue} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
-// own is how the gateway calls itself.
-var own = &upstream.Client{Name: "sluice", Version: "1"} //nolint:gochecknoglobals // a constant, which Go has none of for structs
+// own is the gateway as a client.
+var own = &upstream.Client{Name: "sluice", Version: "1"} //nolint:gochecknoglobals // a constant; Go has no constant structs
 
-// asked is on whose behalf the catalogue is told.
+// asked returns the principal in whose name the list is reported to the catalog.
 func asked() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: principal.Catalogue, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
 
 // ErrList means that a server's list of tools can't be read.
-var ErrList = errors.New("the server's answer is no list of tools")
+var ErrList = errors.New("the server's answer is not a list of tools")
 
-// Found is what a server told. It does not change.
+// Found is what a server answered. It is immutable.
 type Found struct {
 	// Greeting is the answer to initialize, or server/discover; it has a result.
 	Greeting *gate.Answer
-	// List is an answer to tools/list with all tools, in one page.
+	// List is an answer to tools/list with all tools on one page.
 	List *gate.Answer
-	// Version is the revision of MCP that was agreed on, and Known what the catalogue
-	// knows of the list.
+	// Version is the agreed revision of MCP, and Known is what the catalog knows about the list.
 	Version string
 	Known   *catalogue.Known
-	// Aliases are what its tools are called among those of all servers.
+	// Aliases are the names of its tools in a list of all servers.
 	Aliases joint.Aliases
-	// Joint is List for one of many servers: without tools that have not MCP's form, for a client that checks it would
-	// refuse the lists of all, and without optional members that are null.
+	// Joint is List for a list of many servers: without malformed tools, because of which a strict client would refuse
+	// the whole list, and without optional members that are null.
 	Joint *gate.Answer
-	// Faults are what keeps tools of List from clients, in the order of the list.
+	// Faults are the reasons why clients don't get tools of List, in the order of the list.
 	Faults []Fault
-	// mirrors are which arguments of its tools heads say too, of clients without sessions.
+	// mirrors are the arguments of tools that clients without sessions repeat in headers.
 	mirrors map[string][]mirror.Binding
 	// At is when the server was asked.
 	At time.Time
 }
 
-// by is who asks for the list, where there are no sessions; else nil.
+// by returns the client of a list request without a session; nil in a session.
 func (f *Found) by() *upstream.Client {
 	if f.Version != mcp.Modern {
 		return nil
@@ -89,62 +88,62 @@ func (f *Found) by() *upstream.Client {
 	return own
 }
 
-// Config is what a view is of.
+// Config describes a view.
 type Config struct {
-	// Name is the server's.
+	// Name is the name of the server.
 	Name string
-	// Version is the revision of MCP that it is asked in; empty: the newest with sessions or, where
-	// it has none, without.
+	// Version is the revision of MCP in which the server is asked. Empty means the newest with sessions, or the one
+	// without if the server has no sessions.
 	Version string
-	// Timeout bounds asking it.
+	// Timeout limits asking the server once.
 	Timeout time.Duration
 }
 
-// Deps are the live objects that a [Server] works with. Every field is required.
+// Deps are the dependencies of a [Server]. Every field is required.
 type Deps struct {
 	Server *upstream.Server
-	// Room is where answers lie until they are read.
+	// Room is the memory budget for answers until they are read.
 	Room      *room.Room
 	Catalogue *catalogue.Reporter
-	// Changed is told when the server lists other tools than before. It is to return at once.
+	// Changed is called when the server's list of tools has changed. It must return at once.
 	Changed func()
 }
 
-// Server asks one server. It is safe for concurrent use.
+// Server is the view of one server. It is safe for concurrent use.
 type Server struct {
 	cfg  Config
 	deps Deps
 
-	// last is found, for each call that asks for it.
+	// last is a copy of found that can be read without the lock.
 	last atomic.Pointer[Found]
 
 	mu    sync.Mutex
 	found *Found
-	// greeted says that the server has greeted, whatever came of its list.
+	// greeted means that the server has greeted, even if its list could not be read.
 	greeted bool
-	// changes is how often its list was another than before.
+	// changes counts how often the server's list changed.
 	changes int
-	// again says that the server will be asked again soon (Doubt).
+	// again means that the server will be asked again soon (Doubt).
 	again bool
-	// failures is how often in a row it was not found.
+	// failures is the number of failures in a row.
 	failures int
-	err      error // why it was not found at failed
+	err      error // the last error, at the time failed
 	failed   time.Time
-	asking   chan struct{} // closed when who asks now has an answer; nil where nobody does
+	asking   chan struct{} // closed when the running request is answered; nil if none is running
 }
 
-// New returns a view of a server of which nothing is known yet.
+// New returns a view of a server about which nothing is known yet.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if deps.Server == nil || deps.Room == nil || deps.Catalogue == nil || deps.Changed == nil || cfg.Timeout <= 0 {
-		return nil, errors.New("discovery: a server, room, the catalogue, somebody told of changes and a positive timeout are required")
+		return nil, errors.New("discovery: a server, a memory budget, the catalog, a function for changes and a positive timeout are required")
 	}
 	return &Server{cfg: cfg, deps: deps}, nil
 }
 
-// Last returns what the server told last, however long ago; nil where it has told nothing.
+// Last returns the last result, however old; nil if there is none.
 func (s *Server) Last() *Found { return s.last.Load() }
 
-// Changes is how often the server was found to list other tools than before.
+// Changes returns how often the server's list of tools changed.
 func (s *Server) Changes() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -158,23 +157,22 @@ func (s *Server) Greeted() bool {
 	return s.greeted
 }
 
-// Refused reports whether the server has said in the last five minutes that it does not speak the
-// revision.
+// Refused reports whether the server has answered in the last five minutes that it does not speak the revision.
 func (s *Server) Refused() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Is(s.err, upstream.ErrRevision) && time.Since(s.failed) <= Fresh
 }
 
-// Hung reports whether the server has left the question unanswered in the last five minutes.
+// Hung reports whether the last request timed out, in the last five minutes.
 func (s *Server) Hung() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return errors.Is(s.err, upstream.ErrTimeout) && time.Since(s.failed) <= Fresh
 }
 
-// Untold returns the error that wraps [catalogue.ErrAway] if nothing was found because the catalogue did not take the
-// server's list. What a session is listed then is not known as accepted, though no operator has to accept it.
+// Untold returns an error that wraps [catalogue.ErrAway] if there is no result because the catalog did not accept the
+// server's list. A session's list then does not count as accepted, although no operator has to accept it.
 func (s *Server) Untold() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,8 +182,8 @@ func (s *Server) Untold() error {
 	return nil
 }
 
-// Insist is [Server.Found] for a session that the server has just answered: if the server could not be asked a moment
-// ago, Insist waits until it is asked again, at most twice in a row of failures. It returns nil if nothing was found.
+// Insist is [Server.Found] for a session that the server has just answered. If the server could not be asked recently,
+// Insist waits until it is asked again, at most for two failures in a row. It returns nil if nothing was found.
 func (s *Server) Insist(ctx context.Context) *Found {
 	for {
 		found, err := s.Found(ctx, Fresh)
@@ -207,7 +205,7 @@ func (s *Server) Insist(ctx context.Context) *Found {
 	}
 }
 
-// Mirrors are which arguments of a tool a call's head says too, as the server told last.
+// Mirrors returns the arguments of a tool that a call repeats in headers, by the last result.
 func (s *Server) Mirrors(tool string) []mirror.Binding {
 	if found := s.Last(); found != nil {
 		return found.mirrors[tool]
@@ -215,7 +213,7 @@ func (s *Server) Mirrors(tool string) []mirror.Binding {
 	return nil
 }
 
-// Renew has the server asked where what it told is older than age, and waits for nothing.
+// Renew has the server asked in the background if the last result is older than age.
 func (s *Server) Renew(age time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -223,16 +221,17 @@ func (s *Server) Renew(age time.Duration) {
 		return
 	}
 	s.asking = make(chan struct{})
-	go func() { _, _ = s.ask(context.Background()) }() // what comes of it is kept
+	go func() { _, _ = s.ask(context.Background()) }() // the result is stored
 }
 
-// Doubt has the server asked again because it has listed other definitions to a session: at once, and Doubt waits for
-// it, if what was found is older than age. Otherwise the server is asked once it is that old, and Doubt returns.
+// Doubt has the server asked again because it has listed other definitions to a session. If the last result is older
+// than age, the server is asked at once and Doubt waits for it. Otherwise the server is asked as soon as the result is
+// that old, and Doubt returns at once.
 func (s *Server) Doubt(ctx context.Context, age time.Duration) {
 	s.mu.Lock()
 	if s.found == nil || time.Since(s.found.At) > age {
 		s.mu.Unlock()
-		_, _ = s.Found(ctx, age) // what comes of it is kept
+		_, _ = s.Found(ctx, age) // the result is stored
 		return
 	}
 	defer s.mu.Unlock()
@@ -248,9 +247,8 @@ func (s *Server) Doubt(ctx context.Context, age time.Duration) {
 	})
 }
 
-// Found returns what the server tells, as of at most age ago. Of many who want to
-// know one asks, for all. Errors are those of [upstream.Session], or wrap [ErrList] or
-// [catalogue.ErrAway].
+// Found returns a result that is at most age old, and asks the server if necessary. Of several concurrent callers one
+// asks for all. Errors are those of [upstream.Session], or wrap [ErrList] or [catalogue.ErrAway].
 func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 	for {
 		s.mu.Lock()
@@ -276,7 +274,7 @@ func (s *Server) Found(ctx context.Context, age time.Duration) (*Found, error) {
 	}
 }
 
-// pause is how long the server is not asked again after the last failure; 0 after none. The lock is held.
+// pause returns how long the server is not asked after the last failure; 0 after none. The caller holds the lock.
 func (s *Server) pause() time.Duration {
 	switch {
 	case s.err == nil:
@@ -288,25 +286,25 @@ func (s *Server) pause() time.Duration {
 	}
 }
 
-// givesUp reports whether to ask the server again soon would cost its callers more, or change nothing: it left the
-// question unanswered, or it does not speak the revision. The lock is held.
+// givesUp reports whether asking the server again soon would be expensive or pointless: it timed out, or it does not
+// speak the revision. The caller holds the lock.
 func (s *Server) givesUp() bool {
 	return errors.Is(s.err, upstream.ErrTimeout) || errors.Is(s.err, upstream.ErrRevision)
 }
 
-// ask asks the server, whoever of those that wait is still there then.
+// ask asks the server. It continues when its caller's context ends, because others may wait for the result.
 func (s *Server) ask(ctx context.Context) (*Found, error) {
-	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // it is asked for all, so in the trace of none
+	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), nil) // it is asked for all callers, so not in the trace of one
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	at := time.Now()
 	found, err := (*Found)(nil), fmt.Errorf("%w: it could not be asked", upstream.ErrNoAnswer)
-	defer func() { s.tell(found, err) }() // also where asking panics
+	defer func() { s.tell(found, err) }() // also if asking panics
 	found, err = s.look(ctx, at)
 	return found, err
 }
 
-// tell notes what came of asking, and lets go of those who wait for it.
+// tell records the result of asking and wakes the waiting callers.
 func (s *Server) tell(found *Found, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -321,7 +319,7 @@ func (s *Server) tell(found *Found, err error) {
 		s.failures++
 	}
 	if errors.Is(err, upstream.ErrRevision) {
-		s.greeted, s.found = false, nil // it may have been put back
+		s.greeted, s.found = false, nil // it may have been downgraded
 	}
 	s.last.Store(s.found)
 	close(s.asking)
@@ -362,7 +360,7 @@ func namesOf(list *gate.Answer) (out []string) {
 	return out
 }
 
-// mirrors returns the bindings of a list's tools that have some, by their names.
+// mirrors returns the bindings of a list's tools that have any, by name.
 func mirrors(list *gate.Answer) map[string][]mirror.Binding {
 	out := make(map[string][]mirror.Binding)
 	for _, t := range list.Tools {
@@ -373,8 +371,8 @@ func mirrors(list *gate.Answer) map[string][]mirror.Binding {
 	return out
 }
 
-// greet opens a session, or finds that none is needed. Where no revision is asked for it is the
-// newest with sessions: servers without sessions alone are asked a second time.
+// greet opens a session, or finds out that the server needs none. If no revision is configured, it asks in the newest
+// with sessions, and asks servers without sessions a second time.
 func (s *Server) greet(ctx context.Context, has *room.Holding) (*Found, *upstream.Session, error) {
 	if s.cfg.Version == mcp.Modern {
 		return s.discover(ctx, has)
@@ -399,7 +397,7 @@ func (s *Server) greet(ctx context.Context, has *room.Holding) (*Found, *upstrea
 	return found, sess, err
 }
 
-// begin puts a session into use.
+// begin completes the opening of a session.
 func (s *Server) begin(ctx context.Context, sess *upstream.Session, greeting *gate.Answer) (*Found, error) {
 	if greeting.Error.Present() {
 		return nil, fmt.Errorf("%w: it refused to open a session", upstream.ErrNoAnswer)
@@ -409,12 +407,12 @@ func (s *Server) begin(ctx context.Context, sess *upstream.Session, greeting *ga
 	}
 	version, err := jsontext.AppendUnquote(nil, greeting.ProtocolVersion.Of(greeting.Raw))
 	if err != nil || !mcp.IsSupported(string(version)) {
-		return nil, fmt.Errorf("%w: it speaks no revision of MCP that is spoken here", upstream.ErrNoAnswer)
+		return nil, fmt.Errorf("%w: it speaks no revision of MCP that the gateway speaks", upstream.ErrNoAnswer)
 	}
 	return &Found{Greeting: greeting, Version: string(version)}, nil
 }
 
-// discover asks what the server has in 2026-07-28.
+// discover asks the server in 2026-07-28.
 func (s *Server) discover(ctx context.Context, has *room.Holding) (*Found, *upstream.Session, error) {
 	sess, answer, err := s.deps.Server.Open(ctx, who, upstream.Discover(own), has)
 	if err != nil {
@@ -423,14 +421,14 @@ func (s *Server) discover(ctx context.Context, has *room.Holding) (*Found, *upst
 	return &Found{Greeting: answer.Message, Version: mcp.Modern}, sess, nil
 }
 
-// end ends the session; what comes of it changes nothing.
+// end closes the session and ignores errors.
 func end(ctx context.Context, sess *upstream.Session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	_ = sess.Close(ctx)
 }
 
-// list reads all pages of a list and makes one of them.
+// list reads all pages of a list and joins them into one.
 func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has *room.Holding) (*gate.Answer, error) {
 	whole := bytes.NewBufferString(`{"jsonrpc":"2.0","id":0,"result":{"tools":[`)
 	tools, cursor, given := 0, "", make(map[string]bool)
@@ -439,13 +437,13 @@ func list(ctx context.Context, sess *upstream.Session, by *upstream.Client, has 
 			return nil, &listError{fmt.Sprintf("page %d has a cursor that was given before", n)}
 		}
 		given[cursor] = true
-		has.Keep(0) // what a page says is taken from it before the next one is read
+		has.Keep(0) // frees the memory of the previous page, which has been copied
 		answer, err := sess.Ask(ctx, upstream.ListTools(cursor, by), has, nil)
 		if err != nil {
 			return nil, err
 		}
 		page := answer.Message
-		none := cursor == "" && upstream.HasCode(page, mcp.CodeMethodUnknown) // a server without tools
+		none := cursor == "" && upstream.HasCode(page, mcp.CodeMethodUnknown) // the server has no tools
 		switch tools += len(page.Tools); {
 		case page.Error.Present() && !none:
 			return nil, &listError{"the server answers with an error"}

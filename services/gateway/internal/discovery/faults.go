@@ -12,30 +12,30 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxFaults is how many faults of a list are kept.
+// maxFaults is how many faults of a list are stored.
 const maxFaults = 100
 
-// A Fault is what keeps a tool of a server's list from clients.
+// A Fault is the reason why clients don't get a tool of a server's list.
 type Fault struct {
-	// Tool is its name as the server wrote it, at most 128 bytes; empty if it has none that can be read, or if the whole
-	// list is meant.
+	// Tool is the tool's name as the server wrote it, at most 128 bytes. It is empty if the tool has no readable name,
+	// or if the fault concerns the whole list.
 	Tool string
-	// Why says what is wrong, in words that are ours alone.
+	// Why describes the fault in the gateway's words.
 	Why string
-	// JointOnly says that it is kept from lists of many servers alone.
+	// JointOnly means that the tool is only missing in lists of many servers.
 	JointOnly bool
 }
 
-// listError says why a list can't be read, in words that are ours alone.
+// listError says why a list can't be read, in the gateway's words.
 type listError struct{ why string }
 
 // Error implements error.
 func (e *listError) Error() string { return ErrList.Error() + ": " + e.why }
 
-// Unwrap has the error be one of its class.
+// Unwrap returns the classes of the error.
 func (e *listError) Unwrap() []error { return []error{upstream.ErrNoAnswer, ErrList} }
 
-// WhyList says why a list can't be read, in words that are ours alone; empty for any other error.
+// WhyList returns why a list can't be read, in the gateway's words; empty for any other error.
 func WhyList(err error) string {
 	if bad, ok := errors.AsType[*listError](err); ok {
 		return "the list of tools can't be read: " + bad.why
@@ -43,8 +43,8 @@ func WhyList(err error) string {
 	return ""
 }
 
-// Faults returns what keeps tools of the server from clients, as far as is known: why its list can't be read, or what is
-// wrong with tools of the newest list.
+// Faults returns the known faults of the server's tools: the reason why its list can't be read, or the faults in the
+// newest list.
 func (s *Server) Faults() []Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -57,7 +57,7 @@ func (s *Server) Faults() []Fault {
 	return s.found.Faults
 }
 
-// conform returns a server's list as it goes into a list of many servers, and what keeps tools from clients.
+// conform returns a server's list in the form for a list of many servers, and its faults.
 func conform(server string, list *gate.Answer, aliases joint.Aliases) (*gate.Answer, []Fault, error) {
 	listed := make(map[string]int, len(list.Tools))
 	for _, t := range list.Tools {
@@ -77,17 +77,17 @@ func conform(server string, list *gate.Answer, aliases joint.Aliases) (*gate.Ans
 		element, why := mcpschema.Conform("tools", t.Definition.Of(list.Raw))
 		switch {
 		case t.Name == "":
-			note(t, "it has no name that can be read in one way alone", false)
+			note(t, "it has no unambiguous name", false)
 		case listed[t.Name] > 1 && twice[t.Name]:
 		case listed[t.Name] > 1:
 			twice[t.Name] = true
-			note(t, fmt.Sprintf("its name is there %d times", listed[t.Name]), false)
+			note(t, fmt.Sprintf("its name occurs %d times", listed[t.Name]), false)
 		case !gate.IsToolName(t.Name):
-			note(t, "its name can't be called: a name has 1 to 128 letters, digits and _ - . /", false)
+			note(t, "it can't be called: a name must have 1 to 128 letters, digits and _ - . /", false)
 		case why != "":
-			note(t, "it has not the form of a tool: "+why, true)
+			note(t, "it is not a valid tool: "+why, true)
 		case !one:
-			note(t, "its name among those of all servers would stand for two tools", true)
+			note(t, "its alias in lists of all servers would mean two tools", true)
 		case len(element) != t.Definition.End-t.Definition.Start:
 			edits = append(edits, gate.Edit{Span: t.Definition, With: element})
 		}
@@ -107,11 +107,11 @@ func conform(server string, list *gate.Answer, aliases joint.Aliases) (*gate.Ans
 	}
 	for i := range out.Tools {
 		if gone[i] {
-			out.Tools[i].Name = "" // which no list shows
+			out.Tools[i].Name = "" // so no list contains the tool
 		}
 	}
 	return &out, faults, nil
 }
 
-// maxFaultName is how much of a tool's name is kept, in bytes.
+// maxFaultName is how much of a tool's name is stored, in bytes.
 const maxFaultName = 128

@@ -6,33 +6,30 @@ import (
 )
 
 const (
-	// renewEvery is how often a server is asked, so that its news are known before what it
-	// told counts as old.
+	// renewEvery is the time between two requests, so that changes are known before the last result is too old.
 	renewEvery = Fresh - 30*time.Second
-	// retryFirst is how soon one is asked again that gave no answer. Each time more it is
-	// twice as long, up to renewEvery.
+	// retryFirst is how soon a server that failed is asked again. It doubles with each failure, up to renewEvery.
 	retryFirst = 15 * time.Second
-	// restFirst is how long one is not asked again that says that its list has changed. Each
-	// time more it is twice as long, up to renewEvery, until it is silent between two turns.
+	// restFirst is how long a server that reports a change is not asked again. It doubles with each such report, up to
+	// renewEvery, until there is none between two requests.
 	restFirst = 10 * time.Second
-	// lookEvery is how often is looked whether there is need.
+	// lookEvery is the time between two checks whether the server must be asked.
 	lookEvery = time.Second
 )
 
-// Keep has the server asked, again before what it told counts as old, and soon where it says
-// that its list has changed, until ctx ends; with it those of others that were asked before.
-// Each time it takes one of places first, so that of many few are asked at once, and while
-// idle holds it asks nothing. What is asked when ctx ends goes on for its own time. One alone
-// keeps a server.
+// Keep asks the server until ctx ends: again before the last result is too old, and soon after the server reports a
+// change of its list; and with it those of others that were asked before. Each time it first takes a slot of places,
+// which limits how many servers are asked at once. While idle returns true, it asks nothing. A request that is running
+// when ctx ends continues until its own timeout. Only one goroutine may keep a server.
 func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() bool, others ...*Server) {
 	due, retry, rest, announced := time.Now(), retryFirst, restFirst, false
-	var last *Found // what it told last; nil where it gave no answer
+	var last *Found // the last result; nil if the last attempt failed
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.deps.Server.ToolsChanged():
-			if announced = true; last != nil { // one that gives no answer is asked in its time
+			if announced = true; last != nil { // a server that failed is asked at its regular time
 				due = earlier(due, last.At.Add(rest))
 			}
 			continue
@@ -63,7 +60,7 @@ func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() boo
 		}
 		<-places
 		switch {
-		case err != nil && s.failedBefore(began): // somebody else has asked just before
+		case err != nil && s.failedBefore(began): // another caller has just asked
 			due = time.Now().Add(longestPause)
 			continue
 		case err != nil:
@@ -80,22 +77,22 @@ func (s *Server) Keep(ctx context.Context, places chan struct{}, idle func() boo
 	}
 }
 
-// failedBefore reports whether the server gave no answer before a time, and was not asked since.
+// failedBefore reports whether the last failure was before a time.
 func (s *Server) failedBefore(at time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failed.Before(at)
 }
 
-// keepOnce has the server asked, and those of others that were asked before.
+// keepOnce asks the server, and those of others that were asked before.
 func (s *Server) keepOnce(ctx context.Context, age time.Duration, others []*Server) (*Found, error) {
 	found, err := s.Found(ctx, age)
-	if err != nil { // nor would it answer in other words
+	if err != nil { // the others would fail, too
 		return nil, err
 	}
 	for _, other := range others {
 		if other.Last() != nil {
-			_, _ = other.Found(ctx, min(age, renewEvery/2)) // who needs it asks again, and says why it fails
+			_, _ = other.Found(ctx, min(age, renewEvery/2)) // a caller that needs it asks again and gets the error
 		}
 	}
 	return found, nil

@@ -117,7 +117,7 @@ func TestAListOfManyServersIsOne(t *testing.T) {
 		"both are empty":      {sound(), sound(), sound()},
 		"the first is hidden": {sound("secret"), sound("a", "secret"), sound("notes__a")},
 		"one is broken": {broken, sound("a"), strings.TrimSuffix(sound("files__safe", "notes__a"), "}") + `,"_meta":{"dev.sluice/leftOut":[` +
-			`{"server":"files","name":"x","why":"it has not the form of a tool: inputSchema is missing"},{"server":"files","name":"y","why":"it has not the form of a tool: inputSchema is no object"}]}}`},
+			`{"server":"files","name":"x","why":"it is not a valid tool: inputSchema is missing"},{"server":"files","name":"y","why":"it is not a valid tool: inputSchema is no object"}]}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

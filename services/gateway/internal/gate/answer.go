@@ -6,18 +6,16 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// An Answer is one message of an upstream: a response, a notification or a
-// request of its own. It is read-only. Its spans point into Raw, which must not
-// change while the Answer is in use.
+// An Answer is one message of a server: a response, a notification or a request. It is read-only. Its spans point into
+// Raw, which must not change while the Answer is in use.
 type Answer struct {
-	// Raw is the message as it came.
+	// Raw is the message as it was received.
 	Raw []byte
 	// Kind is never Invalid.
 	Kind Kind
 	// Method is empty in a response.
 	Method string
-	// ID is the raw id: a string or a number, and in an error response possibly
-	// null. Absent in a notification.
+	// ID is the raw id: a string or a number; in an error response it may be null. Absent in a notification.
 	ID Span
 	// Params is the params object.
 	Params Span
@@ -26,28 +24,27 @@ type Answer struct {
 	// ErrorCode is the raw value of error.code.
 	ErrorCode Span
 
-	// IsError is true where result.isError is true.
+	// IsError is true if result.isError is true.
 	IsError bool
-	// ToolList is result.tools where that is an array, and Tools its elements in
-	// order. A response to tools/list without a ToolList lists nothing that the
-	// gateway could filter.
+	// ToolList is result.tools if that is an array, and Tools are its elements in order. A response to tools/list
+	// without a ToolList contains nothing that the gateway could filter.
 	ToolList Span
 	Tools    []Tool
-	// The raw values of further members of the result.
+	// The raw values of other members of the result.
 	NextCursor, ResultType, TTL, CacheScope   Span
 	ProtocolVersion, Capabilities, ServerInfo Span
 	SupportedVersions, TaskID                 Span
 	TaskResult, TaskError                     Span // of a task that has ended
-	// InputRequests is the raw value of result.inputRequests, and Inputs are its members in order
-	// (MCP 2026-07-28, Multi Round-Trip Requests).
+	// InputRequests is the raw value of result.inputRequests, and Inputs are its members in order (MCP 2026-07-28,
+	// Multi Round-Trip Requests).
 	InputRequests Span
 	Inputs        []Input
 
-	// The raw values of members of params: of notifications/cancelled the
-	// requestId, of notifications/progress the progressToken and the progress.
+	// The raw values of members of params: requestId of notifications/cancelled, progressToken and progress of
+	// notifications/progress.
 	RequestID, ProgressToken, Progress Span
-	// Subscription is the raw id of the subscription by which a notification comes, in params._meta (MCP
-	// 2026-07-28, Subscriptions).
+	// Subscription is the raw id of the subscription that a notification belongs to, in params._meta (MCP 2026-07-28,
+	// Subscriptions).
 	Subscription Span
 
 	foreign []item
@@ -57,9 +54,8 @@ type Answer struct {
 type Tool struct {
 	// Definition is the whole element.
 	Definition Span
-	// Name is the tool's name, escapes resolved. It is empty where the element is
-	// not an object, or has no name that is a string, or has a key that some
-	// reader could take for the name: such a tool must not be listed.
+	// Name is the tool's name, with escapes resolved. It is empty if the element is not an object, or has no string
+	// name, or has a key that a reader could take for the name. Such a tool must not be listed.
 	Name string
 	// NameValue is the raw name, for a splice that renames.
 	NameValue Span
@@ -67,14 +63,13 @@ type Tool struct {
 	prev int
 }
 
-// An Input is what a server asks of the client in its answer.
+// An Input is a request of the server to the client inside an answer.
 type Input struct {
-	// Method and Params are the raw values of these fields; each is absent where it is not there.
+	// Method and Params are the raw values of these members; absent if the input lacks them.
 	Method, Params Span
 }
 
-// Request is what is asked as a request of the server's own under this id, as raw JSON. It has
-// not passed the gate.
+// Request returns the input as a request of the server with this raw id. The result has not passed the gate.
 func (in Input) Request(raw, id []byte) []byte {
 	out := slices.Concat([]byte(`{"jsonrpc":"2.0","id":`), id)
 	if in.Method.Present() {
@@ -86,15 +81,13 @@ func (in Input) Request(raw, id []byte) []byte {
 	return append(out, '}')
 }
 
-// ReadAnswer reads one message of an upstream and says where its parts stand,
-// or refuses it with an [*Error]. Within the limits it takes any JSON object
-// that is valid UTF-8 without byte order mark or lone surrogates and whose keys
-// are unique at every depth, and of JSON-RPC any response, notification or
-// request. Numbers may be any that are not too long. Unknown keys are let through, but none that some
-// reader could take for one of the protocol's in the envelope, the result or
-// the params.
+// ReadAnswer reads one message of a server and returns the positions of its parts, or refuses it with an [*Error].
+// Within the limits it accepts any JSON object in valid UTF-8 without byte order mark or lone surrogates and with
+// unique keys at every depth, if that is a JSON-RPC response, notification or request. Numbers are limited only in
+// length. Unknown keys are accepted, except those that a reader could take for one of the protocol's in the envelope,
+// the result or the params.
 //
-// The Answer keeps raw; ReadAnswer neither copies nor changes it.
+// The Answer refers to raw; ReadAnswer neither copies nor changes it.
 func ReadAnswer(raw []byte, limits Limits) (*Answer, error) {
 	r := reader{scanner: scanner{raw: raw, limits: limits}}
 	r.a = &Answer{Raw: raw}
@@ -105,11 +98,9 @@ func ReadAnswer(raw []byte, limits Limits) (*Answer, error) {
 	return r.a, nil
 }
 
-// Clean returns the edits that an answer needs before a client may see it:
-// members whose keys begin with "dev.sluice/", in whatever case, of any _meta and
-// of error.data, which only the gateway may send, go, and so do the tools for
-// which hide is true. A nil hide hides nothing. Edits for other parts may be
-// added before all go to [Splice].
+// Clean returns the edits that an answer needs before a client may see it. They remove members of any _meta and of
+// error.data whose keys begin with "dev.sluice/" in any case, because only the gateway may send those, and the tools
+// for which hide returns true. A nil hide hides nothing. Other edits may be added before all are passed to [Splice].
 func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	var hidden []item
 	if hide != nil {
@@ -120,7 +111,7 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 		}
 	}
 	edits := cut(nil, a.Raw, hidden)
-	// What stands inside a hidden tool goes with it.
+	// Members inside a hidden tool are removed with it.
 	var kept []item
 	for _, f := range a.foreign {
 		for len(hidden) > 0 && hidden[0].End <= f.Start {
@@ -133,10 +124,9 @@ func (a *Answer) Clean(hide func(Tool) bool) []Edit {
 	return cut(edits, a.Raw, kept)
 }
 
-// Addressed is a response with another id, as raw JSON, in place of its own, and clean, as
-// [Answer.Clean] without hiding would make it. All other bytes stay what they are, and every
-// span says what stands there now, so that nothing is read a second time. What is no response
-// has no address: then the error is [ErrSplice].
+// Addressed returns a copy of a response with another raw id, and cleaned as by [Answer.Clean] without hiding. All
+// other bytes are unchanged, and every span points to the new position, so the copy need not be parsed again. For any
+// other message the error is [ErrSplice].
 func (a *Answer) Addressed(id []byte) (*Answer, error) {
 	if a.Kind != Response {
 		return nil, ErrSplice
@@ -169,8 +159,8 @@ func (a *Answer) Addressed(id []byte) (*Answer, error) {
 	return &out, nil
 }
 
-// Add returns the edit that puts a tool, as JSON, behind those of ToolList. The
-// tools for which hide is true go at the same time, by [Answer.Clean].
+// Add returns the edit that appends a tool, as JSON, to ToolList. The tools for which hide returns true must be removed
+// at the same time by [Answer.Clean].
 func (a *Answer) Add(tool []byte, hide func(Tool) bool) Edit {
 	with := tool
 	if slices.ContainsFunc(a.Tools, func(t Tool) bool { return hide == nil || !hide(t) }) {
@@ -180,11 +170,9 @@ func (a *Answer) Add(tool []byte, hide func(Tool) bool) Edit {
 	return Edit{Span: Span{end, end}, With: with}
 }
 
-// A reader is a scanner that fills an Answer.
 type reader struct {
 	scanner
-	a *Answer
-	// jsonrpc and method are the raw values of these fields.
+	a               *Answer
 	jsonrpc, method Span
 }
 

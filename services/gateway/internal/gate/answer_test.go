@@ -283,7 +283,7 @@ func TestSameID(t *testing.T) {
 func TestErrorNamesTheRule(t *testing.T) {
 	t.Parallel()
 	_, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":1,"secret":1,"secret":2}`), gate.DefaultLimits())
-	const want = "jsonrpc_invalid at byte 24: the message has an unknown key beside the protocol's"
+	const want = "jsonrpc_invalid at byte 24: the message has an unknown key"
 	if err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
 	}

@@ -9,23 +9,22 @@ import (
 
 // Prefixes of keys in _meta.
 const (
-	// ourPrefix begins the keys that are between a client and the gateway.
+	// ourPrefix is the prefix of keys that only the gateway and its clients exchange.
 	ourPrefix = "dev.sluice/"
-	// protocolPrefix begins the protocol's own keys.
+	// protocolPrefix is the prefix of the protocol's own keys.
 	protocolPrefix = "io.modelcontextprotocol/"
 )
 
-// withoutSessions is the revision that has no subscriptions to one resource: a request for one is
-// of a method that nobody knows, whatever it lacks.
+// withoutSessions is the revision without subscriptions to single resources: there, such a request is one of an unknown
+// method, and need not have a URI.
 const withoutSessions = "2026-07-28"
 
-// Protocol fields by their folded spelling. A key that folds to one of them
-// must be it: a reader that ignores case would take the one for the other.
+// Protocol fields by their folded spelling. A key that folds to one of them must equal it, because a reader that
+// ignores case would take one for the other.
 var (
 	envelopeFields = foldTable("jsonrpc", "id", "method", "params", "result", "error")
 
-	// paramsFields are those of all methods together, since the method may stand
-	// after the params.
+	// paramsFields are the fields of all methods, because the method may follow the params.
 	paramsFields = foldTable("_meta", "name", "arguments", "uri", "cursor",
 		"protocolVersion", "capabilities", "clientInfo", "requestId", "reason",
 		"progressToken", "progress", "total", "message", "level", "logger", "data",
@@ -38,7 +37,7 @@ var (
 		protocolPrefix+"related-task", protocolPrefix+"subscriptionId", protocolPrefix+"serverInfo",
 		ourPrefix+"run", ourPrefix+"approval")
 
-	// refFields are those of what a completion is of (MCP 2025-11-25, Completion).
+	// refFields are the fields of a completion's reference (MCP 2025-11-25, Completion).
 	refFields = foldTable("type", "name", "uri")
 
 	inputFields = foldTable("method", "params")
@@ -51,8 +50,8 @@ var (
 
 	toolFields = foldTable("name")
 
-	// methods are those of all revisions. A server that ignores case would take another
-	// spelling for the method, of which rules say something else.
+	// methods are the methods of all revisions. A server that ignores case would take another spelling for the method,
+	// for which other rules hold.
 	methods = foldTable(mcpmethod.All()...)
 )
 
@@ -64,20 +63,19 @@ func foldTable(fields ...string) map[string]string {
 	return table
 }
 
-// isVariant reports whether key folds to a field of the table without being it.
+// isVariant reports whether key folds to a field of the table without being equal to it.
 func isVariant(table map[string]string, key []byte) bool {
 	var buf [128]byte
 	if len(key) > len(buf) {
-		return false // no field is that long, in whatever characters
+		return false // no spelling of a field is that long
 	}
 	field, known := table[string(fold(buf[:0], key))]
 	return known && field != string(key)
 }
 
-// fold appends key to dst with every character that some reader takes for an
-// ASCII letter made that letter in lower case. By Unicode's simple folding
-// these are the capitals, the long s and the Kelvin sign. The Turkish letters
-// are here because Java's equalsIgnoreCase takes them for an i.
+// fold appends key to dst, with every character that a reader may take for an ASCII letter replaced by that letter in
+// lower case. By Unicode's simple folding these are the capitals, the long s and the Kelvin sign. The Turkish letters
+// are included because Java's equalsIgnoreCase takes them for an i.
 func fold(dst, key []byte) []byte {
 	for i := 0; i < len(key); i++ {
 		c := key[i]
@@ -92,7 +90,7 @@ func fold(dst, key []byte) []byte {
 				c = 's'
 			case '\u212a': // Kelvin sign
 				c = 'k'
-			case '\u0130', '\u0131': // I with a dot, i without one
+			case '\u0130', '\u0131': // I with a dot, i without a dot
 				c = 'i'
 			default:
 				dst = utf8.AppendRune(dst, r)
@@ -104,11 +102,11 @@ func fold(dst, key []byte) []byte {
 	return dst
 }
 
-// Folded returns a key with every character that some reader takes for an ASCII letter made that letter in lower case:
-// a reader that ignores case takes keys for one another whose folded texts are equal.
+// Folded returns a key with every character that a reader may take for an ASCII letter replaced by that letter in lower
+// case. A reader that ignores case takes two keys for equal if their folded texts are equal.
 func Folded(key string) string { return string(fold(nil, []byte(key))) }
 
-// foldsToPrefix reports whether key begins with prefix, in whatever case.
+// foldsToPrefix reports whether key begins with prefix, in any case.
 func foldsToPrefix(key []byte, prefix string) bool {
 	// A character that folds to a letter takes at most three bytes.
 	key = key[:min(len(key), 3*len(prefix))]
@@ -119,7 +117,7 @@ func foldsToPrefix(key []byte, prefix string) bool {
 
 // isMeta reports whether a reader could take key for _meta.
 func isMeta(key []byte) bool {
-	if len(key) != len("_meta") || key[0] != '_' { // no letter of it folds to more bytes
+	if len(key) != len("_meta") || key[0] != '_' { // no multi-byte character folds to one of its letters
 		return false
 	}
 	var buf [len("_meta")]byte

@@ -10,22 +10,20 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// A Trace is the trace context that goes to an upstream, by the W3C
-// specifications of the same names. An empty field means that the message must
-// not have it.
+// A Trace is the trace context for a server, by the W3C specifications of the same names. An empty field removes the
+// member from the message.
 type Trace struct{ Parent, State, Baggage string }
 
-// fields pairs the fields with their keys, in the order of Meta.trace.
+// fields returns the fields with their keys, in the order of Meta.trace.
 func (t Trace) fields() [traceFields][2]string {
 	return [...][2]string{{"traceparent", t.Parent}, {"tracestate", t.State}, {"baggage", t.Baggage}}
 }
 
-// Outgoing is m as it goes to an upstream: of its _meta every "dev.sluice/" member is gone,
-// and each of the trace context is t's, or gone where t has none; what m does not carry of
-// that, t does not add. Where claims is not nil, it is what the client claims to be able to do in
-// place of what it says, as a raw object. All other bytes are those that were judged, and every
-// span and text says what stands there now, so that nothing is read a second time. It is m itself
-// where nothing changes. What it returns is not prepared again.
+// Outgoing returns m as it is sent to a server. Every "dev.sluice/" member of _meta is removed. Each present member of
+// the trace context is replaced by that of t, or removed if t has none; missing ones are not added. If claims is not
+// nil, that raw object replaces the client's declared capabilities. All other bytes are the judged ones, and every span
+// and string refers to the new bytes, so they need not be parsed again. Outgoing returns m itself if nothing changes.
+// Its result must not be prepared a second time.
 func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
 	edits, gone := m.outgoing(t, claims)
 	if len(edits) == 0 {
@@ -50,8 +48,7 @@ func (m *Message) Outgoing(t Trace, claims []byte) (*Message, error) {
 	return &sent, nil
 }
 
-// outgoing returns the edits of [Message.Outgoing], in the order of their places, and how
-// many members of _meta they take out.
+// outgoing returns the edits of [Message.Outgoing] by position, and how many members of _meta they remove.
 func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, gone int) {
 	meta := &m.Meta
 	out := slices.Clone(meta.ours)
@@ -73,8 +70,8 @@ func (m *Message) outgoing(t Trace, claims []byte) (edits []Edit, gone int) {
 	return edits, len(out)
 }
 
-// carried is the text of a member of the trace context that was made text: empty where it
-// is not carried or too long to be read.
+// carried returns the value of a trace member after it was replaced by text; empty if m does not have the member or
+// text is too long.
 func (m *Message) carried(field int, text string, most int) string {
 	if !m.Meta.trace[field].Present() || len(text) > most || quote(text) == nil {
 		return ""
@@ -82,7 +79,7 @@ func (m *Message) carried(field int, text string, most int) string {
 	return text
 }
 
-// spans are all of m's, to be changed.
+// spans returns pointers to all spans of m.
 func (m *Message) spans() [17]*Span {
 	return [...]*Span{
 		&m.ID, &m.Params, &m.Result, &m.Error, &m.NameValue, &m.URIValue, &m.Arguments, &m.RequestID, &m.ProgressToken,
@@ -90,13 +87,13 @@ func (m *Message) spans() [17]*Span {
 	}
 }
 
-// ErrSaid means that a message says already what was to be added to it. Compare with errors.Is.
-var ErrSaid = errors.New("the message says already what is to be added")
+// ErrSaid means that a message already has a member that would be added. Compare with errors.Is.
+var ErrSaid = errors.New("the message already has a member that would be added")
 
-// With is a request as a server without sessions is to get it: with these members in its _meta, which
-// say what a session else does, and these beside the others of its params (MCP 2026-07-28, Requests).
-// Both are raw members, separated by commas, and not empty is the first. All other bytes stay what they
-// are; the whole is put through the gate again. Errors: [ErrSaid], or an [*Error].
+// With returns a request in the form for a server without sessions: meta is added to its _meta, where each request
+// repeats what a session declared, and params to its params (MCP 2026-07-28, Requests). Both are raw members separated
+// by commas; meta is not empty. All other bytes are unchanged, and the result passes the gate again. Errors are
+// [ErrSaid], [ErrSplice], or an [*Error].
 func (m *Message) With(meta, params []byte) (*Message, error) {
 	if m.Meta.ProtocolVersion != "" || m.Meta.Capabilities.Present() || m.clientInfo.Present() && m.Method != "initialize" || m.members(m.Params, paramsAgain) != nil {
 		return nil, ErrSaid
@@ -107,45 +104,44 @@ func (m *Message) With(meta, params []byte) (*Message, error) {
 			return nil, ErrSplice
 		}
 		at := m.Params.Start + 1
-		edits = append(edits, Edit{Span{at, at}, append(bytes.Clone(params), ',')}) // _meta stands behind
+		edits = append(edits, Edit{Span{at, at}, append(bytes.Clone(params), ',')}) // the comma is for _meta, which follows
 	}
 	return m.again(append(edits, m.insertMeta(bytes.Clone(meta), m.Meta.members)))
 }
 
-// Without is a request as a server with sessions is to get it: without what its _meta says of who asks
-// and in which revision, which a session else does, and without the answers and the state of a request
-// that is made again (MCP 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes stay what
-// they are; the whole is put through the gate again.
+// Without returns a request in the form for a server with sessions: without the members of _meta that describe the
+// client and the revision, which a session declares, and without the answers and the state of a repeated request (MCP
+// 2026-07-28, Requests and Multi Round-Trip Requests). All other bytes are unchanged, and the result passes the gate
+// again.
 func (m *Message) Without() (*Message, error) {
 	edits := cut(nil, m.Raw, m.members(m.Meta.Object, metaOfRequests))
 	return m.again(append(edits, cut(nil, m.Raw, m.members(m.Params, paramsAgain))...))
 }
 
-// First is a request that is made again as it was made first: without what belongs to that (MCP
-// 2026-07-28, Multi Round-Trip Requests). All other bytes stay what they are; the whole is put through
-// the gate again.
+// First returns a repeated request in its first form: without the members that belong to the repetition (MCP
+// 2026-07-28, Multi Round-Trip Requests). All other bytes are unchanged, and the result passes the gate again.
 func (m *Message) First() (*Message, error) {
 	return m.again(cut(nil, m.Raw, m.members(m.Params, paramsAgain)))
 }
 
-// again is m with edits made that were not in it when it was judged.
+// again returns m with the edits made, parsed again because they were not part of the judged message.
 func (m *Message) again(edits []Edit) (*Message, error) {
 	raw, err := Splice(m.Raw, edits...)
 	if err != nil {
 		return nil, err
 	}
-	limits := AnswerLimits() // what a server said may be in it
+	limits := AnswerLimits() // the edits may contain what a server sent
 	limits.IDBytes = len(m.Raw)
 	return Parse(raw, limits)
 }
 
-// What [Message.Without] and [Message.First] take out.
+// The members that [Message.Without] and [Message.First] remove.
 var (
 	metaOfRequests = foldTable(protocolPrefix+"protocolVersion", protocolPrefix+"clientCapabilities", protocolPrefix+"clientInfo", protocolPrefix+"logLevel")
 	paramsAgain    = foldTable("inputResponses", "requestState")
 )
 
-// members are those of an object of m's whose keys are among these.
+// members returns the members of an object in m whose keys are among these.
 func (m *Message) members(of Span, keys map[string]string) (out []item) {
 	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
 	s := scanner{raw: m.Raw, pos: of.Start, limits: passed}
@@ -168,8 +164,7 @@ func (m *Message) members(of Span, keys map[string]string) (out []item) {
 	}
 }
 
-// insertMeta returns the edit that puts members into _meta, where the given
-// number of others remain.
+// insertMeta returns the edit that inserts members into _meta, where remain other members are left.
 func (m *Message) insertMeta(members []byte, remain int) Edit {
 	var at int
 	switch {
@@ -188,8 +183,7 @@ func (m *Message) insertMeta(members []byte, remain int) Edit {
 	return Edit{Span{at, at}, members}
 }
 
-// quote returns text as a JSON string, and nil if it is empty or not UTF-8: a
-// broken trace must not break a call.
+// quote returns text as a JSON string; nil if it is empty or not UTF-8, because a broken trace must not break a call.
 func quote(text string) []byte {
 	if text == "" {
 		return nil
@@ -201,8 +195,7 @@ func quote(text string) []byte {
 	return quoted
 }
 
-// appendMember appends a member to members that are separated by commas. The
-// key needs no escapes.
+// appendMember appends a member to members that are separated by commas. The key must need no escapes.
 func appendMember(members []byte, key string, value []byte) []byte {
 	if len(members) > 0 {
 		members = append(members, ',')
@@ -217,10 +210,9 @@ func braced(members []byte) []byte {
 	return append(append([]byte{'{'}, members...), '}')
 }
 
-// Client returns the name and version that the client gives itself, in
-// initialize or else in "io.modelcontextprotocol/clientInfo" of _meta. Each is
-// empty where it is absent, not a string or longer than 128 bytes. They are
-// claims, not identity.
+// Client returns the name and version that the client declares in initialize, otherwise in
+// "io.modelcontextprotocol/clientInfo" of _meta. Each is empty if it is absent, not a string or longer than 128 bytes.
+// They are claims, not an identity.
 func (m *Message) Client() (name, version string) {
 	passed := Limits{Bytes: math.MaxInt, Depth: math.MaxInt, Tokens: math.MaxInt, KeyBytes: math.MaxInt, NumberBytes: math.MaxInt}
 	p := parser{scanner: scanner{raw: m.Raw, pos: m.clientInfo.Start, limits: passed, client: true}}

@@ -1,16 +1,13 @@
-// Package gate is the strict gate of the gateway: it reads the bytes of one
-// JSON-RPC message once and either refuses them with a code or says where in
-// those very bytes each part stands. What is forwarded is therefore what was
-// judged, save for the named replacements that [Splice] makes.
+// Package gate is the strict parser of the gateway. It reads the bytes of one JSON-RPC message once, and either refuses
+// the message with a code or returns the position of each part in those bytes. So the forwarded bytes are the judged
+// ones, except for the named replacements that [Splice] makes.
 //
-// [Parse] reads what a client sent and enforces every rule of admission.
-// [ReadAnswer] reads what an upstream sent; it insists on unambiguous JSON and
-// finds the places where the gateway has to look or to cut.
+// [Parse] reads a client's message and enforces every rule of admission. [ReadAnswer] reads a server's message. It
+// requires unambiguous JSON and finds the places that the gateway has to read or to cut.
 //
-// The scanner is the package's own, because it has to count tokens, levels and
-// keys while it reads and must name the rule that was broken. Fuzz tests hold
-// it to jsontext's strict reading. The package keeps no state: all functions
-// are safe for concurrent use.
+// The package has its own scanner, because it must count tokens, levels and keys while it reads, and name the rule that
+// was broken. Fuzz tests compare it with the strict reading of jsontext. The package has no state: all functions are
+// safe for concurrent use.
 package gate
 
 import (
@@ -21,15 +18,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// A Span is the half-open range [Start, End) of bytes in a message's Raw. The
-// zero Span means that the part is absent; no part of a message ends at 0.
+// A Span is the half-open range [Start, End) of bytes in a message's Raw. The zero Span means that the part is absent;
+// no part of a message ends at 0.
 type Span struct{ Start, End int }
 
 // Present reports whether the part exists.
 func (s Span) Present() bool { return s.End > 0 }
 
-// Of returns the bytes of raw that s covers: a slice of raw, not a copy. An
-// absent part is nil.
+// Of returns the bytes of raw that s covers, as a slice of raw and not a copy. It is nil for an absent part.
 func (s Span) Of(raw []byte) []byte {
 	if !s.Present() {
 		return nil
@@ -37,14 +33,14 @@ func (s Span) Of(raw []byte) []byte {
 	return raw[s.Start:s.End:s.End]
 }
 
-// Kind is what a JSON-RPC message is. The zero Kind is no message at all.
+// Kind is the kind of a JSON-RPC message. The zero Kind means that there is no message.
 type Kind uint8
 
 // The kinds of JSON-RPC messages.
 const (
 	// Invalid is the zero value; no accepted message has it.
 	Invalid Kind = iota
-	// Request has a method and an id: it wants an answer.
+	// Request has a method and an id, and needs an answer.
 	Request
 	// Notification has a method and no id.
 	Notification
@@ -66,8 +62,7 @@ func (k Kind) String() string {
 	return "invalid"
 }
 
-// Limits bound one message. Each is the largest value still accepted. The zero
-// Limits refuse everything.
+// Limits limit one message. Each is the largest accepted value. The zero Limits refuse everything.
 type Limits struct {
 	// Bytes is the length of the whole message.
 	Bytes int
@@ -75,35 +70,33 @@ type Limits struct {
 	Depth int
 	// Tokens counts scalars, keys, and both brackets of objects and arrays.
 	Tokens int
-	// KeyBytes is the length of one key in UTF-8, escapes resolved.
+	// KeyBytes is the length of one key in UTF-8, with escapes resolved.
 	KeyBytes int
-	// NumberBytes is the length of a number as it is written. Exact readers take
-	// more time for a number than its length says.
+	// NumberBytes is the length of a number as it is written. Exact readers need more time for a number than in
+	// proportion to its length.
 	NumberBytes int
-	// IDBytes is the length of a string id in UTF-8, escapes resolved. It bounds
-	// progress tokens as well.
+	// IDBytes is the length of a string id in UTF-8, with escapes resolved. It also limits progress tokens.
 	IDBytes int
 }
 
-// DefaultLimits are the limits of what clients send.
+// DefaultLimits returns the limits for clients' messages.
 func DefaultLimits() Limits {
 	return Limits{Bytes: 4 << 20, Depth: 64, Tokens: 10_000, KeyBytes: 256, NumberBytes: canonical.MaxNumber, IDBytes: 128}
 }
 
-// AnswerLimits are the limits of what upstreams send. They are wider, because
-// answers carry data. IDBytes does not apply to answers.
+// AnswerLimits returns the limits for servers' messages. They are wider, because answers carry data. IDBytes does not
+// apply to answers.
 func AnswerLimits() Limits {
 	return Limits{Bytes: 16 << 20, Depth: 512, Tokens: 4 << 20, KeyBytes: 64 << 10, NumberBytes: canonical.MaxNumber}
 }
 
-// An Error says why a message was refused. It never quotes the message, so it
-// may be logged and shown.
+// An Error says why a message was refused. It never quotes the message, so it may be logged and shown.
 type Error struct {
 	// Code is one of the gate's codes.
 	Code commonv1.Code
 	// Detail is a sentence for people, always a constant or made of constants.
 	Detail string
-	// Offset is where in the message the gate stopped, in bytes.
+	// Offset is the position in the message where the gate stopped, in bytes.
 	Offset int
 }
 

@@ -7,9 +7,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// isID reports whether the value is an id that a client may use: a string of
-// 1 to IDBytes bytes, or an integer within ±(2^53-1) in its only spelling. An empty
-// one is none: there are readers that take it for absent.
+// isID reports whether the value is an id that a client may use: a string of 1 to IDBytes bytes, or an integer within
+// ±(2^53-1) in its only spelling. An empty string is not allowed, because some readers take it for an absent id.
 func isID(s *scanner, span Span) bool {
 	if text, ok := s.decode(span); ok {
 		return len(text) > 0 && len(text) <= s.limits.IDBytes
@@ -19,8 +18,7 @@ func isID(s *scanner, span Span) bool {
 	return isInteger(value) && atMost(digits, "9007199254740991")
 }
 
-// isInteger reports whether a number is written as an integer. -0 is not: some
-// readers make it 0.
+// isInteger reports whether a number is written as an integer. -0 is not, because some readers make it 0.
 func isInteger(value []byte) bool {
 	digits := bytes.TrimPrefix(value, []byte("-"))
 	for _, c := range digits {
@@ -31,17 +29,15 @@ func isInteger(value []byte) bool {
 	return len(digits) > 0 && (digits[0] != '0' || len(value) == 1)
 }
 
-// SameID reports whether two raw JSON values are the same id. Strings are
-// compared with their escapes resolved, integers as integers; a string is never
-// an integer's equal. Anything else is no id and equals nothing.
+// SameID reports whether two raw JSON values are the same id. Strings are compared with escapes resolved, integers as
+// integers. A string never equals an integer. Any other value is not an id and equals nothing.
 func SameID(a, b []byte) bool {
 	key := IDKey(a)
 	return key != "" && key == IDKey(b)
 }
 
-// IDKey returns a key for maps of ids: two raw JSON values have the same key
-// if, and only if, [SameID] holds. It is empty for what is neither a string nor
-// an integer.
+// IDKey returns a map key for an id: two raw JSON values have the same key if and only if [SameID] holds. It is empty
+// for values that are neither a string nor an integer.
 func IDKey(raw []byte) string {
 	switch {
 	case isInteger(raw):
@@ -49,7 +45,7 @@ func IDKey(raw []byte) string {
 	case len(raw) < 2 || raw[0] != '"' || raw[len(raw)-1] != '"':
 		return ""
 	case bytes.IndexByte(raw, '\\') < 0:
-		return string(raw[:len(raw)-1]) // the quote tells it from an integer
+		return string(raw[:len(raw)-1]) // the leading quote distinguishes it from an integer
 	}
 	text, err := jsontext.AppendUnquote([]byte{'"'}, raw)
 	if err != nil {
@@ -58,7 +54,7 @@ func IDKey(raw []byte) string {
 	return string(text)
 }
 
-// KeyID returns an id, as raw JSON, that has this key of [IDKey].
+// KeyID returns an id, as raw JSON, whose [IDKey] is key.
 func KeyID(key string) []byte {
 	text, isText := strings.CutPrefix(key, `"`)
 	if !isText {

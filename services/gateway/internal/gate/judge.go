@@ -6,17 +6,17 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// Lengths of texts in bytes, escapes resolved.
+// Largest lengths of strings in bytes, with escapes resolved.
 const (
 	maxName        = 128  // of methods and tools
 	maxHandle      = 128  // of dev.sluice/run and dev.sluice/approval
-	maxText        = 4096 // of prompts' names, resources' URIs and tasks' ids, as policy takes them
+	maxText        = 4096 // of prompts' names, resources' URIs and tasks' ids, as in policy
 	maxVersion     = 64
 	maxTraceParent = 128
 	maxTraceState  = 512 // W3C Trace Context, section 3.3.1.5
 )
 
-// judge checks what can be said only when the whole message has been read.
+// judge makes the checks that need the whole message.
 func (p *parser) judge() error {
 	m := p.m
 	if version, ok := p.decode(p.jsonrpc); !ok || string(version) != "2.0" {
@@ -70,7 +70,7 @@ func (p *parser) judgeMethod() error {
 		return p.fail(commonv1.Code_CODE_METHOD_INVALID, p.method.Start, "the method's name breaks the grammar of method names")
 	}
 	if isVariant(methods, name) {
-		return p.fail(commonv1.Code_CODE_METHOD_INVALID, p.method.Start, "the method differs from one of the protocol's by its case alone")
+		return p.fail(commonv1.Code_CODE_METHOD_INVALID, p.method.Start, "the method differs from one of the protocol's only in case")
 	}
 	m.Method = internMethod(name)
 	m.Kind = Request
@@ -112,7 +112,7 @@ func (p *parser) judgeMeta() error {
 	return err
 }
 
-// judgeParams checks the params that the method has.
+// judgeParams checks the params of the method.
 func (p *parser) judgeParams() (err error) {
 	m, in := p.m, &p.in
 	m.InputResponses, m.RequestState = in.inputResponses, in.requestState
@@ -178,8 +178,8 @@ func (p *parser) judgeURI() (err error) {
 	return err
 }
 
-// judgeRef reads of what a completion is. What it does not say in one way alone, or longer than
-// policy takes it, is not known: that is for rules to refuse.
+// judgeRef reads the reference of a completion. A reference that is ambiguous, or longer than policy accepts, is not
+// known; rules then refuse it.
 func (p *parser) judgeRef() error {
 	m, in := p.m, &p.in
 	if in.refVariant.Present() {
@@ -205,7 +205,7 @@ func (p *parser) judgeRef() error {
 	return nil
 }
 
-// judgeList checks the cursor, which some clients send as null where they have none.
+// judgeList checks the cursor, which some clients send as null if they have none.
 func (p *parser) judgeList() (err error) {
 	if p.in.cursor.Present() && !p.isNull(p.in.cursor) {
 		p.m.Cursor, err = p.text(p.in.cursor, len(p.raw), "the cursor is not a string")

@@ -4,11 +4,10 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// Listing is the answer with the elements of another list of its result in place of those of
-// result.tools, each called by another of its members than "name": ToolList, Tools, and what
-// [Answer.Clean] hides, are about that list. It is read a second time, so that answers whose list
-// nobody filters are not. ToolList is absent where there is no such list. An [*Error] says that
-// some reader could take another member for it, or that it is too long.
+// Listing returns the answer with another list of its result as ToolList and Tools, whose elements have their names in
+// the member name. [Answer.Clean] then hides elements of that list. The result is parsed a second time; answers whose
+// list is not filtered don't need Listing. ToolList is absent if there is no such list. The error is an [*Error] if a
+// reader could take another member for the list, or the list is too long.
 func (a *Answer) Listing(list, name string) (*Answer, error) {
 	out := *a
 	out.ToolList, out.Tools = Span{}, nil

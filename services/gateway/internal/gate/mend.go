@@ -6,25 +6,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// mending collects what [Mend] repairs while a reader reads.
+// mending collects the repairs of [Mend] during a parse.
 type mending struct {
-	// text says that the scanner is in a value in which a lone surrogate is replaced.
+	// text is true inside a value in which lone surrogates are replaced.
 	text bool
-	// last is where the last of them stands, and replaced how many there are.
+	// last is the position of the last replaced surrogate, and replaced their number.
 	last, replaced int
 	// null is the member `"error": null`; absent if there is none.
 	null item
 }
 
-// Mend repairs the answer to a request, in raw itself, if it breaks the rules of JSON or JSON-RPC in one of these two
-// ways, which servers in use have:
-//   - `"error": null` stands beside a result: spaces take its place;
-//   - a lone surrogate, such as the escape \ud83d, stands in a string value of content or structuredContent of the
+// Mend repairs the answer to a request, in raw itself, if the answer breaks the rules of JSON or JSON-RPC in one of
+// these two ways, which some servers have:
+//   - `"error": null` next to a result: it is overwritten with spaces;
+//   - a lone surrogate, such as the escape \ud83d, in a string value of content or structuredContent of the
 //     result of tools/call: it becomes \ufffd. In keys, and in all other members, nothing is replaced.
 //
-// methodOf returns the method of the request that an id, as raw JSON, belongs to; empty if there is none. Mend reports
-// whether raw was repaired. Otherwise raw must not be used any more. A message that has other faults is not repaired,
-// and what was repaired has not passed [ReadAnswer] yet.
+// methodOf returns the method of the request with this raw id; empty if there is none. Mend reports whether raw was
+// repaired. If not, raw must not be used any more. A message with other faults is not repaired. A repaired message must
+// still be read with [ReadAnswer].
 func Mend(raw []byte, limits Limits, methodOf func(id []byte) string) bool {
 	mend := &mending{last: -1}
 	r := reader{scanner: scanner{raw: raw, limits: limits, mend: mend}}
@@ -40,7 +40,7 @@ func Mend(raw []byte, limits Limits, methodOf func(id []byte) string) bool {
 	return true
 }
 
-// replace puts U+FFFD in place of the lone surrogate at offset i, and reports whether it may.
+// replace replaces the lone surrogate at offset i by U+FFFD, and reports whether it may.
 func (m *mending) replace(raw []byte, i int) bool {
 	if m == nil || !m.text {
 		return false
@@ -51,10 +51,10 @@ func (m *mending) replace(raw []byte, i int) bool {
 	return true
 }
 
-// isNull reports whether the value at the current position is a null to be repaired.
+// isNull reports whether the value at the current position is a null that may be repaired.
 func (m *mending) isNull(rest []byte) bool { return m != nil && bytes.HasPrefix(rest, []byte("null")) }
 
-// blank overwrites the member `"error": null`, and the comma that parts it from its neighbour.
+// blank overwrites the member `"error": null` and the comma that separates it from its neighbor.
 func (m *mending) blank(raw []byte) {
 	if !m.null.Present() {
 		return
@@ -63,14 +63,14 @@ func (m *mending) blank(raw []byte) {
 	if m.null.prev > 0 {
 		from = m.null.prev
 	} else {
-		to += bytes.IndexByte(raw[to:], ',') + 1 // only spaces stand before it, and a result behind it
+		to += bytes.IndexByte(raw[to:], ',') + 1 // only spaces precede the comma, and a result follows it
 	}
 	for i := from; i < to; i++ {
 		raw[i] = ' '
 	}
 }
 
-// mendable reads a member of a result of which nothing else is known.
+// mendable reads a member of a result whose meaning is not known here.
 func (r *reader) mendable(f *frame) error {
 	if key := string(f.key); r.mend != nil && (key == "content" || key == "structuredContent") {
 		r.mend.text = true

@@ -6,17 +6,16 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// What a completion may be of (MCP 2025-11-25, Completion, Reference Types).
+// Reference types of a completion (MCP 2025-11-25, Completion, Reference Types).
 const (
 	RefPrompt   = "ref/prompt"
 	RefResource = "ref/resource"
 )
 
-// A Message is one message of a client that passed the gate. It is read-only.
-// Its spans point into Raw, which must not change while the Message is in use;
-// its strings are copies, escapes resolved.
+// A Message is a client's message that passed the gate. It is read-only. Its spans point into Raw, which must not
+// change while the Message is in use. Its strings are copies with escapes resolved.
 type Message struct {
-	// Raw is the message as it came.
+	// Raw is the message as it was received.
 	Raw []byte
 	// Kind is never Invalid.
 	Kind Kind
@@ -29,35 +28,31 @@ type Message struct {
 	// Result and Error are objects; a response has exactly one of them.
 	Result, Error Span
 
-	// Name is params.name of tools/call, which satisfies the grammar of tool
-	// names, and of prompts/get, which may be any text, and params.ref.name of a
-	// completion of a prompt. Empty for other methods.
+	// Name is params.name of tools/call, which matches the grammar of tool names, of prompts/get, which may be any
+	// text, or params.ref.name of a completion for a prompt. Empty for other methods.
 	Name string
 	// NameValue is the raw value of params.name, for a splice that renames.
 	NameValue Span
-	// URI is params.uri of the methods under resources/, and params.ref.uri of a completion
-	// of a resource, which may be a template. Empty for other methods.
+	// URI is params.uri of the methods under resources/, or params.ref.uri of a completion for a resource, which may be
+	// a template. Empty for other methods.
 	URI string
-	// Ref is of what a completion is: [RefPrompt] or [RefResource], and empty where that is
-	// not known, or of another method.
+	// Ref is the reference type of a completion: [RefPrompt] or [RefResource]. Empty if the type is not known, or for
+	// other methods.
 	Ref string
 	// URIValue is the raw value of params.uri.
 	URIValue Span
 	// Arguments is the params.arguments object; null counts as absent.
 	Arguments Span
-	// RequestID is the raw params.requestId of notifications/cancelled: a valid
-	// id. Absent for other methods.
+	// RequestID is the raw params.requestId of notifications/cancelled: a valid id. Absent for other methods.
 	RequestID Span
-	// ProgressToken is the raw params.progressToken of notifications/progress: a
-	// valid id. Absent for other methods. The token that a request declares is in
-	// Meta.
+	// ProgressToken is the raw params.progressToken of notifications/progress: a valid id. Absent for other methods.
+	// The token that a request declares is in Meta.
 	ProgressToken Span
 
-	// InputResponses is the raw params.inputResponses, by which a client answers what a server has
-	// asked in its last answer (MCP 2026-07-28, Multi Round-Trip Requests).
+	// InputResponses is the raw params.inputResponses, in which a client answers the requests in the server's last
+	// answer (MCP 2026-07-28, Multi Round-Trip Requests).
 	InputResponses Span
-	// RequestState is the raw params.requestState, which a client sends back as it was given it (same
-	// section).
+	// RequestState is the raw params.requestState, which a client sends back as it received it (same section).
 	RequestState Span
 
 	// TaskID is params.taskId of the methods under tasks/. Empty for other methods.
@@ -73,36 +68,33 @@ type Message struct {
 	// Capabilities is the params.capabilities object of initialize.
 	Capabilities Span
 
-	// Meta is what params._meta says.
+	// Meta is the content of params._meta.
 	Meta Meta
 
-	clientInfo Span // of initialize, or else of _meta
-	start      int  // where the envelope begins
-	paramCount int  // the members of params
+	clientInfo Span // of initialize, otherwise of _meta
+	start      int  // the position of the envelope
+	paramCount int  // the number of members of params
 }
 
-// Clone is m in memory of its own, for who keeps it longer than what it came in.
+// Clone returns a copy of m with its own memory, for callers that keep it longer than the buffer it was read from.
 func (m *Message) Clone() *Message {
 	own := *m
 	own.Raw = bytes.Clone(m.Raw)
 	return &own
 }
 
-// Meta is what params._meta says. The zero Meta is that of a message without.
+// Meta is the content of params._meta. The zero Meta belongs to a message without _meta.
 type Meta struct {
 	// Object is the whole value of _meta.
 	Object Span
-	// Run and Approval are "dev.sluice/run" and "dev.sluice/approval", at most
-	// 128 bytes each.
+	// Run and Approval are "dev.sluice/run" and "dev.sluice/approval", at most 128 bytes each.
 	Run, Approval string
-	// TraceParent and TraceState are the W3C trace context. Each is empty where
-	// it is not a string or longer than 128 and 512 bytes; nothing else about
-	// them is checked.
+	// TraceParent and TraceState are the W3C trace context. Each is empty if it is not a string, or longer than 128 and
+	// 512 bytes; their content is not checked.
 	TraceParent, TraceState string
-	// ProtocolVersion is "io.modelcontextprotocol/protocolVersion", at most 64
-	// bytes.
+	// ProtocolVersion is "io.modelcontextprotocol/protocolVersion", at most 64 bytes.
 	ProtocolVersion string
-	// ProgressToken is the raw token: a string or an integer, as an id is.
+	// ProgressToken is the raw token: a string or an integer, as for an id.
 	ProgressToken Span
 	// Capabilities is the "io.modelcontextprotocol/clientCapabilities" object.
 	Capabilities Span
@@ -113,8 +105,7 @@ type Meta struct {
 	values  [traceFields]Span
 }
 
-// The members of _meta that carry the trace context, in the order of
-// [Trace.fields].
+// Indices of the members of _meta with the trace context, in the order of [Trace.fields].
 const (
 	traceParent = iota
 	traceState
@@ -122,26 +113,26 @@ const (
 	traceFields
 )
 
-// Parse reads one message of a client and returns what it says, or refuses it
-// with an [*Error]. The message is a JSON object, and besides the limits
+// Parse reads one message of a client, and returns it or refuses it with an [*Error]. The message is a JSON object, and
+// besides the limits these rules hold:
 //   - its text is valid UTF-8 without byte order mark or lone surrogates, keys
-//     are unique at any depth and free of control characters, nothing follows;
-//   - "jsonrpc" is "2.0", and unknown keys beside it are refused, as are keys
-//     that some reader could take for a known one of the envelope, of params or
+//     are unique at every depth and free of control characters, and nothing follows;
+//   - "jsonrpc" is "2.0"; unknown keys next to it are refused, and so are keys
+//     that a reader could take for a known one of the envelope, of params or
 //     of _meta;
 //   - it is a request (method and id), a notification (method under
 //     "notifications/", no id) or a response (id, and result or error);
-//   - an id is a string that is not empty or an integer within ±(2^53-1), written as
+//   - an id is a non-empty string, or an integer within ±(2^53-1), written as
 //     an integer;
-//   - numbers have at most NumberBytes; they are finite as float64 and integers within
-//     int64, but for responses, which may carry any;
-//   - params, arguments and _meta are objects where present; arguments may be
+//   - numbers have at most NumberBytes; except in responses, they are finite as
+//     float64, and integers are within int64;
+//   - params, arguments and _meta are objects if present; arguments may be
 //     null;
-//   - tools/call has a tool's name, prompts/get a name, resources/read,
-//     resources/subscribe and resources/unsubscribe a URI, these two where they are known, and the id
-//     of a task is a text.
+//   - tools/call has a tool's name, prompts/get a name, and resources/read,
+//     resources/subscribe and resources/unsubscribe have a URI (the latter two only
+//     in revisions that have these methods), and a task's id is a string.
 //
-// The Message keeps raw; Parse neither copies nor changes it.
+// The Message refers to raw; Parse neither copies nor changes it.
 func Parse(raw []byte, limits Limits) (*Message, error) {
 	p := parser{scanner: scanner{raw: raw, limits: limits, client: true, wild: -1}}
 	p.m = &Message{Raw: raw}
@@ -151,11 +142,10 @@ func Parse(raw []byte, limits Limits) (*Message, error) {
 	return p.m, nil
 }
 
-// A parser is a scanner that fills a Message.
 type parser struct {
 	scanner
 	m *Message
-	// Raw values that are judged when the whole message is known.
+	// Raw values that are judged once the whole message has been read.
 	jsonrpc, method Span
 	in              paramSpans
 }
@@ -219,7 +209,7 @@ func (p *parser) field(f *frame) (err error) {
 		if err := p.unambiguous(envelopeFields, f); err != nil {
 			return err
 		}
-		return p.fail(commonv1.Code_CODE_JSONRPC_INVALID, f.start, "the message has an unknown key beside the protocol's")
+		return p.fail(commonv1.Code_CODE_JSONRPC_INVALID, f.start, "the message has an unknown key")
 	}
 	return err
 }

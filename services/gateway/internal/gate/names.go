@@ -8,8 +8,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// A nameStack holds the keys of all open objects, those of the innermost last.
-// Most messages need only the part of it that allocates nothing.
+// A nameStack contains the keys of all open objects, the innermost last. For most messages it needs no allocation.
 type nameStack struct {
 	size int
 	near [32][]byte
@@ -32,12 +31,11 @@ func (n *nameStack) at(i int) []byte {
 	return n.far[i-len(n.near)]
 }
 
-// maxNames is how many keys all open objects may have together. Each costs memory
-// many times that of its bytes.
+// maxNames is the largest number of keys in all open objects together. Each costs many times its bytes in memory.
 const maxNames = 100_000
 
-// few is the number of keys up to which each new key is compared with all
-// before it. Larger objects are checked at their end, by sorting.
+// few is the number of keys up to which each new key is compared with all before it. Larger objects are checked at
+// their end, by sorting.
 const few = 16
 
 // key reads the key at the current position into f.
@@ -51,7 +49,7 @@ func (s *scanner) key(f *frame) error {
 	}
 	if escaped {
 		if s.mend != nil && s.mend.last > f.start {
-			return s.fail(commonv1.Code_CODE_JSON_ENCODING, f.start, "a key holds half of a surrogate pair")
+			return s.fail(commonv1.Code_CODE_JSON_ENCODING, f.start, "a key contains half of a surrogate pair")
 		}
 		body, _ = s.unescape(s.raw[f.start:s.pos])
 	}
@@ -59,7 +57,7 @@ func (s *scanner) key(f *frame) error {
 		return s.fail(commonv1.Code_CODE_JSON_KEY, f.start, "a key is too long")
 	}
 	if s.client && (escaped || s.controls) && bytes.ContainsFunc(body, unicode.IsControl) {
-		return s.fail(commonv1.Code_CODE_JSON_KEY, f.start, "a key holds a control character")
+		return s.fail(commonv1.Code_CODE_JSON_KEY, f.start, "a key contains a control character")
 	}
 	if s.names.size == maxNames {
 		return s.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, f.start, "objects have too many keys")
@@ -76,8 +74,7 @@ func (s *scanner) key(f *frame) error {
 	return nil
 }
 
-// distinct forgets the keys of an object that ends here. In an object with many
-// keys it first finds out whether one of them stands there twice.
+// distinct removes the keys of an object that ends here. For an object with many keys it first checks for duplicates.
 func (s *scanner) distinct(f *frame) error {
 	count := s.names.size - f.base
 	if count > few {

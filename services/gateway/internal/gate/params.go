@@ -6,15 +6,14 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// paramSpans are raw values inside params that are judged once the method is
-// known.
+// paramSpans are raw values inside params that are judged once the method is known.
 type paramSpans struct {
 	name, uri, arguments, requestID, progressToken Span
 	cursor                                         Span
 	version, capabilities, clientInfo              Span
 	inputResponses, requestState, taskID           Span
 
-	// Of ref; refVariant is a key of it that a reader could take for another one.
+	// Of ref; refVariant is a key in it that a reader could take for another one.
 	refType, refName, refURI, refVariant Span
 
 	// Of _meta.
@@ -142,8 +141,7 @@ func (p *parser) meta() (Span, error) {
 	}
 }
 
-// metaMember reads one member of _meta and keeps where the whole of it stands,
-// if it may have to be cut out.
+// metaMember reads one member of _meta, and stores the position of the whole member if it may have to be removed.
 func (p *parser) metaMember(f *frame) error {
 	into, err := p.metaField(f)
 	if err != nil {
@@ -171,8 +169,7 @@ func (p *parser) metaMember(f *frame) error {
 	return nil
 }
 
-// metaField returns where the value of a member of _meta is kept, nil if it is
-// not.
+// metaField returns where the value of a member of _meta is stored; nil if it is not stored.
 func (p *parser) metaField(f *frame) (*Span, error) {
 	in := &p.in
 	switch string(f.key) {

@@ -9,9 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// Restore makes a request of the params that were kept of it: with the id and the
-// method of m, which asks for the same call, and the members of its `_meta` that
-// belong to this sending. It is to be parsed before it is sent.
+// Restore returns a request with the stored params, the id and the method of m, which asks for the same call, and those
+// members of m's `_meta` that belong to the current attempt. The result must be parsed before it is sent.
 func Restore(m *Message, params string) ([]byte, error) {
 	if params == "" {
 		params = "{}"
@@ -30,8 +29,7 @@ func Restore(m *Message, params string) ([]byte, error) {
 	return Splice(base, kept.insertMeta(members, kept.Meta.members))
 }
 
-// sending are the members of a request's `_meta` that belong to its sending, as
-// they were written; nil for none.
+// sending returns the raw members of a request's `_meta` that belong to one attempt; nil if there are none.
 func sending(m *Message) ([]byte, error) {
 	if !m.Meta.Object.Present() {
 		return nil, nil

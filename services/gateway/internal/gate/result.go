@@ -4,7 +4,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// A section is an object of an answer whose fields are the protocol's.
+// A section is an object of a server's message whose fields are the protocol's.
 type section uint8
 
 const (
@@ -14,7 +14,7 @@ const (
 	inError
 )
 
-// table returns the fields that keys of the section must not look like.
+// table returns the fields that keys of the section must not resemble.
 func (in section) table() map[string]string {
 	switch in {
 	case inParams:
@@ -35,7 +35,7 @@ func (r *reader) section(in section) (Span, error) {
 		if err := r.value(); err != nil {
 			return Span{}, err
 		}
-		return Span{}, r.fail(commonv1.Code_CODE_JSONRPC_INVALID, start, "a value that has to be an object is none")
+		return Span{}, r.fail(commonv1.Code_CODE_JSONRPC_INVALID, start, "a value that must be an object is not one")
 	}
 	var f frame
 	if err := r.enter(&f); err != nil {
@@ -116,7 +116,7 @@ func (r *reader) paramField(f *frame) (err error) {
 	return err
 }
 
-// subscription is the value of the subscription's id in _meta, which has been read.
+// subscription returns the raw id of the subscription in _meta, which has already been read.
 func (r *reader) subscription(meta Span) (id Span) {
 	s := scanner{raw: r.raw, pos: meta.Start, limits: r.limits}
 	var f frame
@@ -143,7 +143,7 @@ func (r *reader) errorField(f *frame) (err error) {
 	case string(f.key) == "code":
 		r.a.ErrorCode, err = r.read()
 	case string(f.key) == "data" && r.peek() == '{':
-		err = r.foreignMeta() // where the gateway's own errors carry the decision
+		err = r.foreignMeta() // the gateway's own errors carry the decision there
 	default:
 		err = r.memberValue(f)
 	}
@@ -193,18 +193,18 @@ func (r *reader) resultField(f *frame) (err error) {
 	return err
 }
 
-// maxForeign is how many members of an answer may be the gateway's alone to send: to
-// cut one out takes more memory than the member.
+// maxForeign is how many members of a message may have keys that only the gateway may send, because removing one takes
+// more memory than the member.
 const maxForeign = 1_000
 
-// maxTools is how many elements result.tools may have: policy filters no more.
+// maxTools is the largest number of elements in result.tools that policy filters.
 const maxTools = 10_000
 
 // tools reads the value of result.tools.
 func (r *reader) tools() error { return r.list("name", toolFields) }
 
-// list reads the value of a list whose elements have their names in this member, and what its
-// keys must not look like.
+// list reads the value of a list whose elements have their names in the member name; fields are those that other keys
+// must not resemble.
 func (r *reader) list(name string, fields map[string]string) error {
 	if r.peek() != '[' {
 		return r.value()
@@ -266,7 +266,7 @@ func (r *reader) tool(field string, fields map[string]string) (Tool, error) {
 	}
 }
 
-// maxInputs is how many requests result.inputRequests may have: each of them is judged.
+// maxInputs is the largest number of requests in result.inputRequests, because each of them is judged.
 const maxInputs = 100
 
 // inputs reads the value of result.inputRequests.
@@ -287,7 +287,7 @@ func (r *reader) inputs() (err error) {
 			return err
 		}
 		if f.count > maxInputs {
-			return r.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, f.start, "the result asks for too much")
+			return r.fail(commonv1.Code_CODE_JSON_TOO_MANY_TOKENS, f.start, "the result has too many inputRequests")
 		}
 		in, err := r.input()
 		if err != nil {
@@ -319,7 +319,7 @@ func (r *reader) input() (in Input, err error) {
 		case "method":
 			in.Method, err = r.read()
 		case "params":
-			err = r.memberValue(&f) // which finds what is the gateway's alone to send
+			err = r.memberValue(&f) // also finds members that only the gateway may send
 			in.Params = Span{start, r.pos}
 		default:
 			err = r.memberValue(&f)
@@ -330,8 +330,7 @@ func (r *reader) input() (in Input, err error) {
 	}
 }
 
-// foreignMeta reads an object of an upstream, such as _meta, and collects the
-// members of it that only the gateway may send.
+// foreignMeta reads an object of a server, such as _meta, and collects the members that only the gateway may send.
 func (s *scanner) foreignMeta() error {
 	var f frame
 	if err := s.enter(&f); err != nil {
@@ -348,7 +347,7 @@ func (s *scanner) foreignMeta() error {
 			}
 			continue
 		}
-		// What stands inside goes with the whole: forget what it adds.
+		// Members inside are removed with the whole, so those found there are dropped.
 		known := len(s.foreign)
 		if err := s.value(); err != nil {
 			return err

@@ -9,8 +9,8 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// quoted reads the string at the current position. It returns what stands
-// between the quotes and whether escapes are in it.
+// quoted reads the string at the current position. It returns the bytes between the quotes and whether they contain
+// escapes.
 func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	start := s.pos + 1
 	end := s.plain(start)
@@ -24,13 +24,13 @@ func (s *scanner) quoted() (body []byte, escaped bool, err error) {
 	}
 	if end >= len(s.raw) || s.raw[end] != '"' {
 		s.pos = end
-		return nil, false, s.syntax("a control character stands in a string")
+		return nil, false, s.syntax("a string contains a control character")
 	}
 	s.pos = end + 1
 	return s.raw[start:end:end], escaped, nil
 }
 
-// plain is [plainEnd] of the whole text, which may be long.
+// plain is [plainEnd] for the whole text, which may be long.
 func (s *scanner) plain(i int) int {
 	for {
 		part := min(len(s.raw), i+maxPart)
@@ -41,13 +41,12 @@ func (s *scanner) plain(i int) int {
 	}
 }
 
-// maxPart is how much of a string is looked at without a rest, in bytes.
+// maxPart is how much of a string is scanned without yielding the processor, in bytes.
 const maxPart = 64 << 10
 
-// plainEnd returns the offset of the first byte from i on that is a quote, a
-// backslash or a control character, or the end of b. It looks at eight bytes at
-// a time: a lane's high bit is set where the byte is one of those. Borrows can
-// only spoil lanes above a true hit, so the lowest hit is exact.
+// plainEnd returns the offset of the first byte from i on that is a quote, a backslash or a control character, or the
+// length of b. It tests eight bytes at a time: a lane's high bit is set if the byte is one of those. Borrows can only
+// spoil lanes above a true hit, so the lowest hit is exact.
 func plainEnd(b []byte, i int) int {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	for ; i+8 <= len(b); i += 8 {
@@ -86,7 +85,7 @@ func (s *scanner) escape(i int) (int, error) {
 		if s.mend.replace(s.raw, i) {
 			return i + 6, nil
 		}
-		return i, s.fail(commonv1.Code_CODE_JSON_ENCODING, i, "the message holds half of a surrogate pair")
+		return i, s.fail(commonv1.Code_CODE_JSON_ENCODING, i, "the message contains half of a surrogate pair")
 	}
 	return i + 12, nil
 }
@@ -110,7 +109,7 @@ func codeUnit(b []byte, i int) (rune, bool) {
 	return unit, true
 }
 
-// number reads the number at the current position and notes whether it is wild.
+// number reads the number at the current position and records whether it is wild.
 func (s *scanner) number() error {
 	start := s.pos
 	if s.peek() == '-' {
@@ -149,8 +148,7 @@ func (s *scanner) number() error {
 	return nil
 }
 
-// digits reads digits, of which one more than a number may have bytes is enough to
-// know that it is too long.
+// digits reads digits. It stops at one more than NumberBytes, which is enough to know that the number is too long.
 func (s *scanner) digits() []byte {
 	start := s.pos
 	for s.pos < len(s.raw) && isDigit(s.raw[s.pos]) && s.pos-start <= s.limits.NumberBytes {

@@ -10,34 +10,31 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// A scanner reads one JSON text from front to back and enforces all rules that
-// need no knowledge of JSON-RPC. It lives on the stack of the function that
-// made it.
+// A scanner reads one JSON text from front to back and enforces all rules that do not depend on JSON-RPC. It lives on
+// the stack of the function that made it.
 type scanner struct {
 	raw    []byte
 	pos    int
 	limits Limits
-	// client tells what clients send, where keys have rules, from what upstreams
-	// send, where foreign collects the gateway's own keys.
+	// client is true for a client's message, in which keys have rules, and false for a server's message, in which
+	// foreign collects the gateway's own keys.
 	client bool
 
 	depth  int
 	tokens int
 	stint  turn.Stint
-	// wild is where the first number stands that is not finite or is an integer
-	// beyond int64, and -1 as long as there is none. Whether that matters depends
-	// on the kind of message, which is known only at the end. From 0 on numbers
-	// are no longer looked at.
+	// wild is the position of the first number that is not finite or is an integer beyond int64; -1 if there is none.
+	// Whether that matters depends on the kind of message, which is known only at the end. Once wild is set, numbers
+	// are no longer checked.
 	wild int
-	// controls is false where no key can hold a control character, except by an
-	// escape.
+	// controls is false if no key can contain a control character except by an escape.
 	controls bool
 	names    nameStack
-	// text is where escaped strings are resolved to.
+	// text is the buffer for strings with resolved escapes.
 	text []byte
-	// foreign are members that only the gateway may send, in order of place.
+	// foreign are members that only the gateway may send, by position.
 	foreign []item
-	// mend is what is repaired of an answer; nil for every reading but that of [Mend].
+	// mend collects the repairs of [Mend]; nil in every other parse.
 	mend *mending
 }
 
@@ -45,13 +42,13 @@ type scanner struct {
 type frame struct {
 	// count is the number of members or elements begun so far.
 	count int
-	// start is where the current member (its key) or element begins.
+	// start is the position of the current member (its key) or element.
 	start int
-	// prev is where the one before it ended, zero for the first.
+	// prev is the end of the one before it; zero for the first.
 	prev int
-	// key is the current member's key, escapes resolved.
+	// key is the current member's key, with escapes resolved.
 	key []byte
-	// base is where this object's keys begin in scanner.names.
+	// base is the index of this object's first key in scanner.names.
 	base int
 }
 
@@ -68,18 +65,18 @@ func (s *scanner) syntax(detail string) error {
 	return s.fail(commonv1.Code_CODE_JSON_INVALID, s.pos, detail)
 }
 
-// begin checks what concerns the text as a whole and moves to its first byte.
+// begin checks the text as a whole and moves to its first byte.
 func (s *scanner) begin() error {
 	if len(s.raw) > s.limits.Bytes {
 		return s.fail(commonv1.Code_CODE_BODY_TOO_LARGE, s.limits.Bytes, "the message is too large")
 	}
 	if bytes.HasPrefix(s.raw, []byte("\ufeff")) {
-		return s.fail(commonv1.Code_CODE_JSON_ENCODING, 0, "a byte order mark stands before the message")
+		return s.fail(commonv1.Code_CODE_JSON_ENCODING, 0, "a byte order mark precedes the message")
 	}
 	if !utf8.Valid(s.raw) {
 		return s.fail(commonv1.Code_CODE_JSON_ENCODING, badUTF8(s.raw), "the message is not valid UTF-8")
 	}
-	// DEL, and the byte with which U+0080 to U+009F begin.
+	// DEL, and the first byte of U+0080 to U+009F.
 	s.controls = bytes.IndexByte(s.raw, 0x7f) >= 0 || bytes.IndexByte(s.raw, 0xc2) >= 0
 	s.space()
 	return nil
@@ -106,7 +103,7 @@ func badUTF8(b []byte) int {
 	return len(b)
 }
 
-// peek returns the current byte, and 0, which no JSON allows here, at the end.
+// peek returns the current byte; at the end it returns 0, which JSON allows nowhere here.
 func (s *scanner) peek() byte {
 	if s.pos < len(s.raw) {
 		return s.raw[s.pos]
@@ -114,7 +111,7 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// space steps over whitespace.
+// space skips whitespace.
 func (s *scanner) space() {
 	if s.pos < len(s.raw) && s.raw[s.pos] <= ' ' {
 		s.spaces()
@@ -141,8 +138,7 @@ func (s *scanner) token() error {
 	return nil
 }
 
-// read reads the value at the current position, of whatever kind, and returns
-// where it stands.
+// read reads any value at the current position and returns its position.
 func (s *scanner) read() (Span, error) {
 	start := s.pos
 	err := s.value()
@@ -199,8 +195,7 @@ func (s *scanner) object() error {
 	}
 }
 
-// memberValue reads the value of a member that nothing is known about. In what
-// upstreams send, _meta may be anywhere.
+// memberValue reads the value of a member without a meaning here. In a server's message, _meta may be anywhere.
 func (s *scanner) memberValue(f *frame) error {
 	if !s.client && isMeta(f.key) && s.peek() == '{' {
 		return s.foreignMeta()
@@ -224,7 +219,7 @@ func (s *scanner) array() error {
 	}
 }
 
-// enter steps over the opening bracket of an object or array.
+// enter skips the opening bracket of an object or array.
 func (s *scanner) enter(f *frame) error {
 	s.depth++
 	if s.depth > s.limits.Depth {
@@ -236,7 +231,7 @@ func (s *scanner) enter(f *frame) error {
 	return err
 }
 
-// leave steps over the closing bracket of an object or array.
+// leave skips the closing bracket of an object or array.
 func (s *scanner) leave() error {
 	s.depth--
 	err := s.token()
@@ -244,8 +239,8 @@ func (s *scanner) leave() error {
 	return err
 }
 
-// member moves to the value of the object's next member and reports whether
-// there is one. At the end of the object it is false, with or without an error.
+// member moves to the value of the object's next member and reports whether there is one. At the end of the object it
+// returns false, with or without an error.
 func (s *scanner) member(f *frame) (bool, error) {
 	if f.count > 0 {
 		f.prev = s.pos
@@ -281,8 +276,8 @@ func (s *scanner) member(f *frame) (bool, error) {
 	return true, nil
 }
 
-// element moves to the array's next element and reports whether there is one.
-// At the end of the array it is false, with or without an error.
+// element moves to the array's next element and reports whether there is one. At the end of the array it returns false,
+// with or without an error.
 func (s *scanner) element(f *frame) (bool, error) {
 	if f.count > 0 {
 		f.prev = s.pos
@@ -303,8 +298,8 @@ func (s *scanner) element(f *frame) (bool, error) {
 	return true, nil
 }
 
-// decode returns the text of the string at span, escapes resolved, and whether
-// the value there is a string. The scanner has already read it.
+// decode returns the text of the string at span, with escapes resolved, and whether the value is a string. The scanner
+// must have read it already.
 func (s *scanner) decode(span Span) ([]byte, bool) {
 	quoted := span.Of(s.raw)
 	if len(quoted) == 0 || quoted[0] != '"' {
@@ -316,7 +311,7 @@ func (s *scanner) decode(span Span) ([]byte, bool) {
 	return s.unescape(quoted)
 }
 
-// unescape resolves the escapes of a string, quotes included.
+// unescape resolves the escapes of a string with its quotes.
 func (s *scanner) unescape(quoted []byte) ([]byte, bool) {
 	start := len(s.text)
 	text, err := jsontext.AppendUnquote(s.text, quoted)

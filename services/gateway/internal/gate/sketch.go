@@ -7,18 +7,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// A Sketch is what can be told of a message that can't be read. It is for saying which request has no usable answer:
-// nothing of the message may be used.
+// A Sketch is what is known about an unreadable message. It serves only to find the request that has no usable answer;
+// nothing else of the message may be used.
 type Sketch struct {
-	// ID is the raw id: a string or a number; nil if there is none, or null.
+	// ID is the raw id: a string or a number; nil if it is absent or null.
 	ID []byte
-	// Result and Error say whether the message has a member of this name that is not null.
+	// Result and Error report whether the message has a member of this name: a result that is not null, an error that
+	// is an object.
 	Result, Error bool
 }
 
-// SketchOf finds the id of what looks like an answer, whatever is wrong with it, and reports whether it does: it begins
-// like an object, or an array of one, has no method, and has a result, an error that is an object, or "jsonrpc". Two
-// ids that differ are none. It reads no further than the end of the first object, and looks at each byte once.
+// SketchOf finds the id of a text that looks like an answer, whatever is wrong with it, and reports whether the text
+// looks like one: it begins with an object, or an array of objects, has no method, and has a result, an error that is
+// an object, or "jsonrpc". If it has two different ids, it does not count as one. SketchOf reads no further than the
+// end of the first object, and reads each byte once.
 func SketchOf(raw []byte) (Sketch, bool) {
 	s := sketcher{scanner: scanner{raw: raw}}
 	raw = bytes.TrimPrefix(raw, []byte(ByteOrderMark))
@@ -38,7 +40,7 @@ func SketchOf(raw []byte) (Sketch, bool) {
 	return s.found, true
 }
 
-// ByteOrderMark may stand once at the beginning of a stream.
+// ByteOrderMark may occur once at the beginning of a stream.
 const ByteOrderMark = "\ufeff"
 
 type sketcher struct {
@@ -49,7 +51,7 @@ type sketcher struct {
 	conflict, method, version bool
 }
 
-// object steps over an object, broken or not, and notes its own members.
+// object skips an object, valid or not, and records its own members.
 func (s *sketcher) object() {
 	var stint turn.Stint
 	for depth := 0; s.pos < len(s.raw); stint.Step() {
@@ -73,12 +75,12 @@ func (s *sketcher) object() {
 	}
 }
 
-// text steps over a string, and returns it with its quotes.
+// text skips a string and returns it with its quotes.
 func (s *sketcher) text() []byte {
 	start := s.pos
 	for s.pos = s.plain(start + 1); s.pos < len(s.raw) && s.raw[s.pos] != '"'; s.pos = s.plain(s.pos) {
 		if s.raw[s.pos] == '\\' {
-			s.pos++ // and what it escapes
+			s.pos++ // skips the escaped character, too
 		}
 		s.pos++
 	}
@@ -86,7 +88,7 @@ func (s *sketcher) text() []byte {
 	return s.raw[start:s.pos]
 }
 
-// note notes a member, before whose value the sketcher stands.
+// note records a member; the sketcher is at its value.
 func (s *sketcher) note(key []byte) {
 	null := bytes.HasPrefix(s.raw[s.pos:], []byte("null"))
 	switch string(key) {
@@ -106,7 +108,7 @@ func (s *sketcher) note(key []byte) {
 	}
 }
 
-// id returns the value at the current position if it is a string or a number, which is stepped over.
+// id returns the value at the current position if it is a string or a number, and skips it.
 func (s *sketcher) id() []byte {
 	start := s.pos
 	if s.peek() == '"' {
@@ -121,7 +123,7 @@ func (s *sketcher) id() []byte {
 	return s.raw[start:s.pos]
 }
 
-// NumberIn returns the integer that a raw id holds as text, in its canonical decimal form, such as 7 for "7"; nil for
+// NumberIn returns the integer in a raw id that is a string with its canonical decimal form, such as 7 for "7"; nil for
 // any other id.
 func NumberIn(id []byte) []byte {
 	if len(id) < 3 || id[0] != '"' || id[len(id)-1] != '"' || !isInteger(id[1:len(id)-1]) {
@@ -130,8 +132,8 @@ func NumberIn(id []byte) []byte {
 	return id[1 : len(id)-1]
 }
 
-// UnquoteID makes the id of an answer a number, in a.Raw itself, if it is the decimal text of the number that was sent,
-// and reports whether the id is now what was sent. Both are raw JSON.
+// UnquoteID makes the id of an answer a number, in a.Raw itself, if it is the decimal string of the number that was
+// sent, and reports whether the id now is the one that was sent. Both are raw JSON.
 func (a *Answer) UnquoteID(sent []byte) bool {
 	id := a.ID.Of(a.Raw)
 	if number := NumberIn(id); number != nil && isInteger(sent) && bytes.Equal(number, sent) {
@@ -142,8 +144,8 @@ func (a *Answer) UnquoteID(sent []byte) bool {
 	return SameID(id, sent)
 }
 
-// Integer returns the integer that a raw id stands for in whatever spelling, such as 7 for 7.0 or " 07". It serves to
-// say which request has an answer whose id can't be taken.
+// Integer returns the integer of a raw id in any spelling, such as 7 for 7.0 or " 07". It only serves to find the
+// request whose answer has an unusable id.
 func Integer(id []byte) (n int64, ok bool) {
 	f, err := strconv.ParseFloat(string(bytes.Trim(id, `" `)), 64)
 	if n = int64(f); err != nil || len(id) > 64 || float64(n) != f || n > 1<<53 || n < -(1<<53) {

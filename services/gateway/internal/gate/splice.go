@@ -8,22 +8,19 @@ import (
 	"sort"
 )
 
-// An Edit replaces the bytes of a Span. An Edit whose Span has no length
-// inserts, one without With removes.
+// An Edit replaces the bytes of a Span. An Edit with an empty Span inserts; one without With removes.
 type Edit struct {
 	Span Span
 	With []byte
 }
 
-// ErrSplice is returned by [Splice] and [Plan] for edits that overlap or lie outside.
+// ErrSplice is returned by [Splice] and [Plan] for edits that overlap or are outside of the message.
 var ErrSplice = errors.New("edits overlap or lie outside of the message")
 
-// Splice returns raw with the edits made, in new memory; without edits it
-// returns raw itself. The order of the edits doesn't matter, except that
-// insertions at the same place stand in the order given. All other bytes stay
-// what they are, so the result of edits made by this package, or of replacing a
-// value by a value of the same kind, passes the gate again, if limits leave
-// room for what was added.
+// Splice returns raw with the edits made, in new memory; without edits it returns raw itself. The order of the edits
+// does not matter, except that insertions at the same position keep theirs. All other bytes are unchanged, so the
+// result passes the gate again if the edits were made by this package, or replace a value by one of the same kind, and
+// if the limits allow what was added.
 func Splice(raw []byte, edits ...Edit) ([]byte, error) {
 	parts, err := Plan(raw, edits...)
 	if err != nil {
@@ -35,8 +32,7 @@ func Splice(raw []byte, edits ...Edit) ([]byte, error) {
 	return bytes.Join(parts, nil), nil
 }
 
-// Plan returns the parts, in their order, of what [Splice] would return, without the
-// memory for it. None is to be changed.
+// Plan returns the parts, in order, of the result of [Splice], without allocating it. None of them may be changed.
 func Plan(raw []byte, edits ...Edit) ([][]byte, error) {
 	if !slices.IsSortedFunc(edits, byPlace) {
 		edits = slices.Clone(edits)
@@ -53,13 +49,13 @@ func Plan(raw []byte, edits ...Edit) ([][]byte, error) {
 	return append(parts, raw[last:]), nil
 }
 
-// shifts tell where what stands behind edits stands once they were made.
+// shifts map positions before edits to positions after them.
 type shifts []shift
 
-// shift is how far everything is moved that stands behind from.
+// shift says that everything from the position from on moves by this many bytes.
 type shift struct{ from, by int }
 
-// shifting returns the shifts of edits in the order of their places.
+// shifting returns the shifts of edits, which are sorted by position.
 func shifting(edits []Edit) shifts {
 	out, by := make(shifts, 0, len(edits)), 0
 	for _, e := range edits {
@@ -69,7 +65,7 @@ func shifting(edits []Edit) shifts {
 	return out
 }
 
-// place is where an old place is now, which no edit may have taken out.
+// place returns the new position for an old one, which no edit may have removed.
 func (s shifts) place(old int) int {
 	i := sort.Search(len(s), func(i int) bool { return s[i].from > old })
 	if i == 0 {
@@ -78,7 +74,7 @@ func (s shifts) place(old int) int {
 	return old + s[i-1].by
 }
 
-// span is where an old span is now, of which no edit may have crossed a border.
+// span returns the new span for an old one, whose borders no edit may have crossed.
 func (s shifts) span(old Span) Span {
 	if !old.Present() {
 		return old
@@ -90,19 +86,17 @@ func byPlace(a, b Edit) int {
 	return cmp.Or(cmp.Compare(a.Span.Start, b.Span.Start), cmp.Compare(a.Span.End, b.Span.End))
 }
 
-// An item is a member of an object or an element of an array that may have to
-// be cut out.
+// An item is a member of an object or an element of an array that may have to be removed.
 type item struct {
 	Span
-	prev int // where the item before it ends, zero for the first
+	prev int // the end of the item before it; zero for the first
 }
 
-// cut appends the edits that take items out of their objects and arrays, and
-// with each the comma that is one too many then. The items are in the order of
-// their places, and none lies inside another.
+// cut appends the edits that remove items from their objects and arrays, each with the comma that is then superfluous.
+// The items are sorted by position, and none is inside another.
 func cut(edits []Edit, raw []byte, items []item) []Edit {
 	for len(items) > 0 {
-		// Neighbours go together, so that each comma is counted once.
+		// Neighbors are removed together, so that each comma is counted once.
 		run := 1
 		for run < len(items) && items[run].prev == items[run-1].End {
 			run++
@@ -119,8 +113,7 @@ func cut(edits []Edit, raw []byte, items []item) []Edit {
 	return edits
 }
 
-// nextItem returns where the item after the one that ends at end begins, if
-// there is one.
+// nextItem returns the position of the item after the one that ends at end, if there is one.
 func nextItem(raw []byte, end int) (int, bool) {
 	s := scanner{raw: raw, pos: end}
 	s.space()

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// What an encoded value stands between (MCP 2026-07-28, Transports, Value Encoding).
+// Delimiters of an encoded value (MCP 2026-07-28, Transports, Value Encoding).
 const encodedBegin, encodedEnd = "=?base64?", "?="
 
-// EncodeHeader is a text as the value of a field `Mcp-Name` or `Mcp-Param-…`: as it is where it is
-// visible ASCII and spaces within, else in base64, the empty one too (MCP 2026-07-28, Transports, Value Encoding).
+// EncodeHeader returns a text as the value of a header `Mcp-Name` or `Mcp-Param-…`: unchanged if it is visible ASCII
+// with spaces only inside, otherwise in base64, as also the empty text (MCP 2026-07-28, Transports, Value Encoding).
 func EncodeHeader(text string) string {
 	plain := !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 	if plain && text != "" && strings.TrimSpace(text) == text && !isEncoded(text) {
@@ -18,7 +18,7 @@ func EncodeHeader(text string) string {
 	return encodedBegin + base64.StdEncoding.EncodeToString([]byte(text)) + encodedEnd
 }
 
-// DecodeHeader is the text that such a value says; false where it is none.
+// DecodeHeader returns the text of such a value; false if its base64 is invalid.
 func DecodeHeader(value string) (string, bool) {
 	if !isEncoded(value) {
 		return value, true
@@ -31,8 +31,8 @@ func isEncoded(value string) bool {
 	return len(value) >= len(encodedBegin)+len(encodedEnd) && strings.HasPrefix(value, encodedBegin) && strings.HasSuffix(value, encodedEnd)
 }
 
-// Named is what the field `Mcp-Name` of a request says: the name, the URI or the task in its params;
-// false for a method whose requests have no such field.
+// Named returns the content of the header `Mcp-Name` of a request: the name, the URI or the task in its params. It
+// returns false for a method without that header.
 func Named(method, name, uri, task string) (string, bool) {
 	switch method {
 	case MethodToolsCall, "prompts/get":

@@ -1,5 +1,5 @@
-// Package mcp holds the names and numbers of the Model Context Protocol that the
-// gateway acts on, each with the clause that it comes from.
+// Package mcp contains the names and numbers of the Model Context Protocol that the gateway uses, each with its source
+// in the specification.
 package mcp
 
 import (
@@ -10,11 +10,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Modern is the first revision without sessions. A revision is a name and never
-// compared as text: what is not in one of the lists below is unknown.
+// Modern is the first revision without sessions. A revision is a name and is never compared by order: a revision that
+// is not in one of the lists below is unknown.
 const Modern = "2026-07-28"
 
-// Methods that always pass the gateway, and that it acts on itself.
+// Methods that the gateway passes without a rule, or uses itself.
 const (
 	MethodInitialize       = "initialize"
 	MethodDiscover         = "server/discover" // of 2026-07-28
@@ -24,7 +24,7 @@ const (
 	MethodInitialized      = "notifications/initialized"
 	MethodCancelled        = "notifications/cancelled"
 	MethodProgress         = "notifications/progress"
-	MethodMessage          = "notifications/message" // a line of the server's log
+	MethodMessage          = "notifications/message" // a log message of the server
 	MethodToolsChanged     = "notifications/tools/list_changed"
 	MethodPromptsChanged   = "notifications/prompts/list_changed"
 	MethodResourcesChanged = "notifications/resources/list_changed"
@@ -33,23 +33,22 @@ const (
 	MethodElicit           = "elicitation/create"
 	MethodSample           = "sampling/createMessage"
 	MethodRoots            = "roots/list"
-	MethodListen           = "subscriptions/listen"                     // of 2026-07-28, for what comes on a stream
-	MethodAcknowledged     = "notifications/subscriptions/acknowledged" // the first that does
+	MethodListen           = "subscriptions/listen"                     // of 2026-07-28; opens a stream of notifications
+	MethodAcknowledged     = "notifications/subscriptions/acknowledged" // the first notification on that stream
 )
 
-// A Feature is what a server may offer, by its name among the capabilities (MCP 2025-11-25,
-// Lifecycle, Capability Negotiation), the method that who uses it calls first, and what a
-// client may know of it besides.
+// A Feature is a capability that a server may offer (MCP 2025-11-25, Lifecycle, Capability Negotiation), with the
+// method that its users call first, and its options.
 type Feature struct {
 	Capability, Method string
-	// Options are names, of which one whose method is not empty needs that one too.
+	// Options are the names of options. An option with a method is offered only if that method is allowed, too.
 	Options []FeatureOption
 }
 
-// FeatureOption is one of them.
+// FeatureOption is one option of a [Feature].
 type FeatureOption struct{ Name, Method string }
 
-// Features returns those that the gateway offers where policy allows the method.
+// Features returns the features that the gateway offers if policy allows the method.
 func Features() []Feature {
 	return []Feature{
 		{"completions", "completion/complete", nil},
@@ -60,17 +59,16 @@ func Features() []Feature {
 	}
 }
 
-// MethodSubscribe asks to be told when a resource changes, and MethodUnsubscribe to be told no longer
-// (MCP 2025-11-25, Resources, Subscriptions). MethodSetLevel says which lines of a server's log a client
-// wants (Logging).
+// MethodSubscribe subscribes to changes of a resource, and MethodUnsubscribe ends that (MCP 2025-11-25, Resources,
+// Subscriptions). MethodSetLevel sets the lowest level of log messages that the client gets (Logging).
 const (
 	MethodSubscribe   = "resources/subscribe"
 	MethodUnsubscribe = "resources/unsubscribe"
 	MethodSetLevel    = "logging/setLevel"
 )
 
-// ExtensionTasks is the extension by which a call is answered with a task that its client asks about
-// (its specification of 2026-07-28), and these are its methods.
+// ExtensionTasks is the extension by which a call is answered with a task that its client polls (its specification of
+// 2026-07-28), with its methods.
 const (
 	ExtensionTasks    = "io.modelcontextprotocol/tasks"
 	MethodTasksGet    = "tasks/get"
@@ -78,13 +76,13 @@ const (
 	MethodTasksCancel = "tasks/cancel"
 )
 
-// LogLevels returns the levels of lines of a server's log, the least first (MCP 2025-11-25, Logging).
+// LogLevels returns the levels of log messages, the lowest first (MCP 2025-11-25, Logging).
 func LogLevels() []string {
 	return []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 }
 
-// Tells returns the method that a server's notification serves: who may not call, or be asked
-// by, that one has no use for it. It is empty for one that is not known.
+// Tells returns the method for which a server's notification is useful: a client that may not call that method, or not
+// receive it as a server request, has no use for the notification. It is empty for unknown notifications.
 func Tells(notification string) string {
 	switch notification {
 	case MethodToolsChanged:
@@ -102,31 +100,27 @@ func Tells(notification string) string {
 	}
 }
 
-// IsOwnNotification reports whether a method is a notification that the protocol does not know.
+// IsOwnNotification reports whether a method is a notification that the protocol does not define.
 func IsOwnNotification(method string) bool {
 	return mcpmethod.IsNotification(method) && !slices.Contains(mcpmethod.All(), method)
 }
 
-// AboutServer reports whether a notification is about the server itself, whatever session it
-// is of.
+// AboutServer reports whether a notification concerns the server itself and not a single session.
 func AboutServer(notification string) bool {
 	return strings.HasSuffix(notification, "/list_changed") && Tells(notification) != ""
 }
 
-// An Ability is what a client may offer to do for a server, by its name among the
-// capabilities, the method by which it is asked for, and what a server may know of it
-// besides.
+// An Ability is a capability that a client may offer to a server, with the method by which the server uses it, and its
+// options.
 type Ability struct {
 	Capability, Method string
 	Options            []Option
 }
 
-// Option is one thing that a server may know of an ability: its name, and what stands there
-// in JSON where the client has it.
+// Option is an option of an [Ability]: its name, and its JSON value if the client has it.
 type Option struct{ Name, Value string }
 
-// Told returns abilities, and these extensions, as an object that says them, as a client's
-// capabilities do.
+// Told returns the raw capabilities object of a client with these abilities and extensions.
 func Told(abilities []Ability, extensions ...string) string {
 	var has []string
 	for _, a := range abilities {
@@ -139,7 +133,7 @@ func Told(abilities []Ability, extensions ...string) string {
 	return "{" + strings.Join(append(has, Extended(extensions)...), ",") + "}"
 }
 
-// Extended are the members of capabilities that say extensions: one, or none where there are none.
+// Extended returns the raw members of capabilities that declare extensions: one, or none without extensions.
 func Extended(extensions []string) []string {
 	if len(extensions) == 0 {
 		return nil
@@ -147,8 +141,8 @@ func Extended(extensions []string) []string {
 	return []string{`"extensions":{"` + strings.Join(extensions, `":{},"`) + `":{}}`}
 }
 
-// Abilities returns those that the gateway tells a server of where the client has them and
-// policy allows the method.
+// Abilities returns the abilities that the gateway declares to a server if the client has them and policy allows the
+// method.
 func Abilities() []Ability {
 	return []Ability{
 		{"elicitation", MethodElicit, []Option{{"form", "{}"}, {"url", "{}"}}},
@@ -157,12 +151,12 @@ func Abilities() []Ability {
 	}
 }
 
-// OfferedMethods returns the methods of [Features], [Abilities] and extensions that policy is asked about,
-// and the notifications of the protocol.
+// OfferedMethods returns the methods about which policy is asked: those of [Features], [Abilities] and extensions, and
+// the notifications of the protocol.
 func OfferedMethods() []string {
 	out := mcpmethod.Notifications()
 	for _, f := range Features() {
-		if f.Method != MethodToolsList { // which needs no rule
+		if f.Method != MethodToolsList { // tools/list needs no rule
 			out = append(out, f.Method)
 		}
 	}
@@ -173,9 +167,8 @@ func OfferedMethods() []string {
 	return out
 }
 
-// AsksClient reports whether a method of the protocol is one by which servers ask clients, and
-// AsksServer whether it is one by which clients ask servers. A ping is both, and what the
-// protocol does not know is neither.
+// AsksClient reports whether a server can send a request of this method to a client, and AsksServer whether a client
+// can send one to a server. Both are true for ping, and false for methods that the protocol does not define.
 func AsksClient(method string) bool {
 	return method == MethodPing || slices.ContainsFunc(Abilities(), func(a Ability) bool { return a.Method == method })
 }
@@ -185,17 +178,16 @@ func AsksServer(method string) bool {
 	return method == MethodPing || slices.Contains(mcpmethod.All(), method) && !AsksClient(method)
 }
 
-// IsModern reports whether a method is of 2026-07-28 alone.
+// IsModern reports whether a method exists only in 2026-07-28.
 func IsModern(method string) bool { return method == MethodDiscover || method == MethodListen }
 
-// IsMultiRound reports whether a server may ask the client in its answer to a method (MCP 2026-07-28,
-// Multi Round-Trip Requests).
+// IsMultiRound reports whether the answer to a method may contain requests to the client (MCP 2026-07-28, Multi
+// Round-Trip Requests).
 func IsMultiRound(method string) bool {
 	return method == MethodToolsCall || method == "prompts/get" || method == "resources/read"
 }
 
-// IsCacheable reports whether results of a method say for how long a cache may keep them (MCP 2026-07-28,
-// Caching).
+// IsCacheable reports whether results of a method say how long they may be cached (MCP 2026-07-28, Caching).
 func IsCacheable(method string) bool {
 	switch method {
 	case MethodDiscover, MethodToolsList, "prompts/list", "resources/list", "resources/templates/list", "resources/read":
@@ -205,7 +197,7 @@ func IsCacheable(method string) bool {
 	}
 }
 
-// IsRemoved reports whether 2026-07-28 no longer knows a method of the revisions with sessions.
+// IsRemoved reports whether a method of the revisions with sessions does not exist in 2026-07-28.
 func IsRemoved(method string) bool {
 	switch method {
 	case MethodInitialize, MethodPing, MethodSetLevel, MethodSubscribe, MethodUnsubscribe, "tasks/list", "tasks/result":
@@ -215,8 +207,8 @@ func IsRemoved(method string) bool {
 	}
 }
 
-// Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and our own,
-// which lie outside -32768 to -32000.
+// Error codes of JSON-RPC 2.0, section 5.1, of MCP 2026-07-28, and the gateway's own, which are outside of -32768 to
+// -32000.
 const (
 	CodeParse              = -32700
 	CodeInvalidRequest     = -32600
@@ -226,41 +218,40 @@ const (
 	CodeHeaderMismatch     = -32020
 	CodeCapabilityMissing  = -32021
 	CodeVersionUnsupported = -32022
-	// CodeElicitation is that of a request for which an address has to be opened first (MCP
-	// 2025-11-25, Elicitation, URL Mode).
+	// CodeElicitation means that an address must be opened before the request (MCP 2025-11-25, Elicitation, URL Mode).
 	CodeElicitation = -32042
-	// CodeRefused is the code of a request other than tools/call that was refused.
+	// CodeRefused means that a request other than tools/call was refused.
 	CodeRefused = -31403
 )
 
 // ToolApprovalWait is the gateway's own tool, on every server.
 const ToolApprovalWait = "sluice_approval_wait"
 
-// Keys of `_meta` that are ours.
+// Keys of `_meta` that the gateway defines.
 const (
-	// MetaDecision is what a caller learns about the decision on its call.
+	// MetaDecision is the part of the decision on a call that the caller gets.
 	MetaDecision = "dev.sluice/decision"
-	// MetaUnavailable is which servers are left out of a list of those of all, and why.
+	// MetaUnavailable lists the servers that are missing in a list of all servers, and why.
 	MetaUnavailable = "dev.sluice/unavailable"
-	// MetaLeftOut is which elements of servers' lists are left out of a list of those of all, and why.
+	// MetaLeftOut lists the elements of servers' lists that are missing in a list of all servers, and why.
 	MetaLeftOut = "dev.sluice/leftOut"
 )
 
-// Keys of `_meta` that every request of 2026-07-28 has.
+// Keys of `_meta` in requests of 2026-07-28.
 const (
 	MetaVersion      = "io.modelcontextprotocol/protocolVersion"
 	MetaCapabilities = "io.modelcontextprotocol/clientCapabilities"
 	MetaClientInfo   = "io.modelcontextprotocol/clientInfo"
-	// MetaLogLevel is the least level of lines of the log that come with the answer; may be absent.
+	// MetaLogLevel is the lowest level of log messages that come with the answer; may be absent.
 	MetaLogLevel = "io.modelcontextprotocol/logLevel"
-	// MetaServerInfo is who answers, and MetaSubscription the id of the subscription by which a
-	// notification comes.
+	// MetaServerInfo describes the answering server. MetaSubscription is the id of the subscription that a notification
+	// belongs to.
 	MetaServerInfo   = "io.modelcontextprotocol/serverInfo"
 	MetaSubscription = "io.modelcontextprotocol/subscriptionId"
 )
 
-// The resultType of an answer that needs nothing more, of one that asks the client and has the request
-// made again, and of one that stands for the answer that comes later.
+// The values of resultType: a final answer, an answer with requests to the client after which the request is repeated,
+// and a task whose answer comes later.
 const (
 	ResultComplete      = "complete"
 	ResultInputRequired = "input_required"
@@ -272,22 +263,20 @@ func Supported() []string {
 	return []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 }
 
-// IsSupported reports whether a revision is one of them.
+// IsSupported reports whether a revision is one of [Supported].
 func IsSupported(version string) bool { return slices.Contains(Supported(), version) }
 
-// IsRevision reports whether a text is written as revisions are, which are named by a
-// day: a client that asks for one that is not spoken may be newer than this gateway.
+// IsRevision reports whether a text has the form of a revision, which is a date. A client that asks for an unsupported
+// one may be newer than this gateway.
 func IsRevision(version string) bool {
 	_, err := time.Parse(time.DateOnly, version)
 	return err == nil
 }
 
-// Elicits reports whether a revision knows elicitation by a form (MCP 2025-06-18,
-// "Elicitation").
+// Elicits reports whether a revision has elicitation with a form (MCP 2025-06-18, "Elicitation").
 func Elicits(version string) bool { return version == "2025-11-25" || version == "2025-06-18" }
 
-// AlwaysPasses reports whether a method passes without a rule that names it.
-// tools/list is filtered on its way back.
+// AlwaysPasses reports whether a method needs no rule. The answer to tools/list is filtered.
 func AlwaysPasses(method string) bool {
 	switch method {
 	case MethodInitialize, MethodDiscover, MethodPing, MethodToolsList, MethodInitialized, MethodCancelled, MethodProgress:

@@ -1,5 +1,5 @@
-// Package mirror knows which arguments of a tool its calls say in their heads too (MCP 2026-07-28,
-// Transports, Custom Headers from Tool Parameters): those whose schema has `x-mcp-header`.
+// Package mirror finds the arguments of a tool that its calls repeat in headers (MCP 2026-07-28, Transports, Custom
+// Headers from Tool Parameters): those whose schema has `x-mcp-header`.
 package mirror
 
 import (
@@ -18,36 +18,35 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// prefix begins the names of the fields.
+// prefix begins the names of the headers.
 const prefix = "Mcp-Param-"
 
 const (
-	// annotation is the key of a schema that names a field.
+	// annotation is the key of a schema that names a header.
 	annotation = "x-mcp-header"
-	// maxDepth is how deep in a schema a property may lie, and maxBindings how many fields a
-	// tool may have: a client's head holds no more.
+	// maxDepth is how deep in a schema a property may be, and maxBindings how many headers a tool may have, because the
+	// head of a request is limited.
 	maxDepth    = 16
 	maxBindings = 64
-	// maxSaid is how long a value may be that is said for a client, in bytes: a head has bounds.
+	// maxSaid is the longest value that the gateway writes for a client, in bytes, because the head is limited.
 	maxSaid = 4 << 10
-	// maxSafe is the largest integer of a field, as it is the smallest below zero.
+	// maxSafe is the largest integer in a header; -maxSafe is the smallest.
 	maxSafe = 1<<53 - 1
 )
 
-// ErrMismatch means that a head does not say what the arguments do. Compare with errors.Is.
+// ErrMismatch means that a header differs from its argument. Compare with errors.Is.
 var ErrMismatch = errors.New("a header disagrees with the arguments")
 
-// A Binding says that a field has the value of an argument. It does not change.
+// A Binding says that a header has the value of an argument. It is immutable.
 type Binding struct {
-	// Path leads to the argument through the objects around it.
+	// Path is the path to the argument through the objects around it.
 	Path []string
-	// Header is the field's whole name.
+	// Header is the full name of the header.
 	Header string
 }
 
-// Of returns the bindings of a tool by its definition, in the order of their fields: those of the
-// properties of objects within its schema. One whose annotations there the specification does not
-// allow has none: clients must not list such a tool.
+// Of returns the bindings in a tool's definition, sorted by header: those of the properties of objects in its schema.
+// It returns none if an annotation breaks the specification: clients must not list such a tool.
 func Of(definition []byte) []Binding {
 	if !bytes.Contains(definition, []byte(annotation)) {
 		return nil
@@ -66,14 +65,14 @@ func Of(definition []byte) []Binding {
 	return out
 }
 
-// schema is what counts of an argument's.
+// schema is the part of an argument's schema that matters here.
 type schema struct {
 	Type       jsontext.Value    `json:"type"`
 	Header     *string           `json:"x-mcp-header"`
 	Properties map[string]schema `json:"properties"`
 }
 
-// bindings appends those of an object's properties; false where one is not allowed.
+// bindings appends those of an object's properties; false if one is not allowed.
 func (s schema) bindings(out []Binding, path []string) ([]Binding, bool) {
 	ok := len(path) < maxDepth
 	for name, p := range s.Properties {
@@ -94,16 +93,15 @@ func (s schema) bindings(out []Binding, path []string) ([]Binding, bool) {
 	return out, ok
 }
 
-// isToken reports whether a text can be a part of a field's name (RFC 9110, section 5.6.2).
+// isToken reports whether a text can be part of a header's name (RFC 9110, section 5.6.2).
 func isToken(text string) bool {
 	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
 		return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)
 	})
 }
 
-// Fields are what a call's head says of its arguments, which are a raw object or nothing. What
-// the head that came says of them must be the same: given returns the value of a field in it,
-// empty for none. Errors wrap [ErrMismatch].
+// Fields returns the headers of a call for its arguments, which are a raw object or empty. The received headers must
+// agree with them: given returns the received value of a header, empty for none. Errors wrap [ErrMismatch].
 func Fields(arguments []byte, bindings []Binding, given func(header string) string) (out []upstream.Header, err error) {
 	found, err := said(arguments, bindings)
 	if err != nil {
@@ -120,7 +118,7 @@ func Fields(arguments []byte, bindings []Binding, given func(header string) stri
 		same := text == value || argument.Kind() == '0' && sameNumber(text, value)
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("%w: %s is no valid base64", ErrMismatch, b.Header)
+			return nil, fmt.Errorf("%w: %s is not valid base64", ErrMismatch, b.Header)
 		case has && field == "" && value != "":
 			return nil, fmt.Errorf("%w: %s is missing", ErrMismatch, b.Header)
 		case !same:
@@ -132,8 +130,8 @@ func Fields(arguments []byte, bindings []Binding, given func(header string) stri
 	return out, nil
 }
 
-// Say are the fields of a call whose client does not know of them. What can't be said is left out:
-// the server knows what it makes of that.
+// Say returns the headers of a call whose client does not know them. Arguments that can't be written in a header are
+// left out; the server decides what that means.
 func Say(arguments []byte, bindings []Binding) (out []upstream.Header) {
 	found, err := said(arguments, bindings)
 	if err != nil {
@@ -147,10 +145,10 @@ func Say(arguments []byte, bindings []Binding) (out []upstream.Header) {
 	return out
 }
 
-// said are the arguments that have fields, by the names of those.
+// said returns the arguments that have headers, by the names of the headers.
 func said(arguments []byte, bindings []Binding) (map[string]jsontext.Value, error) {
 	if len(bindings) == 0 || len(arguments) == 0 {
-		return nil, nil //nolint:nilnil // none is an answer
+		return nil, nil //nolint:nilnil // no arguments is a valid result
 	}
 	found := make(map[string]jsontext.Value, len(bindings))
 	if err := find(jsontext.NewDecoder(bytes.NewReader(arguments)), bindings, 0, found); err != nil {
@@ -159,8 +157,8 @@ func said(arguments []byte, bindings []Binding) (map[string]jsontext.Value, erro
 	return found, nil
 }
 
-// find reads an object once, and notes the arguments of those bindings that are in it, at this
-// depth of their paths or below.
+// find reads an object once, and stores the arguments of those bindings that are in it, at this depth of their paths or
+// deeper.
 func find(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string]jsontext.Value) error {
 	if dec.PeekKind() != '{' {
 		return dec.SkipValue()
@@ -186,7 +184,7 @@ func find(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string
 			}
 		}
 		if here != "" && (object || dec.PeekKind() == '[') {
-			found[here] = jsontext.Value("{}") // which no field can say
+			found[here] = jsontext.Value("{}") // not allowed in a header
 			here = ""
 		}
 		switch {
@@ -209,7 +207,7 @@ func find(dec *jsontext.Decoder, bindings []Binding, depth int, found map[string
 	return err
 }
 
-// value is what an argument says as text; none where it is absent or null.
+// value returns the argument as the text of a header; has is false if the argument is absent or null.
 func (b Binding) value(argument jsontext.Value) (text string, has bool, err error) {
 	switch argument.Kind() { //nolint:exhaustive // objects and arrays can't be said
 	case '"':
@@ -224,16 +222,16 @@ func (b Binding) value(argument jsontext.Value) (text string, has bool, err erro
 	case 'n', 0:
 		return "", false, nil
 	}
-	return "", false, fmt.Errorf("%w: the argument that %s is to say is no text, integer or boolean", ErrMismatch, b.Header)
+	return "", false, fmt.Errorf("%w: the argument of %s is not a string, integer or boolean", ErrMismatch, b.Header)
 }
 
-// sameNumber reports whether a field says an integer in another way than the gateway would.
+// sameNumber reports whether a header has the integer in another spelling than the gateway's.
 func sameNumber(field, argument string) bool {
 	n, ok := integer(field)
 	return ok && strconv.FormatInt(n, 10) == argument
 }
 
-// integer reads a safe integer, which may be written as JSON writes any number.
+// integer parses a safe integer in any JSON spelling of a number.
 func integer(text string) (int64, bool) {
 	f, err := strconv.ParseFloat(text, 64)
 	if err != nil || !jsontext.Value(text).IsValid() || f != math.Trunc(f) || math.Abs(f) > maxSafe {

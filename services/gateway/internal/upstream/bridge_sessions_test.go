@@ -239,7 +239,7 @@ func TestWhatASessionKeepsForAServerWithoutThem(t *testing.T) {
 	if diff := cmp.Diff([]string{want}, s.received()); diff != "" {
 		t.Errorf("the server got (-want +got):\n%s", diff)
 	}
-	if got := do("vendor/x", `{"_meta":{"io.modelcontextprotocol/protocolVersion":"2025-11-25"}}`); !strings.Contains(got, "says already") {
+	if got := do("vendor/x", `{"_meta":{"io.modelcontextprotocol/protocolVersion":"2025-11-25"}}`); !strings.Contains(got, "already has a member") {
 		t.Errorf("a message that says it itself: %s", got)
 	}
 	for i := range 100 {

@@ -18,39 +18,37 @@ import (
 )
 
 const (
-	// dialTimeout bounds making a connection.
+	// dialTimeout limits making a connection.
 	dialTimeout = 5 * time.Second
-	// maxIdle is how many unused connections to one server are kept. The default
-	// of two makes most calls under load open a new one.
+	// maxIdle is how many unused connections to one server are kept. With net/http's default of two, most calls under
+	// load would open a new one.
 	maxIdle = 1024
 	// idleTimeout is how long an unused connection to a server is kept.
 	idleTimeout = 90 * time.Second
-	// receiveBuffer is how much the system is asked to hold of what a server sends on a
-	// connection and nobody reads, in bytes; it takes up to twice that. Of HTTP/2 it is how
-	// much is held of each answer. It counts nowhere else.
+	// receiveBuffer is the requested size of the system's receive buffer of a connection, in bytes; the system may use
+	// twice that. For HTTP/2 it is the window of each stream. These buffers count in no other limit.
 	receiveBuffer = 128 << 10
 )
 
-// Options are how a server is reached beside its address. The zero value is: directly, with the certificates of the
+// Options say how a server is reached besides its address. The zero value means directly, with the certificates of the
 // system.
 type Options struct {
-	// Proxy is the http or https URL of a proxy that is asked by CONNECT, with its credentials; nil for none.
+	// Proxy is the http or https URL of a proxy for CONNECT, with its credentials; nil for none.
 	Proxy *url.URL
-	// Roots are the certificates that are trusted in place of the system's, of an https proxy too; nil for those.
+	// Roots are the only trusted certificates, also for an https proxy; nil for those of the system.
 	Roots *x509.CertPool
 }
 
-// New returns what carries requests to one configured endpoint, and closes what nobody
-// uses where it is asked to. It refuses addresses that no configuration can
-// mean: link-local ones, and those of private networks behind a public name. By way of a proxy that holds of the proxy's
-// address, and of the endpoint's if that is written as one: its name is resolved by the proxy. Errors: a proxy for an
-// endpoint that speaks no TLS, whose requests the proxy could read, and an endpoint at such an address.
+// New returns a wire to one configured endpoint. It refuses to connect to addresses that no configuration can mean:
+// link-local ones, and those of private networks behind a public name. With a proxy this is checked for the proxy's
+// address, and for the endpoint's if that is an IP address, because the proxy resolves names. New returns an error for
+// a proxy to an endpoint without TLS, whose requests the proxy could read, and for an endpoint at a refused address.
 func New(u *url.URL, opts Options) (*Wire, error) {
 	if opts.Proxy == nil {
 		return direct(u, opts), nil
 	}
 	if u.Scheme != "https" {
-		return nil, errors.New("a proxy is asked by CONNECT alone, for https")
+		return nil, errors.New("a proxy is used only by CONNECT, for https")
 	}
 	if ip, err := netip.ParseAddr(u.Hostname()); err == nil {
 		if err := checkAddress(u.Hostname(), netip.AddrPortFrom(ip, 443).String(), true); err != nil {
@@ -69,9 +67,9 @@ func New(u *url.URL, opts Options) (*Wire, error) {
 	return &Wire{rest: rest}, nil
 }
 
-// A ProxyError says that a proxy was asked for a way to a server, and gave none.
+// A ProxyError means that a proxy refused to connect to a server.
 type ProxyError struct {
-	// Status is the HTTP status of its answer.
+	// Status is the HTTP status of the proxy's answer.
 	Status int
 }
 
@@ -94,8 +92,8 @@ func direct(u *url.URL, opts Options) *Wire {
 	return w
 }
 
-// Dial returns what makes connections to one configured host, as an http.Transport wants
-// it. It refuses addresses that no configuration can mean.
+// Dial returns a dial function for an http.Transport to one configured host. It refuses addresses that no configuration
+// can mean.
 func Dial(host string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	private := mayBePrivate(host)
 	dialer := &net.Dialer{
@@ -107,7 +105,7 @@ func Dial(host string) func(ctx context.Context, network, address string) (net.C
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, network, address)
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			_ = tcp.SetReadBuffer(receiveBuffer) // else it is as large as the system likes
+			_ = tcp.SetReadBuffer(receiveBuffer) // otherwise the system chooses the size
 		}
 		return conn, err
 	}
@@ -129,8 +127,8 @@ func newTransport(host string) *http.Transport {
 	}
 }
 
-// mayBePrivate reports whether a configured host may stand for a loopback or
-// private address: an address, or a name that no public zone has.
+// mayBePrivate reports whether a configured host may mean a loopback or private address: it is an address, or a name
+// that is in no public zone.
 func mayBePrivate(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true
@@ -147,8 +145,8 @@ func mayBePrivate(host string) bool {
 	return false
 }
 
-// special are the ranges beside those that netip knows in which no public server
-// stands (IANA's registries of special-purpose addresses).
+// special are the ranges, besides those that netip knows, in which there is no public server (IANA's registries of
+// special-purpose addresses).
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),      // RFC 791: this network
 	netip.MustParsePrefix("100.64.0.0/10"),  // RFC 6598: shared by a provider's customers, and some clouds' metadata
@@ -160,15 +158,14 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),      // RFC 3879: site-local
 }
 
-// Ranges whose addresses hold an IPv4 address that is reached instead.
+// Ranges whose addresses contain an IPv4 address that is reached instead.
 var (
 	nat64  = netip.MustParsePrefix("64:ff9b::/96") // RFC 6052
 	sixTo4 = netip.MustParsePrefix("2002::/16")    // RFC 3056
 )
 
-// checkAddress refuses link-local, multicast and unspecified addresses always,
-// and others that are not public where a public name resolved to them (SSRF by
-// DNS rebinding).
+// checkAddress refuses link-local, multicast and unspecified addresses, and other non-public ones if a public name
+// resolved to them (SSRF by DNS rebinding).
 func checkAddress(host, address string, private bool) error {
 	ap, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -177,7 +174,7 @@ func checkAddress(host, address string, private bool) error {
 	ip := reached(ap.Addr())
 	switch {
 	case ip.IsUnspecified(), ip.IsMulticast(), ip.IsLinkLocalUnicast():
-		return fmt.Errorf("dial %s: %s is a link-local, multicast or unspecified address, where no server is reached", host, ip)
+		return fmt.Errorf("dial %s: %s is a link-local, multicast or unspecified address, at which no server can be", host, ip)
 	case !private && !isPublic(ip):
 		return fmt.Errorf("dial %s: the public name resolves to %s, which is not a public address; configure the address itself if that is meant", host, ip)
 	default:
@@ -185,7 +182,7 @@ func checkAddress(host, address string, private bool) error {
 	}
 }
 
-// reached returns the address that is reached in the end, without its zone.
+// reached returns the address that is finally reached, without its zone.
 func reached(ip netip.Addr) netip.Addr {
 	ip = ip.Unmap().WithZone("")
 	raw := ip.As16()

@@ -113,7 +113,7 @@ func TestNew_ProxyAtALinkLocalAddressIsNotDialled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if resp, err := w.Send(t.Context(), head, nil, []byte("{}")); !errors.Is(err, ErrNeverSent) || !strings.Contains(err.Error(), "where no server is reached") {
+		if resp, err := w.Send(t.Context(), head, nil, []byte("{}")); !errors.Is(err, ErrNeverSent) || !strings.Contains(err.Error(), "at which no server can be") {
 			t.Errorf("%s: %v, %v", at, resp, err)
 		}
 	}

@@ -10,22 +10,21 @@ import (
 	"strconv"
 )
 
-// A Head is what all requests of one kind have before their bodies. It is written once and
-// sent often. It does not change.
+// A Head is the encoded head of all requests of one kind. It is encoded once and sent often. It is immutable.
 type Head struct {
 	req *http.Request
-	// before and behind are what stands on both sides of the length of the body.
+	// before and behind are the parts before and after the length of the body.
 	before, behind []byte
 }
 
-// A Field is one more line of a head. One without a value is left out.
+// A Field is an additional header field. One without a value is left out.
 type Field struct{ Name, Value string }
 
-// noLength is how net/http says that there is no body.
+// noLength is what net/http writes for a request without a body.
 const noLength = "\r\nContent-Length: 0\r\n"
 
-// NewHead returns the head of a request, whose body is not looked at. It is written as
-// net/http writes it. Errors are those of [http.Request.Write].
+// NewHead returns the head of a request, whose body is ignored. It is encoded as net/http encodes it. Errors are those
+// of [http.Request.Write].
 func NewHead(req *http.Request) (*Head, error) {
 	req = req.Clone(context.Background())
 	req.Body, req.ContentLength = http.NoBody, 0
@@ -33,16 +32,15 @@ func NewHead(req *http.Request) (*Head, error) {
 	if err := req.Write(&text); err != nil {
 		return nil, fmt.Errorf("write the head of a request: %w", err)
 	}
-	whole := bytes.TrimSuffix(text.Bytes(), []byte("\r\n"))     // the line that ends it
-	before, behind, sized := bytes.Cut(whole, []byte(noLength)) // no field's value holds the end of a line
+	whole := bytes.TrimSuffix(text.Bytes(), []byte("\r\n"))     // the blank line at its end
+	before, behind, sized := bytes.Cut(whole, []byte(noLength)) // no value contains a line end
 	if sized {
 		before = append(bytes.Clone(before), "\r\n"...)
 	}
 	return &Head{req: req, before: before, behind: behind}, nil
 }
 
-// write writes the head with these fields, and the body. What fails the writer says when it
-// is flushed.
+// write writes the head with these fields, and the body. Errors are returned by the writer's Flush.
 func (h *Head) write(to *bufio.Writer, fields []Field, body []byte) {
 	_, _ = to.Write(h.before)
 	if body != nil {
@@ -63,7 +61,7 @@ func (h *Head) write(to *bufio.Writer, fields []Field, body []byte) {
 	_, _ = to.Write(body)
 }
 
-// request is the same for net/http's own transport.
+// request returns the same request for the transport of net/http.
 func (h *Head) request(ctx context.Context, fields []Field, body []byte) *http.Request {
 	req := h.req.Clone(ctx)
 	for _, f := range fields {

@@ -1,6 +1,5 @@
-// Package wire carries HTTP to servers: over connections that it keeps, without handing
-// requests over to other goroutines, and to no address that is not meant. It knows nothing
-// of MCP.
+// Package wire sends HTTP requests to servers: over connections that it keeps, without passing requests to other
+// goroutines, and never to an address that no configuration can mean. It knows nothing about MCP.
 package wire
 
 import (
@@ -21,42 +20,40 @@ import (
 )
 
 const (
-	// MaxRequest is the largest request that a wire carries, in bytes: no more than
-	// any system holds between two ends, so that writing it waits for nobody.
+	// MaxRequest is the largest request that a wire writes itself, in bytes. It is less than any system buffers on a
+	// connection, so that writing never blocks.
 	MaxRequest = 32 << 10
-	// maxHead bounds an answer's head, in bytes.
+	// maxHead is the largest head of an answer, in bytes.
 	maxHead = 64 << 10
 	// wireBuffer is the size of each of a connection's two buffers, in bytes.
 	wireBuffer = 8 << 10
 )
 
-// ErrNeverSent is wrapped by the error of a request of whose body no byte can have left.
+// ErrNeverSent is wrapped by the error of a request of which no byte of the body can have left.
 var ErrNeverSent = errors.New("nothing was sent")
 
-// ErrUnreached is wrapped beside it where there was no connection, and none came about.
+// ErrUnreached is wrapped together with ErrNeverSent if no connection could be made.
 var ErrUnreached = errors.New("there is no connection")
 
-// neverSentError is why nothing was.
+// neverSentError adds [ErrNeverSent] to a reason.
 type neverSentError struct{ error }
 
-// Unwrap says so beside the reason.
+// Unwrap returns ErrNeverSent and the reason.
 func (e neverSentError) Unwrap() []error { return []error{ErrNeverSent, e.error} }
 
-// A Wire sends requests to one server. To one in plain HTTP/1.1 the goroutine that makes a
-// request writes it and reads the answer by itself, where net/http's own transport hands each
-// over to two others: on a call's path those hand-overs cost more than everything that the
-// gateway decides. Large requests go through rest, which reads while it writes and so hears a
-// server that answers before it has read everything, and so do all over TLS. It is safe for
-// concurrent use.
+// A Wire sends requests to one server. On plain HTTP/1.1 the calling goroutine writes the request and reads the answer
+// itself. The transport of net/http passes each request to two other goroutines, which costs more on a call's path than
+// all decisions of the gateway. Large requests and all requests over TLS use rest: it reads while it writes, and so
+// receives the answer of a server that answers before it has read everything. A Wire is safe for concurrent use.
 type Wire struct {
 	addr string // empty over TLS
 	rest *http.Transport
 
 	mu   sync.Mutex
-	idle []*wireConn // the one used last at the end
+	idle []*wireConn // the last used at the end
 }
 
-// wireConn is a connection; one request at a time has it.
+// wireConn is a connection, used by one request at a time.
 type wireConn struct {
 	net.Conn
 	alive func() bool
@@ -67,15 +64,15 @@ type wireConn struct {
 	since time.Time
 }
 
-// Send sends a body under a head that has these fields besides, and returns the answer's head;
-// its body is to be read to its end, or closed. No body sends the head alone. Nothing is ever
-// sent twice. An error wraps [ErrNeverSent] where nothing can have been. All ends with ctx.
+// Send sends a body under a head with these additional fields, and returns the response. Its body must be read to the
+// end, or closed. A nil body sends the head alone. A request is never sent twice. The error wraps [ErrNeverSent] if
+// nothing of the request can have left. Everything ends with ctx.
 func (w *Wire) Send(ctx context.Context, head *Head, fields []Field, body []byte) (*http.Response, error) {
 	size := len(body)
 	for _, f := range fields {
 		size += len(f.Value)
 		if strings.ContainsAny(f.Value, "\r\n\x00") {
-			return nil, neverSentError{fmt.Errorf("the field %s would end before its value does", f.Name)}
+			return nil, neverSentError{fmt.Errorf("the header %s contains a line break or NUL", f.Name)}
 		}
 	}
 	if w.addr == "" || size > MaxRequest {
@@ -102,8 +99,8 @@ func (w *Wire) Send(ctx context.Context, head *Head, fields []Field, body []byte
 	return resp, nil
 }
 
-// throughRest sends a request by net/http's transport. It has no GetBody: a POST is never sent
-// twice behind our back.
+// throughRest sends a request by the transport of net/http. The request has no GetBody, so that a POST is never
+// silently sent twice.
 func (w *Wire) throughRest(req *http.Request) (*http.Response, error) {
 	var left atomic.Bool
 	resp, err := w.rest.RoundTrip(req.WithContext(httptrace.WithClientTrace(req.Context(), &httptrace.ClientTrace{
@@ -115,8 +112,7 @@ func (w *Wire) throughRest(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// unreached says of an error of connecting that it is one, unless whoever wanted the connection
-// gave it up.
+// unreached marks an error of connecting with [ErrUnreached], unless the caller gave up before the deadline.
 func unreached(ctx context.Context, err error) error {
 	if errors.Is(context.Cause(ctx), context.DeadlineExceeded) || ctx.Err() == nil {
 		return fmt.Errorf("%w: %w", ErrUnreached, err)
@@ -127,7 +123,7 @@ func unreached(ctx context.Context, err error) error {
 // exchange writes a request and reads the head of its answer.
 func (c *wireConn) exchange(head *Head, fields []Field, body []byte) (*http.Response, error) {
 	head.write(c.out, fields, body)
-	if err := c.out.Flush(); err != nil { // the first error of all that was written
+	if err := c.out.Flush(); err != nil { // the first error of all writes
 		return nil, err
 	}
 	c.limit.N = maxHead
@@ -146,13 +142,13 @@ func (c *wireConn) exchange(head *Head, fields []Field, body []byte) (*http.Resp
 	}
 }
 
-// take returns a connection that nobody uses, or a new one.
+// take returns an unused connection, or a new one.
 func (w *Wire) take(ctx context.Context) (*wireConn, error) {
 	for c := w.pop(); c != nil; c = w.pop() {
 		if time.Since(c.since) < idleTimeout && c.alive() {
 			return c, nil
 		}
-		_ = c.Close() // the server has closed it, or something between has forgotten it
+		_ = c.Close() // the server has closed it, or a device on the path has forgotten it
 	}
 	conn, err := w.rest.DialContext(ctx, "tcp", w.addr)
 	if err != nil {
@@ -176,8 +172,7 @@ func (w *Wire) pop() *wireConn {
 	return c
 }
 
-// put keeps a connection for the next request, and closes the one that was unused
-// longest where that is too long.
+// put keeps a connection for the next request. It closes the longest unused one if there are too many or it is too old.
 func (w *Wire) put(c *wireConn) {
 	c.since = time.Now()
 	w.mu.Lock()
@@ -188,30 +183,30 @@ func (w *Wire) put(c *wireConn) {
 	}
 	w.mu.Unlock()
 	if old != nil {
-		_ = old.Close() // nobody uses it
+		_ = old.Close() // it is unused
 	}
 }
 
-// CloseIdleConnections closes what nobody uses; http.Client finds it by its name.
+// CloseIdleConnections closes the unused connections. http.Client calls it by its name.
 func (w *Wire) CloseIdleConnections() {
 	w.rest.CloseIdleConnections()
 	for c := w.pop(); c != nil; c = w.pop() {
-		_ = c.Close() // nobody uses it
+		_ = c.Close() // it is unused
 	}
 }
 
-// wireBody is an answer's body. Once it is read to its end the connection is free;
-// where it is closed before, the connection is closed too.
+// wireBody is the body of a response. Reading it to the end frees the connection; closing it before closes the
+// connection, too.
 type wireBody struct {
 	inner io.Reader
 	ctx   context.Context //nolint:containedctx // why reading failed is the request's to say
 	wire  *Wire
 	conn  *wireConn
-	// stop leaves the connection uncut when ctx ends, and reports whether it was not.
+	// stop stops watching ctx for the connection, and reports whether ctx has not yet cut it.
 	stop func() bool
-	// closes says that the server closes the connection behind the answer.
+	// closes means that the server closes the connection after the answer.
 	closes bool
-	ended  atomic.Bool // Close may come while a Read waits
+	ended  atomic.Bool // Close may be called during a Read
 }
 
 // Read implements io.Reader.
@@ -247,10 +242,10 @@ func (b *wireBody) end(whole bool) {
 		b.wire.put(b.conn)
 		return
 	}
-	_ = b.conn.Close() // nothing is expected of it any more
+	_ = b.conn.Close() // nothing more is expected on it
 }
 
-// reason is why a connection failed: where the request's time was up, that.
+// reason returns why a connection failed: the cause of ctx if that has ended.
 func reason(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

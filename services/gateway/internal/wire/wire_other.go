@@ -4,6 +4,5 @@ package wire
 
 import "net"
 
-// watch can't tell here: a connection that the server has closed shows itself when it is
-// used.
+// watch can't check connections on this system: a connection that the server has closed fails when it is used.
 func watch(net.Conn) (alive func() bool) { return func() bool { return true } }

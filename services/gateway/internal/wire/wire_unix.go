@@ -7,9 +7,8 @@ import (
 	"syscall"
 )
 
-// watch returns what reports whether an unused connection can be written to: that its other
-// end has neither closed it nor sent anything, which nobody asked for. One goroutine at a time
-// may ask.
+// watch returns a function that reports whether an unused connection can be used: the other end has neither closed it
+// nor sent unexpected bytes. The function is for one goroutine at a time.
 func watch(conn net.Conn) (alive func() bool) {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {

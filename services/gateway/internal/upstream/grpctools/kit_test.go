@@ -224,7 +224,7 @@ func (n *notes) take(ctx context.Context, m protoreflect.Message) {
 	n.headers, _ = metadata.FromIncomingContext(ctx)
 }
 
-func (n *notes) serveWrite(_ any, ctx context.Context, // the order of gRPC
+func (n *notes) serveWrite(_ any, ctx context.Context, //nolint:revive // the order of gRPC
 	decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	note := n.message("Note")
 	if err := decode(note); err != nil {

@@ -26,7 +26,7 @@ func (s session) raw(line string) (upstream.Answer, time.Duration, error) {
 // Case A: an answer that can't be used ends its call at once, with the reason.
 func TestU2Request_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 	t.Parallel()
-	const pair = "the message holds half of a surrogate pair"
+	const pair = "the message contains half of a surrogate pair"
 	for name, tt := range map[string]struct{ line, want string }{
 		"no UTF-8":                     {`{"jsonrpc":"2.0","id":ID,"result":{"a":"caf<E9>"}}`, "the message is not valid UTF-8"},
 		"no UTF-8, id behind it":       {`{"jsonrpc":"2.0","result":{"a":"caf<E9>"},"id":ID}`, "the message is not valid UTF-8"},
@@ -45,14 +45,14 @@ func TestU2Request_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 		"another version":              {`{"jsonrpc":"1.0","id":ID,"result":{}}`, `"jsonrpc" is not "2.0"`},
 		"no version":                   {`{"id":ID,"result":{}}`, `"jsonrpc" is not "2.0"`},
 		"nothing":                      {`{"jsonrpc":"2.0","id":ID}`, "not exactly one of method, result and error"},
-		"null":                         {`{"jsonrpc":"2.0","id":ID,"result":null}`, "a value that has to be an object is none"},
-		"a text":                       {`{"jsonrpc":"2.0","id":ID,"result":"done"}`, "a value that has to be an object is none"},
-		"a null result and an error":   {`{"jsonrpc":"2.0","id":ID,"result":null,"error":{"code":1,"message":""}}`, "a value that has to be an object is none"},
-		"error: null alone":            {`{"jsonrpc":"2.0","id":ID,"error":null}`, "a value that has to be an object is none"},
+		"null":                         {`{"jsonrpc":"2.0","id":ID,"result":null}`, "a value that must be an object is not one"},
+		"a text":                       {`{"jsonrpc":"2.0","id":ID,"result":"done"}`, "a value that must be an object is not one"},
+		"a null result and an error":   {`{"jsonrpc":"2.0","id":ID,"result":null,"error":{"code":1,"message":""}}`, "a value that must be an object is not one"},
+		"error: null alone":            {`{"jsonrpc":"2.0","id":ID,"error":null}`, "a value that must be an object is not one"},
 		"both":                         {`{"jsonrpc":"2.0","id":ID,"result":{},"error":{"code":1,"message":""}}`, "not exactly one of"},
-		"error: false":                 {`{"jsonrpc":"2.0","id":ID,"result":{},"error":false}`, "a value that has to be an object is none"},
+		"error: false":                 {`{"jsonrpc":"2.0","id":ID,"result":{},"error":false}`, "a value that must be an object is not one"},
 		"a batch":                      {`[{"jsonrpc":"2.0","id":ID,"result":{}}]`, "the message is not an object"},
-		"a byte order mark, again":     {`<BOM>{"jsonrpc":"2.0","id":ID,"result":{}}`, "a byte order mark stands before the message"},
+		"a byte order mark, again":     {`<BOM>{"jsonrpc":"2.0","id":ID,"result":{}}`, "a byte order mark precedes the message"},
 		"the id as a fraction":         {`{"jsonrpc":"2.0","id":ID.0,"result":{}}`, "in another form"},
 		"the id as a padded text":      {`{"jsonrpc":"2.0","id":"0ID","result":{}}`, "in another form"},
 		"the id as a text with spaces": {`{"jsonrpc":"2.0","id":" ID","result":{}}`, "in another form"},

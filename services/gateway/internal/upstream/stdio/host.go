@@ -261,7 +261,7 @@ func (s *transport) pausing(h *host, wait time.Duration) error {
 		out.Text, out.Detail = out.Text+"; last: "+cause.Text, cause.Detail
 	}
 	out.Err = fmt.Errorf("server %q keeps ending soon after its start and may start again in %s; last: %s",
-		s.cfg.Name, wait.Round(time.Millisecond), last) // the last error says nothing about the current message
+		s.cfg.Name, wait.Round(time.Millisecond), last) //nolint:errorlint // the last error says nothing about the current message
 	return out
 }
 

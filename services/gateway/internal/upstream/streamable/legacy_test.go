@@ -145,7 +145,7 @@ func TestHTTPOlderServersAreReached(t *testing.T) {
 		if err := r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: 1}); err != nil {
 			return nil, nil, err
 		}
-		roots, err := r.Session.ListRoots(ctx, nil) // older servers send this request
+		roots, err := r.Session.ListRoots(ctx, nil) //nolint:staticcheck // older servers send this request
 		if err != nil {
 			return nil, nil, err
 		}
@@ -177,7 +177,7 @@ func TestHTTPOlderServersAreReached(t *testing.T) {
 	}
 	heard, opened := make(chan string, 1), make(chan struct{})
 	go func() {
-		_ = conn.Listen(within(t, soon), upstream.Listener{Room: upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{})), Opened: func() { close(opened) }, Event: func(e upstream.Event) error { // it ends with the connection
+		_ = conn.Listen(within(t, soon), upstream.Listener{Room: upstreamtest.Answers().Open(upstreamtest.Holder(principal.Key{})), Opened: func() { close(opened) }, Event: func(e upstream.Event) error { //nolint:testifylint // it ends with the connection
 			heard <- string(e.Message)
 			return nil
 		}})
