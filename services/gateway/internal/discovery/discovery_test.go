@@ -30,8 +30,8 @@ type web struct {
 	upstream.ListChanged
 
 	speaks []string
-	broken bool // its list
-	hangs  bool // when it is asked for its list
+	broken bool // its list is broken
+	hangs  bool // it hangs when it is asked for its list
 	asked  []string
 }
 
@@ -73,13 +73,13 @@ func (webConn) Notify(context.Context, upstream.Request) error  { return nil }
 func (webConn) Listen(context.Context, upstream.Listener) error { return upstream.ErrNoStream }
 func (webConn) Close(context.Context) error                     { return nil }
 
-// viewOf is a view of a server in a revision.
+// viewOf returns a view of a server in a revision.
 func viewOf(t *testing.T, s upstream.Transport, version string) *discovery.Server {
 	t.Helper()
 	return viewWith(t, s, version, new(cataloguetest.Catalogue))
 }
 
-// viewWith is [viewOf] with a catalogue that the test controls.
+// viewWith is [viewOf] with a catalog that the test controls.
 func viewWith(t *testing.T, s upstream.Transport, version string, takes *cataloguetest.Catalogue) *discovery.Server {
 	t.Helper()
 	counts, err := meters.New(noop.Meter{})
@@ -105,7 +105,7 @@ func viewWith(t *testing.T, s upstream.Transport, version string, takes *catalog
 	return view
 }
 
-// A server is asked in the newest revision with sessions, and where it has none without.
+// A server is asked in the newest revision with sessions, and in the one without if it has none.
 func TestServersAreAskedAsTheySpeak(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -144,8 +144,7 @@ func TestServersAreAskedAsTheySpeak(t *testing.T) {
 	}
 }
 
-// A server that speaks a revision does so whatever comes of its list, until it says that it does
-// not any more.
+// A server speaks a revision even if its list is broken, until it answers that it does not speak the revision any more.
 func TestARevisionMayGo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -162,7 +161,7 @@ func TestARevisionMayGo(t *testing.T) {
 	})
 }
 
-// A list that the catalogue did not take says nothing of the server, so the server is asked again soon.
+// A list that the catalog did not accept says nothing about the server, so the server is asked again soon.
 func TestServerIsAskedAgainSoonWhenTheCatalogueDidNotTakeItsList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -188,7 +187,7 @@ func TestServerIsAskedAgainSoonWhenTheCatalogueDidNotTakeItsList(t *testing.T) {
 	})
 }
 
-// A server whose list is in doubt is asked again, but not more often than every two seconds.
+// A server whose list is in doubt is asked again, but at most every two seconds.
 func TestServerInDoubtIsAskedAgainOnceWhatWasFoundIsOld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -211,15 +210,15 @@ func TestServerInDoubtIsAskedAgainOnceWhatWasFoundIsOld(t *testing.T) {
 			t.Errorf("it was asked %q", s.asked)
 		}
 		time.Sleep(10 * time.Second)
-		view.Doubt(t.Context(), 2*time.Second) // it is asked before that returns
+		view.Doubt(t.Context(), 2*time.Second) // the server is asked before Doubt returns
 		if got := len(s.asked); got != 6 {
 			t.Errorf("it was asked %q", s.asked)
 		}
 	})
 }
 
-// A server that answers a session is asked again though its list could not be read a moment ago: once for all who wait,
-// and not for ever.
+// If a server answers a session, it is asked again although its list could not be read just before: once for all
+// waiting callers, and not forever.
 func TestInsistAsksAServerAgainThatCouldNotBeAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -254,7 +253,7 @@ func TestInsistAsksAServerAgainThatCouldNotBeAsked(t *testing.T) {
 	})
 }
 
-// A server that leaves a question unanswered is not asked again soon, because its callers waited for that answer.
+// A server that times out is not asked again soon, because its callers have already waited for the answer.
 func TestInsistDoesNotWaitForAServerThatHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 
 const timeout = 30 * time.Second
 
-// mood is what a server does when it is asked.
+// mood is how a server behaves when it is asked.
 type mood int
 
 const (
@@ -34,8 +34,8 @@ type server struct {
 	mu    sync.Mutex
 	mood  mood
 	began time.Time
-	asked []time.Duration // when it was asked for a session, since it began
-	tool  string          // what it lists; empty: safe
+	asked []time.Duration // the times of its sessions, since it began
+	tool  string          // the name of its tool; empty: safe
 }
 
 func (*server) Kind() string { return "test" }
@@ -63,7 +63,7 @@ func (s *server) feels(m mood) {
 	s.mood = m
 }
 
-// lists has it list another tool, and say so.
+// lists makes the server list another tool and report the change.
 func (s *server) lists(tool string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,7 +77,7 @@ func (s *server) times() []time.Duration {
 	return slices.Clone(s.asked)
 }
 
-// conn is a session with one.
+// conn is a session with the server.
 type conn struct{ *server }
 
 func (c conn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
@@ -101,7 +101,7 @@ func newView(t *testing.T, m mood) (*discovery.Server, *server) {
 	return viewOf(t, peer, ""), peer
 }
 
-// keeping keeps views until the test's bubble ends.
+// keeping returns a function that keeps views until the test's bubble ends.
 func keeping(t *testing.T) (keep func(v *discovery.Server, places chan struct{}, idle func() bool, others ...*discovery.Server)) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -113,8 +113,8 @@ func keeping(t *testing.T) (keep func(v *discovery.Server, places chan struct{},
 
 func busy() bool { return false }
 
-// A server is asked before what it told counts as old, and one that fails at longer and
-// longer intervals, until it answers.
+// A server is asked before its last result is too old. A server that fails is asked at longer and longer intervals
+// until it answers.
 func TestServersAreAskedOnASchedule(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -148,8 +148,8 @@ func TestServersAreAskedOnASchedule(t *testing.T) {
 	})
 }
 
-// A server that says that its list has changed is asked soon, and one that says so without end
-// at longer and longer intervals while its list stays the same.
+// A server that reports a change is asked soon. A server that reports changes all the time, with the same list, is
+// asked at longer and longer intervals.
 func TestWhatChangesIsAskedSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestWhatChangesIsAskedSoon(t *testing.T) {
 			t.Errorf("in an hour it was asked %d times", n)
 		}
 		peer.lists("three")
-		time.Sleep(2 * discovery.Fresh) // in which it is silent between two turns
+		time.Sleep(2 * discovery.Fresh) // the server reports nothing between two requests
 		peer.lists("four")
 		time.Sleep(11 * time.Second)
 		if got := view.Last().List.Tools[0].Name; got != "four" {
@@ -182,8 +182,7 @@ func TestWhatChangesIsAskedSoon(t *testing.T) {
 	})
 }
 
-// X1: one that gives no answer is asked no sooner because it says that its list has changed, or
-// lists something else each time.
+// X1: a server that fails is not asked earlier because it reports changes, or because its list always changes.
 func TestX1NewsDoNotHurryAServerThatFails(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ first, then mood }{
@@ -215,8 +214,7 @@ func TestX1NewsDoNotHurryAServerThatFails(t *testing.T) {
 	}
 }
 
-// X1: servers that hang hold their places for as long as they may, and who waits gets one in
-// its turn.
+// X1: servers that hang hold their slots until they time out, and a waiting server gets one in its turn.
 func TestX1ServersThatHangLetOthersBeAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -234,14 +232,14 @@ func TestX1ServersThatHangLetOthersBeAsked(t *testing.T) {
 		if len(times) < 4 {
 			t.Fatalf("it was asked at %v", times)
 		}
-		// Each of the 6 holds a place for its timeout between two turns of the seventh.
+		// Each of the 6 holds a slot for its timeout between two requests to the seventh.
 		if first := times[0]; first > 4*timeout {
 			t.Errorf("it was asked first after %v", first)
 		}
 	})
 }
 
-// While there is no need nobody is asked; others are asked with it once they have been.
+// While idle, no server is asked. The others are asked together with it once they have been asked before.
 func TestWhoIsIdleIsNotAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -36,8 +36,7 @@ type refusal struct {
 	code commonv1.Code
 }
 
-// refused checks that each message is refused with its code, and that the same
-// holds after whitespace around it.
+// refused checks that each message is refused with its code, also with whitespace around it.
 func refused(t *testing.T, cases []refusal) {
 	t.Helper()
 	for _, tt := range cases {
@@ -55,8 +54,7 @@ func refused(t *testing.T, cases []refusal) {
 	}
 }
 
-// codeOf returns the code with which the gate refuses raw, and
-// CODE_UNSPECIFIED if it accepts it.
+// codeOf returns the code with which the gate refuses raw, and CODE_UNSPECIFIED if the gate accepts it.
 func codeOf(t *testing.T, raw string) commonv1.Code {
 	t.Helper()
 	m, err := gate.Parse([]byte(raw), gate.DefaultLimits())
@@ -82,7 +80,7 @@ func refusalCode(t *testing.T, raw string, empty bool, err error) commonv1.Code 
 	return refused.Code
 }
 
-// accepted returns the message that raw is.
+// accepted parses raw, which must be accepted.
 func accepted(t *testing.T, raw string) *gate.Message {
 	t.Helper()
 	m, err := gate.Parse([]byte(raw), gate.DefaultLimits())
@@ -173,8 +171,8 @@ func TestP2DuplicatesInArguments(t *testing.T) {
 	}
 }
 
-// wide returns an object with width keys; the two at the given places are the
-// same. Every third value is an object, with the same keys each time.
+// wide returns an object with width keys; the two at the given places are equal. Every third value is an object with
+// the same keys each time.
 func wide(width int, twice [2]int) string {
 	var b strings.Builder
 	for i := range width {
@@ -355,8 +353,8 @@ func TestP8NumbersOutOfRange(t *testing.T) {
 	accepted(t, `{"jsonrpc":"2.0","id":1,"result":{"content":{"n":1e400,"m":18446744073709551616}}}`)
 }
 
-// X1: what reads numbers exactly, here and at servers, takes more time for one than its
-// length says.
+// X1: exact readers of numbers, in the gateway and in servers, need more time for a number than in proportion to its
+// length.
 func TestX1NumbersHave64Bytes(t *testing.T) {
 	t.Parallel()
 	places := []string{
@@ -386,7 +384,7 @@ func TestX1NumbersHave64Bytes(t *testing.T) {
 	}
 }
 
-// Whether a number is finite is told from its digits, as reading it would tell.
+// Whether a number is finite is decided from its digits, with the same result as parsing it.
 func TestP8FiniteIsWhatAFloat64Is(t *testing.T) {
 	t.Parallel()
 	digits, exponents := rapid.StringMatching(`[0-9]{0,20}`), rapid.StringMatching(`[eE][+-]?(2[4-9][0-9]|3[0-3][0-9]|[0-9]{1,6})`)

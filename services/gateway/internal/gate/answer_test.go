@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// answer reads raw as an upstream's message.
+// answer reads raw as a server's message.
 func answer(t *testing.T, raw string) *gate.Answer {
 	t.Helper()
 	a, err := gate.ReadAnswer([]byte(raw), gate.AnswerLimits())
@@ -178,7 +178,7 @@ func TestU1CleanTakesOutWhatOnlyTheGatewaySends(t *testing.T) {
 	}
 }
 
-// U1: what a server packs into one answer costs no multiple of its size.
+// U1: an answer costs no large multiple of its size.
 func TestU1ReadAnswerBoundsWhatItHolds(t *testing.T) {
 	t.Parallel()
 	keys := make([]string, 1_000_000)
@@ -213,7 +213,7 @@ func TestU1ReadAnswerBoundsWhatItHolds(t *testing.T) {
 	}
 }
 
-// U1: what an answer asks of the client is found, whatever else stands there, and read in one way.
+// U1: the requests in an answer are found wherever they are, and read in one way.
 func TestU1ReadAnswerFindsWhatIsAsked(t *testing.T) {
 	t.Parallel()
 	raw := []byte(`{"jsonrpc":"2.0","id":7,"result":{"inputRequests":{"a":{"params":{"_meta":{"dev.sluice/x":1},"n":1.0},"method":"roots/list","more":[]},"b":7,"":{}},"resultType":"input_required"}}`)
@@ -251,7 +251,7 @@ func TestU1ReadAnswerFindsWhatIsAsked(t *testing.T) {
 
 func TestSameID(t *testing.T) {
 	t.Parallel()
-	ids := [][]string{ // those of a line are the same, all others are not
+	ids := [][]string{ // the ids in one line are the same; all others differ
 		{`1`}, {`-1`}, {`0`}, {`10`}, {`9007199254740993`}, {`9007199254740992`},
 		{`"1"`, `"\u0031"`}, {`"a"`, `"\u0061"`}, {`"A"`}, {`""`}, {`"a/b"`, `"a\/b"`}, {`"é"`, `"\u00e9"`}, {"\"e\u0301\""}, {`"\""`}, {`"-1"`},
 		{`"😀"`, `"\ud83d\ude00"`},

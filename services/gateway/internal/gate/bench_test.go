@@ -13,8 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// call returns a tools/call of about the given size in bytes: text, numbers and
-// nested objects as agents send them.
+// call returns a tools/call of about the given size in bytes: text, numbers and nested objects as agents send them.
 func call(size int) []byte {
 	var b strings.Builder
 	b.WriteString(`{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"name":"write_file","arguments":{"path":"/srv/data/report.txt","rows":[null`)
@@ -25,7 +24,7 @@ func call(size int) []byte {
 	return []byte(b.String())
 }
 
-// fileCall returns a call that carries the text of a file.
+// fileCall returns a call that contains the text of a file.
 func fileCall(lines int) []byte {
 	return []byte(toolCall(`{"path":"/srv/a","text":"` + strings.Repeat(`func main() { fmt.Println(\"hello, world\") } // one line of a file\n`, lines) + `"}`))
 }
@@ -52,8 +51,8 @@ func BenchmarkParse(b *testing.B) {
 	}
 }
 
-// BenchmarkFloor is the yardstick: jsontext's strict reading of the same
-// messages, token by token, without any rule of the gate.
+// BenchmarkFloor is the yardstick: jsontext's strict reading of the same messages, token by token, without the gate's
+// rules.
 func BenchmarkFloor(b *testing.B) {
 	for _, c := range calls {
 		b.Run(c.name, func(b *testing.B) {
@@ -138,7 +137,7 @@ func BenchmarkReadAnswer(b *testing.B) {
 	}
 }
 
-// BenchmarkEndlessNumber is a message that is refused for one number: X1.
+// BenchmarkEndlessNumber measures a message that is refused because of one number: X1.
 func BenchmarkEndlessNumber(b *testing.B) {
 	raw := []byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{"n":1e-` + strings.Repeat("9", 3<<20) + `}}}`)
 	b.SetBytes(int64(len(raw)))

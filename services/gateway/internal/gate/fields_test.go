@@ -8,8 +8,7 @@ import (
 	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 )
 
-// variants returns spellings that some reader takes for field, written as the
-// inside of a JSON string.
+// variants returns spellings that some reader takes for field, as the inside of a JSON string.
 func variants(field string) []string {
 	var all []string
 	add := func(v string) {
@@ -42,7 +41,7 @@ func TestP3CaseVariants(t *testing.T) {
 	t.Parallel()
 	places := []struct {
 		name   string
-		before string // a message up to where the key goes
+		before string // a message up to the position of the key
 		after  string
 		fields []string
 	}{

@@ -16,11 +16,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// The standard package is the other reader here: it knows nothing of the gate,
-// takes the last of two equal keys and ignores the case of keys. Where the gate
-// accepts a message, both must have read the same.
+// The standard package is the reference here: it knows nothing about the gate, takes the last of two equal keys and
+// ignores the case of keys. If the gate accepts a message, both must have read the same.
 
-// decode reads raw as the standard package does, numbers as they are written.
+// decode reads raw as the standard package does, with numbers as they are written.
 func decode(t *testing.T, raw []byte, into any) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -38,7 +37,7 @@ func tree(t *testing.T, raw []byte) (value any) {
 	return value
 }
 
-// loose is a message as a program reads it that ignores the case of keys.
+// loose is a message as read by a program that ignores the case of keys.
 type loose struct {
 	Method  any
 	ID      any
@@ -90,8 +89,7 @@ func agrees(t *testing.T, m *gate.Message) {
 	same(t, m.Raw, "the progress token", tree(t, m.Meta.ProgressToken.Of(m.Raw)), meta["progressToken"])
 }
 
-// asPrepared returns what Outgoing should make of a message, done on the
-// standard package's tree.
+// asPrepared returns the expected result of Outgoing, computed on the standard package's tree.
 func asPrepared(message map[string]any, trace gate.Trace) map[string]any {
 	params, _ := message["params"].(map[string]any)
 	meta, _ := params["_meta"].(map[string]any)
@@ -147,7 +145,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// preparedAlike checks what becomes of m on its way to an upstream.
+// preparedAlike checks the message that m becomes for a server.
 func preparedAlike(t *testing.T, m *gate.Message, trace gate.Trace) {
 	t.Helper()
 	sent, err := m.Outgoing(trace, nil)
@@ -175,7 +173,7 @@ func folds(key string) string {
 
 func isOurs(key string) bool { return strings.HasPrefix(folds(key), "dev.sluice/") }
 
-// scrubbed removes from a tree, as Clean should, what only the gateway sends.
+// scrubbed removes from a tree, as Clean must, what only the gateway may send.
 func scrubbed(value any) any {
 	switch v := value.(type) {
 	case []any:
@@ -237,12 +235,12 @@ func FuzzReadAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		readAlike(t, raw)
-		// Most of what the fuzzer makes is no JSON-RPC: make it the scanner's food.
+		// Most inputs of the fuzzer are not JSON-RPC; use them as a value for the scanner.
 		readAlike(t, []byte(`{"jsonrpc":"2.0","id":1,"result":{"v":`+string(raw)+`}}`))
 	})
 }
 
-// readAlike holds the reader of answers to jsontext's strict reading.
+// readAlike compares the reader of answers with jsontext's strict reading.
 func readAlike(t *testing.T, raw []byte) {
 	t.Helper()
 	a, err := gate.ReadAnswer(raw, gate.AnswerLimits())
@@ -293,7 +291,7 @@ func readAlike(t *testing.T, raw []byte) {
 	same(t, raw, "the id", tree(t, a.ID.Of(raw)), other.ID)
 }
 
-// addressedAlike holds a response with another id to what a reader of its bytes finds.
+// addressedAlike compares a response with another id with a new parse of its bytes.
 func addressedAlike(t *testing.T, a *gate.Answer) {
 	t.Helper()
 	roomy := gate.AnswerLimits()
@@ -319,7 +317,7 @@ func addressedAlike(t *testing.T, a *gate.Answer) {
 	}
 }
 
-// addsAlike holds a list that gets a tool to what it should be, hidden ones gone.
+// addsAlike compares a list with an added tool, and without hidden ones, with the expected one.
 func addsAlike(t *testing.T, a *gate.Answer, want map[string]any) {
 	t.Helper()
 	const tool = `{"name":"ours"}`

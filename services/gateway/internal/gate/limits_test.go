@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// measure returns the depth and the number of tokens of raw as jsontext sees
-// them.
+// measure returns the depth and the number of tokens of raw as jsontext counts them.
 func measure(t *testing.T, raw string) (depth, tokens int) {
 	t.Helper()
 	d := jsontext.NewDecoder(strings.NewReader(raw))
@@ -33,7 +32,7 @@ func measure(t *testing.T, raw string) (depth, tokens int) {
 
 func TestP11Depth(t *testing.T) {
 	t.Parallel()
-	// nest returns values in each other, of the forms in turn.
+	// nest returns nested values, using the forms in turn.
 	nest := func(levels int, forms ...string) string {
 		raw := "1"
 		for level := range levels {
@@ -166,8 +165,7 @@ func TestP11Size(t *testing.T) {
 	}
 }
 
-// TestP11HostileInputCostsLittle is not parallel: it counts what all goroutines
-// allocate.
+// TestP11HostileInputCostsLittle is not parallel, because it counts the allocations of all goroutines.
 func TestP11HostileInputCostsLittle(t *testing.T) {
 	keys := make([]string, 100_000)
 	for i := range keys {

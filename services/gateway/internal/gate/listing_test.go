@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// refs are what a completion is of, with what is read.
+// refs are references of completions, with the expected result.
 var refs = []struct{ ref, kind, name, uri, code string }{
 	{`{"type":"ref/prompt","name":"p\u0061"}`, gate.RefPrompt, "pa", "", ""},
 	{`{"type":"ref\/resource","uri":"x:{a}"}`, gate.RefResource, "", "x:{a}", ""},
@@ -92,7 +92,7 @@ func TestListing(t *testing.T) {
 	}
 }
 
-// What is hidden is not there any more, to a reader of another make, and all else is.
+// For another reader, hidden elements are gone and all others are still there.
 func FuzzListing(f *testing.F) {
 	for _, text := range []string{
 		`[{"name":"a"},{"name":"b"}]`, `[ {"title":"\u0061","name":"\u0061"} , 1,[], {"name":"b","_meta":{"dev.sluice/x":1}} ]`, `[]`, `{}`, `[{"Name":"a","name":"b"}]`, `[{"name":null}]`,

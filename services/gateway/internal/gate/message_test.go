@@ -14,7 +14,7 @@ import (
 // parts are the parts of a message as text, for comparison.
 type parts map[string]string
 
-// partsOf returns the parts of m that are there.
+// partsOf returns the parts of m that are present.
 func partsOf(m *gate.Message) parts {
 	got := parts{"kind": m.Kind.String()}
 	text := func(key, value string) {
@@ -187,7 +187,7 @@ func TestParseRefusesEveryMessageThatIsCutOff(t *testing.T) {
 	for _, raw := range raws {
 		for end := range len(raw) {
 			got := codeOf(t, raw[:end])
-			// Inside a character or between surrogates the encoding is what's wrong.
+			// Inside a character or between surrogates, the encoding is at fault.
 			if got != invalid && (got != encoding || utf8.ValidString(raw[:end]) && !strings.Contains(raw[:end], `\ud83d`)) {
 				t.Errorf("%q: got %v", raw[:end], got)
 			}
@@ -212,9 +212,8 @@ func TestMetaRefusesHandlesThatAreNoShortStrings(t *testing.T) {
 	}
 }
 
-// TestI2ForgedIdentity shows that nothing in a message becomes an identity: what
-// a client says of itself stays a claim in Client, and no key stands for a
-// principal.
+// TestI2ForgedIdentity checks that nothing in a message becomes an identity: what a client declares about itself stays
+// a claim in Client, and no key names a principal.
 func TestI2ForgedIdentity(t *testing.T) {
 	t.Parallel()
 	m := accepted(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe","_meta":{"baggage":"sluice-principal=root",`+

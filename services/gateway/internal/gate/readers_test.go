@@ -25,14 +25,14 @@ import (
 // readerMessages is how many messages TestReadersAgree draws.
 var readerMessages = flag.Int("messages", 100_000, "how many messages other readers read in TestReadersAgree")
 
-// A reader reads messages as some server does, and says for each the digest of what it has read.
+// A reader reads messages as some server does, and prints a digest of what it has read for each.
 type reader struct {
 	name string
 	in   *bufio.Writer
 	out  *bufio.Scanner
 }
 
-// otherReaders are those of Node and of Python; Python's alone may be missing.
+// otherReaders are those of Node and of Python; only Python's may be missing.
 func otherReaders(t testing.TB) []*reader {
 	t.Helper()
 	out := []*reader{startReader(t, "JSON.parse", npmtest.Node(t), "testdata/reader.mjs")}
@@ -67,7 +67,7 @@ func startReader(t testing.TB, name string, command ...string) *reader {
 	return &reader{name, bufio.NewWriterSize(in, 1<<20), bufio.NewScanner(out)}
 }
 
-// read has a reader read messages, and returns what it says of each.
+// read lets a reader read messages, and returns what it prints for each.
 func (r *reader) read(t testing.TB, texts [][]byte) (said []string) {
 	t.Helper()
 	wrote := make(chan error, 1)
@@ -89,7 +89,7 @@ func (r *reader) read(t testing.TB, texts [][]byte) (said []string) {
 	return said
 }
 
-// goReads is what Go's own reader says.
+// goReads returns what Go's own reader would print.
 func goReads(text []byte) string {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.UseNumber()
@@ -105,7 +105,7 @@ func goReads(text []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// canonical writes what was read so that two readers write the same where they have read the same.
+// canonical writes what was read, so that two readers write the same if they have read the same.
 func canonical(out *strings.Builder, v any) error {
 	switch v := v.(type) {
 	case nil:
@@ -118,7 +118,7 @@ func canonical(out *strings.Builder, v any) error {
 			return err
 		}
 		if n == 0 {
-			n = 0 // and not -0, which some readers make of -0 and others don't
+			n = 0 // and not -0, because readers disagree about -0
 		}
 		fmt.Fprintf(out, "#%016x", math.Float64bits(math.Abs(n)*sign(n)))
 	case string:
@@ -153,7 +153,7 @@ func sign(n float64) float64 {
 	return 1
 }
 
-// typed is a message as a server in Go reads it, whose reader takes keys in any case.
+// typed is a message as read by a server in Go whose reader ignores the case of keys.
 type typed struct {
 	Version string          `json:"jsonrpc"`
 	ID      json.RawMessage `json:"id"`
@@ -161,18 +161,18 @@ type typed struct {
 	Params  json.RawMessage `json:"params"`
 }
 
-// named are the params of methods that name something.
+// named are the params of methods with a name.
 type named struct {
 	Name      string          `json:"name"`
 	Arguments json.RawMessage `json:"arguments"`
 }
 
-// located are those of methods about a resource.
+// located are the params of methods with a resource.
 type located struct {
 	URI string `json:"uri"`
 }
 
-// completing are those of a completion that is judged by what it is of.
+// completing are the params of a completion with a reference.
 type completing struct {
 	Ref struct {
 		Type string `json:"type"`
@@ -181,8 +181,7 @@ type completing struct {
 	} `json:"ref"`
 }
 
-// differs says how a server in Go would read what is sent otherwise than it was judged; empty where
-// it would not.
+// differs says how a server in Go would read the sent message differently from the judged one; empty if it would not.
 func differs(judged, sent *gate.Message) string {
 	var got typed
 	if err := json.Unmarshal(sent.Raw, &got); err != nil {
@@ -210,7 +209,7 @@ func differs(judged, sent *gate.Message) string {
 		if err := json.Unmarshal(got.Params, &name); err != nil {
 			return err.Error()
 		}
-	case strings.HasPrefix(judged.Method, "resources/") && judged.URI != "": // also one that nobody knows
+	case strings.HasPrefix(judged.Method, "resources/") && judged.URI != "": // including unknown methods
 		if err := json.Unmarshal(got.Params, &at); err != nil {
 			return err.Error()
 		}
@@ -234,8 +233,8 @@ func differs(judged, sent *gate.Message) string {
 	return ""
 }
 
-// Whatever a client writes, what goes on to a server is read in one way: readers in Go, Node and
-// Python find the same in it, and what the gateway has judged.
+// Whatever a client writes, the message for a server is read in one way: readers in Go, Node and Python find the same
+// in it, and what the gateway has judged.
 func TestReadersAgree(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a while")
@@ -279,7 +278,7 @@ func TestReadersAgree(t *testing.T) {
 	t.Logf("of %d messages %d went on, and all readers read the same in each", *readerMessages, accepted)
 }
 
-// FuzzReadersAgree is the same for messages that the fuzzer finds.
+// FuzzReadersAgree makes the same check for messages of the fuzzer.
 func FuzzReadersAgree(f *testing.F) {
 	others := otherReaders(f)
 	draw := drawer{rand.New(rand.NewPCG(1, 2))}

@@ -7,8 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// X9: names of a caller's making are recorded cut, and URIs without what may hold a
-// secret.
+// X9: names that a caller chose are recorded shortened, and URIs without the parts that may contain a secret.
 func TestX9WhatIsRecordedOfNames(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 200)

@@ -10,9 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// A shape draws JSON text that looks like what clients and upstreams send, with
-// what an attacker would put in between: keys twice, keys in other spellings,
-// the gateway's own keys in odd places, whitespace everywhere.
+// A shape draws JSON text such as clients and servers send, with what an attacker would add: duplicate keys, keys in
+// other spellings, the gateway's own keys in odd places, whitespace everywhere.
 type shape struct{ t *rapid.T }
 
 func (s shape) pick(label string, choices ...string) string {

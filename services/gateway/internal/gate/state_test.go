@@ -2,7 +2,7 @@ package gate_test
 
 import "testing"
 
-// A state, and answers, go out of a request wherever they stand, and nothing else changes.
+// The state and the answers are removed from a request wherever they are, and nothing else changes.
 func TestARequestAsItWasMadeFirst(t *testing.T) {
 	t.Parallel()
 	const state = `"requestState":"s"`
@@ -28,7 +28,7 @@ func TestARequestAsItWasMadeFirst(t *testing.T) {
 	}
 }
 
-// The id of a task is a text of the methods under tasks/ alone.
+// Only the methods under tasks/ have a task's id, which must be a string.
 func TestTasksHaveIDs(t *testing.T) {
 	t.Parallel()
 	for method, want := range map[string]string{"tasks/get": "ä", "tasks/own": "ä", "prompts/list": ""} {

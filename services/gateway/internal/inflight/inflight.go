@@ -1,5 +1,5 @@
-// Package inflight bounds what each principal has in flight: how many requests, and the
-// memory that they and their answers take.
+// Package inflight limits what each principal has in flight: the number of requests, and the memory of requests and
+// answers.
 package inflight
 
 import (
@@ -17,44 +17,39 @@ import (
 )
 
 const (
-	// maxRequests is how many requests one principal and the agents made by it may have in flight; all
-	// principals of one person have four times as many. Each holds a connection here and one to a server.
+	// maxRequests is how many requests one principal with the agents made by it may have in flight; all principals of
+	// one person may have four times as many. Each request holds a connection to the gateway and one to a server.
 	maxRequests = 512
-	// maxThere is how many of them one server may have: one that hangs leaves the others theirs.
+	// maxThere is how many of them may be at one server, so that a server that hangs does not take all.
 	maxThere = maxRequests / 2
-	// maxBytes is how large their bodies may be together, as far as they
-	// have come: what a client claims or withholds costs nothing. All principals of one
-	// person have [room.Half], and everybody [room.Size], beside the first 64 KiB of each
-	// body.
+	// maxBytes is the total size of their bodies, as far as they have arrived: a length that a client only announces
+	// costs nothing. All principals of one person have [room.Half], and all together [room.Size], without the first 64
+	// KiB of each body.
 	maxBytes = room.Share
-	// roomTimeout is how long a request waits where an answer of its principal's
-	// waits for room.
+	// roomTimeout is how long a request waits while an answer of its principal waits for memory.
 	roomTimeout = time.Second
 )
 
-// ErrFull means that a principal of the caller's chain, or a person behind it, has as much in flight as it may
-// have. Compare with errors.Is; a [*quota.FullError] says whose share it is.
+// ErrFull means that a principal of the caller's chain, or a person behind it, has used up its quota. Compare with
+// errors.Is; a [*quota.FullError] names the quota.
 var ErrFull = quota.ErrFull
 
-// ErrThere means that a server has as many requests of a principal and its agents as it may have. Compare
-// with errors.Is.
+// ErrThere means that one principal with its agents has too many requests at a server. Compare with errors.Is.
 var ErrThere = errors.New("too many requests to this server are in flight; wait for some of them")
 
-// Load is what all principals have in flight. Make it with [New]. It is safe for
-// concurrent use.
+// Load counts what all principals have in flight. Make it with [New]. It is safe for concurrent use.
 type Load struct {
 	bodies, answers *room.Room
 
 	mu sync.Mutex
-	// requests are those in flight, there those that were admitted to each server, and bytes how large the
-	// bodies are.
+	// requests are those in flight, there those that were admitted to each server, and bytes the sizes of the bodies.
 	requests, there, bytes *quota.Tally
 }
 
-// New returns an empty load, whose requests and answers take the room of these.
+// New returns an empty load, whose requests and answers count on these budgets. Both are required.
 func New(bodies, answers *room.Room) (*Load, error) {
 	if bodies == nil || answers == nil {
-		return nil, errors.New("inflight: room for bodies and answers is required")
+		return nil, errors.New("inflight: memory budgets for bodies and answers are required")
 	}
 	return &Load{
 		bodies: bodies, answers: answers,
@@ -64,7 +59,7 @@ func New(bodies, answers *room.Room) (*Load, error) {
 	}, nil
 }
 
-// Enter counts a request of a principal to a server, whose place is left when it has ended.
+// Enter counts a request of a principal to a server. The returned place must be left when the request has ended.
 // Errors: [ErrFull].
 func (f *Load) Enter(who *identityv1.Principal, server string) (*Place, error) {
 	p := &Place{all: f, Of: room.Holder{Accounts: principal.AccountsOf(who), Server: server}}
@@ -77,21 +72,20 @@ func (f *Load) Enter(who *identityv1.Principal, server string) (*Place, error) {
 	return p, nil
 }
 
-// Place is what one request has of its principal's share.
+// Place is what one request takes of its principal's quotas.
 type Place struct {
 	all *Load
-	// Of is whose it is.
+	// Of is the holder of the request's memory.
 	Of room.Holder
-	// bytes is how large its body is, as far as it has come.
+	// bytes is the size of the body, as far as it has arrived.
 	bytes int
-	// admitted says that it counts among those to its server.
+	// admitted means that the request counts at its server.
 	admitted bool
-	// Answer is what the answer takes of what there is for all, and body the request.
+	// Answer is the memory of the answer, and body that of the request.
 	Answer, body room.Holding
 }
 
-// Reader returns r, whose bytes count from when they are read. Where there is no room for
-// them its error is [ErrFull].
+// Reader returns a reader of r that counts each byte when it is read. If a quota is used up, its error is [ErrFull].
 func (p *Place) Reader(r io.Reader) io.Reader { return &countedBody{p, r} }
 
 type countedBody struct {
@@ -108,7 +102,7 @@ func (b *countedBody) Read(to []byte) (int, error) {
 	return n, err
 }
 
-// Hold counts bytes of the request, and reports whether there was room for them.
+// Hold counts n more bytes of the request, and reports whether the quotas allow them.
 func (p *Place) Hold(n int) bool {
 	p.all.mu.Lock()
 	defer p.all.mu.Unlock()
@@ -123,9 +117,9 @@ func (p *Place) Hold(n int) bool {
 	return true
 }
 
-// Admit counts a request to its server, and waits a little until no answer to the principal, or to
-// others that work for the same person, waits for room. What gives up a request, or answers one of
-// a server's, is not to be admitted. Errors: [ErrThere], or those of [room.Room.Admit].
+// Admit counts the request at its server. It then waits up to a second until no answer to the principal, or to others
+// that work for the same person, waits for memory. Cancellations and answers to a server's requests must not be
+// admitted. Errors are [ErrThere], and those of [room.Room.Admit].
 func (p *Place) Admit(ctx context.Context) error {
 	if err := p.admit(); err != nil {
 		return fmt.Errorf("%w: %w", ErrThere, err)
@@ -144,7 +138,7 @@ func (p *Place) admit() error {
 	return err
 }
 
-// Leave gives a place back.
+// Leave gives everything back.
 func (p *Place) Leave() {
 	p.body.Close()
 	p.Answer.Close()

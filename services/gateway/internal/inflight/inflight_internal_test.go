@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
-// N2: the agents of one person, and those that they have made, have the requests of four
-// in flight together.
+// N2: the agents of one person, with those that they have made, may have as many requests in flight as four principals.
 func TestN2OnePersonsAgentsHaveAShareOfTheRequests(t *testing.T) {
 	t.Parallel()
 	bodies, err := room.New(room.Bodies())
@@ -58,8 +57,8 @@ func TestN2OnePersonsAgentsHaveAShareOfTheRequests(t *testing.T) {
 	}
 }
 
-// N2: one server has half of what a principal may have in flight, so one that hangs leaves the
-// others theirs, and what gives its requests up comes through.
+// N2: one server gets at most half of what a principal may have in flight, so that a server that hangs leaves the rest
+// to others. Messages that need no admission still pass.
 func TestN2AServerHasAShareOfAPrincipalsRequests(t *testing.T) {
 	t.Parallel()
 	bodies, err := room.New(room.Bodies())
@@ -106,8 +105,8 @@ func TestN2AServerHasAShareOfAPrincipalsRequests(t *testing.T) {
 	}
 }
 
-// What an agent has in flight counts against the principal that made it: that one and its agents have no more
-// than one principal, at one server and at all.
+// Requests of an agent count against the principal that made it: that principal with its agents may have no more than
+// one principal, at one server and in all.
 func TestEnter_AgentsHaveTheShareOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bodies, err := room.New(room.Bodies())

@@ -1,5 +1,4 @@
-// Package intake takes in what a stranger sends, as far as there is room for it and as
-// long as it keeps to a pace.
+// Package intake reads messages of untrusted peers, within a memory budget and at a minimum pace.
 package intake
 
 import (
@@ -14,48 +13,45 @@ import (
 )
 
 const (
-	// leastMemory is how much is taken for a message at first, in bytes.
+	// leastMemory is the first allocation for a message, in bytes.
 	leastMemory = 512
-	// sureMemory is how much of one has to come, beyond its first piece, for the length
-	// that it says to be believed: that costs memory once, and a server that does not send
-	// the rest has sent a part.
+	// sureMemory is how many bytes of a message must have arrived, beyond the first piece, until its announced length
+	// is allocated. So the memory is allocated once, and a server that announces more than it sends must send a part.
 	sureMemory = 1 << 20
-	// maxRead is how much is read without a rest, in bytes.
+	// maxRead is how much is read or copied without yielding the processor, in bytes.
 	maxRead = 256 << 10
 )
 
-// Memory takes in one message. It grows with what has come, for whoever sends it may
-// claim any length, and beyond a first piece only once there is room for that. One whose
-// length is said has the whole once a part of it has come. It is for one goroutine; make
-// one with [New].
+// Memory is the buffer for one message. It grows with what arrives, because a peer may announce any length, and beyond
+// a first piece only within the budget. If the length is announced, the whole is allocated once a part has arrived. It
+// is for one goroutine; make one with [New].
 type Memory struct {
 	ctx   context.Context //nolint:containedctx // it bounds every wait for room
 	room  *room.Holding
-	most  int  // bytes that the message is expected to have at the most
-	sized bool // the message says that it has as many
+	most  int  // the largest expected size of the message, in bytes
+	sized bool // the message announces this size
 	bytes []byte
 	stint turn.Stint
 }
 
-// New returns an empty memory for a message that has most bytes at the most, which whoever
-// adds to it holds to. It counts in a room, where nil is for small messages alone; waiting
-// for more of that ends with ctx.
+// New returns an empty buffer for a message of at most most bytes; the caller must not add more. The bytes count in
+// has; if that is nil, only small messages are accepted. Waiting for memory ends with ctx.
 func New(ctx context.Context, has *room.Holding, most int) *Memory {
 	return &Memory{ctx: ctx, room: has, most: most}
 }
 
-// Body reads a body of at most limit bytes that says how long it is: -1 for one that does
-// not. The result lies in the room.
+// Body reads a body of at most limit bytes with this announced length; -1 means that none is announced. The result
+// counts in has.
 func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, has *room.Holding) ([]byte, error) {
 	if length > int64(limit) {
 		return nil, fmt.Errorf("the answer of %d bytes is larger than %d", length, limit)
 	}
-	if 0 <= length && length < room.Free { // most are small: they take no room, and may come as slowly as they like
+	if 0 <= length && length < room.Free { // most are small: they count nothing and need no pace
 		m := Memory{ctx: ctx, room: has, most: int(length) + 1, sized: true}
 		err := m.readFrom(body)
 		return m.bytes, err
 	}
-	m := &Memory{ctx: ctx, room: has, most: limit + 1, sized: length >= 0} // by one byte more a body that is too long is known
+	m := &Memory{ctx: ctx, room: has, most: limit + 1, sized: length >= 0} // one byte more, to detect a body that is too long
 	if m.sized {
 		m.most = int(length) + 1
 		if err := m.reserve(min(m.most, room.Free)); err != nil {
@@ -72,7 +68,7 @@ func Body(ctx context.Context, body io.ReadCloser, length int64, limit int, has 
 	return m.bytes, nil
 }
 
-// reserve makes room for n bytes more.
+// reserve makes room in the buffer for n more bytes.
 func (m *Memory) reserve(n int) error {
 	need, had := len(m.bytes)+n, cap(m.bytes)
 	if need <= had {
@@ -83,7 +79,7 @@ func (m *Memory) reserve(n int) error {
 		return err
 	}
 	grown := make([]byte, 0, size)
-	for part := range slices.Chunk(m.bytes, maxRead) { // the collector stops everything until a copy has ended
+	for part := range slices.Chunk(m.bytes, maxRead) { // in pieces, because the garbage collector waits until a copy has ended
 		m.stint.Part()
 		grown = append(grown, part...)
 	}
@@ -91,7 +87,7 @@ func (m *Memory) reserve(n int) error {
 	return nil
 }
 
-// next is how much is taken once so much is full.
+// next returns the next capacity for a buffer that is full.
 func (m *Memory) next(had int) int {
 	switch {
 	case !m.sized || had < room.Free:
@@ -103,13 +99,13 @@ func (m *Memory) next(had int) int {
 	}
 }
 
-// Bytes is what was taken in, until the next call that changes it.
+// Bytes returns the message so far. It is valid until the next call that changes it.
 func (m *Memory) Bytes() []byte { return m.bytes }
 
 // Cut keeps the first n bytes.
 func (m *Memory) Cut(n int) { m.bytes = m.bytes[:n] }
 
-// Add takes a part in. Errors are those of waiting for room.
+// Add appends a part. Errors are those of waiting for memory.
 func (m *Memory) Add(part []byte) error {
 	if err := m.reserve(len(part)); err != nil {
 		return err
@@ -118,7 +114,7 @@ func (m *Memory) Add(part []byte) error {
 	return nil
 }
 
-// readFrom takes in what r has, up to the most.
+// readFrom reads r up to the expected size.
 func (m *Memory) readFrom(r io.Reader) error {
 	for len(m.bytes) < m.most {
 		if err := m.reserve(1); err != nil {
@@ -137,13 +133,13 @@ func (m *Memory) readFrom(r io.Reader) error {
 	return nil
 }
 
-// IsHeld reports whether it takes room that others may need.
+// IsHeld reports whether the buffer takes memory that counts in the budget.
 func (m *Memory) IsHeld() bool { return cap(m.bytes) > room.Free }
 
-// Settle gives back the room that the message did not need.
+// Settle gives back the memory that the message did not need.
 func (m *Memory) Settle() { m.room.Keep(cap(m.bytes)) }
 
-// Drop forgets the message.
+// Drop discards the message.
 func (m *Memory) Drop() {
 	m.bytes = nil
 	m.room.Keep(0)

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/room"
 )
 
-// X3: an answer that says how long it is takes memory once, beyond its first piece.
+// X3: an answer with an announced length is allocated once, beyond its first piece.
 func TestX3ALargeAnswerTakesMemoryOnce(t *testing.T) {
 	const size = 15 << 20
 	text := make([]byte, size)

@@ -8,9 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/scrub"
 )
 
-// Message reads a server's message without the server's secrets. A large one is read in
-// turns, for others wait for the processor meanwhile. Errors are those of the gate, of
-// ctx, or that too much of the holder's waits for turns.
+// Message reads a server's message with the server's secrets redacted. For a large message it first waits for a
+// processor slot. Errors are those of the gate and of ctx, or that too many of the holder's messages wait for slots.
 func Message(ctx context.Context, raw []byte, clean *scrub.Scrubber, has *room.Holding) (*gate.Answer, error) {
 	end, err := has.TurnFor(ctx, len(raw))
 	if err != nil {
@@ -20,8 +19,8 @@ func Message(ctx context.Context, raw []byte, clean *scrub.Scrubber, has *room.H
 	return gate.ReadAnswer(clean.Answer(raw), gate.AnswerLimits())
 }
 
-// Mended reads a message as [Message] does. If it is an answer with a fault that [gate.Mend] repairs, it is repaired in
-// raw itself; methodOf is as there.
+// Mended is [Message], but repairs an answer with a fault that [gate.Mend] knows, in raw itself. methodOf is that of
+// gate.Mend.
 func Mended(ctx context.Context, raw []byte, clean *scrub.Scrubber, has *room.Holding, methodOf func(id []byte) string) (*gate.Answer, error) {
 	end, err := has.TurnFor(ctx, len(raw))
 	if err != nil {

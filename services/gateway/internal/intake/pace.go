@@ -8,17 +8,16 @@ import (
 )
 
 const (
-	// patience is how long a server may be waited for that has begun a message which
-	// takes room, and slowest how many bytes earn another second of it.
+	// patience is how long a read may wait for a server that has begun a message that takes memory, and slowest how
+	// many bytes earn another second.
 	patience = 10 * time.Second
 	slowest  = 64 << 10
 )
 
-// ErrSlow means that a server was cut off because it sends a large message too slowly:
-// others may need the room that it takes. Compare with errors.Is.
+// ErrSlow means that a server was cut off because it sent a large message too slowly, while others may need the memory.
+// Compare with errors.Is.
 var ErrSlow = errors.New("the server sent a large answer too slowly: less than 64 KiB a second, for 10 s")
 
-// pace is what [Pace] returns.
 type pace struct {
 	from io.Reader
 	held func() bool
@@ -29,16 +28,15 @@ type pace struct {
 	late  atomic.Bool
 }
 
-// Pace reads what a server sends, and cuts it off where that takes room, which held tells
-// of the message at hand, and comes more slowly than 64 KiB a second, beyond 10 s. Only
-// the time counts in which the server is waited for: not that in which nothing is read. A
-// message that takes no room may come as slowly as its server likes. To cut off, cut is
-// called from another goroutine, which ends the reading; then its error is [ErrSlow].
+// Pace returns a reader that cuts a server off if its message takes memory, which held reports, and comes more slowly
+// than 64 KiB a second for more than 10 s. Only the time in which a read waits for the server counts. A message that
+// takes no memory may come at any pace. To cut off, Pace calls cut from another goroutine, which must end the read;
+// then the error is [ErrSlow].
 func Pace(from io.Reader, held func() bool, cut func()) io.Reader {
 	return &pace{from: from, held: held, cut: cut, left: patience}
 }
 
-// Read implements io.Reader. Once the server was cut off the error is [ErrSlow].
+// Read implements io.Reader. After the server was cut off, its error is [ErrSlow].
 func (p *pace) Read(to []byte) (int, error) {
 	if !p.held() {
 		p.left = patience
@@ -56,7 +54,6 @@ func (p *pace) Read(to []byte) (int, error) {
 	return n, err
 }
 
-// start begins to wait for the server.
 func (p *pace) start() {
 	if p.timer != nil {
 		p.timer.Reset(p.left)

@@ -15,7 +15,7 @@ import (
 // sender is a server's end of a body.
 type sender struct{ *io.PipeWriter }
 
-// send sends so many bytes, a piece each second, and reports whether they were taken.
+// send sends this many bytes, one piece per second, and reports whether they were accepted.
 func (s sender) send(bytes, piece int) bool {
 	for ; bytes > 0; bytes -= piece {
 		if _, err := io.WriteString(s, strings.Repeat("x", min(bytes, piece))); err != nil {
@@ -26,14 +26,14 @@ func (s sender) send(bytes, piece int) bool {
 	return true
 }
 
-// X3: a server that is too slow with what takes room is cut off, and soon; one that keeps
-// to the pace, or takes no room, may take as long as it likes.
+// X3: a server that is too slow with a message that takes memory is soon cut off. A server that keeps the pace, or
+// takes no memory, may take any time.
 func TestX3SlowServersAreCutOff(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		held bool
 		send func(sender) bool
-		// whole reports whether all comes, else it is cut off within that time.
+		// whole means that everything is read; otherwise the server is cut off within that time.
 		whole  bool
 		within time.Duration
 	}{
@@ -67,7 +67,7 @@ func TestX3SlowServersAreCutOff(t *testing.T) {
 	}
 }
 
-// X3: the time in which we do not read is not the server's.
+// X3: the time in which the gateway does not read does not count.
 func TestX3AServerIsNotBlamedForItsReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -10,16 +10,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// pieceSize is the size of a piece of a body, in bytes.
+// pieceSize is the size of a piece, in bytes.
 const pieceSize = 64 << 10
 
-// Pieces are what large bodies are read into until they are there as a whole: a body
-// then takes memory for itself once, and the collector is not kept busy by bodies that
-// grow. The zero value is ready. It is safe for concurrent use.
+// Pieces are reusable buffers for bodies until they are complete. So a large body is allocated only once, and the
+// garbage collector is not kept busy by growing bodies. The zero value is ready. It is safe for concurrent use.
 type Pieces struct{ free sync.Pool }
 
-// ReadAll reads a body up to one byte beyond the limit: the gate refuses what is
-// longer. A length that a client claims gets no more memory than a first piece.
+// ReadAll reads a body, at most one byte beyond the limit, after which the gate refuses it. claimed is the announced
+// length, or -1; it causes at most the allocation of a first piece.
 func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) {
 	r = io.LimitReader(r, int64(limit)+1)
 	if 0 <= claimed && claimed <= pieceSize {
@@ -39,7 +38,7 @@ func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) 
 		}
 		stint.Part()
 		n, err := 0, error(nil)
-		for n < pieceSize && err == nil { // io.ReadFull could not tell an end from one that came too early
+		for n < pieceSize && err == nil { // io.ReadFull would not distinguish the end from a premature end
 			var more int
 			more, err = r.Read(piece[n:])
 			n += more
@@ -59,8 +58,7 @@ func (p *Pieces) ReadAll(r io.Reader, claimed int64, limit int) ([]byte, error) 
 	}
 }
 
-// readSmall reads a body of about the claimed length into as much memory, and a byte in which
-// its end is seen.
+// readSmall reads a body of about the claimed length into a buffer of that size, plus one byte to detect the end.
 func readSmall(r io.Reader, claimed int) ([]byte, error) {
 	all := make([]byte, 0, claimed+1)
 	for {

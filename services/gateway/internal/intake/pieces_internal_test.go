@@ -34,7 +34,7 @@ func TestABodyIsReadAsAWhole(t *testing.T) {
 	}
 }
 
-// A body that ends too early is none, however long it is.
+// A body that ends too early is refused, whatever its length.
 func TestABodyThatIsCutIsNone(t *testing.T) {
 	t.Parallel()
 	var p Pieces
@@ -48,7 +48,7 @@ func TestABodyThatIsCutIsNone(t *testing.T) {
 	}
 }
 
-// X3: a large body takes memory once, so that bodies do not keep the collector busy.
+// X3: a large body is allocated once, so that bodies do not keep the garbage collector busy.
 func TestX3ALargeBodyTakesMemoryOnce(t *testing.T) {
 	const size = 3 << 20
 	body := make([]byte, size)

@@ -33,7 +33,7 @@ func TestHeaderValues(t *testing.T) {
 	}
 }
 
-// FuzzHeader: what is written is one line of visible ASCII, and read as what it was.
+// FuzzHeader checks that an encoded value is one line of visible ASCII, and decodes to the same text.
 func FuzzHeader(f *testing.F) {
 	f.Add("x")
 	f.Add("=?base64?eA==?=")

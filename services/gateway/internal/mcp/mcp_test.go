@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// What passes without a rule no rule can name, but what a subscription begins with is of requests alone.
+// Methods that pass without a rule can't be named by rules, except the two with which a subscription begins.
 func TestWhatNeedsNoRuleIsAskedAboutByNobody(t *testing.T) {
 	t.Parallel()
 	for _, method := range mcpmethod.All() {

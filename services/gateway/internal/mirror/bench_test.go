@@ -8,8 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mirror"
 )
 
-// BenchmarkFields: the dearest arguments of a tool with as many fields as one may have, each as
-// deep as it may lie.
+// BenchmarkFields measures the most expensive arguments: as many headers as a tool may have, each as deep as allowed.
 func BenchmarkFields(b *testing.B) {
 	var properties []string
 	for i := range 64 {

@@ -7,22 +7,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// Holder is whose room is taken. It does not change.
+// Holder says on whose quotas memory counts. It is immutable.
 type Holder struct {
-	// Accounts are those of the caller that asked; the zero value where no single caller did.
+	// Accounts are those of the caller; the zero value if the memory belongs to no single caller.
 	Accounts principal.Accounts
-	// Server is the one that sends; may be empty.
+	// Server is the server that sends; may be empty.
 	Server string
 }
 
-// key names an account.
 type key struct {
 	what   kind
 	who    principal.Key
 	server string
 }
 
-// kind is what an account is of.
+// kind is the kind of an account.
 type kind byte
 
 const (
@@ -32,7 +31,7 @@ const (
 	ofServer
 )
 
-// reader is whose turn it is to read: the person's behind the caller, or the server's where there is no caller.
+// reader returns the key for slots of reading: the person behind the caller, or the server if there is no caller.
 func (h *Holder) reader() key {
 	if h.Accounts.Root() == (principal.Key{}) {
 		return key{what: ofServer, server: h.Server}
@@ -40,7 +39,7 @@ func (h *Holder) reader() key {
 	return key{what: ofPerson, who: h.Accounts.Root()}
 }
 
-// keys returns those of the accounts of the principals and the persons.
+// keys returns the keys of the accounts of the principals and the persons.
 func (h *Holder) keys() []key {
 	all := h.Accounts.All()
 	keys := make([]key, 0, 2*len(all))
@@ -55,21 +54,20 @@ func (h *Holder) keys() []key {
 	return keys
 }
 
-// account is one share of the room, and who takes of it. There is one for as long as
-// somebody does.
+// account is the use of one quota. It exists as long as a holding counts on it.
 type account struct {
 	of    key
 	limit int
-	// taken are the bytes, and by how many holdings.
+	// taken is the number of bytes, and by the number of holdings that take them.
 	taken, by int
-	// waiting are how many of them wait for more.
+	// waiting is the number of holdings that wait for more.
 	waiting int
-	// growing are the holdings that are not whole, who began first first.
+	// growing are the incomplete holdings; the one that began first is first.
 	growing []*Holding
 }
 
-// most is how much may be taken once a holding has more: what is for the one that began
-// first nobody else takes.
+// most returns how much may be taken after a holding has got more: the reserve is only for the holding that began
+// first.
 func (a *account) most(h *Holding, last int) int {
 	if len(a.growing) == 0 || a.growing[0] == h {
 		return a.limit
@@ -77,19 +75,19 @@ func (a *account) most(h *Holding, last int) int {
 	return a.limit - last
 }
 
-// isSomebodys reports whether it is a principal's or a person's.
+// isSomebodys reports whether the account is of a principal or a person.
 func (a *account) isSomebodys() bool { return a.of.what == ofPrincipal || a.of.what == ofPerson }
 
-// isWaitedFor reports whether an account is somebody's who waits.
+// isWaitedFor reports whether a holding of the account's principal or person waits.
 func (a *account) isWaitedFor() bool {
 	return a.isSomebodys() && a.waiting > 0
 }
 
 func byAge(a, b *Holding) int { return cmp.Compare(a.since, b.since) }
 
-// All below need the lock of the room.
+// The functions below need the lock of the room.
 
-// join has a holding take of its accounts, but its server's.
+// join makes a holding count on its accounts, except its server's.
 func (r *Room) join(h *Holding) {
 	if len(h.accounts) > 0 {
 		return
@@ -104,7 +102,7 @@ func (r *Room) join(h *Holding) {
 	}
 }
 
-// enter returns an account, of which one holding more takes.
+// enter returns an account and counts one more holding on it.
 func (r *Room) enter(of key, limit int) *account {
 	a := r.accounts[of]
 	if a == nil {
@@ -115,14 +113,14 @@ func (r *Room) enter(of key, limit int) *account {
 	return a
 }
 
-// leave forgets an account of which nobody takes any more.
+// leave uncounts a holding from an account, and removes the account when it has none.
 func (r *Room) leave(a *account) {
 	if a.by--; a.by == 0 {
 		delete(r.accounts, a.of)
 	}
 }
 
-// begin has a holding grow, if it does not: from then on it has its age, and takes of its
+// begin starts the growth of a holding, if it has not begun: the holding gets its sequence number and counts on its
 // server's account.
 func (r *Room) begin(h *Holding) {
 	if h.since > 0 {
@@ -141,7 +139,7 @@ func (r *Room) begin(h *Holding) {
 	}
 }
 
-// whole ends a holding's growth. From then on it is its reader's.
+// whole ends a holding's growth, so that it no longer counts on its server's account.
 func (r *Room) whole(h *Holding) {
 	if h.since == 0 {
 		return
@@ -158,7 +156,7 @@ func (r *Room) whole(h *Holding) {
 	}
 }
 
-// set makes a holding as large as it is now.
+// set changes the size of a holding.
 func (r *Room) set(h *Holding, bytes int) {
 	if counted(bytes) > 0 {
 		r.join(h)
@@ -176,7 +174,7 @@ func (r *Room) set(h *Holding, bytes int) {
 	h.accounts = nil
 }
 
-// settle makes a holding whole and so large, and lets in who waited for that.
+// settle ends a holding's growth with this size, and grants waiters what became free.
 func (r *Room) settle(h *Holding, bytes int) {
 	before, grew := counted(h.bytes), h.since > 0
 	r.whole(h)
@@ -186,8 +184,8 @@ func (r *Room) settle(h *Holding, bytes int) {
 	}
 }
 
-// add makes a holding larger where there is room for it that nobody of its principal or
-// persons waits for. Of whom it had the room already it needs none.
+// add enlarges a holding if there is memory for which no holding of its principal or persons waits. Accounts in had, on
+// which the bytes counted already, are not checked.
 func (r *Room) add(h *Holding, bytes int, had []*account) bool {
 	if h.closed {
 		return false

@@ -1,7 +1,6 @@
-// Package room bounds the memory that requests of clients and answers of servers take
-// until they are read: a share for each principal, for each person behind principals and
-// for each server, and all together. It bounds the processors too that reading what is
-// large takes.
+// Package room limits the memory that clients' requests and servers' answers take until they are read: a quota for each
+// principal, for each person behind principals and for each server, and one budget for all. It also limits how many
+// processors are used at once to read large messages.
 package room
 
 import (
@@ -15,77 +14,76 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// Share is how many bytes one principal has in memory at the most, and Size how many all
-// have together. Half is what all principals of one person have, and what one server's
-// answers have until they are whole.
+// Share is the quota of one principal, and Size the budget of all, in bytes. Half is the quota of all principals of one
+// person, and of one server for answers that are not complete.
 const (
 	Share = 64 << 20
 	Size  = 4 * Share
 	Half  = Size / 2
 )
 
-// Free is how many bytes of each [Holding] count nothing. How many of them there
-// are is bounded by the requests in flight, so that a small answer waits for no
-// large one.
+// Free is the size up to which a [Holding] does not count, in bytes, so that a small answer never waits for a large
+// one. The number of such holdings is limited by the requests in flight.
 const Free = 64 << 10
 
-// Last is how much of each share is for the answer that began first, in bytes: no
-// answer is larger.
+// Last is the part of each quota that is reserved for the answer that began first, in bytes. No answer is larger.
 const Last = 17 << 20
 
-// ErrFull means that there was no room for an answer.
-var ErrFull = errors.New("there is no room for the answer")
+// ErrFull means that there was not enough memory for an answer.
+var ErrFull = errors.New("no memory is left for the answer")
 
-// Limits are how many bytes there are. All are positive but Last.
+// Limits are budgets in bytes. All of them except Last must be positive.
 type Limits struct {
-	// Principal is for each principal with the agents made by it, Person for all principals of one person, Server
-	// for what each server has begun to send, and All for everybody.
+	// Principal is the quota of each principal with the agents made by it, Person that of all principals of one person,
+	// Server that of the incomplete answers of each server, and All the budget of all holdings.
 	Principal, Person, Server, All int
-	// Last of each is for the holding that began to grow first. It is as large as the
-	// largest: then that one ends, and so does everyone in turn. 0 where none waits.
+	// Last is the part of each quota that is reserved for the holding that began to grow first. It is as large as the
+	// largest holding, so that this holding becomes complete, and after it every other in turn. It is 0 if holdings
+	// never wait.
 	Last int
 }
 
-// Answers are the limits of answers.
+// Answers returns the limits for answers.
 func Answers() Limits {
 	return Limits{Principal: Share, Person: Half, Server: Half, All: Size, Last: Last}
 }
 
-// Bodies are the limits of requests: none of them waits, and no server sends them.
+// Bodies returns the limits for requests. They never wait, and no server sends them.
 func Bodies() Limits { return Limits{Principal: Share, Person: Half, Server: Size, All: Size} }
 
-// Room is safe for concurrent use.
+// Room is a memory budget that holdings share. It is safe for concurrent use.
 type Room struct {
 	limits  Limits
 	reading *turn.Turns[key]
 
 	mu       sync.Mutex
 	accounts map[key]*account
-	queue    []*waiter // who began first stands first
+	queue    []*waiter // the one that began first is first
 	begun    uint64
 }
 
-// New returns a room of so many bytes.
+// New returns a budget with these limits. It returns an error if one of them is not positive, if Last exceeds a quota,
+// or if a quota exceeds All.
 func New(l Limits) (*Room, error) {
 	if least := min(l.Principal, l.Person, l.Server, l.All); least <= 0 || l.Last < 0 || least < l.Last || l.All < max(l.Principal, l.Person, l.Server) {
-		return nil, errors.New("room: there is room for nobody")
+		return nil, errors.New("room: limits must be positive and at most All, and Last at most each of them")
 	}
 	return &Room{limits: l, reading: turn.ForProcessor[key](), accounts: make(map[key]*account)}, nil
 }
 
-// waiter is a holding that has to wait for more. One of no bytes waits for those of
-// its principal and persons that stand before it.
+// waiter is a holding that waits for more memory. A waiter with zero bytes waits for earlier waiters of its principal
+// and persons.
 type waiter struct {
 	holding *Holding
 	bytes   int
 	granted chan struct{}
-	// closed says that its holding was, and nothing granted.
+	// closed means that the holding was closed and got nothing.
 	closed bool
-	// accounts are those of its holding when it began to wait.
+	// accounts are those of the holding when it began to wait.
 	accounts []*account
 }
 
-// enter and leave count the waiter with the accounts that its holding takes of.
+// enter and leave count the waiter on the accounts of its holding.
 func (w *waiter) enter() {
 	w.accounts = slices.Clone(w.holding.accounts)
 	for _, a := range w.accounts {
@@ -99,7 +97,7 @@ func (w *waiter) leave() {
 	}
 }
 
-// answer is what who waited is told.
+// answer returns the result for the waiting goroutine.
 func (w *waiter) answer() error {
 	if w.closed {
 		return ErrFull
@@ -107,28 +105,27 @@ func (w *waiter) answer() error {
 	return nil
 }
 
-// Open returns a holding of somebody's, which has nothing yet. It is to be closed.
+// Open returns an empty holding for a holder. It must be closed.
 func (r *Room) Open(of *Holder) *Holding { return &Holding{room: r, of: of} }
 
-// A Holding is what one request or answer takes. A nil one never has more than nothing.
-// Its methods are safe for concurrent use.
+// A Holding is the memory that one request or answer takes. A nil Holding always stays empty. Its methods are safe for
+// concurrent use.
 type Holding struct {
 	room *Room
 	of   *Holder
 
-	// All below are guarded by the room's lock.
-	//
-	// closed says that nobody would give back what it took from now on.
+	// The fields below are guarded by the room's lock. closed means that the holding may take nothing more, because it
+	// would not be given back.
 	closed bool
 	bytes  int
-	// since is when it began to grow, 0 where it is whole or has nothing.
+	// since is the sequence number of when the holding began to grow; 0 if it is complete or empty.
 	since uint64
-	// accounts are those that it takes of: that of its server last, while it grows.
+	// accounts are those on which the holding counts. While it grows, its server's is the last.
 	accounts []*account
 }
 
-// AccountsOf returns the accounts of the caller that has the holding, which is who. Of another one, such as
-// the gateway itself, nothing but the key is known.
+// AccountsOf returns the accounts of the holding's caller if that is who. For any other principal, such as the gateway
+// itself, it returns accounts of the key alone.
 func (h *Holding) AccountsOf(who principal.Key) principal.Accounts {
 	if h == nil || h.of.Accounts.Caller() != who {
 		return principal.Alone(who)
@@ -136,7 +133,7 @@ func (h *Holding) AccountsOf(who principal.Key) principal.Accounts {
 	return h.of.Accounts
 }
 
-// Beside returns another holding of the same holder.
+// Beside returns a new, empty holding of the same holder.
 func (h *Holding) Beside() *Holding {
 	if h == nil {
 		return nil
@@ -144,9 +141,9 @@ func (h *Holding) Beside() *Holding {
 	return h.room.Open(h.of)
 }
 
-// Turn waits for the holder's turn at work that keeps a processor busy, or ctx ends. The
-// function ends it; who has one must not take another. Errors: those of
-// [turn.Turns.Take], and for a nil holding [ErrFull].
+// Turn waits until the holder gets a slot for work that keeps a processor busy, or until ctx ends. The returned
+// function ends the slot. A goroutine with a slot must not take another. Errors are those of [turn.Turns.Take], and
+// [ErrFull] for a nil holding.
 func (h *Holding) Turn(ctx context.Context) (func(), error) {
 	if h == nil {
 		return nil, ErrFull
@@ -154,7 +151,7 @@ func (h *Holding) Turn(ctx context.Context) (func(), error) {
 	return h.room.reading.Take(ctx, h.of.reader())
 }
 
-// TurnFor is [Holding.Turn] for reading so many bytes, of which few need no turn.
+// TurnFor is [Holding.Turn] for reading this many bytes. Up to [Free] bytes need no slot.
 func (h *Holding) TurnFor(ctx context.Context, bytes int) (func(), error) {
 	if counted(bytes) == 0 {
 		return func() {}, nil
@@ -162,7 +159,7 @@ func (h *Holding) TurnFor(ctx context.Context, bytes int) (func(), error) {
 	return h.Turn(ctx)
 }
 
-// counted is how much of so many bytes counts.
+// counted returns how many of the bytes count: zero up to [Free], all of them above.
 func counted(bytes int) int {
 	if bytes <= Free {
 		return 0
@@ -170,10 +167,9 @@ func counted(bytes int) int {
 	return bytes
 }
 
-// Grow waits until the holding may have that many bytes, or ctx ends; then it is
-// [ErrFull], as it is at once where so many are never to be had. It may be asked for
-// more and more: of those that grow, the one that began first always ends. Of a closed
-// holding it is [ErrFull] at once.
+// Grow waits until the holding may have this many bytes in all. It returns [ErrFull] when ctx ends, and at once if the
+// holding is closed or may never be so large. It may be called with larger and larger values: of the growing holdings,
+// the one that began first always becomes complete.
 func (h *Holding) Grow(ctx context.Context, bytes int) error {
 	if counted(bytes) == 0 {
 		return nil
@@ -184,7 +180,7 @@ func (h *Holding) Grow(ctx context.Context, bytes int) error {
 	return h.room.wait(ctx, &waiter{holding: h, bytes: bytes, granted: make(chan struct{})})
 }
 
-// most is how large one holding may be.
+// most returns the largest size of one holding.
 func (l *Limits) most() int {
 	least := min(l.Principal, l.Person, l.Server)
 	if l.Last > 0 {
@@ -193,8 +189,7 @@ func (l *Limits) most() int {
 	return least
 }
 
-// Add takes that many bytes more, unless it had to wait for them. It reports whether it
-// did.
+// Add takes this many more bytes, if that is possible without waiting. It reports whether it did.
 func (h *Holding) Add(bytes int) bool {
 	if h == nil {
 		return false
@@ -204,7 +199,7 @@ func (h *Holding) Add(bytes int) bool {
 	return h.room.add(h, bytes, nil)
 }
 
-// Keep gives back all but that many bytes. The holding is whole then.
+// Keep gives back everything above this many bytes. The holding is complete then.
 func (h *Holding) Keep(bytes int) {
 	if h == nil {
 		return
@@ -214,7 +209,7 @@ func (h *Holding) Keep(bytes int) {
 	h.room.settle(h, min(bytes, h.bytes))
 }
 
-// Drop gives that many bytes back.
+// Drop gives this many bytes back.
 func (h *Holding) Drop(bytes int) {
 	if h == nil {
 		return
@@ -224,8 +219,8 @@ func (h *Holding) Drop(bytes int) {
 	h.room.settle(h, max(0, h.bytes-bytes))
 }
 
-// Close gives everything back, for good: who takes in what its owner waits for no longer,
-// on another goroutine, gets nothing.
+// Close gives everything back. After it the holding gets nothing, even from another goroutine that still receives for
+// it.
 func (h *Holding) Close() {
 	if h == nil {
 		return
@@ -236,8 +231,8 @@ func (h *Holding) Close() {
 	h.room.settle(h, 0)
 }
 
-// Give hands all that the holding has over to another. Where that takes of others, there
-// has to be room for it at once. It reports whether that was so.
+// Give moves everything that the holding has to another one. If that counts on other accounts, there must be memory for
+// it at once. It reports whether there was.
 func (h *Holding) Give(to *Holding) bool {
 	if h == nil {
 		return true
@@ -254,9 +249,9 @@ func (h *Holding) Give(to *Holding) bool {
 	return h.room.add(to, bytes, had)
 }
 
-// Admit waits until no answer of a principal, or of a person behind it, waits for its
-// share, or ctx or the patience ends; then it is [ErrFull]. What asks for another answer has
-// to be let in by it: else it would run, and nobody could be told what came of it.
+// Admit waits until no answer of a principal, or of a person behind it, waits for memory. It returns [ErrFull] when ctx
+// or the patience ends. Requests that will have an answer must pass Admit first: otherwise a request would run whose
+// result could not be delivered.
 func (r *Room) Admit(ctx context.Context, of *Holder, patience time.Duration) error {
 	r.mu.Lock()
 	waited := slices.ContainsFunc(of.keys(), func(k key) bool { a := r.accounts[k]; return a != nil && a.waiting > 0 })
@@ -266,7 +261,7 @@ func (r *Room) Admit(ctx context.Context, of *Holder, patience time.Duration) er
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	asks := &Holder{Accounts: of.Accounts} // no server sends it anything yet
+	asks := &Holder{Accounts: of.Accounts} // no server sends for it yet
 	return r.wait(ctx, &waiter{holding: r.Open(asks), granted: make(chan struct{})})
 }
 
@@ -290,7 +285,7 @@ func (r *Room) wait(ctx context.Context, w *waiter) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	select {
-	case <-w.granted: // in the same moment
+	case <-w.granted: // granted at the same moment
 		return w.answer()
 	default:
 	}
@@ -300,8 +295,8 @@ func (r *Room) wait(ctx context.Context, w *waiter) error {
 	return ErrFull
 }
 
-// serve lets in, in the order in which they began, those that wait and have room: nobody
-// is passed by one that takes of the same where that is what lacks. It needs the lock.
+// serve grants the waiters that fit, in the order in which they began. A waiter is not overtaken by one that needs the
+// account that it waits for. The caller holds the lock.
 func (r *Room) serve() {
 	if len(r.queue) == 0 {
 		return
@@ -327,8 +322,7 @@ func (r *Room) serve() {
 	})
 }
 
-// mayHave reports whether a waiter is to be let in, and notes what lacks for it. It needs
-// the lock.
+// mayHave reports whether a waiter can be granted, and marks the accounts that it waits for. The caller holds the lock.
 func (r *Room) mayHave(w *waiter, lacking map[*account]bool) bool {
 	more := counted(w.bytes) - counted(w.holding.bytes)
 	ok := true

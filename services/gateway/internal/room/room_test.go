@@ -20,20 +20,20 @@ import (
 
 const mib = 1 << 20
 
-// holder is somebody that works for nobody.
+// holder returns a holder without a person.
 func holder(name string) *room.Holder {
 	return of(&identityv1.Principal{Tenant: "acme", Subject: name})
 }
 
 func of(p *identityv1.Principal) *room.Holder { return &room.Holder{Accounts: principal.AccountsOf(p)} }
 
-// works has a holder work for somebody.
+// works returns a holder that works for a person.
 func works(h *room.Holder, owner string) *room.Holder {
 	who := h.Accounts.Caller()
 	return &room.Holder{Accounts: principal.AccountsOf(&identityv1.Principal{Tenant: who.Tenant, Subject: who.Subject, Owner: owner}), Server: h.Server}
 }
 
-// from is a holder of what a server sends.
+// from returns a holder for the answers of a server.
 func from(h *room.Holder, server string) *room.Holder {
 	return &room.Holder{Accounts: h.Accounts, Server: server}
 }
@@ -44,7 +44,7 @@ var (
 	cat = holder("cat")
 )
 
-// newRoom has 4 MiB for each of two, where nobody waits in parts.
+// newRoom has 4 MiB for each of two principals, and no reserve.
 func newRoom(t testing.TB) *room.Room {
 	return limited(t, room.Limits{Principal: 4 * mib, Person: 6 * mib, Server: 8 * mib, All: 8 * mib})
 }
@@ -76,7 +76,7 @@ func TestThereIsRoomForSomebody(t *testing.T) {
 	none.Drop(1)
 	none.Close()
 	if none.Grow(t.Context(), room.Free) != nil || none.Grow(t.Context(), room.Free+1) == nil || none.Add(1) || none.Beside() != nil {
-		t.Error("what has no room was given some")
+		t.Error("a nil holding got memory")
 	}
 	if r := newRoom(t); r.Open(ana).Give(nil) != true || !errors.Is(r.Open(ana).Grow(t.Context(), 4*mib+1), room.ErrFull) {
 		t.Error("nothing is something, or a share has no end")
@@ -86,7 +86,7 @@ func TestThereIsRoomForSomebody(t *testing.T) {
 	}
 }
 
-// grown reports whether a holding may grow before the time is up.
+// grown reports whether a holding may grow within a second.
 func grown(t *testing.T, h *room.Holding, bytes int) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -94,14 +94,14 @@ func grown(t *testing.T, h *room.Holding, bytes int) bool {
 	return h.Grow(ctx, bytes) == nil
 }
 
-// X3: who waits is let in in turn, and a large answer is not passed by for ever.
+// X3: waiters are granted in order, and a large answer is not overtaken forever.
 func TestX3WhoCameFirstIsServedFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t)
 		first := r.Open(ana)
 		if !grown(t, first, 3*mib) {
-			t.Fatal("there is no room")
+			t.Fatal("the budget is too small")
 		}
 		order := make(chan int, 2)
 		for i, bytes := range []int{4 * mib, mib} {
@@ -124,8 +124,8 @@ func TestX3WhoCameFirstIsServedFirst(t *testing.T) {
 	})
 }
 
-// X3: the last of each share is for the one that began first, and when that is whole for
-// the next: of many that each have a part and wait for more all end.
+// X3: the reserve of each quota is for the holding that began first, and when that is complete, for the next. So of
+// many holdings that each have a part and wait for more, all become complete.
 func TestX3WhoBeganFirstEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -137,10 +137,10 @@ func TestX3WhoBeganFirstEnds(t *testing.T) {
 			}
 		}
 		if grown(t, all[1], 2*mib) || all[2].Beside().Add(mib) {
-			t.Error("one that came later took what is for the first")
+			t.Error("a later one took the reserve of the first")
 		}
 		if !grown(t, all[0], 2*mib) {
-			t.Error("the first has no room")
+			t.Error("the first gets no memory")
 		}
 		later := make(chan bool)
 		go func() { later <- all[1].Grow(t.Context(), 2*mib) == nil }()
@@ -148,12 +148,12 @@ func TestX3WhoBeganFirstEnds(t *testing.T) {
 		all[0].Keep(2 * mib)
 		all[0].Close()
 		if !<-later {
-			t.Error("the next one has no room")
+			t.Error("the next one gets no memory")
 		}
 	})
 }
 
-// X3: however answers grow, all of them become whole.
+// X3: however answers grow, all of them become complete.
 func TestX3NobodyWaitsForEver(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -171,16 +171,16 @@ func TestX3NobodyWaitsForEver(t *testing.T) {
 			}
 			growing.Wait()
 			if n := late.Load(); n > 0 {
-				rt.Errorf("%d wait for ever", n)
+				rt.Errorf("%d wait forever", n)
 			}
 			if !r.Open(ana).Add(4*mib) || !r.Open(ben).Add(4*mib) {
-				rt.Error("after all there is no room")
+				rt.Error("memory is missing after all have ended")
 			}
 		})
 	})
 }
 
-// drawn is an answer as it comes: times are in seconds.
+// drawn is an answer as it arrives; times are in seconds.
 type drawn struct {
 	of                  *room.Holder
 	size, step          int
@@ -196,7 +196,7 @@ func drawAnswer(rt *rapid.T) drawn {
 	}
 }
 
-// comes reports whether the answer became whole within an hour.
+// comes reports whether the answer became complete within an hour.
 func (a drawn) comes(ctx context.Context, r *room.Room) bool {
 	ctx, cancel := context.WithTimeout(ctx, time.Hour)
 	defer cancel()
@@ -217,8 +217,8 @@ func (a drawn) comes(ctx context.Context, r *room.Room) bool {
 	return true
 }
 
-// X3: nobody is let in while an answer of its own waits for its share, or one of another
-// that works for the same person for that person's; and who waits for others' is.
+// X3: a caller is not admitted while an answer of its own waits for its quota, or one of another principal of the same
+// person for that person's. Waiting answers of others don't matter.
 func TestX3NobodyIsLetInWhoseAnswersWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,13 +226,13 @@ func TestX3NobodyIsLetInWhoseAnswersWait(t *testing.T) {
 		admitted := func(of *room.Holder) bool { return r.Admit(t.Context(), of, time.Second) == nil }
 		hold := r.Open(ana)
 		if !admitted(ana) || !grown(t, hold, 4*mib) || !admitted(ana) {
-			t.Error("a share that is full alone keeps nobody out")
+			t.Error("a full quota must not prevent admission")
 		}
 		go func() { _ = r.Open(ana).Grow(t.Context(), mib) }()
 		synctest.Wait()
 		agent := works(holder("agent"), "ana")
 		if admitted(ana) || !admitted(ben) || !admitted(agent) {
-			t.Error("who has waiting answers is let in, or somebody else is not")
+			t.Error("a caller with waiting answers is admitted, or another one is not")
 		}
 		if !grown(t, r.Open(agent), 2*mib) {
 			t.Error("the agent has no room")
@@ -276,20 +276,20 @@ func TestHoldingsChangeHands(t *testing.T) {
 	}
 }
 
-// What a holding has it can hand over to one of the same holder, whoever waits.
+// A holding can pass what it has to another one of the same holder, even if others wait.
 func TestWhatIsThereChangesHands(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := limited(t, room.Limits{Principal: 4 * mib, Person: 4 * mib, Server: 4 * mib, All: 4 * mib, Last: 2 * mib})
 		line, answer, next := r.Open(ana), r.Open(ana), r.Open(ana)
 		if !r.Open(ana).Add(2*mib) || !grown(t, line, 2*mib) {
-			t.Fatal("there is no room")
+			t.Fatal("the budget is too small")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { _ = next.Grow(ctx, mib) }()
 		synctest.Wait()
 		if !line.Give(answer) {
-			t.Error("what there was room for is lost")
+			t.Error("held memory was lost")
 		}
 		cancel()
 	})
@@ -301,7 +301,7 @@ func expired() context.Context {
 	return ctx
 }
 
-// X3: whatever comes and goes, no more is held than there is, and in the end nothing.
+// X3: whatever comes and goes, the budget is never exceeded, and in the end nothing is held.
 func TestX3NothingIsLeftBehind(t *testing.T) {
 	t.Parallel()
 	r := newRoom(t)
@@ -336,14 +336,13 @@ func TestX3NothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// X1: what is large is read in turns, of each principal one at a time; what is small waits
-// for nobody.
+// X1: large messages are read in slots, of which one principal gets only a part; small ones need no slot.
 func TestX1WhatIsLargeIsReadInTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t)
 		var ends []func()
-		for range runtime.GOMAXPROCS(0) { // half of the processors, or one, are taken
+		for range runtime.GOMAXPROCS(0) { // a quarter of the processors, at least one, is taken
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			if end, err := r.Open(ana).TurnFor(ctx, room.Free+1); err == nil {
 				ends = append(ends, end)
@@ -368,13 +367,13 @@ func TestX1WhatIsLargeIsReadInTurns(t *testing.T) {
 		end()
 		var none *room.Holding
 		if _, err := none.Turn(t.Context()); !errors.Is(err, room.ErrFull) {
-			t.Errorf("nobody's turn: %v", err)
+			t.Errorf("a slot for a nil holding: %v", err)
 		}
 	})
 }
 
-// X3: a request that waits to be let in takes nothing of its server: what the server sends
-// to others has all the room that is left.
+// X3: a request that waits for admission takes nothing of its server's quota: other answers of that server get all of
+// it.
 func TestX3WhoWaitsToBeLetInKeepsNoServersRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -398,7 +397,7 @@ func TestX3WhoWaitsToBeLetInKeepsNoServersRoom(t *testing.T) {
 	})
 }
 
-// Small holdings, which most are, cost next to nothing.
+// Small holdings, which are the most frequent ones, cost next to nothing.
 func BenchmarkSmall(b *testing.B) {
 	r := limited(b, room.Answers())
 	b.ReportAllocs()
@@ -412,8 +411,8 @@ func BenchmarkSmall(b *testing.B) {
 	}
 }
 
-// X3: the reader of a server's answers may have found the call that waits for one in the
-// moment in which that ends. Then nobody gives back what is taken for it.
+// X3: the reader of a server's answers may find the waiting call at the moment when the call ends. What it takes then
+// would never be given back.
 func TestX3WhatIsClosedTakesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -427,7 +426,7 @@ func TestX3WhatIsClosedTakesNothing(t *testing.T) {
 			t.Errorf("it grew: %v", err)
 		}
 		if err := other.Grow(t.Context(), mib); err != nil || other.Give(closed) {
-			t.Errorf("it was given what somebody had, %v", err)
+			t.Errorf("it got another holding's memory, %v", err)
 		}
 		full, waits := r.Open(ana), r.Open(ana)
 		if err := full.Grow(t.Context(), 4*mib); err != nil {
@@ -443,7 +442,7 @@ func TestX3WhatIsClosedTakesNothing(t *testing.T) {
 		full.Close()
 		for _, of := range []*room.Holder{ana, ben} {
 			if !r.Open(of).Add(4 * mib) {
-				t.Errorf("%v has no room, though nobody has anything", of)
+				t.Errorf("%v gets no memory, although all is free", of)
 			}
 		}
 	})

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// SSRF: where a configured name leads is decided at dial, on the address itself.
+// SSRF: whether a configured name may be connected to is decided at dial, by the address.
 func TestCheckAddress(t *testing.T) {
 	t.Parallel()
 	const never, ifPrivate, always = "never", "only where the host may be private", "always"
@@ -73,8 +73,8 @@ func TestCheckAddress(t *testing.T) {
 	}
 }
 
-// A proxy is asked for nothing that is not encrypted for its server, and not for an address that no configuration can
-// mean.
+// A proxy is used only for connections that are encrypted up to the server, and not for an address that no
+// configuration can mean.
 func TestNew_ProxyForHTTPSAlone(t *testing.T) {
 	t.Parallel()
 	proxy, err := url.Parse("http://user:secret@127.0.0.1:3128")
@@ -96,7 +96,7 @@ func TestNew_ProxyForHTTPSAlone(t *testing.T) {
 	}
 }
 
-// The address of the proxy is held to what the address of a server is.
+// The rules for a server's address hold for a proxy's address, too.
 func TestNew_ProxyAtALinkLocalAddressIsNotDialled(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"http://169.254.169.254:3128", "http://[fe80::1]:3128", "https://0.0.0.0:3128"} {

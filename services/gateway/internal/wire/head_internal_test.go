@@ -14,7 +14,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// read is a request as a server reads it.
+// read returns a request as a server reads it.
 func read(t *rapid.T, text []byte) (head http.Header, line, body string) {
 	req, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(text)))
 	if err != nil {
@@ -30,7 +30,7 @@ func read(t *rapid.T, text []byte) (head http.Header, line, body string) {
 	return req.Header, req.Method + " " + req.Host + " " + req.RequestURI + " " + req.Proto, string(all)
 }
 
-// A server reads the same, whether the wire wrote a request by itself or net/http did.
+// A server reads the same request, whether the wire or net/http wrote it.
 func TestHeadsAreReadAsThoseOfNetHTTP(t *testing.T) {
 	t.Parallel()
 	name := rapid.StringMatching(`[A-Za-z][A-Za-z0-9-]{0,10}`)
@@ -68,7 +68,7 @@ func TestHeadsAreReadAsThoseOfNetHTTP(t *testing.T) {
 		}
 		ownHead, ownLine, ownBody := read(t, own.Bytes())
 		head2, line2, body2 := read(t, other.Bytes())
-		for _, f := range fields { // the one says a name twice that the other has overwritten
+		for _, f := range fields { // one writer repeats a name, the other overwrites it
 			if len(ownHead.Values(f.Name)) > 1 {
 				t.Skip("two fields of one name")
 			}
@@ -79,7 +79,7 @@ func TestHeadsAreReadAsThoseOfNetHTTP(t *testing.T) {
 	})
 }
 
-// No value ends its field before it does.
+// No value can end its header early.
 func TestNoFieldHoldsALineEnd(t *testing.T) {
 	t.Parallel()
 	u, err := url.Parse("http://127.0.0.1:1/mcp")
@@ -91,7 +91,7 @@ func TestNoFieldHoldsALineEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{"a\nb", "a\rb", "a\x00b"} {
-		if resp, err := direct(u, Options{}).Send(t.Context(), head, []Field{{Name: "F", Value: bad}}, []byte("{}")); !errors.Is(err, ErrNeverSent) || !strings.Contains(err.Error(), "the field F") {
+		if resp, err := direct(u, Options{}).Send(t.Context(), head, []Field{{Name: "F", Value: bad}}, []byte("{}")); !errors.Is(err, ErrNeverSent) || !strings.Contains(err.Error(), "the header F") {
 			t.Errorf("%q was sent: %v, %v", bad, resp, err)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// X3: of an answer over HTTP/2 that nobody reads, because there is no room for it, no more
-// comes than what is free: whatever a connection holds for its streams counts nowhere.
+// X3: of an unread answer over HTTP/2, only a small part arrives, because the buffers of a connection count in no
+// budget.
 func TestX3UnreadStreamsOfHTTP2HoldLittle(t *testing.T) {
 	t.Parallel()
 	var sent atomic.Int64

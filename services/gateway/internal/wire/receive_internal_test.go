@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// X3: what the system holds of an answer that is not read is bounded, also once it came
-// quickly.
+// X3: what the system buffers of an unread answer is limited, even after fast answers.
 func TestX3TheSystemHoldsLittleOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
