@@ -77,7 +77,7 @@ type Service struct {
 // New opens the store and returns a Service. The caller must close the Service.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if deps.Tokens == nil || deps.Policy == nil || deps.Verifier == nil || deps.Meter == nil || deps.Tracer == nil || deps.Log == nil {
-		return nil, errors.New("approval: tokens, the policy role, what it signs, a meter, a tracer and a log are required")
+		return nil, errors.New("approval: tokens, a policy client, a verifier, a meter, a tracer and a log are required")
 	}
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -139,7 +139,7 @@ func (s *Service) sweep(ctx context.Context) {
 			do, pruned = prune, time.Now()
 		}
 		if err := s.store.Do(ctx, do); err != nil && ctx.Err() == nil {
-			s.log.WarnContext(ctx, "approvals that are due were not moved", "error", err)
+			s.log.WarnContext(ctx, "the moves that are due could not be made; they are tried again", "error", err)
 		}
 		select {
 		case <-ctx.Done():

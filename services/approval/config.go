@@ -58,16 +58,16 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Decide <= 0 || c.Execute <= 0 || c.CoolDown < 0 {
-		errs = append(errs, errors.New("approval: the times to decide and to execute must be positive"))
+		errs = append(errs, errors.New("approval: the times to decide and to execute must be positive, and the cool-down must not be negative"))
 	}
 	if c.MaxPending < 1 {
-		errs = append(errs, errors.New("approval: a principal must be allowed at least one pending call"))
+		errs = append(errs, errors.New("approval: max_pending must be at least 1"))
 	}
 	if c.MaxAsked < 1 || c.AskedWindow < time.Second || c.AskedWindow > config.MaxAskedWindow {
-		errs = append(errs, errors.New("approval: a principal must be allowed at least one question, in 1 s to 24 h"))
+		errs = append(errs, errors.New("approval: max_asked must be at least 1, in a window of 1 s to 24 h"))
 	}
 	if c.Source == "" || c.Source == sqlstore.SQLite && c.Data == "" {
-		errs = append(errs, errors.New("approval: there must be a store"))
+		errs = append(errs, errors.New("approval: a store is required"))
 	}
 	return errors.Join(append(errs, c.Notices.Validate())...)
 }

@@ -35,7 +35,7 @@ func TestX9AURIIsListedWithoutItsSecrets(t *testing.T) {
 		if !strings.Contains(v.GetParams(), secretURI) {
 			t.Errorf("who decides sees %s", v.GetParams())
 		}
-		if facts := viewtext.Facts(v); !strings.Contains(facts, "pay resources/read https://host/plan\n") || !strings.Contains(facts, "The name above is cut") || strings.Contains(facts, "catalogue") {
+		if facts := viewtext.Facts(v); !strings.Contains(facts, "pay resources/read https://host/plan\n") || !strings.Contains(facts, "The name above is cut") || strings.Contains(facts, "catalog") {
 			t.Errorf("the facts are\n%s", facts)
 		}
 		v.Params = ""

@@ -68,7 +68,7 @@ func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 	m := fake.Messages()[0]
 	value := m.Button("approve")
 	for user, want := range map[string]string{
-		"UNOBODY": "no subject of Sluice", "UBOT": "whoever asked", "UVIEWER": "neither an operator nor an approver", "UGONE": "neither an operator nor an approver",
+		"UNOBODY": "no subject of Sluice", "UBOT": "or a principal in its chain", "UVIEWER": "neither an operator nor an approver", "UGONE": "neither an operator nor an approver",
 		"UACME": "neither an operator nor an approver", "UOPERATOR": "in none of them",
 	} {
 		for _, action := range []string{"approve", "deny"} {
@@ -77,7 +77,7 @@ func TestA3AButtonVotesAsItsPerson(t *testing.T) {
 			}
 		}
 	}
-	if got := press(t, fake, "UANA", "approve", id+" "+strings.Repeat("00", 32)); !strings.Contains(got, "the view is another by now") {
+	if got := press(t, fake, "UANA", "approve", id+" "+strings.Repeat("00", 32)); !strings.Contains(got, "the view has changed") {
 		t.Errorf("of another view: %s", got)
 	}
 	if got := s.ask(t, params, finance).GetApproval(); got.GetState() != pending || len(got.GetVotes()) != 0 {

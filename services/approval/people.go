@@ -47,7 +47,7 @@ func (s *Service) pressed(ctx context.Context, p notice.Press) string {
 	}
 	if err != nil {
 		s.log.ErrorContext(ctx, "a vote was not cast", "approval", p.Approval, "error", err)
-		return nothing + "something is broken; the log of the approval service says what."
+		return nothing + "an error occurred; see the log of the approval service."
 	}
 	a := r.Approval
 	if n := a.GetVotesMissing(); n > 0 && a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_PENDING {
@@ -216,5 +216,5 @@ func (s *standing) of(vote *approvalv1.Vote) string {
 	if some {
 		return "the voter has left the groups that decide"
 	}
-	return "the voter may decide on nothing any more"
+	return "the voter may no longer decide on calls"
 }

@@ -311,7 +311,7 @@ func (s *Service) tooOften(ctx context.Context, tx *store.Tx, who *identityv1.Pr
 	}
 	return &approvalv1.Refusal{
 		Code: commonv1.Code_CODE_TOO_MANY_PENDING, RetryAfter: wholeMillis(left),
-		Message: fmt.Sprintf("people were asked %d times within %s about calls of this caller, or of somebody it works for, and may not be asked again before that time is over (approvals.max_asked). "+
+		Message: fmt.Sprintf("people were asked %d times within %s about calls of this caller, or of a principal that it works for, and are not asked again before that time is over (approvals.max_asked). "+
 			"A call that they were asked about already can be made again meanwhile.", s.cfg.MaxAsked, inWords(s.cfg.AskedWindow)),
 	}, nil
 }

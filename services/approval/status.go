@@ -15,17 +15,17 @@ import (
 )
 
 var (
-	errNotAsked     = errors.New("the decision does not ask for approval, or has no terms")
-	errConfirmation = errors.New("the terms do not let whoever sits at the agent confirm")
+	errNotAsked     = errors.New("the decision does not require approval, or has no terms")
+	errConfirmation = errors.New("the terms do not allow confirmation at the agent")
 	errParams       = errors.New("params_json can't be read")
-	errCursor       = errors.New("this is no cursor of yours: watch without one")
-	errPage         = errors.New("this is no page token of this list: begin without one")
+	errCursor       = errors.New("the cursor is not of this watch: watch without a cursor")
+	errPage         = errors.New("the page token is not of this list: begin without a page token")
 	// errStale means that the caller must ask policy again, and errRefused that the decision was forged or is for
 	// another use.
-	errStale      = errors.New("the decision is not of this moment: ask policy anew")
-	errRefused    = errors.New("the decision is not what policy has signed for this")
-	errUnseen     = errors.New("no policy has been seen to be active yet")
-	errFull       = errors.New("more decisions are used than can be remembered: try again")
+	errStale      = errors.New("the decision is out of date: ask policy again")
+	errRefused    = errors.New("the decision is not the one that policy signed for this use")
+	errUnseen     = errors.New("no active policy revision is known yet: try again")
+	errFull       = errors.New("too many decisions were used in the last seconds: try again")
 	errCredential = errors.New("the credential was revoked")
 )
 

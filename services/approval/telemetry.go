@@ -68,20 +68,20 @@ func newMeters(ctx context.Context, meter metric.Meter) (*meters, error) {
 	}
 	var errs [6]error
 	m.open, errs[0] = meter.Int64ObservableGauge("sluice.approval.open",
-		metric.WithUnit("{approval}"), metric.WithDescription("Approvals that have not ended, as the store has them"))
+		metric.WithUnit("{approval}"), metric.WithDescription("Approvals in the store that have not ended"))
 	m.duration, errs[1] = meter.Float64Histogram("sluice.approval.decision.duration",
-		metric.WithUnit("s"), metric.WithDescription("Time from when people were asked to their decision, or to its end without one"),
+		metric.WithUnit("s"), metric.WithDescription("Time from when people were asked to their decision, or to the end without a decision"),
 		// The range is from people who watch for requests to people who return the next day; 15 min is the default time
 		// to decide.
 		metric.WithExplicitBucketBoundaries(1, 2, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400))
 	m.decisions, errs[2] = meter.Int64Counter("sluice.approval.decisions",
-		metric.WithUnit("{decision}"), metric.WithDescription("How questions to people ended"))
+		metric.WithUnit("{decision}"), metric.WithDescription("How approval requests to people ended"))
 	m.expired, errs[3] = meter.Int64Counter("sluice.approval.expired",
 		metric.WithUnit("{approval}"), metric.WithDescription("Approvals that expired"))
 	m.unknown, errs[4] = meter.Int64Counter("sluice.approval.unknown_outcomes",
-		metric.WithUnit("{approval}"), metric.WithDescription("Approved calls of which it became unknown what came of them"))
+		metric.WithUnit("{approval}"), metric.WithDescription("Approved calls whose outcome became unknown"))
 	m.givenUp, errs[5] = meter.Int64Counter("sluice.approval.notices.given_up",
-		metric.WithUnit("{notice}"), metric.WithDescription("Notices to people that were tried for a day in vain"))
+		metric.WithUnit("{notice}"), metric.WithDescription("Notices to people that were given up after a day"))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func (v *verdicts) accept(u use) (*policyv1.DecisionStatement, error) {
 		return nil, fmt.Errorf("%w: %w", errRefused, err)
 	}
 	if what := u.differs(statement); what != "" {
-		return nil, fmt.Errorf("%w: it is of another %s", errRefused, what)
+		return nil, fmt.Errorf("%w: it is about another %s", errRefused, what)
 	}
 	now := time.Now()
 	if err := v.fresh(statement, now); err != nil {
@@ -109,9 +109,9 @@ func (v *verdicts) fresh(s *policyv1.DecisionStatement, now time.Time) error {
 	case !current:
 		return fmt.Errorf("%w: it is of an older revision", errStale)
 	case age > maxAge, age < -maxAhead:
-		return fmt.Errorf("%w: by the clock here it is %v old, and may be between %v and %v", errStale, age.Round(time.Millisecond), -maxAhead, maxAge)
+		return fmt.Errorf("%w: by the local clock its age is %v, which must be between %v and %v", errStale, age.Round(time.Millisecond), -maxAhead, maxAge)
 	case s.GetTime().AsTime().Before(v.began):
-		return fmt.Errorf("%w: it is from before this service began", errStale)
+		return fmt.Errorf("%w: it is from before this service started", errStale)
 	default:
 		return nil
 	}
@@ -127,7 +127,7 @@ func (v *verdicts) spend(statement []byte, now time.Time) error {
 		v.order = v.order[1:]
 	}
 	if _, was := v.used[one.statement]; was {
-		return fmt.Errorf("%w: it was used", errStale)
+		return fmt.Errorf("%w: it was used already", errStale)
 	}
 	if len(v.order) >= maxUsed {
 		return errFull
@@ -140,7 +140,7 @@ func (v *verdicts) spend(statement []byte, now time.Time) error {
 // ofCall returns an error if a statement is not about the call whose [binding.Alike] digest is alike.
 func ofCall(s *policyv1.DecisionStatement, alike []byte) error {
 	if len(alike) == 0 || !bytes.Equal(s.GetCallDigest(), alike) {
-		return fmt.Errorf("%w: it is of another call", errRefused)
+		return fmt.Errorf("%w: it is about another call", errRefused)
 	}
 	return nil
 }

@@ -75,7 +75,7 @@ func TestAnOwnerIsToldThatItOwnsTheAgent(t *testing.T) {
 	id := f.pendingOne(t)
 	for _, vote := range []string{"approve", "deny"} {
 		ran := f.words(t, anaToken, vote, id)
-		holds(t, ran, 1, ran.Stderr, "sluice: you own the agent that asked (laptop): another person decides, or approvals.owner_may_approve lets owners\n")
+		holds(t, ran, 1, ran.Stderr, "sluice: you own the agent that made the call (laptop): another person must decide, unless approvals.owner_may_approve is set\n")
 	}
 	holds(t, f.words(t, benToken, "approve", id), 0, "")
 }

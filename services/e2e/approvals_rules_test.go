@@ -181,7 +181,7 @@ func TestAGrantCoversSoManyCalls(t *testing.T) {
 	}
 	id := f.pendingOne(t)
 	shown := f.words(t, stack.OperatorToken, "show", id)
-	holds(t, shown, 0, shown.Stdout, "This allows up to 3 calls within 1h0m0s, not this one alone.")
+	holds(t, shown, 0, shown.Stdout, "This allows up to 3 calls within 1h0m0s, not only this one.")
 	list := f.words(t, stack.OperatorToken, "list")
 	holds(t, list, 0, list.Stdout, "for 3 calls")
 	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
@@ -222,7 +222,7 @@ func TestAGrantCoversWhatItsConditionSays(t *testing.T) {
 	}
 	id := f.pendingOne(t)
 	shown := f.words(t, stack.OperatorToken, "show", id)
-	holds(t, shown, 0, shown.Stdout, "This allows up to 9 calls within 1h0m0s that meet what follows, not this one alone.\n",
+	holds(t, shown, 0, shown.Stdout, "This allows up to 9 calls within 1h0m0s that meet these conditions, not only this one.\n",
 		`careful        Each such call meets: decimal(args.amount) >= decimal("0") && decimal(args.amount) <= decimal("100")`+"\n")
 	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
 	for _, amount := range []string{"5", "100", "1e2", "100.00", "0.005", `"12.50"`} {

@@ -363,7 +363,7 @@ func TestA3WhoAskedDoesNotDecide(t *testing.T) {
 	})}
 	f.connect(t).Call("pay", `{}`)
 	id := f.pendingOne(t)
-	if ran := f.approvalsAs(t, second, "approve", id, "--yes"); ran.Code == 0 || !strings.Contains(ran.Stderr, "whoever asked for a call does not decide on it") {
+	if ran := f.approvalsAs(t, second, "approve", id, "--yes"); ran.Code == 0 || !strings.Contains(ran.Stderr, "the caller, or a principal in its chain, can't decide on the call") {
 		t.Errorf("the requester's second token: %+v", ran)
 	}
 	if got := f.waiting(t); len(got) != 1 || got[0].State != "pending" {

@@ -24,7 +24,7 @@ func FromFile(*config.File) Config { return DefaultConfig() }
 // Validate returns an error if the configuration is not valid.
 func (c *Config) Validate() error {
 	if c.MaxBuckets < 1 || c.MaxLeases < 1 {
-		return errors.New("ratelimit: there must be room for at least one bucket and one lease")
+		return errors.New("ratelimit: MaxBuckets and MaxLeases must be at least 1")
 	}
 	return nil
 }

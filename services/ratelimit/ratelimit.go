@@ -30,7 +30,7 @@ var (
 	// errUnsupported means that the kind of a limit is not supported, or that a settlement has amounts.
 	errUnsupported = errors.New("this kind of limit is not supported by this version")
 	// errKeyUnsupported means that a settlement names a lease by its key.
-	errKeyUnsupported = errors.New("this store finds no lease by its key; settle it by its id, or leave it to end by itself")
+	errKeyUnsupported = errors.New("this store finds no lease by its key; settle it by its id, or let it expire")
 )
 
 // Deps are the dependencies of a [Service]. Every field is required.

@@ -15,12 +15,12 @@ import (
 
 // Errors of claims. Compare with errors.Is.
 var (
-	ErrDecisionMissing = errors.New("policy has decided nothing on the call")
-	ErrClaimEnded      = errors.New("the claim has ended, or another holder has used its name")
-	ErrAttemptChanged  = errors.New("the approval is at another attempt by now")
-	ErrNotHolder       = errors.New("the claim is not the one that counts")
-	ErrLeaseEnded      = errors.New("the lease has run out, and the outcome is held to be unknown")
-	ErrOutcomeKnown    = errors.New("what came of the call has been told")
+	ErrDecisionMissing = errors.New("policy has not decided on the call")
+	ErrClaimEnded      = errors.New("the claim has ended, or another holder has used its identifier")
+	ErrAttemptChanged  = errors.New("the approval has another attempt now")
+	ErrNotHolder       = errors.New("the claim is not the current one")
+	ErrLeaseEnded      = errors.New("the lease has expired, and the outcome counts as unknown")
+	ErrOutcomeKnown    = errors.New("the outcome of the call is known already")
 )
 
 // Claiming is a request to claim an approved call.
@@ -82,7 +82,7 @@ func (r *Record) Claim(c Claiming, now time.Time) (*Refused, error) {
 		Claimed: timestamppb.New(now), LeaseExpires: timestamppb.New(now.Add(c.Duration)),
 	}
 	a.PolicyRevision = c.Decision.GetPolicyRevision()
-	r.move(claimed, now, cause{actor: c.Holder, reason: "claimed to be sent"})
+	r.move(claimed, now, cause{actor: c.Holder, reason: "claimed for sending"})
 	return nil, nil //nolint:nilnil // the claim holds
 }
 
@@ -150,7 +150,7 @@ func (r *Record) tooFew(c Claiming, now time.Time) bool {
 		r.Approval.GrantedBy, r.Approval.Grant = "", grantOf(r.Approval.GetTerms())
 	}
 	r.Approval.VotesMissing = r.missing()
-	r.move(pending, now, cause{reason: "votes count no longer: a voter left the groups or lost the right to decide"})
+	r.move(pending, now, cause{reason: "votes no longer count: a voter left the groups or lost the right to decide"})
 	return true
 }
 

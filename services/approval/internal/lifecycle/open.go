@@ -49,7 +49,7 @@ func Open(q Question, now time.Time) *Record {
 		r.Approval.Method = "tools/call"
 	}
 	r.judged(q.Decision, q.Times)
-	r.move(pending, now, cause{actor: q.Requester.GetSubject(), reason: "asked for"})
+	r.move(pending, now, cause{actor: q.Requester.GetSubject(), reason: "requested"})
 	r.Approval.Reason = ""
 	return r
 }

@@ -37,7 +37,7 @@ func (r *Record) Complete(id, holder string, outcome approvalv1.CallOutcome, now
 		r.move(to, now, cause{actor: holder, reason: reason})
 	case first && to != from:
 		r.Approval.Version++
-		r.note(from, now, cause{actor: holder, reason: "told too late: " + reason})
+		r.note(from, now, cause{actor: holder, reason: "reported too late: " + reason})
 	}
 	return settles, nil
 }
@@ -50,9 +50,9 @@ func told(outcome approvalv1.CallOutcome) (approvalv1.ApprovalState, End, string
 	case approvalv1.CallOutcome_CALL_OUTCOME_FAILED:
 		return failed, Told, "the server has answered with an error"
 	case approvalv1.CallOutcome_CALL_OUTCOME_NEVER_SENT:
-		return failed, Unsent, "the call never left"
+		return failed, Unsent, "the call was not sent"
 	default:
-		return unknown, Told, "no usable answer came: the call may have run"
+		return unknown, Told, "there was no usable answer: the call may have run"
 	}
 }
 
@@ -82,7 +82,7 @@ func (r *Record) Cancel(actor, reason string, now time.Time) error {
 		return nil
 	case ended:
 		r.Approval.Version++
-		r.note(state, now, cause{actor: actor, reason: "the grant was taken back: " + reason})
+		r.note(state, now, cause{actor: actor, reason: "the grant was cancelled: " + reason})
 		return nil
 	case state == cancelled:
 		return nil
@@ -102,7 +102,7 @@ func (r *Record) Outdate(now time.Time) {
 }
 
 func otherTool() cause {
-	return cause{reason: "the tool's definition or its server is another by now", code: commonv1.Code_CODE_TOOL_CHANGED}
+	return cause{reason: "the tool's definition or its server has changed", code: commonv1.Code_CODE_TOOL_CHANGED}
 }
 
 // endGrant ends a live grant and reports whether there was one.

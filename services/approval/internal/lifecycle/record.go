@@ -126,12 +126,12 @@ func (r *Record) Lapse(now time.Time) {
 	}
 	switch r.Approval.GetState() { //nolint:exhaustive // no other state can be due
 	case pending:
-		r.move(expired, due, cause{reason: "nobody decided in time"})
+		r.move(expired, due, cause{reason: "there was no decision in time"})
 	case approved:
-		r.move(expired, due, cause{reason: "the call was approved and not made in time"})
+		r.move(expired, due, cause{reason: "the approved call was not made in time"})
 	case claimed:
 		r.endClaim(Lapsed, due)
-		r.move(unknown, due, cause{reason: "the gateway that had the call did not tell what came of it"})
+		r.move(unknown, due, cause{reason: "the gateway that had the call did not report the outcome"})
 	}
 }
 

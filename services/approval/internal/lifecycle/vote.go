@@ -14,14 +14,14 @@ import (
 
 // Errors of [Record.Vote] and [Record.MayDecide]. Compare with errors.Is.
 var (
-	ErrSelf         = errors.New("whoever asked for a call does not decide on it")
-	ErrOwner        = errors.New("you own the agent that asked")
+	ErrSelf         = errors.New("the caller, or a principal in its chain, can't decide on the call")
+	ErrOwner        = errors.New("you own the agent that made the call")
 	ErrNotApprover  = errors.New("the rule names groups that decide, and the voter is in none of them")
-	ErrTokenTooNew  = errors.New("the token was made after the approval was asked for")
-	ErrAlreadyVoted = errors.New("the voter has voted otherwise, and that holds")
-	ErrNotPending   = errors.New("the approval waits for nobody any more")
+	ErrTokenTooNew  = errors.New("the token was created after the approval was requested")
+	ErrAlreadyVoted = errors.New("the voter has voted differently, and that vote can't be changed any more")
+	ErrNotPending   = errors.New("the approval is no longer pending")
 	ErrViewNotShown = errors.New("to approve, send the digest of the view that was shown")
-	ErrViewChanged  = errors.New("the view is another by now")
+	ErrViewChanged  = errors.New("the view has changed")
 )
 
 // externalLife is how long a vote counts if the voter's groups come from an outside issuer.
@@ -73,7 +73,7 @@ func (r *Record) Vote(b Ballot, now time.Time) error {
 		Groups: groups, Channel: b.Channel, External: b.External,
 	}
 	if at >= 0 { // the person's approval becomes a denial
-		a.Votes[at].VoidReason = "the person has denied since"
+		a.Votes[at].VoidReason = "the person has denied the call since then"
 	}
 	a.Votes = append(a.Votes, vote)
 	if b.Verdict != approvalv1.Verdict_VERDICT_APPROVE {
@@ -140,7 +140,7 @@ func (r *Record) MayDecide(voter *identityv1.Principal, ownersMay bool) ([]strin
 			return nil, ErrSelf
 		}
 		if voter.GetSubject() == who.GetOwner() && !ownersMay {
-			return nil, fmt.Errorf("%w (%s): another person decides, or approvals.owner_may_approve lets owners", ErrOwner, who.GetSubject())
+			return nil, fmt.Errorf("%w (%s): another person must decide, unless approvals.owner_may_approve is set", ErrOwner, who.GetSubject())
 		}
 	}
 	if made := voter.GetTokenCreated(); made != nil && made.AsTime().After(r.Approval.GetRequested().AsTime()) {
@@ -207,7 +207,7 @@ func (r *Record) void(standing func(*approvalv1.Vote) string, now time.Time) boo
 		switch {
 		case v.GetVoidReason() != "" || v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION:
 		case v.GetExternal() && now.Sub(v.GetTime().AsTime()) > externalLife:
-			v.VoidReason = "the voter's groups were told by an outside issuer more than 15 minutes ago"
+			v.VoidReason = "the voter's groups came from an outside issuer more than 15 minutes ago"
 		case !v.GetExternal():
 			v.VoidReason = standing(v)
 		}

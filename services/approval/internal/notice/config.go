@@ -35,10 +35,10 @@ var names = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
 func (t Target) validate() error {
 	if !names.MatchString(t.Name) {
-		return fmt.Errorf("notices: %q is no name: write 1 to 32 lower-case letters, digits and hyphens", t.Name)
+		return fmt.Errorf("notices: name %q: write 1 to 32 lower-case letters, digits and hyphens", t.Name)
 	}
 	if !(t.After >= 0 && t.After < 1) { // NaN is refused too
-		return fmt.Errorf("notices: %s: after is a share of the time to decide: 0, or up to below 1", t.Name)
+		return fmt.Errorf("notices: %s: after must be at least 0 and below 1", t.Name)
 	}
 	return nil
 }
@@ -79,7 +79,7 @@ func (c *Config) Validate() error {
 	for _, w := range c.ways() {
 		name := w.target().Name
 		if seen[name] {
-			errs = append(errs, fmt.Errorf("notices: %s is there twice", name))
+			errs = append(errs, fmt.Errorf("notices: name %s is used twice", name))
 		}
 		seen[name] = true
 	}

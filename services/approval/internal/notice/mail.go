@@ -59,25 +59,25 @@ func (m *Mail) validate() error {
 	var errs []error
 	host, port, err := net.SplitHostPort(m.Server)
 	if n, err2 := strconv.Atoi(port); err != nil || err2 != nil || host == "" || n < 1 || n > 65535 {
-		errs = append(errs, errors.New("notices: the mail server is `HOST:PORT`"))
+		errs = append(errs, errors.New("notices: mail: server must be `HOST:PORT`"))
 	}
 	switch m.TLS {
 	case "", startTLS, tlsAtOnce:
 	case withoutTLS:
 		if !loopback(host) || m.Password != "" {
-			errs = append(errs, errors.New("notices: mail goes without TLS to this very machine alone, and without a password"))
+			errs = append(errs, errors.New("notices: mail: tls may be `none` only for a server on the same machine, and without a password"))
 		}
 	default:
-		errs = append(errs, errors.New("notices: the mail server's tls is `starttls`, `tls` or `none`"))
+		errs = append(errs, errors.New("notices: mail: tls must be `starttls`, `tls` or `none`"))
 	}
 	if (m.User == "") != (m.Password == "") {
-		errs = append(errs, errors.New("notices: the mail server's account has a user and a password, or neither"))
+		errs = append(errs, errors.New("notices: mail: set both user and password, or neither"))
 	}
 	if _, err := netmail.ParseAddress(m.From); err != nil {
-		errs = append(errs, fmt.Errorf("notices: %q is no address to send mail from", m.From))
+		errs = append(errs, fmt.Errorf("notices: mail: from: %q is not a mail address", m.From))
 	}
 	if len(m.Lists) == 0 {
-		errs = append(errs, errors.New("notices: mail has lists of people to write to"))
+		errs = append(errs, errors.New("notices: mail: at least one list is required"))
 	}
 	for _, l := range m.Lists {
 		errs = append(errs, l.validate())
@@ -88,11 +88,11 @@ func (m *Mail) validate() error {
 func (l *MailList) validate() error {
 	errs := []error{l.Target.validate()}
 	if len(l.To) == 0 {
-		errs = append(errs, fmt.Errorf("notices: %s: nobody is written to", l.Name))
+		errs = append(errs, fmt.Errorf("notices: %s: at least one address is required", l.Name))
 	}
 	for _, to := range l.To {
 		if _, err := netmail.ParseAddress(to); err != nil {
-			errs = append(errs, fmt.Errorf("notices: %s: %q is no address", l.Name, to))
+			errs = append(errs, fmt.Errorf("notices: %s: %q is not a mail address", l.Name, to))
 		}
 	}
 	return errors.Join(errs...)
@@ -153,11 +153,11 @@ func (m *Mail) options(host string) (opts []mail.Option, err error) {
 	if m.CA != "" {
 		pem, err := os.ReadFile(m.CA)
 		if err != nil {
-			return nil, fmt.Errorf("read the mail server's authorities: %w", err)
+			return nil, fmt.Errorf("read the CA file of the mail server: %w", err)
 		}
 		roots := x509.NewCertPool()
 		if !roots.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s holds no certificate", m.CA)
+			return nil, fmt.Errorf("%s contains no certificate", m.CA)
 		}
 		opts = append(opts, mail.WithTLSConfig(&tls.Config{ServerName: host, MinVersion: tls.VersionTLS12, RootCAs: roots}))
 	}
@@ -198,10 +198,10 @@ func (b *mailbox) write(m *Message) (*mail.Msg, error) {
 	if err := errors.Join(msg.From(b.From), msg.To(b.to)); err != nil {
 		return nil, err
 	}
-	what := fmt.Sprintf("%s, asked for by %s", viewtext.Call(m.View.GetServer(), m.View.GetMethod(), m.View.GetName()), m.View.GetSubject())
+	what := fmt.Sprintf("%s, requested by %s", viewtext.Call(m.View.GetServer(), m.View.GetMethod(), m.View.GetName()), m.View.GetSubject())
 	subject := "Approve? " + what
 	if m.Kind == store.Escalated {
-		subject = "Nobody has decided yet: " + what
+		subject = "Not decided yet: " + what
 	}
 	msg.Subject(subject)
 	msg.SetMessageIDWithValue(m.ID + "@sluice")
@@ -220,5 +220,5 @@ func facts(v *approvalv1.View) string {
 
 // commands returns how a person decides who has seen only the facts.
 func commands(v *approvalv1.View) string {
-	return fmt.Sprintf("This shows the arguments and then asks:\n\n  sluice approvals approve %[1]s\n  sluice approvals deny %[1]s\n", v.GetApprovalId())
+	return fmt.Sprintf("This shows the arguments and then asks for confirmation:\n\n  sluice approvals approve %[1]s\n  sluice approvals deny %[1]s\n", v.GetApprovalId())
 }

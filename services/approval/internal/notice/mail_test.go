@@ -165,8 +165,8 @@ func TestMail(t *testing.T) {
 		t.Fatalf("%d mails: %s", len(mails), mails)
 	}
 	for i, want := range []struct{ to, subject string }{
-		{"<ana@example.com>", `Approve? pay refund\u000d\u000aBcc: eve@example.com, asked for by bot`},
-		{`"Carl" <carl@example.com>`, `Nobody has decided yet: pay refund\u000d\u000aBcc: eve@example.com, asked for by bot`},
+		{"<ana@example.com>", `Approve? pay refund\u000d\u000aBcc: eve@example.com, requested by bot`},
+		{`"Carl" <carl@example.com>`, `Not decided yet: pay refund\u000d\u000aBcc: eve@example.com, requested by bot`},
 	} {
 		m, err := netmail.ReadMessage(strings.NewReader(mails[i]))
 		if err != nil {
@@ -249,7 +249,7 @@ func TestX9AMailHoldsNoSecretOfAURI(t *testing.T) {
 	at := start(t, cfg)
 	at.ask(t, "a", readsHidden)
 	eventually.Holds(t, "it is sent", func() bool { return at.count(t, names(cfg)[0], store.Sent) == 1 })
-	if _, mails := s.all(); strings.Contains(mails[0], hidden) || !strings.Contains(mails[0], "Approve? pay resources/read https://host/plan, asked for by bot") {
+	if _, mails := s.all(); strings.Contains(mails[0], hidden) || !strings.Contains(mails[0], "Approve? pay resources/read https://host/plan, requested by bot") {
 		t.Errorf("mailed %s", mails)
 	}
 }

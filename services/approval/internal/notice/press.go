@@ -23,7 +23,7 @@ const (
 	// maxEnvelope limits one message from Slack, in bytes.
 	maxEnvelope = 1 << 20
 	// unknown is the answer to a Slack user that is mapped to no subject.
-	unknown = "Nothing was decided: no subject of Sluice belongs to you here."
+	unknown = "Nothing was decided: your Slack user is mapped to no subject of Sluice."
 )
 
 // Press is a vote that a person cast with a button.
@@ -51,7 +51,7 @@ func (c *channel) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		c.deps.Log.ErrorContext(ctx, "slack refuses the connection that presses come by", "channel", c.Name, "error", bare(err))
+		c.deps.Log.ErrorContext(ctx, "slack refuses the connection for button presses; it is tried again", "channel", c.Name, "error", bare(err))
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause(failures)):
@@ -72,7 +72,7 @@ func (c *channel) hear(ctx context.Context, client *socketmode.Client) error {
 		case event = <-client.Events:
 		}
 		if failed, ok := event.Data.(*slack.ConnectionErrorEvent); ok {
-			c.deps.Log.WarnContext(ctx, "slack is away; presses are not heard", "channel", c.Name, "error", bare(failed.ErrorObj))
+			c.deps.Log.WarnContext(ctx, "slack is unavailable; button presses are not received", "channel", c.Name, "error", bare(failed.ErrorObj))
 		}
 		if event.Request == nil || event.Request.EnvelopeID == "" {
 			continue
@@ -99,7 +99,7 @@ func (c *channel) pressed(ctx context.Context, callback slack.InteractionCallbac
 			continue
 		}
 		if _, err := c.api.PostEphemeralContext(ctx, c.Channel, callback.User.ID, slack.MsgOptionText(answer, true)); err != nil {
-			c.deps.Log.WarnContext(ctx, "a press was not answered", "channel", c.Name, "error", bare(err))
+			c.deps.Log.WarnContext(ctx, "a button press was not answered", "channel", c.Name, "error", bare(err))
 		}
 	}
 }

@@ -36,7 +36,7 @@ const (
 )
 
 // ErrMoot means that the notice has become irrelevant. Compare with errors.Is.
-var ErrMoot = errors.New("nobody is asked any more")
+var ErrMoot = errors.New("the notice is no longer relevant")
 
 // Message is a notice to send.
 type Message struct {
@@ -137,7 +137,7 @@ func (s *Sender) round(ctx context.Context, name string, c Channel) bool {
 	})
 	if err != nil {
 		if ctx.Err() == nil {
-			s.deps.Log.WarnContext(ctx, "the outbox was not read", "channel", name, "error", err)
+			s.deps.Log.WarnContext(ctx, "the outbox could not be read; it is tried again", "channel", name, "error", err)
 		}
 		return false
 	}
@@ -180,7 +180,7 @@ func (s *Sender) send(ctx context.Context, c Channel, m *Message) {
 	})
 	switch {
 	case err != nil:
-		log.WarnContext(ctx, "what came of a notice was not written; it is sent again", "error", err)
+		log.WarnContext(ctx, "the result of a notice could not be stored; the notice is sent again", "error", err)
 	case lately > 0:
 		log.ErrorContext(ctx, "a notice is given up", "given_up_lately", lately)
 	}

@@ -41,17 +41,17 @@ func (s *Slack) target() Target { return s.Target }
 func (s *Slack) validate() error {
 	errs := []error{s.Target.validate()}
 	if s.Tenant == "" || s.After != 0 {
-		errs = append(errs, fmt.Errorf("notices: %s: Slack has a tenant, in which people vote, and is told at once", s.Name))
+		errs = append(errs, fmt.Errorf("notices: %s: Slack needs a tenant, in which people vote, and must not have after", s.Name))
 	}
 	if !strings.HasPrefix(string(s.AppToken), "xapp-") || !strings.HasPrefix(string(s.BotToken), "xoxb-") {
-		errs = append(errs, fmt.Errorf("notices: %s: Slack wants an app's token, `xapp-…`, and its bot's, `xoxb-…`", s.Name))
+		errs = append(errs, fmt.Errorf("notices: %s: Slack needs an app token, `xapp-…`, and a bot token, `xoxb-…`", s.Name))
 	}
 	if !channelIDs.MatchString(s.Channel) {
-		errs = append(errs, fmt.Errorf("notices: %s: %q is no channel's id, such as C0123456789", s.Name, s.Channel))
+		errs = append(errs, fmt.Errorf("notices: %s: channel %q must be a channel's id, such as C0123456789", s.Name, s.Channel))
 	}
 	for user, subject := range s.People {
 		if user == "" || subject == "" {
-			errs = append(errs, fmt.Errorf("notices: %s: people are subjects by ids of users, and neither is empty", s.Name))
+			errs = append(errs, fmt.Errorf("notices: %s: people maps ids of Slack users to subjects, and neither may be empty", s.Name))
 		}
 	}
 	return errors.Join(errs...)
@@ -89,7 +89,7 @@ func (c *channel) Send(ctx context.Context, m *Message) (string, error) {
 		}
 		return "", nil
 	}
-	_, ts, err := c.api.PostMessageContext(ctx, c.Channel, slack.MsgOptionText(what(m.Approval)+": a person decides", true), slack.MsgOptionBlocks(c.ask(m.View)...))
+	_, ts, err := c.api.PostMessageContext(ctx, c.Channel, slack.MsgOptionText(what(m.Approval)+": a person must decide", true), slack.MsgOptionBlocks(c.ask(m.View)...))
 	if err != nil {
 		return "", fmt.Errorf("post a message: %w", bare(err))
 	}
@@ -98,13 +98,13 @@ func (c *channel) Send(ctx context.Context, m *Message) (string, error) {
 
 // what returns an approval in one line.
 func what(a *approvalv1.Approval) string {
-	return viewtext.Escape(fmt.Sprintf("%s, asked for by %s", viewtext.Call(a.GetServer(), a.GetMethod(), a.GetName()), a.GetRequester().GetSubject()))
+	return viewtext.Escape(fmt.Sprintf("%s, requested by %s", viewtext.Call(a.GetServer(), a.GetMethod(), a.GetName()), a.GetRequester().GetSubject()))
 }
 
 // standing returns the text that replaces an earlier message.
 func standing(m *Message) string {
 	if m.Kind == store.Pending {
-		return "people begin anew; see the newer message"
+		return "people are asked again; see the newer message"
 	}
 	reason := viewtext.Escape(m.Approval.GetReason())
 	if reason == "" || strings.HasPrefix(reason, m.Kind) {
@@ -120,7 +120,7 @@ func (c *channel) ask(v *approvalv1.View) []slack.Block {
 	if len(c.People) == 0 || len(v.GetDigest()) == 0 || len(seen) > maxText || len(params) > maxText {
 		seen := fenced(facts(v))
 		if len(seen) > maxText {
-			seen = fenced("There is more to see than fits here.\n")
+			seen = fenced("The facts are too long for this message.\n")
 		}
 		return []slack.Block{section(seen), section(fenced(commands(v)))}
 	}

@@ -40,7 +40,7 @@ func TestASlackMessageFollowsItsApproval(t *testing.T) {
 	s.begin(t, "a")
 	eventually.Holds(t, "people begin anew", func() bool { return s.count(t, "slack", store.Sent) == 2 })
 	all := fake.Messages()
-	if len(all) != 2 || !strings.Contains(all[0].Text, "people begin anew") || all[0].Button("approve") != "" || all[1].Button("approve") == "" {
+	if len(all) != 2 || !strings.Contains(all[0].Text, "people are asked again") || all[0].Button("approve") != "" || all[1].Button("approve") == "" {
 		t.Errorf("they see %+v", all)
 	}
 	s.decide(t, "a", no)
@@ -50,7 +50,7 @@ func TestASlackMessageFollowsItsApproval(t *testing.T) {
 		t.Errorf("%d messages", len(all))
 	}
 	for _, m := range all {
-		if m.Text != "pay refund, asked for by bot: denied by ana" || len(m.Blocks) != 1 || m.Blocks[0].Text.Type != "plain_text" || strings.Contains(m.Blocks[0].Text.Text, hidden) {
+		if m.Text != "pay refund, requested by bot: denied by ana" || len(m.Blocks) != 1 || m.Blocks[0].Text.Type != "plain_text" || strings.Contains(m.Blocks[0].Text.Text, hidden) {
 			t.Errorf("they see %+v", m)
 		}
 	}
@@ -133,7 +133,7 @@ func TestPresses(t *testing.T) {
 	fake.Press("U1", fakeslack.Channel, "approve", "a")   // without a digest
 	fake.Press("U1", fakeslack.Channel, "deny", value)
 	eventually.Holds(t, "all are acknowledged and two are answered", func() bool { return fake.Acks() == 5 && len(fake.Whispers()) == 2 })
-	want := []fakeslack.Whisper{{User: "U2", Text: "Nothing was decided: no subject of Sluice belongs to you here."}, {User: "U1", Text: "heard &lt;ana&gt;"}}
+	want := []fakeslack.Whisper{{User: "U2", Text: "Nothing was decided: your Slack user is mapped to no subject of Sluice."}, {User: "U1", Text: "heard &lt;ana&gt;"}}
 	got := fake.Whispers()
 	slices.SortFunc(got, func(a, b fakeslack.Whisper) int { return strings.Compare(b.User, a.User) })
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -45,12 +45,12 @@ func (w *Webhook) validate() error {
 	u, err := url.Parse(w.URL)
 	switch {
 	case err != nil || u.Host == "" || u.User != nil:
-		errs = append(errs, fmt.Errorf("notices: %s: its URL is none, or holds a user", w.Name)) // the error may quote a secret
+		errs = append(errs, fmt.Errorf("notices: %s: url is not valid, or contains a user", w.Name)) // the error may quote a secret
 	case u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())):
-		errs = append(errs, fmt.Errorf("notices: %s: a webhook goes by https, or by http to this very machine", w.Name))
+		errs = append(errs, fmt.Errorf("notices: %s: url must use https, or http on the same machine", w.Name))
 	}
 	if key, err := w.key(); err != nil || len(key) < 24 || len(key) > 64 {
-		errs = append(errs, fmt.Errorf("notices: %s: its secret is `whsec_` and 24 to 64 bytes in base64", w.Name))
+		errs = append(errs, fmt.Errorf("notices: %s: secret must be `whsec_` and 24 to 64 bytes in base64", w.Name))
 	}
 	return errors.Join(errs...)
 }

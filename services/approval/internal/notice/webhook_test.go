@@ -261,7 +261,7 @@ func TestAWebhookIsValidated(t *testing.T) {
 		}
 	}
 	twice := notice.Config{Webhooks: []notice.Webhook{good, good}}
-	if err := twice.Validate(); err == nil || !strings.Contains(err.Error(), "there twice") {
+	if err := twice.Validate(); err == nil || !strings.Contains(err.Error(), "used twice") {
 		t.Errorf("two of one name: %v", err)
 	}
 }

@@ -213,7 +213,7 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	t.changed = true
 	if r.Asks() {
 		if err := t.saveAsked(ctx, number, a.GetRequester()); err != nil {
-			return fmt.Errorf("write who asked for approval %s: %w", a.GetId(), err)
+			return fmt.Errorf("count the request for approval %s: %w", a.GetId(), err)
 		}
 	}
 	if err := errors.Join(t.saveClaims(ctx, r), t.saveNotices(ctx, r, number), t.saveMoves(ctx, r), t.savePending(ctx, r)); err != nil {
@@ -228,11 +228,11 @@ func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 func (t *Tx) Keep(ctx context.Context, r *lifecycle.Record) error {
 	approval, err := proto.Marshal(r.Approval)
 	if err != nil {
-		return fmt.Errorf("keep approval %s: %w", r.Approval.GetId(), err)
+		return fmt.Errorf("update approval %s: %w", r.Approval.GetId(), err)
 	}
 	_, err = t.inner.ExecContext(ctx, "UPDATE approvals SET due = $2, approval = $3 WHERE id = $1", r.Approval.GetId(), sqlstore.Micros(r.Due()), approval)
 	if err != nil {
-		return fmt.Errorf("keep approval %s: %w", r.Approval.GetId(), err)
+		return fmt.Errorf("update approval %s: %w", r.Approval.GetId(), err)
 	}
 	return t.saveClaims(ctx, r)
 }
@@ -241,7 +241,7 @@ func (t *Tx) Keep(ctx context.Context, r *lifecycle.Record) error {
 func (t *Tx) Prune(ctx context.Context, before time.Time) (int64, error) {
 	done, err := t.inner.ExecContext(ctx, "DELETE FROM approvals WHERE ended > 0 AND ended < $1 AND granted_to < $1", sqlstore.Micros(before))
 	if err != nil {
-		return 0, fmt.Errorf("forget old approvals: %w", err)
+		return 0, fmt.Errorf("delete old approvals: %w", err)
 	}
 	return done.RowsAffected()
 }

@@ -50,7 +50,7 @@ type Store struct {
 // Open opens a store, and creates or migrates its tables. The caller must close the store.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if cfg.Observe == nil {
-		return nil, errors.New("store: somebody must observe")
+		return nil, errors.New("store: Observe is required")
 	}
 	migrations, err := fs.Sub(files, "migrations")
 	if err != nil {

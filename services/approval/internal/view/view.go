@@ -22,8 +22,8 @@ import (
 
 // Errors of [View.Part]. Compare with errors.Is.
 var (
-	ErrChanged = errors.New("the view is another by now: begin again at 0")
-	ErrOffset  = errors.New("no part of the view begins there")
+	ErrChanged = errors.New("the view has changed: begin again at 0")
+	ErrOffset  = errors.New("no part of the view begins at this offset")
 )
 
 // maxPart is the most bytes of the params in one part.
@@ -160,12 +160,12 @@ func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []
 	}
 	for _, text := range []string{a.GetRequester().GetSubject(), a.GetRequester().GetAgent(), a.GetName(), a.GetMessage()} {
 		if viewtext.Escape(text) != text {
-			out = append(out, "The names above hold characters that would not be seen; they are written as escapes.")
+			out = append(out, "The names above contain invisible characters; they are shown as escapes.")
 			break
 		}
 	}
 	if hidesSomething(r.Call.GetCall().GetParamsJson()) {
-		out = append(out, "The arguments hold characters that would not be seen; they are written as escapes.")
+		out = append(out, "The arguments contain invisible characters; they are shown as escapes.")
 	}
 	if g := a.GetTerms().GetGrant(); g != nil {
 		out = append(out, reach(g)...)
@@ -175,13 +175,13 @@ func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []
 	}
 	ofTool := a.GetMethod() == "tools/call"
 	if ofTool && len(a.GetDefinitionDigest()) == 0 {
-		out = append(out, "The server lists no such tool: nothing but its name is known.")
+		out = append(out, "The server does not list this tool: only its name is known.")
 	}
 	if a.GetName() != r.Call.GetCall().GetName() {
-		out = append(out, "The name above is cut: the arguments have it whole.")
+		out = append(out, "The name above is cut: the arguments show it in full.")
 	}
 	if ofTool && v.GetClassification() == nil {
-		out = append(out, "What the tool does is not known to the catalogue: assume the worst.")
+		out = append(out, "The catalog does not know what the tool does: assume the worst.")
 	}
 	return out
 }
@@ -190,9 +190,9 @@ func warnings(r *lifecycle.Record, v *approvalv1.View, unsettled string) (out []
 func reach(g *policyv1.Grant) []string {
 	calls := fmt.Sprintf("This allows up to %d calls within %s", g.GetCalls(), g.GetWithin().AsDuration())
 	if len(g.GetWhere()) == 0 {
-		return []string{calls + ", not this one alone."}
+		return []string{calls + ", not only this one."}
 	}
-	out := []string{calls + " that meet what follows, not this one alone."}
+	out := []string{calls + " that meet these conditions, not only this one."}
 	for _, where := range g.GetWhere() {
 		out = append(out, "Each such call meets: "+viewtext.Escape(where))
 	}

@@ -256,7 +256,7 @@ func TestAToolThatIsNotListedIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	unlisted := record(`{}`, classed, func(q *lifecycle.Question) { q.Call.Call.DefinitionDigest = nil })
 	v := draw(t, unlisted, view.Facts{})
-	if w := v.GetWarnings(); len(w) != 1 || !strings.Contains(w[0], "lists no such tool") {
+	if w := v.GetWarnings(); len(w) != 1 || !strings.Contains(w[0], "does not list this tool") {
 		t.Errorf("warnings are %q", w)
 	}
 }

@@ -49,7 +49,7 @@ func (s *bucketShard) find(l *Limit) (*bucket, error) {
 		s.evict(b)
 		return nil, nil
 	}
-	return nil, fmt.Errorf("%w: bucket %q is kept with a window of %v, not %v", ErrInvalid, l.Bucket, b.log.Length(), l.Window)
+	return nil, fmt.Errorf("%w: bucket %q is in use with a window of %v, not %v", ErrInvalid, l.Bucket, b.log.Length(), l.Window)
 }
 
 // evict removes a bucket.

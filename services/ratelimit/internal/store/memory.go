@@ -33,7 +33,7 @@ var _ Store = (*Memory)(nil)
 // NewMemory returns an empty store with a capacity.
 func NewMemory(most Bounds) (*Memory, error) {
 	if most.Buckets < 1 || most.Leases < 1 {
-		return nil, fmt.Errorf("a limit store needs room for at least 1 bucket and 1 lease, not %d and %d", most.Buckets, most.Leases)
+		return nil, fmt.Errorf("a limit store needs a capacity of at least 1 bucket and 1 lease, not %d and %d", most.Buckets, most.Leases)
 	}
 	m := &Memory{origin: time.Now()}
 	m.buckets.setUp(most.Buckets)
