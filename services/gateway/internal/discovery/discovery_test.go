@@ -134,7 +134,7 @@ func TestServersAreAskedAsTheySpeak(t *testing.T) {
 				t.Errorf("it was asked (-want +got):\n%s", diff)
 			}
 			var mirrors []mirror.Binding
-			if tt.want != "" { // clients without sessions may reach it, whatever it speaks
+			if tt.want != "" { // clients without sessions may use it, whichever revision it speaks
 				mirrors = []mirror.Binding{{Path: []string{"a"}, Header: "Mcp-Param-A"}}
 			}
 			if diff := cmp.Diff(mirrors, view.Mirrors("t")); diff != "" || view.Mirrors("x") != nil {
@@ -169,7 +169,7 @@ func TestServerIsAskedAgainSoonWhenTheCatalogueDidNotTakeItsList(t *testing.T) {
 		view := viewWith(t, s, "", takes)
 		takes.Fail(errors.New("the disk is full"))
 		if _, err := view.Found(t.Context(), discovery.Fresh); !errors.Is(err, catalogue.ErrAway) || !errors.Is(view.Untold(), catalogue.ErrAway) {
-			t.Errorf("the catalogue fails: %v, %v", err, view.Untold())
+			t.Errorf("the catalog fails: %v, %v", err, view.Untold())
 		}
 		takes.Fail(nil)
 		if _, err := view.Found(t.Context(), discovery.Fresh); err == nil {
@@ -177,7 +177,7 @@ func TestServerIsAskedAgainSoonWhenTheCatalogueDidNotTakeItsList(t *testing.T) {
 		}
 		time.Sleep(300 * time.Millisecond)
 		if _, err := view.Found(t.Context(), discovery.Fresh); err != nil || view.Untold() != nil {
-			t.Errorf("the catalogue is back: %v, %v", err, view.Untold())
+			t.Errorf("the catalog is available again: %v, %v", err, view.Untold())
 		}
 		s.broken = true
 		time.Sleep(time.Hour)

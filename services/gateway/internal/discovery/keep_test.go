@@ -126,7 +126,7 @@ func TestServersAreAskedOnASchedule(t *testing.T) {
 		for range 20 {
 			time.Sleep(time.Minute)
 			if found := good.Last(); found == nil || time.Since(found.At) > discovery.Fresh {
-				t.Fatalf("%v: what is known of it is old", time.Now())
+				t.Fatalf("%v: the last result is too old", time.Now())
 			}
 		}
 		synctest.Wait()
@@ -255,7 +255,7 @@ func TestWhoIsIdleIsNotAsked(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		if len(asked.times()) < 2 || len(also.times()) != 0 {
-			t.Errorf("it was asked %d times, and the other, which nobody has asked before, %d", len(asked.times()), len(also.times()))
+			t.Errorf("it was asked %d times, and the other, which was never asked before, %d", len(asked.times()), len(also.times()))
 		}
 		if _, err := other.Found(t.Context(), discovery.Fresh); err != nil {
 			t.Fatal(err)
@@ -263,7 +263,7 @@ func TestWhoIsIdleIsNotAsked(t *testing.T) {
 		for range 20 {
 			time.Sleep(time.Minute)
 			if time.Since(other.Last().At) > 2*discovery.Fresh {
-				t.Fatal("what the other told is old")
+				t.Fatal("the last result of the other is too old")
 			}
 		}
 	})

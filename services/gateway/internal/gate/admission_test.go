@@ -398,7 +398,7 @@ func TestP8FiniteIsWhatAFloat64Is(t *testing.T) {
 		_, err := strconv.ParseFloat(number, 64)
 		_, refused := gate.Parse([]byte(toolCall(`{"v":`+number+`}`)), gate.DefaultLimits())
 		if (err == nil) != (refused == nil) {
-			t.Fatalf("%s: reading says %v, the gate %v", number, err, refused)
+			t.Fatalf("%s: parsing gives %v, the gate %v", number, err, refused)
 		}
 	})
 }

@@ -147,7 +147,7 @@ var unclean = []struct{ name, raw, want string }{
 	{"in an error's data", `{"jsonrpc":"2.0","id":1,"error":{"code":1,"data":{"dev.sluice/decision":1,"a":{"_meta":{"dev.sluice/x":1}}}}}`, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"data":{"a":{"_meta":{}}}}}`},
 	{"in the params", `{"jsonrpc":"2.0","method":"notifications/x","params":{"_meta":{"dev.sluice/x":1}}}`, `{"jsonrpc":"2.0","method":"notifications/x","params":{"_meta":{}}}`},
 	{"in capabilities", result(`"capabilities":{"_meta":{"dev.sluice/x":1}}`), result(`"capabilities":{"_meta":{}}`)},
-	{"beside the envelope", `{"jsonrpc":"2.0","id":1,"result":{},"_meta":{"dev.sluice/x":1}}`, `{"jsonrpc":"2.0","id":1,"result":{},"_meta":{}}`},
+	{"next to the envelope's members", `{"jsonrpc":"2.0","id":1,"result":{},"_meta":{"dev.sluice/x":1}}`, `{"jsonrpc":"2.0","id":1,"result":{},"_meta":{}}`},
 	{"hidden tools", result(`"tools":[{"name":"a"}, {"name":"h1"} ,{"name":"h2"},{"name":"b"},{"name":"h3"}]`), result(`"tools":[{"name":"a"}, {"name":"b"}]`)},
 	{"all tools hidden", result(`"tools":[ {"name":"h1"},1,{"name":"x","Name":"y"} ]`), result(`"tools":[  ]`)},
 	{"a hidden tool with a decision in it", result(`"tools":[{"name":"h","_meta":{"dev.sluice/x":1}},{"name":"a","_meta":{"dev.sluice/x":1}},{"name":"h2","x":{"_meta":{"dev.sluice/x":1}}}],"_meta":{"dev.sluice/x":1}`),
@@ -195,7 +195,7 @@ func TestU1ReadAnswerBoundsWhatItHolds(t *testing.T) {
 	}{
 		{"as many tools as policy filters", list(10_000, `{"name":"a"}`), 0},
 		{"one tool more", list(10_001, `{"name":"a"}`), commonv1.Code_CODE_JSON_TOO_MANY_TOKENS},
-		{"millions of tools that are none", list(3_500_000, "0"), commonv1.Code_CODE_JSON_TOO_MANY_TOKENS},
+		{"millions of invalid tools", list(3_500_000, "0"), commonv1.Code_CODE_JSON_TOO_MANY_TOKENS},
 		{"many keys", envelope(`"x":{` + strings.Join(keys[:50_000], ",") + `}`), 0},
 		{"a million keys", envelope(`"x":{` + strings.Join(keys, ",") + `}`), commonv1.Code_CODE_JSON_TOO_MANY_TOKENS},
 	}
@@ -244,7 +244,7 @@ func TestU1ReadAnswerFindsWhatIsAsked(t *testing.T) {
 		`{"inputRequests":{},"inputRequests":{}}`, `{"inputRequests":{` + strings.Join(many, ",") + `}}`,
 	} {
 		if _, err := gate.ReadAnswer([]byte(`{"jsonrpc":"2.0","id":7,"result":`+result+`}`), gate.AnswerLimits()); err == nil {
-			t.Errorf("%s is let in", result)
+			t.Errorf("%s is accepted", result)
 		}
 	}
 }

@@ -86,7 +86,7 @@ func TestP3KeysThatMerelyResembleFields(t *testing.T) {
 	for _, key := range []string{"DEV.sluice/x", "dev.\u017fluice/x", "Dev.Sluice/", "io.modelcontextprotocol\u2044", "IO.modelcontextprotocol/new", "io.modelconte\\u0058tprotocol/new"} {
 		got := codeOf(t, `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"_meta":{"`+key+`":1}}}`)
 		want := commonv1.Code_CODE_FIELD_CASE_VARIANT
-		if strings.Contains(key, "\u2044") { // a slash by another name
+		if strings.Contains(key, "\u2044") { // a look-alike of the slash
 			want = 0
 		}
 		if got != want {

@@ -187,7 +187,7 @@ func TestP11HostileInputCostsLittle(t *testing.T) {
 		{"100,000 escaped keys", toolCall(`{` + strings.Join(keys, ",") + `}`), 100 << 10, 400 << 10},
 		{"10,000 long keys", toolCall(`{` + strings.Join(longKeys, ",") + `}`), 1500 << 10, 600 << 10},
 		{"a byte more than the body may have", strings.Repeat(" ", limit+1), limit, 4 << 10},
-		{"an endless string", toolCall(`{"v":"` + strings.Repeat(`\u0041`, 600_000)), limit, 64 << 10}, // it rests, a few bytes each
+		{"an endless string", toolCall(`{"v":"` + strings.Repeat(`\u0041`, 600_000)), limit, 64 << 10}, // it yields the processor, a few bytes each time
 		{"an endless number", toolCall(`{"v":` + strings.Repeat("9", limit-200)), limit, 4 << 10},
 		{"endless numbers beyond range", toolCall(`{"v":[` + strings.Repeat("1e400,", 9_000) + `1]}`), limit, 4 << 10},
 		{"a batch", "[" + strings.Repeat(toolCall(`{}`)+",", 10_000), 1, 4 << 10},

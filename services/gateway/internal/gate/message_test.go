@@ -100,7 +100,7 @@ func TestParseSaysWhereEachPartStands(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got := partsOf(accepted(t, tt.raw))
-			for _, whole := range []string{"params", "meta"} { // compared only where the case tells them
+			for _, whole := range []string{"params", "meta"} { // compared only if the case names them
 				if _, ok := tt.want[whole]; !ok {
 					delete(got, whole)
 				}

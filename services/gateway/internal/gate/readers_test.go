@@ -73,13 +73,13 @@ func (r *reader) read(t testing.TB, texts [][]byte) (said []string) {
 	wrote := make(chan error, 1)
 	go func() {
 		for _, text := range texts {
-			_, _ = r.in.WriteString(base64.StdEncoding.EncodeToString(text) + "\n") // an error stays
+			_, _ = r.in.WriteString(base64.StdEncoding.EncodeToString(text) + "\n") // the writer keeps its first error
 		}
 		wrote <- r.in.Flush()
 	}()
 	for range texts {
 		if !r.out.Scan() {
-			t.Fatalf("%s says nothing more: %v", r.name, r.out.Err())
+			t.Fatalf("%s prints nothing more: %v", r.name, r.out.Err())
 		}
 		said = append(said, r.out.Text())
 	}

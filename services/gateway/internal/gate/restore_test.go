@@ -18,7 +18,7 @@ func TestRestore(t *testing.T) {
 			`{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"pay","_meta":{"progressToken": "p","dev.sluice/run":"r","other":1,"traceparent":"00"}}}`, kept,
 			`{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"_meta":{"progressToken":"p","traceparent":"00"},"name":"pay","arguments":{"sum":1.50}}}`,
 		},
-		"beside a _meta that was approved": {
+		"with a _meta that was approved": {
 			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","_meta":{"progressToken":2,"other":1}}}`, `{"name":"pay","_meta":{"other":1.0}}`,
 			`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay","_meta":{"progressToken":2,"other":1.0}}}`,
 		},

@@ -37,7 +37,7 @@ func TestN2OnePersonsAgentsHaveAShareOfTheRequests(t *testing.T) {
 		"an agent's agent": {Tenant: "acme", Subject: "made", Chain: []*identityv1.Principal{agent(1)}},
 	} {
 		if _, err := all.Enter(who, "files"); err == nil {
-			t.Errorf("%s has more than the person's share", name)
+			t.Errorf("%s exceeds the person's quota", name)
 		}
 	}
 	for name, who := range map[string]*identityv1.Principal{
@@ -53,7 +53,7 @@ func TestN2OnePersonsAgentsHaveAShareOfTheRequests(t *testing.T) {
 		p.Leave()
 	}
 	if n := all.requests.Len() + all.there.Len() + all.bytes.Len(); n != 0 {
-		t.Errorf("of what has ended %d counts are kept", n)
+		t.Errorf("%d counts remain after all have ended", n)
 	}
 }
 
@@ -95,13 +95,13 @@ func TestN2AServerHasAShareOfAPrincipalsRequests(t *testing.T) {
 	}
 	places[0].Leave()
 	if err := more.Admit(t.Context()); err != nil {
-		t.Errorf("what has ended counts: %v", err)
+		t.Errorf("an ended request still counts: %v", err)
 	}
 	for _, p := range append(places[1:], more, other) {
 		p.Leave()
 	}
 	if n := all.requests.Len() + all.there.Len() + all.bytes.Len(); n != 0 {
-		t.Errorf("of what has ended %d counts are kept", n)
+		t.Errorf("%d counts remain after all have ended", n)
 	}
 }
 

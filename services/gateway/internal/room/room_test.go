@@ -79,10 +79,10 @@ func TestThereIsRoomForSomebody(t *testing.T) {
 		t.Error("a nil holding got memory")
 	}
 	if r := newRoom(t); r.Open(ana).Give(nil) != true || !errors.Is(r.Open(ana).Grow(t.Context(), 4*mib+1), room.ErrFull) {
-		t.Error("nothing is something, or a share has no end")
+		t.Error("an empty holding has memory, or a quota has no limit")
 	}
 	if r := limited(t, room.Answers()); !errors.Is(r.Open(ana).Grow(t.Context(), room.Last+1), room.ErrFull) {
-		t.Error("one may grow larger than the last that there is for it")
+		t.Error("a holding may grow larger than the reserve")
 	}
 }
 
@@ -115,7 +115,7 @@ func TestX3WhoCameFirstIsServedFirst(t *testing.T) {
 			synctest.Wait()
 		}
 		if len(order) != 0 || r.Open(ana).Add(mib) {
-			t.Error("somebody passed by who came first")
+			t.Error("a later waiter overtook the first one")
 		}
 		first.Close()
 		if a, b := <-order, <-order; a != 0 || b != 1 {
@@ -133,7 +133,7 @@ func TestX3WhoBeganFirstEnds(t *testing.T) {
 		var all [3]*room.Holding
 		for i := range all {
 			if all[i] = r.Open(ana); grown(t, all[i], mib) != (i < 2) {
-				t.Fatalf("the room that is for the first is anybody's, or less: at holding %d", i+1)
+				t.Fatalf("the reserve is not only for the first, or too small: at holding %d", i+1)
 			}
 		}
 		if grown(t, all[1], 2*mib) || all[2].Beside().Add(mib) {
@@ -235,27 +235,27 @@ func TestX3NobodyIsLetInWhoseAnswersWait(t *testing.T) {
 			t.Error("a caller with waiting answers is admitted, or another one is not")
 		}
 		if !grown(t, r.Open(agent), 2*mib) {
-			t.Error("the agent has no room")
+			t.Error("the agent gets no memory")
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { _ = r.Open(agent).Grow(ctx, mib) }()
 		synctest.Wait()
 		if admitted(agent) || admitted(works(holder("another"), "ana")) || !admitted(ben) {
-			t.Error("who works for a person whose answers wait is let in, or somebody else is not")
+			t.Error("an agent of a person with waiting answers is admitted, or another principal is not")
 		}
 		cancel()
 		if !grown(t, r.Open(ben), 2*mib) {
-			t.Error("ben has no room")
+			t.Error("ben gets no memory")
 		}
 		go func() { _ = r.Open(cat).Grow(t.Context(), mib) }()
 		synctest.Wait()
 		if !admitted(cat) {
-			t.Error("cat is kept out for what others hold")
+			t.Error("cat is not admitted because of others' memory")
 		}
 		hold.Close()
 		synctest.Wait()
 		if !admitted(ana) {
-			t.Error("ana is kept out for ever")
+			t.Error("ana is never admitted")
 		}
 	})
 }
@@ -265,14 +265,14 @@ func TestHoldingsChangeHands(t *testing.T) {
 	r := newRoom(t)
 	line, answer, others := r.Open(ana), r.Open(ana), r.Open(ben)
 	if line.Grow(t.Context(), 4*mib) != nil || !line.Give(answer) || line.Grow(expired(), mib) == nil {
-		t.Fatal("what was given is counted twice, or not at all")
+		t.Fatal("moved memory is counted twice, or not at all")
 	}
 	answer.Close()
 	if line.Grow(t.Context(), 4*mib) != nil || !line.Give(others) || line.Grow(expired(), 4*mib) != nil {
-		t.Error("what somebody else was given is still held")
+		t.Error("moved memory still counts for its former holder")
 	}
 	if line.Give(others) || !r.Open(ana).Add(4*mib) {
-		t.Error("a full share was given more, or what nobody has is held")
+		t.Error("a full quota got more, or unused memory is counted")
 	}
 }
 
@@ -331,7 +331,7 @@ func TestX3NothingIsLeftBehind(t *testing.T) {
 	all.Wait()
 	for _, of := range []*room.Holder{from(ana, "s"), from(ben, "s")} {
 		if err := r.Open(of).Grow(expired(), 4*mib); err != nil {
-			t.Errorf("after all %v has no room", of)
+			t.Errorf("after all have ended, %v gets no memory", of)
 		}
 	}
 }
@@ -388,7 +388,7 @@ func TestX3WhoWaitsToBeLetInKeepsNoServersRoom(t *testing.T) {
 		go func() { _ = r.Admit(t.Context(), from(ana, "s"), time.Hour) }()
 		synctest.Wait()
 		if err := r.Open(from(ben, "s")).Grow(expired(), 2*mib); err != nil {
-			t.Error("ben has to wait for a request of ana's that has not been let in")
+			t.Error("ben has to wait for a request of ana's that has not been admitted")
 		}
 		for _, h := range full {
 			h.Close()

@@ -262,7 +262,7 @@ func TestU1WhatWaitsForAClientEnds(t *testing.T) {
 			}
 		})
 	})
-	t.Run("nobody comes back", func(t *testing.T) {
+	t.Run("no client comes back", func(t *testing.T) {
 		t.Parallel()
 		synctest.Test(t, func(t *testing.T) {
 			s := new(kept)

@@ -220,11 +220,11 @@ func TestWhyAServerIsAway(t *testing.T) {
 		over upstream.Transport
 		want string
 	}{
-		"nobody listens":          {web(t, gone.URL), "the request never reached the server: connection refused"},
-		"it wants another token":  {web(t, refuses.URL), "the server refuses the gateway: HTTP 401; look at its headers (servers.web.http.headers)"},
-		"a certificate of nobody": {web(t, foreign.URL), "the server's certificate can't be verified: the gateway does not trust its issuer; if the CA is your own, set servers.web.http.ca"},
-		"a program that is not":   {program(filepath.Join(t.TempDir(), "none")), "its program can't be started: there is no such file"},
-		"a program of no PATH":    {program("no-such-program"), "its program can't be started: there is no such file"},
+		"a closed port":            {web(t, gone.URL), "the request never reached the server: connection refused"},
+		"it wants another token":   {web(t, refuses.URL), "the server refuses the gateway: HTTP 401; look at its headers (servers.web.http.headers)"},
+		"an untrusted certificate": {web(t, foreign.URL), "the server's certificate can't be verified: the gateway does not trust its issuer; if the CA is your own, set servers.web.http.ca"},
+		"a program that is not":    {program(filepath.Join(t.TempDir(), "none")), "its program can't be started: there is no such file"},
+		"a program of no PATH":     {program("no-such-program"), "its program can't be started: there is no such file"},
 	} {
 		s := newServer(t, tt.over)
 		_, _, err := s.Open(t.Context(), ana, upstream.Initialize("", "test", "1"), nil)

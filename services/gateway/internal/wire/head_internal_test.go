@@ -25,7 +25,7 @@ func read(t *rapid.T, text []byte) (head http.Header, line, body string) {
 		t.Fatal(err)
 	}
 	if req.ContentLength != int64(len(all)) {
-		t.Fatalf("it says %d bytes and has %d", req.ContentLength, len(all))
+		t.Fatalf("it announces %d bytes and has %d", req.ContentLength, len(all))
 	}
 	return req.Header, req.Method + " " + req.Host + " " + req.RequestURI + " " + req.Proto, string(all)
 }

@@ -342,11 +342,11 @@ func TestX1AnswersAreBounded(t *testing.T) {
 			t.Errorf("an answer of %d bytes is %.200s", size, answer.Message.Raw)
 		}
 	}
-	body = strings.Repeat("x", 5<<20) // the call has run: what came of it is not known
+	body = strings.Repeat("x", 5<<20) // the call has run, so its outcome is unknown
 	if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, upstream.ErrNoAnswer) {
 		t.Errorf("an answer of 5 MiB is %v, want no answer", err)
 	}
-	body = strings.Repeat("\x01", 3<<20) // six bytes each, twice, and quoted again
+	body = strings.Repeat("\x01", 3<<20) // six bytes each in JSON, twice, and quoted again
 	if _, err := conn.Request(within(t), call(t, "note_write", `{"noteId":"a"}`), nil); !errors.Is(err, upstream.ErrNoAnswer) {
 		t.Errorf("an answer that is too large as JSON is %v, want no answer", err)
 	}

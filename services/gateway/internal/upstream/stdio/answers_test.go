@@ -29,7 +29,7 @@ func TestU2Request_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 	const pair = "the message contains half of a surrogate pair"
 	for name, tt := range map[string]struct{ line, want string }{
 		"no UTF-8":                     {`{"jsonrpc":"2.0","id":ID,"result":{"a":"caf<E9>"}}`, "the message is not valid UTF-8"},
-		"no UTF-8, id behind it":       {`{"jsonrpc":"2.0","result":{"a":"caf<E9>"},"id":ID}`, "the message is not valid UTF-8"},
+		"no UTF-8, id after it":        {`{"jsonrpc":"2.0","result":{"a":"caf<E9>"},"id":ID}`, "the message is not valid UTF-8"},
 		"no UTF-8 under a text":        {`{"jsonrpc":"2.0","id":"ID","result":{"a":"<E9>"}}`, "the message is not valid UTF-8"},
 		"a surrogate in a key":         {`{"jsonrpc":"2.0","id":ID,"result":{"content":[{"\ud83d":1}]}}`, pair},
 		"a surrogate in _meta":         {`{"jsonrpc":"2.0","id":ID,"result":{"content":[],"_meta":{"a":"\ud83d"}}}`, pair},
@@ -37,7 +37,7 @@ func TestU2Request_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 		"a surrogate in nextCursor":    {`{"jsonrpc":"2.0","id":ID,"result":{"content":[],"nextCursor":"\ud83d"}}`, pair},
 		"a surrogate in an error":      {`{"jsonrpc":"2.0","id":ID,"error":{"code":1,"message":"\ud83d"}}`, pair},
 		"a surrogate in tools":         {`{"jsonrpc":"2.0","id":ID,"result":{"content":[],"tools":[{"name":"\ud83d"}]}}`, pair},
-		"a surrogate beside the rest":  {`{"jsonrpc":"2.0","id":ID,"x":"\ud83d","result":{"content":[]}}`, pair},
+		"a surrogate elsewhere":        {`{"jsonrpc":"2.0","id":ID,"x":"\ud83d","result":{"content":[]}}`, pair},
 		"a surrogate, and a fault":     {`{"jsonrpc":"2.0","id":ID,"result":{"content":["\ud83d"],"a":1,"a":2}}`, pair},
 		"the same key twice":           {`{"jsonrpc":"2.0","id":ID,"result":{"a":1,"a":2}}`, "twice"},
 		"the same id twice":            {`{"jsonrpc":"2.0","id":ID,"id":ID,"result":{}}`, "twice"},
@@ -70,7 +70,7 @@ func TestU2Request_UnusableAnswerEndsItsCallAtOnce(t *testing.T) {
 			if why := upstream.Why(answer, err); !strings.Contains(why, tt.want) {
 				t.Errorf("it says %q, want %q in it", why, tt.want)
 			}
-			s.call(2, "info", nil) // the process goes on
+			s.call(2, "info", nil) // the process continues
 		})
 	}
 }
@@ -84,7 +84,7 @@ func TestRequest_OddFormsOfAnswersAreTaken(t *testing.T) {
 		"the other half":                {`{"jsonrpc":"2.0","result":{"content":[{"text":"\ude00a"}]},"id":ID}`, `{"content":[{"text":"\ufffda"}]}`},
 		"half before a pair":            {`{"jsonrpc":"2.0","id":ID,"result":{"content":["\ud83d\ud83d\ude00\\ud83d"]}}`, `{"content":["\ufffd\ud83d\ude00\\ud83d"]}`},
 		"half of structured content":    {`{"jsonrpc":"2.0","id":ID,"result":{"structuredContent":{"a":{"b":["\uDFFF"]}}}}`, `{"structuredContent":{"a":{"b":["\ufffd"]}}}`},
-		"error: null behind":            {`{"jsonrpc":"2.0","id":ID,"result":` + want + ` , "error" : null }`, want},
+		"error: null at the end":        {`{"jsonrpc":"2.0","id":ID,"result":` + want + ` , "error" : null }`, want},
 		"error: null in front":          {`{"error":null,"jsonrpc":"2.0","id":ID,"result":` + want + `}`, want},
 		"error: null between":           {`{"jsonrpc":"2.0","id":ID,"error":null,"result":` + want + `}`, want},
 		"the id as text":                {`{"jsonrpc":"2.0","id":"ID","result":` + want + `}`, want},
@@ -117,7 +117,7 @@ func TestRequest_OddFormsOfAnswersAreTaken(t *testing.T) {
 func TestU2Request_ErrorWithoutIDEndsOnlyWhatIsAlone(t *testing.T) {
 	t.Parallel()
 	const line = `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}`
-	t.Run("beside another", func(t *testing.T) {
+	t.Run("another in flight", func(t *testing.T) {
 		t.Parallel()
 		s := newRig(t, "good", nil).open(t, ana)
 		held := s.begin(1, "hold", map[string]string{"key": "first"})

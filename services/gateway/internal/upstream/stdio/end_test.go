@@ -29,7 +29,7 @@ func TestStdioEndsTheWholeGroup(t *testing.T) {
 		"when closed, though it resists": {"stubborn", func(r *rig, _ session) { _ = r.Close() }},
 		"when closed":                    {"good", func(r *rig, _ session) { _ = r.Close() }},
 		"when the process dies":          {"good", func(_ *rig, s session) { _, _ = s.try(9, "die", nil) }},
-		"when nobody needs it": {"good", func(_ *rig, s session) {
+		"when no session needs it": {"good", func(_ *rig, s session) {
 			_ = s.conn.Close(s.t.Context())
 		}},
 	} {

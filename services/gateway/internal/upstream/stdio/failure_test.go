@@ -160,5 +160,5 @@ func TestStdioIsNotHeldUpByAProcessThatDoesNotRead(t *testing.T) {
 	if !errors.Is(got.err, upstream.ErrNoAnswer) || !strings.Contains(got.err.Error(), "did not read its standard input for 2s") {
 		t.Errorf("the call that is stuck ended with %v, want ErrNoAnswer", got.err)
 	}
-	two.call(2, "info", nil) // by the next process
+	two.call(2, "info", nil) // answered by the next process
 }

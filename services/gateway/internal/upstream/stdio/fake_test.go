@@ -223,7 +223,7 @@ func (f *fake) call(m incoming, line []byte) {
 		f.say(`{"jsonrpc":"2.0","id":"p1","method":"ping"}`)
 		f.say(`{"jsonrpc":"2.0","id":41,"method":"sampling/createMessage","params":{}}`)
 		f.answer(m.ID, map[string]string{"ok": "yes"})
-	case "aside": // says something a little later, when no call may be in flight
+	case "aside": // writes a message a little later, when no call may be in flight
 		f.answer(m.ID, map[string]string{"ok": "yes"})
 		f.say(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b"}}`)
 		f.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`)
@@ -256,7 +256,7 @@ func (f *fake) call(m incoming, line []byte) {
 	case "unasked":
 		f.say(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1}}`, m.ID)
 		f.answer(m.ID, map[string]string{"ok": "yes"})
-	case "raw": // a line of the test's own
+	case "raw": // a line that the test gives
 		f.raws++
 		f.say("%s", strings.NewReplacer("ID", string(m.ID), "<E9>", "\xe9", "<BOM>", "\ufeff").Replace(args["line"]))
 	case "forge":

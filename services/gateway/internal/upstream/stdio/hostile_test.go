@@ -90,7 +90,7 @@ func TestStdioU1BoundsLines(t *testing.T) {
 	if !errors.Is(err, upstream.ErrNoAnswer) || !strings.Contains(err.Error(), "a line of more than 1048576 bytes") {
 		t.Errorf("the error is %v, want ErrNoAnswer for a long line", err)
 	}
-	s.call(2, "info", nil) // by the next process
+	s.call(2, "info", nil) // answered by the next process
 }
 
 func TestStdioS2LogsStandardErrorSafely(t *testing.T) {
@@ -223,7 +223,7 @@ func TestStdioX3WhoGivesUpEndsNoSharedProcess(t *testing.T) {
 		var calling sync.WaitGroup
 		for i := range 8 {
 			calling.Go(func() {
-				_, _ = anas.conn.Request(t.Context(), toolCall(100*round+i+10, "size", map[string]string{"bytes": strconv.Itoa(15 << 20)}), nil) // given up
+				_, _ = anas.conn.Request(t.Context(), toolCall(100*round+i+10, "size", map[string]string{"bytes": strconv.Itoa(15 << 20)}), nil) // abandoned
 			})
 		}
 		time.Sleep(30 * time.Millisecond) // some of the calls have reached the process

@@ -104,7 +104,7 @@ func TestX3QueuedMessagesAreBounded(t *testing.T) {
 		done <- err
 	}()
 	<-began
-	s.call(2, "info", nil) // which the process answers behind all that it said before
+	s.call(2, "info", nil) // answered after everything that the process has written before
 	close(read)
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -269,7 +269,7 @@ func TestStdioNeedsAPrincipalAndAnInitialize(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "good", func(c *stdio.Config) { c.MaxProcesses = 1 })
 	for name, open := range map[string]func() error{
-		"nobody": func() error { _, _, err := r.Open(t.Context(), principal.Key{}, hello(1)); return err },
+		"no principal": func() error { _, _, err := r.Open(t.Context(), principal.Key{}, hello(1)); return err },
 		"no initialize": func() error {
 			_, _, err := r.Open(t.Context(), ana, toolCall(1, "info", nil))
 			return err

@@ -206,7 +206,7 @@ func TestHTTPOlderU1AnswersGoToTheirRequests(t *testing.T) {
 		want string // empty: no usable answer
 	}{
 		"the answer":                  {[]string{result}, strings.Replace(result, "ID", `"a"`, 1)},
-		"behind another's":            {[]string{strings.Replace(result, "ID", "99", 1), result}, strings.Replace(result, "ID", `"a"`, 1)},
+		"after another's":             {[]string{strings.Replace(result, "ID", "99", 1), result}, strings.Replace(result, "ID", `"a"`, 1)},
 		"twice":                       {[]string{result, strings.Replace(result, "9007199254740993", "2", 1)}, strings.Replace(result, "ID", `"a"`, 1)},
 		"as only the gateway may":     {[]string{`{"jsonrpc":"2.0","id":ID,"error":{"code":-31403,"message":"x"}}`}, ""},
 		"what can't be read":          {[]string{`{"jsonrpc":"2.0"`}, ""},
@@ -217,7 +217,7 @@ func TestHTTPOlderU1AnswersGoToTheirRequests(t *testing.T) {
 			s := newOlder(t, func(string) []string { return tt.says })
 			conn := openHTTP(t, s.URL+"/sse")
 			patience := soon
-			if tt.want == "" { // what can't be read is dropped, and so is waited for
+			if tt.want == "" { // an unreadable message is dropped, so the request waits
 				patience = 200 * time.Millisecond
 			}
 			got, err := conn.Request(within(t, patience), message("tools/call", `"a"`), nil)

@@ -199,7 +199,7 @@ func TestHTTPU1AStreamEnds(t *testing.T) {
 		want int
 	}{
 		"a duplicate key":      {"data: {\"jsonrpc\":\"2.0\",\"method\":\"a\",\"method\":\"b\"}\n\ndata: " + roots + "\n\n", 0},
-		"nobody hears it":      {"data: " + stop + "\n\ndata: " + roots + "\n\n", 1},
+		"the listener stops":   {"data: " + stop + "\n\ndata: " + roots + "\n\n", 1},
 		"too large an event":   {"data: " + strings.Repeat("x", upstream.MaxMessage+1) + "\n\ndata: " + roots + "\n\n", 0},
 		"too many of them":     {strings.Repeat(":\n\n", upstream.MaxEvents+1) + "data: " + roots + "\n\n", 0},
 		"too many bytes of it": {strings.Repeat(":"+strings.Repeat("x", 1<<20)+"\n\n", 65) + "data: " + roots + "\n\n", 0},
@@ -254,8 +254,8 @@ func TestHTTPGoesOnWithAnAnswer(t *testing.T) {
 			"id: a\nretry: 1\ndata: \n\n", map[string]string{"a": "id: b\ndata: " + progress + "\n\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"res", "b": answer},
 			[]string{"a", "b"}, nil,
 		},
-		"behind an event that is cut":      {"id: a\ndata:\n\nid: c\ndata: {\"jso", map[string]string{"a": answer}, []string{"a"}, nil},
-		"no event was told":                {"retry: 1\ndata: \n\n", nil, nil, upstream.ErrNoAnswer},
+		"after a truncated event":          {"id: a\ndata:\n\nid: c\ndata: {\"jso", map[string]string{"a": answer}, []string{"a"}, nil},
+		"no event had an id":               {"retry: 1\ndata: \n\n", nil, nil, upstream.ErrNoAnswer},
 		"an id that no head can have":      {"id: a b\ndata: \n\n", nil, nil, upstream.ErrNoAnswer},
 		"there is no stream to go on with": {"id: a\ndata: \n\n", nil, []string{"a"}, upstream.ErrNoAnswer},
 	} {

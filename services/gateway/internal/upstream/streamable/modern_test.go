@@ -108,11 +108,11 @@ func TestHTTPAnOlderServerIsKnown(t *testing.T) {
 		"it finds nothing there":        {plain(404, "text/html", "<p>"), true},
 		"it has a fault":                {plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32603,"message":"x"}}`), false},
 		"it has no time, in JSON":       {plain(503, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"x"}}`), false},
-		"it knows nobody, in JSON":      {plain(401, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32001,"message":"x"}}`), false},
+		"it denies access, in JSON":     {plain(401, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32001,"message":"x"}}`), false},
 		"it speaks others":              {plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{"supportedVersions":["2025-11-25"]}}`), true},
 		"it answers something":          {plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`), true},
 		"it is broken":                  {plain(500, "text/plain", "x"), false},
-		"it knows nobody":               {plain(401, "text/plain", "x"), false},
+		"it denies access":              {plain(401, "text/plain", "x"), false},
 		"it has no time":                {plain(http.StatusTooManyRequests, "text/plain", "x"), false},
 		"it answers what can't be read": {plain(200, "application/json", `{"jsonrpc":"2.0"`), false},
 	} {

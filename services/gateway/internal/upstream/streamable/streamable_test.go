@@ -37,12 +37,12 @@ func TestHTTPBringsTheAnswer(t *testing.T) {
 		{"as one event", events("data: " + answer + "\n\n"), answer, nil},
 		{"as an event with all its fields", events("id: 7\r\nevent: message\r\nretry: 10\r\ndata:" + answer + "\r\n\r\n"), answer, nil},
 		{"over several lines", events("data: {\"jsonrpc\":\"2.0\",\ndata: \"id\":ID,\"result\":{}}\n\n"), "{\"jsonrpc\":\"2.0\",\n\"id\":ID,\"result\":{}}", nil},
-		{"behind a priming event", events("id: 1\nretry: 100\ndata:\n\ndata: " + answer + "\n\n"), answer, nil},
-		{"behind comments", events(": hello\n\n: again\n\ndata: " + answer + "\n\n"), answer, nil},
-		{"behind an event of another type", events("event: ping\ndata: 2026-01-01\n\ndata: " + answer + "\n\n"), answer, nil},
-		{"behind progress", events("data: " + progress + "\n\ndata: " + answer + "\n\n"), answer, []string{progress}},
-		{"behind the answer to somebody else", events("data: {\"jsonrpc\":\"2.0\",\"id\":99,\"result\":{}}\n\ndata: " + answer + "\n\n"), answer, nil},
-		{"behind a request of the server's", events("data: " + roots + "\n\ndata: " + answer + "\n\n"), answer, []string{roots}},
+		{"after a priming event", events("id: 1\nretry: 100\ndata:\n\ndata: " + answer + "\n\n"), answer, nil},
+		{"after comments", events(": hello\n\n: again\n\ndata: " + answer + "\n\n"), answer, nil},
+		{"after an event of another type", events("event: ping\ndata: 2026-01-01\n\ndata: " + answer + "\n\n"), answer, nil},
+		{"after progress", events("data: " + progress + "\n\ndata: " + answer + "\n\n"), answer, []string{progress}},
+		{"after the answer to another request", events("data: {\"jsonrpc\":\"2.0\",\"id\":99,\"result\":{}}\n\ndata: " + answer + "\n\n"), answer, nil},
+		{"after a request of the server's", events("data: " + roots + "\n\ndata: " + answer + "\n\n"), answer, []string{roots}},
 		{"an error of the protocol, whatever the status", plain(400, "application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"x"}}`), `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"x"}}`, nil},
 	}
 	for _, tt := range tests {
@@ -288,10 +288,10 @@ func TestHTTPU1DoesNotWaitForTheEndOfAStream(t *testing.T) {
 func TestHTTPUsesItsConnectionAgain(t *testing.T) {
 	t.Parallel()
 	for name, reply := range map[string]webReply{
-		"behind JSON":            plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`),
-		"behind a stream":        events("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{}}\n\n"),
-		"behind a notification":  nil,
-		"behind an error's page": plain(500, "text/html", strings.Repeat("x", 1000)),
+		"after JSON":           plain(200, "application/json", `{"jsonrpc":"2.0","id":ID,"result":{}}`),
+		"after a stream":       events("data: {\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{}}\n\n"),
+		"after a notification": nil,
+		"after an error page":  plain(500, "text/html", strings.Repeat("x", 1000)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -314,7 +314,7 @@ func TestHTTPUsesItsConnectionAgain(t *testing.T) {
 // A request that can't be sent counts as never sent.
 func TestHTTPTellsWhatWasNeverSent(t *testing.T) {
 	t.Parallel()
-	t.Run("nobody listens", func(t *testing.T) {
+	t.Run("the port is closed", func(t *testing.T) {
 		t.Parallel()
 		s := newWeb(t)
 		up := newHTTP(t, s.URL)
