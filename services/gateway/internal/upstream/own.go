@@ -175,7 +175,7 @@ func written(text string) Own {
 	return Own{m}
 }
 
-// plain returns the allowed characters of a client's text, at most most bytes; "unknown" if there are none.
+// plain returns the allowed characters of a client's text, cut to most bytes; "unknown" if there are none.
 func plain(text string, most int) string {
 	kept := strings.Map(func(r rune) rune {
 		switch {

@@ -30,8 +30,8 @@ var (
 const (
 	// MaxMessage is the largest message that the gateway accepts from a server, in bytes.
 	MaxMessage = 16 << 20
-	// MaxEvents is the largest number of messages that a server may send before the answer to one request. It is large
-	// because all of them are read, even those that no client receives.
+	// MaxEvents is the largest number of messages that a server may send before the answer to one request. All of them
+	// are read and count, even those that no client receives.
 	MaxEvents = 100_000
 	// MaxStream is the largest size of those messages and the answer together, in bytes.
 	MaxStream = 64 << 20

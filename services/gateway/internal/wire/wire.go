@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// MaxRequest is the largest request that a wire writes itself, in bytes. It is less than any system buffers on a
+	// MaxRequest is the largest request that a wire writes itself, in bytes. It is no more than any system buffers on a
 	// connection, so that writing never blocks.
 	MaxRequest = 32 << 10
 	// maxHead is the largest head of an answer, in bytes.
@@ -65,8 +65,8 @@ type wireConn struct {
 }
 
 // Send sends a body under a head with these additional fields, and returns the response. Its body must be read to the
-// end, or closed. A nil body sends the head alone. A request is never sent twice. The error wraps [ErrNeverSent] if
-// nothing of the request can have left. Everything ends with ctx.
+// end, or closed. A nil body sends the head alone. A request is never sent twice. The error wraps [ErrNeverSent] if no
+// byte of the body can have left. Everything ends with ctx.
 func (w *Wire) Send(ctx context.Context, head *Head, fields []Field, body []byte) (*http.Response, error) {
 	size := len(body)
 	for _, f := range fields {

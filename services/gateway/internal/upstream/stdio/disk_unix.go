@@ -29,7 +29,7 @@ const (
 	measureShare = 4
 	// smallDrop is the least drop of the free space that causes an early measurement, in bytes.
 	smallDrop = 4 << 20
-	// A file system is short of space if less than 1/shortShare of its size is free, but at most shortMost.
+	// A file system is short of space if less than 1/shortShare of its size, and less than shortMost bytes, are free.
 	shortShare = 20
 	shortMost  = 1 << 30
 )

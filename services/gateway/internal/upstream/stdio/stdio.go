@@ -230,7 +230,8 @@ type transport struct {
 	// closing ends when stop is called, which closes the transport.
 	closing context.Context //nolint:containedctx // it is the transport's own
 	stop    context.CancelCauseFunc
-	// installed is the package that a start may install; empty if a start installs none.
+	// installs lets one installation of a package run at a time. installed is the package that a start may install;
+	// empty if a start installs none.
 	installs  *Installs
 	installed string
 	// era says what the server was found to speak; nil while that is not known.

@@ -116,8 +116,8 @@ func (l *link) serve(version string) {
 	l.server.links.Go(l.answer)
 }
 
-// endpoint returns the head of messages to the endpoint that a server names. It must have the scheme and host of the
-// configured address, because a server must not direct the gateway's credentials elsewhere.
+// endpoint returns the head of messages to the endpoint that a server names. It must have the scheme, host and port of
+// the configured address, because a server must not direct the gateway's credentials elsewhere.
 func (s *Transport) endpoint(place string) (*wire.Head, error) {
 	at, err := s.url.Parse(place)
 	if err != nil || len(place) > maxEndpoint || at.Scheme != s.url.Scheme || hostOf(at) != hostOf(s.url) || at.User != nil {
