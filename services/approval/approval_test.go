@@ -174,9 +174,9 @@ func TestRequestRefusesWhatIsNone(t *testing.T) {
 			req    *approvalv1.RequestApprovalRequest
 			reason string
 		}{
-			"no approval is asked for": {&approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}, "APPROVAL_NOT_ASKED"},
-			"confirmed without terms":  {&approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), SelfVote: &approvalv1.SelfVote{ApprovalId: "a-1", Verdict: approvalv1.Verdict_VERDICT_APPROVE}}, "CONFIRMATION_REFUSED"},
-			"a key twice":              {&approvalv1.RequestApprovalRequest{Bound: bound(`{"a":1,"\u0061":2}`), Decision: decision()}, "JSON_INVALID"},
+			"no approval is required": {&approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}}, "APPROVAL_NOT_ASKED"},
+			"confirmed without terms": {&approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), SelfVote: &approvalv1.SelfVote{ApprovalId: "a-1", Verdict: approvalv1.Verdict_VERDICT_APPROVE}}, "CONFIRMATION_REFUSED"},
+			"a key twice":             {&approvalv1.RequestApprovalRequest{Bound: bound(`{"a":1,"\u0061":2}`), Decision: decision()}, "JSON_INVALID"},
 		} {
 			tt.req.DecisionId = "d"
 			_, err := s.gateway().RequestApproval(as(t, bot()), tt.req)

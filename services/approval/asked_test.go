@@ -66,7 +66,7 @@ func TestX8AskingHasABudget(t *testing.T) {
 			t.Helper()
 			return s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(func(d *policyv1.Decision) { d.RuleDigest = bytes.Repeat([]byte{byte(n)}, 32) })})
 		},
-		"taken back": func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse {
+		"cancelled": func(t *testing.T, s *site, n int) *approvalv1.RequestApprovalResponse {
 			t.Helper()
 			resp := s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(params)})
 			if a := resp.GetAsked().GetApproval(); a != nil {
@@ -117,9 +117,9 @@ func TestX8WhoeverSitsAtTheAgentIsAskedSoOften(t *testing.T) {
 		other := bot()
 		other.Agent = "other"
 		for name, req := range map[string]*approvalv1.RequestApprovalRequest{
-			"a client that can't ask":   {Bound: bound(params), Decision: decision(selfConfirm)},
-			"terms that let it not":     {Bound: bound(params), Decision: decision(), CanConfirm: true},
-			"terms that want four eyes": {Bound: bound(params), Decision: decision(selfConfirm, func(d *policyv1.Decision) { d.Approval.Quorum = 2 }), CanConfirm: true},
+			"a client that can't ask":    {Bound: bound(params), Decision: decision(selfConfirm)},
+			"terms without self_confirm": {Bound: bound(params), Decision: decision(), CanConfirm: true},
+			"terms with a quorum of 2":   {Bound: bound(params), Decision: decision(selfConfirm, func(d *policyv1.Decision) { d.Approval.Quorum = 2 }), CanConfirm: true},
 		} {
 			if asked := s.tries(t, other, req).GetAsked(); asked == nil || asked.GetConfirm() {
 				t.Errorf("%s: %v", name, asked)
@@ -140,7 +140,7 @@ func TestX8TheSameCallIsOneQuestion(t *testing.T) {
 			s.ask(t, params)
 		}
 		if second := s.ask(t, `{"n":1}`); !second.GetOpened() {
-			t.Errorf("a second question: %v", second)
+			t.Errorf("a second request: %v", second)
 		}
 		tooOften(t, s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), time.Hour)
 		if again := s.ask(t, params).GetApproval(); again.GetId() != id || again.GetState() != approved {
@@ -166,7 +166,7 @@ func TestX8ClaimsAsk(t *testing.T) {
 		}
 		tooOften(t, resp.GetRefusal(), time.Hour)
 		if is := s.get(t, a.GetId()); is.GetVersion() != a.GetVersion() || is.GetState() != approved {
-			t.Errorf("it is %v by now", is)
+			t.Errorf("the approval is now %v", is)
 		}
 	})
 }
@@ -182,7 +182,7 @@ func TestX8TheAskingBudgetIsExact(t *testing.T) {
 		begin := time.Now()
 		s.ask(t, `{"n":0}`)
 		if s.tries(t, child, &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":1}`)}).GetAsked() == nil {
-			t.Error("the second question was refused")
+			t.Error("the second request was refused")
 		}
 		for _, who := range []*identityv1.Principal{bot(), sibling} { // a principal that works for it, too
 			tooOften(t, s.tries(t, who, &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal(), window)
@@ -199,7 +199,7 @@ func TestX8TheAskingBudgetIsExact(t *testing.T) {
 		left := s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}).GetRefusal().GetRetryAfter().AsDuration()
 		<-time.After(left)
 		if resp := s.tries(t, bot(), &approvalv1.RequestApprovalRequest{Bound: bound(`{"n":2}`)}); resp.GetAsked() == nil || time.Since(begin) < window {
-			t.Errorf("after the time that it was told, %v, which is %v since the first: %v", left, time.Since(begin), resp)
+			t.Errorf("after the retry time of %v, which is %v since the first request: %v", left, time.Since(begin), resp)
 		}
 	})
 }

@@ -48,7 +48,7 @@ func TestX1LargeCallsLeaveApprovalsToOthers(t *testing.T) {
 		}
 		t.Logf("the slowest answer took %v", slowest.Round(time.Millisecond))
 		if refused > 0 {
-			t.Errorf("%d of 5 questions of somebody else were not answered in time", refused)
+			t.Errorf("%d of 5 requests of another caller were not answered in time", refused)
 		}
 	})
 }

@@ -67,7 +67,7 @@ func TestADeclinedCallThatOthersApproveDoesNotRun(t *testing.T) {
 func TestA3NobodyConfirmsUnlessTheTermsSaySo(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		four := func(d *policyv1.Decision) { d.Approval.SelfConfirm, d.Approval.Quorum = true, 2 }
-		for name, change := range map[string]func(*policyv1.Decision){"terms that do not": func(*policyv1.Decision) {}, "four eyes": four} {
+		for name, change := range map[string]func(*policyv1.Decision){"terms without self_confirm": func(*policyv1.Decision) {}, "a quorum of 2": four} {
 			for _, verdict := range []approvalv1.Verdict{approvalv1.Verdict_VERDICT_APPROVE, approvalv1.Verdict_VERDICT_DENY} {
 				if resp, err := s.answered(t, "a-1", verdict, change); err == nil {
 					t.Errorf("%s: %v", name, resp)

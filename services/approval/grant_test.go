@@ -34,7 +34,7 @@ func TestAGrantCoversCallsUntilItIsUsedUp(t *testing.T) {
 				t.Fatal(last, err)
 			}
 			if votes := last.GetClaimed().GetVotes(); len(votes) != 1 || votes[0].GetSubject() != "ana" {
-				t.Errorf("call %d was let pass by %v", n, votes)
+				t.Errorf("call %d was allowed by the votes %v", n, votes)
 			}
 		}
 	})
@@ -124,7 +124,7 @@ func TestGrant_CoversCallsThatWaitAlready(t *testing.T) {
 			"beyond the calls of the grant": beyond,
 			"another agent":                 s.askAs(t, other, `{"n":5}`, nil, wide),
 			"another tool":                  s.askAs(t, bot(), `{"n":6}`, func(c *approvalv1.BoundCall) { c.Call.Name = "payout" }, wide),
-			"a tool of a like name":         s.askAs(t, bot(), `{"n":7}`, func(c *approvalv1.BoundCall) { c.Call.Name = "payday" }, wide),
+			"a tool with a similar name":    s.askAs(t, bot(), `{"n":7}`, func(c *approvalv1.BoundCall) { c.Call.Name = "payday" }, wide),
 			"another server":                s.askAs(t, bot(), `{"n":8}`, func(c *approvalv1.BoundCall) { c.Call.Server = "pay2" }, wide),
 			"no grant, for its arguments":   s.askAs(t, bot(), `{"n":9}`, nil),
 			"other terms":                   s.askAs(t, bot(), `{"n":10}`, nil, wide, func(d *policyv1.Decision) { d.Approval.Quorum = 2 }),
@@ -139,7 +139,7 @@ func TestGrant_CoversCallsThatWaitAlready(t *testing.T) {
 				r.Decision, r.DefinitionDigest = decision(wide), now.GetDefinitionDigest()
 			}))
 			if err != nil || got.GetClaimed() == nil || len(got.GetClaimed().GetVotes()) != 1 || got.GetClaimed().GetVotes()[0].GetSubject() != "ana" {
-				t.Errorf("%s is not let pass by ana's vote: %v, %v", name, got, err)
+				t.Errorf("%s is not allowed by ana's vote: %v, %v", name, got, err)
 			}
 		}
 		for name, a := range strangers {

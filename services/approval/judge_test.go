@@ -65,7 +65,7 @@ func (j *judge) show(t *testing.T, svc *approval.Service, r *policyv1.Revision) 
 		select {
 		case j.active <- r:
 		case <-soon(t).Done():
-			t.Fatal("nobody watches")
+			t.Fatal("no stream of revisions is open")
 		}
 	}
 	if err := svc.Health(t.Context()); err != nil {

@@ -33,7 +33,7 @@ func TestX9AURIIsListedWithoutItsSecrets(t *testing.T) {
 		}
 		v := s.view(t, "ana", a.GetId())
 		if !strings.Contains(v.GetParams(), secretURI) {
-			t.Errorf("who decides sees %s", v.GetParams())
+			t.Errorf("the approver sees %s", v.GetParams())
 		}
 		if facts := viewtext.Facts(v); !strings.Contains(facts, "pay resources/read https://host/plan\n") || !strings.Contains(facts, "The name above is cut") || strings.Contains(facts, "catalog") {
 			t.Errorf("the facts are\n%s", facts)
@@ -42,7 +42,7 @@ func TestX9AURIIsListedWithoutItsSecrets(t *testing.T) {
 		for _, text := range []string{prototext.Format(resp.GetApprovals()[0]), prototext.Format(a), prototext.Format(v)} {
 			for _, secret := range []string{"pass-1", "secret-2", "secret-3"} {
 				if strings.Contains(text, secret) {
-					t.Errorf("%s stands in\n%s", secret, text)
+					t.Errorf("%s is in\n%s", secret, text)
 				}
 			}
 		}

@@ -135,9 +135,9 @@ func TestANoticeOutlivesItsProcess(t *testing.T) {
 	select {
 	case got := <-told:
 		if got != id+"-1-hook" {
-			t.Errorf("told %s", got)
+			t.Errorf("sent %s", got)
 		}
 	case <-soon(t).Done():
-		t.Error("nobody was told")
+		t.Error("no notice was sent")
 	}
 }

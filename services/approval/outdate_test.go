@@ -51,15 +51,15 @@ func TestA4AChangeOfTheToolVoidsWhatWaits(t *testing.T) {
 				next(t, w)
 				is := s.askAs(t, bot(), spelled, change)
 				if is.GetId() == was.GetId() || is.GetState() != pending {
-					t.Errorf("asked for the tool as it is: %v", is)
+					t.Errorf("requested for the new tool: %v", is)
 				}
 				if m := next(t, w).GetApproval(); m.GetState() != cancelled || m.GetCode() != commonv1.Code_CODE_TOOL_CHANGED {
-					t.Errorf("of the tool as it was is told %v", m)
+					t.Errorf("for the old tool a watcher gets %v", m)
 				}
 				s.approve(t, "ana", is.GetId())
 				s.askAs(t, bot(), params, nil)
 				if got := s.get(t, is.GetId()); got.GetState() != cancelled || got.GetCode() != commonv1.Code_CODE_TOOL_CHANGED {
-					t.Errorf("approved, and the tool is again as it was: %v", got)
+					t.Errorf("approved, and the tool changed back: %v", got)
 				}
 			})
 		})
@@ -91,7 +91,7 @@ func TestA4NothingElseIsVoid(t *testing.T) {
 			}
 		}
 		if more := s.askAs(t, bot(), `{"n":4}`, nil, grants); more.GetState() != approved || more.GetGrantedBy() != first.GetId() {
-			t.Errorf("the grant, for the tool as it was: %v", more)
+			t.Errorf("the grant, for the old tool: %v", more)
 		}
 	})
 }

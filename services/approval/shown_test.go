@@ -58,7 +58,7 @@ func TestAnEqualCallThatMayHaveRunIsWarnedOf(t *testing.T) {
 			t.Fatal(err)
 		}
 		if warns(again) {
-			t.Error("it is warned of though it is known to have run")
+			t.Error("the view warns though the outcome is known")
 		}
 	})
 }
@@ -86,7 +86,7 @@ func TestACallIsComparedWithTheLastThatMayHaveRun(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := s.view(t, "ana", asked[2]).GetPreviousApprovalId(); got != asked[1] {
-			t.Errorf("what failed after all is compared with %q", got)
+			t.Errorf("the call that failed is compared with %q", got)
 		}
 	})
 }

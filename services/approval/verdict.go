@@ -53,7 +53,7 @@ type use struct {
 	// signed is the signed decision, and said is the unsigned copy in the same request.
 	signed *policyv1.SignedDecision
 	said   *policyv1.Decision
-	// who requests or claims the approval.
+	// who is the principal that requests or claims the approval.
 	who *identityv1.Principal
 	// identity and definition are those of the server and the tool that are called.
 	identity   string

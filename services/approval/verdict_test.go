@@ -187,7 +187,7 @@ func TestI5TheGatewaysWordIsNoDecision(t *testing.T) {
 	for n := range 2 {
 		resp, err := direct.ClaimApproval(as(t, bot()), claimRequest(a, "c1", func(r *approvalv1.ClaimApprovalRequest) { r.Decision, r.SignedDecision = d, good }))
 		if n == 0 && (err != nil || resp.GetClaimed() == nil) {
-			t.Errorf("what policy has signed: %v, %v", resp, err)
+			t.Errorf("the decision that policy signed: %v, %v", resp, err)
 		}
 		if n == 1 {
 			wanted(t, err, codes.FailedPrecondition, "DECISION_STALE")
@@ -225,7 +225,7 @@ func TestI5NothingIsAcceptedBeforeARevisionWasSeen(t *testing.T) {
 	cfg, j := approvalConfig(t), judges(t)
 	s := serveWith(t, cfg, j)
 	if err := s.svc.Health(t.Context()); err == nil {
-		t.Error("it says that it is well")
+		t.Error("the service reports that it is healthy")
 	}
 	_, err := s.gateway().RequestApproval(authn.OnBehalfOf(soon(t), bot()), &approvalv1.RequestApprovalRequest{Bound: bound(params), Decision: decision(), DecisionId: "d"})
 	wanted(t, err, codes.Unavailable, "POLICY_UNSEEN")

@@ -44,7 +44,7 @@ func TestWatchSendsWhatStandsAndWhatMoves(t *testing.T) {
 	each(t, nil, func(t *testing.T, s *site) {
 		empty := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{})
 		if m := next(t, empty); m.GetApproval() != nil || !m.GetSynced() || m.GetCursor() == "" {
-			t.Errorf("where nothing stands: %v", m)
+			t.Errorf("without approvals: %v", m)
 		}
 		a, b := s.ask(t, `{"n":1}`).GetApproval(), s.ask(t, `{"n":2}`).GetApproval()
 		for _, want := range []string{a.GetId(), b.GetId()} {
@@ -58,7 +58,7 @@ func TestWatchSendsWhatStandsAndWhatMoves(t *testing.T) {
 		}
 		m := next(t, w)
 		if m.GetApproval().GetId() != b.GetId() || !m.GetSynced() || m.GetCursor() == "" {
-			t.Errorf("last of what stands: %v", m)
+			t.Errorf("last of the current approvals: %v", m)
 		}
 		s.approve(t, "ana", a.GetId())
 		moved := next(t, w)
@@ -87,14 +87,14 @@ func TestAWatchOfOneEndsWithIt(t *testing.T) {
 			t.Errorf("in the end: %v", m)
 		}
 		if _, err := w.Recv(); !errors.Is(err, io.EOF) {
-			t.Errorf("it goes on: %v", err)
+			t.Errorf("the stream continues: %v", err)
 		}
 		over := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{ApprovalId: a.GetId()})
 		if m := next(t, over); m.GetApproval().GetState() != denied {
-			t.Errorf("of one that has ended: %v", m)
+			t.Errorf("of an approval that has ended: %v", m)
 		}
 		if _, err := over.Recv(); !errors.Is(err, io.EOF) {
-			t.Errorf("it goes on: %v", err)
+			t.Errorf("the stream continues: %v", err)
 		}
 		_, err := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{ApprovalId: "none"}).Recv()
 		wanted(t, err, codes.NotFound, "APPROVAL_UNKNOWN")
@@ -112,7 +112,7 @@ func TestARenewalIsNoMove(t *testing.T) {
 		}
 		w := s.watch(t, "viewer", &approvalv1.WatchApprovalsRequest{})
 		if m := next(t, w); m.GetApproval().GetId() != a.GetId() || !m.GetSynced() {
-			t.Fatalf("what stands: %v", m)
+			t.Fatalf("the current approval: %v", m)
 		}
 		renewed, err := s.gateway().RenewClaim(soon(t), &approvalv1.RenewClaimRequest{ApprovalId: a.GetId(), ClaimId: "c1", Holder: "gw-1", Lease: durationpb.New(time.Hour)})
 		if err != nil {
@@ -120,7 +120,7 @@ func TestARenewalIsNoMove(t *testing.T) {
 		}
 		other := s.ask(t, `{"n":1}`).GetApproval()
 		if m := next(t, w); m.GetApproval().GetId() != other.GetId() {
-			t.Errorf("after the renewal a watcher hears %v", m)
+			t.Errorf("after the renewal a watcher gets %v", m)
 		}
 		<-time.After(1100 * time.Millisecond) // the length of the first lease
 		now := s.get(t, a.GetId())
@@ -129,7 +129,7 @@ func TestARenewalIsNoMove(t *testing.T) {
 		}
 		third := s.ask(t, `{"n":2}`).GetApproval()
 		if m := next(t, w); m.GetApproval().GetId() != third.GetId() {
-			t.Errorf("after the lease as it was a watcher hears %v", m)
+			t.Errorf("after the first lease a watcher gets %v", m)
 		}
 	})
 }

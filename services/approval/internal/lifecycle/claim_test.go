@@ -41,11 +41,11 @@ func TestA4WhatIsCheckedAtTheClaim(t *testing.T) {
 		err   error
 		state string
 	}{
-		"policy allows freely":       {claiming("c", 1), 0, nil, "claimed"},
-		"policy asks as before":      {claiming("c", 1, with(decision())), 0, nil, "claimed"},
-		"policy says nothing":        {claiming("c", 1, with(&policyv1.Decision{})), 0, lifecycle.ErrDecisionMissing, "approved"},
-		"policy says what is new":    {claiming("c", 1, with(&policyv1.Decision{Effect: 99})), 0, lifecycle.ErrDecisionMissing, "approved"},
-		"policy asks on no terms":    {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL})), 0, lifecycle.ErrDecisionMissing, "approved"},
+		"policy allows":              {claiming("c", 1), 0, nil, "claimed"},
+		"the same terms":             {claiming("c", 1, with(decision())), 0, nil, "claimed"},
+		"an empty decision":          {claiming("c", 1, with(&policyv1.Decision{})), 0, lifecycle.ErrDecisionMissing, "approved"},
+		"an unknown effect":          {claiming("c", 1, with(&policyv1.Decision{Effect: 99})), 0, lifecycle.ErrDecisionMissing, "approved"},
+		"approval without terms":     {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_REQUIRE_APPROVAL})), 0, lifecycle.ErrDecisionMissing, "approved"},
 		"policy allows and hides":    {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW, Hidden: true})), commonv1.Code_CODE_TOOL_UNKNOWN, nil, "denied"},
 		"another attempt":            {claiming("c", 2), 0, lifecycle.ErrAttemptChanged, "approved"},
 		"policy denies":              {claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, Code: commonv1.Code_CODE_DENIED_BY_RULE})), commonv1.Code_CODE_DENIED_BY_RULE, nil, "denied"},
@@ -53,7 +53,7 @@ func TestA4WhatIsCheckedAtTheClaim(t *testing.T) {
 		"another definition":         {claiming("c", 1, func(c *lifecycle.Claiming) { c.Definition = nil }), commonv1.Code_CODE_TOOL_CHANGED, nil, "cancelled"},
 		"another server":             {claiming("c", 1, func(c *lifecycle.Claiming) { c.ServerIdentity = "http y" }), commonv1.Code_CODE_TOOL_CHANGED, nil, "cancelled"},
 		"other terms":                {claiming("c", 1, with(decision(quorum(2)))), commonv1.Code_CODE_APPROVAL_PENDING, nil, "pending"},
-		"an approver is one no more": {claiming("c", 1, left), commonv1.Code_CODE_APPROVAL_PENDING, nil, "pending"},
+		"a voter has lost the right": {claiming("c", 1, left), commonv1.Code_CODE_APPROVAL_PENDING, nil, "pending"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -67,7 +67,7 @@ func TestA4WhatIsCheckedAtTheClaim(t *testing.T) {
 				t.Errorf("lease unused: %v", refused.LeaseUnused)
 			}
 			if tt.state == "pending" && (r.Approval.GetAttempt() != 2 || r.Approval.GetVotesMissing() == 0) {
-				t.Errorf("begins anew as %v", r.Approval)
+				t.Errorf("pending again as %v", r.Approval)
 			}
 		})
 	}
@@ -91,7 +91,7 @@ func TestReleaseGivesTheCallBack(t *testing.T) {
 	t.Parallel()
 	r := claimedOne(t)
 	for range 2 {
-		if err := r.Release("c1", "gw", "the server was away", nil, start); err != nil {
+		if err := r.Release("c1", "gw", "the server was unavailable", nil, start); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -106,7 +106,7 @@ func TestReleaseGivesTheCallBack(t *testing.T) {
 		t.Fatal(refused, err)
 	}
 	if err := r.Release("c1", "gw", "x", nil, start); !errors.Is(err, lifecycle.ErrNotHolder) {
-		t.Errorf("a claim that others followed: %v", err)
+		t.Errorf("an older claim: %v", err)
 	}
 	if _, err := r.Complete("c1", "gw", approvalv1.CallOutcome_CALL_OUTCOME_DONE, start); !errors.Is(err, lifecycle.ErrNotHolder) {
 		t.Errorf("it completes: %v", err)
@@ -164,7 +164,7 @@ func TestAnUnknownOutcomeIsNeverSentAgainByItself(t *testing.T) {
 	}
 	wantState(t, r, "outcome_unknown")
 	if refused, _ := r.Claim(claiming("c4", 2, with(idempotent())), start.Add(times.Execute)); refused == nil {
-		t.Error("an idempotent call, too late, was given away")
+		t.Error("an idempotent call was claimed too late")
 	}
 	if refused, err := r.Claim(claiming("c5", 2, with(idempotent())), start.Add(2*time.Minute)); refused != nil || err != nil {
 		t.Errorf("an idempotent call: %+v, %v", refused, err)
@@ -217,15 +217,15 @@ func TestWhoseParamsAreKept(t *testing.T) {
 		steps []step
 		kept  bool
 	}{
-		"done":                           {[]step{tells(approvalv1.CallOutcome_CALL_OUTCOME_DONE)}, true},
-		"failed":                         {[]step{tells(approvalv1.CallOutcome_CALL_OUTCOME_FAILED)}, true},
-		"failed by an operator's word":   {[]step{lost, resolvesFailed}, true},
-		"never sent":                     {[]step{neverSent}, false},
-		"never sent, told late":          {[]step{lost, neverSent}, false},
-		"not known, and then never sent": {[]step{tells(approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN), neverSent}, false},
-		"given back, and its time over":  {[]step{releases, late}, false},
-		"sent, perhaps, and not again":   {[]step{lost, claimsAgain, neverSent}, true},
-		"sent, perhaps, then given back": {[]step{lost, claimsAgain, releases, late}, true},
+		"done":                               {[]step{tells(approvalv1.CallOutcome_CALL_OUTCOME_DONE)}, true},
+		"failed":                             {[]step{tells(approvalv1.CallOutcome_CALL_OUTCOME_FAILED)}, true},
+		"resolved as failed":                 {[]step{lost, resolvesFailed}, true},
+		"never sent":                         {[]step{neverSent}, false},
+		"never sent, reported late":          {[]step{lost, neverSent}, false},
+		"unknown, then never sent":           {[]step{tells(approvalv1.CallOutcome_CALL_OUTCOME_UNKNOWN), neverSent}, false},
+		"released, then expired":             {[]step{releases, late}, false},
+		"unknown, claimed again, never sent": {[]step{lost, claimsAgain, neverSent}, true},
+		"unknown, claimed again, released, expired": {[]step{lost, claimsAgain, releases, late}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -234,7 +234,7 @@ func TestWhoseParamsAreKept(t *testing.T) {
 				happens(t, r)
 			}
 			if kept := r.Call.GetCall().GetParamsJson() != ""; !r.Ended() || kept != tt.kept {
-				t.Errorf("ended %v, params kept %v", r.Ended(), kept)
+				t.Errorf("ended %v, params stored %v", r.Ended(), kept)
 			}
 		})
 	}

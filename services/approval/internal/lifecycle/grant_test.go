@@ -27,7 +27,7 @@ func TestACallThatWasCoveredGrantsWhatItsTermsSay(t *testing.T) {
 		t.Fatal(refused, err)
 	}
 	if g := c.Approval.GetGrant(); g.GetUsed() != 1 || !c.LiveGrant(start) {
-		t.Errorf("people agreed, and the grant is %v", g)
+		t.Errorf("after approval the grant is %v", g)
 	}
 }
 
@@ -44,7 +44,7 @@ func TestTheGrantOfACancelledOneIsTakenBack(t *testing.T) {
 	moves := len(r.Moves)
 	for range 2 {
 		if err := r.Cancel("op", "enough", start); err != nil || r.LiveGrant(start) || len(r.Moves) != moves+1 {
-			t.Errorf("taken back: %v, %v, %d moves", err, r.Approval.GetGrant(), len(r.Moves)-moves)
+			t.Errorf("cancelled: %v, %v, %d moves", err, r.Approval.GetGrant(), len(r.Moves)-moves)
 		}
 	}
 }

@@ -134,10 +134,10 @@ func TestTimeMovesAnApproval(t *testing.T) {
 		want    string
 		attempt int32
 	}{
-		"nobody decides":       {func(*testing.T) *lifecycle.Record { return open(decision()) }, times.Decide, "expired", 1},
-		"nobody claims":        {func(t *testing.T) *lifecycle.Record { t.Helper(); return approvedOne(t) }, times.Execute, "expired", 1},
-		"the holder is silent": {func(t *testing.T) *lifecycle.Record { t.Helper(); return claimedOne(t) }, time.Minute, "outcome_unknown", 2},
-		"what is over stays so": {func(t *testing.T) *lifecycle.Record {
+		"no decision": {func(*testing.T) *lifecycle.Record { return open(decision()) }, times.Decide, "expired", 1},
+		"no claim":    {func(t *testing.T) *lifecycle.Record { t.Helper(); return approvedOne(t) }, times.Execute, "expired", 1},
+		"no renewal":  {func(t *testing.T) *lifecycle.Record { t.Helper(); return claimedOne(t) }, time.Minute, "outcome_unknown", 2},
+		"a final state": {func(t *testing.T) *lifecycle.Record {
 			t.Helper()
 			r := open(decision())
 			_ = r.Vote(no(person("x")), start)
@@ -172,18 +172,18 @@ func TestA3WhoMayVote(t *testing.T) {
 		want   error
 	}{
 		"a member":                  {yes(person("ben", "finance")), nil},
-		"whoever asked":             {yes(person("bot", "finance")), lifecycle.ErrSelf},
+		"the caller":                {yes(person("bot", "finance")), lifecycle.ErrSelf},
 		"its owner":                 {yes(person("olga", "finance")), lifecycle.ErrOwner},
-		"somebody in its chain":     {yes(person("carl", "finance")), lifecycle.ErrSelf},
-		"the owner of one in it":    {yes(person("cleo", "finance")), lifecycle.ErrOwner},
-		"an owner, where they may":  {func() lifecycle.Ballot { b := yes(person("olga", "finance")); b.OwnersMay = true; return b }(), nil},
-		"the asker, although":       {func() lifecycle.Ballot { b := yes(person("bot", "finance")); b.OwnersMay = true; return b }(), lifecycle.ErrSelf},
-		"no member":                 {yes(person("ben", "sales")), lifecycle.ErrNotApprover},
-		"no member, denying":        {no(person("ben")), lifecycle.ErrNotApprover},
-		"a token made afterwards":   {yes(tooNew), lifecycle.ErrTokenTooNew},
-		"who was shown nothing":     {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown = nil; return b }(), lifecycle.ErrViewNotShown},
-		"who was shown another":     {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown = []byte("w"); return b }(), lifecycle.ErrViewChanged},
-		"whose view can't be drawn": {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown, b.View = nil, nil; return b }(), lifecycle.ErrViewNotShown},
+		"a principal in its chain":  {yes(person("carl", "finance")), lifecycle.ErrSelf},
+		"the owner of that one":     {yes(person("cleo", "finance")), lifecycle.ErrOwner},
+		"an owner, if owners may":   {func() lifecycle.Ballot { b := yes(person("olga", "finance")); b.OwnersMay = true; return b }(), nil},
+		"the caller, if owners may": {func() lifecycle.Ballot { b := yes(person("bot", "finance")); b.OwnersMay = true; return b }(), lifecycle.ErrSelf},
+		"not a member":              {yes(person("ben", "sales")), lifecycle.ErrNotApprover},
+		"not a member, denying":     {no(person("ben")), lifecycle.ErrNotApprover},
+		"a newer token":             {yes(tooNew), lifecycle.ErrTokenTooNew},
+		"no view was shown":         {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown = nil; return b }(), lifecycle.ErrViewNotShown},
+		"another view was shown":    {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown = []byte("w"); return b }(), lifecycle.ErrViewChanged},
+		"the view can't be drawn":   {func() lifecycle.Ballot { b := yes(person("ben", "finance")); b.Shown, b.View = nil, nil; return b }(), lifecycle.ErrViewNotShown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -220,7 +220,7 @@ func TestA3AQuorumIsOfDistinctPeople(t *testing.T) {
 		t.Errorf("to be made before %v", got)
 	}
 	if err := r.Vote(yes(person("ben")), start); err != nil {
-		t.Errorf("a vote that counts, once more: %v", err)
+		t.Errorf("the same vote again: %v", err)
 	}
 	if err := r.Vote(no(person("ben")), start); !errors.Is(err, lifecycle.ErrAlreadyVoted) {
 		t.Errorf("another vote, too late: %v", err)
@@ -270,7 +270,7 @@ func TestOtherTermsBeginAnew(t *testing.T) {
 			}
 			later := start.Add(time.Minute)
 			if anew := r.Ask(decision(base, tt.change), times, later); anew != tt.anew {
-				t.Errorf("anew: %v, want %v", anew, tt.anew)
+				t.Errorf("asked again: %v, want %v", anew, tt.anew)
 			}
 			if left := len(r.Approval.GetVotes()) == 0; left != tt.anew {
 				t.Errorf("votes %v", r.Approval.GetVotes())
@@ -297,11 +297,11 @@ func TestAnOperatorResolves(t *testing.T) {
 	wantState(t, r, "done")
 	n := len(r.Moves)
 	if settled, err := r.Complete("c1", "gw", approvalv1.CallOutcome_CALL_OUTCOME_FAILED, start); settled || err != nil {
-		t.Errorf("told afterwards: %v, %v", settled, err)
+		t.Errorf("reported afterwards: %v, %v", settled, err)
 	}
 	wantState(t, r, "done")
 	if len(r.Moves) != n+1 {
-		t.Error("what was told too late is not in the history")
+		t.Error("the late report is not in the history")
 	}
 }
 
@@ -350,13 +350,13 @@ func TestAGrantCoversItsCallsAlone(t *testing.T) {
 	}
 	wantState(t, third, "expired")
 	if err := second.Release("c2", "gw", "x", r, start); err != nil || r.Approval.GetGrant().GetUsed() != 1 || !r.LiveGrant(start) {
-		t.Errorf("given back: %v, %v", err, r.Approval.GetGrant())
+		t.Errorf("released: %v, %v", err, r.Approval.GetGrant())
 	}
 	if r.LiveGrant(start.Add(time.Hour)) {
-		t.Error("the grant outlives its time")
+		t.Error("the grant is live after its time")
 	}
 	if err := r.Cancel("op", "enough", start); err != nil || r.LiveGrant(start) {
-		t.Errorf("taken back: %v", err)
+		t.Errorf("cancelled: %v", err)
 	}
 	wantState(t, r, "claimed")
 }

@@ -83,10 +83,10 @@ func (l *life) claim(t *rapid.T) {
 		t.Fatalf("attempt %d was given to %s and to %s", attempt, holds, id)
 	}
 	if name := lifecycle.StateName(before); name != "approved" && name != "outcome_unknown" && l.sent[attempt] != id {
-		t.Fatalf("given away while %s", name)
+		t.Fatalf("claimed while %s", name)
 	}
 	if !l.now.Before(l.r.Approval.GetExecuteBefore().AsTime()) && l.sent[attempt] != id {
-		t.Fatal("given away after its time")
+		t.Fatal("claimed after its time")
 	}
 	l.sent[attempt] = id
 }

@@ -158,7 +158,7 @@ func TestMail(t *testing.T) {
 	at.later(31 * time.Minute)
 	eventually.Holds(t, "it is escalated", func() bool { return at.count(t, name[1], store.Sent) == 1 })
 	at.decide(t, "a", yes)
-	eventually.Holds(t, "the end is nothing to write about", func() bool { return at.count(t, name[0], store.Moot) == 1 })
+	eventually.Holds(t, "the end is moot", func() bool { return at.count(t, name[0], store.Moot) == 1 })
 
 	_, mails := s.all()
 	if len(mails) != 2 {
@@ -275,9 +275,9 @@ func TestMailIsSentByTLS(t *testing.T) {
 		ca     string
 		sent   bool
 	}{
-		"STARTTLS":                      {cert, ca, true},
-		"no STARTTLS":                   {nil, ca, false},
-		"a certificate of nobody known": {cert, "", false},
+		"STARTTLS":             {cert, ca, true},
+		"no STARTTLS":          {nil, ca, false},
+		"an unknown authority": {cert, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -311,20 +311,20 @@ func TestMailIsValidated(t *testing.T) {
 		change func(*notice.Mail)
 		ok     bool
 	}{
-		"good":                 {func(*notice.Mail) {}, true},
-		"TLS at once":          {func(m *notice.Mail) { m.TLS = "tls" }, true},
-		"no TLS, here":         {func(m *notice.Mail) { m.TLS, m.Server = "none", "localhost:25" }, true},
-		"no TLS, elsewhere":    {func(m *notice.Mail) { m.TLS = "none" }, false},
-		"no TLS, a password":   {func(m *notice.Mail) { m.TLS, m.Server, m.User, m.Password = "none", "localhost:25", "u", "geheim" }, false},
-		"some TLS":             {func(m *notice.Mail) { m.TLS = "perhaps" }, false},
-		"no port":              {func(m *notice.Mail) { m.Server = "mail.example.com" }, false},
-		"no sender":            {func(m *notice.Mail) { m.From = "" }, false},
-		"a user without":       {func(m *notice.Mail) { m.User = "u" }, false},
-		"nobody":               {func(m *notice.Mail) { m.Lists = nil }, false},
-		"an empty list":        {func(m *notice.Mail) { m.Lists[0].To = nil }, false},
-		"no address":           {func(m *notice.Mail) { m.Lists[0].To[0] = "ana" }, false},
-		"two lists of a name":  {func(m *notice.Mail) { m.Lists = append(m.Lists, m.Lists[0]) }, false},
-		"a list without names": {func(m *notice.Mail) { m.Lists[0].Name = "" }, false},
+		"good":                    {func(*notice.Mail) {}, true},
+		"TLS at once":             {func(m *notice.Mail) { m.TLS = "tls" }, true},
+		"no TLS, here":            {func(m *notice.Mail) { m.TLS, m.Server = "none", "localhost:25" }, true},
+		"no TLS, elsewhere":       {func(m *notice.Mail) { m.TLS = "none" }, false},
+		"no TLS, a password":      {func(m *notice.Mail) { m.TLS, m.Server, m.User, m.Password = "none", "localhost:25", "u", "geheim" }, false},
+		"some TLS":                {func(m *notice.Mail) { m.TLS = "perhaps" }, false},
+		"no port":                 {func(m *notice.Mail) { m.Server = "mail.example.com" }, false},
+		"no sender":               {func(m *notice.Mail) { m.From = "" }, false},
+		"a user without":          {func(m *notice.Mail) { m.User = "u" }, false},
+		"no list":                 {func(m *notice.Mail) { m.Lists = nil }, false},
+		"an empty list":           {func(m *notice.Mail) { m.Lists[0].To = nil }, false},
+		"no address":              {func(m *notice.Mail) { m.Lists[0].To[0] = "ana" }, false},
+		"two lists with one name": {func(m *notice.Mail) { m.Lists = append(m.Lists, m.Lists[0]) }, false},
+		"a list without names":    {func(m *notice.Mail) { m.Lists[0].Name = "" }, false},
 	} {
 		m := notice.Mail{Server: "mail.example.com:587", From: "Sluice <sluice@example.com>", Lists: []notice.MailList{people("ops", 0, "ana@example.com")}}
 		tt.change(&m)

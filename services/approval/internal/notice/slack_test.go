@@ -38,13 +38,13 @@ func TestASlackMessageFollowsItsApproval(t *testing.T) {
 		t.Errorf("its buttons: %q, %q; its text: %q", m.Button("approve"), m.Button("deny"), m.Text)
 	}
 	s.begin(t, "a")
-	eventually.Holds(t, "people begin anew", func() bool { return s.count(t, "slack", store.Sent) == 2 })
+	eventually.Holds(t, "people are asked again", func() bool { return s.count(t, "slack", store.Sent) == 2 })
 	all := fake.Messages()
 	if len(all) != 2 || !strings.Contains(all[0].Text, "people are asked again") || all[0].Button("approve") != "" || all[1].Button("approve") == "" {
 		t.Errorf("they see %+v", all)
 	}
 	s.decide(t, "a", no)
-	eventually.Holds(t, "the end is told", func() bool { return s.count(t, "slack", store.Sent) == 3 })
+	eventually.Holds(t, "the end is sent", func() bool { return s.count(t, "slack", store.Sent) == 3 })
 	all = fake.Messages()
 	if len(all) != 2 {
 		t.Errorf("%d messages", len(all))
@@ -64,12 +64,12 @@ func TestASlackMessageWithoutButtons(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]func(*notice.Slack, *lifecycle.Question){
-		"many arguments":                          params(strings.Repeat("x", 3000)),
-		"more than a part of the view holds":      params(strings.Repeat("x", 2<<20)),
-		"many characters that are written longer": params(strings.Repeat("<", 900)),
-		"a long reason":                           func(_ *notice.Slack, q *lifecycle.Question) { q.Decision.Message = strings.Repeat("y", 3000) },
-		"nobody is known":                         func(s *notice.Slack, _ *lifecycle.Question) { s.People = nil },
-		"nobody is known, of a resource":          func(s *notice.Slack, q *lifecycle.Question) { s.People = nil; readsHidden(q) },
+		"many arguments":                   params(strings.Repeat("x", 3000)),
+		"more than one part of the view":   params(strings.Repeat("x", 2<<20)),
+		"many characters that are escaped": params(strings.Repeat("<", 900)),
+		"a long reason":                    func(_ *notice.Slack, q *lifecycle.Question) { q.Decision.Message = strings.Repeat("y", 3000) },
+		"no people":                        func(s *notice.Slack, _ *lifecycle.Question) { s.People = nil },
+		"no people, a resource":            func(s *notice.Slack, q *lifecycle.Question) { s.People = nil; readsHidden(q) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -123,7 +123,7 @@ func TestPresses(t *testing.T) {
 	fake := fakeslack.Start(t)
 	s := start(t, slackConfig(fake))
 	s.ask(t, "a")
-	eventually.Holds(t, "it is posted and somebody listens", func() bool { return s.count(t, "slack", store.Sent) == 1 && fake.Heard() })
+	eventually.Holds(t, "it is posted and the socket is open", func() bool { return s.count(t, "slack", store.Sent) == 1 && fake.Heard() })
 	m := fake.Messages()[0]
 	value := m.Button("approve")
 
@@ -142,7 +142,7 @@ func TestPresses(t *testing.T) {
 	fake.Cut()
 	eventually.Holds(t, "it connects again", fake.Heard)
 	fake.Press("U1", fakeslack.Channel, "approve", value)
-	eventually.Holds(t, "a press is heard again", func() bool { return len(s.votes()) == 2 })
+	eventually.Holds(t, "a press is received again", func() bool { return len(s.votes()) == 2 })
 	_, shown, _ := strings.Cut(value, " ")
 	digest, err := hex.DecodeString(shown)
 	if err != nil || len(digest) != 32 {
@@ -171,7 +171,7 @@ func TestSlackIsValidated(t *testing.T) {
 		"an escalation":      {func(s *notice.Slack) { s.After = 0.5 }, false},
 		"the tokens swapped": {func(s *notice.Slack) { s.AppToken, s.BotToken = s.BotToken, s.AppToken }, false},
 		"a channel's name":   {func(s *notice.Slack) { s.Channel = "#ops" }, false},
-		"nobody":             {func(s *notice.Slack) { s.People = map[string]string{"U1": ""} }, false},
+		"no subject":         {func(s *notice.Slack) { s.People = map[string]string{"U1": ""} }, false},
 	} {
 		s := slackConfig(fake).Slack
 		tt.change(s)

@@ -107,7 +107,7 @@ func TestAWebhookIsToldWhatHappens(t *testing.T) {
 	s := start(t, notice.Config{Webhooks: []notice.Webhook{e.hook()}})
 	s.ask(t, "a")
 	s.decide(t, "a", no)
-	eventually.Holds(t, "both are told", func() bool { return s.count(t, "hook", store.Sent) == 2 })
+	eventually.Holds(t, "both are sent", func() bool { return s.count(t, "hook", store.Sent) == 2 })
 	if diff := cmp.Diff([]string{"approval.pending", "approval.denied"}, e.types(t)); diff != "" {
 		t.Errorf("types (-want +got):\n%s", diff)
 	}
@@ -125,7 +125,7 @@ func TestAWebhookIsToldWhatHappens(t *testing.T) {
 		t.Errorf("the event is %v", got)
 	}
 	if all := strings.Join(e.bodies, ""); strings.Contains(all, hidden) {
-		t.Errorf("an argument was told: %s", all)
+		t.Errorf("an argument was sent: %s", all)
 	}
 }
 
@@ -138,8 +138,8 @@ func TestAWebhookIsTriedAgain(t *testing.T) {
 			w.Header().Set("Location", "/elsewhere")
 			w.WriteHeader(http.StatusTemporaryRedirect)
 		},
-		"a long story": func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway); _, _ = w.Write(make([]byte, 1<<20)) },
-		"no answer":    func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
+		"a long answer": func(w http.ResponseWriter) { w.WriteHeader(http.StatusBadGateway); _, _ = w.Write(make([]byte, 1<<20)) },
+		"no answer":     func(http.ResponseWriter) { panic(http.ErrAbortHandler) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -154,7 +154,7 @@ func TestAWebhookIsTriedAgain(t *testing.T) {
 				t.Errorf("ids (-want +got):\n%s", diff)
 			}
 			if e.bodies[0] != e.bodies[1] {
-				t.Errorf("it was told differently: %s, then %s", e.bodies[0], e.bodies[1])
+				t.Errorf("the bodies differ: %s, then %s", e.bodies[0], e.bodies[1])
 			}
 			if log := s.log.String(); !strings.Contains(log, "a notice was not sent") || strings.Contains(log, secret) || strings.Contains(log, e.URL) {
 				t.Errorf("the log says %s", log)
@@ -198,14 +198,14 @@ func TestANoticeIsGivenUpAfterADay(t *testing.T) {
 	eventually.Holds(t, "both are over", func() bool { return s.count(t, "hook", store.GivenUp) == 1 })
 	eventually.Holds(t, "the log says so", func() bool { return strings.Contains(s.log.String(), "given_up_lately=1") })
 	e.answers(nil)
-	eventually.Holds(t, "the end is told", func() bool { return s.count(t, "hook", store.Sent) == 1 })
+	eventually.Holds(t, "the end is sent", func() bool { return s.count(t, "hook", store.Sent) == 1 })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.givenUp != 1 {
 		t.Errorf("%d were counted", s.givenUp)
 	}
 	if got := e.types(t); got[len(got)-1] != "approval.expired" {
-		t.Errorf("told %v", got)
+		t.Errorf("sent %v", got)
 	}
 }
 
@@ -219,7 +219,7 @@ func TestAnEscalation(t *testing.T) {
 	s.ask(t, "open")
 	s.decide(t, "decided", yes)
 	s.later(31 * time.Minute)
-	eventually.Holds(t, "one is told", func() bool { return s.count(t, "hook", store.Sent) == 1 && s.count(t, "hook", store.Moot) == 1 })
+	eventually.Holds(t, "one is sent", func() bool { return s.count(t, "hook", store.Sent) == 1 && s.count(t, "hook", store.Moot) == 1 })
 	if diff := cmp.Diff([]string{"open-1-hook"}, e.ids()); diff != "" {
 		t.Errorf("ids (-want +got):\n%s", diff)
 	}
@@ -235,19 +235,19 @@ func TestAWebhookIsValidated(t *testing.T) {
 		change func(*notice.Webhook)
 		ok     bool
 	}{
-		"good":              {func(*notice.Webhook) {}, true},
-		"http to loopback":  {func(w *notice.Webhook) { w.URL = "http://127.0.0.1:1/x" }, true},
-		"http":              {func(w *notice.Webhook) { w.URL = "http://example.com" }, false},
-		"a user in the URL": {func(w *notice.Webhook) { w.URL = "https://me:geheim@example.com" }, false},
-		"no URL":            {func(w *notice.Webhook) { w.URL = "geheim" }, false},
-		"no secret":         {func(w *notice.Webhook) { w.Secret = "" }, false},
-		"a short secret":    {func(w *notice.Webhook) { w.Secret = "whsec_Z2VoZWlt" }, false},
-		"no base64":         {func(w *notice.Webhook) { w.Secret = "whsec_geheim!geheim!geheim!geheim!geheim!" }, false},
-		"no name":           {func(w *notice.Webhook) { w.Name = "" }, false},
-		"a name in words":   {func(w *notice.Webhook) { w.Name = "my hook" }, false},
-		"all of the time":   {func(w *notice.Webhook) { w.After = 1 }, false},
-		"before its time":   {func(w *notice.Webhook) { w.After = -0.1 }, false},
-		"no share":          {func(w *notice.Webhook) { w.After = math.NaN() }, false},
+		"good":                {func(*notice.Webhook) {}, true},
+		"http to loopback":    {func(w *notice.Webhook) { w.URL = "http://127.0.0.1:1/x" }, true},
+		"http":                {func(w *notice.Webhook) { w.URL = "http://example.com" }, false},
+		"a user in the URL":   {func(w *notice.Webhook) { w.URL = "https://me:geheim@example.com" }, false},
+		"no URL":              {func(w *notice.Webhook) { w.URL = "geheim" }, false},
+		"no secret":           {func(w *notice.Webhook) { w.Secret = "" }, false},
+		"a short secret":      {func(w *notice.Webhook) { w.Secret = "whsec_Z2VoZWlt" }, false},
+		"no base64":           {func(w *notice.Webhook) { w.Secret = "whsec_geheim!geheim!geheim!geheim!geheim!" }, false},
+		"no name":             {func(w *notice.Webhook) { w.Name = "" }, false},
+		"a name with a space": {func(w *notice.Webhook) { w.Name = "my hook" }, false},
+		"all of the time":     {func(w *notice.Webhook) { w.After = 1 }, false},
+		"before its time":     {func(w *notice.Webhook) { w.After = -0.1 }, false},
+		"not a number":        {func(w *notice.Webhook) { w.After = math.NaN() }, false},
 	} {
 		w := good
 		tt.change(&w)
@@ -257,7 +257,7 @@ func TestAWebhookIsValidated(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err != nil && strings.Contains(err.Error(), "geheim") {
-			t.Errorf("%s: the error tells the secret: %v", name, err)
+			t.Errorf("%s: the error contains the secret: %v", name, err)
 		}
 	}
 	twice := notice.Config{Webhooks: []notice.Webhook{good, good}}

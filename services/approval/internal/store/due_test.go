@@ -36,7 +36,7 @@ func TestALiveGrantIsNotForgotten(t *testing.T) {
 			do(t, s, func(ctx context.Context, tx *store.Tx) error {
 				n, err := tx.Prune(ctx, tx.Now.Add(tt.before))
 				if n != tt.want {
-					t.Errorf("forgot %d of what ended more than %v from now, want %d", n, tt.before, tt.want)
+					t.Errorf("deleted %d approvals that ended before %v from now, want %d", n, tt.before, tt.want)
 				}
 				return err
 			})
@@ -62,7 +62,7 @@ func TestMuchIsDueAtOnce(t *testing.T) {
 			}
 			refused, err := r.Claim(claiming("c", 1), tx.Now)
 			if refused == nil || lifecycle.StateName(r.Approval.GetState()) != "expired" {
-				t.Errorf("given away after its time: %v", r.Approval)
+				t.Errorf("claimed after its time: %v", r.Approval)
 			}
 			return err
 		})

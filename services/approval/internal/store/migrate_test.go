@@ -67,7 +67,7 @@ func TestEarlierTablesAreReadOn(t *testing.T) {
 			var rows earlier
 			text, err := os.ReadFile(kept(version))
 			if err != nil {
-				t.Fatalf("%v: check out the commit before migration %d, and keep its rows by -update", err, version+1)
+				t.Fatalf("%v: check out the commit before migration %d, and store its rows by -update", err, version+1)
 			}
 			dec := json.NewDecoder(bytes.NewReader(text))
 			dec.UseNumber()

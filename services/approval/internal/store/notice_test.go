@@ -102,10 +102,10 @@ func TestWhatPeopleAreToldOf(t *testing.T) {
 		<-time.After(20 * time.Millisecond)
 		want := []string{"a-1-all pending pending", "b-1-all pending pending", "a-3-all pending pending", "b-2-all expired expired", "a-4-all approved approved", "a-6-all done done"}
 		if diff := cmp.Diff(want, told(t, s, "all")); diff != "" {
-			t.Errorf("told (-want +got):\n%s", diff)
+			t.Errorf("notices (-want +got):\n%s", diff)
 		}
 		if diff := cmp.Diff([]string{"b-1-elsewhere pending pending", "b-2-elsewhere expired expired"}, told(t, s, "elsewhere")); diff != "" {
-			t.Errorf("told of another tenant (-want +got):\n%s", diff)
+			t.Errorf("notices of another tenant (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -122,7 +122,7 @@ func TestNobodyIsAskedWhatIsApprovedAtOnce(t *testing.T) {
 			return tx.Save(ctx, r)
 		})
 		if diff := cmp.Diff([]string{"a-2-all approved approved"}, told(t, s, "all")); diff != "" {
-			t.Errorf("told (-want +got):\n%s", diff)
+			t.Errorf("notices (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -137,7 +137,7 @@ func TestANoticeOfARolledBackMoveDoesNotExist(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := told(t, s, "all"); got != nil {
-			t.Errorf("told %v", got)
+			t.Errorf("sent %v", got)
 		}
 	})
 }
@@ -166,7 +166,7 @@ func TestANoticeOutlivesItsSender(t *testing.T) {
 			return errors.Join(tx.RetryNotice(ctx, killed[0], 0), tx.EndNotice(ctx, killed[0], store.GivenUp, ""))
 		})
 		if third := take(t, s, "all", time.Hour); len(third) != 0 {
-			t.Errorf("given back by who had lost it: %v", third)
+			t.Errorf("given back by a sender that had lost it: %v", third)
 		}
 		end(t, s, again[0], store.Sent, "")
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
@@ -283,10 +283,10 @@ func TestOldNoticesAreForgotten(t *testing.T) {
 			return n
 		}
 		if n := kept(time.Hour); n != 1 {
-			t.Errorf("%d are kept within the hour", n)
+			t.Errorf("%d are stored within the hour", n)
 		}
 		if n := kept(0); n != 0 {
-			t.Errorf("%d are kept for ever", n)
+			t.Errorf("%d are still stored", n)
 		}
 	})
 }

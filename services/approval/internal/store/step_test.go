@@ -62,7 +62,7 @@ func TestEveryMoveIsObserved(t *testing.T) {
 		approvedBy(t, approver, "a", "ben")
 		if at.replicas {
 			other.wants(t, "approved by another process", "pending>approved")
-			mine.wants(t, "which is not mine")
+			mine.wants(t, "a move of another process")
 		} else {
 			mine.wants(t, "approved", "pending>approved")
 		}
@@ -108,7 +108,7 @@ func TestAMoveIsObservedOnceItIsCommitted(t *testing.T) {
 			return tx.Save(ctx, lifecycle.Open(question("a"), tx.Now))
 		})
 		if runs != 2 {
-			t.Errorf("it ran %d times, so that the test shows nothing", runs)
+			t.Errorf("the transaction ran %d times; the test needs 2", runs)
 		}
 		seen.wants(t, "committed at the second run", ">pending")
 	})
@@ -163,7 +163,7 @@ func TestNothingIsObservedBeforeTheCommit(t *testing.T) {
 			return err
 		})
 		if runs != 2 {
-			t.Errorf("it ran %d times, so that the test shows nothing", runs)
+			t.Errorf("the transaction ran %d times; the test needs 2", runs)
 		}
 		if mine.givenUp != 1 || others.givenUp != 1 {
 			t.Errorf("%d and %d were counted", mine.givenUp, others.givenUp)

@@ -202,11 +202,11 @@ func TestTimePasses(t *testing.T) {
 		opened(t, s, question("a", func(q *lifecycle.Question) { q.Times.Decide = 50 * time.Millisecond }))
 		<-time.After(60 * time.Millisecond)
 		if got := get(t, s, "b"); lifecycle.StateName(got.Approval.GetState()) != "pending" {
-			t.Errorf("one that has more time: %v", got.Approval)
+			t.Errorf("the approval with more time: %v", got.Approval)
 		}
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			if n, err := tx.Pending(ctx, store.Who(principal)); n != 1 || err != nil {
-				t.Errorf("%d pending, want the one that has more time: %v", n, err)
+				t.Errorf("%d pending, want only the approval with more time: %v", n, err)
 			}
 			return nil
 		})
@@ -233,7 +233,7 @@ func TestWhatIsPendingIsCountedForTheWholeChain(t *testing.T) {
 			return bot, carl
 		}
 		if bot, carl := counts(); bot != 1 || carl != 2 {
-			t.Errorf("the agent has %d pending, whoever stands behind it %d", bot, carl)
+			t.Errorf("the agent has %d pending, the principal in its chain %d", bot, carl)
 		}
 		approvedBy(t, s, "a", "ben")
 		if bot, carl := counts(); bot != 0 || carl != 1 {
@@ -340,7 +340,7 @@ func TestGrantsAndTheCallBefore(t *testing.T) {
 			return n
 		}
 		if n := found(other); n != 0 {
-			t.Errorf("%d grants before anybody approved", n)
+			t.Errorf("%d grants before the approval", n)
 		}
 		approvedBy(t, s, "a", "ben")
 		if n := found(other); n != 1 {
@@ -382,7 +382,7 @@ func TestA2AnApprovedCallIsClaimedOnce(t *testing.T) {
 	if text, ok := os.LookupEnv("SLUICE_REDEEMS"); ok {
 		var err error
 		if rounds, err = strconv.Atoi(text); err != nil || rounds < 1 {
-			t.Fatalf("SLUICE_REDEEMS=%q is no number of rounds", text)
+			t.Fatalf("SLUICE_REDEEMS=%q must be a number of rounds, 1 or more", text)
 		}
 	}
 	each(t, func(t *testing.T, at site) {
@@ -446,13 +446,13 @@ func TestWhatIsOldIsForgotten(t *testing.T) {
 		})
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			if n, err := tx.Prune(ctx, tx.Now.Add(-time.Hour)); n != 0 || err != nil {
-				t.Errorf("forgot %d, %v", n, err)
+				t.Errorf("deleted %d, %v", n, err)
 			}
 			return nil
 		})
 		do(t, s, func(ctx context.Context, tx *store.Tx) error {
 			if n, err := tx.Prune(ctx, tx.Now.Add(time.Hour)); n != 1 || err != nil {
-				t.Errorf("forgot %d, %v", n, err)
+				t.Errorf("deleted %d, %v", n, err)
 			}
 			if history, err := tx.History(ctx, "ended", 10); len(history) != 0 || err != nil {
 				t.Errorf("its history is %v, %v", history, err)
@@ -470,14 +470,14 @@ func TestMovesWakeWhoWaits(t *testing.T) {
 		do(t, s, func(ctx context.Context, tx *store.Tx) error { _, err := tx.Moves(ctx); return err })
 		select {
 		case <-wait:
-			t.Error("reading woke somebody")
+			t.Error("reading closed the channel")
 		default:
 		}
 		opened(t, s, question("a"))
 		select {
 		case <-wait:
 		default:
-			t.Error("nobody was woken")
+			t.Error("the channel was not closed")
 		}
 	})
 }

@@ -100,7 +100,7 @@ func TestNothingHides(t *testing.T) {
 		t.Errorf("warnings are %q", v.GetWarnings())
 	}
 	if v := draw(t, record(`{"a":"two\nlines"}`, classed), view.Facts{}); len(v.GetWarnings()) != 0 {
-		t.Errorf("an ordinary text warns %q", v.GetWarnings())
+		t.Errorf("warnings of an ordinary text: %q", v.GetWarnings())
 	}
 }
 
@@ -166,7 +166,7 @@ func TestAViewInParts(t *testing.T) {
 			t.Fatalf("a part of %d bytes from %d", len(part.GetParams()), part.GetParamsOffset())
 		}
 		if (len(part.GetDigest()) == 0) != (part.GetNextOffset() > 0) {
-			t.Error("only who has the whole has its digest")
+			t.Error("only the last part has the digest")
 		}
 		if offset = part.GetNextOffset(); offset == 0 {
 			break
