@@ -179,6 +179,10 @@ generate: $(VALIDATE) ## Rebuild gen/ from proto/
 	$(BUF) generate
 	$(BUF) generate --template examples/notes/buf.gen.yaml
 
+.PHONY: docs
+docs: ## Write the generated pages and lists of docs/; make test fails when they are out of date
+	cd services && go test ./internal/arch ./sluice/internal/cli -run '^(TestConfigurationPage|TestCommandPage|TestSecurityCases)$$' -count=1 -update
+
 .PHONY: generated
 generated: generate ## Fail when gen/ is not what generate makes
 	git diff --exit-code -- gen examples/notes/gen

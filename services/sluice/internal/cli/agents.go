@@ -24,12 +24,12 @@ import (
 const promptTimeout = time.Hour
 
 func (t *tool) agents() *cobra.Command {
-	return group("agents", "Make agents in WebAssembly, give them work, and end them",
+	return group("agents", "Create agents in WebAssembly, prompt them, and end them",
 		t.agentsCreate(), t.agentsPrompt(), t.agentsList(), t.agentsShow(), t.agentsFiles(),
-		t.agentsMove("stop ID", "Stop an agent now, until it is resumed; a prompt under way is undone", stopAgent),
+		t.agentsMove("stop ID", "Stop an agent now, until it is resumed; a running prompt is undone", stopAgent),
 		t.agentsResume(),
-		t.agentsMove("reset ID", "Clear an agent's conversation, todos and turns; its files stay", resetAgent),
-		t.agentsMove("terminate ID", "End an agent; for an hour it can be brought back by resume", terminateAgent),
+		t.agentsMove("reset ID", "Clear an agent's conversation, todos and turns; its files are not changed", resetAgent),
+		t.agentsMove("terminate ID", "End an agent; it can be resumed for an hour", terminateAgent),
 		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsMigrate(), t.agentsExport(), t.agentsImport(), t.agentsGrant(), t.agentsAccept())
 }
 
@@ -54,7 +54,7 @@ func (t *tool) agentsCreate() *cobra.Command {
 	var turns int32
 	var tools []string
 	c := &cobra.Command{
-		Use: "create", Short: "Make an agent, and print its id", Args: args(cobra.NoArgs),
+		Use: "create", Short: "Create an agent, and print its id", Args: args(cobra.NoArgs),
 		Example: "  " + t.self + " agents create --guest script --max-turns 10\n  " + t.self + " agents create --template coder --tool 'demo/search_*'",
 		RunE: func(c *cobra.Command, _ []string) error {
 			req := new(wasmagentv1.CreateAgentRequest)
@@ -95,12 +95,12 @@ func (t *tool) agentsCreate() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&guest, "guest", "", "what it runs: agent has a model decide, script does what its prompts say, echo answers with them; without, agent if a model is named here or under agents.model, otherwise script")
-	c.Flags().StringVar(&model, "model", "", "the model that it asks, as provider:name; script:lines is built in")
-	c.Flags().StringVar(&instructions, "instructions", "", "what it is told before all prompts")
-	c.Flags().Int32Var(&turns, "max-turns", 50, "how many turns it may take")
-	c.Flags().StringVar(&template, "template", "", "template of the gallery: coder, researcher, tester, reviewer, security, swarm-orchestrator or one that was added")
-	c.Flags().StringArrayVar(&tools, "tool", nil, "a tool that it may call, as far as policy allows, as SERVER/TOOL; * in TOOL stands for any text; may be given again")
+	c.Flags().StringVar(&guest, "guest", "", "the guest to run: agent lets a model decide, script does what prompts say, echo answers with the prompt, or a guest of the configuration (default agent if --model or agents.model names a model, otherwise script)")
+	c.Flags().StringVar(&model, "model", "", "the model of the agent, as PROVIDER:MODEL; script:lines is built in")
+	c.Flags().StringVar(&instructions, "instructions", "", "instructions that come before all prompts")
+	c.Flags().Int32Var(&turns, "max-turns", 50, "how many turns the agent may take")
+	c.Flags().StringVar(&template, "template", "", "the template: coder, researcher, tester, reviewer, security, swarm-orchestrator or one that was added")
+	c.Flags().StringArrayVar(&tools, "tool", nil, "a tool that the agent may call if policy allows it, as SERVER/TOOL; * in TOOL matches any text; may be repeated")
 	return c
 }
 
@@ -123,7 +123,7 @@ func manifestOf(tools []string) (*wasmagentv1.Manifest, error) {
 
 func (t *tool) agentsPrompt() *cobra.Command {
 	return &cobra.Command{
-		Use: "prompt ID TEXT", Short: "Give an agent work, and print its answer; TEXT - is read from standard input",
+		Use: "prompt ID TEXT", Short: "Prompt an agent, and print its answer; TEXT - reads standard input",
 		Example:           "  " + t.self + " agents prompt ID 'write a.txt hello'",
 		Args:              args(cobra.ExactArgs(2)),
 		ValidArgsFunction: t.completeAgent,
@@ -222,7 +222,7 @@ func agentOf(a *wasmagentv1.Agent) agentRow {
 func (t *tool) agentsList() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use: "list", Short: "List agents, the newest first; with --all those that ended too", Args: args(cobra.NoArgs),
+		Use: "list", Short: "List agents, newest first; with --all also ended ones", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				list, err := allAgents(ctx, client, all)
@@ -242,7 +242,7 @@ func (t *tool) agentsList() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVar(&all, "all", false, "those that ended too")
+	c.Flags().BoolVar(&all, "all", false, "also list ended agents")
 	return c
 }
 
@@ -271,7 +271,7 @@ func allAgents(ctx context.Context, client wasmagentv1.AgentServiceClient, ended
 
 func (t *tool) agentsShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show ID", Short: "Print an agent's conversation, todos and what it has spent", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "show ID", Short: "Print an agent's conversation, todos and use of models", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
 			return t.withAgents(c.Context(), askTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				state, err := client.GetState(ctx, &wasmagentv1.GetStateRequest{AgentId: given[0]})
@@ -382,7 +382,7 @@ func (t *tool) agentsResume() *cobra.Command {
 	var turns int32
 	var snapshot string
 	c := &cobra.Command{
-		Use: "resume ID", Short: "Let an agent go on that is stopped, has failed or was ended, or go back to a snapshot", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "resume ID", Short: "Continue an agent that was stopped, has failed or was ended, or go back to a snapshot", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
 			req := &wasmagentv1.ResumeAgentRequest{AgentId: given[0]}
 			if c.Flags().Changed("max-turns") {
@@ -397,8 +397,8 @@ func (t *tool) agentsResume() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&snapshot, "snapshot", "", "snapshot to go back to")
-	c.Flags().Int32Var(&turns, "max-turns", 0, "how many turns it may take in all from now on")
+	c.Flags().StringVar(&snapshot, "snapshot", "", "the snapshot to go back to")
+	c.Flags().Int32Var(&turns, "max-turns", 0, "the new total of turns that the agent may take")
 	return c
 }
 

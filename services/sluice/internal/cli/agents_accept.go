@@ -22,11 +22,10 @@ const minDigest = 8
 func (t *tool) agentsAccept() *cobra.Command {
 	var digest string
 	c := &cobra.Command{
-		Use: "accept TEMPLATE", Short: "Let agents be made of a template that was imported; shows it first, and asks at a terminal",
-		Long: `Let agents be made of a template that was imported. The whole template is printed, its rights
-first, and you are asked about just that. Without a terminal, name the digest of what you have
-read with --digest. The acceptance holds for that content alone: another template of the same
-name is quarantined again.`,
+		Use: "accept TEMPLATE", Short: "Accept an imported template, so that agents can use it; shows it and asks at a terminal",
+		Long: `Accept an imported template, so that agents can be created from it. The command prints the whole
+template, its rights first, and asks. Without a terminal, set --digest to the digest of what you
+have read. Only this content is accepted: another template of the same name is quarantined again.`,
 		Args: args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
 			f, err := t.load()
@@ -41,7 +40,7 @@ name is quarantined again.`,
 			return t.acceptTemplate(c.Context(), wasmagentv1.NewGalleryServiceClient(conn), given[0], digest)
 		},
 	}
-	c.Flags().StringVar(&digest, "digest", "", fmt.Sprintf("the digest of what you have read, or its first %d digits or more; nothing is asked then", minDigest))
+	c.Flags().StringVar(&digest, "digest", "", fmt.Sprintf("the digest of the template that you have read, at least its first %d digits; the command does not ask then", minDigest))
 	return c
 }
 

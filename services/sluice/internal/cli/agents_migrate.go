@@ -13,7 +13,7 @@ import (
 func (t *tool) agentsMigrate() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use: "migrate [ID...]", Short: "Have agents go on with the module that their guests have now: files, todos and conversation stay",
+		Use: "migrate [ID...]", Short: "Move agents to the current module of their guest; they keep files, todos and conversation",
 		Example:           "  " + t.self + " agents migrate --all",
 		ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, ids []string) error {
@@ -34,7 +34,7 @@ func (t *tool) agentsMigrate() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVar(&all, "all", false, "all agents that have not ended")
+	c.Flags().BoolVar(&all, "all", false, "migrate all agents that have not ended")
 	return c
 }
 

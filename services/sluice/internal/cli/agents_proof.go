@@ -33,7 +33,7 @@ const (
 func (t *tool) agentsEvents() *cobra.Command {
 	var follow bool
 	c := &cobra.Command{
-		Use: "events ID", Short: "Print an agent's journal: what it was told, asked for and got; with --follow, go on", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "events ID", Short: "Print an agent's journal: its prompts, calls and results", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
 			return t.withAgents(c.Context(), promptTimeout, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				for token := ""; ; {
@@ -57,7 +57,7 @@ func (t *tool) agentsEvents() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "print what comes, too")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new records")
 	return c
 }
 
@@ -108,7 +108,7 @@ func (t *tool) printEvent(e *wasmagentv1.Event) error {
 
 func (t *tool) agentsVerify() *cobra.Command {
 	return &cobra.Command{
-		Use: "verify ID", Short: "Prove that an agent's journal is whole, and that its module does what it says; exit code 1 where not", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "verify ID", Short: "Verify that an agent's journal is complete, and that its module does what the journal says; exits with 1 otherwise", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
 			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.VerifyAgent(ctx, &wasmagentv1.VerifyAgentRequest{AgentId: given[0]})
@@ -150,7 +150,7 @@ func (t *tool) agentsExport() *cobra.Command {
 	var out string
 	var notCovered bool
 	c := &cobra.Command{
-		Use: "export ID", Short: "Write all that an agent is into a signed archive, and print the key that signed it", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "export ID", Short: "Write an agent's whole state to a signed archive, and print the key that signed it", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		Example: "  " + t.self + " agents export ID --out agent.tar",
 		RunE: func(c *cobra.Command, given []string) error {
 			if out == "" {
@@ -178,8 +178,8 @@ func (t *tool) agentsExport() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&out, "out", "", "file to write; without, ID.tar")
-	c.Flags().BoolVar(&notCovered, "not-covered", false, "sign the archive although the agent is older than journals that cover all of what is stored")
+	c.Flags().StringVar(&out, "out", "", "the file to write (default ID.tar)")
+	c.Flags().BoolVar(&notCovered, "not-covered", false, "sign the archive even if the agent is older than journals that cover its whole state")
 	return c
 }
 
@@ -211,7 +211,7 @@ func fetchArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, id
 
 func (t *tool) agentsImport() *cobra.Command {
 	return &cobra.Command{
-		Use: "import FILE", Short: "Make an agent of an archive; it is stopped until it is resumed", Args: args(cobra.ExactArgs(1)),
+		Use: "import FILE", Short: "Create an agent from an archive; it is stopped until it is resumed", Args: args(cobra.ExactArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
 			f, err := os.Open(given[0])
 			if err != nil {
@@ -259,7 +259,7 @@ func sendArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, tex
 func (t *tool) agentsSnapshot() *cobra.Command {
 	var label string
 	c := &cobra.Command{
-		Use: "snapshot ID", Short: "Keep how an agent is now, and print the snapshot's id", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "snapshot ID", Short: "Store an agent's present state, and print the snapshot's id", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
 			req := &wasmagentv1.SnapshotAgentRequest{AgentId: given[0]}
 			if label != "" {
@@ -282,14 +282,14 @@ func (t *tool) agentsSnapshot() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&label, "label", "", "name to find it by")
+	c.Flags().StringVar(&label, "label", "", "a name for the snapshot")
 	return c
 }
 
 func (t *tool) agentsFork() *cobra.Command {
 	var snapshot string
 	c := &cobra.Command{
-		Use: "fork ID", Short: "Make a second agent that goes on from where an agent stands, and print its id", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "fork ID", Short: "Create a second agent with the state of an agent, and print its id", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		RunE: func(c *cobra.Command, given []string) error {
 			req := &wasmagentv1.ForkAgentRequest{AgentId: given[0]}
 			if snapshot != "" {
@@ -308,7 +308,7 @@ func (t *tool) agentsFork() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringVar(&snapshot, "snapshot", "", "snapshot to go on from")
+	c.Flags().StringVar(&snapshot, "snapshot", "", "the snapshot to use in place of the present state")
 	return c
 }
 
@@ -317,7 +317,7 @@ func (t *tool) agentsGrant() *cobra.Command {
 	var lasts time.Duration
 	var reason string
 	c := &cobra.Command{
-		Use: "grant ID", Short: "Let an agent call more tools, for a while or for good, or take that back", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
+		Use: "grant ID", Short: "Let an agent call more tools, for a time or permanently, or withdraw such a grant", Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
 		Example: "  " + t.self + " agents grant ID --tool demo/create_note --for 1h --reason 'to write the report'",
 		RunE: func(c *cobra.Command, given []string) error {
 			req := &wasmagentv1.GrantRightsRequest{AgentId: given[0], Withdraw: withdraw, Reason: reason}
@@ -354,10 +354,10 @@ func (t *tool) agentsGrant() *cobra.Command {
 			})
 		},
 	}
-	c.Flags().StringArrayVar(&tools, "tool", nil, "a tool that it may call, as SERVER/TOOL; * in TOOL stands for any text; may be given again")
-	c.Flags().StringArrayVar(&withdraw, "withdraw", nil, "a grant to take back; may be given again")
-	c.Flags().DurationVar(&lasts, "for", 0, "how long it holds; without, as long as the agent")
-	c.Flags().StringVar(&reason, "reason", "", "why, for the journal (required)")
+	c.Flags().StringArrayVar(&tools, "tool", nil, "a tool that the agent may call, as SERVER/TOOL; * in TOOL matches any text; may be repeated")
+	c.Flags().StringArrayVar(&withdraw, "withdraw", nil, "the id of a grant to withdraw; may be repeated")
+	c.Flags().DurationVar(&lasts, "for", 0, "how long the grant is valid (default as long as the agent exists)")
+	c.Flags().StringVar(&reason, "reason", "", "the reason, for the journal (required)")
 	_ = c.MarkFlagRequired("reason")
 	return c
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func (t *tool) approvals() *cobra.Command {
-	return group("approvals", "Show what waits for a person, and decide", t.approvalsList(), t.approvalsShow(),
+	return group("approvals", "List calls that wait for a person, and decide on them", t.approvalsList(), t.approvalsShow(),
 		t.approvalsDecide("approve ID", "Let a call run", approvalv1.Verdict_VERDICT_APPROVE),
 		t.approvalsDecide("deny ID", "Refuse a call", approvalv1.Verdict_VERDICT_DENY), t.approvalsResolve(), t.approvalsCancel(),
 		t.approvalsWatch())
@@ -32,9 +32,9 @@ func (t *tool) approvalClient() (approvalv1.ApprovalServiceClient, func(), error
 
 // filterFlags adds the flags that pick approvals; forMe is what --for-me does.
 func (t *tool) filterFlags(c *cobra.Command, f *approvalv1.ApprovalFilter, forMe string) {
-	c.Flags().StringVar(&f.Server, "server", "", "only of this server")
-	c.Flags().StringVar(&f.Name, "tool", "", "only of this tool")
-	c.Flags().StringVar(&f.Subject, "subject", "", "only of this subject")
+	c.Flags().StringVar(&f.Server, "server", "", "only this server")
+	c.Flags().StringVar(&f.Name, "tool", "", "only this tool")
+	c.Flags().StringVar(&f.Subject, "subject", "", "only this subject")
 	c.Flags().BoolVar(&f.ForMe, "for-me", false, forMe)
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 }
@@ -45,7 +45,7 @@ func (t *tool) approvalsList() *cobra.Command {
 	var all bool
 	filter := new(approvalv1.ApprovalFilter)
 	c := &cobra.Command{
-		Use: "list", Short: "List what waits for a person; with --all what has ended too", Args: args(cobra.NoArgs),
+		Use: "list", Short: "List approvals that are pending; with --all also ended ones", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			var err error
 			if filter.States, err = statesOf(states, all); err != nil {
@@ -65,9 +65,9 @@ func (t *tool) approvalsList() *cobra.Command {
 			return t.printApprovals(resp)
 		},
 	}
-	c.Flags().Int32VarP(&n, "lines", "n", 100, "how many at the most, up to 1000")
+	c.Flags().Int32VarP(&n, "lines", "n", 100, "how many at most, up to 1000")
 	c.Flags().StringSliceVar(&states, "state", nil, "only in these states: "+strings.Join(stateNames(), ", "))
-	c.Flags().BoolVar(&all, "all", false, "in every state")
+	c.Flags().BoolVar(&all, "all", false, "list all states")
 	c.MarkFlagsMutuallyExclusive("state", "all")
 	_ = c.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(stateNames(), cobra.ShellCompDirectiveNoFileComp))
 	t.filterFlags(c, filter, "only those that you may decide on now")
@@ -110,7 +110,7 @@ func (t *tool) printApprovals(resp *approvalv1.ListApprovalsResponse) error {
 
 func (t *tool) approvalsShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show ID", Short: "Print what a person must see before deciding, and the history", Args: args(cobra.ExactArgs(1)),
+		Use: "show ID", Short: "Print everything that you decide on, and the history", Args: args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(),
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.approvalClient()

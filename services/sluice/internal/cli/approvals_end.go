@@ -21,9 +21,9 @@ func (t *tool) approvalsResolve() *cobra.Command {
 	var ran, failed, sure bool
 	c := &cobra.Command{
 		Use:   "resolve ID --done|--failed -m WHY",
-		Short: "Say what came of a call whose outcome is unknown, once you have looked; shows it first, and asks where you sit at a terminal",
-		Long: `Say what came of a call that was sent and whose outcome is not known: look at the
-server first. Nothing is sent again.`,
+		Short: "Settle a call whose outcome is unknown; shows it, and asks at a terminal",
+		Long: `Settle a call that was sent and whose outcome is not known. Look at the server first.
+Nothing is sent again.`,
 		Args:              args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN),
 		RunE: func(c *cobra.Command, given []string) error {
@@ -34,9 +34,9 @@ server first. Nothing is sent again.`,
 			return t.endApproval(c.Context(), given[0], sure, t.resolving(to, comment))
 		},
 	}
-	c.Flags().BoolVar(&ran, "done", false, "it ran")
-	c.Flags().BoolVar(&failed, "failed", false, "it did not run, or ran without effect")
-	c.Flags().StringVarP(&comment, "comment", "m", "", "how you know, for the record")
+	c.Flags().BoolVar(&ran, "done", false, "the call ran")
+	c.Flags().BoolVar(&failed, "failed", false, "the call did not run, or ran without effect")
+	c.Flags().StringVarP(&comment, "comment", "m", "", "how you know the outcome, for the record")
 	c.Flags().BoolVarP(&sure, "yes", "y", false, "do not ask")
 	c.MarkFlagsMutuallyExclusive("done", "failed")
 	c.MarkFlagsOneRequired("done", "failed")
@@ -49,10 +49,10 @@ func (t *tool) approvalsCancel() *cobra.Command {
 	var sure bool
 	c := &cobra.Command{
 		Use:   "cancel ID",
-		Short: "Take an approval back, and the grant that it carries; shows it first, and asks where you sit at a terminal",
-		Long: `Take back an approval that is pending or approved, so that its call does not run.
-The next call of its kind asks anew. Of an approval that carries a grant the grant
-ends too, in whatever state it is.`,
+		Short: "Withdraw an approval, or the grant that it carries; shows it, and asks at a terminal",
+		Long: `Withdraw an approval that is pending or approved, so that its call does not run.
+The next such call requests approval again. If the approval carries a grant, the grant
+ends too, in any state of the approval.`,
 		Args: args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(
 			approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED,
@@ -61,7 +61,7 @@ ends too, in whatever state it is.`,
 			return t.endApproval(c.Context(), given[0], sure, t.cancelling(reason))
 		},
 	}
-	c.Flags().StringVarP(&reason, "comment", "m", byHand, "why, for the record")
+	c.Flags().StringVarP(&reason, "comment", "m", byHand, "the reason, for the record")
 	c.Flags().BoolVarP(&sure, "yes", "y", false, "do not ask")
 	return c
 }

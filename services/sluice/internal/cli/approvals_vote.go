@@ -24,7 +24,7 @@ func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *c
 	var comment string
 	var sure bool
 	c := &cobra.Command{
-		Use: use, Short: short + "; shows it first, and asks where you sit at a terminal", Args: args(cobra.ExactArgs(1)),
+		Use: use, Short: short + "; shows it, and asks at a terminal", Args: args(cobra.ExactArgs(1)),
 		ValidArgsFunction: t.completeApproval(approvalv1.ApprovalState_APPROVAL_STATE_PENDING),
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.approvalClient()
@@ -35,7 +35,7 @@ func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *c
 			return t.decide(c.Context(), client, ballot{id: given[0], verdict: verdict, comment: comment, sure: sure})
 		},
 	}
-	c.Flags().StringVarP(&comment, "comment", "m", "", "why; whoever asked is told that of a denial")
+	c.Flags().StringVarP(&comment, "comment", "m", "", "the reason; the caller sees it if the call is denied")
 	c.Flags().BoolVarP(&sure, "yes", "y", false, "do not ask")
 	return c
 }

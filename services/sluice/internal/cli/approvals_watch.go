@@ -19,7 +19,7 @@ import (
 func (t *tool) approvalsWatch() *cobra.Command {
 	filter := new(approvalv1.ApprovalFilter)
 	c := &cobra.Command{
-		Use: "watch", Short: "Print what waits for a person, and every move, as it happens", Args: args(cobra.NoArgs),
+		Use: "watch", Short: "Print pending approvals, and every change as it happens", Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()
 			if err != nil {
@@ -33,7 +33,7 @@ func (t *tool) approvalsWatch() *cobra.Command {
 			return (&watch{tool: t, conn: conn, filter: filter}).run(c.Context())
 		},
 	}
-	t.filterFlags(c, filter, "begin with those that you may decide on; later moves of the others are printed too")
+	t.filterFlags(c, filter, "begin with those that you may decide on; later changes of the others are printed, too")
 	return c
 }
 

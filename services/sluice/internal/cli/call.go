@@ -26,6 +26,8 @@ func (t *tool) call() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "call SERVER TOOL",
 		Short: "Call a tool through the mesh, as the agent",
+		Long: `Call a tool through the mesh, as the agent, and print the result. The command exits
+with 1 if the call was refused or the tool reports an error.`,
 		Example: "  " + t.self + " call demo list_notes\n" +
 			"  " + t.self + " call demo create_note --arg title=Milk --arg body='two bottles'\n" +
 			"  " + t.self + ` call demo run_report --args '{"save": true}'`,
@@ -39,7 +41,7 @@ func (t *tool) call() *cobra.Command {
 			return t.runCall(c.Context(), given[0], given[1], arguments)
 		},
 	}
-	c.Flags().StringArrayVar(&pairs, "arg", nil, "an argument as NAME=VALUE; a value that is JSON is taken as such, anything else as text")
+	c.Flags().StringArrayVar(&pairs, "arg", nil, "an argument as NAME=VALUE; VALUE is JSON, or otherwise text; may be repeated")
 	c.Flags().StringVar(&raw, "args", "", "all arguments as one JSON object; - reads it from standard input")
 	return c
 }
@@ -118,8 +120,7 @@ type toolResult struct {
 	} `json:"_meta"`
 }
 
-// printResult prints a result, as it came or as text, and fails where the tool
-// failed or was refused.
+// printResult prints a result, as JSON or as text, and fails if the tool failed or the call was refused.
 func (t *tool) printResult(raw jsontext.Value) error {
 	var result toolResult
 	if err := json.Unmarshal(raw, &result); err != nil {

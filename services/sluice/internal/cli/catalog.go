@@ -21,7 +21,7 @@ import (
 )
 
 func (t *tool) catalog() *cobra.Command {
-	return group("catalog", "Say what tools do and why, and decide on what has changed", t.catalogServers(), t.catalogList(), t.catalogShow(), t.catalogDiff(),
+	return group("catalog", "Show what tools do, and decide on changed definitions", t.catalogServers(), t.catalogList(), t.catalogShow(), t.catalogDiff(),
 		t.catalogAccept(), t.catalogRefuse(), t.catalogOverride(), t.catalogQuarantine(), t.catalogExport(), t.catalogClassify())
 }
 
@@ -36,9 +36,9 @@ type listFlags struct {
 // aboutLists says in the help of a command where lists come from.
 const aboutLists = `
 
-With --file the list is the answer to tools/list, its result, or the array in it; - reads
-it from standard input. With --run a server is started that speaks MCP on its standard
-input and output, with this command's environment, listed, and ended.`
+With --file, the list of tools is an answer to tools/list, its result, or the array in it.
+With --run, the command starts a server that speaks MCP on its standard input and output,
+with the command's environment, lists the tools, and ends the server.`
 
 // useList gives a command the flags of a list, and what it does with the tools in it.
 func useList(c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error) *cobra.Command {
@@ -94,10 +94,10 @@ func useListOr(
 func (t *tool) catalogClassify() *cobra.Command {
 	return useList(&cobra.Command{
 		Use:   "classify --server NAME (--file FILE | --run -- COMMAND...)",
-		Short: "Say what each tool of a server does, from its definitions alone",
-		Long: `Say what each tool of a server does, how bad a wrong call can be, how sure that is, and
-by which words of its definition: without a model, and nothing is sent anywhere. The
-answer is the same for the same definitions.` + aboutLists,
+		Short: "Classify each tool of a server by its definition",
+		Long: `Print what each tool of a server does, how bad a wrong call can be, how certain that is, and
+the words of the definition that show it. No model is used and nothing is sent. Equal
+definitions give equal answers.` + aboutLists,
 		Example: "  " + t.self + " catalog classify --server files --file tools.json --output json\n" +
 			"  " + t.self + " catalog classify --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp",
 	}, t.printClasses)

@@ -31,8 +31,8 @@ func shellWords(all ...string) string {
 type settleFlags struct{ digest, reason string }
 
 func (f *settleFlags) add(c *cobra.Command) {
-	c.Flags().StringVar(&f.digest, "digest", "", "the start of the digest of what you looked at, as `catalog diff` prints it; at least 8 digits")
-	c.Flags().StringVar(&f.reason, "reason", "", "why; kept with it")
+	c.Flags().StringVar(&f.digest, "digest", "", "at least 8 digits of the `DIGEST` that catalog diff printed")
+	c.Flags().StringVar(&f.reason, "reason", "", "the reason; stored with the decision")
 }
 
 // find is the digest of the list that the flag names the start of.
@@ -58,11 +58,11 @@ func (f *settleFlags) find(all [][]byte) ([]byte, error) {
 func (t *tool) catalogAccept() *cobra.Command {
 	f := new(settleFlags)
 	c := &cobra.Command{
-		Use: "accept SERVER [TOOL] --digest DIGEST", Short: "Accept a definition that you have looked at, or all of a server that wait",
-		Long: `Accept a definition of a tool, so that calls with it are judged; or, without TOOL, all that
-wait on a server but those that are flagged, which are accepted one by one. ` + "`catalog diff SERVER`" + `
-shows them and prints the digest. To accept one that was accepted by
-itself says that a person vouches for what the catalogue holds the tool to be.`,
+		Use: "accept SERVER [TOOL] --digest DIGEST", Short: "Accept a definition that you have seen, or all pending ones of a server",
+		Long: `Accept a definition of a tool, so that policy decides on calls of the tool. Without TOOL,
+accept all pending definitions of a server, except flagged ones, which are accepted one by
+one. ` + "`catalog diff SERVER`" + ` shows them and prints the digest. If a definition was accepted
+automatically, accepting it says that a person agrees with the catalog about the tool.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			req := &policyv1.AcceptPinRequest{Server: given[0], Reason: f.reason}
@@ -148,7 +148,7 @@ func (t *tool) waitingDigest(ctx context.Context, client policyv1.CatalogService
 func (t *tool) catalogRefuse() *cobra.Command {
 	f := new(settleFlags)
 	c := &cobra.Command{
-		Use: "refuse SERVER TOOL --digest DIGEST", Short: "Refuse a definition, so that the tool goes on with those that were accepted",
+		Use: "refuse SERVER TOOL --digest DIGEST", Short: "Refuse a definition; the tool continues with accepted ones",
 		Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			digest, err := t.seenDigest(ctx, client, given, f)
@@ -177,7 +177,7 @@ func (t *tool) catalogOverride() *cobra.Command {
 	var remove bool
 	c := &cobra.Command{
 		Use:   "override SERVER TOOL (--category CATEGORY | --risk RISK | --tag TAG | --remove) --reason REASON",
-		Short: "Say what a tool is, in place of the catalogue", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(false),
+		Short: "Override what the catalog says about a tool", Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(false),
 		Example: "  " + t.self + " catalog override files sync_folder --category destructive --risk critical --reason \"it removes what the other side has not\"",
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			o, err := overrideOf(category, risk, reason, tags)
@@ -203,11 +203,11 @@ func (t *tool) catalogOverride() *cobra.Command {
 		}),
 	}
 	flags := c.Flags()
-	flags.StringVar(&category, "category", "", strings.Join(categoryNames, ", "))
-	flags.StringVar(&risk, "risk", "", strings.Join(riskNames, ", "))
-	flags.StringSliceVar(&tags, "tag", nil, "tags to add, for `match: {tags}` in policies")
-	flags.StringVar(&reason, "reason", "", "why; shown with it")
-	flags.BoolVar(&remove, "remove", false, "take back what a person has said")
+	flags.StringVar(&category, "category", "", "the category: "+strings.Join(categoryNames, ", "))
+	flags.StringVar(&risk, "risk", "", "the risk: "+strings.Join(riskNames, ", "))
+	flags.StringSliceVar(&tags, "tag", nil, "a tag to add, as `TAG`, for match: {tags} in policies")
+	flags.StringVar(&reason, "reason", "", "the reason; shown with the tool")
+	flags.BoolVar(&remove, "remove", false, "withdraw what a person has set")
 	c.MarkFlagsOneRequired("category", "risk", "tag", "remove")
 	for _, name := range []string{"category", "risk", "tag"} {
 		c.MarkFlagsMutuallyExclusive("remove", name)
@@ -245,7 +245,7 @@ func (t *tool) catalogQuarantine() *cobra.Command {
 	var reason string
 	var lift bool
 	c := &cobra.Command{
-		Use: "quarantine SERVER [TOOL] --reason REASON", Short: "Stop a tool or a whole server, or with --lift let it go on",
+		Use: "quarantine SERVER [TOOL] --reason REASON", Short: "Quarantine a tool or a whole server, or end that with --lift",
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(false),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			ctx, cancel := ask(ctx)
@@ -265,8 +265,8 @@ func (t *tool) catalogQuarantine() *cobra.Command {
 			return t.printChanged(what, resp.GetPolicyRevision())
 		}),
 	}
-	c.Flags().StringVar(&reason, "reason", "", "why; shown with it")
-	c.Flags().BoolVar(&lift, "lift", false, "let it go on")
+	c.Flags().StringVar(&reason, "reason", "", "the reason; shown with the tool")
+	c.Flags().BoolVar(&lift, "lift", false, "end the quarantine")
 	_ = c.MarkFlagRequired("reason")
 	return c
 }

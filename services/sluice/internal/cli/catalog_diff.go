@@ -18,12 +18,12 @@ import (
 
 func (t *tool) catalogDiff() *cobra.Command {
 	return &cobra.Command{
-		Use: "diff SERVER [TOOL]", Short: "Show what has changed in definitions of tools since they were accepted",
-		Long: `Show each definition of a tool, or of all tools of a server, that waits for a person, against
-the one that was accepted last, and the commands that accept or refuse it. A tool can't be
-called until then. Without TOOL the last line is one command that accepts all that was
-shown, and nothing that the server has listed since. A definition that is flagged, because
-it speaks to the model, for example, is left out of that and accepted by itself.`,
+		Use: "diff SERVER [TOOL]", Short: "Show how definitions of tools differ from the accepted ones",
+		Long: `Show the pending definitions of a tool, or of all tools of a server. Each is compared with
+the last accepted one and has the commands to accept or refuse it. Until then the tool can't
+be called. Without TOOL the last line is a command that accepts all that was shown, and nothing
+that the server has listed since. It leaves out flagged definitions, for example those that
+give instructions to the model; accept them one by one.`,
 		Args: args(cobra.RangeArgs(1, 2)), ValidArgsFunction: t.completeCatalog(true),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			if len(given) == 1 {

@@ -19,10 +19,10 @@ var exportFormats = []string{"html", "md", "json"}
 func (t *tool) catalogExport() *cobra.Command {
 	var format, out, server string
 	c := &cobra.Command{
-		Use: "export --format FORMAT [--out FOLDER]", Short: "Write the catalogue's pages: a static site, Markdown, or JSON",
-		Long: `Write the pages of all tools: as a static site with a search of its own, which asks nothing
-of any network; as Markdown; or as one JSON document to standard output. A folder is made
-new, or is one that this command has made before.`,
+		Use: "export --format FORMAT [--out FOLDER]", Short: "Write the catalog as a static site, Markdown, or JSON",
+		Long: `Write the pages of all tools: as a static site with a search that works without a network,
+as Markdown, or as one JSON document to standard output. The folder must be new, or made by
+an earlier run of this command.`,
 		Example: "  " + t.self + " catalog export --format html --out catalogue",
 		Args:    args(cobra.NoArgs),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, _ []string) error {
@@ -44,9 +44,9 @@ new, or is one that this command has made before.`,
 			return nil
 		}),
 	}
-	c.Flags().StringVar(&format, "format", "html", strings.Join(exportFormats, ", "))
+	c.Flags().StringVar(&format, "format", "html", "the format: "+strings.Join(exportFormats, ", "))
 	c.Flags().StringVar(&out, "out", "", "the folder to write to; not for json, which goes to standard output")
-	c.Flags().StringVar(&server, "server", "", "only of this server")
+	c.Flags().StringVar(&server, "server", "", "only this server")
 	_ = c.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(exportFormats, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	_ = c.MarkFlagDirname("out")

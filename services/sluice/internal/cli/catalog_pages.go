@@ -50,7 +50,7 @@ func (t *tool) withCatalog(do func(ctx context.Context, client policyv1.CatalogS
 
 func (t *tool) catalogServers() *cobra.Command {
 	return &cobra.Command{
-		Use: "servers", Short: "List the servers, and what of them waits for a person", Args: args(cobra.NoArgs),
+		Use: "servers", Short: "List servers, and their definitions that wait for a person", Args: args(cobra.NoArgs),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, _ []string) error {
 			servers, err := t.allServers(ctx, client)
 			if err != nil {
@@ -205,10 +205,10 @@ func (t *tool) catalogList() *cobra.Command {
 			return t.table([]string{"SERVER", "TOOL", "CATEGORY", "RISK", "STATE", "DESCRIPTION"}, clipLast(rows))
 		}),
 	}
-	c.Flags().StringSliceVar(&f.categories, "category", nil, "only of these: "+strings.Join(categoryNames, ", "))
-	c.Flags().StringSliceVar(&f.risks, "risk", nil, "only of these: "+strings.Join(riskNames, ", "))
-	c.Flags().BoolVar(&f.waiting, "waiting", false, "only those with a definition that waits for a person")
-	c.Flags().StringVar(&f.text, "text", "", "only those with this text in their name or description")
+	c.Flags().StringSliceVar(&f.categories, "category", nil, "only these: "+strings.Join(categoryNames, ", "))
+	c.Flags().StringSliceVar(&f.risks, "risk", nil, "only these: "+strings.Join(riskNames, ", "))
+	c.Flags().BoolVar(&f.waiting, "waiting", false, "only tools with a definition that waits for a person")
+	c.Flags().StringVar(&f.text, "text", "", "only tools with this text in their name or description")
 	_ = c.RegisterFlagCompletionFunc("category", cobra.FixedCompletions(categoryNames, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("risk", cobra.FixedCompletions(riskNames, cobra.ShellCompDirectiveNoFileComp))
 	return c
@@ -296,7 +296,7 @@ func when(at *timestamppb.Timestamp) string {
 
 func (t *tool) catalogShow() *cobra.Command {
 	return &cobra.Command{
-		Use: "show SERVER TOOL", Short: "Print all that is known of a tool: what it does, why, what may go wrong, the rule that stops it",
+		Use: "show SERVER TOOL", Short: "Print everything about a tool: what it does, why, what may go wrong, and the rule that stops it",
 		Args: args(cobra.ExactArgs(2)), ValidArgsFunction: t.completeCatalog(false),
 		RunE: t.withCatalog(func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error {
 			page, err := t.catalogPage(ctx, client, given[0], given[1])

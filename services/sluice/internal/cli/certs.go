@@ -25,10 +25,10 @@ func (t *tool) certs() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
 		Use:   "certs",
-		Short: "Make a development CA and a certificate for each role",
-		Long: `Make a development CA and, signed by it, a certificate for each role, valid for a
-year. A CA that is there is kept; the roles' certificates are made anew. A role
-needs ca.pem, <role>.pem and <role>-key.pem, and never ca-key.pem.`,
+		Short: "Create a development CA and a certificate for each role",
+		Long: `Create a development CA, and a certificate for each role that it signs, valid for a
+year. An existing CA is kept; the roles' certificates are replaced. A role needs
+ca.pem, ROLE.pem and ROLE-key.pem, and never ca-key.pem.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			authority, made, err := pki.EnsureAuthority(dir)
@@ -58,17 +58,17 @@ func (t *tool) setup() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
 		Use:   "setup",
-		Short: "Make the keys and tokens of a deployment, one folder for each role",
-		Long: `Make below --dir:
+		Short: "Create the keys and tokens of a deployment, with a folder for each role",
+		Long: `Create in --dir:
 
   ca/            the CA with its key; no service needs it
-  <role>/        ca.pem, <role>.pem and <role>-key.pem, for that role alone
+  ROLE/          ca.pem, ROLE.pem and ROLE-key.pem, only for that role
   policy/tokens/ the hashes of the tokens
   operator/      ca.pem, and tokens/operator and tokens/agent with their hashes,
                  for people
 
-What is there already is kept, so that it may run at every start. A certificate
-that another CA signed, or that ends within 30 days, is made anew.`,
+Existing files are kept, so the command may run at every start. A certificate
+that another CA signed, or that expires within 30 days, is replaced.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(*cobra.Command, []string) error {
 			if err := setupAll(dir); err != nil {
@@ -163,5 +163,5 @@ func (t *tool) token() *cobra.Command {
 			return err
 		},
 	}
-	return group("token", "Work with tokens", show)
+	return group("token", "Show generated tokens", show)
 }

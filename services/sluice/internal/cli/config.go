@@ -26,7 +26,7 @@ import (
 )
 
 func (t *tool) configCommand() *cobra.Command {
-	return group("config", "Work with the configuration", t.configCheck())
+	return group("config", "Check the configuration", t.configCheck())
 }
 
 // checked is what would run, as JSON. Secrets are never in it.
@@ -51,8 +51,8 @@ func (t *tool) configCheck() *cobra.Command {
 	return &cobra.Command{
 		Use: "check", Short: "Check the configuration, its secrets and its policies, and show what would run",
 		Long: `Check the configuration, its secrets and its policies, and show what would run. Without
---config that is the sluice.yaml of the folder where it runs, as up takes it. Nothing is
-started and nothing is sent.`,
+--config the command reads sluice.yaml of the working folder, as up does. Nothing is started
+or sent.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, _, err := t.loadHere()

@@ -22,7 +22,7 @@ import (
 const maxPage = 1000
 
 func (t *tool) decisions() *cobra.Command {
-	return group("decisions", "Show what was decided, and what came of it", t.decisionsTail(), t.decisionsShow())
+	return group("decisions", "Show decisions and their outcomes", t.decisionsTail(), t.decisionsShow())
 }
 
 func (t *tool) decisionsTail() *cobra.Command {
@@ -34,12 +34,12 @@ func (t *tool) decisionsTail() *cobra.Command {
 	c := &cobra.Command{
 		Use: "tail", Short: "Print the newest records", Args: args(cobra.NoArgs),
 		Long: `Print the newest records, the oldest of them first. --since and --until take a time
-such as 2026-03-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 7d. The search takes as
-long as it needs and says on standard error how far it is; Ctrl-C ends it.
+such as 2026-03-01T12:00:00Z, or how long ago: 90s, 15m, 2h, 7d. A long search reports
+its progress on standard error; Ctrl-C ends it.
 
-Messages of the protocol are left out without --protocol: initialize, ping, lists and
-notifications that passed or that no rule allows. What was refused for another reason,
-such as too many sessions, is printed all the same.`,
+Without --protocol, messages of the protocol are left out: initialize, ping, lists and
+notifications that passed or that no rule allows. Messages that were refused for another
+reason, such as too many sessions, are printed.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			filter.WithoutProtocol = !protocol
 			if err := setTimes(filter, since, until, time.Now()); err != nil {
@@ -60,14 +60,14 @@ such as too many sessions, is printed all the same.`,
 			return t.printRecords(records)
 		},
 	}
-	c.Flags().Int32VarP(&n, "lines", "n", 100, "how many")
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with records as they are written")
-	c.Flags().StringVar(&filter.Server, "server", "", "only of this server")
-	c.Flags().StringVar(&filter.Tool, "tool", "", "only of this tool")
-	c.Flags().StringVar(&filter.Subject, "subject", "", "only of this subject")
-	c.Flags().StringVar(&since, "since", "", "only of this time or later: RFC 3339, or how long ago (15m, 2h, 7d)")
-	c.Flags().StringVar(&until, "until", "", "only of before this time, likewise")
-	c.Flags().BoolVar(&protocol, "protocol", false, "print messages of the protocol too: initialize, ping, lists and notifications")
+	c.Flags().Int32VarP(&n, "lines", "n", 100, "how many records")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "continue with new records")
+	c.Flags().StringVar(&filter.Server, "server", "", "only this server")
+	c.Flags().StringVar(&filter.Tool, "tool", "", "only this tool")
+	c.Flags().StringVar(&filter.Subject, "subject", "", "only this subject")
+	c.Flags().StringVar(&since, "since", "", "only records since this time: RFC 3339, or how long ago (15m, 2h, 7d)")
+	c.Flags().StringVar(&until, "until", "", "only records before this time, in the same form")
+	c.Flags().BoolVar(&protocol, "protocol", false, "also print protocol messages: initialize, ping, lists and notifications")
 	c.MarkFlagsMutuallyExclusive("follow", "until")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
 	return c
@@ -76,9 +76,9 @@ such as too many sessions, is printed all the same.`,
 func (t *tool) decisionsShow() *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use: "show ID", Short: "Print what was decided on one call and what came of it", Args: args(cobra.ExactArgs(1)),
-		Long: `Print what was decided on one call and what came of it, on one screen. With --all every
-field of every record, with -o json the records as they are.`,
+		Use: "show ID", Short: "Print the decision on a call and its outcome", Args: args(cobra.ExactArgs(1)),
+		Long: `Print the decision on a call and its outcome, on one screen. With --all, print all fields
+of all records; with -o json, the records as they are.`,
 		RunE: func(c *cobra.Command, given []string) error {
 			client, done, err := t.gatewayClient()
 			if err != nil {
@@ -101,7 +101,7 @@ field of every record, with -o json the records as they are.`,
 			}
 		},
 	}
-	c.Flags().BoolVar(&all, "all", false, "print every field of every record")
+	c.Flags().BoolVar(&all, "all", false, "print all fields of all records")
 	return c
 }
 

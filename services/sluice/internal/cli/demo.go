@@ -34,7 +34,7 @@ func (t *tool) demoServer() *cobra.Command {
 	var stdio, probe bool
 	c := &cobra.Command{
 		Use:   "demo-server",
-		Short: "Serve the demo MCP server by itself, to put the mesh in front of it",
+		Short: "Run the demo MCP server alone, so that a mesh can be put in front of it",
 		Args:  args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			log := app.NewLog(t.errOut, "demo", false, slog.LevelInfo)
@@ -57,8 +57,8 @@ func (t *tool) demoServer() *cobra.Command {
 		},
 	}
 	c.Flags().StringVar(&listen, "listen", "127.0.0.1:8000", "the address to serve Streamable HTTP on")
-	c.Flags().BoolVar(&probe, "probe", false, "ask the one that serves at --listen whether it does, and exit 0 if so")
-	c.Flags().BoolVar(&stdio, "stdio", false, "serve standard input and output instead")
+	c.Flags().BoolVar(&probe, "probe", false, "exit with 0 if a demo server answers at --listen, otherwise with 1")
+	c.Flags().BoolVar(&stdio, "stdio", false, "serve on standard input and output instead")
 	return c
 }
 

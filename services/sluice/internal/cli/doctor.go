@@ -64,13 +64,13 @@ type symptom struct {
 func (t *tool) doctor() *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "Look for what is wrong with the mesh and its servers, and say what to do",
-		Long: `Look at the configuration, its policies and certificates, at the roles of the running
-mesh, at each server as the gateway knows it, and at what the agent would find there.
-Nothing is changed, and no tool is called. The agent is the one whose token was
-generated, or is given by SLUICE_AGENT_TOKEN.
+		Short: "Find problems of the mesh and its servers, and say what to do",
+		Long: `Check the configuration, its policies and certificates, the roles of the running mesh,
+each server as the gateway knows it, and what the agent would find there. Nothing is
+changed, and no tool is called. The agent is the one of the generated token, or of
+SLUICE_AGENT_TOKEN.
 
-It ends with 1 where something has to be mended. Of warnings it does not.`,
+The command exits with 1 if something must be repaired, but not for warnings.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()

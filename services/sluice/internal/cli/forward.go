@@ -22,12 +22,12 @@ const maxForwarded = 256
 func (t *tool) forward() *cobra.Command {
 	return &cobra.Command{
 		Use:   "forward LISTEN=TARGET...",
-		Short: "Forward TCP connections, for ports of containers that reach nothing else",
-		Long: `Listen on each LISTEN and pass every connection on to its TARGET, as in
+		Short: "Forward TCP connections, for ports of containers without another network",
+		Long: `Listen on each LISTEN, and forward every connection to its TARGET, as in
 
   forward :9001=policy:9001 :9002=ratelimit:9002
 
-Bytes are passed on as they come: TLS begins and ends elsewhere.`,
+Bytes are forwarded unchanged; TLS is not terminated here.`,
 		Hidden: true,
 		Args:   args(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {

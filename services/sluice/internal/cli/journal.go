@@ -14,22 +14,22 @@ import (
 )
 
 func (t *tool) journal() *cobra.Command {
-	return group("journal", "Check the files of a gateway's journal", t.journalVerify())
+	return group("journal", "Verify the files of a gateway's journal", t.journalVerify())
 }
 
 func (t *tool) journalVerify() *cobra.Command {
 	var heads []string
 	c := &cobra.Command{
 		Use:   "verify [DIR]",
-		Short: "Check every record of a journal, offline, and name the first that is wrong",
-		Long: `Check every record of a journal, and name the first of each chain that was changed,
-dropped, moved or is missing. It reads the files alone, of a gateway that runs or not.
+		Short: "Verify all records of a journal, offline, and name the first wrong one",
+		Long: `Verify all records of a journal, and name the first of each chain that was changed,
+dropped, moved or is missing. The command reads only the files; the gateway may run.
 
-DIR is the journal's folder, or a data folder; without it, that of the configuration.
+DIR is the journal's folder or a data folder (default that of the configuration).
 
-A head that was kept elsewhere shows whether records were cut off since, or whether an
-older copy was put in the journal's place: one from "sluice status --output json", from
-the gateway's log, or a copy of the journal's head.json.`,
+A head that was stored elsewhere shows whether records were cut off since then, or
+whether an older copy replaced the journal. It comes from "sluice status --output json",
+from the gateway's log, or from a copy of the journal's head.json.`,
 		Args: args(cobra.MaximumNArgs(1)),
 		RunE: func(_ *cobra.Command, given []string) error {
 			dir, err := t.journalDir(given)
@@ -51,7 +51,7 @@ the gateway's log, or a copy of the journal's head.json.`,
 			return errors.Join(t.printVerified(dir, report, err), err)
 		},
 	}
-	c.Flags().StringArrayVar(&heads, "head", nil, "file with heads that were kept elsewhere; may be repeated")
+	c.Flags().StringArrayVar(&heads, "head", nil, "a file with heads that were stored elsewhere; may be repeated")
 	return c
 }
 

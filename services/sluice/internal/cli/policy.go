@@ -21,17 +21,17 @@ import (
 )
 
 func (t *tool) policy() *cobra.Command {
-	return group("policy", "Check policy documents, and ask why they decide as they do", t.policyLint(), t.policyExplain(), t.policySuggest())
+	return group("policy", "Check policy documents, and explain their decisions", t.policyLint(), t.policyExplain(), t.policySuggest())
 }
 
 func (t *tool) policyLint() *cobra.Command {
 	return &cobra.Command{
 		Use:   "lint FILE...",
-		Short: "Check that documents load together; nothing is sent anywhere",
-		Long: `Check that documents load together. With --config also whether there are people who can
-give each approval, whether the servers that they name are configured, and whether the
-tools were listed when the mesh ran last. Nothing is sent anywhere. It fails if a
-document would not load; a warning alone is no failure.`,
+		Short: "Check that policy documents load together, offline",
+		Long: `Check that documents load together. With --config, also check that people can give each
+approval, that the named servers are configured, and that the tools were listed when the
+mesh last ran. Nothing is sent. The command exits with 1 if a document would not load;
+warnings are not failures.`,
 		Args: args(cobra.MinimumNArgs(1)),
 		RunE: func(c *cobra.Command, given []string) error {
 			documents, err := policy.ReadDocuments(given)
@@ -113,16 +113,16 @@ func (t *tool) policySuggest() *cobra.Command {
 	var used bool
 	c := useListOr(&cobra.Command{
 		Use:   "suggest --server NAME [--used | --file FILE | --run -- COMMAND...]",
-		Short: "Write a first policy for a server, by what its tools say that they do",
-		Long: `Write a first policy document for a server to standard output: each tool by its name, with
-the words of its definition that it was judged by, and all else denied. What reads is
-allowed, what writes or runs is held to a rate, and what removes, moves money, or leaves
-open what it does asks a person. It is a draft: read it before you use it.
+		Short: "Write a first policy for a server, from the definitions of its tools",
+		Long: `Write a first policy document for a server to standard output. It names each tool, with the
+words of the definition that decided, and denies everything else. Tools that read are
+allowed. Tools that write or run something have a rate limit. Tools that remove something,
+move money, or don't say what they do need approval. It is a draft: read it before you use it.
 
-Without --file and --run the server is one that the mesh has, with what its catalogue
-holds the tools to be, people's answers included. With --used only tools are named that
-agents of your tenant have called, as the gateway's journal has it, with limits that let
-such use pass; the others stand there as comments.` + aboutLists,
+Without --file and --run, the server is one of the running mesh, and the document follows
+the catalog with people's decisions. With --used, the document names only tools that agents
+of your tenant have called, according to the gateway's journal, with limits that permit such
+use; the other tools are comments.` + aboutLists,
 		Example: "  " + t.self + " policy suggest --server files > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --used > files.yaml\n" +
 			"  " + t.self + " policy suggest --server files --run -- npx -y @modelcontextprotocol/server-filesystem@2026.8.31 /tmp > files.yaml\n" +
@@ -145,7 +145,7 @@ such use pass; the others stand there as comments.` + aboutLists,
 		_, err = t.out.Write(text)
 		return err
 	}, t.registered)
-	c.Flags().BoolVar(&used, "used", false, "only tools that were called, as the journal has it")
+	c.Flags().BoolVar(&used, "used", false, "only tools that were called, according to the journal")
 	c.MarkFlagsMutuallyExclusive("used", "file")
 	c.MarkFlagsMutuallyExclusive("used", "run")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer)
@@ -221,7 +221,7 @@ func (t *tool) policyExplain() *cobra.Command {
 	var f explainFlags
 	c := &cobra.Command{
 		Use:   "explain --server SERVER {--tool TOOL | --prompt PROMPT | --uri URI | --method METHOD}",
-		Short: "Show what the active policy says of a call, and why; nothing is called or spent",
+		Short: "Show what the active policy decides on a call, and why; nothing is called or counted",
 		Example: "  " + t.self + " policy explain --server demo --tool delete_note --groups developers\n" +
 			"  " + t.self + " policy explain --server pay --tool refund --arg amount=12.50 --arg currency=EUR\n" +
 			"  " + t.self + " policy explain --server files --uri file:///srv/notes/today.md",
@@ -230,9 +230,9 @@ func (t *tool) policyExplain() *cobra.Command {
 	}
 	flags := c.Flags()
 	flags.StringVar(&f.server, "server", "", "the server's name")
-	flags.StringVar(&f.tool, "tool", "", "the tool's name, or what another method names")
-	flags.StringVar(&f.prompt, "prompt", "", "the prompt's name, of prompts/get or completion/complete")
-	flags.StringVar(&f.uri, "uri", "", "the resource's URI, of resources/read or another method; of completion/complete also a template")
+	flags.StringVar(&f.tool, "tool", "", "the tool's name, or the name in the params of another method")
+	flags.StringVar(&f.prompt, "prompt", "", "the prompt's name, for prompts/get or completion/complete")
+	flags.StringVar(&f.uri, "uri", "", "the resource's URI, for resources/read or another method; for completion/complete also a template")
 	flags.StringVar(&f.method, "method", "", "the MCP method (default tools/call, prompts/get with --prompt, resources/read with --uri)")
 	flags.StringVar(&f.tenant, "tenant", "default", "the caller's tenant")
 	flags.StringVar(&f.subject, "subject", "local-agent", "the caller's subject")
@@ -240,10 +240,10 @@ func (t *tool) policyExplain() *cobra.Command {
 	flags.StringSliceVar(&f.groups, "groups", nil, "the caller's groups")
 	flags.StringVar(&f.session, "session", "", "the caller's session")
 	flags.StringVar(&f.run, "run", "", "the caller's run")
-	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE, as the command call takes it")
+	flags.StringArrayVar(&f.arg, "arg", nil, "an argument as NAME=VALUE, like --arg of call; may be repeated")
 	flags.StringVar(&f.args, "args", "", "all arguments as one JSON object; - reads it from standard input")
 	flags.StringVar(&f.paramsJSON, "params", "", "the request's params, a JSON object with the arguments inside")
-	flags.BoolVar(&f.all, "all", false, "print every rule that was considered, not only those that decided")
+	flags.BoolVar(&f.all, "all", false, "print all rules that were considered, not only those that decided")
 	_ = c.MarkFlagRequired("server")
 	c.MarkFlagsOneRequired("tool", "prompt", "uri", "method")
 	c.MarkFlagsMutuallyExclusive("tool", "prompt", "uri")

@@ -104,10 +104,11 @@ func (t *tool) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:         "sluice",
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: t.self},
-		Short:       "A policy mesh for MCP: every tool call of an agent is decided before it reaches its server",
+		Short:       "A policy mesh for MCP, which decides on every tool call before the call reaches its server",
 		Long: `Sluice stands between AI agents and MCP servers. For every tool call it decides
-whether the call runs, is refused with a reason, or is held to a rate, before the
-call reaches the server; and it shows afterwards what happened and why.
+whether the call runs, is refused with a reason, is held to a rate limit, or waits
+for a person. It decides before the call reaches the server, and it shows
+afterwards what happened and why.
 
 Start with:  ` + t.self + ` up`,
 		SilenceErrors:     true,
@@ -125,8 +126,8 @@ Start with:  ` + t.self + ` up`,
 	flags.StringVar(&t.config, "config", "", "the configuration file (SLUICE_CONFIG)")
 	flags.StringVar(&t.addr, "addr", "", "the gRPC address of a running mesh (SLUICE_ADDR)")
 	flags.StringVar(&t.data, "data", "", "the folder for state and tokens (SLUICE_DATA; default .sluice)")
-	flags.StringVar(&t.cleartextTo, "token-in-cleartext-to", "", "the host to which the agent's token may be sent by http, for all on the way to read (SLUICE_TOKEN_IN_CLEARTEXT_TO)")
-	flags.StringVarP(&t.output, "output", "o", "table", "how to print: table or json")
+	flags.StringVar(&t.cleartextTo, "token-in-cleartext-to", "", "a host to which the agent's token may be sent without TLS, where everything on the way can read it (SLUICE_TOKEN_IN_CLEARTEXT_TO)")
+	flags.StringVarP(&t.output, "output", "o", "table", "the format of the output: table or json")
 	_ = root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddCommand(
 		t.up(), t.status(), t.doctor(), t.call(), t.stdio(), t.tools(), t.policy(), t.catalog(), t.approvals(), t.agents(), t.decisions(), t.journal(), t.configCommand(),

@@ -43,7 +43,10 @@ type roleStatus struct {
 
 func (t *tool) status() *cobra.Command {
 	return &cobra.Command{
-		Use: "status", Short: "Show whether the mesh serves, and what", Args: args(cobra.NoArgs),
+		Use: "status", Short: "Show the state of the mesh and its servers",
+		Long: `Show the state of each role, of the policy, the journal, and each server with its sandbox.
+The command exits with 1 if the mesh is not ready.`,
+		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			f, err := t.load()
 			if err != nil {

@@ -24,11 +24,11 @@ func (t *tool) stdio() *cobra.Command {
 	var server string
 	c := &cobra.Command{
 		Use:   "stdio",
-		Short: "Speak MCP on standard input and output, for clients that only start programs",
+		Short: "Connect a client that can only start programs, over standard input and output",
 		Args:  args(cobra.NoArgs),
 		RunE:  func(c *cobra.Command, _ []string) error { return t.runStdio(c.Context(), server) },
 	}
-	c.Flags().StringVar(&server, "server", "", "one server behind the mesh; all of them where this is left out")
+	c.Flags().StringVar(&server, "server", "", "one server behind the mesh (default all of them)")
 	_ = c.RegisterFlagCompletionFunc("server", t.completeServer) // the flag is there
 	c.SetHelpFunc(func(c *cobra.Command, given []string) {
 		_ = t.checkFlags(c, nil) // help is printed whatever the flags are
@@ -38,33 +38,37 @@ func (t *tool) stdio() *cobra.Command {
 	return c
 }
 
-// stdioHelp is the help of the command. What it says to paste works from any folder: it has the path of this program,
-// and that of the configuration or the data folder.
+// stdioHelp returns the help of the command. Its entries work from any folder, because they have the path of this
+// program, and that of the configuration or the data folder.
 func (t *tool) stdioHelp() string {
 	args, found := t.whereMesh()
-	note := "It is for the mesh of this folder; the paths in it make it work from any other."
+	note := "These entries are for the mesh of this folder, and work from any other folder."
 	if !found {
-		note = "No mesh has run in this folder: run this help where `up` runs, or with its --config or\n--data, for the paths that make it work from any folder."
+		note = "No mesh has run in this folder. Run this help in the folder of `up`, or with its --config\nor --data, to get paths that work from any folder."
 	}
-	return `Carry what an MCP client writes on standard input to the mesh, as the agent, and
-what comes back to standard output: messages, a line each. What goes wrong is said
-on standard error.
+	return stdioText(t.stdioEntry(args), t.stdioEntry(args, "--server", "demo"), note)
+}
 
-In the configuration of a client that starts its servers, for all servers behind the
-mesh, whose tools are called <server>__<tool> then:
+// stdioText returns the help with the entries of a client's configuration for all servers and for one.
+func stdioText(all, one, note string) string {
+	return `Send the messages of an MCP client on standard input to the mesh, as the agent, and
+print the answers on standard output, one message a line. Errors go to standard error.
 
-  {"mcpServers": {"sluice": ` + t.stdioEntry(args) + `}}
+The entry in a client's configuration for all servers behind the mesh, whose tools are
+then called SERVER__TOOL:
 
-And for one of them, as it stands there:
+  {"mcpServers": {"sluice": ` + all + `}}
 
-  {"mcpServers": {"demo": ` + t.stdioEntry(args, "--server", "demo") + `}}
+And for one of them, with its own names:
+
+  {"mcpServers": {"demo": ` + one + `}}
 
 ` + note + `
 
-The mesh has to be up; SLUICE_URL says where, else the configuration does. A
-sluice.yaml of the folder is read only if --config names it. If the configuration
-has agents' tokens of its own, give one to the client as the variable SLUICE_TOKEN
-of this entry. A session that the mesh has forgotten is opened again.`
+The mesh must be running, at SLUICE_URL or at the address of the configuration. A
+sluice.yaml in the folder is read only if --config names it. If the configuration
+has tokens for agents, set SLUICE_TOKEN in this entry to one of them. A session that
+the mesh no longer has is opened again.`
 }
 
 // whereMesh are the flags by which a command finds the mesh of this folder from any other, and whether there is one.

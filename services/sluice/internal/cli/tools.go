@@ -24,10 +24,9 @@ func (t *tool) tools() *cobra.Command {
 	return &cobra.Command{
 		Use:   "tools [SERVER]",
 		Short: "List the tools that the agent may see",
-		Long: `List the tools that the agent may see, of one server or of all. A server that gives no
-list is named on standard error; the tools of the others are printed all the same, and
-the command ends with 1. A server that policy hides from the agent is named there, too, and
-is no failure.`,
+		Long: `List the tools that the agent may see, of one server or of all. If a server returns no
+list, the command names it on standard error, prints the tools of the others, and exits
+with 1. A server that policy hides from the agent is named there, too, and is not a failure.`,
 		Args:              args(cobra.MaximumNArgs(1)),
 		ValidArgsFunction: t.completeServer,
 		RunE: func(c *cobra.Command, given []string) error {

@@ -37,15 +37,14 @@ func (t *tool) up() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up",
 		Short: "Run the whole mesh in one process",
-		Long: `Run every role of the mesh in one process. Without a configuration it serves a
-small demo server of its own under a starter policy, and makes a token for an
-agent and one for an operator in the data folder.
+		Long: `Run all roles of the mesh in one process. Without a configuration up serves a small
+demo server under a starter policy, and creates tokens for an agent and an operator
+in the data folder.
 
-A sluice.yaml in the folder where it runs is used without --config, if its caller
-alone can write the file and the folder. It then shows the programs, addresses and
-names of secrets that this would use, and asks once for that content. Without a
-terminal, name the file with --config. Other commands than up and config check do
-not look for it.`,
+Without --config, up uses sluice.yaml of the working folder, if only its user can
+write the file and the folder. It then shows the programs, addresses and names of
+secrets that the file would use, and asks once for this content. Without a terminal,
+name the file with --config. Only up and config check look for this file.`,
 		Args: args(cobra.NoArgs),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if _, err := config.ParseLogLevel(level); level != "" && err != nil {

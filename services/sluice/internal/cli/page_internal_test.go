@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"text/template"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "write "+commandPage)
+
+const (
+	// TestCommandPage writes commandPage from commandText, in which {{flags}} and {{commands}} stand for what the
+	// commands say.
+	commandPage = "../../../../docs/cli.md"
+	commandText = "testdata/cli.md.tmpl"
+)
+
+// TestCommandPage compares docs/cli.md with the commands. Run it with -update after a change of a help text.
+func TestCommandPage(t *testing.T) {
+	t.Parallel()
+	root := newTool("sluice", io.Discard, io.Discard).root()
+	text, err := template.New("page").Funcs(template.FuncMap{
+		"flags":    func() string { return flagList(root.PersistentFlags()) },
+		"commands": func() string { return strings.TrimSpace(commandSections(root)) },
+	}).ParseFiles(commandText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want bytes.Buffer
+	if err := text.ExecuteTemplate(&want, "cli.md.tmpl", nil); err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(commandPage, want.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(commandPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(have, want.Bytes()) {
+		t.Errorf("%s is out of date: run go test ./sluice/internal/cli -run TestCommandPage -update", commandPage)
+	}
+}
+
+// commandSections returns a section for each command below a command, without hidden ones and those of cobra.
+func commandSections(parent *cobra.Command) string {
+	var out strings.Builder
+	for _, c := range parent.Commands() {
+		switch {
+		case !c.IsAvailableCommand() || c.Name() == "help" || c.Name() == "completion":
+		case c.HasSubCommands():
+			fmt.Fprintf(&out, "## sluice %s\n\n%s.\n\n%s", c.Name(), c.Short, commandSections(c))
+		default:
+			out.WriteString(commandSection(c))
+		}
+	}
+	return out.String()
+}
+
+// commandSection returns the usage, the description, the examples and the flags of a command.
+func commandSection(c *cobra.Command) string {
+	level := "##"
+	if c.Parent().HasParent() {
+		level = "###"
+	}
+	description := c.Long
+	switch {
+	case c.Name() == "stdio":
+		entry := func(more string) string { return `{"command": "/path/to/sluice", "args": ["stdio"` + more + `]}` }
+		description = stdioText(entry(""), entry(`, "--server", "demo"`), "The command prints these entries with your paths.")
+	case description == "":
+		description = c.Short + "."
+	}
+	usage := strings.TrimSuffix(c.UseLine(), " [flags]")
+	if c.HasAvailableLocalFlags() {
+		usage += " [flags]"
+	}
+	out := fmt.Sprintf("%s %s\n\n```\n%s\n```\n\n%s\n", level, c.CommandPath(), usage, markdownOf(description))
+	if c.Example != "" {
+		out += "\nExamples:\n\n" + codeBlock(c.Example) + "\n"
+	}
+	if c.LocalNonPersistentFlags().HasAvailableFlags() {
+		out += "\n" + flagList(c.LocalNonPersistentFlags()) + "\n"
+	}
+	return out + "\n"
+}
+
+// markdownOf returns a help text with its paragraphs wrapped, and its indented paragraphs as code.
+func markdownOf(help string) string {
+	parts := strings.Split(help, "\n\n")
+	for i, part := range parts {
+		if strings.HasPrefix(part, "  ") {
+			parts[i] = codeBlock(part)
+			continue
+		}
+		parts[i] = wrapped(strings.Fields(part))
+	}
+	return strings.Join(parts, "\n\n")
+}
+
+func codeBlock(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimPrefix(line, "  ")
+	}
+	return "```\n" + strings.Join(lines, "\n") + "\n```"
+}
+
+// lineLength leaves two characters for the indentation of lists.
+const lineLength = 118
+
+// wrapped joins words into lines.
+func wrapped(words []string) string {
+	var out strings.Builder
+	used := 0
+	for _, word := range words {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case used == 0:
+		case used+1+n > lineLength:
+			out.WriteByte('\n')
+			used = 0
+		default:
+			out.WriteByte(' ')
+			used++
+		}
+		out.WriteString(word)
+		used += n
+	}
+	return out.String()
+}
+
+// flagList returns a list of flags with their defaults.
+func flagList(flags *pflag.FlagSet) string {
+	var lines []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" {
+			return
+		}
+		kind, meaning := pflag.UnquoteUsage(f)
+		name := "`--" + f.Name
+		if f.Shorthand != "" {
+			name = "`-" + f.Shorthand + "`, " + name
+		}
+		if kind != "" {
+			name += " " + strings.ToUpper(strings.TrimSuffix(strings.TrimSuffix(kind, "Array"), "32"))
+		}
+		name += "`"
+		if !slices.Contains([]string{"", "0", "0s", "[]", "false"}, f.DefValue) {
+			name += " (default `" + f.DefValue + "`)"
+		}
+		lines = append(lines, strings.ReplaceAll(wrapped(strings.Fields("* "+name+": "+meaning)), "\n", "\n  "))
+	})
+	return strings.Join(lines, "\n")
+}
