@@ -30,20 +30,20 @@ func TestSettle(t *testing.T) {
 	first := l.of(t, "default").granted(request("k", limit("a", "10"), limit("b", "10")))
 	second := l.of(t, "default").granted(request("k2", limit("a", "10"), limit("b", "10")))
 	if !l.settle(t, first.GetId(), sent) || l.settle(t, first.GetId(), sent) || l.settle(t, first.GetId(), neverSent) {
-		t.Error("a lease is settled once, and whoever comes later is told")
+		t.Error("a lease must be settled once, and a repeat must report that")
 	}
 	l.wantLeft(t, limit("a", "10"), "8")
 	if !l.settle(t, second.GetId(), neverSent) || l.settle(t, second.GetId(), neverSent) {
-		t.Error("a lease is settled once, and whoever comes later is told")
+		t.Error("a lease must be settled once, and a repeat must report that")
 	}
 	l.wantLeft(t, limit("a", "10"), "9")
 	l.wantLeft(t, limit("b", "10"), "9")
 	if l.settle(t, "never-was", sent) {
-		t.Error("a lease that never was is settled")
+		t.Error("a lease that never existed is settled")
 	}
 	third := l.of(t, "default").granted(request("k", limit("a", "10"), limit("b", "10")))
 	if third.GetId() == first.GetId() {
-		t.Error("a key whose lease has ended reserves nothing anew")
+		t.Error("a key whose lease has ended makes no new reservation")
 	}
 }
 
@@ -130,11 +130,11 @@ func TestResetEmptiesABucketAndIsRecorded(t *testing.T) {
 	l.wantLeft(t, limit("a", "1"), "1")
 	l.wantLeft(t, limit("b", "1"), "0")
 	if got := log.String(); strings.Count(got, "\n") != 1 {
-		t.Errorf("the log holds\n%s", got)
+		t.Errorf("the log is\n%s", got)
 	}
 	for _, want := range []string{"bucket=a", "by=operator", "tenant=default", `comment="a slip\nof the pen"`} {
 		if !strings.Contains(log.String(), want) {
-			t.Errorf("the log does not hold %q:\n%s", want, log)
+			t.Errorf("the log does not contain %q:\n%s", want, log)
 		}
 	}
 	log.Reset()
@@ -143,7 +143,7 @@ func TestResetEmptiesABucketAndIsRecorded(t *testing.T) {
 		rpctest.WantStatus(t, err, codes.NotFound, "NOT_FOUND")
 	}
 	if log.Len() > 0 {
-		t.Errorf("the log tells of what was not done:\n%s", log)
+		t.Errorf("the log contains a reset that failed:\n%s", log)
 	}
 	// What a lease took before the reset is not given back after it.
 	l.of(t, "default").granted(request("k3", limit("a", "1")))
@@ -172,7 +172,7 @@ func TestOperatorsReachTheBucketsOfTheirTenantAlone(t *testing.T) {
 		t.Error(err)
 	}
 	if !strings.Contains(log.String(), "tenant=acme") {
-		t.Errorf("the log does not tell the tenant:\n%s", log)
+		t.Errorf("the log does not contain the tenant:\n%s", log)
 	}
 	l.wantLeft(t, limit("a", "3"), "2")
 }

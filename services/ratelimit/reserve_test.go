@@ -91,7 +91,7 @@ func TestReserveSaysThatItWillNeverFit(t *testing.T) {
 			l.of(t, "default").granted(request("filler", limit("full", "1")))
 			refusal := l.of(t, "default").refused(request("k", limits...))
 			if refusal.GetRetryAfter() != nil || !refusal.GetNever() || refusal.GetLimit() != 1 {
-				t.Errorf("the refusal is %v, want that of limit 1 for ever", refusal)
+				t.Errorf("the refusal is %v, want never for limit 1", refusal)
 			}
 		})
 	}
@@ -131,13 +131,13 @@ func TestReserveRefusesWhatMakesNoSense(t *testing.T) {
 		reason string
 	}{
 		{"a max with a fraction", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Max = "1.5" }, limiter},
-		{"a max that no counter holds", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Max = "9223372036854775808" }, limiter},
+		{"a max that is too large", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Max = "9223372036854775808" }, limiter},
 		{"a max below nothing", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Max = "-1" }, contract},
 		{"no max", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Max = "" }, contract},
 		{"a max in hexadecimal", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Max = "0x10" }, contract},
 		{"a cost of nothing", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Cost = "0" }, limiter},
 		{"a cost with a fraction", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Cost = "0.5" }, limiter},
-		{"a cost that no counter holds", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Cost = strings.Repeat("9", 28) }, limiter},
+		{"a cost that is too large", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Cost = strings.Repeat("9", 28) }, limiter},
 		{"a cost below nothing", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Cost = "-1" }, contract},
 		{"no cost", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Cost = "" }, contract},
 		{"no window", func(r *ratelimitv1.ReserveLimitsRequest) { r.Limits[1].Window = nil }, limiter},

@@ -53,7 +53,7 @@ func TestAgendaIsInOrder(t *testing.T) {
 				}
 				if len(members) == 0 {
 					if a.isDue(1 << 62) {
-						t.Fatal("nobody is due")
+						t.Fatal("no member is due")
 					}
 					return
 				}

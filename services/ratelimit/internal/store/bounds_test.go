@@ -25,7 +25,7 @@ func TestNewMemoryRefusesNoRoom(t *testing.T) {
 	t.Parallel()
 	for _, most := range []store.Bounds{{}, {Buckets: 1}, {Leases: 1}, {Buckets: -1, Leases: 1}} {
 		if _, err := store.NewMemory(most); err == nil {
-			t.Errorf("%+v is enough room", most)
+			t.Errorf("%+v is accepted as a capacity", most)
 		}
 	}
 }
@@ -126,14 +126,14 @@ func TestOwnersAreForgotten(t *testing.T) {
 	for i := range 100 {
 		answer := mustReserve(t, m, true, fmt.Sprint(i), minutely("b", 1), minutely("c", 1))
 		if got := m.Owners(); got != 1 {
-			t.Fatalf("%d owners are kept, want 1", got)
+			t.Fatalf("%d owners are stored, want 1", got)
 		}
 		if _, err := m.Settle(t.Context(), answer.Lease.ID, store.NeverSent); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if got := m.Owners(); got != 0 {
-		t.Errorf("%d owners are kept, want none", got)
+		t.Errorf("%d owners are stored, want 0", got)
 	}
 }
 
@@ -174,7 +174,7 @@ func TestIdleBucketsAndExpiredLeasesAreForgotten(t *testing.T) {
 		}
 		// Each reservation of a round removed two keys of the round before.
 		if got := m.Size(); got.Buckets > 5_500 || got.Leases > 5_500 {
-			t.Errorf("%+v are kept, want about 5000", got)
+			t.Errorf("%+v are stored, want about 5000", got)
 		}
 	})
 }
@@ -247,7 +247,7 @@ func TestForgettingFreesMemory(t *testing.T) {
 	after := heap() - before
 	t.Logf("%d buckets, half of them with a lease: %d MB full, %d MB after", keys, full>>20, after>>20)
 	if got := m.Size(); got.Buckets > keys/10 || got.Leases > keys/10 {
-		t.Errorf("%+v are kept", got)
+		t.Errorf("%+v are stored", got)
 	}
 	// Go's maps keep the size that they once had.
 	if after > full*2/5 {

@@ -89,7 +89,7 @@ func (r *run) take(t *rapid.T, limit int64) (window.Verdict, take) {
 	v := r.log.Ask(r.now, k.cost, limit)
 	stamp, ok := r.log.Take(r.now, k.cost, limit)
 	if ok != v.Fits {
-		t.Fatalf("Take says %t, Ask said %+v", ok, v)
+		t.Fatalf("Take returns %t, Ask returned %+v", ok, v)
 	}
 	if ok {
 		r.history = append(r.history, k)
@@ -200,7 +200,7 @@ func TestLargeLimitsAreTruthful(t *testing.T) {
 				continue
 			}
 			if past.within(r.clock, r.length+slot)+k.cost <= limit {
-				t.Fatalf("%v is refused though a window that is one slot longer has room", k)
+				t.Fatalf("%v is refused though it fits into a window that is one slot longer", k)
 			}
 			then, before := r.replayed(), r.replayed()
 			if !then.Ask(r.clock+v.Wait, k.cost, limit).Fits {

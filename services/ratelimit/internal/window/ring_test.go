@@ -19,7 +19,7 @@ func TestMemoryStaysSmall(t *testing.T) {
 		now += time.Minute / 700
 		log.Take(now, 1, limit)
 		if log.entries.count > most || len(log.entries.buf) > 2*most {
-			t.Fatalf("step %d: %d entries in room for %d", i, log.entries.count, len(log.entries.buf))
+			t.Fatalf("step %d: %d entries in a buffer for %d", i, log.entries.count, len(log.entries.buf))
 		}
 	}
 }
@@ -28,12 +28,12 @@ func TestRingGrowsLazily(t *testing.T) {
 	t.Parallel()
 	log := New(time.Minute)
 	if log.entries.buf != nil {
-		t.Error("an empty log holds memory")
+		t.Error("an empty log has a buffer")
 	}
 	for i := range 10 {
 		log.Take(time.Duration(i), 1, 10)
 		if room := len(log.entries.buf); room > 2*(i+1) || room > 10 {
-			t.Errorf("room for %d entries with %d taken", room, i+1)
+			t.Errorf("a buffer for %d entries with %d taken", room, i+1)
 		}
 	}
 }

@@ -62,7 +62,7 @@ func TestAsk(t *testing.T) {
 				t.Errorf("asked again: %+v, first %+v", again, got)
 			}
 			if _, ok := log.Take(tt.now, tt.cost, tt.limit); ok != got.Fits {
-				t.Errorf("Take says %t, Ask said %t", ok, got.Fits)
+				t.Errorf("Take returns %t, Ask returned %t", ok, got.Fits)
 			}
 		})
 	}

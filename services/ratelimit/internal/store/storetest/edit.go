@@ -71,7 +71,7 @@ var editCases = []testCase{
 		f.fails("Peek", err, store.ErrInvalid)
 		f.left(1, one("a", 1, long), one("b", 2, long))
 	}},
-	{name: "an empty bucket is as good as none", run: func(f *fixture) {
+	{name: "an empty bucket is equal to no bucket", run: func(f *fixture) {
 		f.granted(one("b", 2, short))
 		f.Sleep(short + short/2)
 		f.fails("Reset", f.store.Reset(f.Context(), "b"), store.ErrNotFound)

@@ -50,7 +50,7 @@ var leaseCases = []testCase{
 		}
 		f.settle(held.Lease.ID, store.NeverSent, true)
 		if !f.reserveAs("k", l).Granted {
-			f.Error("refused once, refused for ever")
+			f.Error("a refused key stays refused")
 		}
 	}},
 	{name: "a settled key is new again", run: func(f *fixture) {
@@ -122,7 +122,7 @@ var leaseCases = []testCase{
 		f.settle(held.Lease.ID, store.NeverSent, true)
 		f.left(0, l, large)
 	}},
-	{name: "a lease that nobody settles ends, and what it took is spent", run: func(f *fixture) {
+	{name: "a lease that is not settled expires, and what it took is spent", run: func(f *fixture) {
 		l := one("b", 1, long)
 		r := store.Reservation{Key: "k", Limits: []store.Limit{l}, Lease: time.Second}
 		held, err := f.store.Reserve(f.Context(), r)
@@ -160,7 +160,7 @@ var leaseCases = []testCase{
 			f.Errorf("a short Renew makes %v of %v: %v", same, expires, err)
 		}
 		if again := f.reserveAs("k", l); again.Lease.ID != held.Lease.ID || !again.Lease.Expires.Equal(expires) {
-			f.Errorf("a repeat says %+v, want an end at %v", again.Lease, expires)
+			f.Errorf("a repeat answers %+v, want an end at %v", again.Lease, expires)
 		}
 		f.settle(held.Lease.ID, store.NeverSent, true)
 		f.left(1, l)

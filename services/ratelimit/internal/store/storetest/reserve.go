@@ -49,7 +49,7 @@ var reserveCases = []testCase{
 			f.Errorf("refused with %+v", answer)
 		}
 	}},
-	{name: "a cost above the max never fits, and goes before any wait", run: func(f *fixture) {
+	{name: "a cost above the max never fits, and comes before any wait", run: func(f *fixture) {
 		a, b, c := one("a", 1, long), of(4, one("b", 3, time.Second)), of(9, one("c", 3, long))
 		f.granted(a)
 		answer := f.refused(a, b, c)
@@ -69,7 +69,7 @@ var reserveCases = []testCase{
 		f.granted(of(3, l))
 		f.left(0, l)
 	}},
-	{name: "a large max is kept too", run: func(f *fixture) {
+	{name: "a large max is not exceeded either", run: func(f *fixture) {
 		l := one("b", 1_000_000, long)
 		f.granted(of(999_999, l))
 		f.granted(l)
@@ -82,7 +82,7 @@ var reserveCases = []testCase{
 		f.granted(l)
 		f.refused(l)
 	}},
-	{name: "buckets are told apart whatever they are called", run: func(f *fixture) {
+	{name: "buckets with any names are distinct", run: func(f *fixture) {
 		for _, name := range []string{"a", "A", "a:b", "a\x00", "{a}", "a ", "ä", strings.Repeat("x", 128), strings.Repeat("x", 127) + "y"} {
 			l := one(name, 1, long)
 			f.granted(l)
@@ -117,7 +117,7 @@ var reserveCases = []testCase{
 			f.Errorf("%d calls passed, want 30", granted)
 		}
 	}},
-	{name: "R3: what makes no sense is refused and takes nothing", run: invalid},
+	{name: "R3: an invalid reservation is refused and takes nothing", run: invalid},
 	{name: "a context that has ended takes nothing", run: func(f *fixture) {
 		ctx, cancel := context.WithCancel(f.Context())
 		cancel()

@@ -47,7 +47,7 @@ func Run(t *testing.T, h Harness) {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				if c.exact && !h.Exact {
-					t.Skip("needs a clock that stands still")
+					t.Skip("needs exact times")
 				}
 				h.Within(t, func(t *testing.T) {
 					c.run(&fixture{Harness: h, T: t, store: h.New(t)})
@@ -167,7 +167,7 @@ func (f *fixture) settle(lease string, outcome store.Outcome, want bool) {
 		f.Fatalf("Settle: %v", err)
 	}
 	if got != want {
-		f.Errorf("Settle of %q says %t, want %t", lease, got, want)
+		f.Errorf("Settle of %q returns %t, want %t", lease, got, want)
 	}
 }
 
