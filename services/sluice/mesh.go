@@ -1,5 +1,5 @@
-// Package sluice runs every role of the mesh in one process: the same handlers,
-// interceptors and statuses as apart, over pipes instead of a network.
+// Package sluice runs all roles of the mesh in one process: with the same handlers, interceptors and statuses as in
+// separate processes, over pipes instead of a network.
 package sluice
 
 import (
@@ -33,44 +33,39 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent"
 )
 
-// readyPoll is how often a start asks whether everything serves.
+// readyPoll is the interval of readiness checks during a start.
 const readyPoll = 10 * time.Millisecond
 
-// Options are what a mesh is made of.
+// Options configure a mesh.
 type Options struct {
-	// File is the whole configuration.
 	File *config.File
-	// Embedded names the servers of the configuration that this process serves
-	// itself: what stands behind their names is the same after a restart, whatever
-	// their address.
+	// Embedded names the servers of the configuration that this process serves. Such a server is the same server after
+	// a restart, at any address.
 	Embedded []string
 	// Env looks up environment variables, for secrets.
-	Env config.Env
-	// Log receives what people are to know.
-	Log *slog.Logger
-	// Version is the version of this build.
+	Env     config.Env
+	Log     *slog.Logger
 	Version string
-	// Launcher is how this program becomes the one that starts servers over stdio;
-	// see [gateway.Deps].
+	// Launcher is how this program becomes the launcher of stdio servers; see [gateway.Deps].
 	Launcher sandbox.Launcher
 }
 
-// Mesh is every role in one process.
+// Mesh is a mesh with all roles in one process.
 type Mesh struct {
 	log    *slog.Logger
 	tel    *telemetry.Telemetry
 	server *rpc.Server
 	tokens *authn.Tokens
-	// services are the roles, each behind those that it needs; the gateway, which
-	// needs all of them, is one of them.
+	// services are the roles. Each comes after those that it needs, and the gateway, which needs all of them, is one of
+	// them.
 	services []rpc.Service
 	gateway  *gateway.Service
 	grpc     net.Listener
-	// keys are those of the gRPC listener; nil where it is plaintext.
+	// keys are the keys of the gRPC listener; nil without TLS.
 	keys *pki.Source[pki.Keys]
 }
 
-// New builds every role and takes hold of addresses and folders. Run serves.
+// New builds every role, and takes addresses and folders. [Mesh.Run] serves.
 func New(ctx context.Context, opts Options) (*Mesh, error) {
 	if opts.File == nil || opts.Env == nil || opts.Log == nil {
 		return nil, errors.New("sluice: configuration, environment and log are required")
@@ -110,11 +105,11 @@ func (m *Mesh) build(ctx context.Context, opts Options) (err error) {
 	return nil
 }
 
-// listenerTLS is what the gRPC listener demands: TLS where it is configured, else
-// plaintext, which is served on loopback alone.
+// listenerTLS returns the TLS configuration of the gRPC listener. Without TLS in the configuration it returns nil:
+// plaintext is served only on loopback.
 func (m *Mesh) listenerTLS(f *config.File) (_ *tls.Config, err error) {
 	if f.TLS.Dir == "" {
-		return nil, nil //nolint:nilnil // no TLS is an answer
+		return nil, nil //nolint:nilnil // nil means plaintext
 	}
 	if m.keys, err = pki.Follow(f.Path(f.TLS.Dir), authv1.Role_ROLE_GATEWAY, m.log); err != nil {
 		return nil, err
@@ -125,13 +120,11 @@ func (m *Mesh) listenerTLS(f *config.File) (_ *tls.Config, err error) {
 	}), nil
 }
 
-// builds are how the roles are made.
 var builds = map[authv1.Role]app.Build{
 	authv1.Role_ROLE_GATEWAY: gateway.Build, authv1.Role_ROLE_POLICY: policy.Build, authv1.Role_ROLE_RATELIMIT: ratelimit.Build,
 	authv1.Role_ROLE_APPROVAL: approval.Build, authv1.Role_ROLE_WASMAGENT: wasmagent.Build,
 }
 
-// addRoles makes every role and adds it.
 func (m *Mesh) addRoles(ctx context.Context, opts Options) error {
 	signer, verifier, err := attest.Pair()
 	if err != nil {
@@ -161,13 +154,13 @@ func (m *Mesh) add(role authv1.Role, svc rpc.Service) error {
 	return m.server.Add(role, svc)
 }
 
-// conns returns the connections of a role to the others, which are one.
+// conns returns the connections of a role to the others. They are one connection.
 func (m *Mesh) conns(role authv1.Role) func(authv1.Role) (grpc.ClientConnInterface, error) {
 	one := sync.OnceValues(func() (grpc.ClientConnInterface, error) { return m.conn(role) })
 	return func(authv1.Role) (grpc.ClientConnInterface, error) { return one() }
 }
 
-// conn returns the connection of a role to all of them.
+// conn returns the connection of a role to all roles.
 func (m *Mesh) conn(role authv1.Role) (grpc.ClientConnInterface, error) {
 	id, err := pki.Ephemeral(role)
 	if err != nil {
@@ -182,20 +175,19 @@ func (m *Mesh) conn(role authv1.Role) (grpc.ClientConnInterface, error) {
 	return m.server.Conn(id.Peer, deps)
 }
 
-// MCP is the address of the MCP edge, and GRPC that of the services.
+// MCP returns the address of MCP.
 func (m *Mesh) MCP() net.Addr { return m.gateway.Addr() }
 
-// Sandboxes is what the kernel holds of each server over stdio, by name.
+// Sandboxes returns what the kernel enforces for each stdio server, by name.
 func (m *Mesh) Sandboxes() map[string]sandbox.Report { return m.gateway.Sandboxes() }
 
 // InFlight returns how many requests wait for each server's answer; servers without one are left out.
 func (m *Mesh) InFlight() map[string]int { return m.gateway.InFlight() }
 
-// GRPC is the address of all services.
+// GRPC returns the gRPC address of all services.
 func (m *Mesh) GRPC() net.Addr { return m.grpc.Addr() }
 
-// Run serves until ctx ends, then drains: the edge first, so that calls in flight
-// still find the roles that they need.
+// Run serves until ctx ends. Then it drains MCP first, so that calls in flight still reach the roles that they need.
 func (m *Mesh) Run(ctx context.Context) error {
 	inner, stop := context.WithCancel(context.WithoutCancel(ctx))
 	group, edge := errgroup.WithContext(ctx)
@@ -215,7 +207,7 @@ func (m *Mesh) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// WaitReady returns once every role serves, or says why that takes too long.
+// WaitReady returns when every role serves, or an error with the reasons when ctx ends.
 func (m *Mesh) WaitReady(ctx context.Context) error {
 	tick := time.NewTicker(readyPoll)
 	defer tick.Stop()
@@ -233,7 +225,7 @@ func (m *Mesh) WaitReady(ctx context.Context) error {
 	}
 }
 
-// Close lets go of everything that New took, the last first, once Run has returned.
+// Close releases everything that New took, in reverse order. Call it after Run has returned.
 func (m *Mesh) Close() error {
 	var errs []error
 	for _, svc := range slices.Backward(m.services) {

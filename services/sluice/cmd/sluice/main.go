@@ -1,5 +1,4 @@
-// Command sluice runs the whole mesh in one process, and is the command line for
-// people.
+// Command sluice runs the whole mesh in one process, and is the command line for people.
 package main
 
 import (

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// promptTimeout bounds a prompt, which may wait.
+// promptTimeout bounds a prompt, which may wait for a model, a tool or people.
 const promptTimeout = time.Hour
 
 func (t *tool) agents() *cobra.Command {
@@ -33,7 +33,7 @@ func (t *tool) agents() *cobra.Command {
 		t.agentsEvents(), t.agentsVerify(), t.agentsSnapshot(), t.agentsFork(), t.agentsMigrate(), t.agentsExport(), t.agentsImport(), t.agentsGrant(), t.agentsAccept())
 }
 
-// withAgents asks the service of agents.
+// withAgents calls do with a client of the service of agents.
 func (t *tool) withAgents(ctx context.Context, within time.Duration, do func(context.Context, wasmagentv1.AgentServiceClient) error) error {
 	f, err := t.load()
 	if err != nil {
@@ -81,7 +81,7 @@ func (t *tool) agentsCreate() *cobra.Command {
 			if c.Flags().Changed("max-turns") {
 				req.MaxTurns = &turns
 			}
-			// The first agent of a guest waits until that is compiled.
+			// The first agent of a guest waits until the guest is compiled.
 			return t.withAgents(c.Context(), time.Minute, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				resp, err := client.CreateAgent(ctx, req)
 				if err != nil {
@@ -104,11 +104,11 @@ func (t *tool) agentsCreate() *cobra.Command {
 	return c
 }
 
-// manifestOf is the manifest of an agent that may call tools; nil, which is its own files
-// alone, where there are none.
+// manifestOf returns the manifest of an agent that may call tools. Without tools it returns nil, which permits only the
+// agent's own files.
 func manifestOf(tools []string) (*wasmagentv1.Manifest, error) {
 	if len(tools) == 0 {
-		return nil, nil //nolint:nilnil // no manifest is one, too
+		return nil, nil //nolint:nilnil // nil is a valid manifest
 	}
 	out := &wasmagentv1.Manifest{Files: &wasmagentv1.FileRight{Bytes: 8 << 20, Count: 1000}}
 	for _, one := range tools {
@@ -142,7 +142,7 @@ func (t *tool) agentsPrompt() *cobra.Command {
 	}
 }
 
-// prompted prints what an agent does on standard error, and its answer.
+// prompted prints the progress of a prompt on standard error, and its answer on standard output.
 func (t *tool) prompted(ctx context.Context, client wasmagentv1.AgentServiceClient, req *wasmagentv1.PromptAgentRequest) error {
 	stream, err := client.PromptAgent(ctx, req)
 	if err != nil {
@@ -177,7 +177,6 @@ func (t *tool) prompted(ctx context.Context, client wasmagentv1.AgentServiceClie
 	}
 }
 
-// printProgress prints what an agent does.
 func (t *tool) printProgress(p *mcpv1.Progress) error {
 	if t.json() {
 		return t.printLine(struct {
@@ -188,7 +187,6 @@ func (t *tool) printProgress(p *mcpv1.Progress) error {
 	return oneLine(t.errOut, "… %s", p.GetMessage())
 }
 
-// promptAnswer is an answer as JSON.
 type promptAnswer struct {
 	Response   string `json:"response"`
 	Finished   bool   `json:"finished"`
@@ -199,7 +197,6 @@ type promptAnswer struct {
 	StopReason string `json:"stopReason,omitempty"`
 }
 
-// agentRow is an agent as JSON.
 type agentRow struct {
 	ID         string    `json:"id"`
 	State      string    `json:"state"`
@@ -246,7 +243,7 @@ func (t *tool) agentsList() *cobra.Command {
 	return c
 }
 
-// allAgents asks for all pages.
+// allAgents returns the agents of all pages.
 func allAgents(ctx context.Context, client wasmagentv1.AgentServiceClient, ended bool) (out []*wasmagentv1.Agent, _ error) {
 	req := &wasmagentv1.ListAgentsRequest{PageSize: maxPage}
 	if ended {
@@ -298,7 +295,7 @@ func (t *tool) agentsShow() *cobra.Command {
 	}
 }
 
-// printAgent prints an agent with what it said and wants to do.
+// printAgent prints an agent with its conversation and its todos.
 func (t *tool) printAgent(state *wasmagentv1.GetStateResponse, todos []*wasmagentv1.Todo) error {
 	row := agentOf(state.GetInfo())
 	if t.json() {
@@ -336,7 +333,7 @@ func (t *tool) printAgent(state *wasmagentv1.GetStateResponse, todos []*wasmagen
 		t.printf("todo  %-11s %s", enum.Name(todo.GetStatus()), todo.GetContent())
 	}
 	for _, m := range state.GetState().GetMessages() {
-		// No line of what was said begins where one of ours does.
+		// Further lines of a message are indented, so that none looks like a line of this command.
 		text := strings.ReplaceAll(viewtext.Lines(m.GetContent()), "\n", "\n  ")
 		if _, err := fmt.Fprintf(t.out, "\n%s:\n  %s\n", enum.Name(m.GetRole()), text); err != nil {
 			return err
@@ -402,7 +399,7 @@ func (t *tool) agentsResume() *cobra.Command {
 	return c
 }
 
-// agentsMove is a command that moves an agent to another state.
+// agentsMove returns a command that moves an agent to another state.
 func (t *tool) agentsMove(use, short string, move func(context.Context, wasmagentv1.AgentServiceClient, string) (*wasmagentv1.Agent, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: use, Short: short, Args: args(cobra.ExactArgs(1)), ValidArgsFunction: t.completeAgent,
@@ -447,7 +444,6 @@ func resetAgent(ctx context.Context, client wasmagentv1.AgentServiceClient, id s
 	return state.GetInfo(), err
 }
 
-// completeAgent completes an agent's id.
 func (t *tool) completeAgent(c *cobra.Command, given []string, _ string) (ids []string, _ cobra.ShellCompDirective) {
 	if len(given) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// minDigest is how many digits of a digest name a template at least.
+// minDigest is the least number of digits of a digest that identify a template.
 const minDigest = 8
 
 func (t *tool) agentsAccept() *cobra.Command {
@@ -44,7 +44,7 @@ have read. Only this content is accepted: another template of the same name is q
 	return c
 }
 
-// acceptTemplate shows a template, asks about it, and accepts just what it has shown.
+// acceptTemplate shows a template, asks, and accepts exactly what it has shown.
 func (t *tool) acceptTemplate(ctx context.Context, client wasmagentv1.GalleryServiceClient, id, digest string) error {
 	if digest != "" && len(digest) < minDigest {
 		return usageError{fmt.Errorf("--digest needs at least %d digits of the digest", minDigest)}
@@ -87,7 +87,6 @@ func (t *tool) acceptTemplate(ctx context.Context, client wasmagentv1.GallerySer
 	return nil
 }
 
-// printTemplate writes a whole template, its rights first.
 func printTemplate(w io.Writer, shown *wasmagentv1.GetTemplateResponse) {
 	t := proto.CloneOf(shown.GetTemplate())
 	_ = oneLine(w, "%-14s %s", "template", t.GetId())
@@ -102,7 +101,7 @@ func printTemplate(w io.Writer, shown *wasmagentv1.GetTemplateResponse) {
 	fmt.Fprint(w, viewtext.Lines("and the rest of it:\n"+indented(t)+"\n"))
 }
 
-// indented is a message as JSON over several lines.
+// indented returns a message as indented JSON.
 func indented(m proto.Message) string {
 	text := protoJSON(m)
 	if err := text.Indent(jsontext.WithIndent("  ")); err != nil {

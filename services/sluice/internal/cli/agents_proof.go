@@ -21,11 +21,11 @@ import (
 )
 
 const (
-	// proofTime bounds what runs or carries a whole agent.
+	// proofTime bounds calls that verify, export or import a whole agent.
 	proofTime = 10 * time.Minute
-	// followTime is how long one question for more events waits.
+	// followTime is how long one request for more events waits.
 	followTime = 20 * time.Second
-	// maxArchive and maxPart are how large an archive and one part of it may be, in bytes.
+	// maxArchive and maxPart bound an archive and one part of it, in bytes.
 	maxArchive = 64 << 20
 	maxPart    = 1 << 20
 )
@@ -61,7 +61,6 @@ func (t *tool) agentsEvents() *cobra.Command {
 	return c
 }
 
-// eventRow is an event as JSON.
 type eventRow struct {
 	Epoch      int32     `json:"epoch"`
 	Sequence   int64     `json:"sequence"`
@@ -125,7 +124,7 @@ func (t *tool) agentsVerify() *cobra.Command {
 						Recorded     int64  `json:"fuelRecorded"`
 						Replayed     int64  `json:"fuelReplayed"`
 						Head         string `json:"journalHead"`
-						// Part and Name are what is stored and is not what the journal says.
+						// Part and Name identify stored content that differs from the journal.
 						Part       string   `json:"part,omitempty"`
 						Name       string   `json:"name,omitempty"`
 						NotCovered []string `json:"notCovered,omitempty"`
@@ -183,7 +182,7 @@ func (t *tool) agentsExport() *cobra.Command {
 	return c
 }
 
-// fetchArchive fetches an archive part by part, and returns its last part, too.
+// fetchArchive fetches an archive in parts. It also returns the last part.
 func fetchArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, id string, notCovered bool) (text []byte, last *wasmagentv1.ArchivePart, err error) {
 	full := wasmagentv1.ExportDepth_EXPORT_DEPTH_FULL
 	for {
@@ -217,7 +216,7 @@ func (t *tool) agentsImport() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			defer f.Close() //nolint:errcheck // it was only read
+			defer f.Close() //nolint:errcheck // the file was only read
 			text, err := io.ReadAll(io.LimitReader(f, maxArchive+1))
 			switch {
 			case err != nil:
@@ -240,7 +239,6 @@ func (t *tool) agentsImport() *cobra.Command {
 	}
 }
 
-// sendArchive sends an archive part by part.
 func sendArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, text []byte) (*wasmagentv1.ImportAgentResponse, error) {
 	sum := sha256.Sum256(text)
 	for offset := 0; ; {
@@ -326,7 +324,7 @@ func (t *tool) agentsGrant() *cobra.Command {
 				return err
 			}
 			if manifest != nil {
-				manifest.Files = nil // it has those of its own
+				manifest.Files = nil // they are in the state of the forked agent
 				req.Rights = manifest
 			}
 			if lasts > 0 {

@@ -24,7 +24,7 @@ import (
 
 const statePrefix = "APPROVAL_STATE_"
 
-// stateNames are the names of all states, in the contract's order.
+// stateNames returns the names of all states, in the order of the contract.
 func stateNames() (out []string) {
 	for n := int32(1); ; n++ {
 		if _, ok := approvalv1.ApprovalState_name[n]; !ok {
@@ -34,12 +34,11 @@ func stateNames() (out []string) {
 	}
 }
 
-// approvalColumns are the names of what approvalRow tells.
+// approvalColumns returns the names of the columns of approvalRow.
 func approvalColumns() []string {
 	return []string{"ASKED", "STATE", "WHO", "WHAT", "MISSING", "UNTIL", "NOTE", "ID"}
 }
 
-// approvalRow is an approval as a row for people.
 func approvalRow(a *approvalv1.Approval) []string {
 	until := a.GetDecideBefore()
 	if a.GetState() == approvalv1.ApprovalState_APPROVAL_STATE_APPROVED {
@@ -54,7 +53,7 @@ func approvalRow(a *approvalv1.Approval) []string {
 	}
 }
 
-// note is what is not as with most approvals.
+// note returns what is special about an approval.
 func note(a *approvalv1.Approval) string {
 	confirmed := func(v *approvalv1.Vote) bool {
 		return v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION && v.GetVerdict() == approvalv1.Verdict_VERDICT_APPROVE && v.GetVoidReason() == ""
@@ -80,15 +79,14 @@ func clock(t *timestamppb.Timestamp) string {
 	return t.AsTime().Local().Format(time.TimeOnly)
 }
 
-// seen is what a person is shown of an approval: the whole view, of which alone
-// there is a digest.
+// seen is what a person is shown of an approval: the whole view, which the digest covers.
 type seen struct {
 	resp   *approvalv1.GetApprovalResponse
 	params strings.Builder
 	digest []byte
 }
 
-// see reads an approval and its view, part after part.
+// see reads an approval and all parts of its view.
 func (t *tool) see(ctx context.Context, client approvalv1.ApprovalServiceClient, given string) (*seen, error) {
 	id, err := t.whole(ctx, client, given)
 	if err != nil {
@@ -117,7 +115,6 @@ func (t *tool) see(ctx context.Context, client approvalv1.ApprovalServiceClient,
 	return s, nil
 }
 
-// print writes it for people.
 func (s *seen) print(w io.Writer) {
 	a := s.resp.GetApproval()
 	_ = oneLine(w, "%-14s %s: %s", "approval", a.GetId(), enum.Name(a.GetState()))
@@ -140,8 +137,8 @@ func (s *seen) print(w io.Writer) {
 	}
 }
 
-// reasonOf is why an approval moved, and what the person said whose vote moved it.
-// Of a denial that may be the reason itself.
+// reasonOf returns why an approval moved, and the comment of the vote that moved it. After a denial the comment may be
+// the reason itself.
 func reasonOf(m *approvalv1.Move) string {
 	reason, comment := m.GetReason(), m.GetVote().GetComment()
 	if comment == "" || strings.Contains(reason, comment) {
@@ -150,8 +147,7 @@ func reasonOf(m *approvalv1.Move) string {
 	return reason + ": " + comment
 }
 
-// document is what machines are shown: the view and the history as the contract
-// has them beside the approval.
+// document returns the approval as JSON: the view and the history as in the contract.
 func (s *seen) document() any {
 	out := struct {
 		viewtext.Approval
@@ -172,12 +168,12 @@ func (s *seen) document() any {
 func protoJSON(m proto.Message) jsontext.Value {
 	raw, err := protojson.Marshal(m)
 	if err != nil {
-		return jsontext.Value("null") // of a message that came over the wire it does not fail
+		return jsontext.Value("null") // it does not fail for a message that was received
 	}
 	return raw
 }
 
-// away reports whether the service did not answer.
+// away reports whether the service is unavailable.
 func away(err error) bool {
 	code := status.Code(err)
 	return err == nil || code == codes.Unavailable || code == codes.DeadlineExceeded

@@ -30,7 +30,7 @@ func (t *tool) approvalClient() (approvalv1.ApprovalServiceClient, func(), error
 	return approvalv1.NewApprovalServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// filterFlags adds the flags that pick approvals; forMe is what --for-me does.
+// filterFlags adds the flags that select approvals. forMe is the help of --for-me.
 func (t *tool) filterFlags(c *cobra.Command, f *approvalv1.ApprovalFilter, forMe string) {
 	c.Flags().StringVar(&f.Server, "server", "", "only this server")
 	c.Flags().StringVar(&f.Name, "tool", "", "only this tool")
@@ -74,7 +74,7 @@ func (t *tool) approvalsList() *cobra.Command {
 	return c
 }
 
-// statesOf reads states by their names; without any, those that people wait for.
+// statesOf returns the states of these names. Without names it returns those that wait for people.
 func statesOf(names []string, all bool) ([]approvalv1.ApprovalState, error) {
 	if len(names) == 0 && !all {
 		names = []string{"pending", "approved", "claimed", "outcome_unknown"}

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// byHand is why an approval is cancelled where the person gives no reason.
+// byHand is the default reason of a cancellation.
 const byHand = "taken back on the command line"
 
 func (t *tool) approvalsResolve() *cobra.Command {
@@ -66,11 +66,11 @@ ends too, in any state of the approval.`,
 	return c
 }
 
-// ending is what a person does about an approval that was shown.
+// ending is an action on an approval that was shown.
 type ending struct {
-	// question is what the person is asked before.
+	// question is the question before the action.
 	question string
-	// do does it, and has a sentence on what came of it.
+	// do performs the action and returns a sentence about its result.
 	do func(context.Context, approvalv1.ApprovalServiceClient, *approvalv1.Approval) (*approvalv1.Approval, string, error)
 }
 
@@ -107,7 +107,7 @@ func (t *tool) cancelling(reason string) ending {
 	}}
 }
 
-// endApproval shows an approval, asks, and does it.
+// endApproval shows an approval, asks, and performs the action.
 func (t *tool) endApproval(ctx context.Context, id string, sure bool, end ending) error {
 	client, done, err := t.approvalClient()
 	if err != nil {
@@ -134,14 +134,13 @@ func (t *tool) endApproval(ctx context.Context, id string, sure bool, end ending
 	return err
 }
 
-// completeApproval completes the identifiers of approvals in some states; without
-// any, in all.
+// completeApproval completes the identifiers of approvals in some states, or in all states if none is given.
 func (t *tool) completeApproval(states ...approvalv1.ApprovalState) cobra.CompletionFunc {
 	return func(c *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(given) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		_ = t.checkFlags(c, nil) // a wrong flag completes nothing
+		_ = t.checkFlags(c, nil) // invalid flags must not fail a completion
 		client, done, err := t.approvalClient()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp

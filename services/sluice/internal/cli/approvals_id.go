@@ -11,18 +11,15 @@ import (
 )
 
 const (
-	// shortest is how many characters of an identifier are enough where no other
-	// begins with them.
+	// shortest is the least number of characters that identify an approval, if no other identifier begins with them.
 	shortest = 8
-	// idsAtOnce is how many approvals a page of the search has.
+	// idsAtOnce is the size of a page of the search.
 	idsAtOnce = 1000
 )
 
-// listAll is the command that prints every identifier.
 func (t *tool) listAll() string { return t.command("approvals list --all") }
 
-// whole is the identifier that a person means: one that is given whole, or by how
-// it begins.
+// whole returns the identifier that begins with given.
 func (t *tool) whole(ctx context.Context, client approvalv1.ApprovalServiceClient, given string) (string, error) {
 	switch _, err := uuid.Parse(given); {
 	case err == nil:
@@ -39,7 +36,7 @@ func (t *tool) whole(ctx context.Context, client approvalv1.ApprovalServiceClien
 	return t.only(found, given)
 }
 
-// only is the one identifier that was found to begin as given.
+// only returns the single identifier that was found.
 func (t *tool) only(found []string, given string) (string, error) {
 	switch len(found) {
 	case 0:
@@ -51,8 +48,7 @@ func (t *tool) only(found []string, given string) (string, error) {
 	}
 }
 
-// beginning are the identifiers that begin with a text, of all that the person may
-// see.
+// beginning returns the identifiers that begin with a text, of all approvals that the person may see.
 func (t *tool) beginning(ctx context.Context, client approvalv1.ApprovalServiceClient, text string) (found []string, err error) {
 	req := &approvalv1.ListApprovalsRequest{PageSize: idsAtOnce}
 	for {

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// errNothing is what a person hears who did not say yes.
+// errNothing is the error after any answer other than yes.
 var errNothing = errors.New("nothing was decided")
 
 func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *cobra.Command {
@@ -40,16 +40,14 @@ func (t *tool) approvalsDecide(use, short string, verdict approvalv1.Verdict) *c
 	return c
 }
 
-// ballot is what the person at the command line says.
 type ballot struct {
 	id      string
 	verdict approvalv1.Verdict
 	comment string
-	// sure says that the person is not to be asked.
+	// sure suppresses the question.
 	sure bool
 }
 
-// question is what the person is asked before the vote is cast.
 func (b *ballot) question() string {
 	if b.verdict == approvalv1.Verdict_VERDICT_APPROVE {
 		return "Approve this call?"
@@ -57,7 +55,7 @@ func (b *ballot) question() string {
 	return "Deny this call?"
 }
 
-// decide shows what is decided on and casts the vote on just that.
+// decide shows an approval and votes on exactly what was shown.
 func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, b ballot) error {
 	seen, err := t.show(ctx, client, b.id, b.sure)
 	if err != nil {
@@ -87,8 +85,8 @@ func (t *tool) decide(ctx context.Context, client approvalv1.ApprovalServiceClie
 	return err
 }
 
-// standing says what is still missing after a vote, what has to happen before an approved call
-// runs, and whether the vote was cast before.
+// standing returns what is still missing after a vote, what must happen before an approved call runs, and whether the
+// vote was cast before.
 func standing(before *approvalv1.Approval, resp *approvalv1.DecideApprovalResponse) string {
 	var words []string
 	if mine := resp.GetVote(); votedIn(before, mine) {
@@ -111,7 +109,6 @@ func standing(before *approvalv1.Approval, resp *approvalv1.DecideApprovalRespon
 	return ": " + strings.Join(words, "; ")
 }
 
-// votedIn reports whether a vote is among those of an approval.
 func votedIn(a *approvalv1.Approval, vote *approvalv1.Vote) bool {
 	for _, v := range a.GetVotes() {
 		if v.GetSubject() == vote.GetSubject() && v.GetVerdict() == vote.GetVerdict() && v.GetTime().AsTime().Equal(vote.GetTime().AsTime()) {
@@ -128,8 +125,8 @@ func verdictName(v approvalv1.Verdict) string {
 	return "denied"
 }
 
-// show prints an approval for a person, who then decides on just that. Where the
-// answer is for a machine, whoever is asked reads it beside that.
+// show prints an approval, which the person then decides on. If standard output is JSON and the person is asked, it
+// also prints the approval as text on standard error.
 func (t *tool) show(ctx context.Context, client approvalv1.ApprovalServiceClient, id string, sure bool) (*seen, error) {
 	inTime, cancel := ask(ctx)
 	defer cancel()
@@ -145,17 +142,17 @@ func (t *tool) show(ctx context.Context, client approvalv1.ApprovalServiceClient
 	return seen, nil
 }
 
-// asks reports whether there is a person to ask, who sits at a terminal.
+// asks reports whether there is a terminal to ask at.
 func asks(sure bool) bool { return !sure && term.IsTerminal(int(os.Stdin.Fd())) }
 
-// confirm asks a person who sits at a terminal whether to go on.
+// confirm asks at the terminal whether to continue.
 func (t *tool) confirm(ctx context.Context, sure bool, question string) error {
 	if !asks(sure) {
 		return nil
 	}
 	answer, err := t.prompt(ctx, question+" Type yes: ")
 	if err != nil {
-		fmt.Fprintln(t.errOut) // the line of the question is not ended
+		fmt.Fprintln(t.errOut) // end the line of the question
 		return errNothing
 	}
 	if answer != "yes" {
@@ -164,7 +161,7 @@ func (t *tool) confirm(ctx context.Context, sure bool, question string) error {
 	return nil
 }
 
-// prompt asks the person and reads a line; it ends with ctx.
+// prompt prints a question and reads a line. It returns when ctx ends.
 func (t *tool) prompt(ctx context.Context, text string) (string, error) {
 	fmt.Fprint(t.errOut, text)
 	type read struct {
@@ -172,7 +169,7 @@ func (t *tool) prompt(ctx context.Context, text string) (string, error) {
 		err  error
 	}
 	answer := make(chan read, 1)
-	go func() { // ends with the process where nobody answers
+	go func() { // without an answer it ends with the process
 		line, err := bufio.NewReader(os.Stdin).ReadString('\n')
 		if errors.Is(err, io.EOF) && line != "" {
 			err = nil

@@ -29,7 +29,7 @@ func (t *tool) approvalsWatch() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			defer conn.Close() //nolint:errcheck // the moves are all that matters
+			defer conn.Close() //nolint:errcheck // only the moves matter
 			return (&watch{tool: t, conn: conn, filter: filter}).run(c.Context())
 		},
 	}
@@ -37,21 +37,19 @@ func (t *tool) approvalsWatch() *cobra.Command {
 	return c
 }
 
-// watch follows the moves of approvals.
 type watch struct {
 	*tool
 	conn   *grpc.ClientConn
 	filter *approvalv1.ApprovalFilter
-	// cursor is where to go on after a break of the way to the service.
+	// cursor is the position from which to continue after a disconnection.
 	cursor string
-	// away says that the person was told of a break, and not yet of its end.
+	// away is true if a disconnection was reported and its end was not.
 	away bool
-	// headed says that the columns have their names.
+	// headed is true if the names of the columns were printed.
 	headed bool
 }
 
-// run prints the moves until the person has seen enough, over breaks of the way to
-// the service.
+// run prints moves until ctx ends. It reconnects after disconnections.
 func (w *watch) run(ctx context.Context) error {
 	const pause = time.Second
 	client := approvalv1.NewApprovalServiceClient(w.conn)
@@ -61,7 +59,7 @@ func (w *watch) run(ctx context.Context) error {
 			err = w.follow(stream)
 		}
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the person has seen enough
+			return nil //nolint:nilerr // the person has ended the command
 		}
 		if w.cursor == "" || !away(err) {
 			return w.explain(err)
@@ -75,7 +73,7 @@ func (w *watch) run(ctx context.Context) error {
 			return nil
 		case <-time.After(pause):
 		}
-		w.conn.ResetConnectBackoff() // else a long break would be followed by another
+		w.conn.ResetConnectBackoff() // otherwise a long disconnection would prolong the next one
 	}
 }
 
@@ -101,8 +99,7 @@ func (w *watch) follow(stream grpc.ServerStreamingClient[approvalv1.WatchApprova
 	}
 }
 
-// print prints how an approval stands; without one, as on a beat, the names of the
-// columns at the most.
+// print prints the state of an approval. Without one, as on a heartbeat, it prints at most the names of the columns.
 func (w *watch) print(a *approvalv1.Approval) error {
 	if w.json() {
 		if a == nil {
@@ -122,7 +119,7 @@ func (w *watch) print(a *approvalv1.Approval) error {
 	return w.row(approvalRow(a))
 }
 
-// row prints a row as it comes: the widths are those that most rows need.
+// row prints a row at once, with column widths that fit most rows.
 func (w *watch) row(cells []string) error {
 	widths := [...]int{8, 15, 12, 20, 7, 8, 5, 0}
 	for i := range cells {

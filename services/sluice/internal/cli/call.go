@@ -16,8 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// shellRun is the run that every `sluice call` declares, so that a loop in a
-// shell meets the limits that one session would.
+// shellRun is the run that every `sluice call` declares, so that the limits of a session hold for a loop in a shell.
 const shellRun = "sluice-cli"
 
 func (t *tool) call() *cobra.Command {
@@ -46,7 +45,7 @@ with 1 if the call was refused or the tool reports an error.`,
 	return c
 }
 
-// callArguments builds the arguments' JSON text of the flags.
+// callArguments returns the arguments of the flags as JSON.
 func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	if raw != "" && len(pairs) > 0 {
 		return nil, usageError{errors.New("give --args or --arg, not both")}
@@ -80,8 +79,7 @@ func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	return json.Marshal(members, json.Deterministic(true))
 }
 
-// jsonObject reads the JSON object that a flag gives; where it breaks, the error
-// says.
+// jsonObject reads the JSON object of a flag. Its error says where the JSON is wrong.
 func jsonObject(flag, raw string) (jsontext.Value, error) {
 	var value jsontext.Value
 	if err := json.Unmarshal([]byte(raw), &value); err != nil {
@@ -108,7 +106,7 @@ func (t *tool) runCall(ctx context.Context, server, toolName string, arguments j
 	return t.printResult(result)
 }
 
-// toolResult is what is looked at in the result of a call.
+// toolResult has the parts of a result that the command uses.
 type toolResult struct {
 	IsError bool             `json:"isError"`
 	Content []jsontext.Value `json:"content"`
@@ -175,8 +173,8 @@ func (t *tool) connectMCP(ctx context.Context, server string) (*session, error) 
 	return openSession(ctx, client, t.edgeURL(f, server), token)
 }
 
-// edgeURL is where a server is served, or all together where it is empty: below SLUICE_URL, else where the
-// configuration says.
+// edgeURL returns the URL of a server, or of all servers if the name is empty: below SLUICE_URL, otherwise at the
+// address of the configuration.
 func (t *tool) edgeURL(f *config.File, server string) string {
 	if base, ok := app.Env("SLUICE_URL"); ok && base != "" {
 		return strings.TrimSuffix(base, "/") + mcpPath(server)

@@ -25,7 +25,6 @@ func (t *tool) catalog() *cobra.Command {
 		t.catalogAccept(), t.catalogRefuse(), t.catalogOverride(), t.catalogQuarantine(), t.catalogExport(), t.catalogClassify())
 }
 
-// listFlags name a server's list of tools.
 type listFlags struct {
 	server  string
 	file    string
@@ -33,22 +32,21 @@ type listFlags struct {
 	trusted bool
 }
 
-// aboutLists says in the help of a command where lists come from.
+// aboutLists is the part of a command's help about lists of tools.
 const aboutLists = `
 
 With --file, the list of tools is an answer to tools/list, its result, or the array in it.
 With --run, the command starts a server that speaks MCP on its standard input and output,
 with the command's environment, lists the tools, and ends the server.`
 
-// useList gives a command the flags of a list, and what it does with the tools in it.
+// useList adds the flags of a list to a command that calls do with the list's tools.
 func useList(c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error) *cobra.Command {
 	c = useListOr(c, do, nil)
 	c.MarkFlagsOneRequired("file", "run")
 	return c
 }
 
-// useListOr is useList for a command that has tools from elsewhere too, where no list is
-// named.
+// useListOr is useList for a command that gets its tools from another source if no list is named.
 func useListOr(
 	c *cobra.Command, do func(ctx context.Context, server string, tools []policy.ClassifiedTool) error, elsewhere func(ctx context.Context, server string) ([]policy.ClassifiedTool, error),
 ) *cobra.Command {
@@ -103,7 +101,7 @@ definitions give equal answers.` + aboutLists,
 	}, t.printClasses)
 }
 
-// from is where the list comes from, where that is a file.
+// from returns where the list comes from, if it is a file.
 func (f listFlags) from() string {
 	if f.file == "-" {
 		return "standard input"
@@ -111,7 +109,7 @@ func (f listFlags) from() string {
 	return f.file
 }
 
-// list is the list of tools that the flags name.
+// list returns the list of tools that the flags name.
 func (f listFlags) list(ctx context.Context, command []string) ([]byte, error) {
 	if f.run {
 		return listOf(ctx, command)
@@ -122,7 +120,7 @@ func (f listFlags) list(ctx context.Context, command []string) ([]byte, error) {
 		if in, err = os.Open(f.file); err != nil {
 			return nil, err
 		}
-		defer in.Close() //nolint:errcheck // it is only read
+		defer in.Close() //nolint:errcheck // the file is only read
 	}
 	list, err := io.ReadAll(io.LimitReader(in, policy.MaxList+1))
 	if err != nil {
@@ -131,7 +129,6 @@ func (f listFlags) list(ctx context.Context, command []string) ([]byte, error) {
 	return list, nil
 }
 
-// classified is a tool and what it is held to be, as JSON.
 type classified struct {
 	Name       string          `json:"name"`
 	Category   string          `json:"category"`
@@ -143,7 +140,7 @@ type classified struct {
 	Tags       []string        `json:"tags,omitempty"`
 }
 
-// classEvidence is a piece of a definition and what it says.
+// classEvidence is a piece of a definition and what it shows.
 type classEvidence struct {
 	Path     string  `json:"path"`
 	InKey    bool    `json:"inKey,omitzero"`
@@ -166,7 +163,7 @@ func (t *tool) printClasses(_ context.Context, _ string, tools []policy.Classifi
 		rows := make([][]string, 0, len(tools))
 		for _, tool := range tools {
 			why := "nothing in its definition says what it does"
-			for _, e := range slices.Backward(tool.GetEvidence()) { // the heaviest stands first
+			for _, e := range slices.Backward(tool.GetEvidence()) { // the heaviest comes first
 				if e.GetCategory() == tool.GetCategory() {
 					why = e.GetMeaning() + ": " + strconv.Quote(e.GetQuote())
 				}
@@ -201,7 +198,7 @@ func (t *tool) printClasses(_ context.Context, _ string, tools []policy.Classifi
 	return t.printJSON(out)
 }
 
-// title is a name with a capital, as pages write categories.
+// title returns a name with a capital letter, as pages write categories.
 func title(name string) string {
 	first, n := utf8.DecodeRuneInString(name)
 	if n == 0 {

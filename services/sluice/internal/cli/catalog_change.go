@@ -14,10 +14,10 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// plainWord is a word that every shell takes as it stands.
+// plainWord matches words that need no quotes in any shell.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./-]+$`)
 
-// shellWords is a command line of these words, as a shell reads it.
+// shellWords returns a command line of these words, quoted for a shell.
 func shellWords(all ...string) string {
 	for i, word := range all {
 		if !plainWord.MatchString(word) {
@@ -27,7 +27,7 @@ func shellWords(all ...string) string {
 	return strings.Join(all, " ")
 }
 
-// settleFlags say which definition a person has looked at, and why.
+// settleFlags are the flags that name the definition that a person has seen, and the reason.
 type settleFlags struct{ digest, reason string }
 
 func (f *settleFlags) add(c *cobra.Command) {
@@ -35,7 +35,7 @@ func (f *settleFlags) add(c *cobra.Command) {
 	c.Flags().StringVar(&f.reason, "reason", "", "the reason; stored with the decision")
 }
 
-// find is the digest of the list that the flag names the start of.
+// find returns the digest in the list that begins with the flag's digits.
 func (f *settleFlags) find(all [][]byte) ([]byte, error) {
 	if len(f.digest) < 8 {
 		return nil, usageError{errors.New("--digest needs at least 8 digits of the digest")}
@@ -96,13 +96,12 @@ automatically, accepting it says that a person agrees with the catalog about the
 	return c
 }
 
-// changed is what a change has made, as JSON.
 type changed struct {
 	Accepted *int   `json:"accepted,omitzero"`
 	Revision string `json:"revision"`
 }
 
-// printChanged prints that a change is made.
+// printChanged reports a change.
 func (t *tool) printChanged(what, revision string) error {
 	if t.json() {
 		return t.printJSON(changed{Revision: revision})
@@ -111,7 +110,7 @@ func (t *tool) printChanged(what, revision string) error {
 	return nil
 }
 
-// seenDigest is the digest of the definition that the person has looked at.
+// seenDigest returns the digest of the definition that the person has seen.
 func (t *tool) seenDigest(ctx context.Context, client policyv1.CatalogServiceClient, given []string, f *settleFlags) ([]byte, error) {
 	page, err := t.catalogPage(ctx, client, given[0], given[1])
 	if err != nil {
@@ -127,7 +126,7 @@ func (t *tool) seenDigest(ctx context.Context, client policyv1.CatalogServiceCli
 	return f.find(all)
 }
 
-// waitingDigest is the digest of all that waits on a server, as the person has seen it.
+// waitingDigest returns the digest of all pending definitions of a server that the person has seen.
 func (t *tool) waitingDigest(ctx context.Context, client policyv1.CatalogServiceClient, server string, f *settleFlags) ([]byte, error) {
 	ctx, cancel := ask(ctx)
 	defer cancel()
@@ -168,7 +167,7 @@ func (t *tool) catalogRefuse() *cobra.Command {
 	return c
 }
 
-// tagName is a tag as the catalogue takes it (ToolOverride.tags).
+// tagName is the form of a tag (ToolOverride.tags).
 var tagName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
 func (t *tool) catalogOverride() *cobra.Command {

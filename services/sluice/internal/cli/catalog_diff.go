@@ -50,15 +50,15 @@ give instructions to the model; accept them one by one.`,
 	}
 }
 
-// serverDiff is what waits of all tools of a server.
+// serverDiff has the pending definitions of all tools of a server.
 type serverDiff struct {
 	Server string     `json:"server"`
 	Tools  []toolDiff `json:"tools"`
-	// Digest is what AcceptPin of the server takes for all that is shown; empty if nothing is.
+	// Digest is the digest for AcceptPin of the server; empty if nothing is shown.
 	Digest string `json:"digest,omitzero"`
 }
 
-// diffServer shows what waits on a server, and the command that accepts what was shown.
+// diffServer shows the pending definitions of a server, and the command that accepts them.
 func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceClient, server string) error {
 	waiting, err := t.allTools(ctx, client, &policyv1.ListToolsRequest{Server: server, Waiting: true, PageSize: maxCatalogPage})
 	if err != nil {
@@ -105,14 +105,14 @@ func (t *tool) diffServer(ctx context.Context, client policyv1.CatalogServiceCli
 	return nil
 }
 
-// digestOfAll is over all definitions that were shown, as CatalogServer.waiting_digest: in the order of the names by
-// bytes and then of the digests. So it is the server's only if all that waits was shown.
+// digestOfAll returns the digest of all definitions that were shown, like CatalogServer.waiting_digest: in the order of
+// the names by bytes, then of the digests. So it equals the server's digest only if all pending definitions were shown.
 func digestOfAll(tools []toolDiff) string {
 	tools = slices.SortedFunc(slices.Values(tools), func(a, b toolDiff) int { return cmp.Compare(a.Name, b.Name) })
 	h, any := sha256.New(), false
 	for _, one := range tools {
 		for _, d := range slices.SortedFunc(slices.Values(one.Waiting), func(a, b waitingDiff) int { return bytes.Compare(a.sum, b.sum) }) {
-			_, _ = h.Write(d.sum) // a hash takes everything
+			_, _ = h.Write(d.sum) // a hash does not fail
 			any = true
 		}
 	}
@@ -122,7 +122,7 @@ func digestOfAll(tools []toolDiff) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// printDiff prints what waits of a tool, and the commands that settle it.
+// printDiff prints the pending definitions of a tool, and the commands that settle them.
 func (t *tool) printDiff(one toolDiff) {
 	for _, d := range one.Waiting {
 		short := d.Digest[:min(16, len(d.Digest))]
@@ -138,7 +138,7 @@ func (t *tool) printDiff(one toolDiff) {
 	}
 }
 
-// printLeft says how many definitions of a server wait still.
+// printLeft prints how many definitions of a server are still pending.
 func (t *tool) printLeft(ctx context.Context, client policyv1.CatalogServiceClient, server string) {
 	ctx, cancel := ask(ctx)
 	defer cancel()
@@ -149,20 +149,21 @@ func (t *tool) printLeft(ctx context.Context, client policyv1.CatalogServiceClie
 	t.printf("%d still wait: %s shows them", resp.GetServer().GetWaiting(), t.command(shellWords("catalog", "diff", server)))
 }
 
-// toolDiff is what waits of a tool.
+// toolDiff has the pending definitions of a tool.
 type toolDiff struct {
 	Server  string        `json:"server"`
 	Name    string        `json:"name"`
 	Waiting []waitingDiff `json:"waiting"`
 }
 
-// waitingDiff is a definition that waits, against the one that was accepted last.
+// waitingDiff compares a pending definition with the last accepted one.
 type waitingDiff struct {
 	Digest   string `json:"digest"`
 	Accepted string `json:"accepted,omitzero"`
 	Reason   string `json:"reason"`
 	SeenBy   string `json:"seenBy,omitzero"`
-	// Flag is why it is accepted by itself alone; empty if it is accepted with all that wait on the server.
+	// Flag is why the definition must be accepted alone; empty if it is accepted with all pending definitions of the
+	// server.
 	Flag string `json:"flag,omitzero"`
 	Diff string `json:"diff"`
 
@@ -176,11 +177,11 @@ func (d waitingDiff) seen() string {
 	return " (it was listed to " + d.SeenBy + ")"
 }
 
-// diffs are the definitions that wait.
+// diffs returns the pending definitions of a tool.
 func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool) ([]waitingDiff, error) {
 	out := []waitingDiff{}
 	accepted, digest := "", ""
-	for _, d := range page.GetHistory() { // the newest first
+	for _, d := range page.GetHistory() { // newest first
 		if d.GetPin() == policyv1.PinState_PIN_STATE_ACCEPTED {
 			text, err := t.definition(ctx, client, page, d)
 			if err != nil {
@@ -206,7 +207,7 @@ func (t *tool) diffs(ctx context.Context, client policyv1.CatalogServiceClient, 
 	return out, nil
 }
 
-// definition is the text of a definition, one member a line, in the order of the names.
+// definition returns the text of a definition, one member a line, in the order of the names.
 func (t *tool) definition(ctx context.Context, client policyv1.CatalogServiceClient, page *policyv1.CatalogTool, d *policyv1.SeenDefinition) (string, error) {
 	ctx, cancel := ask(ctx)
 	defer cancel()
@@ -216,7 +217,7 @@ func (t *tool) definition(ctx context.Context, client policyv1.CatalogServiceCli
 	}
 	text := jsontext.Value(resp.GetDefinitionJson())
 	if err := text.Format(jsontext.CanonicalizeRawInts(false), jsontext.ReorderRawObjects(true), jsontext.Multiline(true), jsontext.WithIndent("  "), jsontext.EscapeForJS(true)); err != nil {
-		return resp.GetDefinitionJson() + "\n", nil // it is shown as it is
+		return resp.GetDefinitionJson() + "\n", nil // not JSON: shown as it is
 	}
 	return string(text) + "\n", nil
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// exportFormats are those of `catalog export`.
 var exportFormats = []string{"html", "md", "json"}
 
 func (t *tool) catalogExport() *cobra.Command {
@@ -53,7 +52,7 @@ an earlier run of this command.`,
 	return c
 }
 
-// exporter is what writes a format to a folder; nil for JSON.
+// exporter returns the function that writes a format to a folder; nil for JSON.
 func exporter(format, out string) (func(string, catalogpages.Catalogue) error, error) {
 	switch {
 	case format == "json" && out != "":
@@ -71,7 +70,7 @@ func exporter(format, out string) (func(string, catalogpages.Catalogue) error, e
 	}
 }
 
-// wholeCatalogue reads every page. Where that takes long it says how far it is.
+// wholeCatalogue reads all pages of the catalog. If that takes long, it reports its progress.
 func (t *tool) wholeCatalogue(ctx context.Context, client policyv1.CatalogServiceClient, server string) (catalogpages.Catalogue, error) {
 	all := catalogpages.Catalogue{Made: time.Now()}
 	servers, err := t.allServers(ctx, client)

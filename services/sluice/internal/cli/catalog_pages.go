@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// maxCatalogPage is how many entries a page of the catalogue has at the most.
+// maxCatalogPage is the largest page of the catalog.
 const maxCatalogPage = 1000
 
 func (t *tool) catalogClient() (policyv1.CatalogServiceClient, func(), error) {
@@ -36,7 +36,7 @@ func (t *tool) catalogClient() (policyv1.CatalogServiceClient, func(), error) {
 	return policyv1.NewCatalogServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// withCatalog runs a command of the catalogue.
+// withCatalog runs a command of the catalog.
 func (t *tool) withCatalog(do func(ctx context.Context, client policyv1.CatalogServiceClient, given []string) error) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, given []string) error {
 		client, done, err := t.catalogClient()
@@ -88,8 +88,8 @@ func (t *tool) catalogServers() *cobra.Command {
 	}
 }
 
-// listFaults returns what the gateway says keeps elements of servers' lists from clients, by the server; nothing if the
-// gateway says nothing.
+// listFaults returns why elements of servers' lists are hidden from clients, by server. It returns nothing if the
+// gateway does not answer.
 func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	f, err := t.load()
 	if err != nil {
@@ -110,7 +110,7 @@ func (t *tool) listFaults(ctx context.Context) (map[string][]listFault, error) {
 	return out, nil
 }
 
-// withUnlisted adds servers of whose lists the catalog was told nothing, because they can't be read.
+// withUnlisted adds servers whose lists can't be read, so that the catalog does not know them.
 func withUnlisted(servers []*policyv1.CatalogServer, faults map[string][]listFault) []*policyv1.CatalogServer {
 	for name := range faults {
 		if !slices.ContainsFunc(servers, func(s *policyv1.CatalogServer) bool { return s.GetName() == name }) {
@@ -137,7 +137,7 @@ func (t *tool) allServers(ctx context.Context, client policyv1.CatalogServiceCli
 	}
 }
 
-// catalogFlags pick tools.
+// catalogFlags select tools.
 type catalogFlags struct {
 	categories, risks []string
 	waiting           bool
@@ -168,7 +168,7 @@ var (
 	riskNames     = []string{"low", "medium", "high", "critical"}
 )
 
-// valueOf is the value of an enumeration that a flag names.
+// valueOf returns the value of an enumeration that a flag names.
 func valueOf(flag, prefix, name string, values map[string]int32) (int32, error) {
 	if n := values[prefix+strings.ToUpper(name)]; n > 0 {
 		return n, nil
@@ -221,7 +221,7 @@ func first(given []string) string {
 	return given[0]
 }
 
-// clipLast cuts the last column, which is as long as a server likes.
+// clipLast cuts the last column, whose length servers choose.
 func clipLast(rows [][]string) [][]string {
 	const most = 60
 	for _, row := range rows {
@@ -250,7 +250,6 @@ func (t *tool) allTools(ctx context.Context, client policyv1.CatalogServiceClien
 	}
 }
 
-// printCatalog prints tools and their servers as JSON.
 func (t *tool) printCatalog(ctx context.Context, client policyv1.CatalogServiceClient, tools []*policyv1.CatalogTool) error {
 	servers, err := t.allServers(ctx, client)
 	if err != nil {
@@ -262,7 +261,7 @@ func (t *tool) printCatalog(ctx context.Context, client policyv1.CatalogServiceC
 	return catalogpages.JSON(t.out, catalogpages.Catalogue{Servers: servers, Tools: tools, Made: time.Now()})
 }
 
-// stateOf says whether a tool may be called, as far as the catalogue goes.
+// stateOf returns whether a tool may be called, according to the catalog.
 func stateOf(tool *policyv1.CatalogTool) string {
 	switch {
 	case tool.GetServerQuarantined():
@@ -322,8 +321,7 @@ func (t *tool) catalogPage(ctx context.Context, client policyv1.CatalogServiceCl
 	return resp.GetTool(), nil
 }
 
-// completeCatalog completes a server and then one of its tools; with waits only those that
-// wait for a person.
+// completeCatalog completes a server and then one of its tools; with waits, only those with a pending definition.
 func (t *tool) completeCatalog(waits bool) cobra.CompletionFunc {
 	return func(c *cobra.Command, given []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if len(given) == 0 {
@@ -349,13 +347,13 @@ func (t *tool) completeCatalog(waits bool) cobra.CompletionFunc {
 	}
 }
 
-// short is enough of a digest to tell it from others of a tool.
+// short returns enough of a digest to distinguish definitions of a tool.
 func short(digest []byte) string {
 	text := hex.EncodeToString(digest)
 	return text[:min(len(text), 16)]
 }
 
-// printPage prints a tool's page as text. All of it may be a stranger's.
+// printPage prints a tool's page as text. Everything in it may come from an untrusted server.
 func printPage(w io.Writer, page *policyv1.CatalogTool) {
 	line := func(format string, args ...any) { _ = oneLine(w, format, args...) }
 	held := page.GetClassification()
@@ -424,7 +422,7 @@ func printSeen(line func(format string, args ...any), seen []*policyv1.SeenDefin
 	}
 }
 
-// pinWord says what a pin state means for people.
+// pinWord returns what a pin state means.
 func pinWord(pin policyv1.PinState) string {
 	if pin == policyv1.PinState_PIN_STATE_QUARANTINED {
 		return "waits"

@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// listTime bounds starting a server and listing its tools: it may be fetched first.
+	// listTime bounds the start of a server and the list of its tools. The server's package may have to be downloaded.
 	listTime = 2 * time.Minute
-	// endTime is how long it may take to end when it is asked to, each time.
+	// endTime bounds each attempt to end the server.
 	endTime = 2 * time.Second
-	// maxSaid is how much of what it says beside its answers is kept for errors, in bytes.
+	// maxSaid bounds what is stored of the server's standard error for errors, in bytes.
 	maxSaid = 4 << 10
 )
 
@@ -33,7 +33,7 @@ type child struct {
 	ids  int
 }
 
-// listOf starts a server, lists its tools, and ends it.
+// listOf starts a server, lists its tools, and ends the server.
 func listOf(ctx context.Context, command []string) (list []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
@@ -45,7 +45,7 @@ func listOf(ctx context.Context, command []string) (list []byte, err error) {
 		return nil, fmt.Errorf("start %s: %w", command[0], err)
 	}
 	defer func() {
-		_ = conn.Close() // what it ends with changes nothing of its list
+		_ = conn.Close() // an error at the end does not change the list
 		if err != nil {
 			err = fmt.Errorf("%s: %w%s", strings.Join(command, " "), err, said.text())
 		}
@@ -84,7 +84,7 @@ func listOf(ctx context.Context, command []string) (list []byte, err error) {
 	}
 }
 
-// ask asks the server, and answers what it asks meanwhile: that it may ask for nothing.
+// ask sends a request. It answers requests of the server in the meantime with an error.
 func (c *child) ask(ctx context.Context, method string, params any) (jsontext.Value, error) {
 	c.ids++
 	id, err := jsonrpc.MakeID(float64(c.ids))
@@ -120,7 +120,7 @@ func (c *child) ask(ctx context.Context, method string, params any) (jsontext.Va
 	}
 }
 
-// tail keeps the end of what is written to it.
+// tail stores the end of what is written to it.
 type tail struct{ buf []byte }
 
 func (t *tail) Write(p []byte) (int, error) {
@@ -129,7 +129,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// text is what was written, to stand behind an error.
+// text returns the stored text as a suffix for an error.
 func (t *tail) text() string {
 	if said := bytes.TrimSpace(t.buf); len(said) > 0 {
 		return "; it said:\n" + string(said)

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// renewBefore is how long before its end a certificate is made again.
+// renewBefore is how long before its expiry a certificate is replaced.
 const renewBefore = 30 * 24 * time.Hour
 
 func (t *tool) certs() *cobra.Command {
@@ -52,8 +52,8 @@ ca.pem, ROLE.pem and ROLE-key.pem, and never ca-key.pem.`,
 	return c
 }
 
-// setup makes what a deployment with roles apart needs, each role's part in a
-// folder of its own, so that each can be mounted by that role alone.
+// setup creates what a deployment of separate roles needs. Each role has a folder of its own, which only that role
+// mounts.
 func (t *tool) setup() *cobra.Command {
 	var dir string
 	c := &cobra.Command{
@@ -82,10 +82,10 @@ that another CA signed, or that expires within 30 days, is replaced.`,
 	return c
 }
 
-// setupAll makes what is missing, one program at a time: two that found nothing would
-// each make a CA, of which one signs certificates that nobody trusts.
+// setupAll creates what is missing. A lock admits one process at a time: otherwise two processes could each create a
+// CA, and one of them would sign certificates that no role trusts.
 func setupAll(dir string) (err error) {
-	keys := filepath.Join(dir, "ca") // which no service sees
+	keys := filepath.Join(dir, "ca") // no service sees this folder
 	if err := os.MkdirAll(keys, 0o700); err != nil {
 		return fmt.Errorf("make the folder of the CA: %w", err)
 	}
@@ -117,8 +117,7 @@ func setupCerts(dir string) error {
 	return pki.WriteFile(filepath.Join(dir, "operator", "ca.pem"), authority.CertPEM(), 0o644)
 }
 
-// lasts reports whether a role's certificate is the authority's and will be valid
-// for a while yet.
+// lasts reports whether a role's certificate was signed by the authority and does not expire soon.
 func lasts(id *pki.Identity, authority *pki.Authority) bool {
 	_, err := id.Cert.Leaf.Verify(x509.VerifyOptions{
 		Roots: authority.Pool(), CurrentTime: time.Now().Add(renewBefore), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
@@ -133,7 +132,7 @@ func setupTokens(dir string) error {
 			return err
 		}
 		hash := authn.HashSecret(text)
-		for _, reader := range []string{"policy", "operator"} { // who resolves the configuration's tokens, and who checks it
+		for _, reader := range []string{"policy", "operator"} { // policy resolves the tokens of the configuration, and the operator checks it
 			file := filepath.Join(dir, reader, "tokens", name+".sha256")
 			if err := pki.WriteFile(file, []byte(hex.EncodeToString(hash[:])), 0o644); err != nil {
 				return err

@@ -29,7 +29,7 @@ func (t *tool) configCommand() *cobra.Command {
 	return group("config", "Check the configuration", t.configCheck())
 }
 
-// checked is what would run, as JSON. Secrets are never in it.
+// checked is what would run, as JSON. It has no secrets.
 type checked struct {
 	File     string   `json:"file"`
 	Listen   string   `json:"listen"`
@@ -42,7 +42,7 @@ type checked struct {
 	Groups   []string `json:"groups"`
 	Servers  []string `json:"servers"`
 	Policies []string `json:"policies"`
-	// Sandboxes are what the kernel would hold of servers over stdio here.
+	// Sandboxes says what the kernel would enforce here for stdio servers.
 	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
 	Warnings  []string                  `json:"warnings"`
 }
@@ -72,9 +72,8 @@ or sent.`,
 	}
 }
 
-// resolveAll does what the roles do when they start, short of starting: it
-// resolves secrets, loads the policies and, where the roles share a process, the
-// certificates. It returns warnings too, among them the names in policies that are not in the inventory.
+// resolveAll does what the roles do when they start, without starting: it resolves secrets, and loads the policies and,
+// if the roles share a process, the certificates. The warnings include names in policies that are not in the inventory.
 func resolveAll(f *config.File, inventory map[string][]string) (warnings []string, err error) {
 	decides, perr := policy.FromFile(f, app.Env)
 	serves, gerr := gateway.FromFile(f, app.Env)
@@ -84,8 +83,8 @@ func resolveAll(f *config.File, inventory map[string][]string) (warnings []strin
 	return append(warnings, said...), errors.Join(append(errs, err)...)
 }
 
-// checkPolicies loads the policy documents of the configuration. A configuration with servers and no policy is an
-// error, because `up` and the policy role do not start with it; without servers `up` makes a policy.
+// checkPolicies loads the policy documents of the configuration. A configuration with servers and without a policy is
+// an error, because `up` and the policy role do not start with it. Without servers `up` creates a policy.
 func checkPolicies(f *config.File, inventory map[string][]string) (warnings []string, err error) {
 	if len(f.Policies) == 0 {
 		switch {
@@ -116,8 +115,8 @@ func checkPolicies(f *config.File, inventory map[string][]string) (warnings []st
 
 var errNoPolicies = errors.New("no policies are configured, so every call would be refused: name files or folders under `policies`; `policy suggest` writes a first policy for a server")
 
-// inventoryOf returns the servers of the configuration, or those that `up` serves without one, and the tools that each
-// has listed as far as the data folder has them. Nothing is asked of a running mesh.
+// inventoryOf returns the servers of the configuration, or those that `up` serves without one, and the tools of each
+// that the data folder knows. It does not ask a running mesh.
 func inventoryOf(ctx context.Context, f *config.File) map[string][]string {
 	known := policy.ListedTools(ctx, f, app.Env)
 	names := slices.Collect(maps.Keys(f.Servers))
@@ -131,7 +130,7 @@ func inventoryOf(ctx context.Context, f *config.File) map[string][]string {
 	return out
 }
 
-// sandboxesOf tries what the kernel would hold of servers over stdio here.
+// sandboxesOf tries what the kernel would enforce here for stdio servers.
 func (t *tool) sandboxesOf(f *config.File) (map[string]sandbox.Report, error) {
 	cfg, err := gateway.FromFile(f, app.Env)
 	if err != nil {
@@ -140,7 +139,7 @@ func (t *tool) sandboxesOf(f *config.File) (map[string]sandbox.Report, error) {
 	return gateway.Holds(cfg, t.launcher, app.Env)
 }
 
-// checkTokens says why the policy role would not take these tokens together.
+// checkTokens returns why the policy role would refuse these tokens together.
 func checkTokens(records []*identityv1.TokenRecord) error {
 	if _, err := authn.NewTokens(records); err != nil {
 		return fmt.Errorf("auth.tokens: %w", err)
@@ -148,8 +147,8 @@ func checkTokens(records []*identityv1.TokenRecord) error {
 	return nil
 }
 
-// checkGRPC says why `up` would not serve gRPC; roles that live apart have each its
-// own certificate, on its own machine.
+// checkGRPC returns why `up` would not serve gRPC. Separate roles have certificates of their own, on their own
+// machines.
 func checkGRPC(f *config.File) error {
 	switch {
 	case f.Apart():
@@ -164,8 +163,7 @@ func checkGRPC(f *config.File) error {
 	}
 }
 
-// checkMCP says why `up` would not serve MCP; where roles live apart the files are the
-// gateway's.
+// checkMCP returns why `up` would not serve MCP. If roles are separate, the files are the gateway's.
 func checkMCP(f *config.File) error {
 	if f.Apart() || f.ListenTLS.Cert == "" {
 		return nil
@@ -225,8 +223,8 @@ func (t *tool) printChecked(f *config.File, sandboxes map[string]sandbox.Report,
 	return t.table([]string{"WHAT", "VALUE"}, rows)
 }
 
-// groupsOf are the groups of the configuration and their people. One without a
-// token can do nothing yet.
+// groupsOf returns the groups of the configuration and their subjects. It marks subjects without a token, because they
+// can't vote.
 func groupsOf(f *config.File) []string {
 	out := []string{}
 	for _, group := range slices.Sorted(maps.Keys(f.Groups)) {

@@ -28,10 +28,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// askTimeout bounds one question to a running mesh.
+// askTimeout bounds a request to a running mesh.
 const askTimeout = 10 * time.Second
 
-// Names of the generated tokens, below DATA/tokens.
+// Names of the generated tokens in DATA/tokens.
 const (
 	agentToken    = "agent"
 	operatorToken = "operator"
@@ -41,7 +41,7 @@ func tokenFile(f *config.File, name string) string {
 	return filepath.Join(f.Path(f.Data), "tokens", name)
 }
 
-// secret returns the token to use: SLUICE_TOKEN, else the file of that name.
+// secret returns the token to use: SLUICE_TOKEN, otherwise the file of that name.
 func (t *tool) secret(f *config.File, name string) (string, error) {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
 		return text, nil
@@ -60,7 +60,7 @@ func (t *tool) secret(f *config.File, name string) (string, error) {
 	return strings.TrimSpace(string(raw)), nil
 }
 
-// secretFrom is where secret has the token from.
+// secretFrom returns where secret gets the token from.
 func secretFrom(f *config.File, name string) string {
 	if text, ok := app.Env("SLUICE_TOKEN"); ok && text != "" {
 		return "SLUICE_TOKEN"
@@ -68,14 +68,13 @@ func secretFrom(f *config.File, name string) string {
 	return tokenFile(f, name)
 }
 
-// hasToken reports whether the configuration brings tokens of a role; none is then
-// generated.
+// hasToken reports whether the configuration has tokens of a role. If it has, none is generated.
 func hasToken(f *config.File, role string) bool {
 	return slices.ContainsFunc(f.Auth.Tokens, func(t config.Token) bool { return t.Role == role })
 }
 
-// dial connects to a role as the operator: to its own address where roles live
-// apart, else to the one address of all.
+// dial connects to a role as the operator: to the role's address if roles are separate, otherwise to the address of
+// all.
 func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) {
 	token, err := t.secret(f, operatorToken)
 	if err != nil {
@@ -99,11 +98,10 @@ func (t *tool) dial(f *config.File, role authv1.Role) (*grpc.ClientConn, error) 
 	return rpc.DialPerson(target, token, cfg)
 }
 
-// clientTLS is what a person's connection checks; nil where the mesh is plaintext
-// on loopback.
+// clientTLS returns the TLS configuration for a connection to a server; nil if the mesh serves plaintext on loopback.
 func clientTLS(f *config.File, server authv1.Role) (*tls.Config, error) {
 	if f.TLS.Dir == "" {
-		return nil, nil //nolint:nilnil // no TLS is an answer
+		return nil, nil //nolint:nilnil // nil means plaintext
 	}
 	pool, err := pki.LoadCA(f.Path(f.TLS.Dir))
 	if err != nil {
@@ -112,10 +110,10 @@ func clientTLS(f *config.File, server authv1.Role) (*tls.Config, error) {
 	return rpc.ClientTLS(nil, pool, server), nil
 }
 
-// mcpPath is the path at which the MCP edge serves a server; all together where it is empty.
+// mcpPath returns the path of a server's MCP endpoint, or of the one for all servers if the name is empty.
 func mcpPath(server string) string { return strings.TrimSuffix("/mcp/"+server, "/") }
 
-// mcpURL is where the MCP edge serves a server; all together where it is empty.
+// mcpURL returns the URL of a server's MCP endpoint, or of the one for all servers if the name is empty.
 func mcpURL(f *config.File, server string) string {
 	host, port, err := net.SplitHostPort(f.Listen)
 	if err != nil {
@@ -146,13 +144,13 @@ func (t *tool) edgeClient(f *config.File) (*http.Client, error) {
 	switch {
 	case err == nil:
 		trusted.AppendCertsFromPEM(raw)
-	case !errors.Is(err, fs.ErrNotExist): // the command may run elsewhere
+	case !errors.Is(err, fs.ErrNotExist): // the command may run on another machine
 		return nil, fmt.Errorf("read the certificate of MCP: %w", err)
 	}
 	return tokenhttp.New(trusted, t.cleartextTo), nil
 }
 
-// ask bounds a question in time.
+// ask bounds a request in time.
 func ask(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, askTimeout)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// maxPage is how many entries a page has at the most, by the contract.
+// maxPage is the largest page of the contract.
 const maxPage = 1000
 
 func (t *tool) decisions() *cobra.Command {
@@ -138,13 +138,13 @@ func (t *tool) followDecisions(ctx context.Context, client gatewayv1.GatewayServ
 	}
 }
 
-// nextRecord waits for a record; nil where the watch ended as it should.
+// nextRecord waits for a record. It returns nil when the command has been ended.
 func (t *tool) nextRecord(ctx context.Context, stream grpc.ServerStreamingClient[gatewayv1.WatchDecisionsResponse]) (*gatewayv1.Record, error) {
 	for {
 		resp, err := stream.Recv()
 		switch {
 		case errors.Is(err, io.EOF) || ctx.Err() != nil:
-			return nil, nil //nolint:nilerr // the end is no error
+			return nil, nil //nolint:nilerr // the end is not an error
 		case err != nil:
 			return nil, t.explain(err)
 		case resp.GetRecord() != nil:
@@ -153,8 +153,7 @@ func (t *tool) nextRecord(ctx context.Context, stream grpc.ServerStreamingClient
 	}
 }
 
-// newestDecisions asks for the newest n records, and returns them oldest first. Between two pages it says on standard error
-// how far the search is.
+// newestDecisions returns the newest n records, oldest first. Between pages it reports its progress on standard error.
 func (t *tool) newestDecisions(ctx context.Context, client gatewayv1.GatewayServiceClient, filter *gatewayv1.DecisionFilter, n int32) ([]*gatewayv1.Record, error) {
 	var out []*gatewayv1.Record
 	req := &gatewayv1.ListDecisionsRequest{Filter: filter}
@@ -194,7 +193,7 @@ func (t *tool) printRecords(records []*gatewayv1.Record) error {
 	return t.table([]string{"TIME", "KIND", "WHO", "WHAT", "RESULT", "RULE", "DECISION"}, rows)
 }
 
-// recordRow is a record in one line.
+// recordRow returns a record as a row.
 func recordRow(r *gatewayv1.Record) []string {
 	what := strings.Trim(r.GetServer()+"/"+r.GetTool(), "/")
 	if method := r.GetMethod(); method != "" && (r.GetTool() == "" || method != "tools/call") {

@@ -12,7 +12,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// pages is a gateway with so many records, of which one answer holds 700 at the most.
+// pages is a gateway with a number of records. An answer has at most 700.
 type pages struct {
 	gatewayv1.GatewayServiceClient
 
@@ -36,7 +36,7 @@ func (p *pages) ListDecisions(_ context.Context, req *gatewayv1.ListDecisionsReq
 	return resp, nil
 }
 
-// However many records are asked for, they come whole and in their order.
+// All records that were requested come, in order.
 func TestTheNewestDecisionsComePageByPage(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -62,7 +62,7 @@ func (t *tool) demoServer() *cobra.Command {
 	return c
 }
 
-// probeDemo asks whether a demo server answers HTTP at an address.
+// probeDemo returns nil if a demo server answers HTTP at an address.
 func probeDemo(ctx context.Context, listen string) error {
 	ctx, cancel := context.WithTimeout(ctx, headerTimeout)
 	defer cancel()
@@ -74,15 +74,14 @@ func probeDemo(ctx context.Context, listen string) error {
 	if err != nil {
 		return fmt.Errorf("probe: %w", err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // that it answered is all that matters
-	// Whoever asks without a session is told so.
+	defer resp.Body.Close() //nolint:errcheck // the answer alone matters
+	// A request without a session is refused, which is an answer.
 	if resp.StatusCode >= http.StatusInternalServerError {
 		return fmt.Errorf("probe %s: it answers %s", listen, resp.Status)
 	}
 	return nil
 }
 
-// serveHTTP serves until ctx ends.
 func serveHTTP(ctx context.Context, lis net.Listener, handler http.Handler) error {
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader}
 	group, ctx := errgroup.WithContext(ctx)
@@ -96,7 +95,7 @@ func serveHTTP(ctx context.Context, lis net.Listener, handler http.Handler) erro
 		<-ctx.Done()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		defer cancel()
-		if server.Shutdown(ctx) != nil { // streams of clients that stay are cut off
+		if server.Shutdown(ctx) != nil { // streams that clients keep open are cut off
 			return server.Close()
 		}
 		return nil

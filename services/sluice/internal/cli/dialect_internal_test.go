@@ -16,11 +16,11 @@ import (
 	"time"
 )
 
-// dialect is how names are written in what the command line prints as JSON.
+// dialect is the form of names in the JSON that the command line prints.
 var dialect = regexp.MustCompile(`^[a-z][a-zA-Z0-9]*$`)
 
-// Whatever is printed as JSON has names of one dialect, with every field that a mesh can
-// fill; what a server says in the answer to a call is the server's.
+// All JSON has names of one form, for all fields that a mesh can fill. Answers of servers to calls are the servers'
+// own.
 func TestEveryCommandPrintsOneDialect(t *testing.T) {
 	t.Parallel()
 	dir := hostileMesh(t)
@@ -35,7 +35,7 @@ func TestEveryCommandPrintsOneDialect(t *testing.T) {
 	}
 	calls := hostileCalls()
 	calls["version"] = nil
-	configs := map[string]string{"config check": "check.yaml"} // what is broken prints nothing
+	configs := map[string]string{"config check": "check.yaml"} // a broken configuration prints nothing
 	for name, args := range calls {
 		if name == "call" || strings.HasPrefix(name, "__complete") {
 			continue
@@ -43,7 +43,7 @@ func TestEveryCommandPrintsOneDialect(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var out, errOut bytes.Buffer
-			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // a watch has no end
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // watches don't end
 			defer cancel()
 			config := filepath.Join(dir, cmp.Or(configs[name], "sluice.yaml"))
 			newTool("sluice", &out, &errOut).run(ctx, append(lineOf(name, args, dir), "--config", config, "-o", "json"))
@@ -60,7 +60,8 @@ func TestEveryCommandPrintsOneDialect(t *testing.T) {
 					t.Errorf("%s is in another dialect", at)
 				}
 			}
-			// These print as cancel does, and what they are told of is over; an archive has to be whole.
+			// The first three print what cancel prints, and their approvals have ended. An export needs a whole
+			// archive.
 			quiet := []string{"approvals approve", "approvals deny", "approvals resolve", "agents export"}
 			if names == 0 && !slices.Contains(quiet, name) {
 				t.Errorf("nothing was printed: %s", errOut.String())
@@ -69,7 +70,7 @@ func TestEveryCommandPrintsOneDialect(t *testing.T) {
 	}
 }
 
-// foreign returns where names stand that are of another dialect, and counts all.
+// foreign returns the positions of names of another form, and counts all names.
 func foreign(value any, at string, names *int) (out []string) {
 	switch v := value.(type) {
 	case []any:

@@ -31,16 +31,16 @@ import (
 )
 
 const (
-	// agentTokenEnv gives the token of an agent beside that of the operator who looks.
-	agentTokenEnv = "SLUICE_AGENT_TOKEN" //nolint:gosec // a name, and no token
-	// waitTool is the gateway's own tool, which is no server's.
+	// agentTokenEnv names the variable with the agent's token, which doctor needs in addition to the operator's.
+	agentTokenEnv = "SLUICE_AGENT_TOKEN" //nolint:gosec // a name, not a token
+	// waitTool is the gateway's own tool, which every server may list.
 	waitTool = "sluice_approval_wait"
-	// doctorTimeout bounds all that is asked, and serverTimeout one server, of which maxExamined are
+	// doctorTimeout bounds the whole command, and serverTimeout the requests to one server. maxExamined servers are
 	// asked at a time.
 	doctorTimeout = 5 * time.Minute
 	serverTimeout = 10 * time.Second
 	maxExamined   = 8
-	// expiresSoon is how long before its end a certificate is warned of.
+	// expiresSoon is how long before its expiry a certificate gets a warning.
 	expiresSoon = 14 * 24 * time.Hour
 )
 
@@ -51,13 +51,13 @@ const (
 	stateOK      = "ok"
 )
 
-// symptom is what was found of one thing.
+// symptom is a finding about one thing.
 type symptom struct {
 	State string `json:"state"`
-	// Of is what was looked at.
+	// Of is what was examined.
 	Of    string `json:"of"`
 	Found string `json:"found"`
-	// Do is the way out; empty where there is nothing to do.
+	// Do is what to do; empty if nothing is to be done.
 	Do string `json:"do,omitzero"`
 }
 
@@ -84,7 +84,7 @@ The command exits with 1 if something must be repaired, but not for warnings.`,
 	}
 }
 
-// examine looks at everything, and goes on where something is wrong.
+// examine examines everything, and continues after problems.
 func (t *tool) examine(ctx context.Context, f *config.File) []symptom {
 	h := t.askAll(ctx, f)
 	out := append(t.examineFile(f, t.inventoryOf(ctx, f, h)), examineCertificates(f, time.Now())...)
@@ -100,7 +100,8 @@ func (t *tool) examine(ctx context.Context, f *config.File) []symptom {
 	return out
 }
 
-// inventoryOf returns the servers and their tools: as the running mesh lists them, else as the data folder has them.
+// inventoryOf returns the servers and their tools: as the running mesh lists them, otherwise as the data folder knows
+// them.
 func (t *tool) inventoryOf(ctx context.Context, f *config.File, h heard) map[string][]string {
 	out := inventoryOf(ctx, f)
 	if h.silence != nil {
@@ -122,12 +123,12 @@ func (t *tool) inventoryOf(ctx context.Context, f *config.File, h heard) map[str
 		}
 	}
 	for name := range out {
-		out[name] = listed[name] // nil: it was not listed yet, or has no tool
+		out[name] = listed[name] // nil if the server was not listed yet, or has no tools
 	}
 	return out
 }
 
-// examineFile looks at the configuration, as `config check` does.
+// examineFile checks the configuration as `config check` does.
 func (t *tool) examineFile(f *config.File, inventory map[string][]string) (out []symptom) {
 	of := cmp.Or(f.Name(), "configuration")
 	warnings, err := resolveAll(f, inventory)
@@ -145,7 +146,7 @@ func (t *tool) examineFile(f *config.File, inventory map[string][]string) (out [
 	return out
 }
 
-// examineCertificates looks at those of the roles, as far as they are on this machine.
+// examineCertificates checks the certificates of the roles that are on this machine.
 func examineCertificates(f *config.File, now time.Time) (out []symptom) {
 	if f.TLS.Dir == "" {
 		return nil
@@ -154,7 +155,7 @@ func examineCertificates(f *config.File, now time.Time) (out []symptom) {
 		name := authn.RoleName(role)
 		file := filepath.Join(f.Path(f.TLS.Dir), name+".pem")
 		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && f.Apart() {
-			continue // it lives on another machine
+			continue // it is on another machine
 		}
 		of := "certificate of " + name
 		id, _, err := pki.Load(f.Path(f.TLS.Dir), role)
@@ -167,7 +168,7 @@ func examineCertificates(f *config.File, now time.Time) (out []symptom) {
 	return out
 }
 
-// expiry says until when a certificate counts.
+// expiry returns the symptom of a certificate's expiry.
 func expiry(of string, leaf *x509.Certificate, now time.Time) symptom {
 	ends := leaf.NotAfter.Local().Format(time.DateTime)
 	switch left := leaf.NotAfter.Sub(now); {
@@ -180,10 +181,10 @@ func expiry(of string, leaf *x509.Certificate, now time.Time) symptom {
 	}
 }
 
-// examineMesh looks at what the roles say of themselves.
+// examineMesh checks the state that the roles report.
 func (t *tool) examineMesh(h heard) (out []symptom) {
 	if h.silence != nil {
-		out = append(out, symptom{State: stateProblem, Of: "mesh", Found: h.silence.Error()}) // which says the way out
+		out = append(out, symptom{State: stateProblem, Of: "mesh", Found: h.silence.Error()}) // the error says what to do
 	}
 	for _, r := range h.roles {
 		if serving := healthv1.HealthCheckResponse_SERVING.String(); r.Error != "" || r.Status != serving {
@@ -209,7 +210,7 @@ func (t *tool) examineMesh(h heard) (out []symptom) {
 	return out
 }
 
-// examineServers looks at each server, as the gateway knows it and as the agent finds it.
+// examineServers checks each server, as the gateway knows it and as the agent finds it.
 func (t *tool) examineServers(ctx context.Context, f *config.File, servers []*gatewayv1.ServerStatus) []symptom {
 	secret := agentSecret(f)
 	var out []symptom
@@ -235,7 +236,7 @@ func (t *tool) examineServers(ctx context.Context, f *config.File, servers []*ga
 	return append(out, examineSandboxes(servers)...)
 }
 
-// examineSandboxes looks at what is not held of servers over stdio, once for all that are held alike.
+// examineSandboxes reports what is not enforced for stdio servers, once for all servers with equal results.
 func examineSandboxes(servers []*gatewayv1.ServerStatus) (out []symptom) {
 	boxes := make(map[string]sandbox.Report)
 	for _, s := range servers {
@@ -253,7 +254,7 @@ func examineSandboxes(servers []*gatewayv1.ServerStatus) (out []symptom) {
 	return out
 }
 
-// agentSecret is the token of the agent whose view is looked at; empty where there is none.
+// agentSecret returns the token of the agent whose view is examined; empty without one.
 func agentSecret(f *config.File) string {
 	if text, ok := app.Env(agentTokenEnv); ok {
 		return strings.TrimSpace(text)
@@ -265,7 +266,7 @@ func agentSecret(f *config.File) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// examineServer looks at one server; with an agent's token, at what that finds there.
+// examineServer checks one server and, with an agent's token, what the agent finds there.
 func (t *tool) examineServer(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) symptom {
 	of := "server " + s.GetName()
 	if until := s.GetRestsUntil(); until != nil {
@@ -283,8 +284,8 @@ func (t *tool) examineServer(ctx context.Context, f *config.File, s *gatewayv1.S
 	return symptom{State: stateOK, Of: of, Found: "nothing is known against it"}
 }
 
-// examineAsAgent looks at what the agent finds at a server. A server that gives no list is a problem, unless its
-// program is still starting.
+// examineAsAgent checks what the agent finds at a server. A server without a list is a problem, unless its program is
+// still starting.
 func (t *tool) examineAsAgent(ctx context.Context, f *config.File, s *gatewayv1.ServerStatus, secret string) symptom {
 	of := "server " + s.GetName()
 	listing, cancel := context.WithTimeout(ctx, serverTimeout)
@@ -308,7 +309,7 @@ func (t *tool) examineAsAgent(ctx context.Context, f *config.File, s *gatewayv1.
 	}
 }
 
-// statusNow asks the gateway how a server is by now; what was known before if it does not say.
+// statusNow returns the present state of a server, or the state before if the gateway does not answer.
 func (t *tool) statusNow(ctx context.Context, f *config.File, before *gatewayv1.ServerStatus) *gatewayv1.ServerStatus {
 	own := *t // others ask at the same time
 	ctx, cancel := ask(ctx)
@@ -332,7 +333,7 @@ func starting(of string, since *timestamppb.Timestamp) symptom {
 	}
 }
 
-// wayOut is where more is to be learned of a server that does not answer; empty if the cause says all.
+// wayOut returns where to find more about a server that does not answer; empty if the cause says everything.
 func wayOut(s *gatewayv1.ServerStatus) string {
 	if s.GetTransport() != "stdio" {
 		return ""
@@ -343,7 +344,7 @@ func wayOut(s *gatewayv1.ServerStatus) string {
 	return "log.level: debug, or --log-level debug, has the mesh log what the program writes to standard error"
 }
 
-// notInstalled is what to do where the package of a server could not be installed; empty where it was.
+// notInstalled returns what to do if the package of a server could not be installed; empty if it was installed.
 func notInstalled(s *gatewayv1.ServerStatus) string {
 	if !strings.HasPrefix(s.GetLastError(), "the installation of ") {
 		return ""
@@ -351,7 +352,6 @@ func notInstalled(s *gatewayv1.ServerStatus) string {
 	return npmAdvice
 }
 
-// npmAdvice is what to do if a package could not be installed.
 const npmAdvice = "see that the package and its version exist and that npm reaches its registry as the gateway's user (`npm view PACKAGE version`); it is tried again by itself"
 
 func lastError(s *gatewayv1.ServerStatus) string {
@@ -361,8 +361,8 @@ func lastError(s *gatewayv1.ServerStatus) string {
 	return "; last error: " + s.GetLastError()
 }
 
-// listAs is how many tools of a server the holder of a token sees on the first page of its list, and
-// that there is more, in words.
+// listAs returns how many tools of a server the holder of a token sees on the first page of the list, and a note if
+// there are more.
 func (t *tool) listAs(ctx context.Context, f *config.File, server, secret string) (n int, more string, err error) {
 	client, err := t.edgeClient(f)
 	if err != nil {
@@ -397,7 +397,7 @@ func (t *tool) listAs(ctx context.Context, f *config.File, server, secret string
 	return n, more, nil
 }
 
-// printSymptoms prints what was found, the worst first.
+// printSymptoms prints all findings, the worst first.
 func (t *tool) printSymptoms(all []symptom) error {
 	order := []string{stateProblem, stateWarning, stateOK}
 	slices.SortStableFunc(all, func(a, b symptom) int {

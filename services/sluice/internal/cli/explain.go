@@ -13,19 +13,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// asked is whom a question went to, and as whom.
+// asked describes a request for errors: its target and its token.
 type asked struct {
-	// target is the address, and from what gave it.
+	// target is the address, and from is where the address comes from: a flag, a variable or the configuration.
 	target, from string
-	// token is what gave the token.
+	// token is where the token comes from.
 	token string
 }
 
-// wrongRoleError is a question that another role may ask.
+// wrongRoleError means that a token of another role is needed.
 type wrongRoleError struct{ error }
 
-// checkAddr refuses an address that can't be one of gRPC; from is what gave it.
-// Empty is none.
+// checkAddr refuses an address that can't be a gRPC address. from is where the address comes from. An empty address is
+// valid.
 func checkAddr(from, addr string) error {
 	if addr == "" {
 		return nil
@@ -39,13 +39,13 @@ func checkAddr(from, addr string) error {
 	return nil
 }
 
-// explain says what a failed question to the mesh means for the person who asked.
+// explain returns what a failed request to the mesh means for the person at the command line.
 func (t *tool) explain(err error) error {
 	st, ok := status.FromError(err)
 	if !ok {
 		return err
 	}
-	reason, said := rpc.Reason(err), viewtext.Line(st.Message()) // it may quote what a stranger wrote
+	reason, said := rpc.Reason(err), viewtext.Line(st.Message()) // it may quote an untrusted text
 	switch code := st.Code(); {
 	case reason == "" && (code == codes.Unavailable || code == codes.DeadlineExceeded):
 		return t.unanswered(said)
@@ -62,8 +62,7 @@ func (t *tool) explain(err error) error {
 	}
 }
 
-// unanswered says where a question went that had no answer, and why it may have
-// gone wrong.
+// unanswered returns where a request went that had no answer, and possible reasons.
 func (t *tool) unanswered(why string) error {
 	at := fmt.Sprintf("%s (%s)", t.asked.target, t.asked.from)
 	if strings.Contains(why, "frame too large") { // the first bytes of HTTP/1.1, read as a frame
@@ -72,7 +71,7 @@ func (t *tool) unanswered(why string) error {
 	return fmt.Errorf("the mesh does not answer at %s: is it up? Another address is given by --addr, or by a configuration with --config or SLUICE_CONFIG (%s)", at, why)
 }
 
-// refused says which roles may ask, and whose token has.
+// refused returns which roles may make the request, and where the token came from.
 func (t *tool) refused(facts map[string]string) error {
 	var needs []string
 	for role := range strings.SplitSeq(facts["needs"], ",") {

@@ -13,12 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/app"
 )
 
-// maxForwarded is how many connections are forwarded at once for each address that
-// is listened on; more are closed.
+// maxForwarded bounds the open connections of each address that is listened on. Further connections are closed.
 const maxForwarded = 256
 
-// forward passes connections on: what publishes the ports of containers whose
-// networks have no way to the machine that they run on.
+// forward forwards connections. It publishes the ports of containers whose networks can't reach the host.
 func (t *tool) forward() *cobra.Command {
 	return &cobra.Command{
 		Use:   "forward LISTEN=TARGET...",
@@ -56,13 +54,12 @@ Bytes are forwarded unchanged; TLS is not terminated here.`,
 	}
 }
 
-// namesPort reports whether an address is HOST:PORT.
 func namesPort(addr string) bool {
 	_, port, err := net.SplitHostPort(addr)
 	return err == nil && port != ""
 }
 
-// bounded is a target that takes so many connections at once.
+// bounded is a target with a bounded number of open connections.
 type bounded struct {
 	tcpproxy.Target
 	room chan struct{}
@@ -75,17 +72,16 @@ func (b bounded) HandleConn(conn net.Conn) {
 		defer func() { <-b.room }()
 		b.Target.HandleConn(conn)
 	default:
-		_ = conn.Close() // nothing was promised to it
+		_ = conn.Close() // more connections than allowed
 	}
 }
 
-// forwardTo is a target of connections. One that can't be reached ends its
-// connection, and says so in the log.
+// forwardTo returns a target of connections. If the target can't be reached, it logs that and closes the connection.
 func forwardTo(ctx context.Context, log *slog.Logger, target string) tcpproxy.Target {
 	to := tcpproxy.To(target)
 	to.OnDialError = func(from net.Conn, err error) {
 		log.WarnContext(ctx, "the target can't be reached", "target", target, "error", err)
-		_ = from.Close() // nothing was promised to it
+		_ = from.Close() // the target can't be reached
 	}
 	return bounded{to, make(chan struct{}, maxForwarded)}
 }

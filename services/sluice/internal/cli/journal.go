@@ -55,7 +55,7 @@ from the gateway's log, or from a copy of the journal's head.json.`,
 	return c
 }
 
-// journalDir is the folder that is meant.
+// journalDir returns the folder of the journal that the arguments name, or that of the configuration.
 func (t *tool) journalDir(given []string) (string, error) {
 	var dir string
 	if len(given) > 0 {
@@ -81,7 +81,6 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// verifiedJournal is what was found, as JSON.
 type verifiedJournal struct {
 	Dir      string        `json:"dir"`
 	Whole    bool          `json:"whole"`
@@ -100,7 +99,6 @@ type verifiedChain struct {
 	Torn     int64  `json:"tornBytes,omitzero"`
 }
 
-// String is a chain in one line.
 func (c verifiedChain) String() string {
 	if c.Records == 0 {
 		return "no records"
@@ -136,7 +134,6 @@ func toVerified(c journal.ChainReport) verifiedChain {
 	return verifiedChain{Segments: c.Segments, Records: c.Records, First: c.First, Last: c.Last, Hash: c.Head, Torn: c.Torn}
 }
 
-// headWords is a head in one line.
 func headWords(h *journal.Head) string {
 	if h == nil {
 		return "-"
@@ -145,8 +142,7 @@ func headWords(h *journal.Head) string {
 		h.Time.Local().Format(time.DateTime), h.Calls.Count, h.Calls.Hash, h.Refusals.Count, h.Refusals.Hash, h.Key)
 }
 
-// journalCheck is how the check of older records stands that a gateway makes at its
-// start.
+// journalCheck is the state of the check of older records that a gateway makes when it starts.
 type journalCheck struct {
 	Done     bool     `json:"done"`
 	Segments int32    `json:"segments"`
@@ -158,7 +154,6 @@ func toCheck(c *gatewayv1.JournalCheck) journalCheck {
 	return journalCheck{Done: c.GetDone(), Segments: c.GetSegments(), Records: c.GetRecords(), Broken: c.GetBroken()}
 }
 
-// String is the check in one line.
 func (c journalCheck) String() string {
 	word := "goes on"
 	if c.Done {

@@ -9,15 +9,15 @@ import (
 
 const (
 	day = 24 * time.Hour
-	// callsKept is for how long the journal keeps calls if there is room.
+	// callsKept is how long the journal stores calls if they fit.
 	callsKept = 90 * day
 )
 
-// journalRoom is how much room the journal's records of calls have.
+// journalRoom is the size limit of the journal's records of calls.
 type journalRoom struct {
 	Bytes int64 `json:"bytes"`
 	Used  int64 `json:"used"`
-	// LastsDays is for how many days it is enough at the present rate; 0: not known yet.
+	// LastsDays is the number of days that fit at the present rate; 0 if the rate is not known yet.
 	LastsDays float64 `json:"lastsDays,omitzero"`
 }
 
@@ -25,7 +25,7 @@ func toRoom(j *gatewayv1.JournalStatus) journalRoom {
 	return journalRoom{Bytes: j.GetCallsRoomBytes(), Used: j.GetCallsBytes(), LastsDays: j.GetCallsRoomLasts().AsDuration().Hours() / 24}
 }
 
-// String says it in one line, with what to do if calls are kept for less than 90 days.
+// String returns it in one line, with what to do if less than 90 days fit.
 func (r journalRoom) String() string {
 	line := fmt.Sprintf("%d of %d MiB for calls", r.Used>>20, r.Bytes>>20)
 	switch most := callsKept.Hours() / 24; {

@@ -6,10 +6,10 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// maxFaultsShown is how many faults of a server's lists are shown each by itself.
+// maxFaultsShown is how many faults of a server's lists are shown one by one.
 const maxFaultsShown = 10
 
-// listFault is what keeps an element of a server's list, or the whole list, from clients.
+// listFault is why an element of a server's list, or the whole list, is hidden from clients.
 type listFault struct {
 	List      string `json:"list"`
 	Name      string `json:"name,omitzero"`
@@ -24,10 +24,9 @@ func faultsOf(s *gatewayv1.ServerStatus) (out []listFault) {
 	return out
 }
 
-// whole reports whether the whole list is kept from clients.
+// whole reports whether the whole list is hidden from clients.
 func (f listFault) whole() bool { return f.Name == "" && f.List == "tools" && !f.JointOnly }
 
-// String describes the fault in one line.
 func (f listFault) String() string {
 	line := f.Why
 	if f.Name != "" {
@@ -41,7 +40,7 @@ func (f listFault) String() string {
 	return line
 }
 
-// faultLines describes faults, the last line how many more there are.
+// faultLines describes faults. The last line says how many more there are.
 func faultLines(all []listFault) (out []string) {
 	for i, f := range all {
 		if i == maxFaultsShown {
@@ -52,7 +51,7 @@ func faultLines(all []listFault) (out []string) {
 	return out
 }
 
-// symptoms describes what is wrong with a server's lists, and what to do.
+// listSymptoms describes what is wrong with a server's lists, and what to do.
 func (t *tool) listSymptoms(s *gatewayv1.ServerStatus) (out []symptom) {
 	faults := faultsOf(s)
 	for i, line := range faultLines(faults) {

@@ -19,15 +19,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/localconfig"
 )
 
-// local is the configuration of the working folder, as it was read once.
+// local is the configuration of the working folder. It is read once.
 type local struct {
 	file    *config.File
 	content []byte
 	folder  string
 }
 
-// loadHere returns the configuration that --config or SLUICE_CONFIG names, else that of the working folder, else the
-// defaults. found is the working folder's; nil if another holds. Only commands that send no token may use it.
+// loadHere returns the configuration that --config or SLUICE_CONFIG names, otherwise that of the working folder,
+// otherwise the defaults. found is the one of the working folder; nil if another is used. Only commands that send no
+// token may use it.
 func (t *tool) loadHere() (f *config.File, found *local, err error) {
 	if t.config != "" {
 		f, err = t.load()
@@ -54,8 +55,8 @@ func (t *tool) loadHere() (f *config.File, found *local, err error) {
 	return f, &local{file: f, content: raw, folder: folder}, nil
 }
 
-// agree shows what the configuration of the working folder would use, and asks a person once for this content. Without
-// a terminal it refuses.
+// agree shows what the configuration of the working folder would use, and asks once for this content. Without a
+// terminal it returns an error.
 func (t *tool) agree(ctx context.Context, found *local) error {
 	if !asks(false) {
 		return fmt.Errorf("%s in this folder was not named and there is no terminal to ask at: use it with --config %s", localconfig.Name, localconfig.Name)
@@ -79,7 +80,7 @@ func (t *tool) agree(ctx context.Context, found *local) error {
 	return nil
 }
 
-// printUses prints the programs, addresses, files and names of secrets of a configuration. No secret is in it.
+// printUses prints the programs, addresses, files and names of secrets of a configuration, without secrets.
 func printUses(w io.Writer, f *config.File) {
 	line := func(what, format string, args ...any) {
 		_ = oneLine(w, "  %-9s %s", what, fmt.Sprintf(format, args...))
@@ -107,7 +108,7 @@ func printUses(w io.Writer, f *config.File) {
 	}
 }
 
-// useOfServer is the program or the address of a server, and what opens its sandbox.
+// useOfServer returns the program or the address of a server, and what opens its sandbox.
 func useOfServer(s config.Server) string {
 	switch {
 	case s.HTTP != nil:
@@ -137,7 +138,7 @@ func useOfServer(s config.Server) string {
 	return text
 }
 
-// withoutQuery is an address without what may be a secret in it.
+// withoutQuery returns an address without the parts that may be secret.
 func withoutQuery(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
@@ -149,8 +150,8 @@ func withoutQuery(address string) string {
 // reference is a reference of the configuration to a variable or a file.
 var reference = regexp.MustCompile(`\$\{([a-z]+):([^}]*)\}`)
 
-// referencesOf returns the addresses with a scheme in a configuration and the variables and files that it refers to,
-// both sorted, wherever they stand.
+// referencesOf returns all addresses with a scheme in a configuration, and the variables and files that it refers to,
+// both sorted.
 func referencesOf(f *config.File) (addresses, secrets []string) {
 	eachString(reflect.ValueOf(*f), func(text string) {
 		for _, found := range reference.FindAllStringSubmatch(text, -1) {
@@ -165,9 +166,9 @@ func referencesOf(f *config.File) (addresses, secrets []string) {
 	return slices.Compact(addresses), slices.Compact(secrets)
 }
 
-// eachString calls do with every string in a value, keys of maps too.
+// eachString calls do with every string in a value, and with the keys of maps.
 func eachString(v reflect.Value, do func(string)) {
-	switch v.Kind() { //nolint:exhaustive // others hold no string
+	switch v.Kind() { //nolint:exhaustive // other kinds hold no strings
 	case reflect.String:
 		do(v.String())
 	case reflect.Pointer, reflect.Interface:

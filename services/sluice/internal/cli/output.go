@@ -14,7 +14,6 @@ import (
 
 func (t *tool) json() bool { return t.output == "json" }
 
-// printJSON prints a value as indented JSON.
 func (t *tool) printJSON(v any) error {
 	if err := json.MarshalWrite(t.out, v, json.Deterministic(true), jsontext.WithIndent("  ")); err != nil {
 		return fmt.Errorf("print the answer: %w", err)
@@ -23,7 +22,6 @@ func (t *tool) printJSON(v any) error {
 	return err
 }
 
-// printLine prints a value as one line of JSON.
 func (t *tool) printLine(v any) error {
 	if err := json.MarshalWrite(t.out, v, json.Deterministic(true)); err != nil {
 		return fmt.Errorf("print the answer: %w", err)
@@ -32,16 +30,15 @@ func (t *tool) printLine(v any) error {
 	return err
 }
 
-// printf prints one line, whatever what is put into it holds.
+// printf prints one line. Line breaks in arguments are escaped.
 func (t *tool) printf(format string, args ...any) { _ = oneLine(t.out, format, args...) }
 
-// oneLine writes one line, whatever what is put into it holds.
+// oneLine writes one line. Line breaks in arguments are escaped.
 func oneLine(w io.Writer, format string, args ...any) error {
 	_, err := fmt.Fprintln(w, viewtext.Line(fmt.Sprintf(format, args...)))
 	return err
 }
 
-// table prints rows under a head, in columns.
 func (t *tool) table(head []string, rows [][]string) error {
 	w := tabwriter.NewWriter(t.out, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(w, strings.Join(head, "\t"))

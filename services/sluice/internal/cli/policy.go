@@ -38,7 +38,7 @@ warnings are not failures.`,
 			if err != nil {
 				return err
 			}
-			if t.config == "" { // who may approve is not known
+			if t.config == "" { // without it, who may approve is not known
 				return t.printFindings(policy.Lint(documents), len(documents))
 			}
 			f, err := t.load()
@@ -51,7 +51,6 @@ warnings are not failures.`,
 	}
 }
 
-// finding is what lint found, as JSON.
 type finding struct {
 	Severity   string `json:"severity"`
 	Path       string `json:"path"`
@@ -87,13 +86,13 @@ func (t *tool) printFindings(findings []*policyv1.Finding, documents int) error 
 	return nil
 }
 
-// refuses reports whether a finding keeps a document from being loaded.
+// refuses reports whether a finding prevents a document from being loaded.
 func refuses(f *policyv1.Finding) bool {
 	s := f.GetSeverity()
 	return s != policyv1.Severity_SEVERITY_WARNING && s != policyv1.Severity_SEVERITY_INFO
 }
 
-// placeOf is where a finding is, in front of its text; empty where it has no place.
+// placeOf returns the position of a finding as a prefix of its text; empty without a position.
 func placeOf(f *policyv1.Finding) string {
 	if f.GetPath() == "" {
 		return ""
@@ -101,7 +100,7 @@ func placeOf(f *policyv1.Finding) string {
 	return fmt.Sprintf("%s:%d:%d: ", f.GetPath(), f.GetLine(), f.GetColumn())
 }
 
-// adviceOf is what a finding says, and what to do about it.
+// adviceOf returns a finding's text, and what to do.
 func adviceOf(f *policyv1.Finding) string {
 	if f.GetSuggestion() == "" {
 		return f.GetMessage()
@@ -152,7 +151,7 @@ use; the other tools are comments.` + aboutLists,
 	return c
 }
 
-// registered are the tools of a server that the mesh has, as its catalogue holds them to be.
+// registered returns the tools of a server of the running mesh, as its catalog classifies them.
 func (t *tool) registered(ctx context.Context, server string) ([]policy.ClassifiedTool, error) {
 	client, done, err := t.catalogClient()
 	if err != nil {
@@ -172,7 +171,7 @@ func (t *tool) registered(ctx context.Context, server string) ([]policy.Classifi
 	return out, nil
 }
 
-// explainFlags name a call and on whose behalf it would be made.
+// explainFlags describe a call and its caller.
 type explainFlags struct {
 	server, tool, method   string
 	prompt, uri            string
@@ -185,7 +184,7 @@ type explainFlags struct {
 	all                    bool
 }
 
-// call is what the flags describe, but for its params.
+// call returns the described call without its params.
 func (f *explainFlags) call() *policyv1.Call {
 	out := &policyv1.Call{Method: f.method, Server: f.server, Name: f.tool}
 	usual, ref := "", ""
@@ -202,7 +201,7 @@ func (f *explainFlags) call() *policyv1.Call {
 	return out
 }
 
-// params are those of the call that the flags describe; empty where they say nothing.
+// params returns the params of the described call; empty if no flag sets them.
 func (f *explainFlags) params() (string, error) {
 	switch {
 	case f.paramsJSON != "" && (len(f.arg) > 0 || f.args != ""):
@@ -263,7 +262,7 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // the answer is all that matters
+	defer conn.Close() //nolint:errcheck // only the answer matters
 	ctx, cancel := ask(ctx)
 	defer cancel()
 	call := flags.call()
@@ -288,8 +287,8 @@ func (t *tool) runExplain(ctx context.Context, flags explainFlags) error {
 	return nil
 }
 
-// noteServer says where no server of that name is configured: policy judges by names,
-// and has an answer for any. Where the gateway does not say what it serves, so does this.
+// noteServer prints a note if no server of that name is configured: policy decides by name and has an answer for any.
+// If the gateway does not say which servers it has, noteServer says that.
 func (t *tool) noteServer(ctx context.Context, f *config.File, name string) {
 	gateway, err := t.gatewayStatus(ctx, f)
 	if err != nil {
@@ -306,7 +305,7 @@ func (t *tool) noteServer(ctx context.Context, f *config.File, name string) {
 		strconv.Quote(name), orDash(strings.Join(known, ", ")))
 }
 
-// termsText is what an approval takes, in one line.
+// termsText returns what an approval requires, in one line.
 func termsText(terms *policyv1.ApprovalTerms) string {
 	parts := []string{"by " + viewtext.Who(terms)}
 	if d := terms.GetDecideWithin(); d != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// printExplanation prints an explanation of a call of which the arguments are known, or
-// not: the rules that decided, with all every rule that was considered.
+// printExplanation prints the explanation of a call. known is true if the arguments are known. It prints the rules that
+// decided, or with all every rule that was considered.
 func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, known, all bool) error {
 	if t.json() {
 		raw, err := protojson.Marshal(e)
@@ -42,7 +42,6 @@ func (t *tool) printExplanation(e *policyv1.ExplainCallResponse, known, all bool
 	return nil
 }
 
-// printDecided prints the decision, and its terms and limits.
 func (t *tool) printDecided(e *policyv1.ExplainCallResponse, known bool) {
 	d := e.GetDecision()
 	t.printf("%s  %s", effectName(d.GetEffect()), enum.Given(d.GetCode()))
@@ -64,7 +63,7 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, known bool) {
 	}
 }
 
-// decided reports whether a rule that was considered is the one that won, or brings a limit of the decision.
+// decided reports whether a rule that was considered won, or brings a limit of the decision.
 func decided(r *policyv1.ConsideredRule, d *policyv1.Decision) bool {
 	if !r.GetMatched() {
 		return false
@@ -84,7 +83,7 @@ func ruleRow(r *policyv1.ConsideredRule) []string {
 	return []string{ruleName(r.GetRule()), effectName(r.GetEffect()), strconv.FormatBool(r.GetMatched()), strings.Join(checks, "  ")}
 }
 
-// printNoGrant says why rules that can give a grant give none.
+// printNoGrant prints why rules that can give a grant give none.
 func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, known bool) {
 	for _, r := range rules {
 		for _, c := range r.GetChecks() {
@@ -100,10 +99,9 @@ func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, known bool) {
 	}
 }
 
-// conditionCheck is the name of the check of a grant's condition.
 const conditionCheck = "grant.where"
 
-// checkText is a check in a few words, with why a condition can't be told.
+// checkText returns a check in a few words, and why a condition can't be evaluated.
 func checkText(c *policyv1.Check) string {
 	text := fmt.Sprintf("%s %s=%s", mark(c.GetHeld()), c.GetName(), c.GetWant())
 	if c.GetName() == conditionCheck && c.GetGot() != strconv.FormatBool(c.GetHeld()) {

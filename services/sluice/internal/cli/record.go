@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// camel is a name of a record's as the command line prints it, which has one dialect: that
-// of MCP and of gRPC's JSON. In the journal's files it is `decision_id`.
+// camel returns a name of a record as the command line prints it, in the form that MCP and gRPC's JSON use. In the
+// journal's files it is `decision_id`.
 func camel(name string) string {
 	words := strings.Split(name, "_")
 	for i, word := range words[1:] {
@@ -27,8 +27,7 @@ func camel(name string) string {
 	return strings.Join(words, "")
 }
 
-// recordOf is a record as it is printed for programs: what its journal has, under the
-// names of camel. No name in it is anybody else's.
+// recordOf is a record as JSON: the fields of the journal with the names of camel.
 type recordOf struct{ rec *gatewayv1.Record }
 
 // MarshalJSON implements [json.Marshaler].
@@ -57,7 +56,7 @@ func (r recordOf) MarshalJSON() ([]byte, error) {
 	}
 }
 
-// printDetails prints everything that records say, a line a field.
+// printDetails prints all fields of records, one a line.
 func (t *tool) printDetails(records []*gatewayv1.Record) error {
 	for i, r := range records {
 		if i > 0 {
@@ -70,8 +69,8 @@ func (t *tool) printDetails(records []*gatewayv1.Record) error {
 	return nil
 }
 
-// fields are the names and values of a part of a record, under the names of its
-// JSON, without those that are empty. A list of parts has a row for each.
+// fields returns the names and values of a part of a record, with the names of its JSON, without empty values. A list
+// of parts has a row for each.
 func fields(part reflect.Value) [][]string {
 	var rows [][]string
 	for i := range part.NumField() {
@@ -93,7 +92,6 @@ func fields(part reflect.Value) [][]string {
 	return rows
 }
 
-// words is a value in one line.
 func words(value reflect.Value) string {
 	switch v := value.Interface().(type) {
 	case time.Time:
@@ -108,7 +106,7 @@ func words(value reflect.Value) string {
 	}
 	var pairs []string
 	for _, f := range fields(value) {
-		if strings.ContainsAny(f[1], ` ="`) { // it must not look like another pair
+		if strings.ContainsAny(f[1], ` ="`) { // otherwise it would look like another pair
 			f[1] = strconv.Quote(f[1])
 		}
 		pairs = append(pairs, f[0]+"="+f[1])

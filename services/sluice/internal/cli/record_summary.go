@@ -15,11 +15,11 @@ import (
 const (
 	summaryWidth = 80
 	summaryRows  = 20
-	// summaryEach is how many rows a list may have, such as that of votes.
+	// summaryEach bounds the rows of a list, such as that of votes.
 	summaryEach = 3
 )
 
-// printSummary prints what records of one decision say together, the newest word of each field.
+// printSummary prints the records of one decision together, with the newest value of each field.
 func (t *tool) printSummary(records []*gatewayv1.Record) error {
 	rows := summaryOf(records)
 	wide := 0
@@ -37,7 +37,6 @@ func (t *tool) printSummary(records []*gatewayv1.Record) error {
 	return nil
 }
 
-// summaryOf are the rows of a summary.
 func summaryOf(records []*gatewayv1.Record) [][]string {
 	var all journal.Record
 	var rows [][]string
@@ -85,7 +84,7 @@ func summaryOf(records []*gatewayv1.Record) [][]string {
 	return rows
 }
 
-// behind is a text with what stands before it; empty if the text is.
+// behind returns a text with a prefix; empty if the text is empty.
 func behind(before, text string) string {
 	if text == "" {
 		return ""
@@ -93,7 +92,7 @@ func behind(before, text string) string {
 	return before + text
 }
 
-// merge takes over what a later record of the same decision says.
+// merge copies the fields of a later record of the same decision.
 func merge(all, r *journal.Record) {
 	if all.Time.IsZero() {
 		all.Time = r.Time

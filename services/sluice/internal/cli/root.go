@@ -1,5 +1,4 @@
-// Package cli is the command line for people: it runs the mesh in one process,
-// and asks a running one.
+// Package cli is the command line for people: it runs the mesh in one process, and sends requests to a running one.
 package cli
 
 import (
@@ -20,11 +19,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// errSilent ends a command that has already said what is wrong.
+// errSilent ends a command that has already printed what is wrong.
 var errSilent = errors.New("said already")
 
-// tool is what every command shares: the flags that all of them take, and where
-// they write.
+// tool is the state that all commands share: their common flags and their output.
 type tool struct {
 	config string
 	addr   string
@@ -32,22 +30,21 @@ type tool struct {
 	output string
 	out    io.Writer
 	errOut io.Writer
-	// self is how this program is called where it runs, for commands that are
-	// suggested, and launcher how it becomes the one that starts servers over stdio.
+	// self is how this program is called, for commands in messages. launcher is how it becomes the launcher of stdio
+	// servers.
 	self     string
 	launcher sandbox.Launcher
-	// addrFrom is what gave addr, called the words that were called, and asked whom
-	// they ask: for what is said of a failure.
+	// addrFrom is where addr comes from, called the name of the command, and asked the target of its request, for
+	// errors.
 	addrFrom string
-	// cleartextTo is the one other host that the agent's token may be sent to without TLS; empty: none.
+	// cleartextTo is another host that the agent's token may be sent to without TLS; empty for none.
 	cleartextTo string
 	called      string
 	asked       asked
 }
 
-// Main runs the command line of a program that was called by that name, and returns
-// the exit code: 0 for success, 1 for a failure, 2 for a command that can't be
-// understood. The launcher starts servers over stdio.
+// Main runs the command line and returns the exit code: 0 for success, 1 for a failure, 2 for a command line that is
+// wrong. program is the name that the process was called by, and launcher starts stdio servers.
 func Main(program string, args []string, launcher sandbox.Launcher) int {
 	ctx, stop := app.Signals()
 	defer stop()
@@ -56,13 +53,12 @@ func Main(program string, args []string, launcher sandbox.Launcher) int {
 	return t.run(ctx, args)
 }
 
-// newTool returns the tool of one call of the program. What it prints steers no
-// terminal, whoever wrote it.
+// newTool returns the tool for one call of the program. Its output can't control the terminal, also if it quotes an
+// untrusted text.
 func newTool(program string, out, errOut io.Writer) *tool {
 	return &tool{self: selfName(program, app.Env), out: viewtext.NewWriter(out), errOut: viewtext.NewWriter(errOut)}
 }
 
-// run carries out a command and returns the exit code.
 func (t *tool) run(ctx context.Context, args []string) int {
 	root := t.root()
 	root.SetArgs(args)
@@ -73,7 +69,7 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	case errors.Is(err, errSilent):
 		return 1
 	}
-	// What it quotes may have lines: they are shown to be its own.
+	// Further lines are indented, so that none looks like a line of this command.
 	fmt.Fprintf(t.errOut, "sluice: %s\n", strings.ReplaceAll(err.Error(), "\n", "\n  "))
 	if _, ok := errors.AsType[usageError](err); ok {
 		return 2
@@ -81,9 +77,8 @@ func (t *tool) run(ctx context.Context, args []string) int {
 	return 1
 }
 
-// selfName is how a person calls this program: as SLUICE_COMMAND says, for where it
-// runs in a container nothing else can; else by the path that it was called by, if
-// that is a relative one; else by its name, which PATH finds.
+// selfName returns how a person calls this program: SLUICE_COMMAND, which is set in containers; otherwise the path that
+// it was called by, if that is relative; otherwise its name, which PATH finds.
 func selfName(program string, env config.Env) string {
 	if name, ok := env("SLUICE_COMMAND"); ok && name != "" {
 		return name
@@ -94,10 +89,10 @@ func selfName(program string, env config.Env) string {
 	return "sluice"
 }
 
-// command is a command as a person types it here, in quotes of prose.
+// command returns a command as a person types it here, in quotes.
 func (t *tool) command(words string) string { return "`" + t.self + " " + words + "`" }
 
-// usageError is a command that can't be understood.
+// usageError is an error of the command line.
 type usageError struct{ error }
 
 func (t *tool) root() *cobra.Command {
@@ -161,7 +156,7 @@ func (t *tool) checkFlags(c *cobra.Command, _ []string) error {
 	return nil
 }
 
-// load reads the configuration; flags win over it.
+// load reads the configuration. Flags take precedence.
 func (t *tool) load() (*config.File, error) {
 	f, err := config.Load(t.config, app.Env)
 	if err != nil {
@@ -173,7 +168,7 @@ func (t *tool) load() (*config.File, error) {
 	return f, nil
 }
 
-// args refuses a wrong number of arguments as a matter of usage.
+// args returns a check of the arguments whose error is a usageError.
 func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(c *cobra.Command, given []string) error {
 		err := check(c, given)
@@ -187,8 +182,7 @@ func args(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// suggestion is the command that a word which is none was likely meant to be;
-// empty where none is like it.
+// suggestion returns the command that an unknown word was likely meant to be; empty if none is similar.
 func suggestion(c *cobra.Command, given []string) string {
 	const typos = 2
 	if len(given) == 0 || !c.HasSubCommands() {
@@ -214,7 +208,7 @@ func (t *tool) version() *cobra.Command {
 	}
 }
 
-// group is a command that only holds others.
+// group returns a command that only has subcommands.
 func group(use, short string, children ...*cobra.Command) *cobra.Command {
 	c := &cobra.Command{Use: use, Short: short, Args: args(cobra.NoArgs), RunE: help}
 	c.AddCommand(children...)

@@ -20,28 +20,25 @@ import (
 )
 
 const (
-	// protocolVersion is the revision that sessions ask for.
+	// protocolVersion is the revision that sessions request.
 	protocolVersion = "2025-11-25"
-	// maxAnswer is how much is read of one answer, in bytes: what the gateway takes
-	// from a server, and room for the rest of a message.
+	// maxAnswer bounds an answer, in bytes: the largest message that the gateway accepts from a server, with some more
+	// for the rest.
 	maxAnswer = 17 << 20
-	// closeTimeout bounds saying that a session is not used any more.
+	// closeTimeout bounds the request that ends a session.
 	closeTimeout = 2 * time.Second
 )
 
-// session is a session with a server behind the mesh, as its agent. It keeps
-// results as they came: a client that knows their types drops the fields that it
-// does not know and the digits of large integers, and what it was told beside a
-// status.
+// session is a session with a server behind the mesh, as its agent. It stores results as they came: a client with types
+// of their own would drop unknown fields, digits of large integers, and bodies of statuses.
 type session struct {
 	url, token string
 	http       *http.Client
-	// id is the gateway's name for the session, and version the revision that it
-	// speaks, which is the server's choice.
+	// id is the gateway's name for the session. version is its revision, which the server chooses.
 	id, version string
 }
 
-// message is a JSON-RPC message to or from the gateway.
+// message is a JSON-RPC message.
 type message struct {
 	Version string         `json:"jsonrpc"`
 	ID      int            `json:"id,omitzero"`
@@ -53,12 +50,11 @@ type message struct {
 	} `json:"error,omitzero"`
 }
 
-// absentError means that the gateway has no server of a name for the agent: none is configured, or policy hides it.
+// absentError means that the gateway has no server of that name for the agent: none is configured, or policy hides it.
 type absentError struct{ text string }
 
 func (e absentError) Error() string { return e.text }
 
-// openSession opens a session with a server.
 func openSession(ctx context.Context, client *http.Client, url, token string) (*session, error) {
 	s := &session{url: url, token: token, http: client}
 	result, err := s.request(ctx, "initialize", map[string]any{
@@ -83,12 +79,12 @@ func openSession(ctx context.Context, client *http.Client, url, token string) (*
 	return s, resp.Body.Close()
 }
 
-// close ends the session, also where ctx has ended.
+// close ends the session, also if ctx has ended.
 func (s *session) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	if resp, err := s.send(ctx, http.MethodDelete, nil); err == nil {
-		_ = resp.Body.Close() // the session ends by itself where this was not heard
+		_ = resp.Body.Close() // without this, the session ends by itself later
 	}
 }
 
@@ -98,7 +94,7 @@ func (s *session) request(ctx context.Context, method string, params any) (jsont
 	if err != nil {
 		return nil, err
 	}
-	defer resp.Body.Close() //nolint:errcheck // the answer is all that matters
+	defer resp.Body.Close() //nolint:errcheck // only the answer matters
 	if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
 		s.id = id
 	}
@@ -117,7 +113,7 @@ func (s *session) request(ctx context.Context, method string, params any) (jsont
 	}
 }
 
-// send sends a request of HTTP with a message, or with none.
+// send sends an HTTP request, with a message or without.
 func (s *session) send(ctx context.Context, method string, m *message) (*http.Response, error) {
 	var body bytes.Buffer
 	if m != nil {
@@ -144,20 +140,20 @@ func (s *session) send(ctx context.Context, method string, m *message) (*http.Re
 	return resp, nil
 }
 
-// unreached says why nothing of HTTP came from an address.
+// unreached returns why an address gave no HTTP answer.
 func unreached(url string, err error) error {
 	if refused, ok := errors.AsType[*tokenhttp.RefusedError](err); ok {
 		return refused
 	}
-	// gRPC speaks first: its words are no answer, or come before there is a question.
+	// A gRPC server speaks first: the client reads that as a malformed answer, or gets it before the request.
 	if strings.Contains(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)") {
 		return fmt.Errorf("what answers at %s does not speak HTTP/1.1: is that the address of gRPC? SLUICE_URL, or listen in the configuration, is that of MCP", url)
 	}
 	return fmt.Errorf("the mesh does not answer: is it up? Another address is given by SLUICE_URL, or by a configuration with --config or SLUICE_CONFIG (%w)", err)
 }
 
-// readAnswer reads the response to a request: the body, or of an event stream the
-// last event, before which only notifications come.
+// readAnswer reads the response to a request: the body, or the last event of an event stream. Only notifications come
+// before it.
 func readAnswer(resp *http.Response) (message, error) {
 	body := io.LimitReader(resp.Body, maxAnswer)
 	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {

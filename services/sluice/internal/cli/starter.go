@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// starterPolicy and agentsPolicy are what `up` enforces on the demo server and on the mesh's
-// own agents where nothing is configured.
+// starterPolicy and agentsPolicy are the policies of the demo server and of the mesh's own agents if no policy is
+// configured.
 var (
 	//go:embed starter.yaml
 	starterPolicy string
@@ -22,22 +22,20 @@ var (
 	agentsPolicy string
 )
 
-// place is where a running mesh is, as JSON.
 type place struct {
 	Version string            `json:"version"`
 	MCP     map[string]string `json:"mcp"`
-	// All is where MCP is served of all servers together.
+	// All is the URL of all servers together.
 	All      string   `json:"all"`
 	GRPC     string   `json:"grpc"`
 	Policies []string `json:"policies"`
 	Tokens   string   `json:"tokens"`
-	// Sandboxes are what the kernel holds of servers over stdio.
+	// Sandboxes says what the kernel enforces for stdio servers.
 	Sandboxes map[string]sandbox.Report `json:"sandboxes,omitempty"`
 }
 
-// welcome is what there is to say of a mesh that has come up: at which addresses
-// commands look for it, which tokens were generated, whether the starter policy is as
-// it was made, and what the kernel holds of servers over stdio.
+// welcome is what `up` prints about a mesh that has started: the addresses where commands look for it, the generated
+// tokens, whether the starter policy is unchanged, and what the kernel enforces for stdio servers.
 type welcome struct {
 	found     addresses
 	generated []string
@@ -45,9 +43,8 @@ type welcome struct {
 	sandboxes map[string]sandbox.Report
 }
 
-// welcome says where everything is, the generated tokens too, and what to try where
-// the starter policy is in force and commands find their tokens. They look for the
-// mesh at the addresses found.
+// welcome prints all addresses and the generated tokens. If the starter policy is in force and commands find their
+// tokens, it also prints commands to try. found are the addresses where commands look for the mesh.
 func (t *tool) welcome(f *config.File, w welcome) error {
 	names, generated := slices.Sorted(maps.Keys(f.Servers)), w.generated
 	if t.json() {
@@ -102,7 +99,7 @@ func (t *tool) welcome(f *config.File, w welcome) error {
 	return err
 }
 
-// firstSteps are commands that show the mesh at work on the demo server.
+// firstSteps returns commands that show the mesh at work on the demo server.
 func (t *tool) firstSteps(f *config.File, found addresses) string {
 	command := t.commandFor(f, found)
 	var b strings.Builder
@@ -120,10 +117,10 @@ func (t *tool) firstSteps(f *config.File, found addresses) string {
 	return b.String()
 }
 
-// addresses are where MCP and gRPC are served.
+// addresses are the addresses of MCP and gRPC.
 type addresses struct{ mcp, grpc string }
 
-// commandFor is how other commands are to be called so that they find this mesh.
+// commandFor returns how other commands must be called to find this mesh.
 func (t *tool) commandFor(f *config.File, found addresses) string {
 	command := t.self
 	if f.Listen != found.mcp {
@@ -141,8 +138,7 @@ func (t *tool) commandFor(f *config.File, found addresses) string {
 	return command
 }
 
-// clientConfig is the configuration that MCP clients read. A token that was not
-// generated is for people to put in.
+// clientConfig returns the configuration of MCP clients. Tokens that were not generated are placeholders.
 func clientConfig(f *config.File, names, generated []string) string {
 	var entries []string
 	token := "<your agent's token>"

@@ -22,11 +22,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// statusTimeout bounds all that `status` asks: who looks whether the mesh is well wants
-// to know it within two seconds, above all where something is not.
+// statusTimeout bounds all requests of `status`, so that an operator has the answer within two seconds, also if a
+// service hangs.
 const statusTimeout = 1500 * time.Millisecond
 
-// roles of the mesh, in the order in which they are shown: the gateway first.
+// roles are the roles of the mesh in the order of the output: the gateway first.
 var roles = gatewayFirst()
 
 func gatewayFirst() []authv1.Role {
@@ -34,7 +34,6 @@ func gatewayFirst() []authv1.Role {
 	return append(all[len(all)-1:], all[:len(all)-1]...)
 }
 
-// roleStatus is how one role is.
 type roleStatus struct {
 	Role   string `json:"role"`
 	Status string `json:"status"`
@@ -59,23 +58,23 @@ The command exits with 1 if the mesh is not ready.`,
 	}
 }
 
-// heard is what the roles said to an operator who asks how the mesh is.
+// heard has the answers of the roles to `status`.
 type heard struct {
 	gateway *gatewayv1.GetStatusResponse
-	// silence is why the gateway said nothing.
+	// silence is the error if the gateway did not answer.
 	silence  error
 	roles    []roleStatus
 	rejected []string
-	// waiting is how many definitions of tools wait for a person, by server; servers without any may be left out.
+	// waiting is the number of pending definitions by server. Servers without pending definitions may be missing.
 	waiting map[string]int
 }
 
-// askAll asks every role at once: one that hangs takes no time from the others.
+// askAll asks all roles at once, so that one that hangs does not delay the others.
 func (t *tool) askAll(ctx context.Context, f *config.File) heard {
 	h := heard{roles: make([]roleStatus, len(roles))}
 	var group errgroup.Group
 	ask := func(question func(t *tool)) {
-		own := *t // each question knows for itself whom it asked
+		own := *t // each goroutine records whom it asks
 		group.Go(func() error {
 			question(&own)
 			return nil
@@ -87,9 +86,9 @@ func (t *tool) askAll(ctx context.Context, f *config.File) heard {
 	for i, role := range roles {
 		ask(func(t *tool) { h.roles[i] = t.health(ctx, f, role) })
 	}
-	_ = group.Wait() // what went wrong is in the answers
+	_ = group.Wait() // errors are in the answers
 	silent := !slices.ContainsFunc(h.roles, func(r roleStatus) bool { return r.Error == "" })
-	if h.silence != nil && (silent || !f.Apart()) { // the others say the same, or live where it does
+	if h.silence != nil && (silent || !f.Apart()) { // the others say the same, or run in the same process
 		h.roles = nil
 	}
 	return h
@@ -100,7 +99,7 @@ func (t *tool) gatewayStatus(ctx context.Context, f *config.File) (*gatewayv1.Ge
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close() //nolint:errcheck // the answer is all that matters
+	defer conn.Close() //nolint:errcheck // only the answer matters
 	resp, err := gatewayv1.NewGatewayServiceClient(conn).GetStatus(ctx, &gatewayv1.GetStatusRequest{})
 	if err != nil {
 		return nil, t.explain(err)
@@ -108,14 +107,14 @@ func (t *tool) gatewayStatus(ctx context.Context, f *config.File) (*gatewayv1.Ge
 	return resp, nil
 }
 
-// rejectedPolicy says why newer policy documents did not replace the active ones,
-// a line each; empty where they did, or where the policy role does not say.
+// rejectedPolicy returns why newer policy documents did not replace the active ones, one line each. It is empty if they
+// did, or if the policy service does not answer.
 func (t *tool) rejectedPolicy(ctx context.Context, f *config.File) []string {
 	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
 	if err != nil {
 		return nil
 	}
-	defer conn.Close() //nolint:errcheck // the answer is all that matters
+	defer conn.Close() //nolint:errcheck // only the answer matters
 	stream, err := policyv1.NewPolicyServiceClient(conn).WatchRevision(ctx, &policyv1.WatchRevisionRequest{})
 	if err != nil {
 		return nil
@@ -131,13 +130,13 @@ func (t *tool) rejectedPolicy(ctx context.Context, f *config.File) []string {
 	return lines
 }
 
-// waitingDefinitions asks how many definitions of tools wait for a person, by server; nil if the policy role does not say.
+// waitingDefinitions returns the number of pending definitions by server; nil if the policy service does not answer.
 func (t *tool) waitingDefinitions(ctx context.Context, f *config.File) map[string]int {
 	conn, err := t.dial(f, authv1.Role_ROLE_POLICY)
 	if err != nil {
 		return nil
 	}
-	defer conn.Close() //nolint:errcheck // the answer is all that matters
+	defer conn.Close() //nolint:errcheck // only the answer matters
 	resp, err := policyv1.NewCatalogServiceClient(conn).ListServers(ctx, &policyv1.ListServersRequest{PageSize: maxCatalogPage})
 	if err != nil {
 		return nil
@@ -149,7 +148,7 @@ func (t *tool) waitingDefinitions(ctx context.Context, f *config.File) map[strin
 	return out
 }
 
-// health asks a role by its health service.
+// health asks a role's health service.
 func (t *tool) health(ctx context.Context, f *config.File, role authv1.Role) roleStatus {
 	out := roleStatus{Role: authn.RoleName(role), Status: "UNKNOWN"}
 	conn, err := t.dial(f, role)
@@ -157,7 +156,7 @@ func (t *tool) health(ctx context.Context, f *config.File, role authv1.Role) rol
 		out.Error = err.Error()
 		return out
 	}
-	defer conn.Close() //nolint:errcheck // the answer is all that matters
+	defer conn.Close() //nolint:errcheck // only the answer matters
 	resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{Service: out.Role})
 	if err != nil {
 		out.Error = t.explain(err).Error()
@@ -167,7 +166,6 @@ func (t *tool) health(ctx context.Context, f *config.File, role authv1.Role) rol
 	return out
 }
 
-// meshStatus is the whole answer as JSON.
 type meshStatus struct {
 	Version        string         `json:"version"`
 	Ready          bool           `json:"ready"`
@@ -190,22 +188,22 @@ type serverStatus struct {
 	Transport string `json:"transport"`
 	InFlight  int32  `json:"inFlight"`
 	LastError string `json:"lastError,omitzero"`
-	// RestsUntil is until when nothing is sent to it; zero where it does not rest.
+	// RestsUntil is the end of the pause in which nothing is sent to the server; zero without a pause.
 	RestsUntil time.Time `json:"restsUntil,omitzero"`
-	// StartingSince is when its program was started that is not ready yet; zero if none is starting.
+	// StartingSince is the start of a program that is not ready yet; zero if none is starting.
 	StartingSince time.Time `json:"startingSince,omitzero"`
 	Revisions     []string  `json:"revisions,omitempty"`
-	// ProgramNotice is what is to be known of its program though calls go on; empty if there is nothing.
+	// ProgramNotice is a notice about the server's program that does not affect calls; empty without one.
 	ProgramNotice string `json:"programNotice,omitempty"`
-	// ListFaults are what keeps elements of its lists from clients.
+	// ListFaults are the reasons why elements of its lists are hidden from clients.
 	ListFaults []listFault `json:"listFaults,omitempty"`
-	// Waiting is how many definitions of its tools wait for a person.
+	// Waiting is the number of pending definitions of its tools.
 	Waiting int `json:"waiting,omitzero"`
-	// Sandbox is what the kernel holds of it; nil for one that is no program of ours.
+	// Sandbox says what the kernel enforces for the program; nil for servers that are not started here.
 	Sandbox *sandbox.Report `json:"sandbox,omitempty"`
 }
 
-// String is how a server is, in one line.
+// String returns the state of a server in one line.
 func (s serverStatus) String() string {
 	line := fmt.Sprintf("%s, %d in flight", s.Transport, s.InFlight)
 	if len(s.Revisions) > 0 {
@@ -226,18 +224,18 @@ func (s serverStatus) String() string {
 	return strings.Join(append([]string{line}, faultLines(s.ListFaults)...), "; ")
 }
 
-// waitingText says that definitions of tools wait, and what that means.
+// waitingText returns the notice about pending definitions.
 func waitingText(n int) string {
 	return fmt.Sprintf("%d definitions of tools are new or have changed; the tools can't be called until you accept them", n)
 }
 
-// startingFor is how long a start has taken, in whole seconds.
+// startingFor returns the duration of a start, in whole seconds.
 func startingFor(since time.Time) string {
 	return max(0, time.Since(since)).Truncate(time.Second).String()
 }
 
-// printStatus prints what was heard. Where the gateway said nothing that is what the
-// roles said of themselves, and the error.
+// printStatus prints the answers. If the gateway did not answer, it prints the answers of the roles' health services
+// and returns the error.
 func (t *tool) printStatus(h heard) error {
 	if h.silence != nil && len(h.roles) == 0 {
 		return h.silence
@@ -279,7 +277,7 @@ func (t *tool) writeStatus(all meshStatus) error {
 		return t.printJSON(all)
 	}
 	var rows [][]string
-	if all.Version != "" { // the gateway said something
+	if all.Version != "" { // the gateway answered
 		rows = [][]string{
 			{"version", all.Version},
 			{"ready", strconv.FormatBool(all.Ready)},

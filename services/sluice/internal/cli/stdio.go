@@ -29,9 +29,9 @@ func (t *tool) stdio() *cobra.Command {
 		RunE:  func(c *cobra.Command, _ []string) error { return t.runStdio(c.Context(), server) },
 	}
 	c.Flags().StringVar(&server, "server", "", "one server behind the mesh (default all of them)")
-	_ = c.RegisterFlagCompletionFunc("server", t.completeServer) // the flag is there
+	_ = c.RegisterFlagCompletionFunc("server", t.completeServer) // the flag exists
 	c.SetHelpFunc(func(c *cobra.Command, given []string) {
-		_ = t.checkFlags(c, nil) // help is printed whatever the flags are
+		_ = t.checkFlags(c, nil) // help is printed whether or not the flags are valid
 		c.Long = t.stdioHelp()
 		c.Parent().HelpFunc()(c, given)
 	})
@@ -71,7 +71,8 @@ has tokens for agents, set SLUICE_TOKEN in this entry to one of them. A session 
 the mesh no longer has is opened again.`
 }
 
-// whereMesh are the flags by which a command finds the mesh of this folder from any other, and whether there is one.
+// whereMesh returns the flags with which a command finds the mesh of this folder from any other, and whether there is a
+// mesh.
 func (t *tool) whereMesh() (flags []string, found bool) {
 	config := t.config
 	if config == "" && localconfig.Usable(".") { // `up` in this folder uses it
@@ -83,17 +84,17 @@ func (t *tool) whereMesh() (flags []string, found bool) {
 	fromEnv, _ := app.Env("SLUICE_DATA")
 	data := cmp.Or(t.data, fromEnv)
 	if data == "" && config != "" {
-		return flags, found // the configuration says where
+		return flags, found // the configuration names it
 	}
 	data = absolute(cmp.Or(data, ".sluice"))
 	_, err := os.Stat(filepath.Join(data, "tokens", agentToken))
 	return append(flags, "--data", data), found || err == nil
 }
 
-// stdioEntry is the entry of a client's configuration that starts `stdio` with more arguments.
+// stdioEntry returns the entry of a client's configuration that starts `stdio` with more arguments.
 func (t *tool) stdioEntry(flags []string, more ...string) string {
 	words := []string{t.program()}
-	if name, ok := app.Env("SLUICE_COMMAND"); ok && name != "" { // a container, where the host's paths mean nothing
+	if name, ok := app.Env("SLUICE_COMMAND"); ok && name != "" { // a container, where paths of the host mean nothing
 		words, flags = strings.Fields(name), nil
 	}
 	entry := struct {
@@ -107,7 +108,7 @@ func (t *tool) stdioEntry(flags []string, more ...string) string {
 	return string(raw)
 }
 
-// program is the path of this program; its name where that is not known.
+// program returns the path of this program, or its name if the path is not known.
 func (t *tool) program() string {
 	path, err := os.Executable()
 	if err != nil {
@@ -138,11 +139,11 @@ func (t *tool) runStdio(ctx context.Context, server string) error {
 	}
 	cfg := relay.Config{URL: t.edgeURL(f, server), Token: token, Client: client, Log: app.NewLog(t.errOut, "stdio", false, slog.LevelInfo)}
 	to := io.Writer(os.Stdout)
-	if term.IsTerminal(int(os.Stdout.Fd())) { // where somebody reads, and no program
+	if term.IsTerminal(int(os.Stdout.Fd())) { // a person reads, not a program
 		to = t.out
 	}
 	err = relay.Run(ctx, cfg, os.Stdin, to)
-	if errors.Is(err, context.Canceled) { // by a signal: that is how clients end programs
+	if errors.Is(err, context.Canceled) { // a signal, which is how clients end programs
 		return nil
 	}
 	return err

@@ -11,7 +11,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// setTimes puts the times of --since and --until into a filter; empty: none.
+// setTimes sets the times of --since and --until in a filter. An empty text sets none.
 func setTimes(filter *gatewayv1.DecisionFilter, since, until string, now time.Time) error {
 	for _, one := range []struct {
 		flag, text string
@@ -32,7 +32,7 @@ func setTimes(filter *gatewayv1.DecisionFilter, since, until string, now time.Ti
 	return nil
 }
 
-// timeOf reads a time of RFC 3339, or how long before now: a duration of Go, or whole days such as 7d.
+// timeOf reads a time of RFC 3339, or a time before now: a duration of Go, or whole days such as 7d.
 func timeOf(text string, now time.Time) (time.Time, error) {
 	if at, err := time.Parse(time.RFC3339, text); err == nil {
 		return at, nil

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// listedTool is a tool as the agent may see it.
 type listedTool struct {
 	Server      string `json:"server"`
 	Name        string `json:"name"`
@@ -46,23 +45,23 @@ with 1. A server that policy hides from the agent is named there, too, and is no
 	}
 }
 
-// listTimeout bounds the list of one server among those of all.
+// listTimeout bounds the list of one server when all are listed.
 const listTimeout = 30 * time.Second
 
-// serverTools are the tools of a server, or why there are none to show.
+// serverTools has the tools of a server, or the error of its list.
 type serverTools struct {
 	server string
 	tools  []listedTool
 	err    error
 }
 
-// toolsOfEach lists the tools of each server, of [maxExamined] at a time.
+// toolsOfEach lists the tools of all servers, [maxExamined] at a time.
 func (t *tool) toolsOfEach(ctx context.Context, servers []string) []serverTools {
 	out := make([]serverTools, len(servers))
 	var group errgroup.Group
 	group.SetLimit(maxExamined)
 	for i, server := range servers {
-		own := *t // each question knows for itself whom it asked
+		own := *t // each goroutine records whom it asks
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, listTimeout)
 			defer cancel()
@@ -74,7 +73,7 @@ func (t *tool) toolsOfEach(ctx context.Context, servers []string) []serverTools 
 			return nil
 		})
 	}
-	_ = group.Wait() // what went wrong is in the answers
+	_ = group.Wait() // errors are in the answers
 	return out
 }
 
@@ -150,14 +149,14 @@ func (t *tool) printTools(all []listedTool) error {
 	return t.table([]string{"SERVER", "TOOL", "DESCRIPTION"}, rows)
 }
 
-// everyServer are the servers whose tools are listed where none is named.
+// everyServer returns the servers to list if none is named.
 func (t *tool) everyServer(ctx context.Context) ([]string, error) {
 	f, err := t.load()
 	if err != nil {
 		return nil, err
 	}
 	if _, err := t.secret(f, agentToken); err != nil {
-		return nil, err // without it there is nothing to ask the servers with
+		return nil, err // without it no server can be asked
 	}
 	names, err := t.serverNames(ctx)
 	if _, ok := errors.AsType[wrongRoleError](err); ok {
@@ -166,7 +165,7 @@ func (t *tool) everyServer(ctx context.Context) ([]string, error) {
 	return names, err
 }
 
-// serverNames are the servers of a running mesh.
+// serverNames returns the servers of a running mesh.
 func (t *tool) serverNames(ctx context.Context) ([]string, error) {
 	f, err := t.load()
 	if err != nil {
@@ -185,12 +184,11 @@ func (t *tool) serverNames(ctx context.Context) ([]string, error) {
 	return names, nil
 }
 
-// completeServer completes a server's name in the shell.
 func (t *tool) completeServer(c *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(given) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	_ = t.checkFlags(c, nil) // a wrong flag completes nothing
+	_ = t.checkFlags(c, nil) // invalid flags must not fail a completion
 	names, err := t.serverNames(c.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp

@@ -26,10 +26,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// startTimeout bounds how long a start may take until every role serves.
+// startTimeout bounds the time until every role serves.
 const startTimeout = 10 * time.Second
 
-// demoName is the name of the demo server that `up` serves itself.
+// demoName is the name of the demo server that `up` serves.
 const demoName = "demo"
 
 func (t *tool) up() *cobra.Command {
@@ -85,7 +85,7 @@ name the file with --config. Only up and config check look for this file.`,
 func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err error) {
 	app.Tune()
 	log := app.NewLog(t.errOut, "sluice", true, f.LogLevel())
-	held, err := datadir.Open(f.Path(f.Data), "") // before anything is made in it
+	held, err := datadir.Open(f.Path(f.Data), "") // before anything is created in it
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 		defer cancel()
 		if err := mesh.WaitReady(ready); err != nil {
 			if ctx.Err() != nil {
-				return nil // stopped before it was ready, which is no failure of the start
+				return nil // a stop before readiness is not a failed start
 			}
 			return err
 		}
@@ -137,10 +137,10 @@ func (t *tool) runUp(ctx context.Context, f *config.File, found addresses) (err 
 	return err
 }
 
-// stopEvery is how often a mesh that stops says what it still waits for.
+// stopEvery is the interval of reports while the mesh stops.
 const stopEvery = 5 * time.Second
 
-// sayStopping says on standard error, once ctx has ended, what the stop waits for, and again while that changes, until
+// sayStopping prints on standard error what a stop waits for, after ctx has ended, and again when that changes, until
 // ended is closed.
 func (t *tool) sayStopping(ctx context.Context, ended <-chan struct{}, inFlight func() map[string]int) {
 	select {
@@ -163,7 +163,6 @@ func (t *tool) sayStopping(ctx context.Context, ended <-chan struct{}, inFlight 
 	}
 }
 
-// stoppingText says what a stop waits for.
 func stoppingText(inFlight map[string]int) string {
 	const again = "; Ctrl-C again ends it at once"
 	if len(inFlight) == 0 {
@@ -176,9 +175,8 @@ func stoppingText(inFlight map[string]int) string {
 	return "Stopping: waiting for at most 30 s for requests that servers have not answered: " + strings.Join(parts, ", ") + again
 }
 
-// ensureTokens makes sure that an agent and an operator can call: with the tokens
-// of the configuration, or with generated ones below the data folder. It returns
-// which were generated.
+// ensureTokens adds tokens to the configuration so that an agent and an operator can call. It generates those that the
+// configuration lacks in the data folder, and returns their roles.
 func ensureTokens(f *config.File) ([]string, error) {
 	var generated []string
 	for _, role := range []string{agentToken, operatorToken} {
@@ -197,7 +195,7 @@ func ensureTokens(f *config.File) ([]string, error) {
 	return generated, nil
 }
 
-// generatedToken is a token that `up` makes, without its text.
+// generatedToken returns a token that `up` generates, without its text.
 func generatedToken(role string) config.Token {
 	token := config.Token{Name: "local-" + role, Tenant: "default", Subject: "local-" + role, Role: role}
 	if role == agentToken {
@@ -206,7 +204,7 @@ func generatedToken(role string) config.Token {
 	return token
 }
 
-// withGenerated is the configuration with the tokens that `up` would add to it.
+// withGenerated returns the configuration with the tokens that `up` would generate.
 func withGenerated(f *config.File) *config.File {
 	if f.Apart() {
 		return f
@@ -233,11 +231,10 @@ func ensureToken(file string) (string, error) {
 	return text, pki.WriteFile(file, []byte(text), 0o600)
 }
 
-// agentsName is the server of the mesh's own agents, where nothing is configured.
+// agentsName is the name of the server of the mesh's own agents if no server is configured.
 const agentsName = "agents"
 
-// addDemo serves the demo server on loopback and makes it, and the mesh's own agents, the
-// servers of the configuration.
+// addDemo serves the demo server on loopback. It adds that server, and the mesh's own agents, to the configuration.
 func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *slog.Logger) error {
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -255,8 +252,8 @@ func addDemo(ctx context.Context, group *errgroup.Group, f *config.File, log *sl
 	return nil
 }
 
-// ensureStarterPolicy makes the starter policies files that people can edit, and leaves
-// alone what is there. It reports whether that of the demo is as it was made.
+// ensureStarterPolicy creates the starter policies as files that operators can edit, and does not change existing
+// files. It reports whether the demo server's policy is unchanged.
 func ensureStarterPolicy(f *config.File, demo bool) (bool, error) {
 	if !demo {
 		return false, errNoPolicies

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// useOf is how the tools of a server were called, by their names, as far as the journal goes
-// back. Where that takes long it says how far it is.
+// useOf returns how the tools of a server were called, by name, according to the journal. A long search reports its
+// progress.
 func (t *tool) useOf(ctx context.Context, server string) (map[string]policy.Use, error) {
 	client, done, err := t.gatewayClient()
 	if err != nil {
@@ -44,20 +44,18 @@ func (t *tool) useOf(ctx context.Context, server string) (map[string]policy.Use,
 	}
 }
 
-// usage is how tools were called, by their names.
 type usage map[string]*toolUse
 
 type toolUse struct {
 	policy.Use
 
 	callers map[string]bool
-	// recent are the calls of each session within the last minute that was looked at: of the
-	// callers', and of those of everybody behind them, for limits count there too.
+	// recent are the calls within the last minute that was read, by session: the callers' sessions, and those of all
+	// callers together, because limits count there, too.
 	recent map[string][]time.Time
 }
 
-// add adds a call. The newest come first. What another method names is no tool, whatever it
-// is called.
+// add adds a call. Calls come newest first. Names of methods other than tools/call are not tools.
 func (u usage) add(r *gatewayv1.Record) {
 	if r.GetMethod() != "tools/call" {
 		return
