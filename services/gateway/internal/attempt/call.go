@@ -11,118 +11,111 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// A Forwarder sends what was judged: to a server, as [upstream.Session] does, or a server's
-// own request to the client.
+// A Forwarder sends a judged request: to a server, as [upstream.Session] does, or from a server to the client.
 type Forwarder interface {
 	Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error)
 }
 
-// ErrClient means that a server's own request has no answer because of the client. Compare with
-// errors.Is.
+// ErrClient means that a server's request got no answer because of the client. Compare with errors.Is.
 var ErrClient = errors.New("the client gave no answer to the server's request")
 
-// Call is one request that passed the gate.
+// Call is one request that was parsed and is to be decided.
 type Call struct {
-	// Principal is on whose behalf; never nil. Its session and run are set.
+	// Principal is the authenticated caller; never nil. Its session and run are set.
 	Principal *identityv1.Principal
-	// Stale says that it is not known now whether the principal may call: its token may
-	// have been revoked, for the source of the tokens is away, or policy did not say what
-	// it may come by. The call is refused.
+	// Stale reports that it is not known now whether the principal may call: the source of token revocations is
+	// unavailable, or policy did not answer what the principal may see. The call is refused.
 	Stale bool
-	// Revoked tells the same of a later time, and whether the token was: for calls
-	// that have waited.
+	// Revoked reports whether, at the time it is called, the token is revoked or its state is unknown. Calls that
+	// have waited check it.
 	Revoked func() bool
-	// Server is where the call goes, Transport how it is reached (`http` or
-	// `stdio`), and Version the protocol revision of the session.
+	// Server is the called server, Transport is `http` or `stdio`, and Version is the protocol revision of the
+	// session.
 	Server, Transport, Version string
-	// Client is the name that the client gives itself; a claim.
+	// Client is the name that the client declares. It is not verified.
 	Client string
 	// Message is the request as it was judged.
 	Message *gate.Message
-	// Received is when its last byte came.
+	// Received is when the last byte of the request arrived.
 	Received time.Time
-	// Timeout bounds the upstream's work, unless policy says otherwise, and Patience is the
-	// clock of that; nil for one that is never stopped.
+	// Timeout limits the server's work unless policy sets another limit. Patience is the clock that measures it; nil
+	// for a timeout that is never paused.
 	Timeout  time.Duration
 	Patience *upstream.Patience
-	// MaxTimeout is how long the upstream may work in all if it tells of progress, unless policy says how long it may
-	// work; below Timeout: progress changes nothing.
+	// MaxTimeout limits the server's total work if it reports progress, unless policy sets a limit. If it is not
+	// above Timeout, progress changes nothing.
 	MaxTimeout time.Duration
-	// FromServer says that the request is the server's own, and goes to the client.
+	// FromServer reports that the request is the server's own and goes to the client.
 	FromServer bool
-	// Told is what the server is told that the client can do in place of what the message says, as
-	// a raw object; nil for what it says. Mirrored is what its head says of the arguments.
+	// Told is the client capabilities that the server receives instead of those in the message, as a raw JSON object;
+	// nil keeps the message's. Mirrored are the headers that repeat arguments.
 	Told     []byte
 	Mirrored []upstream.Header
-	// Upstream is where it is forwarded to, and Room what its answer takes.
+	// Upstream sends the request, and Room is the memory budget of its answer.
 	Upstream Forwarder
 	Room     *room.Holding
-	// Reply is the way back to the client before the answer; nil where there is none.
+	// Reply sends to the client before the answer; nil if that is not possible.
 	Reply Reply
-	// Hold is for how long the call is held open for people at the most; nil: as the
-	// configuration says.
+	// Hold limits how long the call is held open for approvers; nil uses the configured time.
 	Hold *time.Duration
-	// Resumes is the approval that the call has waited for in an earlier request; empty for none.
+	// Resumes is the id of the approval for which the call waited in an earlier request; empty for none.
 	Resumes string
-	// Confirm asks whoever sits at the agent; nil where the client can't.
+	// Confirm asks the user at the agent; nil if the client cannot.
 	Confirm Confirm
-	// Identity is what stands behind the server's name, as approvals are bound to it.
+	// Identity identifies the server behind the name. Approvals are bound to it.
 	Identity string
-	// Tools are what the server lists for the caller; where they are nil nobody can be
-	// asked about the call.
+	// Tools read what the server lists for the caller. If they are nil, no approval can be requested for the call.
 	Tools Tools
-	// Hides says that something is hidden from the caller: then the called tool has to
-	// be listed.
+	// Hides reports that something of the server is hidden from the caller. Then the called tool must be in the
+	// caller's list.
 	Hides bool
 }
 
-// Reply is the way back to a client before its answer. It is safe for concurrent use.
+// Reply sends to a client before its answer. It is safe for concurrent use.
 type Reply interface {
-	// Event takes what the upstream sends before its answer.
+	// Event receives what the server sends before its answer.
 	Event(message []byte)
-	// Hold is called where the call is about to wait for a person, and Progress while it
-	// does, with how often it was.
+	// Hold is called when the call begins to wait for an approver, and Progress repeatedly while it waits, with the
+	// number of the repetition.
 	Hold()
 	Progress(n int)
 }
 
-// Tools are what a server lists for a caller in its session.
+// Tools read what a server lists for a caller in its session.
 type Tools interface {
-	// Listed reports whether the caller's list has the called tool. Errors: [ErrUnlisted],
-	// or that policy can't be asked.
+	// Listed reports whether the caller's list has the called tool. It returns [ErrUnlisted], or an error if policy
+	// cannot be asked.
 	Listed(ctx context.Context) (Listing, error)
-	// Known returns the digest of the called tool's definition: as the session has listed
-	// it, else as the gateway has; nil where neither has. The session's server is not asked.
+	// Known returns the digest of the called tool's definition as the session has listed it, otherwise as the gateway
+	// has; nil if neither has. It does not ask the server.
 	Known(ctx context.Context) []byte
-	// Definition returns the digest that is known or, where none is or now is set, that of
-	// the definition as the server lists it to the session now. It is nil where the server
-	// lists no such tool.
+	// Definition returns the known digest. If none is known, or now is set, it returns the digest of the definition
+	// that the server lists to the session now; nil if the server lists no such tool.
 	Definition(ctx context.Context, now bool) ([]byte, error)
 }
 
-// Word is that of whoever sits at the agent. The zero value is none.
+// Word is the answer of the user at the agent. The zero value is no answer.
 type Word int
 
 const (
-	// Unanswered means that nobody has said anything.
+	// Unanswered means that the user has not answered.
 	Unanswered Word = iota
 	// Confirmed means that the call may run.
 	Confirmed
-	// Declined means that it must not.
+	// Declined means that the call must not run.
 	Declined
 )
 
-// Confirm shows a text to whoever sits at the agent and returns the answer. It
-// returns when ctx ends.
+// Confirm shows a text to the user at the agent and returns the answer. It returns when ctx is cancelled.
 type Confirm func(ctx context.Context, text string) Word
 
-// Listing is whether a caller's list of a server has a tool.
+// Listing says whether a caller's list of a server has a tool.
 type Listing struct {
-	// Listed says that it has.
+	// Listed reports that the list has the tool.
 	Listed bool
-	// Revision is the one that judged.
+	// Revision is the policy revision that judged the list.
 	Revision string
 }
 
-// ErrUnlisted means that it is not known what the server lists.
+// ErrUnlisted means that the server's list is not known.
 var ErrUnlisted = errors.New("the server's list could not be read")

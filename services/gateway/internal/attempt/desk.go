@@ -17,35 +17,33 @@ import (
 )
 
 const (
-	// peerTimeout bounds each question to another service. One that is away is
-	// known at once; this is for one that hangs, and longer than a busy machine
-	// takes.
+	// peerTimeout limits each request to another service. An unavailable service is noticed at once; this limit is
+	// for one that hangs, and is longer than a busy machine takes.
 	peerTimeout = 2 * time.Second
-	// settleTimeout bounds giving a reservation back.
+	// settleTimeout limits giving a reservation back.
 	settleTimeout = time.Second
 )
 
-// A Journal records what was decided and what came of it. It keeps no record: whoever made
-// one has it again once the method has returned.
+// A Journal records decisions and outcomes. Its methods do not retain the record: the caller may reuse it after they
+// have returned.
 type Journal interface {
-	// Intent records that a call is about to be sent. On an error it must not be.
+	// Intent records that a call is about to be sent. If it fails, the call must not be sent.
 	Intent(ctx context.Context, r *journal.Record) error
-	// Outcome records what came of a call.
+	// Outcome records the outcome of a call.
 	Outcome(ctx context.Context, r *journal.Record) error
 	// Refusal records that a call was refused.
 	Refusal(ctx context.Context, r *journal.Record) error
-	// Claim records that an approved call is about to be claimed. On an error it must
-	// not be.
+	// Claim records that an approved call is about to be claimed. If it fails, the call must not be claimed.
 	Claim(ctx context.Context, r *journal.Record) error
-	// Settled records that nothing is left to be told about an approved call.
+	// Settled records that nothing is left to report to the approval service about an approved call.
 	Settled(ctx context.Context, r *journal.Record) error
-	// Passed records how many messages that need no rule came.
+	// Passed records how many messages that need no rule arrived.
 	Passed(ctx context.Context, r *journal.Record) error
 	// HMAC returns the keyed digest by which arguments are recorded.
 	HMAC(b []byte) string
 }
 
-// Deps are the live objects that a [Desk] works with. Every field is required.
+// Deps are the dependencies of a [Desk]. Every field is required.
 type Deps struct {
 	Policy  policyv1.PolicyServiceClient
 	Kept    *kept.Decisions
@@ -55,17 +53,16 @@ type Deps struct {
 	Log     *slog.Logger
 }
 
-// Desk has attempts judged, reserves their limits and records them. It is safe for
-// concurrent use.
+// Desk asks policy about attempts, reserves their limits and records them. It is safe for concurrent use.
 type Desk struct {
 	deps Deps
-	// blanks are records that no call needs.
+	// blanks are unused records. Calls take them to avoid allocations.
 	blanks sync.Pool
-	// instances are those of the ratelimit role that have answered.
+	// instances are the instances of the ratelimit role that have answered.
 	instances instances
 }
 
-// NewDesk returns a desk.
+// NewDesk returns a desk, or an error if a dependency is missing.
 func NewDesk(deps Deps) (*Desk, error) {
 	if deps.Policy == nil || deps.Kept == nil || deps.Limiter == nil || deps.Journal == nil || deps.Tracer == nil || deps.Log == nil {
 		return nil, errors.New("attempt: every dependency is required")
@@ -73,5 +70,5 @@ func NewDesk(deps Deps) (*Desk, error) {
 	return &Desk{deps: deps}, nil
 }
 
-// NewID returns a decision's identifier: a UUID whose order is that of time.
+// NewID returns the identifier of a decision: a UUIDv7, which sorts by time.
 func NewID() string { return uuid.Must(uuid.NewV7()).String() }

@@ -7,27 +7,27 @@ import (
 )
 
 const (
-	// splitFor is for how long limited calls are refused after two instances of the ratelimit role answered in turn.
+	// splitFor is how long limited calls are refused after two instances of the ratelimit role answered in turn.
 	splitFor = time.Minute
-	// maxInstances is how many earlier instances are remembered. One more is made at each restart of the role.
+	// maxInstances is how many earlier instances are remembered. Each restart of the role adds one.
 	maxInstances = 16
 )
 
-// instances finds out that more than one ratelimit role answers. Each counts for itself, so that every limit would be as
-// many times as large. An instance that is replaced by another one is a restart; one that comes back is a second role.
-// The zero value has heard of none. It is safe for concurrent use.
+// instances detects that more than one ratelimit role answers. Each role counts for itself, so two of them would
+// double every limit. An instance that is replaced by a new one is a restart; one that returns is a second role. The
+// zero value knows no instance. It is safe for concurrent use.
 type instances struct {
 	mu      sync.Mutex
 	current string
-	// since is when current was first heard of.
+	// since is when current answered first.
 	since   time.Time
 	earlier []string
 	until   time.Time
 }
 
-// split takes the instance that has answered a question of that time, and reports whether two have answered in turn
-// within splitFor. Late answers of an instance that has gone do not count. An empty instance is a role of an earlier
-// version, which is not told from others.
+// split records that instance answered a request sent at asked, and reports whether two instances have answered in
+// turn within splitFor. Late answers of a replaced instance do not count. An empty instance is a role of an earlier
+// version, which cannot be distinguished from others.
 func (i *instances) split(instance string, asked time.Time) bool {
 	if instance == "" {
 		return false

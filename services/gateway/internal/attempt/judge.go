@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// Judge has a call decided: as policy has decided on such a call before, where that may be
-// used again, else by policy.
+// Judge sets the decision of a call. It uses the cached decision on an equal call if that is still valid; otherwise
+// it asks policy.
 func (d *Desk) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal) {
 	question := kept.Question{Principal: a.Principal, Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref, Definition: a.Definition}
 	if decision := d.deps.Kept.Find(ctx, question); decision != nil {
@@ -26,8 +26,8 @@ func (d *Desk) Judge(ctx context.Context, a Attempt) (Attempt, *refusal.Refusal)
 	return a, refused
 }
 
-// Attest asks policy about a call of a tool with this definition, as of now. The answer
-// is signed for the approval service: for an approval and its attempt, or for none.
+// Attest asks policy about a call of a tool with this definition, without the cache. The decision is signed for the
+// approval service: for an approval and its attempt, or for none if approval is empty.
 func (d *Desk) Attest(ctx context.Context, a Attempt, definition []byte, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 	return d.decide(ctx, a, &policyv1.DecideCallRequest{
 		Call: a.Bound(definition), Attest: &policyv1.Attest{ServerIdentity: a.Identity, ApprovalId: approval, Attempt: n},
@@ -45,16 +45,16 @@ func (d *Desk) decide(ctx context.Context, a Attempt, req *policyv1.DecideCallRe
 	return resp, nil
 }
 
-// Refusal is what follows from the decision where policy lets the call pass neither at once
-// nor by a person, or on terms that this gateway can't carry out; else nil.
+// Refusal returns the refusal that follows from the decision, if policy lets the call pass neither at once nor with
+// an approval, or under conditions that this gateway cannot carry out. Otherwise it returns nil.
 func (a Attempt) Refusal() *refusal.Refusal {
 	switch a.Decision.GetEffect() {
 	case policyv1.Effect_EFFECT_ALLOW, policyv1.Effect_EFFECT_REQUIRE_APPROVAL:
-		if a.Decision.GetHidden() { // a decision that says both lets nothing through
+		if a.Decision.GetHidden() { // a decision with both an effect and hidden lets nothing through
 			return a.Denied(commonv1.Code_CODE_TOOL_UNKNOWN)
 		}
 		if d := a.Decision; len(d.GetRedactions()) > 0 || d.GetStrictSchema() || slices.ContainsFunc(d.GetLimits(), isUnknown) {
-			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE) // to leave one out would let more through than policy said
+			refused := a.Denied(commonv1.Code_CODE_POLICY_UNAVAILABLE) // ignoring one of them would let more through than policy decided
 			refused.Message = "the policy asks for something that this gateway can't do yet; upgrade the gateway."
 			return refused
 		}
@@ -68,7 +68,7 @@ func (a Attempt) Refusal() *refusal.Refusal {
 	}
 }
 
-// Denied builds a refusal of what the decision says.
+// Denied returns a refusal with this code and the decision's message and rule.
 func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
 	if code == commonv1.Code_CODE_UNSPECIFIED {
 		code = commonv1.Code_CODE_DENIED_BY_DEFAULT
@@ -79,29 +79,28 @@ func (a Attempt) Denied(code commonv1.Code) *refusal.Refusal {
 		Rule:           a.Decision.GetRule(),
 		PolicyRevision: a.Decision.GetPolicyRevision(),
 	}
-	if a.Decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN { // a hidden tool answers as one that is not there
+	if a.Decision.GetHidden() || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN { // a hidden tool is answered like a missing one
 		refused.Code, refused.Message, refused.Rule = commonv1.Code_CODE_TOOL_UNKNOWN, "", nil
 	}
 	return refused
 }
 
-// Denies reports whether policy denies the call, and not this gateway alone.
+// Denies reports whether policy denies the call; a refusal of this gateway alone does not count.
 func (a Attempt) Denies() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || a.Decision.GetHidden()
 }
 
-// Allows reports whether policy lets the call pass and asks for nothing that this gateway
-// can't do.
+// Allows reports whether policy lets the call pass and asks for nothing that this gateway cannot do.
 func (a Attempt) Allows() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_ALLOW && a.Refusal() == nil
 }
 
-// Asks reports whether policy wants a person to decide.
+// Asks reports whether policy requires an approval.
 func (a Attempt) Asks() bool {
 	return a.Decision.GetEffect() == policyv1.Effect_EFFECT_REQUIRE_APPROVAL && a.Refusal() == nil
 }
 
-// Changed is the refusal of a call on which policy decides otherwise than a moment ago.
+// Changed returns the refusal of a call on which policy has just changed its decision.
 func (a Attempt) Changed() *refusal.Refusal {
 	if refused := a.Refusal(); refused != nil {
 		return refused

@@ -15,18 +15,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// leaseTime is how long a reservation can be given back. That a call never left
-// is known once a connection could not be made; afterwards what it took is spent
-// without another question.
+// leaseTime is how long a reservation can be given back. That a call was never sent is known as soon as no connection
+// could be made; after leaseTime the reservation is spent without another request.
 const leaseTime = 15 * time.Second
 
-// Miscounted says why limited calls are refused while two instances of the ratelimit role answer.
+// Miscounted is the reason to refuse limited calls while two instances of the ratelimit role answer.
 const Miscounted = "two ratelimit roles answer in turn and each counts for itself, which would multiply every limit: run one alone; limited calls pass a minute after the last answer of the other"
 
-// IsLimited reports whether something is to be reserved for a call.
+// IsLimited reports whether limits must be reserved for the call.
 func (a Attempt) IsLimited() bool { return len(a.Decision.GetLimits()) > 0 }
 
-// Reserve takes from all limits of a call, or from none, under an idempotency key.
+// Reserve reserves all limits of a call, or none, under an idempotency key.
 func (d *Desk) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, a.Principal), peerTimeout)
 	defer cancel()
@@ -47,7 +46,7 @@ func (d *Desk) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *re
 	return a, a.limited(resp.GetRefusal())
 }
 
-// Reserved is what is reserved for limits.
+// Reserved returns the limits to reserve for those of a decision.
 func Reserved(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	out := make([]*ratelimitv1.Limit, len(limits))
 	for i, l := range limits {
@@ -56,15 +55,14 @@ func Reserved(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	return out
 }
 
-// isUnknown reports whether a limit asks for more than to reserve: this gateway
-// neither renews what is held in flight nor settles real amounts.
+// isUnknown reports whether a limit asks for more than a reservation: this gateway neither renews concurrency limits
+// nor settles actual amounts.
 func isUnknown(l *policyv1.RuleLimit) bool {
 	return l.GetLimit().GetKind() == ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""
 }
 
-// uncounted is what happens where limits can't be counted: the call is refused,
-// unless the limiter is away and every one of them says otherwise. A limiter that
-// answers, and be it that it can't, has refused.
+// uncounted returns the refusal of a call whose limits cannot be reserved. It returns nil if the limiter is
+// unavailable and every limit says to let calls pass then. A limiter that answers with an error has refused.
 func (d *Desk) uncounted(ctx context.Context, a Attempt, err error) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, "limits were not reserved", "decision_id", a.ID, "error", err)
 	code := status.Code(err)
@@ -80,8 +78,8 @@ func (d *Desk) uncounted(ctx context.Context, a Attempt, err error) *refusal.Ref
 	return nil
 }
 
-// miscounted refuses a call whose limits two instances count apart from each other. Rules that let calls pass while the
-// limiter is away do not let this one pass: it is not away.
+// miscounted refuses a call whose limits are counted by two instances separately. Rules that let calls pass while the
+// limiter is unavailable do not apply: the limiter is available.
 func (d *Desk) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, Miscounted, "decision_id", a.ID)
 	d.GiveBack(ctx, a.Lease.GetId(), a.ID)
@@ -95,8 +93,8 @@ func (d *Desk) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
 // Miscounting reports whether limited calls are refused because two instances of the ratelimit role answer in turn.
 func (d *Desk) Miscounting() bool { return d.instances.isSplit() }
 
-// limited builds the refusal of a limit that has no room. A limiter that says
-// nothing has refused too.
+// limited returns the refusal of a call that a limit does not allow. An answer without a lease and without a refusal
+// refuses as well.
 func (a Attempt) limited(said *ratelimitv1.Refusal) *refusal.Refusal {
 	refused := &refusal.Refusal{
 		Code:           said.GetCode(),
@@ -115,7 +113,7 @@ func (a Attempt) limited(said *ratelimitv1.Refusal) *refusal.Refusal {
 	return refused
 }
 
-// describe says in words what a limit allows.
+// describe returns a sentence that says what a limit allows.
 func describe(l *policyv1.RuleLimit) string {
 	of := "for each session"
 	switch {
@@ -131,8 +129,7 @@ func describe(l *policyv1.RuleLimit) string {
 	return "at most " + l.GetLimit().GetMax() + " calls in " + l.GetLimit().GetWindow().AsDuration().String() + " " + of + "."
 }
 
-// GiveBack returns a reservation, by its lease, of a call that provably never left; an empty
-// one is none.
+// GiveBack gives back the reservation of a call that was provably never sent. An empty lease is ignored.
 func (d *Desk) GiveBack(ctx context.Context, lease, decisionID string) {
 	if lease == "" {
 		return
@@ -143,7 +140,7 @@ func (d *Desk) GiveBack(ctx context.Context, lease, decisionID string) {
 		Target:     &ratelimitv1.SettleLeaseRequest_LeaseId{LeaseId: lease},
 		Settlement: ratelimitv1.Settlement_SETTLEMENT_NEVER_SENT,
 	})
-	if err != nil { // what was taken stays taken: against the caller, never for it
+	if err != nil { // the reservation stays spent: an error counts against the caller
 		d.deps.Log.WarnContext(ctx, "reservation was not given back", "decision_id", decisionID, "error", err)
 	}
 }

@@ -25,8 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// written writes a record, in a span of its own where the call's is sampled: else that
-// costs a look.
+// written writes a record, in a span of its own if the call's span is sampled. Otherwise it costs only that check.
 func (d *Desk) written(ctx context.Context, name string, rec *journal.Record, write func(context.Context, *journal.Record) error) error {
 	if !trace.SpanFromContext(ctx).IsRecording() {
 		return write(ctx, rec)
@@ -40,7 +39,7 @@ func (d *Desk) written(ctx context.Context, name string, rec *journal.Record, wr
 	return err
 }
 
-// blank returns a record to be filled.
+// blank returns an empty record, if possible a used one.
 func (d *Desk) blank() *journal.Record {
 	if rec, ok := d.blanks.Get().(*journal.Record); ok {
 		return rec
@@ -48,13 +47,13 @@ func (d *Desk) blank() *journal.Record {
 	return new(journal.Record)
 }
 
-// filed puts a record away for the next call. The journal has copied what it needs.
+// filed clears a record and saves it for another call. The journal has copied what it needs.
 func (d *Desk) filed(rec *journal.Record) {
 	*rec = journal.Record{}
 	d.blanks.Put(rec)
 }
 
-// base is what every record of a call says.
+// base fills in what every record of a call contains.
 func (a Attempt) base(ctx context.Context, rec *journal.Record) *journal.Record {
 	*rec = journal.Record{
 		DecisionID:     a.ID,
@@ -80,7 +79,7 @@ func (a Attempt) base(ctx context.Context, rec *journal.Record) *journal.Record 
 	return rec
 }
 
-// describe says what the tool is. Of a call's records the first has it.
+// describe adds the tool's definition and class. Only the first record of a call has them.
 func (a Attempt) describe(rec *journal.Record) {
 	rec.DefinitionDigest = hex.EncodeToString(a.Definition)
 	if class := a.Decision.GetToolClass(); class != nil {
@@ -88,8 +87,8 @@ func (a Attempt) describe(rec *journal.Record) {
 	}
 }
 
-// arguments is the keyed digest of the call's arguments, of another method of its params;
-// empty where it has none. Of a call's records the first has it.
+// arguments returns the keyed digest of a tool call's arguments, or of the params of another method; empty if there
+// are none. Only the first record of a call has it.
 func (d *Desk) arguments(a Attempt) string {
 	args := a.Sent.Arguments
 	if a.Sent.Method != mcp.MethodToolsCall {
@@ -101,14 +100,14 @@ func (d *Desk) arguments(a Attempt) string {
 	return d.deps.Journal.HMAC(args.Of(a.Sent.Raw))
 }
 
-// Named is a principal as records name it.
+// Named returns a principal as records name it.
 func Named(p *identityv1.Principal) journal.Principal {
 	return journal.Principal{
 		Tenant: p.GetTenant(), Subject: p.GetSubject(), Agent: p.GetAgent(), Owner: p.GetOwner(), TokenID: p.GetTokenId(),
 	}
 }
 
-// intent is the record of a call that is about to be sent.
+// intent fills in the record of a call that is about to be sent.
 func (d *Desk) intent(ctx context.Context, a Attempt, rec *journal.Record) *journal.Record {
 	a.base(ctx, rec)
 	a.describe(rec)
@@ -138,11 +137,11 @@ func (d *Desk) intent(ctx context.Context, a Attempt, rec *journal.Record) *jour
 	return rec
 }
 
-// RefusalRecord is the record of a call that was refused. It says what really decided,
-// also where the caller is told less.
+// RefusalRecord returns the record of a refused call. It contains the actual reason, even if the caller's answer does
+// not.
 func (d *Desk) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Refusal) *journal.Record {
 	rec := a.base(ctx, new(journal.Record))
-	if !a.Decision.GetHidden() { // the record of a tool that is hidden is that of one that is not there
+	if !a.Decision.GetHidden() { // the record of a hidden tool looks like that of a missing one
 		a.describe(rec)
 	}
 	rec.ArgumentsHMAC = d.arguments(a)
@@ -165,13 +164,13 @@ func (d *Desk) RefusalRecord(ctx context.Context, a Attempt, refused *refusal.Re
 	return rec
 }
 
-// outcome is the record of what came of a call that was sent.
+// outcome fills in the record of the outcome of a sent call.
 func (a Attempt) outcome(ctx context.Context, answer upstream.Answer, err error, rec *journal.Record) *journal.Record {
 	a.base(ctx, rec)
 	rec.ResultClass = class(answer, err)
 	rec.UpstreamStatus = answer.Status
 	rec.LimitLeaseID = a.Lease.GetId()
-	if err != nil { // its own text may quote what a server wrote
+	if err != nil { // the text of err may quote what a server wrote
 		rec.Code = enum.Given(Code(err))
 		rec.Message = (&refusal.Refusal{Code: Code(err), Message: Unusable(answer.Status, err)}).Text()
 	} else {
@@ -181,7 +180,7 @@ func (a Attempt) outcome(ctx context.Context, answer upstream.Answer, err error,
 	return rec
 }
 
-// class says what came of a call, for its record.
+// class returns the class of a call's outcome for its record.
 func class(a upstream.Answer, err error) journal.ResultClass {
 	switch {
 	case errors.Is(err, upstream.ErrNeverSent):
@@ -197,23 +196,23 @@ func class(a upstream.Answer, err error) journal.ResultClass {
 	}
 }
 
-// Intent records that a call is about to be sent. On an error it must not be.
+// Intent records that a call is about to be sent. If it fails, the call must not be sent.
 func (d *Desk) Intent(ctx context.Context, a Attempt) error {
 	rec := d.blank()
 	defer d.filed(rec)
 	return d.written(ctx, spans.JournalIntent, d.intent(ctx, a, rec), d.deps.Journal.Intent)
 }
 
-// Claiming records that an approval is about to be claimed, and under which key its limits
-// are reserved; empty where none are. On an error it must not be.
+// Claiming records that an approval is about to be claimed, and the idempotency key under which its limits are
+// reserved; an empty key means that none are. If it fails, the approval must not be claimed.
 func (d *Desk) Claiming(ctx context.Context, a Attempt, key string) error {
 	rec := d.intent(ctx, a, new(journal.Record))
 	rec.IdempotencyKey = key
 	return d.written(ctx, spans.JournalClaim, rec, d.deps.Journal.Claim)
 }
 
-// Outcome records what came of a call that was sent, and says it. The error says that it is
-// not on record yet.
+// Outcome records the outcome of a sent call and returns its class. An error means that the outcome is not on record
+// yet.
 func (d *Desk) Outcome(ctx context.Context, a Attempt, answer upstream.Answer, err error) (journal.ResultClass, error) {
 	rec := d.blank()
 	defer d.filed(rec)
@@ -221,37 +220,36 @@ func (d *Desk) Outcome(ctx context.Context, a Attempt, answer upstream.Answer, e
 	return rec.ResultClass, d.written(ctx, spans.JournalOutcome, rec, d.deps.Journal.Outcome)
 }
 
-// Settled records that nothing is left to be told about an approved call.
+// Settled records that nothing is left to report to the approval service about an approved call.
 func (d *Desk) Settled(ctx context.Context, a Attempt) {
 	d.WriteSettled(ctx, a.base(ctx, new(journal.Record)))
 }
 
-// WriteSettled is [Desk.Settled] for a call of which there is a record alone.
+// WriteSettled does what [Desk.Settled] does for a call of which only a record exists.
 func (d *Desk) WriteSettled(ctx context.Context, rec *journal.Record) {
 	if err := d.deps.Journal.Settled(ctx, rec); err != nil && !errors.Is(err, journal.ErrClosed) {
 		d.deps.Log.WarnContext(ctx, "settled call not recorded", "decision_id", rec.DecisionID, "error", err)
 	}
 }
 
-// WriteRefusal records a refusal.
+// WriteRefusal records a refusal. It logs a failure.
 func (d *Desk) WriteRefusal(ctx context.Context, rec *journal.Record) {
 	if err := d.written(context.WithoutCancel(ctx), spans.JournalRefusal, rec, d.deps.Journal.Refusal); err != nil {
 		d.deps.Log.ErrorContext(ctx, "refusal not recorded", "decision_id", rec.DecisionID, "error", err)
 	}
 }
 
-// WriteOutcome records an outcome of which there is a record alone.
+// WriteOutcome records the outcome of a call of which only a record exists.
 func (d *Desk) WriteOutcome(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Outcome(ctx, rec)
 }
 
-// WritePassed records how many messages that need no rule came.
+// WritePassed records how many messages that need no rule arrived.
 func (d *Desk) WritePassed(ctx context.Context, rec *journal.Record) error {
 	return d.deps.Journal.Passed(ctx, rec)
 }
 
-// NotSent is the refusal of a call that is not sent because it could not be recorded
-// first.
+// NotSent returns the refusal of a call that is not sent because its intent or claim could not be recorded.
 func (d *Desk) NotSent(ctx context.Context, a Attempt, err error) *refusal.Refusal {
 	if errors.Is(err, journal.ErrShare) {
 		d.deps.Log.WarnContext(ctx, "a principal has its share of the journal; its call is not sent", "decision_id", a.ID, "error", err)
@@ -268,7 +266,7 @@ func (d *Desk) NotSent(ctx context.Context, a Attempt, err error) *refusal.Refus
 	return &refusal.Refusal{Code: commonv1.Code_CODE_AUDIT_UNAVAILABLE}
 }
 
-// Denied is the effect of what was denied, or refused, as records name it.
+// Denied is the effect of denied and refused calls in records.
 const Denied = "deny"
 
 var effects = map[policyv1.Effect]string{
@@ -283,24 +281,22 @@ func rule(r *policyv1.RuleRef) journal.Rule {
 
 func sessionKey(k policyv1.SessionKey) string { return enum.Given(k) }
 
-// Unjudged is a request of an identified caller that was rejected or refused before
-// policy was asked about it.
+// Unjudged is a request of an authenticated caller that was rejected or refused before policy was asked about it.
 type Unjudged struct {
-	// Principal is whose request it is.
+	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Server, Method and Name are what the request named, as far as it could be
-	// read.
+	// Server, Method and Name are what the request named, as far as it could be read.
 	Server, Method, Name string
-	// Code is why it was refused, and Message says more; Message may be empty.
+	// Code is why it was refused. Message gives details; it may be empty.
 	Code    commonv1.Code
 	Message string
 	// Bytes is the size of the request.
 	Bytes int
-	// FromServer says that the request is the server's own.
+	// FromServer reports that the request is the server's own.
 	FromServer bool
 }
 
-// Record is the record of such a request, under a new identifier.
+// Record returns the record of such a request, with a new identifier.
 func (r Unjudged) Record(ctx context.Context) *journal.Record {
 	refused := refusal.Refusal{Code: r.Code, Message: r.Message}
 	rec := &journal.Record{
@@ -323,8 +319,8 @@ func (r Unjudged) Record(ctx context.Context) *journal.Record {
 	return rec
 }
 
-// Unusable says in words why a server's answer can't be used, as far as its status or
-// the gateway tells; empty where neither does.
+// Unusable returns a text that explains why a server's answer cannot be used, as far as its status or the error
+// shows; empty if neither does.
 func Unusable(status int, err error) string {
 	if errors.Is(err, room.ErrFull) {
 		return "the server answered, but there was no room for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
@@ -364,16 +360,17 @@ func Unusable(status int, err error) string {
 	return fmt.Sprintf("the server answered with HTTP status %d; whether the call ran is not known.", status)
 }
 
-// A TimeoutError says which time a call has exceeded. The zero value says nothing.
+// A TimeoutError says which time limit a call has exceeded.
 type TimeoutError struct {
-	// After is that time, and Key the configuration key that sets it, or a rule's.
+	// After is the exceeded time. Key is the configuration key, or names the rule, that sets it; an empty Key means
+	// that the limit is not named.
 	After time.Duration
 	Key   string
-	// Progress says that progress would have given the server more time.
+	// Progress reports that progress notifications would have given the server more time.
 	Progress bool
 }
 
-// Error says what happened.
+// Error implements error.
 func (e TimeoutError) Error() string {
 	text := fmt.Sprintf("the server did not answer within %s (%s)", e.After, e.Key)
 	if e.Progress {
@@ -382,7 +379,7 @@ func (e TimeoutError) Error() string {
 	return text
 }
 
-// lostSession says what a client does whose server no longer knows the session.
+// lostSession returns the text for a client whose session the server no longer knows.
 func lostSession(status int, err error) string {
 	ran := fmt.Sprintf("It answered with HTTP status %d; whether the call ran is not known", status)
 	if errors.Is(err, upstream.ErrNeverSent) {
@@ -405,7 +402,7 @@ func unusableByLimit(limit *upstream.LimitError, err error) string {
 	return limit.Error() + ". Whether the call ran is not known."
 }
 
-// Code says what a caller learns of a call without a usable answer.
+// Code returns the code with which a call without a usable answer is answered.
 func Code(err error) commonv1.Code {
 	switch {
 	case errors.Is(err, upstream.ErrNeverSent):

@@ -15,32 +15,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// Who is refused writes to the journal at no cost. Of one principal's refusals so
-// much is recorded one by one; the rest are only counted, so that nobody can push
-// other people's refusals out of the journal.
+// Refused calls write to the journal and cost their caller nothing. Only a limited number of a principal's refusals
+// is recorded one by one; the rest are only counted. So no principal can push the refusals of others out of the
+// journal.
 const (
-	// maxRefusals is how many are recorded in a stretch of time.
+	// maxRefusals is how many refusals of a principal are recorded in a stretch of time.
 	maxRefusals = 1000
-	// maxBytes is how many bytes they take at once, and bytesPerSecond how many are
-	// allowed again: in a day 84 MiB and a burst, where the journal keeps 256 MiB.
+	// maxBytes is how many bytes of records a principal may write at once, and bytesPerSecond is how many it regains
+	// each second: 84 MiB a day and a burst, of the 256 MiB that the journal holds.
 	maxBytes       = 1 << 20
 	bytesPerSecond = 1 << 10
-	// stretchTime is how long a stretch lasts from its beginning.
+	// stretchTime is the length of a stretch.
 	stretchTime = time.Minute
-	// flushEvery is how often ended stretches are looked for.
+	// flushEvery is how often the pipeline looks for stretches that are over.
 	flushEvery = 10 * time.Second
 )
 
-// abuse counts refusals by principal, and what is recorded of them by everybody who stands behind it too. It is
-// safe for concurrent use.
+// abuse counts refusals by principal. What is recorded of them also counts against every principal and person in the
+// principal's chain. It is safe for concurrent use.
 type abuse struct {
 	mu        sync.Mutex
 	stretches map[blamed]*stretch
-	// groups are what was recorded of each principal with the agents made by it, and of each person.
+	// groups count what was recorded of each principal with the agents made by it, and of each person.
 	groups map[group]*stretch
 }
 
-// group is a principal with the agents made by it, or a person, as to what a server, or nothing, is to blame for.
+// group is a principal with the agents made by it, or a person; for requests of a server together with that server.
 type group struct {
 	blamed
 
@@ -51,7 +51,7 @@ func newAbuse() abuse {
 	return abuse{stretches: make(map[blamed]*stretch), groups: make(map[group]*stretch)}
 }
 
-// groupsOf returns those of a record, and how many times one principal's share each has.
+// groupsOf returns the groups of a record, each with the multiple of one principal's quota that it has.
 func groupsOf(rec *journal.Record) map[group]int {
 	out := make(map[group]int, 2+2*len(rec.Chain))
 	server := blame(rec).server
@@ -63,7 +63,8 @@ func groupsOf(rec *journal.Record) map[group]int {
 	return out
 }
 
-// spend takes room for a refusal from all groups of its record, and reports whether all had some.
+// spend charges a refusal to all groups of its record. If one of them has no quota left, spend charges nothing and
+// returns false.
 func (a *abuse) spend(rec *journal.Record, now time.Time) bool {
 	all, room := groupsOf(rec), true
 	for g, times := range all {
@@ -85,15 +86,15 @@ func (a *abuse) spend(rec *journal.Record, now time.Time) bool {
 	return true
 }
 
-// blamed is whose refusals are counted together: a principal's, and apart from them those of what
-// a server asks of it, for which the server alone is to blame.
+// blamed identifies whose refusals are counted together: a principal's own, or those of one server's requests to a
+// principal's client. The server is to blame for the latter.
 type blamed struct {
 	principal.Key
 
-	server string // empty for the principal's own
+	server string // empty for the principal's own refusals
 }
 
-// blame is whose a refusal is.
+// blame returns to whom a recorded refusal counts.
 func blame(rec *journal.Record) blamed {
 	of := blamed{Key: principal.Key{Tenant: rec.Tenant, Subject: rec.Subject}}
 	if rec.FromServer {
@@ -102,7 +103,7 @@ func blame(rec *journal.Record) blamed {
 	return of
 }
 
-// blamedFor is who is to blame where a call is refused.
+// blamedFor returns to whom a refusal of the call counts.
 func blamedFor(c *attempt.Call) blamed {
 	of := blamed{Key: principal.Of(c.Principal)}
 	if c.FromServer {
@@ -111,22 +112,22 @@ func blamedFor(c *attempt.Call) blamed {
 	return of
 }
 
-// stretch is a minute of refusals. Those of a principal have a rest and turns; what is recorded is counted by
-// the stretches of groups.
+// stretch is a minute of refusals. A stretch of a principal uses rest and turn; a stretch of a group uses recorded
+// and bytes.
 type stretch struct {
 	since    time.Time
 	recorded int
-	// bytes is what was recorded and is not allowed again yet.
+	// bytes is the size of what was recorded, less what was regained since.
 	bytes int
-	// rest stands for the refusals that are only counted; nil while there are none.
+	// rest is the record of the refusals that are only counted; nil while there are none.
 	rest *journal.Record
 	// turn is full while a call is judged, once refusals are only counted; nil before.
 	turn chan struct{}
 }
 
-// note counts a refusal. It returns the identifier to answer with, and what to
-// record now: the refusal itself, or the first of those that are only counted, or
-// nothing; before it, the count of a stretch that has ended.
+// note counts a refusal. It returns the identifier for the answer, and the records to write now: the count of a
+// stretch that is over, if any, and then the refusal itself, or the first record of those that are only counted, or
+// nothing.
 func (a *abuse) note(rec *journal.Record, now time.Time) (id string, records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -150,8 +151,8 @@ func (a *abuse) note(rec *journal.Record, now time.Time) (id string, records []*
 	}
 }
 
-// restOf begins the record of a principal's refusals that are only counted. The
-// first of them is recorded before its answer under the same identifier.
+// restOf returns the record of a principal's refusals that are only counted. It is written for the first such
+// refusal, before the answer and under the same identifier.
 func restOf(rec *journal.Record, since time.Time) *journal.Record {
 	return &journal.Record{
 		DecisionID: attempt.NewID(),
@@ -167,8 +168,7 @@ func restOf(rec *journal.Record, since time.Time) *journal.Record {
 	}
 }
 
-// summary appends the record of how many refusals followed the first that was
-// only counted, if any did.
+// summary appends the record of how many refusals followed the first one that was only counted, if any did.
 func (s *stretch) summary(records []*journal.Record) []*journal.Record {
 	if s == nil || s.rest == nil || s.rest.Count == 0 {
 		return records
@@ -176,7 +176,7 @@ func (s *stretch) summary(records []*journal.Record) []*journal.Record {
 	return append(records, s.rest)
 }
 
-// next begins a stretch after s; nil is none before it.
+// next returns the stretch that follows s. A nil s is valid: then there was none before.
 func (s *stretch) next(now time.Time) *stretch {
 	if s == nil {
 		return &stretch{since: now}
@@ -185,8 +185,8 @@ func (s *stretch) next(now time.Time) *stretch {
 	return &stretch{since: now, bytes: max(0, s.bytes-allowed)}
 }
 
-// ended ends the stretches that are over, or all of them, and returns what is to be
-// recorded of them. Who has all bytes again is forgotten.
+// ended closes the stretches that are over, or all if all is set, and returns the records to write for them. A
+// stretch whose bytes are all regained is removed.
 func (a *abuse) ended(now time.Time, all bool) (records []*journal.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -208,8 +208,7 @@ func (a *abuse) ended(now time.Time, all bool) (records []*journal.Record) {
 	return records
 }
 
-// recordRefusal records a refusal, or counts it, and returns the identifier under
-// which it is on record.
+// recordRefusal records or counts a refusal, and returns the identifier of its record.
 func (p *Pipeline) recordRefusal(ctx context.Context, rec *journal.Record) string {
 	id, records := p.abuse.note(rec, time.Now())
 	p.write(ctx, records)
@@ -222,8 +221,8 @@ func (p *Pipeline) write(ctx context.Context, records []*journal.Record) {
 	}
 }
 
-// Run records how many refusals were only counted, and what passed without a rule,
-// until ctx ends; then it records what is left.
+// Run writes the counts of refusals and of messages that need no rule until ctx is cancelled. Then it writes what is
+// left and returns nil.
 func (p *Pipeline) Run(ctx context.Context) error {
 	tick := time.NewTicker(flushEvery)
 	defer tick.Stop()

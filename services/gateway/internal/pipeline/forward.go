@@ -20,8 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// forward sends the judged bytes on and records what came of them. The intent is
-// on record.
+// forward sends the judged bytes to the server and records the outcome. The intent must be on record.
 func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	defer p.approvals.Keep(ctx, a)()
 	answer, err := p.send(ctx, a)
@@ -57,20 +56,20 @@ func (p *Pipeline) forward(ctx context.Context, a attempt.Attempt) Result {
 	return result
 }
 
-// sending is the context of a request on its way: it ends with the pipeline, or once its time is up, and
-// not with its caller, whose values it has.
+// sending is the context of a request that is under way. It is cancelled with the pipeline or when its time is up,
+// but not with its caller. It has the caller's values.
 type sending struct {
-	context.Context //nolint:containedctx // it is one itself
+	context.Context //nolint:containedctx // this type is a context
 
 	values context.Context //nolint:containedctx // see above
-	until  time.Time       // zero where its time is stopped at times
+	until  time.Time       // zero if its time is stopped now and then
 }
 
 // Deadline implements context.Context.
 func (c sending) Deadline() (time.Time, bool) { return c.until, !c.until.IsZero() }
 
-// Value implements context.Context. What ends it comes first, by which contexts that are made of
-// this one find that.
+// Value implements context.Context. The values of the cancelling context come first, so that contexts derived from
+// this one find how they are cancelled.
 func (c sending) Value(key any) any {
 	if own := c.Context.Value(key); own != nil {
 		return own
@@ -78,10 +77,10 @@ func (c sending) Value(key any) any {
 	return c.values.Value(key)
 }
 
-// send is the one place from which a judged request leaves.
+// send is the only place that sends a judged request to a server.
 func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer, error) {
 	timeout, most := a.Timeout, a.MaxTimeout
-	if d := a.Decision.GetTimeout(); d != nil { // which holds whatever the server tells
+	if d := a.Decision.GetTimeout(); d != nil { // it applies whatever progress the server reports
 		timeout, most = d.AsDuration(), 0
 	}
 	events, patience := a.Events(), a.Patience
@@ -100,7 +99,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 		on.until = time.Now().Add(timeout)
 		defer time.AfterFunc(timeout, func() { leave(context.DeadlineExceeded) }).Stop()
 	}
-	if timeout <= 0 { // which is not to be a race with the sending
+	if timeout <= 0 { // cancelled before the request is sent, so that the two do not race
 		leave(context.DeadlineExceeded)
 	}
 	ctx, span := spans.Send(on, p.deps.Tracer, a.Sent, a.Place())
@@ -110,9 +109,9 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 		return upstream.Answer{}, errors.Join(upstream.ErrNeverSent, err)
 	}
 	req.Mirrored = a.Mirrored
-	req.Once = a.Claim != nil // people have approved one sending
+	req.Once = a.Claim != nil // people have approved sending the call once
 	req.Room, req.Leave = a.Room, leave
-	ctx = authn.OnBehalfOf(ctx, a.Principal) // which a service of the mesh is told, and no other server
+	ctx = authn.OnBehalfOf(ctx, a.Principal) // sent only to services of the mesh, to no other server
 	// gofail: var gatewayBeforeSend struct{}
 	answer, err := a.Upstream.Forward(ctx, req, events)
 	if errors.Is(err, upstream.ErrTimeout) {
@@ -126,7 +125,7 @@ func (p *Pipeline) send(ctx context.Context, a attempt.Attempt) (upstream.Answer
 	return answer, err
 }
 
-// extends returns what takes events and gives the server its time again with each notification of progress.
+// extends returns a function that passes events on and restarts the server's time with each progress notification.
 func extends(events func([]byte), patience *upstream.Patience) func([]byte) {
 	return func(message []byte) {
 		if !bytes.Contains(message, []byte("progress")) {
@@ -140,7 +139,7 @@ func extends(events func([]byte), patience *upstream.Patience) func([]byte) {
 	}
 }
 
-// tooLong says which time a call has exceeded.
+// tooLong returns the error that names the timeout which a call has exceeded.
 func tooLong(a attempt.Attempt, timeout, most time.Duration, patience *upstream.Patience) error {
 	if a.FromServer {
 		return attempt.TimeoutError{}
@@ -154,9 +153,9 @@ func tooLong(a attempt.Attempt, timeout, most time.Duration, patience *upstream.
 	return attempt.TimeoutError{After: timeout, Key: "servers." + a.Server + ".timeout", Progress: most > timeout}
 }
 
-// Prepare makes what goes upstream of what was judged: the same bytes, save that
-// our own `_meta` keys go, that a client's trace context becomes ours, and that it claims what
-// claims says, where that is not nil.
+// Prepare returns the request that is sent to the server for a judged message. The bytes are the same, except that
+// the project's own `_meta` keys are removed, a client's trace context is replaced by the gateway's, and claims, if
+// not nil, replace the client capabilities.
 func Prepare(m *gate.Message, span trace.SpanContext, claims []byte) (upstream.Request, error) {
 	parent := telemetry.TraceParent(span)
 	var carry gate.Trace

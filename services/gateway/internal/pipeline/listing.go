@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// judge asks policy about a call, with the definition by which the called tool is known.
-// Where that is none, and nothing else stands against the call, the server is asked what it
-// lists to this caller: for a call that rules deny nothing reaches it.
+// judge asks policy about a call, with the known definition of the called tool. If no definition is known, and policy
+// denies the call for no other reason, judge asks the server for its list and then policy again. A call that a rule
+// denies never reaches the server.
 func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	calls := a.Tools != nil && a.Sent.Method == mcp.MethodToolsCall
 	if calls {
@@ -37,7 +37,7 @@ func (p *Pipeline) judge(ctx context.Context, a attempt.Attempt) (attempt.Attemp
 	return p.desk.Judge(ctx, a)
 }
 
-// unidentified is the refusal of a call whose tool's definition is not known.
+// unidentified returns the refusal of a call whose tool definition is not known.
 func unidentified(err error) *refusal.Refusal {
 	if errors.Is(err, catalogue.ErrAway) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
@@ -45,11 +45,10 @@ func unidentified(err error) *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so it is not known what would be called."}
 }
 
-// mustBeListed refuses a call of a tool that the caller's list does not have, where
-// something is hidden from the caller: what is hidden and what is not there go
-// through the same steps, and policy is asked about neither. Their records are of one
-// length too, which a caller could time: that a tool is there and which rule hides it
-// stands in neither.
+// mustBeListed refuses a call of a tool that is missing in the caller's list, if something is hidden from the caller.
+// Hidden and missing tools go through the same steps, and policy is asked about neither. A caller could measure the
+// time of writing a record, so the records of both have the same length: neither says that a tool exists or which
+// rule hides it.
 func (*Pipeline) mustBeListed(ctx context.Context, a attempt.Attempt) (attempt.Attempt, *refusal.Refusal) {
 	said, err := a.Tools.Listed(ctx)
 	switch {

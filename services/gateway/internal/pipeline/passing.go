@@ -17,32 +17,29 @@ import (
 )
 
 const (
-	// maxPassed is how many messages that need no rule one principal and the agents made by it may send in a
-	// minute, and maxPassedBytes how large they may be together. All principals of one person may send four
-	// times as many.
+	// maxPassed is how many messages that need no rule one principal and the agents made by it may send in a minute,
+	// and maxPassedBytes is their total size. All principals of one person together may send four times as many.
 	maxPassed      = 10_000
 	maxPassedBytes = 64 << 20
-	// maxKinds is how many servers and methods are told apart of one principal in a
-	// minute, so that what passes can't fill the journal. The rest share the server
-	// "*".
+	// maxKinds is how many pairs of server and method are counted separately for one principal in a minute, so that
+	// such messages cannot fill the journal. The rest are counted under the server "*".
 	maxKinds = 64
-	// otherServers stands for those.
+	// otherServers is the server of the records that count the rest.
 	otherServers = "*"
 )
 
-// Passing is a message of an identified caller that needs no rule.
+// Passing is a message of an authenticated caller that needs no rule.
 type Passing struct {
-	// Principal is whose it is.
+	// Principal is the sender.
 	Principal *identityv1.Principal
-	// Server and Method are where it goes and what it is; both are of closed lists.
+	// Server is the addressed server and Method the MCP method. Both are from closed lists.
 	Server, Method string
-	// Bytes is its size.
+	// Bytes is the size of the message.
 	Bytes int
 }
 
-// Pass counts a message that needs no rule. It refuses one of a principal that has
-// sent too many, or too large ones, in this minute. Counts are recorded once the
-// minute is over, and when the gateway stops.
+// Pass counts a message that needs no rule. It refuses the message if its principal has sent too many messages or
+// bytes in this minute. The counts are recorded when the minute is over and when the gateway stops.
 func (p *Pipeline) Pass(m Passing) *refusal.Refusal {
 	err := p.passed.note(m, time.Now())
 	if err == nil {
@@ -54,18 +51,18 @@ func (p *Pipeline) Pass(m Passing) *refusal.Refusal {
 	}
 }
 
-// passed counts by principal what needs no rule. It is safe for concurrent use.
+// passed counts the messages that need no rule, by principal. It is safe for concurrent use.
 type passed struct {
 	mu sync.Mutex
 	by map[principal.Key]*minute
-	// since is when the minute began for which the tallies count, and messages and bytes what came in it.
+	// since is when the minute of the tallies began; messages and bytes count what arrived in it.
 	since           time.Time
 	messages, bytes *quota.Tally
 }
 
 func newPassed() *passed { return &passed{by: make(map[principal.Key]*minute)} }
 
-// begin begins another minute of the tallies when one is over.
+// begin starts a new minute of the tallies when the current one is over.
 func (c *passed) begin(now time.Time) {
 	if c.messages != nil && now.Sub(c.since) < stretchTime {
 		return
@@ -74,17 +71,17 @@ func (c *passed) begin(now time.Time) {
 	c.messages, c.bytes = quota.NewTally("messages in this minute", quota.For(maxPassed)), quota.NewTally("bytes of messages in this minute", quota.For(maxPassedBytes))
 }
 
-// minute is what is to be recorded of one principal's messages in a minute.
+// minute counts one principal's messages of a minute until they are recorded.
 type minute struct {
 	since time.Time
-	// kinds are to be recorded, and counted is when the first of them came.
+	// kinds are the records to write, and counted is when the first of their messages arrived.
 	kinds   map[kind]*journal.Record
 	counted time.Time
 }
 
 type kind struct{ server, method string }
 
-// note counts a message. Errors: a [*quota.FullError] where it may not pass.
+// note counts a message. It returns a [*quota.FullError] if the message may not pass.
 func (c *passed) note(m Passing, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,7 +107,7 @@ func (c *passed) note(m Passing, now time.Time) error {
 	return nil
 }
 
-// count adds a message to the record that it is told by.
+// count adds a message to the record that counts it.
 func (o *minute) count(m Passing, now time.Time) {
 	if len(o.kinds) == 0 {
 		o.counted = now
@@ -133,7 +130,7 @@ func (o *minute) count(m Passing, now time.Time) {
 	rec.RequestBytes += int64(m.Bytes)
 }
 
-// ended takes the counts of minutes that are over, or all of them.
+// ended removes and returns the records of the minutes that are over, or of all if all is set.
 func (c *passed) ended(now time.Time, all bool) (records []*journal.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,7 +146,7 @@ func (c *passed) ended(now time.Time, all bool) (records []*journal.Record) {
 	return records
 }
 
-// recordPassed records what passed in the minutes that are over, or all of it.
+// recordPassed records the counts of the minutes that are over, or of all if all is set.
 func (p *Pipeline) recordPassed(ctx context.Context, now time.Time, all bool) {
 	for _, rec := range p.passed.ended(now, all) {
 		if err := p.desk.WritePassed(context.WithoutCancel(ctx), rec); err != nil {

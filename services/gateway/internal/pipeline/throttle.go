@@ -8,21 +8,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// refusalPace is how long a principal's next call waits after one that was refused,
-// once its refusals are only counted: 200 a second ask policy at the most, whatever its
-// agents send. Those that wait are as many as it may have in flight, 512, so a call of
-// its own that is allowed passes within three seconds.
+// refusalPace is how long a principal's next call waits after a refused one, once the principal's refusals are only
+// counted. It limits the principal and its agents to 200 policy requests a second. At most 512 of its calls wait, as
+// many as it may have in flight, so an allowed call passes within three seconds.
 const refusalPace = 5 * time.Millisecond
 
-// turn is a principal's at having a call judged. Nil is that of one that needs none.
+// turn is a principal's slot for having a call judged. A nil turn belongs to a call that needs no slot.
 type turn struct {
-	taken chan struct{} // full while it lasts
+	taken chan struct{} // full while the slot is taken
 	ended bool
 }
 
-// take waits until no other call of who is to blame is being judged, once its refusals are
-// only counted: what it is allowed is not known before. Before that its calls need no
-// turns. Who has hung up meanwhile is refused unjudged.
+// take waits until no other call of the same principal is being judged. It waits only while that principal's refusals
+// are only counted, because it is not known in advance which calls are allowed; otherwise it returns nil at once. If
+// the caller disconnects while it waits, the call is refused unjudged.
 func (a *abuse) take(gone context.Context, who blamed) (*turn, *refusal.Refusal) {
 	a.mu.Lock()
 	s := a.stretches[who]
@@ -43,8 +42,8 @@ func (a *abuse) take(gone context.Context, who blamed) (*turn, *refusal.Refusal)
 	}
 }
 
-// end lets the principal's next call be judged: a while later where this one was
-// refused. It may be called again.
+// end lets the principal's next call be judged: after refusalPace if this one was refused, otherwise at once. It is
+// idempotent.
 func (t *turn) end(refused bool) {
 	if t != nil && !t.ended {
 		t.ended = true
@@ -54,7 +53,7 @@ func (t *turn) end(refused bool) {
 
 func (t *turn) pass(refused bool) {
 	if refused {
-		time.AfterFunc(refusalPace, func() { <-t.taken }) // the answer does not wait, the next call does
+		time.AfterFunc(refusalPace, func() { <-t.taken }) // delays the next call, not this answer
 		return
 	}
 	<-t.taken
