@@ -1,6 +1,6 @@
-// Package approvals brings a call that needs a person from the question to the right to
-// send it, once, and tells the approval service what came of it. A call that no person is
-// asked about passes none of it.
+// Package approvals takes calls that need an approval from the approval request to the claim, which allows to send
+// the call once, and reports the outcome to the approval service. Package pipeline uses it; calls that need no
+// approval do not pass through it.
 package approvals
 
 import (
@@ -12,23 +12,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 )
 
-// Clerk takes calls through their approvals: it has people asked, claims, and tells the
-// approval service, which is another role, what came of them. It is safe for concurrent use.
+// Clerk requests approvals for calls, claims them, and reports the outcomes to the approval service, which is another
+// role. It is safe for concurrent use.
 type Clerk struct {
 	waiter *Waiter
 	desk   *attempt.Desk
 	log    *slog.Logger
-	// draining ends when calls are to be held no longer, which drain makes it.
+	// draining is cancelled by drain when calls must no longer be held.
 	draining context.Context
 	drain    context.CancelFunc
-	// cut ends when nobody is to be told any more, which stop makes it.
+	// cut is cancelled by stop when nothing more must be reported.
 	cut  context.Context
 	stop context.CancelFunc
-	// telling are the outcomes that are being told.
+	// telling are the reports in the background.
 	telling sync.WaitGroup
 }
 
-// New returns a clerk.
+// New returns a clerk, or an error if a dependency is missing.
 func New(waiter *Waiter, desk *attempt.Desk, log *slog.Logger) (*Clerk, error) {
 	if waiter == nil || desk == nil || log == nil {
 		return nil, errors.New("approvals: every dependency is required")
@@ -39,22 +39,22 @@ func New(waiter *Waiter, desk *attempt.Desk, log *slog.Logger) (*Clerk, error) {
 	return k, nil
 }
 
-// Drain lets go of the calls that wait for people: they get their tickets.
+// Drain ends the holding of calls: they get their tickets.
 func (k *Clerk) Drain() { k.drain() }
 
-// Stop lets go of the calls that wait for people, and ends what is being told.
+// Stop ends the holding of calls and cancels the reports in the background.
 func (k *Clerk) Stop() {
 	k.drain()
 	k.stop()
 }
 
-// Wait waits until the approval service was told of every call, or ctx ends; what it
-// was not told then a replay tells it. No call may be under way.
+// Wait waits until all outcomes are reported to the approval service. When ctx is cancelled, it cancels the remaining
+// reports; a replay makes them later. No call may be under way.
 func (k *Clerk) Wait(ctx context.Context) {
 	defer context.AfterFunc(ctx, k.stop)()
 	k.telling.Wait()
 }
 
-// Knows reports whether people were asked about a call of that tool, by this agent on this
-// server, of late: where they were not there is no approval of the call.
+// Knows reports whether this gateway remembers an approval for a call of this tool by this agent on this server. If
+// not, there is no approval of the call to look for.
 func (k *Clerk) Knows(a attempt.Attempt) bool { return k.waiter.tickets.any(callOf(a).place()) }

@@ -18,23 +18,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// answer is the approval service's to a claim. Of the zero value it has refused.
+// answer is the approval service's answer to a claim. The zero value means that it has refused.
 type answer struct {
-	// claimed is the call as people have approved it; nil where the claim was not made.
+	// claimed is the call as it was approved; nil if the claim was not made.
 	claimed *approvalv1.Claimed
-	// refusal says why it was not.
+	// refusal says why the claim was not made.
 	refusal *approvalv1.Refusal
-	// changed says that it was not because the approval is another by now.
+	// changed reports that the claim was not made because the approval has changed.
 	changed bool
-	// err says that it is not known whether it was made.
+	// err means that it is not known whether the claim was made.
 	err error
 }
 
-// claim tries to claim an approval for a call: it records the claim, reserves the call's
-// limits, unless policy denies it, under a key that all who race for the approval share,
-// and asks the approval service. The attempt that comes back is under the claim's name,
-// and says what policy said last. It has the approval where the claim was made, or where
-// that is not known.
+// claim tries to claim an approval for a call. It records the claim, reserves the call's limits, and asks the
+// approval service. All calls that compete for the approval reserve under the same key; nothing is reserved if policy
+// denies the call. The returned attempt has the claim's id and policy's last decision. It has the approval if the
+// claim was made, or if that is not known.
 func (k *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.Approval, decided *policyv1.DecideCallResponse, definition []byte) (attempt.Attempt, answer, *refusal.Refusal) {
 	a = a.Claims(by)
 	key, recorded := binding.LimitKey(by, attempt.Reserved(a.Decision.GetLimits())), ""
@@ -42,7 +41,7 @@ func (k *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.App
 		recorded = key
 	}
 	if err := k.desk.Claiming(ctx, a, recorded); err != nil {
-		if !errors.Is(err, journal.ErrShare) { // then nothing was written, so nothing is to be settled
+		if !errors.Is(err, journal.ErrShare) { // with ErrShare nothing was written, so nothing is to be settled
 			a = k.drop(ctx, a)
 		}
 		return a.Free(), answer{}, k.desk.NotSent(ctx, a, err)
@@ -60,14 +59,14 @@ func (k *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.App
 		Attest: func(ctx context.Context, approval string, n int32) (*policyv1.DecideCallResponse, *refusal.Refusal) {
 			again, refused := k.desk.Attest(ctx, a, definition, approval, n)
 			if refused == nil && binding.LimitKey(by, attempt.Reserved(again.GetDecision().GetLimits())) != key {
-				refused = Unavailable() // other limits than those that were reserved
+				refused = Unavailable() // the limits differ from the reserved ones
 			}
 			return again, refused
 		},
 	})
 	a.Decision = last
 	switch {
-	case status.Code(err) == codes.Aborted: // another attempt; what was reserved may be its claim's
+	case status.Code(err) == codes.Aborted: // another attempt; its claim may use what was reserved
 		return k.drop(ctx, a), answer{changed: true}, nil
 	case err != nil:
 		return a, answer{err: err}, nil
@@ -81,8 +80,8 @@ func (k *Clerk) claim(ctx context.Context, a attempt.Attempt, by *approvalv1.App
 	return a, answer{claimed: resp.GetClaimed()}, nil
 }
 
-// take puts the stored call in place of the one that came: what runs is what was
-// approved. Where that can't be the claim is given back.
+// take replaces the received call with the stored one: the approved call runs. If the stored call cannot be restored,
+// take gives the claim back.
 func (k *Clerk) take(ctx context.Context, a attempt.Attempt, c *approvalv1.Claimed) (attempt.Attempt, *refusal.Refusal) {
 	stored, err := restore(a.Message, c.GetBound().GetCall())
 	if err != nil {
@@ -95,21 +94,19 @@ func (k *Clerk) take(ctx context.Context, a attempt.Attempt, c *approvalv1.Claim
 	return a, nil
 }
 
-// drop leaves a claim that was not made, and returns what goes on without it.
+// drop records that a claim was not made, and returns the attempt without it.
 func (k *Clerk) drop(ctx context.Context, a attempt.Attempt) attempt.Attempt {
 	k.desk.Settled(ctx, a)
 	return a.Free()
 }
 
-// abandon gives back a claim whose call is not sent after all, and returns what goes on
-// without it.
+// abandon gives back a claim whose call is not sent after all, and returns the attempt without it.
 func (k *Clerk) abandon(ctx context.Context, a attempt.Attempt, reason string) attempt.Attempt {
 	k.NeverSent(ctx, a, reason)
 	return a.Free()
 }
 
-// restore makes the message that is sent of the stored call: with the id and the
-// volatile `_meta` of the one that came, and else what was approved.
+// restore returns the message to send: the stored call with the id and the volatile `_meta` of the received message.
 func restore(came *gate.Message, call *policyv1.Call) (*gate.Message, error) {
 	raw, err := gate.Restore(came, call.GetParamsJson())
 	if err != nil {
@@ -118,8 +115,8 @@ func restore(came *gate.Message, call *policyv1.Call) (*gate.Message, error) {
 	return gate.Parse(raw, widened())
 }
 
-// widened are the limits of a message that was judged and then spliced: what we
-// added must not make it too large.
+// widened returns the limits for a message that was judged and then changed by the gateway: what the gateway adds
+// must not make it too large.
 func widened() gate.Limits {
 	limits := gate.DefaultLimits()
 	limits.Bytes += 4 << 10

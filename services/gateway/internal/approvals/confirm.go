@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// maxShown is how many bytes whoever sits at an agent is shown. What is longer
-	// would be cut by some client, and nobody confirms what was cut.
+	// maxShown is the size in bytes up to which a call is shown to the user at an agent. Some clients would cut a
+	// longer text, and users cannot confirm what they do not see.
 	maxShown = 8 << 10
-	// answerTimeout bounds passing an answer on.
+	// answerTimeout limits passing an answer to the approval service.
 	answerTimeout = 5 * askTimeout
 )
 
-// word is an answer, and what it met when it was passed on: how the approval stood, and
-// what policy said of the call. Both are nil where it was not.
+// word is an answer of the user at the agent. approval and decision are the state of the approval and policy's
+// decision when the answer was passed on; nil if it was not.
 type word struct {
 	answer   attempt.Word
 	approval *approvalv1.Approval
 	decision *policyv1.Decision
 }
 
-// confirming asks whoever sits at the agent while the call is held, where the terms
-// let that person decide. What comes of the answer the watch tells, as with every
-// other vote. The returned function ends the question and returns what was said.
+// confirming asks the user at the agent while the call is held, if the terms let that user decide. The watch reports
+// the effect of the answer, as it does for every other vote. The returned function ends the request and returns the
+// answer.
 func (w *Waiter) confirming(ctx context.Context, q Question, a *approvalv1.Approval) (end func() word) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
 		return func() word { return word{} }
@@ -56,7 +56,7 @@ func (w *Waiter) confirm(ctx context.Context, q Question, a *approvalv1.Approval
 	if said.answer == attempt.Unanswered {
 		return said
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // a word that was given is passed on
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout) // an answer that was given is passed on
 	defer cancel()
 	said.approval, said.decision = w.pass(ctx, q, a.GetId(), said.answer)
 	return said
@@ -67,9 +67,8 @@ var verdicts = map[attempt.Word]approvalv1.Verdict{
 	attempt.Declined:  approvalv1.Verdict_VERDICT_DENY,
 }
 
-// pass passes an answer on, and returns the approval as it stands then, nil where that
-// is not known, and what policy said last. It tries until policy and the approval service
-// answer, or ctx ends.
+// pass passes an answer on. It returns the approval as it is then, nil if that is not known, and policy's last
+// decision. It retries until policy and the approval service answer or ctx is cancelled.
 func (w *Waiter) pass(ctx context.Context, q Question, id string, answer attempt.Word) (a *approvalv1.Approval, last *policyv1.Decision) {
 	err := w.tell(ctx, func(ctx context.Context) error {
 		resp, decision, refused, err := w.ask(ctx, q, &approvalv1.RequestApprovalRequest{SelfVote: &approvalv1.SelfVote{ApprovalId: id, Verdict: verdicts[answer]}})
@@ -79,7 +78,7 @@ func (w *Waiter) pass(ctx context.Context, q Question, id string, answer attempt
 		switch {
 		case refused != nil:
 			return errNoPolicy
-		case resp == nil && err == nil && answer == attempt.Declined: // policy asks nobody any more, and somebody has said no
+		case resp == nil && err == nil && answer == attempt.Declined: // policy no longer requires an approval, but the user has declined
 			cancelled, err := w.client.CancelApproval(ctx, &approvalv1.CancelApprovalRequest{ApprovalId: id, Reason: "declined at the agent"})
 			a = cancelled.GetApproval()
 			return err
@@ -93,10 +92,10 @@ func (w *Waiter) pass(ctx context.Context, q Question, id string, answer attempt
 	return a, last
 }
 
-// errNoPolicy means that policy decides nothing at the moment.
+// errNoPolicy means that policy does not decide at the moment.
 var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
 
-// shown is what people are shown of a call; empty where it can't be shown whole.
+// shown returns the text that shows a call to the user; empty if it cannot be shown completely.
 func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
 	inTime, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -107,7 +106,7 @@ func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
 		return ""
 	}
 	view = proto.CloneOf(view)
-	view.ServerIdentity = "" // an agent that knows it could go there without asking
+	view.ServerIdentity = "" // an agent that knows it could call the server without a gateway
 	text := viewtext.Facts(view) + "\n" + view.GetParams()
 	if len(text) > maxShown {
 		w.log.InfoContext(ctx, "nobody at the agent was asked: the call is too long to be shown there", "approval_id", a.GetId(), "bytes", len(text))
@@ -116,8 +115,7 @@ func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
 	return text
 }
 
-// declined is the refusal of a call that whoever sits at the agent does not want,
-// whatever others say.
+// declined returns the refusal of a call that the user at the agent has declined, however approvers decide.
 func declined(a *approvalv1.Approval) *refusal.Refusal {
 	return &refusal.Refusal{
 		Code: commonv1.Code_CODE_APPROVAL_DENIED, Message: "declined at the agent. Do not make the same call again.",

@@ -10,20 +10,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxHeld is how many calls of one principal and the agents made by it are held at a time, and four times as
-// many of one person's; others get their tickets at once.
+// maxHeld is how many calls of one principal and the agents made by it are held at a time. All principals of one
+// person together may hold four times as many. Other calls get their tickets at once.
 const maxHeld = 16
 
-// Client is how calls of some clients are held.
+// Client sets how long calls of some clients are held.
 type Client struct {
-	// Name is a pattern for the name that a client gives itself: `*` stands for any
-	// text. It is a claim, by which nobody gets more than time.
+	// Name is a pattern for the name that a client declares: `*` matches any text. The name is not verified; a false
+	// one only changes the time.
 	Name string
 	// Hold is how long their calls are held open; 0 gives the ticket at once.
 	Hold time.Duration
 }
 
-// patience is a client of the configuration, its pattern compiled.
+// patience is a configured client with its compiled pattern.
 type patience struct {
 	name *regexp.Regexp
 	hold time.Duration
@@ -44,7 +44,7 @@ func patiences(clients []Client) ([]patience, error) {
 	return out, nil
 }
 
-// HoldUntil is until when a call that comes now from a client of that name is held.
+// HoldUntil returns until when a call that arrives at now is held if its client declares that name.
 func (w *Waiter) HoldUntil(client string, now time.Time) time.Time {
 	for _, p := range w.clients {
 		if p.name.MatchString(client) {
@@ -54,7 +54,7 @@ func (w *Waiter) HoldUntil(client string, now time.Time) time.Time {
 	return now.Add(w.cfg.Hold)
 }
 
-// take counts a held call, and reports whether there is room for it.
+// take counts a held call, and reports whether the call may be held.
 func (w *Waiter) take(p *identityv1.Principal) bool {
 	accounts := principal.AccountsOf(p)
 	return w.held.Take(&accounts, 1) == nil

@@ -13,18 +13,18 @@ import (
 )
 
 const (
-	// replayPast is how far back a replay looks. A claim that is older has long been
-	// held to have an unknown outcome, which an operator resolves.
+	// replayPast is how far back a replay looks. An older claim already has an unknown outcome for the approval
+	// service, which an operator resolves.
 	replayPast = 48 * time.Hour
 	// replayAtOnce is how many calls are settled at a time.
 	replayAtOnce = 8
 )
 
-// Left is an approved call of which the approval service may not know what came
-// of it: the newest of its claim, its intent and its outcome.
+// Left is an approved call whose outcome the approval service may not know. The record is the newest one of its
+// claim, intent and outcome.
 type Left struct{ journal.Record }
 
-// Open are the approved calls that the gateway left open when it ended last.
+// Open returns the approved calls that the gateway left open when it stopped.
 func Open(ctx context.Context, j *journal.Journal) ([]Left, error) {
 	open := make(map[string]Left)
 	for rec, err := range j.Calls(ctx, time.Now().Add(-replayPast)) {
@@ -41,8 +41,8 @@ func Open(ctx context.Context, j *journal.Journal) ([]Left, error) {
 	return slices.Collect(maps.Values(open)), nil
 }
 
-// Replay tells the approval service what came of the calls that were left open. It
-// tries until the service answers or ctx ends; meanwhile the gateway serves.
+// Replay reports the outcomes of the calls that were left open to the approval service. It retries until the service
+// answers or ctx is cancelled; meanwhile the gateway serves.
 func (k *Clerk) Replay(ctx context.Context, left []Left) error {
 	if len(left) == 0 {
 		return nil
@@ -59,11 +59,11 @@ func (k *Clerk) Replay(ctx context.Context, left []Left) error {
 	return group.Wait()
 }
 
-// settle settles one call by what the journal has of it.
+// settle settles one call by its record in the journal.
 func (k *Clerk) settle(ctx context.Context, call journal.Record) {
 	n := news{approval: call.ApprovalID, claim: call.DecisionID, class: call.ResultClass, reason: "the gateway ended before it sent the call", lease: anyLease}
 	var err error
-	switch call.Kind { //nolint:exhaustive // there is no other
+	switch call.Kind { //nolint:exhaustive // there are no other kinds
 	case journal.KindClaim:
 		n.class = journal.ResultNeverSent
 	case journal.KindIntent:

@@ -12,16 +12,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// tellTimeout is how long the answer of an approved call waits until the approval
-// service knows what came of it: then the same call, made right after it, asks again
-// and finds no claim.
+// tellTimeout is how long the answer of an approved call waits for the approval service to receive the outcome. After
+// that, an equal call that follows at once requests a new approval and finds no claim.
 const tellTimeout = 200 * time.Millisecond
 
-// Telling is closed once the approval service was told what came of a call; nil where it is
-// told nothing.
+// Telling is closed when the outcome of a call was reported to the approval service. It is nil if nothing is
+// reported.
 type Telling <-chan struct{}
 
-// WaitBriefly waits a little until it was told.
+// WaitBriefly waits for the report, at most 200 ms.
 func (t Telling) WaitBriefly() {
 	if t == nil {
 		return
@@ -42,8 +41,8 @@ func (k *Clerk) Keep(ctx context.Context, a attempt.Attempt) (stop func()) {
 	return k.waiter.Keep(ctx, a.Claim.GetId(), a.ID)
 }
 
-// NeverSent gives back what a call has that provably never left: of an approved one first
-// the claim, in the background, and only then its limits.
+// NeverSent gives back what a call holds that was provably never sent: its limits, or for an approved call first its
+// claim and then its limits, in the background.
 func (k *Clerk) NeverSent(ctx context.Context, a attempt.Attempt, reason string) Telling {
 	if a.Claim == nil {
 		k.desk.GiveBack(ctx, a.Lease.GetId(), a.ID)
@@ -52,14 +51,13 @@ func (k *Clerk) NeverSent(ctx context.Context, a attempt.Attempt, reason string)
 	return k.later(ctx, a, news{reason: reason, class: journal.ResultNeverSent, lease: a.Lease.GetId()})
 }
 
-// Told tells the approval service what came of an approved call, in the background.
+// Told reports the outcome of an approved call to the approval service, in the background.
 func (k *Clerk) Told(ctx context.Context, a attempt.Attempt, class journal.ResultClass) Telling {
 	// gofail: var gatewayBeforeComplete struct{}
 	return k.later(ctx, a, news{class: class})
 }
 
-// later does what the caller need not wait for. What is not done when the gateway stops a
-// replay of the journal does at the next start.
+// later reports in the background. If the gateway stops first, a replay of the journal reports at the next start.
 func (k *Clerk) later(ctx context.Context, a attempt.Attempt, n news) Telling {
 	done := make(chan struct{})
 	n.approval, n.claim = a.Claim.GetId(), a.ID
@@ -80,23 +78,23 @@ func (k *Clerk) later(ctx context.Context, a attempt.Attempt, n news) Telling {
 	return done
 }
 
-// news is what came of an approved call.
+// news is the outcome of an approved call.
 type news struct {
-	// approval and claim are what it was claimed by.
+	// approval and claim are the ids of the approval and its claim.
 	approval, claim string
 	class           journal.ResultClass
 	// reason is why the call was never sent.
 	reason string
-	// lease is what it reserved, which is given back where it was never sent and the
-	// approval service names the same; any lease stands for whichever it names.
+	// lease is what the call reserved. It is given back if the call was never sent and the approval service names the
+	// same lease; anyLease matches each.
 	lease string
 }
 
-// anyLease is that of who does not know what a call had reserved.
+// anyLease is for callers that do not know what a call had reserved.
 const anyLease = "*"
 
-// tell tells the approval service what came of a call, until it answers or ctx ends. There
-// is no error where nothing is left to be told.
+// tell reports the outcome of a call to the approval service, until the service answers or ctx is cancelled. It
+// returns nil if there is nothing to report.
 func (k *Clerk) tell(ctx context.Context, n news) error {
 	err := error(nil)
 	if n.class == journal.ResultNeverSent {
@@ -108,13 +106,13 @@ func (k *Clerk) tell(ctx context.Context, n news) error {
 	} else {
 		err = k.waiter.Complete(ctx, n.approval, n.claim, outcomes[n.class])
 	}
-	if code := status.Code(err); code == codes.FailedPrecondition || code == codes.NotFound { // there is nothing to tell
+	if code := status.Code(err); code == codes.FailedPrecondition || code == codes.NotFound { // there is nothing to report
 		return nil
 	}
 	return err
 }
 
-// outcomes are what results mean for an approval.
+// outcomes are the outcomes for the approval service by the class of the result.
 var outcomes = map[journal.ResultClass]approvalv1.CallOutcome{
 	journal.ResultOK:            approvalv1.CallOutcome_CALL_OUTCOME_DONE,
 	journal.ResultToolError:     approvalv1.CallOutcome_CALL_OUTCOME_FAILED,

@@ -14,23 +14,23 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// Waiting is a wish to wait for people who decide on a call.
+// Waiting is a request to wait for the decision on an approval.
 type Waiting struct {
-	// Principal waits, and Approval is what for: one of its own.
+	// Principal is the caller, and Approval is the id of one of its approvals.
 	Principal *identityv1.Principal
 	Approval  string
-	// Client is the name that the client gives itself; a claim.
+	// Client is the name that the client declares. It is not verified.
 	Client string
-	// Reply hears that the principal is held; nil where nobody does.
+	// Reply is notified that the principal is held; nil for no notification.
 	Reply attempt.Reply
 }
 
-// Approval is an approval of the principal's, as it stands.
+// Approval returns the current state of one of the principal's approvals.
 func (k *Clerk) Approval(ctx context.Context, p *identityv1.Principal, approval string) (*approvalv1.Approval, *refusal.Refusal) {
 	return k.waiter.get(authn.OnBehalfOf(ctx, p), approval)
 }
 
-// Withdraw ends an approval of the principal's that nobody has decided on, or that was not used.
+// Withdraw cancels one of the principal's approvals that is pending or was not used.
 func (k *Clerk) Withdraw(ctx context.Context, p *identityv1.Principal, approval, reason string) error {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), askTimeout)
 	defer cancel()
@@ -38,8 +38,7 @@ func (k *Clerk) Withdraw(ctx context.Context, p *identityv1.Principal, approval,
 	return err
 }
 
-// WaitFor waits until people have decided, or for as long as a call of that client
-// is held. It runs nothing.
+// WaitFor waits until approvers have decided, at most as long as a call of that client is held. It runs nothing.
 func (k *Clerk) WaitFor(ctx context.Context, w Waiting) (*approvalv1.Approval, *refusal.Refusal) {
 	said, refused := k.waiter.Decided(context.WithoutCancel(ctx), w.Approval, Question{
 		Principal: w.Principal, Until: k.waiter.HoldUntil(w.Client, time.Now()), Caller: ctx, Drain: k.draining,

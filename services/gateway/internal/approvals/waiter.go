@@ -22,19 +22,16 @@ import (
 )
 
 const (
-	// askTimeout bounds one question to the approval service.
+	// askTimeout limits one request to the approval service.
 	askTimeout = 2 * time.Second
-	// progressEvery is how often who is held hears that it still is.
+	// progressEvery is the interval at which a held caller is notified that it is still held.
 	progressEvery = 10 * time.Second
-	// firstPause and lastPause are how long a broken watch waits before it begins
-	// again.
+	// firstPause and lastPause limit the pause before a broken watch is started again.
 	firstPause = 200 * time.Millisecond
 	lastPause  = 5 * time.Second
-	// maxJudged is how often policy is asked again because the approval service did not
-	// take its decision for one of this moment.
+	// maxJudged is how often policy is asked about a call, if the approval service rejects its decision as stale.
 	maxJudged = 3
-	// lastMoment is how much sooner than here a hold may be over at the approval
-	// service.
+	// lastMoment is how much sooner than here a hold may be over at the approval service.
 	lastMoment = time.Second
 )
 
@@ -45,23 +42,23 @@ const (
 	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
 )
 
-// Config says how calls wait.
+// Config sets how calls wait.
 type Config struct {
 	// Hold is how long a call is held open; 0 gives the ticket at once.
 	Hold time.Duration
-	// Clients are held for another time; the first that fits counts.
+	// Clients set other times for some clients; the first match counts.
 	Clients []Client
-	// MaxPending is how many calls of one principal may wait, as the approval service
-	// has it, for those who are told that they are too many; positive.
+	// MaxPending is how many calls of one principal may wait, as the approval service is configured; positive. It
+	// appears in the text of refusals.
 	MaxPending int
-	// Execute is how long an approved call may wait to be made where its rule says
-	// nothing else, as the approval service has it; positive.
+	// Execute is how long an approved call can be made if its rule sets no time, as the approval service is
+	// configured; positive.
 	Execute time.Duration
 	// Holder names this gateway, the same after a restart: 1 to 128 characters.
 	Holder string
 }
 
-// Waiter asks people about calls. It is safe for concurrent use.
+// Waiter requests approvals and waits for them. It is safe for concurrent use.
 type Waiter struct {
 	cfg     Config
 	clients []patience
@@ -74,7 +71,7 @@ type Waiter struct {
 	held *quota.Quota
 }
 
-// NewWaiter returns a waiter.
+// NewWaiter returns a waiter, or an error if a dependency is missing or the configuration is invalid.
 func NewWaiter(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Meters, log *slog.Logger) (*Waiter, error) {
 	if client == nil || m == nil || log == nil {
 		return nil, errors.New("approvals: every dependency is required")
@@ -89,45 +86,43 @@ func NewWaiter(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Me
 	return &Waiter{cfg: cfg, clients: clients, client: client, meters: m, log: log, tickets: newTickets(), held: quota.New("calls that are held open", quota.For(maxHeld))}, nil
 }
 
-// Question is a call that a person must decide on.
+// Question is a call that needs an approval.
 type Question struct {
-	// Principal asks.
+	// Principal is the caller.
 	Principal *identityv1.Principal
 	// Call is the call, and Attest asks policy about it.
 	Call   *approvalv1.BoundCall
 	Attest Attest
-	// DecisionID is what the decision is recorded by.
+	// DecisionID identifies the record of the decision.
 	DecisionID string
-	// Until is when the call is held no longer.
+	// Until is when the call stops being held.
 	Until time.Time
-	// Caller ends when the caller has gone, and Drain when the gateway is about to
-	// stop: the approval stays, and the call does not run by itself.
-	Caller, Drain context.Context //nolint:containedctx // two ends beside that of the call
-	// Reply hears that the call is held; nil where nobody does.
+	// Caller is cancelled when the caller has disconnected, and Drain when the gateway is about to stop. Then the
+	// approval stays, and the call does not run by itself.
+	Caller, Drain context.Context //nolint:containedctx // two more ends than that of the call
+	// Reply is notified that the call is held; nil for no notification.
 	Reply attempt.Reply
-	// Confirm asks whoever sits at the agent, until ctx ends. It is nil where the
-	// client can't.
+	// Confirm asks the user at the agent, until ctx is cancelled. It is nil if the client cannot.
 	Confirm attempt.Confirm
 }
 
-// Attest asks policy about a call as of now, signed for the approval service: for an
-// approval and its attempt, or for none. The refusal says why there is no decision, or
-// why the one that there is can't be used.
+// Attest asks policy about a call now. The decision is signed for the approval service: for an approval and its
+// attempt, or for none. The refusal says why there is no decision, or why it cannot be used.
 type Attest func(ctx context.Context, approval string, attempt int32) (*policyv1.DecideCallResponse, *refusal.Refusal)
 
-// Asked is what came of a question.
+// Asked is the result of an approval request.
 type Asked struct {
-	// Approval is how it stands; nil where there is none.
+	// Approval is its current state; nil if there is none.
 	Approval *approvalv1.Approval
-	// Decision is what policy said last about the call; nil where it said nothing.
+	// Decision is policy's last decision on the call; nil if there is none.
 	Decision *policyv1.Decision
-	// Held is for how long the call was held open.
+	// Held is how long the call was held open.
 	Held time.Duration
 }
 
-// Approved asks for an approval and holds the call until it may be claimed. The
-// refusal says why it may not: also that nobody has decided yet, which is the
-// ticket. Where policy asks nobody there is neither a refusal nor an approval.
+// Approved requests an approval and holds the call until it may be claimed. The refusal says why it may not; if
+// nobody has decided yet, it is the ticket. If policy requires no approval, Approved returns neither a refusal nor an
+// approval.
 func (w *Waiter) Approved(ctx context.Context, q Question) (Asked, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	resp, decision, refused, err := w.ask(ctx, q, &approvalv1.RequestApprovalRequest{CanConfirm: q.Confirm != nil && time.Now().Before(q.Until)})
@@ -143,26 +138,25 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (Asked, *refusal.Refu
 	}
 	w.remember(q, asked.Approval)
 	if !resp.GetAsked().GetConfirm() {
-		q.Confirm = nil // to ask there is a question as well, and the approval service counts them
+		q.Confirm = nil // asking the user is an approval request too, and the approval service counts them
 	}
 	if asked.Approval.GetState() == pending {
 		if asked, refused = w.hold(ctx, q, asked); refused != nil {
 			return asked, refused
 		}
 	}
-	switch asked.Approval.GetState() { //nolint:exhaustive // every other is refused
+	switch asked.Approval.GetState() { //nolint:exhaustive // every other state is refused
 	case approved:
 		return asked, nil
-	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // which the claim decides about
+	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: // the claim decides about this state
 		return asked, nil
 	default:
 		return asked, refusalBy(asked.Approval)
 	}
 }
 
-// ask asks the approval service about a call, as policy decides on it now, which it
-// returns as well. Where policy does not decide that is the refusal, and where it asks
-// nobody there is neither a refusal nor an answer.
+// ask requests an approval with policy's current decision, which it returns too. If policy does not decide, it
+// returns a refusal. If policy requires no approval, it returns neither a refusal nor an answer.
 func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestApprovalRequest) (*approvalv1.RequestApprovalResponse, *policyv1.Decision, *refusal.Refusal, error) {
 	req.Bound, req.DecisionId = q.Call, q.DecisionID
 	var last *policyv1.Decision
@@ -184,15 +178,14 @@ func (w *Waiter) ask(ctx context.Context, q Question, req *approvalv1.RequestApp
 	}
 }
 
-// Report tells of an approval that the caller names and that has run its course:
-// that one's end is the answer, and the call asks nobody again. It is nil for one
-// that still stands, which the call finds by itself.
+// Report returns the refusal that tells the end of an approval which the caller names, or why it cannot be read. For
+// a pending or approved one it returns nil: the call finds that by itself.
 func (w *Waiter) Report(ctx context.Context, p *identityv1.Principal, id string) *refusal.Refusal {
 	a, refused := w.get(authn.OnBehalfOf(ctx, p), id)
 	if refused != nil {
 		return refused
 	}
-	switch a.GetState() { //nolint:exhaustive // the others have run their course
+	switch a.GetState() { //nolint:exhaustive // the others have ended
 	case pending, approved:
 		return nil
 	default:
@@ -200,8 +193,7 @@ func (w *Waiter) Report(ctx context.Context, p *identityv1.Principal, id string)
 	}
 }
 
-// Decided waits for an approval of the principal's for as long as the question says,
-// and returns it as it stands then.
+// Decided waits for one of the principal's approvals as long as the question says, and returns its state then.
 func (w *Waiter) Decided(ctx context.Context, id string, q Question) (Asked, *refusal.Refusal) {
 	ctx = authn.OnBehalfOf(ctx, q.Principal)
 	a, refused := w.get(ctx, id)
@@ -211,7 +203,7 @@ func (w *Waiter) Decided(ctx context.Context, id string, q Question) (Asked, *re
 	return w.hold(ctx, q, Asked{Approval: a})
 }
 
-// get reads an approval of the caller's.
+// get reads one of the caller's approvals.
 func (w *Waiter) get(ctx context.Context, id string) (*approvalv1.Approval, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -226,7 +218,7 @@ func (w *Waiter) get(ctx context.Context, id string) (*approvalv1.Approval, *ref
 	return resp.GetApproval(), nil
 }
 
-// hold waits until people have decided, or the call is held no longer.
+// hold waits until approvers have decided or the call stops being held.
 func (w *Waiter) hold(ctx context.Context, q Question, was Asked) (asked Asked, refused *refusal.Refusal) {
 	ctx, cancel := context.WithDeadline(ctx, q.Until)
 	defer cancel()
@@ -260,7 +252,7 @@ func (w *Waiter) hold(ctx context.Context, q Question, was Asked) (asked Asked, 
 	return asked, nil
 }
 
-// decided watches an approval until it is pending no longer, or ctx ends.
+// decided watches an approval until it is no longer pending or ctx is cancelled.
 func (w *Waiter) decided(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		a = w.follow(ctx, a)
@@ -275,7 +267,7 @@ func (w *Waiter) decided(ctx context.Context, a *approvalv1.Approval) *approvalv
 	}
 }
 
-// report tells the caller that it is held until the returned function is called.
+// report notifies the caller that it is held, until the returned function is called.
 func (*Waiter) report(ctx context.Context, q Question) (stop func()) {
 	if q.Reply == nil {
 		return func() {}
@@ -301,7 +293,7 @@ func (*Waiter) report(ctx context.Context, q Question) (stop func()) {
 	}
 }
 
-// follow watches an approval until it is pending no longer, or the watch breaks.
+// follow watches an approval until it is no longer pending or the watch breaks.
 func (w *Waiter) follow(ctx context.Context, a *approvalv1.Approval) *approvalv1.Approval {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -321,18 +313,16 @@ func (w *Waiter) follow(ctx context.Context, a *approvalv1.Approval) *approvalv1
 	return a
 }
 
-// ranOut reports whether a watch broke because the hold is over: the two ends of a
-// stream keep its time each by itself.
+// ranOut reports whether a watch broke because the hold is over. Both ends of a stream measure its time separately.
 func ranOut(ctx context.Context, err error) bool {
 	end, ok := ctx.Deadline()
 	return ok && status.Code(err) == codes.DeadlineExceeded && time.Until(end) < lastMoment
 }
 
-// stale reports whether the approval service wants a decision of this moment.
+// stale reports whether the approval service rejected a decision as too old.
 func stale(err error) bool { return rpc.Reason(err) == "DECISION_STALE" }
 
-// away reports whether the approval service did not answer, so that asking again may
-// help.
+// away reports whether the approval service is unavailable, so that a retry may help.
 func away(err error) bool {
 	code := status.Code(err)
 	return code == codes.Unavailable || code == codes.DeadlineExceeded

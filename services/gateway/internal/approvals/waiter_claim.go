@@ -14,37 +14,34 @@ import (
 )
 
 const (
-	// lease is how long a claim lives without renewal, and renewEvery how often it
-	// is renewed while its call runs.
+	// lease is how long a claim lives without renewal, and renewEvery is how often it is renewed while its call runs.
 	lease      = time.Minute
 	renewEvery = lease / 3
-	// firstRetry and lastRetry are the pauses between tries to tell the approval
-	// service something.
+	// firstRetry and lastRetry limit the pauses between attempts to report to the approval service.
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = time.Second
 )
 
-// Claiming is a wish to send an approved call.
+// Claiming is a request to claim an approval.
 type Claiming struct {
-	// Principal asks.
+	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Approval is the approval as it was seen last.
+	// Approval is the approval as it was last read.
 	Approval *approvalv1.Approval
-	// ID names the claim: the decision's identifier in the journal.
+	// ID identifies the claim: the decision's identifier in the journal.
 	ID string
-	// Decided is what policy has just decided, signed for this claim, and Attest asks it
-	// again. Lease is that of its limits; empty where nothing was reserved.
+	// Decided is policy's current decision, signed for this claim, and Attest asks policy again. Lease is the lease
+	// of the limits; empty if nothing was reserved.
 	Decided *policyv1.DecideCallResponse
 	Attest  Attest
 	Lease   string
-	// Definition and ServerIdentity are what would be called now.
+	// Definition is the digest of the tool's definition now, and ServerIdentity identifies the server now.
 	Definition     []byte
 	ServerIdentity string
 }
 
-// Claim asks for the right to send an approved call. Where an answer is lost, or the
-// decision is not of this moment any more, it asks policy again and then again, which is
-// the same claim. It also returns what policy said last.
+// Claim asks for the right to send an approved call. If an answer is lost or the decision is too old, it asks policy
+// and then claims again, which is the same claim. It also returns policy's last decision.
 func (w *Waiter) Claim(ctx context.Context, c Claiming) (*approvalv1.ClaimApprovalResponse, *policyv1.Decision, error) {
 	ctx = authn.OnBehalfOf(ctx, c.Principal)
 	last := c.Decided.GetDecision()
@@ -91,7 +88,7 @@ func (w *Waiter) Keep(ctx context.Context, approvalID, claimID string) (stop fun
 			inTime, cancel := context.WithTimeout(ctx, askTimeout)
 			_, err := w.client.RenewClaim(inTime, &approvalv1.RenewClaimRequest{ApprovalId: approvalID, ClaimId: claimID, Holder: w.cfg.Holder, Lease: durationpb.New(lease)})
 			cancel()
-			if err != nil && ctx.Err() == nil { // the call goes on; CompleteClaim tells what came of it
+			if err != nil && ctx.Err() == nil { // the call continues; CompleteClaim reports its outcome
 				w.log.WarnContext(ctx, "claim was not renewed", "approval_id", approvalID, "error", err)
 			}
 		}
@@ -102,9 +99,8 @@ func (w *Waiter) Keep(ctx context.Context, approvalID, claimID string) (stop fun
 	}
 }
 
-// Release gives a claim back whose call never left, and returns the lease of its
-// limits, which are to be given back then; empty for none. It tries until the
-// service answers or ctx ends.
+// Release gives back a claim whose call was never sent. It returns the lease of the limits that are to be given back
+// then; empty for none. It retries until the service answers or ctx is cancelled.
 func (w *Waiter) Release(ctx context.Context, approvalID, claimID, reason string) (limitLease string, err error) {
 	var a *approvalv1.Approval
 	err = w.tell(ctx, func(ctx context.Context) error {
@@ -118,8 +114,7 @@ func (w *Waiter) Release(ctx context.Context, approvalID, claimID, reason string
 	return a.GetClaim().GetLimitLeaseId(), err
 }
 
-// Complete tells what came of a claimed call. It tries until the service answers or
-// ctx ends.
+// Complete reports the outcome of a claimed call. It retries until the service answers or ctx is cancelled.
 func (w *Waiter) Complete(ctx context.Context, approvalID, claimID string, outcome approvalv1.CallOutcome) error {
 	_, err := w.complete(ctx, approvalID, claimID, outcome)
 	return err
@@ -134,7 +129,7 @@ func (w *Waiter) complete(ctx context.Context, approvalID, claimID string, outco
 	return a, err
 }
 
-// tell asks until the service answers, whatever it says.
+// tell retries until the service answers, with a result or an error, or ctx is cancelled.
 func (w *Waiter) tell(ctx context.Context, ask func(context.Context) error) error {
 	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
 		inTime, cancel := context.WithTimeout(ctx, askTimeout)
