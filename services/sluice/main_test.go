@@ -7,5 +7,4 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// TestMain runs the tests, some of which start programs.
 func TestMain(m *testing.M) { os.Exit(stack.Main(m)) }

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// newMesh returns a mesh of every role that does not run yet.
+// newMesh returns a mesh of all roles that does not run yet.
 func newMesh(t *testing.T) *Mesh {
 	t.Helper()
 	f, dir := config.Default(), t.TempDir()
@@ -32,7 +32,7 @@ func newMesh(t *testing.T) *Mesh {
 	return m
 }
 
-// diary is what services have done.
+// diary records what services did.
 type diary struct {
 	mu    sync.Mutex
 	lines []string
@@ -44,11 +44,11 @@ func (d *diary) write(line string) {
 	d.lines = append(d.lines, line)
 }
 
-// role is a new role: it offers no RPCs, runs, and holds something.
+// role is an additional role: it offers no RPCs, runs, and holds a resource.
 type role struct {
 	name string
 	*diary
-	// running is told once it runs; broken is how it fails to close.
+	// running receives the role's name when the role runs. broken is the error of its Close.
 	running chan<- string
 	broken  error
 }
@@ -94,7 +94,7 @@ func TestEveryRoleRunsAndIsClosedInReverse(t *testing.T) {
 	if err := m.Close(); !errors.Is(err, broken) {
 		t.Errorf("closed with %v, want what one of the roles said", err)
 	}
-	slices.Sort(d.lines[:2]) // they end together
+	slices.Sort(d.lines[:2]) // they end at the same time
 	if want := []string{"audit has run", "console has run", "console is closed", "audit is closed"}; !slices.Equal(d.lines, want) {
 		t.Errorf("the roles did %q, want %q", d.lines, want)
 	}

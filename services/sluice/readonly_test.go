@@ -33,8 +33,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/ratelimit"
 )
 
-// Messages are read-only once they were sent: what policy has judged can't be
-// changed behind its back, nor what it said.
+// Messages are read-only after they were sent: neither a call that policy has judged nor policy's decision can be
+// changed later.
 func TestMessagesAreReadOnlyOnceSent(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{}},{"name":"limited","inputSchema":{}},{"name":"danger","inputSchema":{}}]`)
@@ -65,8 +65,7 @@ func TestMessagesAreReadOnlyOnceSent(t *testing.T) {
 	}
 }
 
-// serveWitnessed serves a gateway whose questions to the other roles are
-// witnessed, and returns the URL of its edge.
+// serveWitnessed serves a gateway whose requests to other roles are witnessed, and returns the URL of its MCP endpoint.
 func serveWitnessed(t *testing.T, f *config.File) (*rpctest.Witness, string) {
 	t.Helper()
 	log, tokens := slog.New(slog.DiscardHandler), new(authn.Tokens)

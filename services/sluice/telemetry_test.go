@@ -15,12 +15,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry/telemetrytest"
 )
 
-// The spans that a mesh makes are those of docs/telemetry.md, all of them and no
-// others.
+// The spans of a mesh are exactly those of docs/telemetry.md.
 func TestSpansAreDocumented(t *testing.T) {
 	t.Parallel()
 	collector := stack.NewCollector(t)
-	t.Run("calls", func(t *testing.T) { makeEverySpan(t, collector.URL) }) // its end exports what is left
+	t.Run("calls", func(t *testing.T) { makeEverySpan(t, collector.URL) }) // its end exports the rest
 	made := make(map[string]bool)
 	for _, span := range collector.Spans("") {
 		kind := strings.TrimPrefix(span.Kind.String(), "SPAN_KIND_")
@@ -35,7 +34,7 @@ func TestSpansAreDocumented(t *testing.T) {
 	}
 }
 
-// spanName is a span's name as the document has it.
+// spanName returns a span's name as the document writes it.
 func spanName(s stack.Span) string {
 	const agents = "sluice.wasmagent.v1.AgentService/"
 	switch method := s.Attributes["mcp.method.name"]; {
@@ -50,7 +49,7 @@ func spanName(s stack.Span) string {
 	}
 }
 
-// makeEverySpan runs a mesh that makes every kind of span that there is.
+// makeEverySpan runs a mesh that makes every kind of span.
 func makeEverySpan(t *testing.T, collector string) {
 	up := rawmcp.Start(t, `[{"name":"limited","inputSchema":{}},{"name":"pay","inputSchema":{}}]`)
 	s := stack.Start(t, stack.Write(t, stack.Options{
@@ -61,8 +60,8 @@ func makeEverySpan(t *testing.T, collector string) {
 	}))
 	agents := stack.Connect(t, s.MCP("agents"), stack.AgentToken)
 	for create, prompt := range map[string]string{
-		`{"manifest":{"tools":[{"server":"raw","tool":"other"}]}}`: "tool raw other", // which is denied
-		// It learns which tools there are, and asks a model.
+		`{"manifest":{"tools":[{"server":"raw","tool":"other"}]}}`: "tool raw other", // this is denied
+		// It lists its tools, and asks a model.
 		`{"model":"script:lines","manifest":{"tools":[{"server":"raw","tool":"other"}],"models":[{"model":"script:lines"}]}}`: "say hello",
 	} {
 		_, made, _ := strings.Cut(agents.Call("wasm_agent_create", create).Text(t), `"id":"`)
@@ -78,9 +77,9 @@ func makeEverySpan(t *testing.T, collector string) {
 	c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 	up.On("", rawmcp.Result(`{"prompts":[{"name":"p"}]}`))
 	c.Post(`{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`)
-	c.Post(`{"jsonrpc":"2.0","id":"x","result":{}}`) // an answer that nobody asked for
+	c.Post(`{"jsonrpc":"2.0","id":"x","result":{}}`) // an answer without a request
 	c.Call("limited", "{}")
-	c.Call("pay", "{}") // it is held, and gets its ticket
+	c.Call("pay", "{}") // it is held, and gets a ticket
 	people := approvalv1.NewApprovalServiceClient(s.Operator(t))
 	list, err := people.ListApprovals(stack.Soon(t), &approvalv1.ListApprovalsRequest{Filter: &approvalv1.ApprovalFilter{
 		States: []approvalv1.ApprovalState{approvalv1.ApprovalState_APPROVAL_STATE_PENDING},
@@ -94,13 +93,13 @@ func makeEverySpan(t *testing.T, collector string) {
 	c.Call("pay", "{}")
 	c.Call("denied", "{}")
 	up.Stop()
-	c.Call("limited", "{}") // it can't be sent, and its reservation is given back
+	c.Call("limited", "{}") // it can't be sent, and its reservation is released
 	if err := s.Stop(t); err != nil {
 		t.Errorf("the mesh stopped with %v", err)
 	}
 }
 
-// digestOf is the digest of what a person is shown of the one approval.
+// digestOf returns the digest of the view of the only approval.
 func digestOf(t *testing.T, people approvalv1.ApprovalServiceClient, list *approvalv1.ListApprovalsResponse) []byte {
 	t.Helper()
 	shown, err := people.GetApproval(stack.Soon(t), &approvalv1.GetApprovalRequest{ApprovalId: list.GetApprovals()[0].GetId(), View: true})
@@ -110,13 +109,12 @@ func digestOf(t *testing.T, people approvalv1.ApprovalServiceClient, list *appro
 	return shown.GetView().GetDigest()
 }
 
-// The metrics that a mesh makes are those of docs/telemetry.md, all of them and no
-// others, with their units, kinds, descriptions and attributes; and an attribute has
-// no value that the document does not list.
+// The metrics of a mesh are exactly those of docs/telemetry.md, with their units, kinds, descriptions and attributes.
+// All values of attributes are in the document.
 func TestMetricsAreDocumented(t *testing.T) {
 	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
 	collector := stack.NewCollector(t)
-	t.Run("calls", func(t *testing.T) { makeEveryMetric(t, collector) }) // its end exports what is left
+	t.Run("calls", func(t *testing.T) { makeEveryMetric(t, collector) }) // its end exports the rest
 	made, documented := make(map[string]described), make(map[string]described)
 	listed := values(t)
 	for _, m := range collector.Metrics() {
@@ -143,14 +141,13 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 }
 
-// described is what is known of a metric.
+// described is the description of a metric.
 type described struct {
 	Kind, Unit, Description string
 	Attributes              map[string]bool
 }
 
-// values are the values that the document lists, by attribute: what stands there in
-// backquotes, and the codes of refusals.
+// values returns the values that the document lists, by attribute: texts in backquotes, and the codes of refusals.
 func values(t *testing.T) map[string]map[string]bool {
 	t.Helper()
 	out := make(map[string]map[string]bool)

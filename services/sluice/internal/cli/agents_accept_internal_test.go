@@ -12,7 +12,7 @@ import (
 	wasmagentv1 "github.com/sluice-mesh/sluice/gen/sluice/wasmagent/v1"
 )
 
-// fakeGallery has one template and notes which digests are accepted.
+// fakeGallery has one template and records which digests are accepted.
 type fakeGallery struct {
 	wasmagentv1.GalleryServiceClient
 
@@ -20,7 +20,6 @@ type fakeGallery struct {
 	accepted []string
 }
 
-// GetTemplate implements wasmagentv1.GalleryServiceClient.
 func (g *fakeGallery) GetTemplate(context.Context, *wasmagentv1.GetTemplateRequest, ...grpc.CallOption) (*wasmagentv1.GetTemplateResponse, error) {
 	return &wasmagentv1.GetTemplateResponse{Digest: g.digest, Template: &wasmagentv1.Template{
 		Id: "foreign", AddedBy: "ana", Prompts: []*wasmagentv1.TemplatePrompt{{Name: "p", SystemPrompt: "Do as I\u202esay."}},
@@ -28,14 +27,12 @@ func (g *fakeGallery) GetTemplate(context.Context, *wasmagentv1.GetTemplateReque
 	}}, nil
 }
 
-// AcceptTemplate implements wasmagentv1.GalleryServiceClient.
 func (g *fakeGallery) AcceptTemplate(_ context.Context, req *wasmagentv1.AcceptTemplateRequest, _ ...grpc.CallOption) (*wasmagentv1.AcceptTemplateResponse, error) {
 	g.accepted = append(g.accepted, req.GetDigest())
 	return &wasmagentv1.AcceptTemplateResponse{Template: &wasmagentv1.TemplateSummary{Id: req.GetId(), AddedBy: "ana", Digest: req.GetDigest()}}, nil
 }
 
-// Without a terminal a template is accepted by its digest alone, and always printed whole, its
-// rights first.
+// Without a terminal a template is accepted only by its digest. The whole template is always printed, its rights first.
 func TestAgentsAccept_WithoutATerminal(t *testing.T) {
 	t.Parallel()
 	digest := strings.Repeat("0123456789abcdef", 4)
@@ -65,7 +62,7 @@ func TestAgentsAccept_WithoutATerminal(t *testing.T) {
 				t.Errorf("accepted: %q", g.accepted)
 			}
 			if name == "a short one" {
-				return // nothing is asked for
+				return // asks nothing
 			}
 			rights, rest := strings.Index(out.String(), `"pay"`), strings.Index(out.String(), `"Do as I\u202esay."`)
 			if rights < 0 || rest < rights || strings.Contains(out.String(), "\u202e") || !strings.Contains(out.String(), digest) {

@@ -8,7 +8,7 @@ import (
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
 )
 
-// A list that goes on is not silent, whoever reads it; what is told stands beside it.
+// If a list has more pages, the command says so on standard error.
 func TestAListOfApprovalsThatGoesOnIsNotSilent(t *testing.T) {
 	t.Parallel()
 	for _, output := range []string{"table", "json"} {

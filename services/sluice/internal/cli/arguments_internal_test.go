@@ -7,8 +7,7 @@ import (
 	"testing"
 )
 
-// JSON that a flag gives is refused here, where the flag can be named, and says
-// where it breaks.
+// Broken JSON of a flag is refused with the flag's name and the position of the error.
 func TestAFlagOfBrokenJSONIsRefused(t *testing.T) {
 	t.Parallel()
 	commands := map[string][]string{

@@ -12,7 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// forwarding runs the command and returns where it listens.
+// forwarding runs the command and returns the address where it listens.
 func forwarding(t *testing.T, target string) string {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -35,7 +35,7 @@ func forwarding(t *testing.T, target string) string {
 	if err := json.Unmarshal(lines.Bytes(), &line, json.MatchCaseInsensitiveNames(true)); err != nil {
 		t.Fatalf("it said %s: %v", lines.Text(), err)
 	}
-	go io.Copy(io.Discard, said) // what it says later is nobody's
+	go io.Copy(io.Discard, said) // later output is not read
 	return line.Address
 }
 
@@ -46,7 +46,7 @@ func TestForwardPassesBytesBothWays(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	go func() { // answers with what it got, once its sender has ended
+	go func() { // answers with what it received, after its sender has ended
 		for {
 			conn, err := lis.Accept()
 			if err != nil {
@@ -107,7 +107,7 @@ func TestForwardTakesSoManyConnectionsAtOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if conn, err = lis.Accept(); err != nil { // it has its place
+		if conn, err = lis.Accept(); err != nil { // the connection has a slot
 			t.Fatal(err)
 		}
 		defer conn.Close()
@@ -115,7 +115,7 @@ func TestForwardTakesSoManyConnectionsAtOnce(t *testing.T) {
 	mustEnd(t, addr)
 }
 
-// mustEnd connects, and fails the test where the connection is not ended.
+// mustEnd connects, and fails the test if the connection is not closed.
 func mustEnd(t *testing.T, addr string) {
 	t.Helper()
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", addr)

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// Everything that a configuration would run, reach or read is shown before it is used, and no secret.
+// All that a configuration would run, connect to or read is shown before it is used, without secrets.
 func TestPrintUses(t *testing.T) {
 	t.Parallel()
 	const text = `listen: 127.0.0.1:1

@@ -14,11 +14,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// samples is where a record stands with every field filled: as its
-// journal has it, and as it arrives over gRPC.
+// samples is the folder of a record with every field set: as the journal stores it, and as gRPC sends it.
 const samples = "../../../internal/journal/testdata/"
 
-// sample is the record as it arrives.
+// sample returns the record as gRPC sends it.
 func sample(t *testing.T) *gatewayv1.Record {
 	t.Helper()
 	raw, err := os.ReadFile(samples + "record.grpc.json")
@@ -32,8 +31,8 @@ func sample(t *testing.T) *gatewayv1.Record {
 	return rec
 }
 
-// A record has one shape: what is printed as JSON is what the journal's file has, but
-// for what does not travel, and for the spelling of names.
+// A record printed as JSON equals the record in the journal's file, except for fields that are not sent and the
+// spelling of names.
 func TestRecordsHaveTheShapeOfTheJournal(t *testing.T) {
 	t.Parallel()
 	var want, got map[string]any
@@ -44,7 +43,7 @@ func TestRecordsHaveTheShapeOfTheJournal(t *testing.T) {
 	if err := json.Unmarshal(raw, &want); err != nil {
 		t.Fatal(err)
 	}
-	delete(want, "crc") // which is over the bytes of the line
+	delete(want, "crc") // a checksum of the line's bytes
 	respell(want)
 	var out bytes.Buffer
 	if err := (&tool{self: "sluice", out: &out}).printLine(recordOf{sample(t)}); err != nil {
@@ -58,7 +57,7 @@ func TestRecordsHaveTheShapeOfTheJournal(t *testing.T) {
 	}
 }
 
-// People are shown as much as programs, by the same names.
+// The text for people has all fields of the JSON, with the same names.
 func TestShowPrintsEverything(t *testing.T) {
 	t.Parallel()
 	rec := sample(t)
@@ -92,8 +91,7 @@ func TestShowPrintsEverything(t *testing.T) {
 	}
 }
 
-// A record that counts nothing says nothing of it; a recovery counts lost
-// outcomes, so that of it one is a number too.
+// A count that a record does not have is not printed. A recovery counts lost outcomes, so there 1 is a number to print.
 func TestCountsArePrinted(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -112,7 +110,7 @@ func TestCountsArePrinted(t *testing.T) {
 	}
 }
 
-// respell names everything in a value as the command line does.
+// respell changes all names in a value to the command line's spelling.
 func respell(value any) {
 	switch v := value.(type) {
 	case []any:

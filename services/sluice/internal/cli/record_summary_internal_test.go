@@ -11,7 +11,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// The summary of a decision with everything in it, of strangers' making, and many times, fits a screen.
+// The summary of a decision fits a screen, even if all fields are set, hostile and repeated.
 func TestSummary_FitsAScreen(t *testing.T) {
 	t.Parallel()
 	full := sample(t)

@@ -54,7 +54,7 @@ func TestSetupKeepsWhatIsThere(t *testing.T) {
 	}
 }
 
-// Two at once leave one CA, whose certificates all are, and one token each.
+// Two setups at once leave one CA, which signed all certificates, and one token each.
 func TestSetupsAtOnce(t *testing.T) {
 	t.Parallel()
 	for range 5 {
@@ -121,7 +121,7 @@ func TestSetupMakesACertificateAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, tt := range map[string]struct {
-		ca   *pki.Authority // nil: the deployment's own
+		ca   *pki.Authority // nil means the deployment's own
 		life time.Duration
 		kept bool
 	}{

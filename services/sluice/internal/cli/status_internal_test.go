@@ -8,7 +8,7 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// A server that is away does not look like one that is well.
+// The status of an unavailable server differs from that of a healthy one.
 func TestStatusShowsHowServersAre(t *testing.T) {
 	t.Parallel()
 	status := &gatewayv1.GetStatusResponse{Ready: true, Servers: []*gatewayv1.ServerStatus{

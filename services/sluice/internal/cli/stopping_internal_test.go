@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Ctrl-C says what the stop waits for, again where that has changed, and nothing after the end.
+// After Ctrl-C the command prints what the stop waits for, again when that changes, and nothing after the end.
 func TestUp_SaysWhatAStopWaitsFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -28,24 +28,24 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// hostile is what a stranger writes: it clears a screen (ESC and its C1 form), begins
-// a line again, turns a text around, and has a line of its own, by each line break.
+// hostile is an untrusted text: it clears a screen (ESC and its C1 form), restarts a line, reverses the direction of
+// text, and adds a line of its own with each kind of line break.
 const hostile = "x\x1b[2J\u009b2J\a\rFORGED\u202e\u2066\u2028FORGED\u0085FORGED\nFORGED"
 
-// hostileDigest is the start of what stands for a digest there.
+// hostileDigest is the start of the digest in hostile answers.
 var hostileDigest = hex.EncodeToString([]byte(hostile))[:16]
 
 // approvalID is the id of an approval as people type it.
 const approvalID = "0198b2c4-5d6e-7f80-9a1b-2c3d4e5f6071"
 
-// X7, S2: whatever strings a mesh answers with, no command passes them to the terminal
-// as they are, and none makes a line of its own; as a table or as JSON.
+// X7, S2: no command passes hostile texts of a mesh to the terminal unescaped, and no such text makes a line of its
+// own, as a table or as JSON.
 func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 	t.Parallel()
 	calls := hostileCalls()
-	// These say where something hides in a file, and not what.
+	// These commands say where something is hidden in a file, but not what.
 	named := []string{"config check", "policy lint", "journal verify"}
-	// What these print a stranger has no part in, or, of stdio, a program reads.
+	// The output of these commands has no untrusted text. That of stdio is for programs.
 	own := []string{"certs", "completion", "demo-server", "forward", "help", "setup", "stdio", "token show", "up", "version"}
 	for _, name := range leaves(newTool("sluice", io.Discard, io.Discard).root()) {
 		if _, ok := calls[name]; !ok && !slices.Contains(own, name) {
@@ -60,20 +60,20 @@ func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 					t.Parallel()
 					line := lineOf(name, args, dir)
 					at := []string{"--config", filepath.Join(dir, "sluice"+fails+".yaml"), "-o", output}
-					if line[0] == "__complete" { // its last argument is what is completed
+					if line[0] == "__complete" { // the last argument is the word to complete
 						line = slices.Concat(line[:1], at, line[1:])
 					} else {
 						line = append(line, at...)
 					}
 					var out, errOut bytes.Buffer
-					ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // a watch has no end
+					ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // watches don't end
 					defer cancel()
 					code := newTool("sluice", &out, &errOut).run(ctx, line)
 					for _, printed := range []string{out.String(), errOut.String()} {
 						if i := strings.IndexFunc(printed, func(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }); i >= 0 {
 							t.Errorf("%q reaches the terminal", printed[max(0, i-40):min(len(printed), i+20)])
 						}
-						if strings.Contains("\n"+printed, "\nFORGED") && name != "call" { // whose results have lines
+						if strings.Contains("\n"+printed, "\nFORGED") && name != "call" { // results of call have lines
 							t.Errorf("a stranger made a line of its own in:\n%s", printed)
 						}
 					}
@@ -86,7 +86,7 @@ func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 	}
 }
 
-// hostileCalls are the commands that print what a mesh answers, and their arguments.
+// hostileCalls returns the commands that print answers of a mesh, with their arguments.
 func hostileCalls() map[string][]string {
 	return map[string][]string{
 		"agents create": nil, "agents files": {"a"}, "agents list": {"--all"}, "agents prompt": {"a", "x"}, "agents reset": {"a"}, "agents resume": {"a"},
@@ -104,7 +104,7 @@ func hostileCalls() map[string][]string {
 	}
 }
 
-// lineOf is the line of a command in a hostile mesh's folder.
+// lineOf returns the command line of a command in a hostile mesh's folder.
 func lineOf(name string, args []string, dir string) []string {
 	line := append(strings.Fields(name), args...)
 	for i, arg := range line {
@@ -115,7 +115,7 @@ func lineOf(name string, args []string, dir string) []string {
 	return line
 }
 
-// leaves are the commands that do something.
+// leaves returns the names of the commands without subcommands.
 func leaves(c *cobra.Command) []string {
 	var out []string
 	for _, sub := range c.Commands() {
@@ -130,8 +130,8 @@ func leaves(c *cobra.Command) []string {
 	return out
 }
 
-// hostileMesh is a mesh whose every string is hostile, over gRPC and MCP. It returns a
-// folder with a configuration for it, and one for a mesh that only fails.
+// hostileMesh starts a mesh whose strings are all hostile, over gRPC and MCP. It returns a folder with a configuration
+// for it, and one for a mesh that only fails.
 func hostileMesh(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -170,7 +170,7 @@ func hostileMesh(t *testing.T) string {
 	return dir
 }
 
-// hostileRPC answers any method, once, or fails.
+// hostileRPC answers any method once, or fails.
 func hostileRPC(ss grpc.ServerStream, fails bool) error {
 	name, _ := grpc.MethodFromServerStream(ss)
 	if fails {
@@ -190,7 +190,7 @@ func hostileRPC(ss grpc.ServerStream, fails bool) error {
 	return ss.SendMsg(proto.Message(answer))
 }
 
-// fill sets every field of a message, its strings to what is hostile.
+// fill sets every field of a message, and its strings to a hostile text.
 func fill(m protoreflect.Message, depth int) {
 	switch m.Descriptor().FullName() {
 	case "google.protobuf.Timestamp", "google.protobuf.Duration":
@@ -220,7 +220,7 @@ func fill(m protoreflect.Message, depth int) {
 func value(field protoreflect.FieldDescriptor) protoreflect.Value {
 	switch field.Kind() {
 	case protoreflect.StringKind:
-		if strings.HasSuffix(string(field.Name()), "_token") { // there is one page
+		if strings.HasSuffix(string(field.Name()), "_token") { // there is only one page
 			return protoreflect.ValueOfString("")
 		}
 		if name := string(field.Name()); strings.HasPrefix(name, "params") || name == "arguments_json" {
@@ -235,7 +235,7 @@ func value(field protoreflect.FieldDescriptor) protoreflect.Value {
 	case protoreflect.EnumKind:
 		return protoreflect.ValueOfEnum(1)
 	case protoreflect.Int64Kind:
-		if field.Name() == "next_offset" { // and one part of a view
+		if field.Name() == "next_offset" { // a view has only one part
 			return protoreflect.ValueOfInt64(0)
 		}
 		return protoreflect.ValueOfInt64(7)
@@ -263,7 +263,7 @@ func hostileMCP(w http.ResponseWriter, r *http.Request, fails bool) {
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	var text strings.Builder // with the characters that JSON allows as they are
+	var text strings.Builder // with unescaped characters that JSON allows
 	enc := json.NewEncoder(&text)
 	enc.SetEscapeHTML(false)
 	_ = enc.Encode(hostile)

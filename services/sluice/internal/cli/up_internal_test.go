@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
-// start starts a mesh that keeps its state in data, until ctx ends. ready is
-// closed once it serves, and ended says how it ended.
+// start starts a mesh with this data folder, until ctx ends. ready is closed when the mesh serves, and ended receives
+// its error.
 func start(ctx context.Context, t *testing.T, data string) (ready <-chan struct{}, ended <-chan error) {
 	t.Helper()
 	in, out := io.Pipe()
@@ -24,7 +24,7 @@ func start(ctx context.Context, t *testing.T, data string) (ready <-chan struct{
 	said, done := make(chan struct{}), make(chan error, 1)
 	go func() {
 		defer close(said)
-		_, _ = bufio.NewReader(in).ReadString('\n') // where it ends without a word, ended says why
+		_, _ = bufio.NewReader(in).ReadString('\n') // if the mesh ends first, ended says why
 	}()
 	go func() {
 		done <- errors.Join(root.ExecuteContext(ctx), out.Close())
@@ -32,8 +32,7 @@ func start(ctx context.Context, t *testing.T, data string) (ready <-chan struct{
 	return said, done
 }
 
-// Of two meshes in one folder, the second makes nothing there: with tokens of its
-// own it would lock out whoever has those of the first.
+// A second mesh in a folder writes nothing there: if it wrote new tokens, it would lock out the callers of the first.
 func TestASecondMeshInAFolderWritesNothing(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

@@ -12,8 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// Calls count for the session that they are made in, as limits do, and for everybody behind
-// their caller.
+// Calls count for their session, as limits do, and for all callers together.
 func TestUsage(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
@@ -21,7 +20,7 @@ func TestUsage(t *testing.T) {
 		return &identityv1.Principal{Tenant: "default", Subject: subject, Session: name, Chain: chain}
 	}
 	calls := func(u usage, tool string, who *identityv1.Principal, at ...time.Duration) {
-		for _, after := range at { // the newest first
+		for _, after := range at { // newest first
 			u.add(&gatewayv1.Record{Method: "tools/call", Tool: tool, Principal: who, Time: timestamppb.New(start.Add(after))})
 		}
 	}

@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// note is one note. A note never changes once it is written.
+// note is one note. A note never changes after it is written.
 type note struct {
 	ID    string `json:"id" jsonschema:"the note's id, never given out twice"`
 	Title string `json:"title"`
 	Body  string `json:"body"`
 }
 
-// startingNotes is what every book begins with.
+// startingNotes are the first notes of every book.
 var startingNotes = [...]note{
 	{Title: "Welcome", Body: "These notes live in memory. Each call that reads them passed a policy first."},
 	{Title: "Try a refusal", Body: "Ask an agent to delete this note and see what the policy says. Is the note still here?"},
@@ -38,7 +38,7 @@ func newBook(most int) *book {
 	return b
 }
 
-// append writes a note; the caller holds the lock or is the only one who knows b.
+// append writes a note. The caller must hold the lock or have the only reference to b.
 func (b *book) append(title, body string) note {
 	b.last++
 	n := note{ID: "note-" + strconv.FormatUint(b.last, 10), Title: title, Body: body}
@@ -46,7 +46,7 @@ func (b *book) append(title, body string) note {
 	return n
 }
 
-// create writes a note, or fails when the book is full.
+// create writes a note. It fails if the book is full.
 func (b *book) create(title, body string) (note, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -66,7 +66,7 @@ func (b *book) get(id string) (note, error) {
 	return b.notes[i], nil
 }
 
-// remove deletes a note for good and returns it.
+// remove deletes a note permanently and returns it.
 func (b *book) remove(id string) (note, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +79,7 @@ func (b *book) remove(id string) (note, error) {
 	return n, nil
 }
 
-// page returns up to limit notes after the first offset ones, and how many there are in all.
+// page returns up to limit notes after the first offset ones, and the number of all notes.
 func (b *book) page(offset, limit int) (notes []note, total int) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()

@@ -15,43 +15,41 @@ import (
 )
 
 const (
-	mostRecent = 1000 // calls kept in [Stats.Recent]
-	longest    = 128  // bytes kept of a text that the caller chose
+	mostRecent = 1000 // calls in [Stats.Recent]
+	longest    = 128  // bytes stored of a text that the caller chose
 )
 
-// Stats counts what reached a server. A call is counted before its tool is looked up and before its
-// arguments are checked, so calls that fail are in it, and so are calls of tools that don't exist.
+// Stats counts what reached a server. A call is counted before its tool is looked up and before its arguments are
+// checked, so failed calls and calls of unknown tools are included.
 type Stats struct {
-	// Since is when the server was made.
+	// Since is when the server was created.
 	Since time.Time `json:"since"`
-	// Posts counts HTTP POSTs to /mcp of every kind, those included that the protocol layer refused
-	// before they became calls (no JSON-RPC, an unknown session). Always 0 over stdio.
+	// Posts counts all HTTP POSTs to /mcp, including those that the protocol layer refused before they became calls (no
+	// JSON-RPC, an unknown session). Always 0 over stdio.
 	Posts uint64 `json:"posts"`
 	// Calls counts tool calls; it is the sum of Tools and Unknown.
 	Calls uint64 `json:"calls"`
-	// Tools counts calls by tool. Every tool that exists has an entry.
+	// Tools counts calls by tool. Every tool has an entry.
 	Tools map[string]uint64 `json:"tools"`
-	// Unknown counts calls of tools that don't exist.
+	// Unknown counts calls of unknown tools.
 	Unknown uint64 `json:"unknown"`
-	// Recent holds the last 1000 calls, the oldest first.
+	// Recent has the last 1000 calls, oldest first.
 	Recent []Call `json:"recent"`
 }
 
-// Call is one tool call as it arrived. It holds no arguments: /stats may be read by anybody who
-// reaches the port.
+// Call is one tool call as it arrived. It has no arguments, because everyone who reaches the port can read /stats.
 type Call struct {
-	// Tool is the name that was asked for, cut after 128 bytes.
-	Tool string `json:"tool"`
-	// Time is when the call arrived.
+	// Tool is the requested name, cut after 128 bytes.
+	Tool string    `json:"tool"`
 	Time time.Time `json:"time"`
-	// Traceparent is the trace context in force (W3C Trace Context, version 00): the one in
-	// params._meta, else the HTTP header. Empty when there is none; cut after 128 bytes, not checked.
+	// Traceparent is the trace context of the call (W3C Trace Context, version 00): params._meta, otherwise the HTTP
+	// header. Empty without one. It is cut after 128 bytes and not checked.
 	Traceparent string `json:"traceparent,omitzero"`
-	// Header is the `traceparent` of the HTTP request alone, empty over stdio.
+	// Header is the `traceparent` of the HTTP request; empty over stdio.
 	Header string `json:"traceparent_header,omitzero"`
 }
 
-// TraceID returns the 32 hexadecimal digits of the call's trace, or "" when it has no valid one.
+// TraceID returns the 32 hexadecimal digits of the call's trace; empty without a valid one.
 func (c Call) TraceID() string {
 	const dash1, dash2, length = 2, 35, 55
 	tp := c.Traceparent
@@ -61,7 +59,6 @@ func (c Call) TraceID() string {
 	return tp[dash1+1 : dash2]
 }
 
-// recorder counts calls and logs them.
 type recorder struct {
 	log   *slog.Logger
 	since time.Time
@@ -70,7 +67,7 @@ type recorder struct {
 	posts   uint64
 	tools   map[string]uint64
 	unknown uint64
-	ring    []Call // the oldest at next once it is full
+	ring    []Call // when full, next is the oldest
 	next    int
 }
 
@@ -78,14 +75,14 @@ func newRecorder(log *slog.Logger) *recorder {
 	return &recorder{log: log, since: time.Now(), tools: map[string]uint64{}}
 }
 
-// know gives a tool an entry of its own.
+// know adds an entry for a tool.
 func (r *recorder) know(tool string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.tools[tool] = 0
 }
 
-// middleware counts each tools/call, then lets it run if it is well formed, then logs it.
+// middleware counts each tools/call, then runs it if it is well formed, then logs it.
 func (r *recorder) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		call, ok := req.(*mcp.CallToolRequest)
@@ -104,8 +101,8 @@ func (r *recorder) middleware(next mcp.MethodHandler) mcp.MethodHandler {
 	}
 }
 
-// checkArguments refuses arguments that are no object. The protocol demands it, and the SDK (v1.8.0)
-// panics on null when it fills in a schema's defaults, which would end the process.
+// checkArguments refuses arguments that are not an object. The protocol requires an object, and the SDK (v1.8.0) panics
+// on null when it fills in a schema's defaults, which would end the process.
 func checkArguments(args []byte) error {
 	if len(args) == 0 || jsontext.Value(args).Kind() == '{' {
 		return nil
@@ -140,7 +137,7 @@ func outcome(res mcp.Result, err error) string {
 func (r *recorder) add(c Call) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Only tools that exist get an entry, or callers could grow the map without end.
+	// Only existing tools get an entry: otherwise callers could grow the map without limit.
 	if _, ok := r.tools[c.Tool]; ok {
 		r.tools[c.Tool]++
 	} else {
@@ -166,7 +163,7 @@ func (r *recorder) stats() Stats {
 	return s
 }
 
-// countPosts counts the POSTs that next is about to serve.
+// countPosts counts POSTs before next serves them.
 func (r *recorder) countPosts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodPost {

@@ -29,8 +29,8 @@ func TestEveryCallThatArrivesIsCounted(t *testing.T) {
 	s := newServer(t, nil)
 	session := overHTTP(t, s, nil)
 	must(t, session, demo.GetNote, map[string]any{"id": "note-1"})
-	call(t, session, demo.GetNote, map[string]any{"id": "note-9"}) // fails as a tool
-	call(t, session, demo.GetNote, nil)                            // fails its schema
+	call(t, session, demo.GetNote, map[string]any{"id": "note-9"}) // the tool fails
+	call(t, session, demo.GetNote, nil)                            // the schema refuses it
 	if _, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "drop_everything"}); err == nil {
 		t.Error("a tool that does not exist was called")
 	}
@@ -88,7 +88,7 @@ func TestTheLastThousandCallsAreKept(t *testing.T) {
 	}
 }
 
-// withHeader adds one header to each request.
+// withHeader adds a header to each request.
 type withHeader struct{ name, value string }
 
 func (h withHeader) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -146,7 +146,7 @@ func TestEachCallIsLoggedOnce(t *testing.T) {
 	}
 	session := overStdio(t, s, nil)
 	call(t, session, demo.GetNote, map[string]any{"id": "note-1"})
-	_, _ = session.CallTool(t.Context(), &mcp.CallToolParams{Name: "nope", Meta: mcp.Meta{"traceparent": traceA}}) // refused, as it should be
+	_, _ = session.CallTool(t.Context(), &mcp.CallToolParams{Name: "nope", Meta: mcp.Meta{"traceparent": traceA}}) // must fail
 	call(t, session, demo.GetNote, map[string]any{"id": "note-9"})
 
 	type line struct {

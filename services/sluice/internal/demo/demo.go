@@ -1,7 +1,6 @@
-// Package demo is a small MCP server that anybody can put the mesh in front of: notes and a few
-// accounts, kept in memory, with tools of every category from harmless to costly. Its tools really
-// do what they say, so that a refusal makes a visible difference, and it counts every tool call that
-// reaches it, so that a test can show that a refused one never did.
+// Package demo is a small MCP server to put the mesh in front of: notes and a few accounts in memory, with tools of
+// every category from harmless to costly. Its tools really do what they say, so that a refusal makes a visible
+// difference. It counts every tool call that reaches it, so that a test can show that a refused call did not.
 package demo
 
 import (
@@ -18,26 +17,26 @@ import (
 
 // Defaults and bounds of [Config].
 const (
-	// DefaultMaxNotes is how many notes are kept unless told otherwise.
+	// DefaultMaxNotes is the default of [Config.MaxNotes].
 	DefaultMaxNotes = 10_000
-	// DefaultSessionIdle is how long an HTTP session without a request lives unless told otherwise.
+	// DefaultSessionIdle is the default of [Config.SessionIdle].
 	DefaultSessionIdle = 30 * time.Minute
 
 	mostNotes = 100_000
 )
 
-// Config is what can be chosen about a demo server. The zero value is not valid, [DefaultConfig] is.
+// Config configures a demo server. The zero value is not valid; [DefaultConfig] is.
 type Config struct {
-	// MaxNotes is how many notes may exist at once, the three starting ones included: 3 to 100,000.
+	// MaxNotes is how many notes may exist at a time, including the three starting ones: 3 to 100,000.
 	MaxNotes int
-	// SessionIdle is how long an HTTP session without a request lives; above 0. Unused when Stateless.
+	// SessionIdle is how long an HTTP session lives without a request; above 0. It has no effect if Stateless is set.
 	SessionIdle time.Duration
-	// Stateless serves HTTP without sessions: no Mcp-Session-Id is given out or asked for, which is the
-	// only way to serve MCP 2026-07-28. When false, a session starts with `initialize`, and a request of
-	// 2026-07-28 is answered −32022 with the revisions that are served.
+	// Stateless serves HTTP without sessions: no Mcp-Session-Id is issued or required. Only then does the server speak
+	// MCP 2026-07-28. Otherwise a session starts with `initialize`, and a request of 2026-07-28 is answered −32022 with
+	// the supported revisions.
 	Stateless bool
-	// JSONResponse answers a POST with one application/json body instead of an event stream. Progress
-	// then reaches only a client that holds the session's GET stream.
+	// JSONResponse answers a POST with one application/json body instead of an event stream. Progress then reaches only
+	// a client that has opened the session's GET stream.
 	JSONResponse bool
 }
 
@@ -46,7 +45,7 @@ func DefaultConfig() Config {
 	return Config{MaxNotes: DefaultMaxNotes, SessionIdle: DefaultSessionIdle}
 }
 
-// Validate reports everything that is wrong with c, or nil.
+// Validate returns all errors of c, or nil.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.MaxNotes < len(startingNotes) || c.MaxNotes > mostNotes {
@@ -58,14 +57,14 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Deps are the live objects that a demo server needs; each is required.
+// Deps are the dependencies of a demo server. Each is required.
 type Deps struct {
-	// Log receives one line per tool call. Over stdio it must not write to standard output.
+	// Log receives one line for each tool call. Over stdio it must not write to standard output.
 	Log *slog.Logger
 }
 
-// Server is one demo server. Everything it keeps is shared by all its connections and is gone when
-// the process ends. Its methods may be called at the same time.
+// Server is a demo server. All connections share its state, which ends with the process. Its methods are safe for
+// concurrent use.
 type Server struct {
 	cfg    Config
 	mcp    *mcp.Server
@@ -74,8 +73,7 @@ type Server struct {
 	calls  *recorder
 }
 
-// New makes a server with three notes and three accounts. It fails when cfg is not valid or a
-// dependency is missing.
+// New creates a server with three notes and three accounts. It fails if cfg is not valid or a dependency is missing.
 func New(cfg Config, deps Deps) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("configure the demo server: %w", err)
@@ -95,12 +93,12 @@ func New(cfg Config, deps Deps) (*Server, error) {
 	return s, nil
 }
 
-// Handler serves the MCP endpoint (Streamable HTTP) at /mcp, "ok" at GET /healthz, and [Stats] as JSON
-// at GET /stats. There is no authentication: that is the gateway's part.
+// Handler serves the MCP endpoint (Streamable HTTP) at /mcp, "ok" at GET /healthz, and [Stats] as JSON at GET /stats.
+// It has no authentication, which is the gateway's task.
 //
-// A request that arrives on a loopback address with a Host that is not loopback is refused with 403
-// (DNS rebinding), as is a POST that a browser sends for another site. A handler has sessions of its
-// own; state and statistics belong to the server.
+// A request to a loopback address with a Host that is not loopback is refused with 403 (DNS rebinding), and so is a
+// POST that a browser sends for another site. A handler has sessions of its own; state and statistics belong to the
+// server.
 func (s *Server) Handler() http.Handler {
 	endpoint := mcp.NewStreamableHTTPHandler(
 		func(*http.Request) *mcp.Server { return s.mcp },
@@ -112,15 +110,14 @@ func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", s.calls.countPosts(endpoint))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, "ok\n") // the peer went away: nobody is left to tell
+		_, _ = io.WriteString(w, "ok\n") // the peer has disconnected
 	})
 	mux.HandleFunc("GET /stats", s.calls.serveStats)
 	return http.NewCrossOriginProtection().Handler(mux)
 }
 
-// ServeStdio serves one connection, a JSON-RPC message per line of at most 16 MiB, until in ends or ctx
-// is done; both are a normal end. It closes in and out. Lines that are not JSON-RPC end the connection
-// with an error.
+// ServeStdio serves one connection, with a JSON-RPC message of at most 16 MiB on each line, until in or ctx ends. Both
+// are a normal end. It closes in and out. A line that is not JSON-RPC ends the connection with an error.
 func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser) error {
 	err := s.mcp.Run(ctx, &mcp.IOTransport{Reader: in, Writer: out})
 	if err != nil && ctx.Err() == nil {
@@ -129,7 +126,7 @@ func (s *Server) ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteC
 	return nil
 }
 
-// Stats returns what has reached the server since it was made. The result is the caller's own.
+// Stats returns what has reached the server since it was created. The caller owns the result.
 func (s *Server) Stats() Stats {
 	return s.calls.stats()
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/demo"
 )
 
-// newServer makes a server from the default configuration as change leaves it.
+// newServer creates a server with the default configuration and a change to it.
 func newServer(t *testing.T, change func(*demo.Config)) *demo.Server {
 	t.Helper()
 	cfg := demo.DefaultConfig()
@@ -59,15 +59,15 @@ func connect(t *testing.T, over mcp.Transport, opts *mcp.ClientOptions) *mcp.Cli
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = session.Close() }) // the test is over; what it asserts is asserted
+	t.Cleanup(func() { _ = session.Close() }) // the test has made its assertions
 	return session
 }
 
-// call calls a tool and returns its text and whether it failed as a tool.
+// call calls a tool and returns its text and whether the tool failed.
 func call(t *testing.T, session *mcp.ClientSession, tool string, args map[string]any) (text string, failed bool) {
 	t.Helper()
 	params := &mcp.CallToolParams{Name: tool}
-	if args != nil { // a nil map would go out as null
+	if args != nil { // a nil map would be sent as null
 		params.Arguments = args
 	}
 	res, err := session.CallTool(t.Context(), params)
@@ -80,7 +80,7 @@ func call(t *testing.T, session *mcp.ClientSession, tool string, args map[string
 	return res.Content[0].(*mcp.TextContent).Text, res.IsError
 }
 
-// must calls a tool that has to succeed.
+// must calls a tool that must succeed.
 func must(t *testing.T, session *mcp.ClientSession, tool string, args map[string]any) string {
 	t.Helper()
 	text, failed := call(t, session, tool, args)
@@ -291,7 +291,7 @@ func TestStdioEnds(t *testing.T) {
 			if tt.cancel {
 				cancel()
 			} else if tt.want == "" {
-				_ = feed.Close() // a pipe's end never fails
+				_ = feed.Close() // closing a pipe does not fail
 			}
 			err := <-done
 			if (err == nil) != (tt.want == "") || err != nil && !strings.HasPrefix(err.Error(), tt.want) {
@@ -301,7 +301,7 @@ func TestStdioEnds(t *testing.T) {
 	}
 }
 
-// discard is an output that nobody reads.
+// discard is an output without a reader.
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }

@@ -30,8 +30,7 @@ func serve(t *testing.T, s *demo.Server) string {
 	return web.URL + "/mcp"
 }
 
-// post sends one message as a program would that knows HTTP and nothing of MCP. Header is a list of
-// names, each followed by its value.
+// post sends one message like a program that knows HTTP but not MCP. Header lists names, each followed by its value.
 func post(t *testing.T, url, body string, header ...string) (resp *http.Response, answer string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -140,7 +139,7 @@ func TestAnIntegerBeyondDoublesLeavesWhole(t *testing.T) {
 	if err := json.Unmarshal([]byte(first), &answer, json.MatchCaseInsensitiveNames(true)); err != nil {
 		t.Fatalf("%v: %s", err, first)
 	}
-	// FNV-1a of the three starting notes. If their text changes, so does this.
+	// FNV-1a of the three starting notes. It changes with their text.
 	const want = "12337391613082800222"
 	if got := string(answer.Result.StructuredContent.Fingerprint); got != want {
 		t.Errorf("fingerprint %s, want %s", got, want)

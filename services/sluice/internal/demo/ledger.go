@@ -11,13 +11,12 @@ import (
 // merchant is the account that pays refunds.
 const merchant = "merchant"
 
-// account is one account as it is shown.
 type account struct {
 	Name    string `json:"name"`
 	Balance string `json:"balance" jsonschema:"a decimal with two places, such as 12.50"`
 }
 
-// ledger keeps balances in cents, so that sums are exact.
+// ledger stores balances in cents, so that sums are exact.
 type ledger struct {
 	mu    sync.Mutex
 	cents map[string]int64
@@ -27,7 +26,6 @@ func newLedger() *ledger {
 	return &ledger{cents: map[string]int64{merchant: 1000_00, "ana": 20_00, "ben": 0}}
 }
 
-// accounts returns every account by name.
 func (l *ledger) accounts() []account {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -39,8 +37,8 @@ func (l *ledger) accounts() []account {
 	return all
 }
 
-// refund moves cents from the merchant to the named customer, wholly or not at all, and returns both
-// accounts as they are then.
+// refund moves cents from the merchant to the named customer, completely or not at all, and returns both accounts as
+// they are then.
 func (l *ledger) refund(customer string, cents int64) (from, to account, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -56,7 +54,7 @@ func (l *ledger) refund(customer string, cents int64) (from, to account, err err
 	return account{merchant, formatCents(l.cents[merchant])}, account{customer, formatCents(l.cents[customer])}, nil
 }
 
-// amountPattern is the form of an amount: at most 9 digits, and two places if any.
+// amountPattern is the form of an amount: at most 9 digits, and optionally two places.
 const (
 	amountPattern = `^(0|[1-9][0-9]{0,8})(\.[0-9]{2})?$`
 	wholeDigits   = 9

@@ -12,18 +12,18 @@ import (
 	"unicode"
 )
 
-// report sums up the notes. The same notes give the same report.
+// report summarizes the notes. Equal notes give equal reports.
 type report struct {
 	Notes    int         `json:"notes"`
 	Words    int         `json:"words"`
 	TopWords []wordCount `json:"topWords"`
-	// Fingerprint is FNV-1a over ids, titles and bodies in order, each ended by a zero byte.
+	// Fingerprint is FNV-1a over ids, titles and bodies in order, each followed by a zero byte.
 	Fingerprint uint64 `json:"fingerprint"`
-	// SavedAs is the id of the note that keeps the report, if it was asked to be kept.
+	// SavedAs is the id of the note with the report, if the caller requested one.
 	SavedAs string `json:"savedAs,omitzero"`
 }
 
-// summary is what is kept of a report.
+// summary returns the text of the note.
 func (r report) summary() string {
 	return fmt.Sprintf("%d notes, %d words, fingerprint %d", r.Notes, r.Words, r.Fingerprint)
 }
@@ -33,11 +33,11 @@ type wordCount struct {
 	Count int    `json:"count"`
 }
 
-// progress is told how many of all notes have been read; an error stops the report.
+// progress receives how many of all notes have been read. An error stops the report.
 type progress func(ctx context.Context, done, all int) error
 
 const (
-	stepsOfReport = 10 // times that progress is told, however many notes there are
+	stepsOfReport = 10 // reports of progress, for any number of notes
 	reportSchema  = `{
   "type": "object",
   "properties": {
@@ -95,7 +95,7 @@ func countWords(counts map[string]int, n note) (words int) {
 
 func addTo(sum hash.Hash, n note) {
 	for _, text := range []string{n.ID, n.Title, n.Body} {
-		_, _ = io.WriteString(sum, text+"\x00") // a hash never fails to write
+		_, _ = io.WriteString(sum, text+"\x00") // a hash does not fail
 	}
 }
 

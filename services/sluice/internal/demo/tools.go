@@ -15,17 +15,17 @@ const (
 	ListNotes    = "list_notes"
 	GetNote      = "get_note"
 	ListAccounts = "list_accounts"
-	// CreateNote writes: it adds and changes nothing that is there.
+	// CreateNote writes: it adds a note and changes no other.
 	CreateNote = "create_note"
-	// RunReport executes: it computes, and whether it also writes depends on its arguments.
+	// RunReport executes: it computes, and its arguments decide whether it also writes.
 	RunReport = "run_report"
-	// DeleteNote destroys: nothing brings the note back.
+	// DeleteNote destroys: the note can't be restored.
 	DeleteNote = "delete_note"
 	// Refund is financial: each call moves money.
 	Refund = "refund"
 )
 
-// addTools registers every tool with the SDK and the recorder.
+// addTools registers all tools with the SDK and the recorder.
 func (s *Server) addTools() {
 	addTool(s, mcp.Tool{
 		Name: ListNotes, Title: "List notes",
@@ -60,7 +60,7 @@ func (s *Server) addTools() {
 	s.addCostlyTools()
 }
 
-// addCostlyTools registers what executes, destroys or moves money.
+// addCostlyTools registers the tools that execute, destroy or move money.
 func (s *Server) addCostlyTools() {
 	addTool(s, mcp.Tool{
 		Name: RunReport, Title: "Run a report",
@@ -90,8 +90,8 @@ func (s *Server) addCostlyTools() {
 	}, s.refund)
 }
 
-// addTool registers one tool. The SDK checks arguments against its input schema before the handler
-// runs and answers what does not fit as a failed call (isError).
+// addTool registers one tool. The SDK checks arguments against the tool's input schema before the handler runs, and
+// answers invalid ones with a failed call (isError).
 func addTool[In, Out any](s *Server, t mcp.Tool, h mcp.ToolHandlerFor[In, Out]) {
 	s.calls.know(t.Name)
 	mcp.AddTool(s.mcp, &t, h)
@@ -100,7 +100,7 @@ func addTool[In, Out any](s *Server, t mcp.Tool, h mcp.ToolHandlerFor[In, Out]) 
 func schema(text string) jsontext.Value { return jsontext.Value(text) }
 
 func quote(s string) string {
-	text, _ := jsontext.AppendQuote(nil, s) // fails only on text that is not UTF-8
+	text, _ := jsontext.AppendQuote(nil, s) // fails only for text that is not UTF-8
 	return string(text)
 }
 
@@ -190,8 +190,8 @@ func (s *Server) refund(_ context.Context, _ *mcp.CallToolRequest, in refundInpu
 	return nil, refundOutput{Amount: formatCents(cents), From: from, To: to, Reason: in.Reason}, nil
 }
 
-// runReport writes its result itself: the SDK takes the results of typed handlers apart and would
-// turn the fingerprint into a double.
+// runReport writes its result itself: the SDK decodes the results of typed handlers, which would turn the fingerprint
+// into a double.
 func (s *Server) runReport(ctx context.Context, req *mcp.CallToolRequest, in runReportInput) (*mcp.CallToolResult, any, error) {
 	notes, _ := s.book.page(0, s.cfg.MaxNotes)
 	r, err := writeReport(ctx, notes, in.Top, progressTo(req))
@@ -215,7 +215,7 @@ func (s *Server) runReport(ctx context.Context, req *mcp.CallToolRequest, in run
 	}, nil, nil
 }
 
-// progressTo tells the caller, if it sent a token to be told by.
+// progressTo reports progress to the caller, if the caller sent a progress token.
 func progressTo(req *mcp.CallToolRequest) progress {
 	token := req.Params.GetProgressToken()
 	return func(ctx context.Context, done, all int) error {

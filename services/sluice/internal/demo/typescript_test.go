@@ -24,7 +24,7 @@ func TestTheOfficialTypeScriptClientUsesTheDemo(t *testing.T) {
 			if diff := cmp.Diff(want, client.ListTools().ToolNames(t)); diff != "" {
 				t.Errorf("tools (-want +got):\n%s", diff)
 			}
-			// Having listed the tools, the client checks each result against its output schema.
+			// After listing the tools, the client checks each result against its output schema.
 			for tool, args := range map[string]map[string]any{
 				demo.ListNotes:    {"limit": 2},
 				demo.GetNote:      {"id": "note-1"},

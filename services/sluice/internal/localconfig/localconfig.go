@@ -1,6 +1,6 @@
-// Package localconfig reads the configuration of the folder in which a command runs. It may be anybody's: of a
-// repository that was cloned, or of a folder that several users write to. So it is read once, only where its caller
-// alone can write it, and what a person has agreed to is remembered by folder and content.
+// Package localconfig reads the configuration of the working folder of a command. The file may be untrusted: from a
+// cloned repository, or from a folder that several users write to. So it is read once, and only if its caller alone can
+// write it, and the caller's agreement is stored by folder and content.
 package localconfig
 
 import (
@@ -11,15 +11,15 @@ import (
 	"path/filepath"
 )
 
-// Name is the file's name.
+// Name is the name of the file.
 const Name = "sluice.yaml"
 
-// maxBytes bounds the file; a longer one is refused.
+// maxBytes bounds the file. A longer one is refused.
 const maxBytes = 1 << 20
 
-// UntrustedError says why the file is there and not read.
+// UntrustedError is why an existing file is not read.
 type UntrustedError struct {
-	// Why is what is wrong with the file or its folder, and Do what makes it right; Do may be empty.
+	// Why is what is wrong with the file or its folder. Do is how to correct that; it may be empty.
 	Why, Do string
 }
 
@@ -34,15 +34,15 @@ func (e *UntrustedError) Error() string {
 // Digest identifies this content in this folder: 64 hexadecimal digits.
 func Digest(folder string, content []byte) string {
 	h := sha256.New()
-	_, _ = fmt.Fprintf(h, "sluice local configuration v1\n%d %s\n", len(folder), folder) // a hash takes everything
+	_, _ = fmt.Fprintf(h, "sluice local configuration v1\n%d %s\n", len(folder), folder) // a hash does not fail
 	_, _ = h.Write(content)
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Agreed remembers which digests a person has agreed to, for one user of this machine. The zero value remembers nothing.
+// Agreed stores the digests that a user of this machine has agreed to. The zero value stores nothing.
 type Agreed struct{ dir string }
 
-// OpenAgreed returns what the user has agreed to. The error says why nothing can be remembered.
+// OpenAgreed returns what the user has agreed to. The error is why nothing can be stored.
 func OpenAgreed() (Agreed, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {
@@ -51,7 +51,7 @@ func OpenAgreed() (Agreed, error) {
 	return Agreed{filepath.Join(dir, "sluice", "agreed")}, nil
 }
 
-// Has reports whether a digest was agreed to, by a file that this user alone can have made.
+// Has reports whether the user agreed to a digest. Only a file that this user alone can have created counts.
 func (a Agreed) Has(digest string) bool {
 	if a.dir == "" {
 		return false
@@ -64,7 +64,7 @@ func (a Agreed) Has(digest string) bool {
 	return err == nil && file.Mode().IsRegular() && ownAlone(file)
 }
 
-// Add remembers a digest.
+// Add stores a digest.
 func (a Agreed) Add(digest string) error {
 	if a.dir == "" {
 		return nil

@@ -16,7 +16,7 @@ import (
 
 const content = "listen: 127.0.0.1:0\n"
 
-// chown gives a path to another user, for which the test has to run as root.
+// chown gives a path to another user. The test must run as root.
 func chown(t *testing.T, path string) {
 	t.Helper()
 	if err := os.Lchown(path, 12345, -1); errors.Is(err, fs.ErrPermission) {
@@ -128,7 +128,7 @@ func TestDigest_TellsFoldersAndContentsApart(t *testing.T) {
 	}
 }
 
-// An agreement counts only from a folder that this user alone can write to.
+// An agreement counts only if this user alone can write to its folder.
 func TestAgreed(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HOME", home)

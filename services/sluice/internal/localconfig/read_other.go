@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 )
 
-// Read refuses the file where it is there: who may write it is known on Unix alone.
+// Read refuses an existing file: only on Unix is it known who may write it.
 func Read(folder string) ([]byte, error) {
 	if _, err := os.Lstat(filepath.Join(folder, Name)); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s: %w", Name, err)

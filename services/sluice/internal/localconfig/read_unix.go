@@ -13,19 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// othersWrite are the permissions of others than the owner to write. An access control list that lets another user
-// write shows in those of the group.
+// othersWrite are the permissions of group and others to write. An access control list that lets another user write
+// shows in those of the group.
 const othersWrite = 0o022
 
 // Read returns the content of the file in a folder. Errors: [fs.ErrNotExist], and [UntrustedError] unless folder and
-// file belong to this process's user and nobody else may write to them. The checks are of what was opened, and a
+// file belong to this process's user and no other user may write to them. The checks are made on open files, and a
 // symbolic link is not followed.
 func Read(folder string) ([]byte, error) {
 	file, err := open(folder)
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() //nolint:errcheck // it is only read
+	defer file.Close() //nolint:errcheck // the file is only read
 	raw, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", Name, err)
@@ -36,7 +36,7 @@ func Read(folder string) ([]byte, error) {
 	return raw, nil
 }
 
-// Usable reports whether [Read] would read the file in a folder. It reads nothing of it.
+// Usable reports whether [Read] would read the file in a folder, without reading it.
 func Usable(folder string) bool {
 	file, err := open(folder)
 	return err == nil && file.Close() == nil
@@ -48,7 +48,7 @@ func open(folder string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the folder %s: %w", folder, err)
 	}
-	defer unix.Close(dir) //nolint:errcheck // it is only looked at
+	defer unix.Close(dir) //nolint:errcheck // the folder is only inspected
 	fd, err := unix.Openat(dir, Name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -90,7 +90,7 @@ func checkOwner(dir, file int) error {
 	return nil
 }
 
-// ownAlone reports whether a file belongs to this process's user and nobody else may write to it.
+// ownAlone reports whether a file belongs to this process's user and no other user may write to it.
 func ownAlone(info fs.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(stat.Uid) == os.Geteuid() && info.Mode().Perm()&othersWrite == 0

@@ -19,25 +19,25 @@ import (
 )
 
 const (
-	// maxAnswer is how much is read of one message, in bytes: what the gateway takes from a
-	// server, and room for the rest of a message.
+	// maxAnswer bounds a message from the gateway, in bytes: the largest message that the gateway accepts from a
+	// server, with some more for the rest.
 	maxAnswer = 17 << 20
-	// leastWait and mostWait are how long to wait before a stream that has ended is opened
-	// again: twice as long each time, until something comes on it.
+	// leastWait and mostWait bound the wait before an ended stream is opened again. It doubles each time until an event
+	// arrives.
 	leastWait = time.Second
 	mostWait  = 30 * time.Second
 )
 
-// errForgotten means that the gateway does not know the session: it was idle for too long, or the
-// gateway has restarted.
+// errForgotten means that the gateway does not know the session: it was idle for too long, or the gateway was
+// restarted.
 var errForgotten = errors.New("the session has ended")
 
-// rpcError is an error that the gateway answered with, as raw JSON.
+// rpcError is an error of the gateway, as raw JSON.
 type rpcError struct{ raw jsontext.Value }
 
 func (e *rpcError) Error() string { return string(e.raw) }
 
-// send makes one request of HTTP in a session. The last event is where a stream goes on; empty for
+// send makes one HTTP request in a session. last is the id of the last event, from which a stream continues; empty for
 // none.
 func (r *Relay) send(ctx context.Context, method string, body []byte, in session, last string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, r.cfg.URL, bytes.NewReader(body))
@@ -65,11 +65,11 @@ func (r *Relay) send(ctx context.Context, method string, body []byte, in session
 	return resp, nil
 }
 
-// drop lets go of a response, whatever is left of it.
+// drop closes a response without reading the rest.
 func drop(resp *http.Response) { _ = resp.Body.Close() }
 
-// post sends a message in a session, and writes what is answered. It keeps what opens one, and
-// reports whether the answer to the message was among what was written.
+// post sends a message in a session, and writes the answers. If the message opens a session, post stores the session.
+// It reports whether it wrote the answer to the message.
 func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (answered bool, err error) {
 	resp, err := r.send(ctx, http.MethodPost, line, in, "")
 	if err != nil {
@@ -92,7 +92,7 @@ func (r *Relay) post(ctx context.Context, line []byte, m *message, in session) (
 	return answered, err
 }
 
-// opened keeps the session that an answer to initialize opens.
+// opened stores the session that an answer to initialize opens.
 func (r *Relay) opened(answer *message, id string) {
 	if id == "" {
 		return
@@ -102,7 +102,6 @@ func (r *Relay) opened(answer *message, id string) {
 	r.now = session{id: id, version: answer.Result.Version}
 }
 
-// read reads the messages of a response.
 func (r *Relay) read(resp *http.Response, take func([]byte)) error {
 	kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	switch {
@@ -145,12 +144,12 @@ func events(body io.Reader, take func(sse.Event)) error {
 	return nil
 }
 
-// reopen opens a session in place of one that has ended, in the client's own words, whom it tells
-// nothing: a client over a pipe has one session for as long as it lives.
+// reopen opens a session in place of one that has ended, with the client's own messages. The client is not notified,
+// because it has one session over its pipe for its whole life.
 func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.now != lost { // another message has found it gone
+	if r.now != lost { // another message has reopened it
 		return r.now, nil
 	}
 	if r.hello == nil {
@@ -191,13 +190,13 @@ func (r *Relay) reopen(ctx context.Context, lost session) (session, error) {
 	return fresh, nil
 }
 
-// leave says that a session is not used any more.
+// leave ends a session.
 func (r *Relay) leave(ctx context.Context, in session) {
 	if in.id == "" {
 		return
 	}
 	if resp, err := r.send(ctx, http.MethodDelete, nil, in, ""); err == nil {
-		drop(resp) // it ends by itself where this was not heard
+		drop(resp) // without this, the session ends by itself later
 	}
 }
 
@@ -207,7 +206,7 @@ func (r *Relay) listen(ctx context.Context) {
 	r.listenLocked(ctx)
 }
 
-// listenLocked hears what the server says in the session at hand and in no other.
+// listenLocked starts to read the stream of the current session, and ends that of the session before.
 func (r *Relay) listenLocked(all context.Context) {
 	if r.listening != nil {
 		r.listening()
@@ -218,9 +217,8 @@ func (r *Relay) listenLocked(all context.Context) {
 	r.hearing.Go(func() { r.hear(all, ctx, in) })
 }
 
-// hear writes what the server says of itself, until ctx ends or there is no stream. One that has
-// ended is opened again, behind what was heard; with a session that the mesh has forgotten another
-// one is opened.
+// hear writes the events of a session's stream until ctx ends or the server has no stream. It reopens an ended stream
+// after the last event. If the mesh no longer has the session, it opens another session.
 func (r *Relay) hear(all, ctx context.Context, in session) {
 	last, wait := "", leastWait
 	for {
@@ -231,22 +229,22 @@ func (r *Relay) hear(all, ctx context.Context, in session) {
 		if err == nil {
 			switch status := resp.StatusCode; {
 			case status == http.StatusOK:
-				_ = events(resp.Body, func(e sse.Event) { // however it ends, it is opened again
+				_ = events(resp.Body, func(e sse.Event) { // after any end the stream is opened again
 					last, wait = cmp.Or(e.LastEventID, last), leastWait
 					if e.Data != "" {
 						r.write([]byte(e.Data))
 					}
 				})
 			case status == http.StatusNotFound:
-				if _, err := r.reopen(all, in); err == nil { // which begins to hear by itself
+				if _, err := r.reopen(all, in); err == nil { // the new session has a stream of its own
 					drop(resp)
 					return
 				}
 			case status == http.StatusBadRequest:
-				last = "" // it is no event of the session's any more
+				last = "" // the event is not of this session
 			case status < http.StatusInternalServerError && status != http.StatusTooManyRequests:
 				drop(resp)
-				return // the server has none
+				return // the server has no stream
 			}
 			drop(resp)
 		}

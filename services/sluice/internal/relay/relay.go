@@ -1,6 +1,6 @@
-// Package relay lets a client of MCP that only starts programs reach the mesh: what it writes, a
-// message a line, goes to an endpoint over Streamable HTTP, and what comes back it reads (MCP
-// 2025-11-25, Transports). Messages are passed on as they are.
+// Package relay connects a client of MCP that only starts programs to the mesh. It sends the client's messages, one on
+// each line, to an endpoint over Streamable HTTP, and writes the answers (MCP 2025-11-25, Transports). Messages are
+// passed on unchanged.
 package relay
 
 import (
@@ -20,21 +20,20 @@ import (
 )
 
 const (
-	// maxLine is the longest message that is taken from the client, in bytes: what the gateway
-	// takes.
+	// maxLine is the longest message that is accepted from the client, in bytes; it is the gateway's limit.
 	maxLine = 4 << 20
-	// closeTimeout bounds saying that the session is not used any more.
+	// closeTimeout bounds the request that ends the session.
 	closeTimeout = 2 * time.Second
 )
 
 // Config says where messages go. Every field is required.
 type Config struct {
-	// URL is the endpoint of a server behind the mesh, and Token the agent's.
+	// URL is the endpoint of a server behind the mesh, and Token the agent's token.
 	URL, Token string
-	// Client makes the requests. [tokenhttp.New] makes one that keeps the token. It has no time-out of its own, because
-	// calls may take long.
+	// Client makes the requests. [tokenhttp.New] returns one that protects the token. It has no time limit of its own,
+	// because calls may take long.
 	Client *http.Client
-	// Log is told what the client can't be.
+	// Log receives what the client can't be notified of.
 	Log *slog.Logger
 }
 
@@ -42,25 +41,24 @@ type Config struct {
 type Relay struct {
 	cfg Config
 
-	out sync.Mutex // held by who writes to
+	out sync.Mutex // guards to
 	to  io.Writer
-	// lost is called once the client reads no more.
+	// lost is called when the client no longer reads.
 	lost context.CancelCauseFunc
 
 	mu sync.Mutex
-	// hello and ready are the client's own words by which a session is opened again; nil before
-	// it has said them.
+	// hello and ready are the client's messages that open a session again; nil before the client has sent them.
 	hello, ready []byte
 	now          session
-	// listening ends the stream of the session at hand, and hearing waits for all of them.
+	// listening ends the stream of the current session. hearing waits for all streams.
 	listening context.CancelFunc
 	hearing   sync.WaitGroup
 }
 
-// session is what initialize gave; the zero value is none.
+// session is the session that initialize opened; the zero value is none.
 type session struct{ id, version string }
 
-// message is what is looked at in one.
+// message has the parts of a message that the relay uses.
 type message struct {
 	ID     jsontext.Value `json:"id,omitzero"`
 	Method string         `json:"method"`
@@ -70,13 +68,13 @@ type message struct {
 	Error jsontext.Value `json:"error,omitzero"`
 }
 
-// isRequest reports whether it waits for an answer, and answers whether it is one to another.
+// isRequest reports whether the message waits for an answer.
 func (m *message) isRequest() bool { return m.Method != "" && m.ID != nil }
 
 func (m *message) answers(other *message) bool { return m.Method == "" && bytes.Equal(m.ID, other.ID) }
 
-// Run carries messages until from ends, and the requests that it has taken have their answers; or
-// until ctx ends or nobody reads any more, which is its error. Then it ends the session.
+// Run carries messages until from ends and all accepted requests have their answers, or until ctx ends or the client no
+// longer reads, which is the error. Then it ends the session.
 func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	if cfg.URL == "" || cfg.Token == "" || cfg.Client == nil || cfg.Log == nil {
 		return errors.New("relay: every setting is required")
@@ -84,9 +82,9 @@ func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	ctx, lost := context.WithCancelCause(ctx)
 	r := &Relay{cfg: cfg, to: to, lost: lost}
 	defer r.hearing.Wait()
-	defer lost(nil) // or one that is opened meanwhile is heard for ever
+	defer lost(nil) // ends streams that are opened in the meantime
 	lines := make(chan []byte)
-	go func() { // reading can't be ended: it is left where ctx ends
+	go func() { // a read can't be interrupted: the goroutine stays if ctx ends
 		defer close(lines)
 		if err := readLines(ctx, from, lines); err != nil {
 			lost(err)
@@ -106,7 +104,7 @@ func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 			}
 			var m message
 			if json.Unmarshal(line, &m) != nil || !m.isRequest() || m.Method == "initialize" {
-				r.carry(ctx, line, &m) // what comes behind it may build on it
+				r.carry(ctx, line, &m) // later messages may depend on it
 				continue
 			}
 			inFlight.Go(func() { r.carry(ctx, line, &m) })
@@ -114,7 +112,7 @@ func Run(ctx context.Context, cfg Config, from io.Reader, to io.Writer) error {
 	}
 }
 
-// readLines sends the lines of a client, until there are no more.
+// readLines sends the lines of a client until the client's output ends.
 func readLines(ctx context.Context, from io.Reader, to chan<- []byte) error {
 	in := bufio.NewScanner(from)
 	in.Buffer(nil, maxLine)
@@ -135,7 +133,7 @@ func readLines(ctx context.Context, from io.Reader, to chan<- []byte) error {
 	return in.Err()
 }
 
-// carry sends a message, and writes what comes back. A request gets one answer, whatever happens.
+// carry sends a message, and writes the answers. A request gets exactly one answer.
 func (r *Relay) carry(ctx context.Context, line []byte, m *message) {
 	in := r.begin(line, m)
 	answered, err := r.post(ctx, line, m, in)
@@ -161,7 +159,7 @@ func (r *Relay) carry(ctx context.Context, line []byte, m *message) {
 	r.write(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, said.raw))
 }
 
-// begin keeps the words by which a session is opened, and returns the one that a message goes in.
+// begin stores the messages that open a session, and returns the session that a message belongs to.
 func (r *Relay) begin(line []byte, m *message) session {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,7 +172,7 @@ func (r *Relay) begin(line []byte, m *message) session {
 	return r.now
 }
 
-// failure is the error of JSON-RPC by which a client learns why there is no answer.
+// failure returns the JSON-RPC error that tells the client why there is no answer.
 func failure(err error) jsontext.Value {
 	raw, marshalErr := json.Marshal(struct {
 		Code    int    `json:"code"`
@@ -186,8 +184,7 @@ func failure(err error) jsontext.Value {
 	return raw
 }
 
-// write writes a message as one line. Its line breaks stand between tokens, where a space means
-// the same.
+// write writes a message as one line. Line breaks are between tokens, where a space means the same.
 func (r *Relay) write(text []byte) {
 	line := append(bytes.Clone(bytes.TrimSpace(text)), '\n')
 	for i, c := range line[:len(line)-1] {

@@ -20,18 +20,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/tokenhttp"
 )
 
-// mesh is an endpoint that answers as a gateway does.
+// mesh is an endpoint that answers like a gateway.
 type mesh struct {
 	*httptest.Server
 
 	mu sync.Mutex
-	// live is the session that is known, and opened how many were.
+	// live is the session that is known, and opened the number of sessions.
 	live   string
 	opened int
 	posts  []string
 	gets   []http.Header
 	ended  []string
-	// stream is what comes on a session's stream, empty where there is none.
+	// stream is the content of a session's stream; empty without a stream.
 	stream string
 }
 
@@ -94,7 +94,7 @@ func (m *mesh) serve(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.WriteString(w, "<html>")
 		case strings.Contains(text, `"id"`) && strings.Contains(text, `"method"`):
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":2,"result":{"x":1.50}}`) // which is what call asks for
+			_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":2,"result":{"x":1.50}}`) // the answer that call waits for
 		default:
 			w.WriteHeader(http.StatusAccepted)
 		}
@@ -107,7 +107,7 @@ func (m *mesh) forget() {
 	m.live = "gone"
 }
 
-// client is one that has started the relay.
+// client is a client that has started the relay.
 type client struct {
 	t     *testing.T
 	in    *io.PipeWriter
@@ -153,8 +153,8 @@ const (
 	call  = `{"jsonrpc":"2.0","id":2,"method":"tools/call"}`
 )
 
-// What a client writes arrives as it is, in the session that it opened; what comes back it reads, a
-// message a line. With its end the session ends.
+// A client's messages arrive unchanged, in the session that the client opened. The answers come back one on each line.
+// When the client ends, so does the session.
 func TestMessagesAreCarried(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -200,7 +200,7 @@ func TestMessagesAreCarried(t *testing.T) {
 	}
 }
 
-// A session that the mesh has forgotten is opened again, once, in the client's own words.
+// A session that the mesh no longer has is opened again once, with the client's own messages.
 func TestASessionIsOpenedAnew(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -226,7 +226,7 @@ func TestASessionIsOpenedAnew(t *testing.T) {
 	}
 }
 
-// What a server says of itself the client hears, also behind a stream that ends.
+// The client receives the events of a server's stream, also after the stream was reopened.
 func TestAStreamIsHeard(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -247,7 +247,7 @@ func TestAStreamIsHeard(t *testing.T) {
 	}
 }
 
-// A client that only listens hears on, also in a session that takes the place of a forgotten one.
+// A client that only listens receives the events of a session that replaced a forgotten one.
 func TestAStreamIsHeardInANewSession(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -266,7 +266,7 @@ func TestAStreamIsHeardInANewSession(t *testing.T) {
 	}
 }
 
-// What can't be delivered the client is told, and nothing ends for it.
+// The client gets an error for each message that can't be delivered, and the relay continues.
 func TestFailuresAreTold(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -288,7 +288,8 @@ func TestFailuresAreTold(t *testing.T) {
 	}
 }
 
-// It ends where it is told to, where its client reads no more, and where that writes what is too long.
+// The relay ends when it is cancelled, when its client no longer reads, and when the client writes a line that is too
+// long.
 func TestItEnds(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t)
@@ -317,7 +318,7 @@ func TestItEnds(t *testing.T) {
 	})
 }
 
-// A client learns why its token was not sent, and nothing is asked again.
+// A client gets the reason why its token was not sent, and nothing is retried.
 func TestRelay_TokenThatMayNotBeSentIsNotSent(t *testing.T) {
 	t.Parallel()
 	var elsewhere atomic.Int64

@@ -1,5 +1,5 @@
-// Package tokenhttp makes the HTTP requests that carry a caller's token. It sends none to another machine without TLS, and
-// follows no redirect.
+// Package tokenhttp makes the HTTP requests that carry a caller's token. It sends no token to another machine without
+// TLS, and follows no redirect.
 package tokenhttp
 
 import (
@@ -12,18 +12,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/loopback"
 )
 
-// maxTarget is how much of a redirect's target is shown, in bytes.
+// maxTarget bounds the part of a redirect's target that is shown, in bytes.
 const maxTarget = 200
 
-// RefusedError says why a request was not made, or its answer not followed. The token reached no other machine.
+// RefusedError is why a request was not made, or a redirect not followed. The token reached no other machine.
 type RefusedError struct{ why string }
 
 // Error implements error.
 func (e *RefusedError) Error() string { return e.why }
 
-// New returns a client that trusts these roots; nil: the system's. cleartextTo is the name of the one other host to which
-// the caller accepts that the token goes without TLS; empty: none. Errors of the client wrap a [RefusedError] if the token
-// may not go where the request asks.
+// New returns a client that trusts these roots, or the system's if roots is nil. cleartextTo is another host to which
+// the caller permits the token without TLS; empty for none. Errors of the client wrap a [RefusedError] if the token may
+// not go where the request asks.
 func New(roots *x509.CertPool, cleartextTo string) *http.Client {
 	t := &transport{plain: base(), cleartext: base(), secure: base(), cleartextTo: cleartextTo}
 	t.plain.Proxy, t.plain.DialContext = nil, loopback.Dial // a proxy would read the token
@@ -39,7 +39,8 @@ func base() *http.Transport {
 	return new(http.Transport)
 }
 
-// transport makes requests without TLS to loopback addresses and to one host that the caller named, and with TLS to all.
+// transport makes requests without TLS to loopback addresses and to one host that the caller named, and with TLS to
+// all.
 type transport struct {
 	plain, cleartext, secure *http.Transport
 	cleartextTo              string
@@ -52,7 +53,6 @@ func (t *transport) CloseIdleConnections() {
 	t.secure.CloseIdleConnections()
 }
 
-// RoundTrip implements http.RoundTripper.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	over, err := t.over(req.URL)
 	if err != nil {
@@ -69,7 +69,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// over returns what a URL is reached by, or why it is not.
+// over returns the transport for a URL, or the error if the token may not go there.
 func (t *transport) over(u *url.URL) (*http.Transport, error) {
 	switch {
 	case u.User != nil:
@@ -99,7 +99,7 @@ func portOf(u *url.URL) string {
 	return "80"
 }
 
-// redirected names where an answer refers to, without what may be secret there.
+// redirected returns an error that names the target of a redirect, without the parts that may be secret.
 func redirected(from *url.URL, resp *http.Response) error {
 	target := "nowhere"
 	if to, err := resp.Location(); err == nil {

@@ -41,7 +41,7 @@ func send(t *testing.T, client *http.Client, url string) (*http.Response, error)
 	return client.Do(req)
 }
 
-// The proxy of the environment stands for whoever reads the network: it sees each request that is made without TLS.
+// The proxy of the environment represents an attacker on the network: it sees each request that is made without TLS.
 func TestNew_TokenGoesWithoutTLSToLoopbackAlone(t *testing.T) {
 	proxy := newLeaks(t)
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "ALL_PROXY"} {
@@ -124,7 +124,7 @@ func TestNew_NoRedirectIsFollowed(t *testing.T) {
 	}
 }
 
-// The name is another machine's: that nothing answers there, and not a refusal, is what comes of it.
+// The name is another machine's. The expected error is that nothing answers there, not a refusal.
 func TestNew_CleartextGoesToTheNamedHostAlone(t *testing.T) {
 	proxy := newLeaks(t)
 	t.Setenv("HTTP_PROXY", proxy.URL)
