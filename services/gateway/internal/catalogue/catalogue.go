@@ -1,5 +1,5 @@
-// Package catalogue tells the catalogue what servers list, and knows what it answered: the
-// digest of each definition. A definition that it was not told of can't be called.
+// Package catalogue reports the tool lists of servers to the catalog of the policy service, and caches the digests of
+// the definitions that it answers. A tool whose definition was not reported cannot be called.
 package catalogue
 
 import (
@@ -21,67 +21,67 @@ import (
 )
 
 const (
-	// maxLists is how many lists' digests are kept, and maxKept how many digests they
-	// may have together: what a server lists is its own to choose.
+	// maxLists is of how many lists the digests are cached, and maxKept is how many digests in all: a server can
+	// choose the size of its lists.
 	maxLists = 4096
 	maxKept  = 200_000
-	// repeat is after how long a list is told again, so that it is known to be listed.
+	// repeat is after how long a list is reported again, so that the catalog knows that it is still listed.
 	repeat = time.Hour
-	// reportTimeout bounds telling one.
+	// reportTimeout limits one report.
 	reportTimeout = 10 * time.Second
 )
 
-// The bound of a definition, as ReportTools has it, and of how many names are told of entries that break it or have a
-// name that can't be called.
+// Limits of ReportTools: maxDefinition is the size of a definition in bytes. maxLeftOut is how many names of entries
+// are reported that are too large or have a name that cannot be called, and maxLeftName is the length of such a name
+// in bytes.
 const (
 	maxDefinition = 1 << 20
 	maxLeftOut    = 1000
 	maxLeftName   = 128
 )
 
-// refusals are why the catalogue takes a list at no time (ReportTools).
+// refusals are the reasons with which ReportTools refuses a list for good.
 var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
-// ErrAway means that the catalogue could not be told, so that nothing of a list may be
-// shown.
+// ErrAway means that the list could not be reported, so nothing of it may be shown.
 var ErrAway = errors.New("the catalogue did not take the list")
 
-// ErrRefused means that the catalogue refused the list that a definition was looked for in.
+// ErrRefused means that the catalog refused the list which should contain a definition.
 var ErrRefused = errors.New("the catalogue refused the server's list")
 
-// A List is where a list is from.
+// A List says where a list of tools comes from.
 type List struct {
-	// Server is the configured name, and Version the negotiated revision of MCP.
+	// Server is the configured name, and Version is the negotiated protocol revision.
 	Server, Version string
-	// Whole says that it is all that the server lists.
+	// Whole reports that it is the server's complete list.
 	Whole bool
-	// To is to whom it was listed.
+	// To is the principal that receives the list.
 	To *identityv1.Principal
 }
 
-// Known is what the catalogue answered. It does not change.
+// Known is the catalog's answer to a list. It does not change.
 type Known struct {
-	// Digests are those of the definitions by the tools' names; none of a tool that the
-	// catalogue did not take, or that the list names twice.
+	// Digests are the digests of the definitions, by the tools' names. A tool that the catalog did not take, or that
+	// the list contains twice, has none.
 	Digests map[string][]byte
-	// Activation is the token of a revision from which on policy knows the list; empty
-	// where the catalogue refused it.
+	// Activation is the token of a revision from which on policy knows the list; empty if the catalog refused the
+	// list.
 	Activation string
-	// Refused says that the catalogue refused the list, such as one that names a tool twice: which definition a call
-	// would run by is not known.
+	// Refused reports that the catalog refused the list, for example because it contains a tool twice. Then it is not
+	// known which definition a call would use.
 	Refused bool
-	// At is when it answered.
+	// At is when the catalog answered.
 	At time.Time
 }
 
-// Reporter tells the catalogue. It is safe for concurrent use.
+// Reporter reports lists to the catalog. It is safe for concurrent use.
 type Reporter struct {
 	client policyv1.CatalogServiceClient
 	log    *slog.Logger
 	kept   *recent.Recent[[sha256.Size]byte, *Known]
 }
 
-// New returns a reporter that has told nothing.
+// New returns a reporter with an empty cache, or an error if an argument is nil.
 func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, error) {
 	if client == nil || log == nil {
 		return nil, errors.New("catalogue: every dependency is required")
@@ -92,11 +92,11 @@ func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, err
 	}, nil
 }
 
-// Kept is how many lists are kept, and what their digests weigh together.
+// Kept returns how many lists are cached, and their weight: one for each list and one for each digest.
 func (r *Reporter) Kept() (lists, weight int) { return r.kept.Size() }
 
-// Of returns what the catalogue knows of a list that is at most as old as age, and tells it
-// where that is nothing. A whole list is always told. Errors wrap [ErrAway].
+// Of returns the catalog's answer to a list: a cached one that is at most age old, otherwise a new one. A whole list
+// is always reported. Errors wrap [ErrAway].
 func (r *Reporter) Of(ctx context.Context, l List, answer *gate.Answer, age time.Duration) (*Known, error) {
 	key := keyOf(l, answer)
 	if known, ok := r.kept.Get(key); ok && !l.Whole && time.Since(known.At) <= min(age, repeat) {
@@ -110,13 +110,13 @@ func (r *Reporter) Of(ctx context.Context, l List, answer *gate.Answer, age time
 	return known, nil
 }
 
-// keyOf names the bytes of a list under a server and a revision.
+// keyOf returns the hash of a list's bytes together with its server and revision.
 func keyOf(l List, answer *gate.Answer) [sha256.Size]byte {
 	list := canonical.Hash(answer.ToolList.Of(answer.Raw))
 	return sha256.Sum256(fmt.Appendf(nil, "%s %s %x", l.Server, l.Version, list))
 }
 
-// tell tells the catalogue a list. What it refuses has no digests.
+// tell reports a list to the catalog. A refused list has no digests.
 func (r *Reporter) tell(ctx context.Context, l List, answer *gate.Answer) (*Known, error) {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, l.To), reportTimeout)
 	defer cancel()
@@ -132,7 +132,7 @@ func (r *Reporter) tell(ctx context.Context, l List, answer *gate.Answer) (*Know
 	case len(resp.GetTools()) != len(sent):
 		return nil, fmt.Errorf("%w: it answered with %d tools, of %d", ErrAway, len(resp.GetTools()), len(sent))
 	}
-	listed := make(map[string]int, len(answer.Tools)) // also what was not sent: another reader may call it
+	listed := make(map[string]int, len(answer.Tools)) // also the tools that were not sent: another reader may call them
 	for _, t := range answer.Tools {
 		listed[t.Name]++
 	}
@@ -144,7 +144,7 @@ func (r *Reporter) tell(ctx context.Context, l List, answer *gate.Answer) (*Know
 	return known, nil
 }
 
-// send sends a list, and returns the names that were sent.
+// send sends a list, and returns the names of the tools that were sent.
 func (r *Reporter) send(ctx context.Context, l List, answer *gate.Answer) (resp *policyv1.ReportToolsResponse, sent []string, err error) {
 	stream, err := r.client.ReportTools(ctx)
 	if err != nil {
@@ -167,11 +167,11 @@ func (r *Reporter) send(ctx context.Context, l List, answer *gate.Answer) (resp 
 	for i := 0; i < len(tools) && failed == nil; i++ {
 		failed = stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Tool{Tool: tools[i]}})
 	}
-	resp, err = stream.CloseAndRecv() // which says why sending failed
+	resp, err = stream.CloseAndRecv() // returns the cause of a failed Send too
 	return resp, sent, err
 }
 
-// clip cuts a name as the contract has it, between two characters.
+// clip shortens a name to less than the contract's limit, between two characters.
 func clip(name string) string {
 	if len(name) <= maxLeftName {
 		return name

@@ -1,5 +1,5 @@
-// Package kept uses decisions of policy again, as long as policy lets it: those that carry
-// the epoch on which this gateway has a lease.
+// Package kept caches decisions of policy. A cached decision is used only while this gateway has a lease on the epoch
+// of the policy role in which it was made. Package attempt uses it.
 package kept
 
 import (
@@ -24,29 +24,30 @@ import (
 )
 
 const (
-	// askedAnyway is of how many questions with a kept answer one is asked all the same.
+	// askedAnyway is of how many lookups one asks policy although a decision may be cached, so that the two are
+	// compared.
 	askedAnyway = 1000
-	// maxEach is how many decisions are kept for one principal and all that act for it, and
-	// maxAll for all together. maxKey is how long the names in a question may be.
+	// maxEach is how many decisions are cached for one principal and all that act for it, and maxAll is how many are
+	// cached in all. maxKey is the length in bytes up to which a question's key is cached.
 	maxEach = 1024
 	maxAll  = 100_000
 	maxKey  = 2048
-	// idleAfter is how long a principal asks nothing until its decisions are forgotten.
+	// idleAfter is after how long without a lookup the decisions for a principal are removed.
 	idleAfter = time.Minute
 )
 
-// Deps are the live objects that [Decisions] work with. Every field is required.
+// Deps are the dependencies of [Decisions]. Every field is required.
 type Deps struct {
 	Policy policyv1.PolicyServiceClient
 	Meters *meters.Meters
 	Log    *slog.Logger
 }
 
-// Decisions are those that policy has made. Without a lease, which [Decisions.Run] keeps up,
-// none is used. They are safe for concurrent use.
+// Decisions caches decisions of policy. It uses them only with a lease, which [Decisions.Run] renews. It is safe for
+// concurrent use.
 type Decisions struct {
 	deps Deps
-	// off says that none is used.
+	// off disables the cache.
 	off   bool
 	clock func() instant
 
@@ -54,10 +55,10 @@ type Decisions struct {
 	heard atomic.Pointer[heard]
 }
 
-// An epoch is what decisions are made from, and the decisions that were.
+// epoch is a state of what policy decides from, with the decisions that were made in it.
 type epoch struct {
 	name, revision string
-	// until is when the lease ends; nil where there is none.
+	// until is when the lease ends; nil if there is no lease.
 	until atomic.Pointer[instant]
 
 	mu     sync.Mutex
@@ -65,14 +66,14 @@ type epoch struct {
 	all    int
 }
 
-// A share is what is kept for a principal. Of a question that depends on sessions there is
-// an entry without a decision, and one with it for each session.
+// share is what is cached for one principal. A decision that depends on sessions has an entry without a decision,
+// which marks that, and one entry with a decision for each session.
 type share struct {
 	entries map[string]*policyv1.Decision
 	used    instant
 }
 
-// New returns decisions of which there are none. Where off is set there never are.
+// New returns an empty cache, or an error if a dependency is missing. If off is set, it stays empty.
 func New(deps Deps, off bool) (*Decisions, error) {
 	if deps.Policy == nil || deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("kept: every dependency is required")
@@ -80,17 +81,17 @@ func New(deps Deps, off bool) (*Decisions, error) {
 	return &Decisions{deps: deps, off: off, clock: now}, nil
 }
 
-// A Question is what policy is asked about a call, beside its arguments.
+// A Question is what policy is asked about a call, apart from its arguments.
 type Question struct {
-	// Principal is on whose behalf.
+	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Method, Server and Name are what is called, and Ref is what the name is of.
+	// Method, Server and Name say what is called, and Ref says what Name refers to.
 	Method, Server, Name, Ref string
 	// Definition is the digest of the tool's definition; nil where none is known.
 	Definition []byte
 }
 
-// holder is for whom what is kept counts: who stands behind all that act here.
+// holder returns the principal whose quota of the cache is used: the last of the chain, for which all others act.
 func (q *Question) holder() principal.Key {
 	if chain := q.Principal.GetChain(); len(chain) > 0 {
 		return principal.Of(chain[len(chain)-1])
@@ -98,8 +99,8 @@ func (q *Question) holder() principal.Key {
 	return principal.Of(q.Principal)
 }
 
-// appendKey appends all that a decision depends on which depends on no session. How long the
-// chain is stands first, so that no two questions become one.
+// appendKey appends everything that a decision depends on, except sessions. The length of the chain comes first, so
+// that no two different questions have the same key.
 func (q *Question) appendKey(dst []byte) []byte {
 	dst = append(strconv.AppendInt(dst, int64(len(q.Principal.GetChain())), 10), ':')
 	dst = reach.AppendKey(dst, q.Principal, q.Server)
@@ -111,7 +112,7 @@ func (q *Question) appendKey(dst []byte) []byte {
 	return reach.AppendPart(reach.AppendPart(dst, q.Ref), q.Definition)
 }
 
-// appendSessions appends what a decision depends on beside that.
+// appendSessions appends the sessions and runs that a decision may depend on.
 func (q *Question) appendSessions(dst []byte) []byte {
 	dst = reach.AppendPart(reach.AppendPart(dst, q.Principal.GetSession()), q.Principal.GetRun())
 	for _, behind := range q.Principal.GetChain() {
@@ -120,9 +121,9 @@ func (q *Question) appendSessions(dst []byte) []byte {
 	return dst
 }
 
-// Find returns the decision on a call; nil where policy has to be asked: none is kept that
-// may be used now, the call's trace is to show who decided, or it is this one's turn to be
-// asked all the same. A decision is read-only.
+// Find returns the cached decision on a call. It returns nil if policy must be asked: if no usable decision is
+// cached, if the call's trace is sampled and is to show the policy service, or for one of 1000 lookups to compare.
+// Callers must not change the decision.
 func (d *Decisions) Find(ctx context.Context, q Question) *policyv1.Decision {
 	e := d.epoch.Load()
 	if e == nil || d.off || rand.IntN(askedAnyway) == 0 || trace.SpanContextFromContext(ctx).IsSampled() { //nolint:gosec // nobody gains by guessing it
@@ -158,9 +159,9 @@ func (e *epoch) find(q *Question, now instant) *policyv1.Decision {
 	return found
 }
 
-// Keep takes policy's answer to a question, and returns the decision that counts. That is
-// the answer's, unless another one is kept of the same epoch: then something is wrong, which
-// is logged and counted, all that is kept is forgotten, and the stricter one counts.
+// Keep caches policy's answer to a question, and returns the decision that counts. That is the answer's, unless the
+// cache has a different one of the same epoch. Such a difference is an error: it is logged and counted, the cache is
+// cleared, and the stricter of the two decisions counts.
 func (d *Decisions) Keep(ctx context.Context, q Question, resp *policyv1.DecideCallResponse) *policyv1.Decision {
 	decision, keeping := resp.GetDecision(), resp.GetKeeping()
 	e := d.epoch.Load()
@@ -178,7 +179,7 @@ func (d *Decisions) Keep(ctx context.Context, q Question, resp *policyv1.DecideC
 	return stricter(kept, decision)
 }
 
-// keep keeps a decision unless there is one, which it returns then.
+// keep caches a decision unless there is one already, which it returns then.
 func (e *epoch) keep(q *Question, decision *policyv1.Decision, bySession bool, now instant) *policyv1.Decision {
 	var space [512]byte
 	key := q.appendKey(space[:0])
@@ -201,15 +202,14 @@ func (e *epoch) keep(q *Question, decision *policyv1.Decision, bySession bool, n
 	return nil
 }
 
-// put puts an entry in a share, in place of another one of it where that has its number. The
-// lock is held.
+// put adds an entry to a share. If the share is full, put replaces one of its entries. The caller holds the lock.
 func (e *epoch) put(s *share, key string, decision *policyv1.Decision) {
 	if _, ok := s.entries[key]; !ok {
 		if len(key) > maxKey {
 			return
 		}
 		if len(s.entries) >= maxEach {
-			for other := range s.entries { // any will do
+			for other := range s.entries { // any of them
 				delete(s.entries, other)
 				e.all--
 				break
@@ -230,7 +230,7 @@ func (e *epoch) clear() {
 	e.all = 0
 }
 
-// forget forgets what is kept for those who have asked nothing of late.
+// forget removes the decisions for principals whose last lookup is longer ago than idleAfter.
 func (e *epoch) forget(now instant) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -242,8 +242,8 @@ func (e *epoch) forget(now instant) {
 	}
 }
 
-// stricter is the decision that lets less through. Where that can't be told of two that let
-// the call go on, it is a refusal.
+// stricter returns the decision that lets less through. Of two different decisions with the same effect that do not
+// deny the call, it returns a denial.
 func stricter(a, b *policyv1.Decision) *policyv1.Decision {
 	strictness := func(d *policyv1.Decision) int {
 		switch d.GetEffect() {

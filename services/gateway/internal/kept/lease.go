@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// renewEvery is how often the lease is renewed, and longest for how long one counts,
-	// whatever policy says.
+	// renewEvery is how often the lease is renewed, and longest is how long a lease is used at most, even if policy
+	// grants more.
 	renewEvery = 250 * time.Millisecond
 	longest    = time.Second
-	// drift is which part of a lease is not used, for clocks that differ in pace.
+	// drift is the divisor for the part of a lease that is not used, because clocks differ in pace: 1 percent.
 	drift = 100
-	// silence is how long the policy role may say nothing before it counts as away. It
-	// answers every request for a lease.
+	// silence is how long the policy role may send nothing before it counts as unavailable. It answers every request
+	// for a lease.
 	silence = 2 * time.Second
 )
 
-// heard is what the policy role has said last, and when.
+// heard is the last message of the policy role.
 type heard struct {
 	revision string
 	at       time.Time
 }
 
-// Missing says why no revision is known to be active; empty where one is.
+// Missing says why no revision is known to be active; empty if one is known.
 func (d *Decisions) Missing() string {
 	last := d.heard.Load()
 	switch {
@@ -44,8 +44,8 @@ func (d *Decisions) Missing() string {
 	}
 }
 
-// Revision returns the revision that was active when the policy role was heard last; empty
-// where that is long ago. No call is judged by an older one.
+// Revision returns the revision that was active when the policy role last sent a message; empty if that is longer
+// than 2 s ago. No call is judged by an older revision.
 func (d *Decisions) Revision() string {
 	last := d.heard.Load()
 	if last.isSilent() {
@@ -56,7 +56,7 @@ func (d *Decisions) Revision() string {
 
 func (h *heard) isSilent() bool { return h == nil || time.Since(h.at) > silence }
 
-// Leased returns the revision that is active now; empty where that is not known for sure.
+// Leased returns the revision on which the gateway has a lease; empty if it has none.
 func (d *Decisions) Leased() string {
 	e := d.epoch.Load()
 	if e == nil || !e.leased(d.clock()) {
@@ -65,7 +65,7 @@ func (d *Decisions) Leased() string {
 	return e.revision
 }
 
-// Run keeps up with what decisions are made from, and has a lease on it, until ctx ends.
+// Run follows the epochs of the policy role and renews the lease, until ctx is cancelled.
 func (d *Decisions) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	defer helpers.Wait()
@@ -92,8 +92,7 @@ func (d *Decisions) Run(ctx context.Context) error {
 	return nil
 }
 
-// take goes over to what a response says. It reports whether that is another epoch. asked is
-// when the last request was sent.
+// take applies a response and reports whether it begins another epoch. asked is when the last request was sent.
 func (d *Decisions) take(resp *policyv1.LeaseRevisionResponse, asked *instant) (changed bool) {
 	e := d.epoch.Load()
 	if e == nil || e.name != resp.GetEpoch() {
@@ -109,7 +108,7 @@ func (d *Decisions) take(resp *policyv1.LeaseRevisionResponse, asked *instant) (
 	return changed
 }
 
-// forgetIdle forgets what is kept for nobody.
+// forgetIdle removes the decisions for idle principals.
 func (d *Decisions) forgetIdle(ctx context.Context) {
 	tick := time.NewTicker(idleAfter / 4)
 	defer tick.Stop()
@@ -125,20 +124,19 @@ func (d *Decisions) forgetIdle(ctx context.Context) {
 	}
 }
 
-// asking asks for leases on one stream, one after the other.
+// asking requests leases on one stream, one after the other.
 type asking struct {
 	stream grpc.BidiStreamingClient[policyv1.LeaseRevisionRequest, policyv1.LeaseRevisionResponse]
 	clock  func() instant
-	// sent is when the last request was sent, and taken the number of the last
-	// response.
+	// sent is when the last request was sent, and taken is the number of the last response that was applied.
 	sent  atomic.Pointer[instant]
 	taken atomic.Uint64
-	// answered says that the last request was answered, and changed that the epoch is another
-	// one, which policy waits to be told.
+	// answered reports that the last request was answered. changed reports another epoch, of which policy waits for a
+	// confirmation.
 	answered, changed chan struct{}
 }
 
-// run asks now and then, and whenever something has changed, until ctx ends.
+// run requests a lease every renewEvery and after each change of the epoch, until ctx is cancelled.
 func (a *asking) run(ctx context.Context) {
 	renew := time.NewTicker(renewEvery)
 	defer renew.Stop()
@@ -146,7 +144,7 @@ func (a *asking) run(ctx context.Context) {
 		sent := a.clock()
 		a.sent.Store(&sent)
 		if a.stream.Send(&policyv1.LeaseRevisionRequest{Number: number, Taken: a.taken.Load()}) != nil {
-			return // whoever receives learns why
+			return // the receiver gets the cause
 		}
 		select {
 		case <-ctx.Done():
@@ -162,7 +160,7 @@ func (a *asking) run(ctx context.Context) {
 	}
 }
 
-// took notes a response that was taken, and whether it has changed the epoch.
+// took notes a response that was applied, and whether it has changed the epoch.
 func (a *asking) took(resp *policyv1.LeaseRevisionResponse, changed bool) {
 	a.taken.Store(resp.GetNumber())
 	if changed {
@@ -173,7 +171,7 @@ func (a *asking) took(resp *policyv1.LeaseRevisionResponse, changed bool) {
 	}
 }
 
-// signal says something once, however often.
+// signal puts a signal in c unless one is there.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -1,6 +1,5 @@
-// Package reach knows what callers could come by on servers: nothing at all, or
-// something that a call may be allowed. It asks policy once for each caller, server
-// and revision.
+// Package reach caches what callers may see and use on servers. It asks policy once for each caller, server and
+// revision. Listings and sessions use it.
 package reach
 
 import (
@@ -19,47 +18,45 @@ import (
 )
 
 const (
-	// peerTimeout bounds the question, as it does in the pipeline.
+	// peerTimeout limits the request to policy, as in package attempt.
 	peerTimeout = 2 * time.Second
-	// maxKept is how many answers of one principal are kept, and maxOwners for how
-	// many principals. What is beyond is asked again.
+	// maxKept is how many answers are cached for one principal and those that act for it, and maxOwners is for how
+	// many principals. If either is exceeded, answers are dropped and policy is asked again.
 	maxKept   = 256
 	maxOwners = 10_000
 )
 
-// Standing is what a caller could come by on a server. The zero value is the
-// strictest.
+// Standing is what a caller may see and use on a server. The zero value allows nothing.
 type Standing struct {
-	// Some says that some call could be allowed, or held for people. Where it is
-	// false, nothing of the caller's is to reach the server.
+	// Some reports that some call could be allowed, at once or with an approval. If it is false, nothing of the
+	// caller may reach the server.
 	Some bool
-	// HidesNone says that no tool is hidden from the caller.
+	// HidesNone reports that no tool is hidden from the caller.
 	HidesNone bool
-	// PromptsAlike and ResourcesAlike say that no rule tells prompts, or resources, apart by
-	// what they are called: lists of them go out as they are.
+	// PromptsAlike and ResourcesAlike report that no rule distinguishes prompts, or resources, by name: lists of them
+	// are passed on unchanged.
 	PromptsAlike, ResourcesAlike bool
-	// Methods are those of [mcp.OfferedMethods] that are not denied to the caller.
+	// Methods are those of [mcp.OfferedMethods] that policy does not deny to the caller.
 	Methods []string
-	// Hidden says that the server is to be answered as one that does not exist: the caller can use nothing of it, policy
-	// hides something of it, and no list shows the caller a tool.
+	// Hidden reports that the server must be answered like a server that does not exist: the caller can use nothing
+	// of it, policy hides something of it, and no list shows the caller a tool.
 	Hidden bool
-	// Revision is the one that judged, in hex.
+	// Revision is the policy revision of the answer, in hex.
 	Revision string
 
 	others *others
 }
 
-// others are methods beside the offered ones, and whether they could be allowed. It is safe for concurrent
-// use.
+// others caches whether methods other than the offered ones could be allowed. It is safe for concurrent use.
 type others struct {
 	mu sync.Mutex
 	by map[string]bool
 }
 
-// maxOthers is how many are known for one caller on one server: a server may make them up.
+// maxOthers limits the methods that are cached for one caller on one server, because a server may invent them.
 const maxOthers = 256
 
-// Reach asks policy and keeps what it says. It is safe for concurrent use.
+// Reach asks policy and caches the answers. It is safe for concurrent use.
 type Reach struct {
 	policy   policyv1.PolicyServiceClient
 	revision func() string
@@ -68,8 +65,8 @@ type Reach struct {
 	by map[principal.Key]map[string]Standing
 }
 
-// New returns a reach that has asked nothing. The revision is the active one as far
-// as is known, empty where none is: what is kept counts for that one alone.
+// New returns a Reach with an empty cache, or an error if an argument is nil. revision returns the active revision,
+// empty if none is known; cached answers count for that revision only.
 func New(policy policyv1.PolicyServiceClient, revision func() string) (*Reach, error) {
 	if policy == nil || revision == nil {
 		return nil, errors.New("reach: every dependency is required")
@@ -77,8 +74,8 @@ func New(policy policyv1.PolicyServiceClient, revision func() string) (*Reach, e
 	return &Reach{policy: policy, revision: revision, by: make(map[principal.Key]map[string]Standing)}, nil
 }
 
-// Of says what a principal could come by on a server. An error means that policy
-// can't be asked, and so that nothing may pass.
+// Of returns what a principal may see and use on a server. An error means that policy cannot be asked, so nothing may
+// pass.
 func (r *Reach) Of(ctx context.Context, p *identityv1.Principal, server string) (Standing, error) {
 	active := r.revision()
 	var space [256]byte
@@ -102,8 +99,8 @@ func (r *Reach) Of(ctx context.Context, p *identityv1.Principal, server string) 
 	return said, nil
 }
 
-// May reports whether a method beside the offered ones could be allowed to a principal on a server. Where it
-// can't be known it may not, nor where policy was asked about too many.
+// May reports whether a method other than the offered ones could be allowed to a principal on a server. It returns
+// false if policy cannot be asked, or was asked about too many methods.
 func (r *Reach) May(ctx context.Context, p *identityv1.Principal, server, method string) bool {
 	said, err := r.Of(ctx, p, server)
 	if err != nil || !said.Some || said.others == nil {
@@ -114,7 +111,7 @@ func (r *Reach) May(ctx context.Context, p *identityv1.Principal, server, method
 	may, known := o.by[method]
 	known = known || len(o.by) >= maxOthers
 	if !known {
-		o.by[method] = false // while policy is asked, which nobody waits for twice
+		o.by[method] = false // while policy is asked; concurrent calls do not wait
 	}
 	o.mu.Unlock()
 	if known {
@@ -138,8 +135,9 @@ func (r *Reach) May(ctx context.Context, p *identityv1.Principal, server, method
 	return may
 }
 
-// Hides reports whether a server is to be answered to a principal as one that does not exist. If policy can't be asked,
-// or stale says that it is not to be, what it said last of the principal there counts; if it said nothing, false.
+// Hides reports whether a server must be answered to a principal like a server that does not exist. If policy cannot
+// be asked, or stale says that it must not be, the last answer for the principal counts; without one, Hides returns
+// false.
 func (r *Reach) Hides(ctx context.Context, p *identityv1.Principal, server string, stale bool) bool {
 	if !stale {
 		if said, err := r.Of(ctx, p, server); err == nil {
@@ -151,7 +149,7 @@ func (r *Reach) Hides(ctx context.Context, p *identityv1.Principal, server strin
 	return said.Hidden
 }
 
-// askAgain is for how long a method may not that policy was asked about in vain.
+// askAgain is how long a method counts as not allowed after policy could not be asked about it.
 const askAgain = 5 * time.Second
 
 func (r *Reach) kept(who principal.Key, key []byte) (Standing, bool) {
@@ -173,9 +171,8 @@ func (r *Reach) keep(who principal.Key, key []byte, said Standing) {
 	r.by[who][string(key)] = said
 }
 
-// AppendKey appends what is the same for principals that policy can't tell apart on a
-// server: it sees neither tokens nor owners, and what a session or run is called allows
-// nothing.
+// AppendKey appends a key that is the same for principals which policy cannot distinguish on a server: policy sees
+// neither tokens nor owners, and the names of sessions and runs allow nothing.
 func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
 	dst = appendJudged(AppendPart(dst, server), p)
 	for _, behind := range p.GetChain() {
@@ -184,7 +181,7 @@ func AppendKey(dst []byte, p *identityv1.Principal, server string) []byte {
 	return dst
 }
 
-// AppendCaller appends what is the same for one caller on a server, whatever groups it is in by now.
+// AppendCaller appends a key that stays the same for a caller on a server when the caller's groups change.
 func AppendCaller(dst []byte, p *identityv1.Principal, server string) []byte {
 	dst = AppendPart(dst, server)
 	for _, who := range slices.Concat([]*identityv1.Principal{p}, p.GetChain()) {
@@ -193,7 +190,7 @@ func AppendCaller(dst []byte, p *identityv1.Principal, server string) []byte {
 	return dst
 }
 
-// appendJudged appends the parts of a principal that policy looks at.
+// appendJudged appends the parts of a principal that policy considers.
 func appendJudged(dst []byte, p *identityv1.Principal) []byte {
 	dst = AppendPart(dst, p.GetTenant())
 	dst = AppendPart(dst, p.GetSubject())
@@ -205,7 +202,7 @@ func appendJudged(dst []byte, p *identityv1.Principal) []byte {
 	return dst
 }
 
-// AppendPart appends a text and, before it, how long it is: no two texts become one.
+// AppendPart appends a text after its length, so that different sequences of texts have different keys.
 func AppendPart[T string | []byte](dst []byte, text T) []byte {
 	dst = strconv.AppendInt(dst, int64(len(text)), 10)
 	dst = append(dst, ':')

@@ -15,26 +15,27 @@ import (
 )
 
 const (
-	// answerPrefix begins the ids of events on the streams of a session's answers.
+	// answerPrefix is the prefix of event ids on the streams of a session's answers.
 	answerPrefix = "sluice-"
-	// maxAnswers is how many of these streams a session remembers, the newest and those that have not
-	// ended, and maxReplay and maxReplayed how many messages and bytes of each: of a longer one the first
-	// are forgotten.
+	// maxAnswers is how many of these streams a session remembers: the newest, and those that have not ended.
+	// maxReplay and maxReplayed are how many messages and bytes of each stream are remembered; the oldest are
+	// dropped.
 	maxAnswers  = 16
 	maxReplay   = 256
 	maxReplayed = 1 << 20
-	// answerKept is for how long a stream is remembered that has ended.
+	// answerKept is how long a stream is remembered after its end.
 	answerKept = time.Minute
 )
 
-// AnswersRoom is the room of what is remembered of answers: none is taken from answers themselves.
+// AnswersRoom returns the memory budget for remembered answers. It is separate from the budget for answers
+// themselves.
 func AnswersRoom() (*room.Room, error) {
 	return room.New(room.Limits{Principal: 16 << 20, Person: 16 << 20, Server: 64 << 20, All: 64 << 20})
 }
 
-// Answers are the streams of a session's answers, so that a client that has lost one can go on behind the
-// last event that it got (MCP 2025-11-25, Transports, Resumability and Redelivery). The zero value has
-// none. It is safe for concurrent use.
+// Answers are the streams of a session's answers, so that a client that has lost one can resume it after the last
+// event that it received (MCP 2025-11-25, Transports, Resumability and Redelivery). The zero value is empty. It is
+// safe for concurrent use.
 type Answers struct {
 	mu     sync.Mutex
 	last   int
@@ -42,33 +43,33 @@ type Answers struct {
 	closed bool
 }
 
-// Answering is one of them. It is safe for concurrent use.
+// Answering is the stream of one answer. It is safe for concurrent use.
 type Answering struct {
-	// Server is whose answer it is.
+	// Server is the server that answers.
 	Server string
 
 	of     *Answers
 	number int
 	owner  string
 	has    *room.Holding
-	timer  *time.Timer // of one that has ended; guarded by Answers.mu
+	timer  *time.Timer // set once the stream has ended; guarded by Answers.mu
 
 	mu sync.Mutex
-	// messages are those that are remembered, the last of them with the number last; numbers begin with
-	// 1, for 0 is the event by which the stream begins.
+	// messages are the remembered messages, the last of which has the number last. Numbers begin with 1, because 0 is
+	// the event that begins the stream.
 	messages [][]byte
 	last     int
 	bytes    int
-	// ended says that the answer was the last, and unrecorded that its outcome is not on record.
+	// ended reports that the last message was added, and unrecorded that the outcome of the call is not on record.
 	ended, unrecorded bool
-	// more is closed when there is more.
+	// more is closed and replaced when something changes.
 	more chan struct{}
-	// taken says that its client goes on with it elsewhere.
+	// taken reports that the client has resumed the stream elsewhere.
 	taken bool
 }
 
-// Begin begins a stream of a server's answer for an owner, which takes of this room until it is forgotten.
-// It is nil where there is no room to remember it: then nobody can go on with it.
+// Begin begins the stream of a server's answer for an owner. The stream uses has until it is forgotten. Begin returns
+// nil if there is no memory for it: then the stream cannot be resumed.
 func (a *Answers) Begin(server, owner string, has *room.Holding) *Answering {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -77,7 +78,7 @@ func (a *Answers) Begin(server, owner string, has *room.Holding) *Answering {
 			a.forget(i)
 		}
 	}
-	if a.closed || len(a.order) == maxAnswers || !has.Add(room.Free) { // what of a holding costs nothing is for what is in flight
+	if a.closed || len(a.order) == maxAnswers || !has.Add(room.Free) { // the free part of a holding is for messages that are in flight
 		has.Close()
 		return nil
 	}
@@ -87,7 +88,7 @@ func (a *Answers) Begin(server, owner string, has *room.Holding) *Answering {
 	return s
 }
 
-// Close forgets all streams, and remembers no more.
+// Close forgets all streams. Begin returns nil afterwards.
 func (a *Answers) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,7 +98,7 @@ func (a *Answers) Close() {
 	}
 }
 
-// forget needs the lock.
+// forget removes a stream. The caller holds the lock.
 func (a *Answers) forget(i int) {
 	s := a.order[i]
 	a.order = slices.Delete(a.order, i, i+1)
@@ -111,16 +112,15 @@ func (a *Answers) forget(i int) {
 	s.tell()
 }
 
-// ID is that of the event by which the stream begins, behind which all of it comes.
+// ID returns the id of the event that begins the stream.
 func (s *Answering) ID() string { return s.id(0) }
 
 func (s *Answering) id(n int) string {
 	return answerPrefix + strconv.Itoa(s.number) + "-" + strconv.Itoa(n)
 }
 
-// Add remembers a message, in parts. It returns the id of its event, whether its client goes on with the
-// stream elsewhere, and whether there was room to remember it: where there was none, nothing before it is
-// remembered either.
+// Add remembers a message, given in parts. It returns the id of its event, whether the client has resumed the stream
+// elsewhere, and whether there was memory for the message. If there was none, the earlier messages are dropped too.
 func (s *Answering) Add(parts ...[]byte) (id string, taken, kept bool) {
 	size := 0
 	for _, part := range parts {
@@ -144,7 +144,7 @@ func (s *Answering) Add(parts ...[]byte) (id string, taken, kept bool) {
 	return s.id(s.last), s.taken, kept
 }
 
-// End says that nothing more comes, and whether the outcome of what was answered is not on record.
+// End marks the stream as complete, and notes whether the outcome of the call is not on record.
 func (s *Answering) End(unrecorded bool) {
 	a := s.of
 	a.mu.Lock()
@@ -165,14 +165,14 @@ func (s *Answering) End(unrecorded bool) {
 	s.tell()
 }
 
-// IsUnrecorded tells of a stream that has ended whether the outcome of what was answered is not on record.
+// IsUnrecorded reports whether the outcome of the call is not on record. It is valid once the stream has ended.
 func (s *Answering) IsUnrecorded() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.unrecorded
 }
 
-// tell and shorten need the lock.
+// tell wakes those who wait in Next. For tell and shorten the caller holds the lock.
 func (s *Answering) tell() {
 	close(s.more)
 	s.more = make(chan struct{})
@@ -184,14 +184,15 @@ func (s *Answering) shorten() {
 	s.messages = s.messages[1:]
 }
 
-// first is the number of the first message that is remembered, or of the next one. It needs the lock.
+// first returns the number of the first remembered message, or of the next message if none is remembered. The caller
+// holds the lock.
 func (s *Answering) first() int { return s.last - len(s.messages) + 1 }
 
-// IsAnswers reports whether an event's id is of a stream of answers.
+// IsAnswers reports whether an event id belongs to the stream of an answer.
 func IsAnswers(id string) bool { return strings.HasPrefix(id, answerPrefix) }
 
-// After finds the stream of an event of this owner's, and the number behind it, from where its client goes
-// on; false where that is not remembered.
+// After finds the owner's stream that has the event with this id, and the number of the message after it, where the
+// client resumes. It returns false if that is not remembered.
 func (a *Answers) After(id, owner string) (s *Answering, from int, ok bool) {
 	var number, n int
 	if _, err := fmt.Sscanf(id, answerPrefix+"%d-%d", &number, &n); err != nil {
@@ -213,11 +214,11 @@ func (a *Answers) After(id, owner string) (s *Answering, from int, ok bool) {
 	return s, n + 1, true
 }
 
-// errForgotten means that a message was forgotten before its client came back for it.
+// errForgotten means that a message was dropped before its client asked for it.
 var errForgotten = errors.New("it is forgotten")
 
-// Next waits for the message with this number, and returns it with its event's id; none where the stream has
-// ended before. The error is that of ctx, or says that the message is forgotten.
+// Next waits for the message with number n and returns it with its event id. If the stream has ended before n, it
+// returns neither a message nor an error. The error is the cause of ctx, or says that the message was dropped.
 func (s *Answering) Next(ctx context.Context, n int) (id string, message []byte, err error) {
 	for {
 		s.mu.Lock()

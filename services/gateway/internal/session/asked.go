@@ -10,29 +10,28 @@ import (
 )
 
 const (
-	// maxAsked is how many requests of its server may wait for a session's client at a time,
-	// and maxAskedMinute how many there may be in a minute, those that are refused among them.
+	// maxAsked is how many requests of its server may wait for a session's client at a time. maxAskedMinute is how
+	// many a server may send in a minute, including refused ones.
 	maxAsked       = 16
 	maxAskedMinute = 600
 )
 
 // Errors of [Asked.Ask]. Compare with errors.Is.
 var (
-	// ErrAskedID means that an id is neither a string nor an integer.
+	// ErrAskedID means that the id of a request is neither a string nor an integer.
 	ErrAskedID = errors.New("its id is neither a string nor an integer")
-	// ErrAskedTwice means that a request with the same id waits.
+	// ErrAskedTwice means that a request with the same id is waiting.
 	ErrAskedTwice = errors.New("another with this id waits")
-	// ErrAskedTooMuch means that too many wait.
+	// ErrAskedTooMuch means that too many requests are waiting.
 	ErrAskedTooMuch = errors.New("too many wait for this client")
-	// ErrAskedFlood means that too many came in this minute. Nobody is to answer them.
+	// ErrAskedFlood means that too many requests arrived in this minute. They must not be answered.
 	ErrAskedFlood = errors.New("too many came in this minute")
 	// ErrAskedClosed means that the session is closed.
 	ErrAskedClosed = errors.New("the session is closed")
 )
 
-// Asked are the requests that were sent to a session's client and wait for an answer: the
-// gateway's own, and its server's. The zero value is that of a session that was asked
-// nothing. It is safe for concurrent use.
+// Asked are the requests that were sent to a session's client and wait for an answer: the gateway's own and its
+// server's. The zero value is empty. It is safe for concurrent use.
 type Asked struct {
 	mu   sync.Mutex
 	byID map[string]*Question
@@ -42,18 +41,18 @@ type Asked struct {
 	closed        bool
 }
 
-// Question is one of them. Whoever asks closes it.
+// Question is a request that waits for an answer. Its sender closes it.
 type Question struct {
 	of         *Asked
-	own        bool // the gateway's
+	own        bool // sent by the gateway itself
 	key, token string
 	answer     chan *gate.Message
 	void       chan struct{}
 	closed     chan struct{}
 }
 
-// Ask notes a request of the server's with this raw id. Errors: [ErrAskedID], [ErrAskedTwice],
-// [ErrAskedTooMuch], [ErrAskedFlood], [ErrAskedClosed].
+// Ask adds a request of the server with this raw id. It returns [ErrAskedID], [ErrAskedTwice], [ErrAskedTooMuch],
+// [ErrAskedFlood] or [ErrAskedClosed].
 func (a *Asked) Ask(id []byte) (*Question, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -69,15 +68,15 @@ func (a *Asked) Ask(id []byte) (*Question, error) {
 	return a.add(&Question{key: gate.IDKey(id)})
 }
 
-// AskOwn notes a request of the gateway's own, which no server can keep it from. Errors:
-// [ErrAskedID], [ErrAskedTwice], [ErrAskedClosed].
+// AskOwn adds a request of the gateway itself, to which the server's limits do not apply. It returns [ErrAskedID],
+// [ErrAskedTwice] or [ErrAskedClosed].
 func (a *Asked) AskOwn(id []byte) (*Question, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.add(&Question{key: gate.IDKey(id), own: true})
 }
 
-// add needs the lock.
+// add adds a request. The caller holds the lock.
 func (a *Asked) add(q *Question) (*Question, error) {
 	switch {
 	case a.closed:
@@ -98,20 +97,20 @@ func (a *Asked) add(q *Question) (*Question, error) {
 	return q, nil
 }
 
-// Reports says that progress is told with this raw token; nil for none.
+// Reports sets the raw token with which progress of the request is reported; nil for none.
 func (q *Question) Reports(token []byte) {
 	q.of.mu.Lock()
 	defer q.of.mu.Unlock()
 	q.token = gate.IDKey(token)
 }
 
-// Answer has the answer once it came. It may be looked at until the question is closed.
+// Answer returns the channel that receives the answer. The answer may be read until the question is closed.
 func (q *Question) Answer() <-chan *gate.Message { return q.answer }
 
-// Void ends when whoever the request is of has taken it back, or the session is closed.
+// Void returns a channel that is closed when the sender has cancelled the request or the session is closed.
 func (q *Question) Void() <-chan struct{} { return q.void }
 
-// Close says that nobody waits for the answer, or looks at it, any more.
+// Close removes the request. The answer must not be read afterwards.
 func (q *Question) Close() {
 	q.of.mu.Lock()
 	defer q.of.mu.Unlock()
@@ -122,8 +121,8 @@ func (q *Question) Close() {
 	close(q.closed)
 }
 
-// Answer passes a client's answer on to who asked, and returns when that is done with it, or
-// ctx ends. One that nobody waits for, or a second one, is dropped.
+// Answer passes a client's answer to the sender of the request, and returns when the sender has closed the question
+// or ctx is cancelled. It drops an answer without a waiting request, and a second answer.
 func (a *Asked) Answer(ctx context.Context, m *gate.Message) {
 	a.mu.Lock()
 	q := a.byID[gate.IDKey(m.ID.Of(m.Raw))]
@@ -149,7 +148,7 @@ func (a *Asked) Waits(id []byte) bool {
 	return a.byID[gate.IDKey(id)] != nil
 }
 
-// TakeBack says that the server's request with this raw id is void.
+// TakeBack cancels the server's request with this raw id.
 func (a *Asked) TakeBack(id []byte) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -158,7 +157,7 @@ func (a *Asked) TakeBack(id []byte) {
 	}
 }
 
-// Close makes every request void, now and from now on.
+// Close cancels all requests; Ask and AskOwn fail afterwards.
 func (a *Asked) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -168,7 +167,7 @@ func (a *Asked) Close() {
 	}
 }
 
-// end needs the lock.
+// end cancels a request. The caller holds the lock.
 func (q *Question) end() {
 	select {
 	case <-q.void:
@@ -177,7 +176,7 @@ func (q *Question) end() {
 	}
 }
 
-// Wants reports whether a request that waits has this raw token for its progress.
+// Wants reports whether a waiting request has this raw token for its progress.
 func (a *Asked) Wants(token []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -9,35 +9,35 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// cancelGrace is how long an answer of a server may still come once its client has given the call up, as
-// a server may not send one (MCP, Cancellation). Where a transport waits itself it is for less.
+// cancelGrace is how long the answer of a server may still arrive after its client has cancelled the call; a server
+// need not send one (MCP, Cancellation). Transports that wait themselves wait for less.
 const cancelGrace = 3 * time.Second
 
-// Calls are a session's calls on their way, so that their client can give one up
-// by its id. The zero value has none. It is safe for concurrent use.
+// Calls are a session's calls that are in flight, so that their client can cancel one by its id. The zero value is
+// empty. It is safe for concurrent use.
 type Calls struct {
 	mu   sync.Mutex
 	open map[*Call]struct{}
 }
 
-// Call is one of them.
+// Call is a call that is in flight.
 type Call struct {
 	session *Session
 	key     string
 	giveUp  context.CancelFunc
 	sent    bool // guarded by Calls.mu
-	// leave ends the wait for the server's answer; nil where nobody waits for it. It is guarded by Calls.mu.
+	// leave ends the wait for the server's answer; nil while nothing waits for it. It is guarded by Calls.mu.
 	leave context.CancelCauseFunc
-	// ends ends the call at its server too; nil where a client that has gone ends nothing.
-	ends context.Context //nolint:containedctx // the client's own
-	// may decides on what the server asks; nil where it can't ask in an answer.
+	// ends cancels the call at its server too; nil if a client that disconnects cancels nothing.
+	ends context.Context //nolint:containedctx // the client's context
+	// may decides on the server's requests; nil if the server cannot send requests in an answer.
 	may func(ctx context.Context, id, raw []byte) *upstream.Own
-	// patience is the server's clock; nil for one that is never stopped.
+	// patience is the clock of the server's time; nil for one that is never paused.
 	patience *upstream.Patience
 }
 
-// Begin notes a call, by a key of its id, until it ends, with the clock of its server, which may
-// be nil. The context ends then, or before, once the client gives the call up.
+// Begin adds a call by a key of its id, with the clock of its server, which may be nil. The returned context is
+// cancelled when the call ends or the client cancels it.
 func (s *Session) Begin(ctx context.Context, key string, patience *upstream.Patience) (context.Context, *Call) {
 	begun := &Call{session: s, key: key, patience: patience}
 	ctx, begun.giveUp = context.WithCancel(ctx)
@@ -50,9 +50,8 @@ func (s *Session) Begin(ctx context.Context, key string, patience *upstream.Pati
 	return ctx, begun
 }
 
-// Forward sends the call to the server, as [upstream.Session] does, and notes
-// before that it did: nobody is told of the end of one that was not sent. The request has
-// to say how it is left.
+// Forward sends the call to the server, as [upstream.Session] does. It notes before that the call was sent, because
+// the end of an unsent call is not reported to a server. req.Leave must be set.
 func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(message []byte)) (upstream.Answer, error) {
 	if c.ends != nil && c.ends.Err() != nil {
 		return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNeverSent, upstream.ErrCancelled)
@@ -65,22 +64,22 @@ func (c *Call) Forward(ctx context.Context, req upstream.Request, events func(me
 	return c.session.Upstream.Forward(ctx, req, events)
 }
 
-// EndsWith has the call end at its server where this context does: 2026-07-28 has no other way to
-// cancel one (MCP 2026-07-28, Cancellation). It is to be called before Forward.
+// EndsWith cancels the call at its server when client is cancelled: 2026-07-28 has no other way to cancel a call (MCP
+// 2026-07-28, Cancellation). It must be called before Forward.
 func (c *Call) EndsWith(client context.Context) { c.ends = client }
 
-// Decides has what the server asks decided on, where the client is asked in an answer. It is to be
+// Decides sets the function that decides on the server's requests, if the client is asked in an answer. It must be
 // called before Forward.
 func (c *Call) Decides(may func(ctx context.Context, id, raw []byte) *upstream.Own) { c.may = may }
 
-// Sent notes that the call is on its way to the server, or was, and what ends the wait for its answer.
+// Sent notes that the call was sent or is about to be, and the function that ends the wait for its answer.
 func (c *Call) Sent(leave context.CancelCauseFunc) {
 	c.session.Calls.mu.Lock()
 	defer c.session.Calls.mu.Unlock()
 	c.sent, c.leave = true, leave
 }
 
-// End forgets the call.
+// End removes the call and cancels its context.
 func (c *Call) End() {
 	c.session.Calls.mu.Lock()
 	delete(c.session.Calls.open, c)
@@ -88,8 +87,8 @@ func (c *Call) End() {
 	c.giveUp()
 }
 
-// Pause says that the server waits for the client, whichever of the calls that is for, until
-// resume is called, once.
+// Pause stops the clocks of all calls, because the server waits for the client, until resume is called. resume may be
+// called only once.
 func (c *Calls) Pause() (resume func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,8 +103,8 @@ func (c *Calls) Pause() (resume func()) {
 	}
 }
 
-// GiveUp gives up the call with this key: each, where a client uses one id twice. It
-// reports whether the server may have got one of them.
+// GiveUp cancels the calls with this key: all of them if a client uses an id twice. It reports whether one of them
+// may have reached the server.
 func (c *Calls) GiveUp(key string) (sent bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

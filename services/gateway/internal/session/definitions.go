@@ -5,22 +5,21 @@ import (
 	"sync"
 )
 
-// Definitions are the digests of the tools' definitions as a session has listed
-// them: a call is approved for the definition that its caller saw. The zero value
-// is that of a session that has listed none. It is safe for concurrent use.
+// Definitions are the digests of the tools' definitions as a session has listed them: a call is approved for the
+// definition that its caller saw. The zero value is empty. It is safe for concurrent use.
 type Definitions struct {
 	mu     sync.Mutex
 	byName map[string][]byte
 }
 
-// maxDefinitions bounds what one session remembers, and maxLearned what all of one
-// principal do; of what is beyond the server is asked again.
+// maxDefinitions limits what one session remembers, and maxLearned what all sessions of one principal remember. For
+// definitions that are not remembered the server is asked again.
 const (
 	maxDefinitions = 10_000
 	maxLearned     = 5 * maxDefinitions
 )
 
-// learn notes what a page of a list says.
+// learn adds the digests of a page of a list.
 func (d *Definitions) learn(page map[string][]byte) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -42,17 +41,17 @@ func (d *Definitions) forget() {
 	d.byName = nil
 }
 
-// Of returns a tool's digest; nil where the session has not listed it.
+// Of returns a tool's digest; nil if the session has not listed the tool.
 func (d *Definitions) Of(tool string) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.byName[tool]
 }
 
-// Learn notes what a page of a list says that a session got. Where the sessions of one of its accounts
-// remember too much together, those longest unused forget what they have listed.
+// Learn adds the digests of a page of a list that a session received. If the sessions of one of its accounts remember
+// too much together, those that were unused longest forget their lists.
 func (s *Store) Learn(sess *Session, page map[string][]byte) {
-	sess.Definitions.learn(page) // which may take long, and concerns this session alone
+	sess.Definitions.learn(page) // without the lock: it may take long and concerns this session only
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !sess.isOpen {
@@ -64,7 +63,7 @@ func (s *Store) Learn(sess *Session, page map[string][]byte) {
 	}
 }
 
-// holderOf returns the session that is listed: the hub of a member.
+// holderOf returns the listed session: for a member session its aggregate session.
 func holderOf(sess *Session) *Session {
 	if sess.Hub != nil {
 		return sess.Hub
@@ -72,7 +71,7 @@ func holderOf(sess *Session) *Session {
 	return sess
 }
 
-// count counts n more definitions that a session remembers.
+// count adds n to the number of definitions that a session remembers.
 func (s *Store) count(sess *Session, n int) {
 	sess.learned += n
 	for _, p := range holderOf(sess).places {
@@ -80,7 +79,8 @@ func (s *Store) count(sess *Session, n int) {
 	}
 }
 
-// trim has sessions of an account forget until they remember no more than they may, but this one.
+// trim lets sessions of an account forget their lists until the account is within its limit, except for the session
+// but.
 func (s *Store) trim(own *owned, but *Session) {
 	forget := func(other *Session) {
 		if other != but && own.learned > own.most {

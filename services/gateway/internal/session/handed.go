@@ -5,18 +5,18 @@ import (
 	"sync"
 )
 
-// maxHanded is how many texts of one kind a session remembers, the newest.
+// maxHanded is how many texts of one kind a session remembers; the oldest are dropped.
 const maxHanded = 256
 
-// Handed are texts that a server gave to a session to come back with: no other text of a
-// client's is one. The zero value has none. It is safe for concurrent use.
+// Handed are texts that a server gave to a session and that its client may send back, such as cursors. A client's
+// text that is not among them is not accepted. The zero value is empty. It is safe for concurrent use.
 type Handed struct {
 	mu    sync.Mutex
 	given map[[sha256.Size]byte]bool
 	order [][sha256.Size]byte
 }
 
-// Give notes a text that the client gets.
+// Give adds a text that the client receives.
 func (h *Handed) Give(text string) {
 	sum := sha256.Sum256([]byte(text))
 	h.mu.Lock()

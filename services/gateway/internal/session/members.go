@@ -8,33 +8,33 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/news"
 )
 
-// Members are the sessions of a hub, one with each server that its client has used. It is safe for
-// concurrent use; its fields do not change.
+// Members are the member sessions of an aggregate session, one with each server that its client has used. It is safe
+// for concurrent use; its exported fields do not change.
 type Members struct {
-	// Abilities are what the client says it can do, whatever policy lets servers know of it.
+	// Abilities are the capabilities that the client declares, including those that policy hides from servers.
 	Abilities []mcp.Ability
-	// Opened has news when a server has opened one.
+	// Opened signals when a member session was opened.
 	Opened news.News
 
-	making sync.Mutex // held while one is made
+	making sync.Mutex // held while a member session is made
 
 	mu sync.Mutex
-	by map[string]string // handles, by server
-	// listed is what the client has been told of the servers' lists, and shown the digests of the
-	// definitions of their tools that it was shown.
+	by map[string]string // session ids, by server
+	// listed is the state of the servers' lists of which the client was notified last. shown returns the digests of
+	// the definitions that the client was shown, by server.
 	listed string
 	shown  map[string]func(tool string) []byte
 }
 
-// Use uses the member with a server, by its handle. Where there is none that can be used, makes makes
-// one; nobody makes another meanwhile.
+// Use calls use with the member session of a server. If there is none, or use fails, it makes one with makes and
+// calls use again. Only one caller at a time makes a session.
 func (m *Members) Use(server string, use func(id string) error, makes func() (id string, err error)) error {
 	if id, known := m.of(server); known && use(id) == nil {
 		return nil
 	}
 	m.making.Lock()
 	defer m.making.Unlock()
-	if id, known := m.of(server); known && use(id) == nil { // somebody else has made it
+	if id, known := m.of(server); known && use(id) == nil { // another caller has made it meanwhile
 		return nil
 	}
 	id, err := makes()
@@ -57,7 +57,7 @@ func (m *Members) of(server string) (id string, known bool) {
 	return id, known
 }
 
-// Show notes the digests of the definitions of a server's tools that the client was shown.
+// Show sets the digests of the definitions of a server's tools that the client was shown.
 func (m *Members) Show(server string, digest func(tool string) []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,8 +67,7 @@ func (m *Members) Show(server string, digest func(tool string) []byte) {
 	m.shown[server] = digest
 }
 
-// Shown is the digest of the definition of a server's tool that the client was shown last; nil where
-// it was shown none.
+// Shown returns the digest of a tool's definition that the client was shown last; nil if it was shown none.
 func (m *Members) Shown(server, tool string) []byte {
 	m.mu.Lock()
 	digest := m.shown[server]
@@ -79,22 +78,22 @@ func (m *Members) Shown(server, tool string) []byte {
 	return digest(tool)
 }
 
-// All returns the handles, by server.
+// All returns the session ids, by server.
 func (m *Members) All() map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return maps.Clone(m.by)
 }
 
-// Relists changes the state of the servers' lists of which the client has been told.
+// Relists changes the state of the servers' lists of which the client was notified.
 func (m *Members) Relists(change func(state string) string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.listed = change(m.listed)
 }
 
-// Lists notes of which state of the servers' lists the client has been told, as a text that another
-// state does not have, and returns the one before; empty for none.
+// Lists sets the state of the servers' lists of which the client was notified, as a text that differs for different
+// states. It returns the previous state; empty for none.
 func (m *Members) Lists(state string) (before string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

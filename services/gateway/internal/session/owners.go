@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// list puts a session in the lists of its accounts.
+// list adds a session to the lists of its accounts.
 func (s *Store) list(sess *Session) {
 	put := func(of account, most int) {
 		own := s.owners[of]
@@ -27,7 +27,7 @@ func (s *Store) list(sess *Session) {
 	}
 }
 
-// unlist takes a session out of the lists of its accounts.
+// unlist removes a session from the lists of its accounts.
 func (s *Store) unlist(sess *Session) {
 	for _, p := range sess.places {
 		if p.own.byUse.Remove(p.at); p.own.byUse.Len() == 0 {
@@ -37,9 +37,8 @@ func (s *Store) unlist(sess *Session) {
 	sess.places = nil
 }
 
-// idlest returns the session of an account that was longest unused and has no request in flight; nil if
-// there is none. An agent does not close
-// sessions of the principals that made it.
+// idlest returns the session of an account that was unused longest and has no request in flight; nil if there is
+// none. An agent does not close sessions of the principals that made it.
 func (s *Store) idlest(of account, by *principal.Accounts) *Session {
 	own := s.owners[of]
 	if own == nil {
