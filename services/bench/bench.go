@@ -12,39 +12,36 @@ import (
 )
 
 const (
-	// MaxForeign is the share of the machine that other programs may have during a
-	// measurement, 0 to 1.
+	// MaxForeign is the share of the machine that other programs may have during a measurement, 0 to 1.
 	MaxForeign = 0.10
-	// maxRepeats is how often a measurement is repeated because they had more.
+	// maxRepeats is how often a measurement is repeated because other programs had more.
 	maxRepeats = 3
-	// warmUp is how long a cell is called before it is measured, as a share of the
-	// measurement.
+	// warmUp is the length of the warm-up before a measurement, as a part of the measurement's.
 	warmUp = 0.15
 )
 
-// Config says what is measured.
+// Config configures a run.
 type Config struct {
 	// Rounds is how often every cell is measured, at least 1.
 	Rounds int
-	// Duration is how long one measurement takes, without its warm-up; positive.
+	// Duration is the length of one measurement without its warm-up; positive.
 	Duration time.Duration
 	// Callers are the numbers of callers; each at least 1.
 	Callers []int
-	// Cells names the cells beside the floor; empty means all.
+	// Cells names the cells to measure in addition to the floor; empty means all.
 	Cells []string
 	// Bin is the folder with the mesh's programs.
 	Bin string
-	// Base is the folder with those of another commit, with which every cell of the
-	// mesh is measured once more; empty where there is nothing to compare with.
+	// Base is the folder with the programs of another commit, with which every cell of the mesh is measured as well;
+	// empty for no comparison.
 	Base string
 	// Peers is the folder with the programs of other gateways.
 	Peers string
-	// Self is the path of the benchmark's own program, which is started as the echo
-	// server and the floor.
+	// Self is the path of the benchmark's own program, which serves as the echo server and the floor.
 	Self string
 }
 
-// Validate returns everything that is wrong with the configuration.
+// Validate returns all errors of the configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.Rounds < 1 {
@@ -79,7 +76,6 @@ func (c *Config) Validate() error {
 // errSite means that the processes of a cell don't run.
 var errSite = errors.New("the programs did not start")
 
-// runner is a run under way.
 type runner struct {
 	cfg      Config
 	sites    *sites
@@ -89,9 +85,8 @@ type runner struct {
 	results  Results
 }
 
-// Run measures every cell and tells progress what it does. What was measured until
-// an error, or the end of ctx, is returned beside it. A measurement that fails when
-// it is repeated too, because an answer is wrong, is left out and stands among the
+// Run measures every cell and reports its progress. After an error, or the end of ctx, it also returns what was
+// measured before. A measurement that gives a wrong answer, also when it is repeated, is left out and listed among the
 // failures.
 func Run(ctx context.Context, cfg Config, progress io.Writer) (results Results, err error) {
 	if err := cfg.Validate(); err != nil {
@@ -156,8 +151,8 @@ func (r *runner) tell(s Sample) {
 		s.Round+1, r.cfg.Rounds, s.Cell, callers(s.Callers), s.Rate(), s.P50.Round(time.Microsecond), s.P99.Round(time.Microsecond), 100*s.Foreign)
 }
 
-// measure measures a cell once, and again as long as it fails or other programs
-// have too much of the machine; the least disturbed measurement counts.
+// measure measures a cell, and again as long as it fails or other programs have too much of the machine. It returns the
+// least disturbed measurement.
 func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) {
 	site, err := r.sites.get(ctx, cell.site, cell.base)
 	if err != nil {
@@ -190,8 +185,7 @@ func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) 
 	return best, nil
 }
 
-// enough returns n callers of a cell. Their sessions are opened once and serve
-// every round.
+// enough returns n callers of a cell. Their sessions are opened once and used in every round.
 func (r *runner) enough(ctx context.Context, cell Cell, to endpoint, n int) ([]*caller, error) {
 	for have := len(r.callers[cell.Name]); have < n; have++ {
 		seats, err := r.seats(ctx, cell, to, have)
@@ -203,7 +197,7 @@ func (r *runner) enough(ctx context.Context, cell Cell, to endpoint, n int) ([]*
 	return r.callers[cell.Name][:n], nil
 }
 
-// seats are a caller's: one of its own, or those of the whole crowd.
+// seats returns the seats of a caller: one of its own, or those of all principals.
 func (r *runner) seats(ctx context.Context, cell Cell, to endpoint, number int) (_ chan *seat, err error) {
 	if !cell.crowd {
 		number %= len(r.sites.tokens)

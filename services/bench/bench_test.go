@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/bench"
 )
 
-// small is a run that needs none of the mesh's programs.
+// small returns a configuration that needs none of the mesh's programs.
 func small(t *testing.T) bench.Config {
 	t.Helper()
 	self, err := os.Executable()
@@ -76,7 +76,7 @@ func TestAnInterruptedRunKeepsWhatItMeasured(t *testing.T) {
 	}
 }
 
-// stopAfter ends a run when it first tells of a sample.
+// stopAfter stops a run at its first report of a sample.
 type stopAfter struct{ stop context.CancelFunc }
 
 func (s stopAfter) Write(p []byte) (int, error) {

@@ -16,26 +16,25 @@ import (
 
 const (
 	protocolVersion = "2025-11-25"
-	// echoText is what every call carries.
+	// echoText is the text of every call.
 	echoText = "hello"
-	// firstID is the id of a caller's first call. All have as many digits.
+	// firstID is the id of a caller's first call. All ids have the same number of digits.
 	firstID = 1_000_000_000
-	// maxAnswer is the longest answer that a caller takes, in bytes.
+	// maxAnswer is the longest answer that a caller accepts, in bytes.
 	maxAnswer = 64 << 10
 )
 
-// endpoint is what callers call.
 type endpoint struct {
-	// addr is a host and port, path the path of the MCP endpoint.
+	// addr is a host and port, and path the path of the MCP endpoint.
 	addr, path string
 }
 
-// caller makes one call after the other over one connection. It writes and reads
-// HTTP by itself, to take as little of the machine as it can from what is measured.
+// caller makes one call after the other over one connection. It writes and reads HTTP itself, to take little of the
+// machine from what is measured.
 type caller struct {
 	addr string
 	mark []byte
-	// seats are in whose place it calls, one after the other.
+	// seats are the seats that it calls for, one after the other.
 	seats chan *seat
 
 	conn net.Conn
@@ -45,19 +44,18 @@ type caller struct {
 
 // seat is a principal in a session of its own, for one caller at a time.
 type seat struct {
-	// request is a whole HTTP request, in which the id stands at place.
+	// request is a whole HTTP request, with the id at place.
 	request []byte
 	place   int
 	next    int64
 }
 
-// newCaller returns a caller that expects answers that hold mark. It has no
-// connection yet.
+// newCaller returns a caller that expects answers that contain mark. It has no connection yet.
 func newCaller(to endpoint, seats chan *seat, mark string) *caller {
 	return &caller{addr: to.addr, mark: []byte(mark), seats: seats}
 }
 
-// open opens a session for each token, in which tool is called.
+// open opens a session for each token, with requests to call tool.
 func open(ctx context.Context, to endpoint, tokens []string, tool string) (chan *seat, error) {
 	seats := make(chan *seat, len(tokens))
 	for _, token := range tokens {
@@ -83,7 +81,7 @@ func newSeat(ctx context.Context, to endpoint, token, tool string) (*seat, error
 	return &seat{request: request, place: bytes.LastIndex(request, strconv.AppendInt(nil, firstID, 10)), next: firstID}, nil
 }
 
-// connect makes a new connection, which lasts until deadline.
+// connect opens a new connection with this deadline.
 func (c *caller) connect(ctx context.Context, deadline time.Time) error {
 	c.close()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", c.addr)
@@ -96,11 +94,11 @@ func (c *caller) connect(ctx context.Context, deadline time.Time) error {
 
 func (c *caller) close() {
 	if c.conn != nil {
-		_ = c.conn.Close() // nothing is under way on it
+		_ = c.conn.Close() // no call is in flight on it
 	}
 }
 
-// call makes one call and checks that the answer is its own and what is expected.
+// call makes one call and checks that the answer has the call's id and the mark.
 func (c *caller) call() error {
 	s := <-c.seats
 	defer func() { c.seats <- s }()
@@ -119,7 +117,6 @@ func (c *caller) call() error {
 	return nil
 }
 
-// read reads an answer into body.
 func (c *caller) read() error {
 	status, err := c.in.ReadSlice('\n')
 	if err != nil {
@@ -173,7 +170,7 @@ func openSession(ctx context.Context, to endpoint, token string) (string, error)
 	return session, nil
 }
 
-// post sends one message the ordinary way and returns the answer's head.
+// post sends one message with net/http and returns the answer's head.
 func post(ctx context.Context, to endpoint, token, session, body string) (textproto.MIMEHeader, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+to.addr+to.path, bytes.NewReader([]byte(body)))
 	if err != nil {

@@ -6,44 +6,44 @@ import (
 	"strings"
 )
 
-// Floor is the name of the cell that every other is compared with.
+// Floor is the name of the cell that all others are compared with.
 const Floor = "proxy"
 
-// Cell is one way of a call from the load to the echo server.
+// Cell is a path of a call from the load to the echo server.
 type Cell struct {
 	// Name selects it on the command line.
 	Name string
-	// Title says what it is, for people.
+	// Title describes it for people.
 	Title string
 	// Targets are the least ratios to the floor, by the number of callers.
 	Targets map[int]float64
 
-	// site is the group of processes that serves it, and base says that they are those
-	// of the commit that is compared with.
+	// site is the group of processes that serves it. base is true if their programs are those of the commit that is
+	// compared with.
 	site string
 	base bool
-	// tool is what is called.
+	// tool is the tool to call.
 	tool string
-	// crowd says that every caller calls for every principal in turn.
+	// crowd is true if every caller calls for every principal in turn.
 	crowd bool
-	// mark is what every answer holds, and no wrong one.
+	// mark is a text that every right answer has, and no wrong one.
 	mark string
 }
 
-// Marks of the answers: what the echo server says, and why policy refuses.
+// Marks of the answers: the echo server's text, and policy's reason of refusals.
 const (
 	markEchoed = `"text":"echo: ` + echoText + `"`
 	markDenied = `denied_by_rule`
 )
 
-// Tools of the echo server. It answers to any name; policy tells them apart.
+// Tools of the echo server. It answers to any name; policy distinguishes them.
 const (
 	toolAllowed = "echo"
 	toolLimited = "echo_limited"
 	toolDenied  = "echo_denied"
 )
 
-// Cells returns every cell, in the order of the report.
+// Cells returns all cells, in the order of the report.
 func Cells() []Cell {
 	cells := []Cell{
 		{Name: "direct", Title: "the echo server itself", site: siteEcho, tool: toolAllowed, mark: markEchoed},
@@ -78,8 +78,7 @@ func Cells() []Cell {
 		Cell{Name: siteVMCP, Title: "ToolHive, `vmcp`: many servers, no policy", site: siteVMCP, tool: peerTool, mark: markEchoed})
 }
 
-// selectCells returns the named cells and the floor, in the order of the report;
-// without names all.
+// selectCells returns the named cells and the floor, in the order of the report; without names, all cells.
 func selectCells(names []string) ([]Cell, error) {
 	all := Cells()
 	known := make([]string, len(all))
@@ -99,11 +98,10 @@ func selectCells(names []string) ([]Cell, error) {
 	}), nil
 }
 
-// baseSuffix is what the names of cells end in that are measured with the programs of
-// the commit that is compared with.
+// baseSuffix is the suffix of cells that are measured with the programs of the commit that is compared with.
 const baseSuffix = "-base"
 
-// withBase adds to each cell of the mesh the one that it is compared with.
+// withBase adds to each cell of the mesh the cell that it is compared with.
 func withBase(cells []Cell) []Cell {
 	var all []Cell
 	for _, c := range cells {

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// tick is the unit in which Linux tells CPU times to programs, whatever it counts
-// in itself.
+// tick is the unit in which Linux reports CPU times, whatever it uses internally.
 const tick = 10 * time.Millisecond
 
 // processCPU returns the user and system time that a process has used.
@@ -22,9 +21,8 @@ func processCPU(pid int) (time.Duration, error) {
 	return parseProcess(string(raw))
 }
 
-// parseProcess reads proc_pid_stat(5).
 func parseProcess(text string) (time.Duration, error) {
-	// The name, in parentheses, may hold anything: what counts stands behind it.
+	// The name, in parentheses, may contain anything: the numbers come after it.
 	fields := strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 	const user, system = 11, 12 // fields 14 and 15 of the whole line
 	if len(fields) <= system {
@@ -33,8 +31,8 @@ func parseProcess(text string) (time.Duration, error) {
 	return ticks(fields[user], fields[system])
 }
 
-// machineCPU returns the time that all CPUs together were busy, for whomever, a
-// hypervisor's other guests included.
+// machineCPU returns the time that all CPUs together were busy, including time that the hypervisor gave to other
+// guests.
 func machineCPU() (time.Duration, error) {
 	raw, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -43,7 +41,6 @@ func machineCPU() (time.Duration, error) {
 	return parseMachine(string(raw))
 }
 
-// parseMachine reads proc_stat(5).
 func parseMachine(text string) (time.Duration, error) {
 	line, _, _ := strings.Cut(text, "\n")
 	fields := strings.Fields(line) // cpu user nice system idle iowait irq softirq steal
@@ -65,8 +62,8 @@ func ticks(counts ...string) (time.Duration, error) {
 	return sum, nil
 }
 
-// meter measures what processes and the whole machine used since it was started.
-// Where the system tells nothing it measures nothing.
+// meter measures the CPU time of processes and of the whole machine since its start. On systems without /proc it
+// measures nothing.
 type meter struct {
 	names   []string
 	pids    []int
@@ -98,8 +95,7 @@ func (m *meter) read() (used []time.Duration, machine time.Duration, broken bool
 	return used, machine, false
 }
 
-// stop returns what each process used, and the share of the machine that was not
-// theirs.
+// stop returns the CPU time of each process, and the share of the machine that other processes had.
 func (m *meter) stop() ([]ProcessCPU, float64) {
 	used, machine, broken := m.read()
 	if m.broken || broken {

@@ -10,10 +10,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxBody bounds what the echo server reads.
+// maxBody bounds a request that the echo server reads, in bytes.
 const maxBody = 1 << 20
 
-// message is what the echo server reads of a request.
+// message has the parts of a request that the echo server uses.
 type message struct {
 	ID     jsontext.Value `json:"id"`
 	Method string         `json:"method"`
@@ -24,8 +24,8 @@ type message struct {
 	} `json:"params"`
 }
 
-// NewEcho returns the smallest MCP server there is: it opens sessions and gives
-// back the text that any tool is called with. It is safe for concurrent use.
+// NewEcho returns a minimal MCP server: it opens sessions and answers every tool call with the call's text. It is safe
+// for concurrent use.
 func NewEcho() http.Handler {
 	var sessions atomic.Int64
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -47,7 +47,7 @@ func NewEcho() http.Handler {
 			w.Header().Set("Mcp-Session-Id", "session-"+strconv.FormatInt(sessions.Add(1), 10))
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(answerTo(m)) // a client that has gone needs no answer
+		_, _ = w.Write(answerTo(m)) // the client may have disconnected
 	})
 }
 

@@ -11,11 +11,11 @@ import (
 	"sync"
 )
 
-// forwarded are the headers that the leanest gateway hands on.
+// forwarded are the headers that the leanest gateway forwards.
 var forwarded = []string{"Authorization", "Content-Type", "Accept", "Mcp-Session-Id", "Mcp-Protocol-Version"}
 
-// lean is the least that a gateway can do which is served by net/http: it has each request
-// and each answer whole, as one must that judges them, and neither judges nor records.
+// lean is the least that a gateway with net/http can do: it reads each request and each answer completely, as a gateway
+// that judges them must, but does not judge or record them.
 type lean struct {
 	addr string
 	idle sync.Pool // of *leanConn
@@ -44,14 +44,14 @@ func (l *lean) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		conn = &leanConn{Conn: opened, in: bufio.NewReader(opened)}
 	}
 	if err := conn.exchange(w, r); err != nil {
-		_ = conn.Close() // the error says more
+		_ = conn.Close() // the error is the more useful one
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}
 	l.idle.Put(conn)
 }
 
-// exchange sends a request on and hands its answer back.
+// exchange forwards a request and the answer.
 func (c *leanConn) exchange(w http.ResponseWriter, r *http.Request) error {
 	if r.ContentLength < 0 || r.ContentLength > maxBody {
 		return fmt.Errorf("a body of %d bytes", r.ContentLength)
@@ -80,11 +80,11 @@ func (c *leanConn) exchange(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	w.WriteHeader(status)
-	_, _ = w.Write(c.body) // a client that has gone needs no answer
+	_, _ = w.Write(c.body) // the client may have disconnected
 	return nil
 }
 
-// head reads the head of an answer into h, and returns its status and how long its body is.
+// head reads the head of an answer into h, and returns its status and the length of its body.
 func (c *leanConn) head(h http.Header) (status, length int, err error) {
 	for {
 		line, err := c.in.ReadSlice('\n')

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// grace is how long the last calls may take beyond a measurement's end.
+// grace is how long calls may take after the end of a measurement.
 const grace = 10 * time.Second
 
-// connect gives every caller a new connection for as long as drive will take.
+// connect gives every caller a new connection for the duration of drive.
 func connect(ctx context.Context, callers []*caller, d time.Duration) error {
 	deadline := time.Now().Add(d + grace)
 	for _, c := range callers {
@@ -28,9 +28,8 @@ func disconnect(callers []*caller) {
 	}
 }
 
-// drive lets every caller call without a pause for d, and returns how long each
-// call took, and how long all took together. A wrong answer is an error; when ctx
-// ends, so do the calls.
+// drive lets every caller call without a pause for d. It returns the duration of each call, and of all together. A
+// wrong answer is an error. When ctx ends, so do the calls.
 func drive(ctx context.Context, callers []*caller, d time.Duration) ([]time.Duration, time.Duration, error) {
 	stop := context.AfterFunc(ctx, func() { disconnect(callers) })
 	defer stop()
@@ -49,7 +48,7 @@ func drive(ctx context.Context, callers []*caller, d time.Duration) ([]time.Dura
 	return slices.Concat(taken...), time.Since(begin), nil
 }
 
-// repeat calls until end and returns how long each call took.
+// repeat calls until end and returns the duration of each call.
 func (c *caller) repeat(end time.Time) ([]time.Duration, error) {
 	var taken []time.Duration
 	for now := time.Now(); now.Before(end); {

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/bench"
 )
 
-// TestMain lets the test's own program be the servers that a run starts.
+// TestMain lets the test's own program serve as the servers that a run starts.
 func TestMain(m *testing.M) {
 	if len(os.Args) < 3 || os.Args[1] != "echo" && os.Args[1] != "proxy" && os.Args[1] != "lean" {
 		os.Exit(m.Run())

@@ -13,19 +13,18 @@ import (
 	"time"
 )
 
-// taken is how many bytes this process has in use, stacks among them.
+// taken returns how many bytes this process uses, including stacks.
 func taken() int64 {
 	runtime.GC()
-	runtime.GC() // what the first has let go of
+	runtime.GC() // memory that the first run released
 	var now runtime.MemStats
 	runtime.ReadMemStats(&now)
 	return int64(now.HeapAlloc + now.StackInuse)
 }
 
-// BenchmarkIdleSession is the memory of a session that does nothing: of 4,000, for two for
-// each principal.
+// BenchmarkIdleSession measures the memory of an idle session, with 4,000 sessions, two for each principal.
 //
-//	go test ./bench -run '^$' -bench IdleSession -benchtime 4000x
+// go test ./bench -run '^$' -bench IdleSession -benchtime 4000x
 func BenchmarkIdleSession(b *testing.B) {
 	s := writtenFor(b)
 	path, err := s.writeMesh(s.dir, meshFile{MCP: "127.0.0.1:0", GRPC: "127.0.0.1:0", Data: "data"})
@@ -33,7 +32,7 @@ func BenchmarkIdleSession(b *testing.B) {
 		b.Fatal(err)
 	}
 	at := s.meshAt(startMesh(b, path))
-	for _, token := range s.tokens { // who was never here before takes more
+	for _, token := range s.tokens { // a principal's first session takes more
 		if _, err := openSession(b.Context(), at, token); err != nil {
 			b.Fatal(err)
 		}
@@ -48,10 +47,10 @@ func BenchmarkIdleSession(b *testing.B) {
 	b.ReportMetric(float64(taken()-before)/float64(b.N), "B/session")
 }
 
-// BenchmarkCallInFlight is the memory of a call whose server does not answer, less what its
-// client and the server take in this process where nothing is between them.
+// BenchmarkCallInFlight measures the memory of a call whose server does not answer, without the memory of its client
+// and its server in this process.
 //
-//	go test ./bench -run '^$' -bench CallInFlight -benchtime 1x
+// go test ./bench -run '^$' -bench CallInFlight -benchtime 1x
 func BenchmarkCallInFlight(b *testing.B) {
 	const calls = 200
 	s := writtenFor(b)

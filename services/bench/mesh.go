@@ -11,15 +11,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// serverName is what the echo server is called in the mesh.
+// serverName is the name of the echo server in the mesh.
 const serverName = "echo"
 
-// principals is how many there are. A cell of refusals calls for all of them in turn:
-// of each the gateway records 1,000 refusals a minute, and 1 MiB of them and 60 KiB a
-// minute, one by one, and makes who is refused more often wait.
+// principals is the number of principals. A cell of refusals calls for all of them in turn, because the gateway records
+// 1,000 refusals a minute of a principal one by one (up to 1 MiB at once, and 60 KiB a minute), and delays a principal
+// that is refused more often.
 const principals = 2000
 
-// newTokens makes a token for each principal.
+// newTokens returns a token for each principal.
 func newTokens() []string {
 	tokens := make([]string, principals)
 	for i := range tokens {
@@ -28,29 +28,27 @@ func newTokens() []string {
 	return tokens
 }
 
-// policyRules is how many rules the policy has.
+// policyRules is the number of rules of the policy.
 const policyRules = 100
 
 //go:embed mesh.yaml.tmpl
 var meshTemplate string
 
-// meshFile is what a configuration of the mesh is made of. Where Certs is empty
-// all roles share one process.
+// meshFile is the data of a configuration's template. If Certs is empty, all roles share one process.
 type meshFile struct {
 	MCP, GRPC, Data string
 	Certs           string
-	// Roles are the addresses of roles that live apart.
+	// Roles are the addresses of separate roles.
 	Roles map[string]string
-	// Asked says that policy is asked about every call.
+	// Asked is true if policy is asked about every call.
 	Asked bool
 
-	// What follows is the same for all.
+	// These are the same in all configurations.
 	Tokens                 []string
 	Upstream, OTLP, Server string
 }
 
-// writeMesh writes a configuration to dir, and the policy beside it, and returns its
-// path.
+// writeMesh writes a configuration and its policy to dir, and returns its path.
 func (s *sites) writeMesh(dir string, mesh meshFile) (string, error) {
 	mesh.Tokens, mesh.Server = s.tokens, serverName
 	mesh.Upstream, mesh.OTLP = "http://"+s.echo.at.addr+s.echo.at.path, s.sink.url()
@@ -69,8 +67,8 @@ func (s *sites) writeMesh(dir string, mesh meshFile) (string, error) {
 	return path, os.WriteFile(path, []byte(text.String()), 0o600)
 }
 
-// policyText is a policy of 100 rules: the tools that are called, patterns that
-// match them for some callers alone, and many that are never called.
+// policyText returns a policy of 100 rules: the tools that are called, patterns that match them only for some callers,
+// and many tools that are never called.
 func policyText() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "version: 1\nname: bench\nserver: %s\ndefault: deny\ntools:\n", serverName)

@@ -27,8 +27,7 @@ func TestThePolicyHasItsRules(t *testing.T) {
 	}
 }
 
-// TestTheMeshAnswersEveryCell runs the real mesh on what the benchmark writes for
-// it, in this process.
+// TestTheMeshAnswersEveryCell runs the real mesh with the benchmark's configuration, in this process.
 func TestTheMeshAnswersEveryCell(t *testing.T) {
 	t.Parallel()
 	s := writtenFor(t)
@@ -75,8 +74,7 @@ func TestTheConfigurationOfRolesThatLiveApart(t *testing.T) {
 	}
 }
 
-// writtenFor returns sites in a folder of the test's own, of which only the echo
-// server runs.
+// writtenFor returns sites in a folder of the test. Only the echo server runs.
 func writtenFor(t testing.TB) *sites {
 	t.Helper()
 	drain, err := startSink(t.Context())
@@ -101,7 +99,7 @@ func writtenFor(t testing.TB) *sites {
 	return &sites{dir: t.TempDir(), tokens: newTokens(), sink: drain, echo: echo}
 }
 
-// startMesh runs a mesh in this process and returns where it takes MCP.
+// startMesh runs a mesh in this process and returns the address of MCP.
 func startMesh(t testing.TB, path string) string {
 	t.Helper()
 	f, err := config.Load(path, os.LookupEnv)

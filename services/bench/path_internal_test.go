@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// BenchmarkCall is the path of a call in this one process, the echo server and the
-// callers included: for profiles, and for comparing allocations. What is beyond the cell
-// `direct` is the mesh's own.
+// BenchmarkCall runs the whole path of a call in this process, with the echo server and the callers: for profiles, and
+// for comparing allocations. The difference to the cell `direct` is the mesh's.
 //
-//	go test ./bench -run '^$' -bench Call -cpuprofile cpu.prof
+// go test ./bench -run '^$' -bench Call -cpuprofile cpu.prof
 func BenchmarkCall(b *testing.B) {
 	const callers = 32
 	s := writtenFor(b)

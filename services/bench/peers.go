@@ -9,19 +9,19 @@ import (
 	"strconv"
 )
 
-// Sites of other gateways, of ToolHive: what it puts before one server, and before many.
+// Sites of other gateways, of ToolHive: its gateway for one server, and for many.
 const (
 	siteThv  = "thv"
 	siteVMCP = "vmcp"
 )
 
-// peerTool is what the tool is called behind the gateway for many servers.
+// peerTool is the name of the tool behind the gateway for many servers.
 const peerTool = serverName + "_" + toolAllowed
 
 // peers are the programs of other gateways.
 var peers = []string{siteThv, siteVMCP}
 
-// vmcpFile configures the gateway for many servers: the echo server, for everybody.
+// vmcpFile configures the gateway for many servers: the echo server, without authentication.
 const vmcpFile = `name: bench
 groupRef: bench
 incomingAuth: {type: anonymous}
@@ -46,8 +46,8 @@ func (s *sites) startVMCP(ctx context.Context, to *site) error {
 	})
 }
 
-// startPeer starts another gateway, which keeps its files in the site's folder. That it runs
-// no containers it is told by what it is to run them with.
+// startPeer starts another gateway, whose files are in the site's folder. The environment tells it not to use
+// containers.
 func (s *sites) startPeer(ctx context.Context, to *site, name string, args func(port string) []string) error {
 	addrs, err := freeAddrs(ctx, 1)
 	if err != nil {

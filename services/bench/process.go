@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// readyTimeout bounds a program's start, and readyPoll is how often it is asked.
+	// readyTimeout bounds a program's start, and readyPoll is the interval of checks.
 	readyTimeout = 20 * time.Second
 	readyPoll    = 20 * time.Millisecond
 	// stopTimeout is how long a program may take to stop before it is killed.
@@ -22,7 +22,6 @@ const (
 	maxLog = 4 << 10
 )
 
-// process is a program that was started for a cell.
 type process struct {
 	name string
 	cmd  *exec.Cmd
@@ -44,12 +43,11 @@ func startProcess(of *site, name, program string, args ...string) (*process, err
 	}
 	go func() {
 		defer close(p.done)
-		_ = p.cmd.Wait() // how it ended is of interest only where it was not asked to, and then ready says so
+		_ = p.cmd.Wait() // if it ended by itself, ready reports that
 	}()
 	return p, nil
 }
 
-// pid is the process's id.
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // ready waits until url answers 200.
@@ -85,7 +83,7 @@ func answers(ctx context.Context, url string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// tail is the end of what the process has printed.
+// tail returns the end of the process's output.
 func (p *process) tail() []byte {
 	raw, err := os.ReadFile(p.log)
 	if err != nil {
@@ -114,7 +112,7 @@ func freeAddrs(ctx context.Context, n int) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer func() { errs = append(errs, lis.Close()) }() // together at the end, so that no two are the same
+		defer func() { errs = append(errs, lis.Close()) }() // after all were opened, so that no two are the same
 		addrs = append(addrs, lis.Addr().String())
 	}
 	return addrs, errors.Join(errs...)

@@ -8,13 +8,12 @@ import (
 	"sync"
 )
 
-// maxIdle is how many idle connections the floor keeps. The default of two makes
-// most calls under load open a new one.
+// maxIdle is how many idle connections the floor keeps open. With the default of two, most calls under load would open
+// a new one.
 const maxIdle = 1024
 
-// NewProxy returns the floor: the best that Go's own reverse proxy can be in front of target.
-// Its transport keeps its connections, and its buffers are used again: else it makes one of
-// 32 KiB for each answer, and carries a third less.
+// NewProxy returns the floor: Go's own reverse proxy in front of target, at its best. Its transport reuses connections
+// and buffers. Without that it would allocate 32 KiB for each answer, and carry a third less.
 func NewProxy(target string) (http.Handler, error) {
 	u, err := url.Parse(target)
 	if err != nil {
@@ -33,11 +32,9 @@ func NewProxy(target string) (http.Handler, error) {
 // buffers implements httputil.BufferPool.
 type buffers struct{ sync.Pool }
 
-// Get implements httputil.BufferPool.
 func (b *buffers) Get() []byte {
 	buffer, _ := b.Pool.Get().(*[]byte)
 	return *buffer
 }
 
-// Put implements httputil.BufferPool.
 func (b *buffers) Put(buffer []byte) { b.Pool.Put(&buffer) }

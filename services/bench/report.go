@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// preface says how to read the tables.
+// preface explains how to read the tables.
 const preface = `# Benchmarks
 
 Each case is a small ` + "`tools/call`" + ` to an echo server. Callers keep their connection and session, and call without a
@@ -26,8 +26,7 @@ The leanest gateway shows what is left for all of that: it reads whole messages 
 Other gateways run as they come: without tokens, policy or journal.
 `
 
-// Report renders results as a Markdown page. Cells that were not measured are left
-// out.
+// Report renders results as a Markdown page. Cells that were not measured are left out.
 func Report(r *Results, about About) []byte {
 	var out bytes.Buffer
 	out.WriteString(preface)
@@ -67,7 +66,7 @@ func foreign(r *Results) string {
 	return fmt.Sprintf("had more than %.0f %% of the CPUs in %d of %d measurements, also when repeated: **take the numbers as rough**", 100*MaxForeign, disturbed, all)
 }
 
-// writeRatios writes the table that counts: ratios beside their targets.
+// writeRatios writes the main table: ratios and their targets.
 func writeRatios(out *bytes.Buffer, r *Results) {
 	counts := r.callers()
 	out.WriteString("\n## Calls per second, as a ratio to the floor\n\nThe median over the rounds (least–most); below it the target.\n\n| case |")
@@ -84,8 +83,7 @@ func writeRatios(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// writeChanges writes what became of the mesh since the commit that it was compared
-// with, if it was.
+// writeChanges writes how the mesh has changed since the commit that it was compared with, if any.
 func writeChanges(out *bytes.Buffer, r *Results) {
 	cells := slices.DeleteFunc(r.cells(), func(c Cell) bool { return !c.base })
 	if len(cells) == 0 {
@@ -102,7 +100,7 @@ func writeChanges(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// ratio is one field of that table. A target of 0 means that there is none.
+// ratio returns one field of that table. A target of 0 means none.
 func ratio(s Spread, target float64) string {
 	if s.Rounds == 0 {
 		return "–"
@@ -134,7 +132,7 @@ func writeAbsolute(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// writeCPU writes what each process used.
+// writeCPU writes the CPU time of each process.
 func writeCPU(out *bytes.Buffer, r *Results) {
 	out.WriteString("\n## CPU seconds per 1000 calls, by process\n\nMedians over the rounds. `load` is the generator, `echo` the server behind everything.\n\n| case | callers | all | of which |\n|---|--:|--:|---|\n")
 	for _, c := range r.cells() {
@@ -166,14 +164,14 @@ func writeFailures(out *bytes.Buffer, r *Results) {
 	}
 }
 
-// cells are the cells that have samples, in the order of the report.
+// cells returns the cells that have samples, in the order of the report.
 func (r *Results) cells() []Cell {
 	return slices.DeleteFunc(withBase(Cells()), func(c Cell) bool {
 		return !slices.ContainsFunc(r.Samples, func(s Sample) bool { return s.Cell == c.Name })
 	})
 }
 
-// callers are the numbers of callers that have samples, ascending.
+// callers returns the numbers of callers that have samples, ascending.
 func (r *Results) callers() []int {
 	var counts []int
 	for _, s := range r.Samples {
@@ -190,7 +188,7 @@ func callers(n int) string {
 	return strconv.Itoa(n) + " callers"
 }
 
-// latency writes nanoseconds as people read them.
+// latency returns nanoseconds for people.
 func latency(ns float64) string {
 	if d := time.Duration(ns); d >= 10*time.Millisecond {
 		return fmt.Sprintf("%.1f ms", float64(d)/float64(time.Millisecond))
@@ -198,7 +196,7 @@ func latency(ns float64) string {
 	return fmt.Sprintf("%s µs", thousands(ns/float64(time.Microsecond)))
 }
 
-// thousands writes a number without a fraction, its digits in groups of three.
+// thousands returns a number without a fraction, with its digits in groups of three.
 func thousands(x float64) string {
 	digits := strconv.FormatFloat(x, 'f', 0, 64)
 	for i := len(digits) - 3; i > 0; i -= 3 {

@@ -21,8 +21,7 @@ func about() bench.About {
 	}
 }
 
-// measured are two rounds of three cells, the last of which only met its target
-// with one caller.
+// measured returns two rounds of three cells. The last cell met its target only with one caller.
 func measured() *bench.Results {
 	var r bench.Results
 	for round := range 2 {

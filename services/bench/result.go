@@ -12,9 +12,9 @@ type ProcessCPU struct {
 
 // Sample is one measurement of one cell.
 type Sample struct {
-	// Cell is its name.
+	// Cell is the cell's name.
 	Cell string
-	// Callers is how many callers there were, each with one connection.
+	// Callers is the number of callers, each with one connection.
 	Callers int
 	// Round counts from 0.
 	Round int
@@ -23,11 +23,9 @@ type Sample struct {
 	Elapsed time.Duration
 	// P50 and P99 are percentiles of the calls' latency.
 	P50, P99 time.Duration
-	// CPU is what each process of the cell used; empty where the system does not
-	// tell.
+	// CPU has the CPU time of each process of the cell; empty if the system does not report it.
 	CPU []ProcessCPU
-	// Foreign is the share of the machine's CPU time, 0 to 1, that processes other
-	// than the benchmark's had.
+	// Foreign is the share of the machine's CPU time, 0 to 1, that processes other than the benchmark's had.
 	Foreign float64
 	// Repeats is how often the measurement was repeated because of foreign load.
 	Repeats int
@@ -36,7 +34,7 @@ type Sample struct {
 // Rate is the number of calls per second.
 func (s Sample) Rate() float64 { return float64(s.Calls) / s.Elapsed.Seconds() }
 
-// Results are what a run gave. A run that was interrupted has what was whole.
+// Results are the results of a run. Those of an interrupted run have what was complete.
 type Results struct {
 	// Samples are in the order in which they were taken.
 	Samples []Sample
@@ -44,8 +42,7 @@ type Results struct {
 	Failures []string
 }
 
-// MeshCPU is the CPU time per call, in seconds, of all but the load and the echo
-// server.
+// MeshCPU returns the CPU time per call, in seconds, of all processes but the load and the echo server.
 func (s Sample) MeshCPU() float64 {
 	var used time.Duration
 	for _, p := range s.CPU {
@@ -56,14 +53,12 @@ func (s Sample) MeshCPU() float64 {
 	return used.Seconds() / float64(s.Calls)
 }
 
-// Ratio is a cell's rate over the floor's in the same round and with as many
-// callers.
+// Ratio returns a cell's rate divided by the floor's in the same round and with as many callers.
 func (r *Results) Ratio(cell string, callers int) Spread {
 	return r.Against(cell, Floor, callers, Sample.Rate)
 }
 
-// Against is a cell's number over another's in the same round and with as many
-// callers.
+// Against returns a cell's number divided by another cell's in the same round and with as many callers.
 func (r *Results) Against(cell, other string, callers int, number func(Sample) float64) Spread {
 	others := make(map[int]float64)
 	for _, s := range r.of(other, callers) {
@@ -78,7 +73,7 @@ func (r *Results) Against(cell, other string, callers int, number func(Sample) f
 	return Summarize(ratios)
 }
 
-// Over sums up a number of a cell's samples.
+// Over summarizes a number of a cell's samples.
 func (r *Results) Over(cell string, callers int, number func(Sample) float64) Spread {
 	var values []float64
 	for _, s := range r.of(cell, callers) {
@@ -87,8 +82,7 @@ func (r *Results) Over(cell string, callers int, number func(Sample) float64) Sp
 	return Summarize(values)
 }
 
-// PerCall returns the CPU time per call of each process of a cell, in the cell's
-// order: the medians over the rounds.
+// PerCall returns the CPU time per call of each process of a cell, in the cell's order: the medians over the rounds.
 func (r *Results) PerCall(cell string, callers int) []ProcessCPU {
 	var names []string
 	values := make(map[string][]float64)
@@ -107,8 +101,8 @@ func (r *Results) PerCall(cell string, callers int) []ProcessCPU {
 	return out
 }
 
-// Disturbed counts the samples during which foreign load was above the bound to
-// the end, and how many there are.
+// Disturbed returns how many samples had foreign load above the limit after all repeats, and how many samples there
+// are.
 func (r *Results) Disturbed() (disturbed, all int) {
 	for _, s := range r.Samples {
 		if s.Foreign > MaxForeign {

@@ -12,7 +12,7 @@ import (
 const (
 	// headerTimeout bounds reading a request's head.
 	headerTimeout = 10 * time.Second
-	// healthPath answers once a server serves.
+	// healthPath answers when a server serves.
 	healthPath = "/healthz"
 )
 
@@ -26,7 +26,7 @@ func Serve(ctx context.Context, addr string, h http.Handler) error {
 	mux.Handle("/", h)
 	mux.HandleFunc("GET "+healthPath, func(http.ResponseWriter, *http.Request) {})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: headerTimeout}
-	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // who stops it waits for no answer
+	stop := context.AfterFunc(ctx, func() { _ = server.Close() }) // a stop does not wait for answers
 	defer stop()
 	if err := server.Serve(lis); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve: %w", err)

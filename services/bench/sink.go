@@ -8,8 +8,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// sink takes spans over OTLP and drops them unread: what exporting costs is the
-// sender's to pay.
+// sink receives spans over OTLP and drops them unread, because only the sender's cost is measured.
 type sink struct {
 	server *grpc.Server
 	lis    net.Listener
@@ -25,12 +24,12 @@ func startSink(ctx context.Context) (*sink, error) {
 	return s, nil
 }
 
-// url is where spans go.
+// url returns the address for spans.
 func (s *sink) url() string { return "http://" + s.lis.Addr().String() }
 
 func (s *sink) close() { s.server.Stop() }
 
-// swallow takes one message and answers with an empty one.
+// swallow receives one message and answers with an empty one.
 func swallow(_ any, stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(nil); err != nil {
 		return err

@@ -17,16 +17,15 @@ const (
 	siteLean  = "lean"
 	siteUp    = "up"
 	siteApart = "apart"
-	// askedSuffix is what the names of those end in whose gateway keeps no decisions.
+	// askedSuffix is the suffix of sites whose gateway caches no decisions.
 	askedSuffix = "-asked"
 )
 
-// roles are those that live apart, in the order in which they start: the gateway is ready
-// once all others serve. They are named here, for `make bench-diff` builds this with the
-// code of earlier commits.
+// roles are the separate roles in the order of their start: the gateway is ready when all others serve. The list is
+// here, because `make bench-diff` builds this package with the code of earlier commits.
 var roles = []string{"policy", "ratelimit", "approval", "wasmagent", "gateway"}
 
-// programs are the mesh's programs that the sites of cells start.
+// programs returns the mesh's programs that the sites of cells start.
 func programs(cells []Cell) []string {
 	of := map[string][]string{siteUp: {"sluice"}, siteApart: append([]string{"sluice"}, roles...)}
 	var names []string
@@ -40,11 +39,11 @@ func programs(cells []Cell) []string {
 // site is a group of processes that serves cells.
 type site struct {
 	at endpoint
-	// dir is where it keeps its files, and bin the folder of its programs.
+	// dir is the folder of its files, and bin that of its programs.
 	dir, bin string
-	// env is the environment of its programs; nil for that of this one.
+	// env is the environment of its programs; nil means that of this process.
 	env []string
-	// asked says that policy is asked about every call.
+	// asked is true if policy is asked about every call.
 	asked bool
 	// own are its processes, without the echo server behind them.
 	own []*process
@@ -60,8 +59,8 @@ type sites struct {
 	byID   map[string]*site
 }
 
-// openSites starts the echo server and what every site needs; the sites
-// themselves start when they are first asked for. Everything is written to dir.
+// openSites starts the echo server and what every site needs. Sites start when they are first used. All files are
+// written to dir.
 func openSites(ctx context.Context, cfg Config, dir string) (*sites, error) {
 	drain, err := startSink(ctx)
 	if err != nil {
@@ -75,8 +74,7 @@ func openSites(ctx context.Context, cfg Config, dir string) (*sites, error) {
 	return s, nil
 }
 
-// get returns a site, which it starts at need; base means with the programs of the
-// commit that is compared with.
+// get returns a site, which it starts if necessary. With base it uses the programs of the commit that is compared with.
 func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) {
 	id, bin := kind, s.cfg.Bin
 	if base {
@@ -89,7 +87,7 @@ func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) 
 		siteEcho: s.startEcho, siteProxy: s.startProxy, siteLean: s.startLean, siteUp: s.startUp, siteApart: s.startApart, siteThv: s.startThv, siteVMCP: s.startVMCP,
 	}[strings.TrimSuffix(kind, askedSuffix)]
 	made := &site{dir: filepath.Join(s.dir, id), bin: bin, asked: strings.HasSuffix(kind, askedSuffix)}
-	s.byID[id] = made // also where it fails half-way, so that close stops what runs
+	s.byID[id] = made // also if it fails, so that close stops what runs
 	if err := os.Mkdir(made.dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -99,8 +97,7 @@ func (s *sites) get(ctx context.Context, kind string, base bool) (*site, error) 
 	return made, nil
 }
 
-// processes are those through which a call to the site goes, the load and the
-// echo server included.
+// processes returns the processes that a call to the site goes through, including the load and the echo server.
 func (s *sites) processes(of *site) (names []string, pids []int) {
 	names, pids = []string{"load"}, []int{os.Getpid()}
 	all := of.own
@@ -157,7 +154,7 @@ func (s *sites) startUp(ctx context.Context, to *site) error {
 	return p.ready(ctx, "http://"+addrs[0]+"/readyz")
 }
 
-// startApart starts the roles as processes of their own, which speak mTLS.
+// startApart starts the roles in separate processes with mTLS.
 func (s *sites) startApart(ctx context.Context, to *site) error {
 	addrs, err := freeAddrs(ctx, 2+len(roles))
 	if err != nil {
@@ -199,7 +196,7 @@ func (s *sites) meshAt(addr string) endpoint {
 	return endpoint{addr: addr, path: "/mcp/" + serverName}
 }
 
-// close stops every process.
+// close stops all processes.
 func (s *sites) close() {
 	for _, of := range s.byID {
 		for _, p := range of.own {

@@ -6,12 +6,11 @@ import (
 	"time"
 )
 
-// Spread sums up one number over the rounds. The zero value stands for nothing
-// measured.
+// Spread summarizes one number over the rounds. The zero value means that nothing was measured.
 type Spread struct {
 	// Median, Min and Max are over the rounds.
 	Median, Min, Max float64
-	// Rounds is how many there were; 0 means that nothing was measured.
+	// Rounds is the number of rounds; 0 means that nothing was measured.
 	Rounds int
 }
 
@@ -29,8 +28,8 @@ func Summarize(values []float64) Spread {
 	return Spread{Median: middle, Min: sorted[0], Max: sorted[n-1], Rounds: n}
 }
 
-// Percentile returns the value below which the share q of sorted lies, by nearest
-// rank; q is 0 to 1. Of nothing it is 0.
+// Percentile returns the value below which the share q of sorted lies, by nearest rank; q is 0 to 1. Without values it
+// returns 0.
 func Percentile(sorted []time.Duration, q float64) time.Duration {
 	if len(sorted) == 0 {
 		return 0

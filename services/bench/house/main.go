@@ -1,5 +1,5 @@
-// Command house prints measures of the code and of the documents: sizes of functions and files, private functions with one
-// caller, packages without tests, words and long lines of documents. Each has a goal.
+// Command house prints measures of the code and of the documents: sizes of functions and files, private functions with
+// one caller, packages without tests, words and long lines of documents. Each has a goal.
 package main
 
 import (
@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// longFunction is how many lines a function should have at most, and longestFunction how many it may have.
+	// longFunction is the most lines that a function should have, and longestFunction the most that it may have.
 	longFunction, longestFunction = 40, 60
-	// longLine is how many characters a line of a document may have. Tables and code may have more.
+	// longLine is the most characters that a line of a document may have, except in tables and code.
 	longLine = 120
 )
 
@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// run measures what is below a folder, which is that of the whole project.
+// run measures the project in a folder.
 func run(top string, out io.Writer) error {
 	code, err := measureCode(top)
 	if err != nil {
@@ -60,7 +60,7 @@ func run(top string, out io.Writer) error {
 	return nil
 }
 
-// spread is the median, the 95th percentile and the largest of sizes.
+// spread returns the median, the 95th percentile and the maximum of sizes.
 func spread(sizes []int) string {
 	if len(sizes) == 0 {
 		return "none"
@@ -79,10 +79,10 @@ func over(sizes []int, most int) string {
 	return fmt.Sprintf("%d of %d", n, len(sizes))
 }
 
-// code are the measures of Go code that is neither generated nor a test.
+// code has the measures of Go code that is neither generated nor a test.
 type code struct {
 	functions, files []int
-	// private counts private functions and methods, and once those that their package names once.
+	// private counts private functions and methods, and once those with one use in their package.
 	private, once int
 	// untested are packages with code and without a test file.
 	untested []string
@@ -154,7 +154,7 @@ func (c *code) count(fset *token.FileSet, files []*ast.File) {
 	}
 }
 
-// docs are the measures of documents for people: decisions are not counted.
+// docs has the measures of documents, without decisions.
 type docs struct{ words, long int }
 
 func measureDocs(top string) (all docs, err error) {

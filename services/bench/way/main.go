@@ -1,7 +1,6 @@
-// Command way counts what somebody reads who follows one allowed call over HTTP through
-// the gateway: the functions that run, by file, and what the gateway has beside. What runs
-// is found by running it, not by reading: command call is built with -cover and makes one
-// call.
+// Command way counts what a reader who follows one allowed call over HTTP through the gateway has to read: the
+// functions that run, by file, and the other functions of the gateway. It finds out what runs by running it: command
+// call is built with -cover and makes one call.
 package main
 
 import (
@@ -28,25 +27,23 @@ import (
 
 const (
 	module = "github.com/sluice-mesh/sluice/services/"
-	// gateway is the folder whose code is counted, below the module's.
+	// gateway is the folder whose code is counted, in the module.
 	gateway = "gateway"
-	// caller is the program that makes the call. It is covered too: else Go starts no counting.
+	// caller is the program that makes the call. It is covered, too, because otherwise Go does not start counting.
 	caller = "bench/way/call"
-	// short is how many lines a function may have that is read in passing, its braces
-	// included.
+	// short is the most lines of a function that is read in passing, including its braces.
 	short = 7
 )
 
-// words are the packages whose functions are read by their names: they know of messages,
-// bytes and people, and nothing of calls. They are counted apart.
+// words are the packages whose functions are understood by their names: they are about messages, bytes and people, not
+// about calls. They are counted separately.
 var words = map[string]bool{
 	"gateway/internal/gate": true, "gateway/internal/mcp": true, "gateway/internal/meters": true, "gateway/internal/refusal": true,
 	"gateway/internal/room": true, "gateway/internal/spans": true, "gateway/internal/intake": true, "internal/scrub": true, "gateway/internal/wire": true,
 	"gateway/internal/inflight": true,
 }
 
-// corridor are the packages that carry a call, whose methods are looked at that change what
-// others see.
+// corridor are the packages that carry a call. Their methods that change state which others see are counted.
 var corridor = map[string]bool{
 	"gateway/internal/edge": true, "gateway/internal/pipeline": true,
 	"gateway/internal/approvals": true, "gateway/internal/attempt": true,
@@ -107,7 +104,7 @@ in all %s has %d files, %d lines; %d methods of the packages that carry calls as
 	return err
 }
 
-// covered makes the call and returns what ran, by the file below the module.
+// covered makes the call and returns what ran, by the file in the module.
 func covered(ctx context.Context) (map[string]*cover.Profile, error) {
 	dir, err := os.MkdirTemp("", "sluice-way-")
 	if err != nil {
@@ -115,7 +112,7 @@ func covered(ctx context.Context) (map[string]*cover.Profile, error) {
 	}
 	defer os.RemoveAll(dir)
 	program, profile := filepath.Join(dir, "call"), filepath.Join(dir, "profile")
-	counters, atEnd := filepath.Join(dir, "counters"), filepath.Join(dir, "end") // the latter holds what ran for the stop too
+	counters, atEnd := filepath.Join(dir, "counters"), filepath.Join(dir, "end") // end also has what ran for the stop
 	if err := errors.Join(os.Mkdir(counters, 0o700), os.Mkdir(atEnd, 0o700)); err != nil {
 		return nil, err
 	}
@@ -141,24 +138,23 @@ func covered(ctx context.Context) (map[string]*cover.Profile, error) {
 	return out, nil
 }
 
-// A function is one of the gateway's.
+// function is a function of the gateway.
 type function struct {
 	file, name string
 	first      token.Position
 	last       token.Position
 }
 
-// lines is how many lines it has.
 func (f *function) lines() int { return f.last.Line - f.first.Line + 1 }
 
-// ran reports whether some of a function is in a profile with a count.
+// ran reports whether a part of a function has a count in a profile.
 func ran(f *function, p *cover.Profile) bool {
 	return p != nil && slices.ContainsFunc(p.Blocks, func(b cover.ProfileBlock) bool {
 		return b.Count > 0 && b.StartLine >= f.first.Line && b.EndLine <= f.last.Line
 	})
 }
 
-// source is what a folder holds beside tests.
+// source is the content of a folder without tests.
 type source struct {
 	files, lines int
 	functions    []*function
@@ -205,7 +201,7 @@ func read(root string) (*source, error) {
 	return src, err
 }
 
-// nameOf is a function's name, behind its receiver's type.
+// nameOf returns a function's name after its receiver's type.
 func nameOf(d *ast.FuncDecl) string {
 	if d.Recv == nil {
 		return d.Name.Name
@@ -294,7 +290,7 @@ func lines(functions []*function) (n int) {
 	return n
 }
 
-// packages are the names of the packages that functions are in.
+// packages returns the names of the packages that functions are in.
 func packages(functions []*function) string {
 	seen := make(map[string]bool)
 	for _, f := range functions {

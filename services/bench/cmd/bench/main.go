@@ -1,5 +1,4 @@
-// Command bench measures the whole path of a call and writes a page about it.
-// `make bench` builds the mesh and runs it.
+// Command bench measures the whole path of a call and writes a page about it. `make bench` builds the mesh and runs it.
 package main
 
 import (
@@ -22,12 +21,11 @@ func main() {
 	defer stop()
 	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1) //nolint:gocritic // the process ends, and the signals with it
+		os.Exit(1) //nolint:gocritic // the process ends, and the signal handling with it
 	}
 }
 
-// run measures, or is one of the servers that the benchmark starts: its own
-// program under another first argument.
+// run measures, or serves as one of the benchmark's servers, which are this program with another first argument.
 func run(ctx context.Context, args []string) error {
 	switch {
 	case len(args) == 2 && args[0] == "echo":
@@ -45,15 +43,14 @@ func run(ctx context.Context, args []string) error {
 	}
 }
 
-// options are the command line's.
+// options are the flags of the command line.
 type options struct {
 	bench.Config
 
 	out string
 }
 
-// quickly is what -quick means where a flag is not given: a run for trying the
-// benchmark out, not for keeping.
+// quickly are the values that -quick gives to flags that are not set: a run for trying out the benchmark.
 var quickly = map[string]string{"rounds": "2", "duration": "500ms", "out": ""}
 
 func parse(args []string) (options, error) {
@@ -88,13 +85,13 @@ func parse(args []string) (options, error) {
 	return opts, err
 }
 
-// hurry gives the flags that were not given the values of a quick run.
+// hurry gives the flags that are not set the values of a quick run.
 func hurry(flags *flag.FlagSet) {
 	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	for name, value := range quickly {
 		if !given[name] {
-			_ = flags.Set(name, value) // the values are known to be good
+			_ = flags.Set(name, value) // the values are valid
 		}
 	}
 }
@@ -111,8 +108,7 @@ func counts(text string) ([]int, error) {
 	return out, nil
 }
 
-// measure measures and prints the page. Only a run that was whole is written to
-// the file.
+// measure measures and prints the page. Only a complete run is written to the file.
 func measure(ctx context.Context, args []string) error {
 	opts, err := parse(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -140,7 +136,7 @@ func measure(ctx context.Context, args []string) error {
 	}
 }
 
-// command is what people type to repeat the run.
+// command returns the command that repeats the run.
 func command(args []string) string {
 	if len(args) == 0 {
 		return "make bench"

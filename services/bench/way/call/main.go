@@ -1,5 +1,5 @@
-// Command call makes one allowed call over HTTP through a mesh of its own, and writes what
-// ran for it into the folder that it is told. It is built with -cover; see command way.
+// Command call makes one allowed call over HTTP through a mesh of its own, and writes what ran for it into the folder
+// of its argument. It is built with -cover; see command way.
 package main
 
 import (
@@ -79,7 +79,7 @@ func run(ctx context.Context, out string) (err error) {
 		return err
 	}
 	c := &client{url: "http://" + mesh.MCP().String() + "/mcp/echo", token: token}
-	for _, body := range []string{hello, ready, call, call} { // what is done once is done
+	for _, body := range []string{hello, ready, call, call} { // so that initialization that happens once does not count
 		if err := c.post(ctx, body); err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func run(ctx context.Context, out string) (err error) {
 	return errors.Join(coverage.WriteMetaDir(out), coverage.WriteCountersDir(out))
 }
 
-// write writes a configuration of a mesh in front of one server, and the policy beside it.
+// write writes the configuration of a mesh in front of one server, and its policy.
 func write(dir, server, token string) (*config.File, error) {
 	text := fmt.Sprintf("listen: 127.0.0.1:0\ngrpc: 127.0.0.1:0\ndata: data\nauth: {tokens: [{name: way, token: %q, agent: way, role: agent}]}\nservers: {echo: {http: {url: %q}}}\npolicies: [policy.yaml]\n",
 		token, server+"/mcp")

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// quiet fails a test whose browser complained: of a script, of a policy that was not kept, of
-// a request for anything that is no file.
+// quiet fails a test if the browser reported an error of a script, a violation of the policy, or a request for anything
+// but a file.
 func quiet(t *testing.T, b *browser) {
 	t.Helper()
 	for _, complaint := range b.complaints() {
@@ -18,7 +18,7 @@ func quiet(t *testing.T, b *browser) {
 	}
 }
 
-// names are the names of the tools that the search shows.
+// foundNames are the names of the tools that the search shows.
 const foundNames = `[...document.querySelectorAll("[data-results] .row-name")].map((n) => n.textContent)`
 
 func (b *browser) names() []string {
@@ -28,13 +28,13 @@ func (b *browser) names() []string {
 	return out
 }
 
-// until waits for an expression to be true, as pages that are left or opened need a moment.
+// until waits until an expression is true, because opening and leaving pages takes a moment.
 func (b *browser) until(expression string) {
 	b.t.Helper()
 	eventually.Holds(b.t, expression, func() bool { return b.text("document.readyState === 'complete' && ("+expression+")") == "true" })
 }
 
-// Whoever has no mouse finds a tool, opens it, and finds back.
+// The keyboard is enough to find a tool, open its page, and go back.
 func TestSearchByKeyboard(t *testing.T) {
 	t.Parallel()
 	b := open(t)
@@ -80,7 +80,7 @@ func TestSearchByKeyboard(t *testing.T) {
 	quiet(t, b)
 }
 
-// entry is the history's entry some steps from here.
+// entry returns the history's entry some steps from here.
 func (b *browser) entry(steps int) int {
 	b.t.Helper()
 	var history struct {
@@ -93,7 +93,7 @@ func (b *browser) entry(steps int) int {
 	return history.Entries[history.CurrentIndex+steps].ID
 }
 
-// From any page / leads to the search, and Tab first to the content.
+// On any page / leads to the search, and the first Tab to the content.
 func TestKeysOnOtherPages(t *testing.T) {
 	t.Parallel()
 	b := open(t)
@@ -144,7 +144,7 @@ func TestFilters(t *testing.T) {
 	quiet(t, b)
 }
 
-// The scheme is the system's until somebody chooses, and then on every page what was chosen.
+// The color scheme is the system's until the reader chooses one; then every page uses that.
 func TestTheSchemeIsKept(t *testing.T) {
 	t.Parallel()
 	b := open(t)
@@ -162,8 +162,8 @@ func TestTheSchemeIsKept(t *testing.T) {
 	quiet(t, b)
 }
 
-// measure finds texts that have too little contrast with what is behind them (WCAG 2.2,
-// 1.4.3: 4.5 to 1, and 3 to 1 for large ones), and what is wider than the window.
+// measure finds texts with too little contrast (WCAG 2.2, 1.4.3: 4.5 to 1, and 3 to 1 for large texts), and elements
+// wider than the window.
 const measure = `(() => {
 	const canvas = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
 	const rgb = (color) => {
@@ -200,7 +200,7 @@ const measure = `(() => {
 	return {wrong, seen: seen.size};
 })()`
 
-// Every kind of page can be read in both schemes, on a wide window and on a phone.
+// All kinds of pages are readable in both color schemes, in a wide window and on a phone.
 func TestPagesCanBeRead(t *testing.T) {
 	t.Parallel()
 	b := open(t)
@@ -238,7 +238,7 @@ func TestPagesCanBeRead(t *testing.T) {
 	quiet(t, b)
 }
 
-// Paper shows the answers and no controls.
+// A printed page shows the answers and no controls.
 func TestPrinting(t *testing.T) {
 	t.Parallel()
 	b := open(t)
@@ -264,8 +264,8 @@ func TestPrinting(t *testing.T) {
 	quiet(t, b)
 }
 
-// No text of a stranger runs: on no page of the site, in the search, and in none of the other
-// formats where a browser opens them.
+// No untrusted text runs as code: on no page of the site, in the search, and in none of the other formats when a
+// browser opens them.
 func TestHostileTextsRunNowhere(t *testing.T) {
 	t.Parallel()
 	b := open(t)
@@ -278,7 +278,7 @@ func TestHostileTextsRunNowhere(t *testing.T) {
 		}
 	}
 	for i, file := range filesIn(t, md) {
-		if i%10 == 0 { // the browser shows them as they stand
+		if i%10 == 0 { // the browser shows them unescaped
 			files = append(files, filepath.Join(md, file))
 		}
 	}

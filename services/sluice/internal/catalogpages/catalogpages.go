@@ -1,10 +1,8 @@
-// Package catalogpages writes the catalogue of tools for people and for programs: as a
-// static site that works from a folder and asks no network, as Markdown, and as one JSON
-// document. The same catalogue always makes the same bytes.
+// Package catalogpages writes the catalog of tools for people and programs: as a static site that works from a folder
+// without a network, as Markdown, and as one JSON document. Equal catalogs give equal bytes.
 //
-// Names, descriptions and definitions are the words of servers, which nobody vouches for.
-// Wherever they are written, they stay text: characters that hide are shown as escapes,
-// and nothing in them becomes markup, a link, a script or a path.
+// Names, descriptions and definitions come from untrusted servers. Wherever they are written, they stay text: hidden
+// characters are shown as escapes, and nothing in them becomes markup, a link, a script or a path.
 package catalogpages
 
 import (
@@ -17,41 +15,38 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Catalogue is what is written. It is only read.
+// Catalogue is the catalog to write. It is only read.
 type Catalogue struct {
-	// Servers are the servers, in any order. One that only Tools name gets a page too.
+	// Servers are the servers, in any order. A server that only Tools name gets a page, too.
 	Servers []*policyv1.CatalogServer
-	// Tools are the tools, in any order: whole pages, with their parameters, evidence,
-	// history and advice.
+	// Tools are the tools, in any order: whole pages, with their parameters, evidence, history and advice.
 	Tools []*policyv1.CatalogTool
-	// ListFaults are what keeps parts of servers' lists from clients, by the server, a line each.
+	// ListFaults are the reasons why parts of servers' lists are hidden from clients, by server, one line each.
 	ListFaults map[string][]string
-	// Made is when the catalogue was read. It stands on every page, in UTC.
+	// Made is when the catalog was read. Every page shows it, in UTC.
 	Made time.Time
 }
 
-// ErrTwice means that a catalogue has two servers of one name, or a server two tools of
-// one name, so that nobody would know whose page it is.
+// ErrTwice means that a catalog has two servers of one name, or a server two tools of one name, so that a page would be
+// ambiguous.
 var ErrTwice = errors.New("the name stands twice in the catalogue")
 
-// contents is a catalogue in order, with the place of each page.
+// contents is a catalog in order, with the file name of each page.
 type contents struct {
 	made    time.Time
 	servers []*server
 	tools   int
 }
 
-// server is a server and its tools.
 type server struct {
 	*policyv1.CatalogServer
 
 	stem  string
 	tools []*tool
-	// faults are what keeps parts of its lists from clients, a line each.
+	// faults are the reasons why parts of its lists are hidden from clients, one line each.
 	faults []string
 }
 
-// tool is a tool and its server.
 type tool struct {
 	*policyv1.CatalogTool
 
@@ -59,7 +54,7 @@ type tool struct {
 	of   *server
 }
 
-// arrange sorts a catalogue by the names of servers and tools.
+// arrange sorts a catalog by the names of servers and tools.
 func arrange(c Catalogue) (*contents, error) {
 	known := make(map[string]*server, len(c.Servers))
 	for _, s := range c.Servers {
@@ -89,7 +84,7 @@ func arrange(c Catalogue) (*contents, error) {
 	return out, nil
 }
 
-// sort puts a server's tools in the order of their names.
+// sort sorts a server's tools by name.
 func (s *server) sort() error {
 	slices.SortFunc(s.tools, func(a, b *tool) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	for i, t := range s.tools[min(1, len(s.tools)):] {
@@ -100,7 +95,7 @@ func (s *server) sort() error {
 	return nil
 }
 
-// each goes through all tools, in order.
+// each yields all tools, in order.
 func (c *contents) each(yield func(*tool) bool) {
 	for _, s := range c.servers {
 		for _, t := range s.tools {

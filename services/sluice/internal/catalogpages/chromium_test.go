@@ -16,8 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// browser is a Chromium that is driven by its DevTools protocol, over two pipes. It is one
-// tab, for one test.
+// browser is a Chromium that the test controls with the DevTools protocol, over two pipes. It is one tab, for one test.
 type browser struct {
 	t       *testing.T
 	to      io.Writer
@@ -30,14 +29,13 @@ type browser struct {
 	arrived *sync.Cond
 }
 
-// event is something that the browser tells by itself.
+// event is an event of the browser.
 type event struct {
 	Method string         `json:"method"`
 	Params jsontext.Value `json:"params"`
 }
 
-// open starts a browser. Where there is none the test fails, unless a variable says that it
-// is known.
+// open starts a browser. Without Chromium the test fails, unless a variable permits that.
 func open(t *testing.T) *browser {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
@@ -49,7 +47,7 @@ func open(t *testing.T) *browser {
 	}
 	args := []string{"--headless=new", "--remote-debugging-pipe", "--user-data-dir=" + profile(t), "--no-first-run", "--disable-breakpad", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"}
 	if os.Getuid() == 0 {
-		args = append(args, "--no-sandbox") // which Chromium can't have as root
+		args = append(args, "--no-sandbox") // root can't have Chromium's sandbox
 	}
 	cmd := exec.CommandContext(t.Context(), path, append(args, "about:blank")...)
 	in, to := pipe(t)
@@ -68,7 +66,7 @@ func open(t *testing.T) *browser {
 		b.listen(from)
 	}()
 	t.Cleanup(func() {
-		to.Close() // it ends when nobody drives it
+		to.Close() // it ends when its input ends
 		_ = cmd.Wait()
 		<-ended
 	})
@@ -76,10 +74,10 @@ func open(t *testing.T) *browser {
 	return b
 }
 
-// profile is a folder for a browser, some of whose processes still write when it has ended.
+// profile returns a folder for a browser. Some processes of the browser still write there after it has ended.
 func profile(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "chromium-") //nolint:usetesting // t.TempDir would fail the test while something is still written
+	dir, err := os.MkdirTemp("", "chromium-") //nolint:usetesting // t.TempDir would fail the test while a process still writes
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +100,7 @@ func pipe(t *testing.T) (r, w *os.File) {
 	return r, w
 }
 
-// listen reads what the browser says until it ends.
+// listen reads the browser's messages until it ends.
 func (b *browser) listen(from io.Reader) {
 	messages := bufio.NewReaderSize(from, 1<<20)
 	for {
@@ -135,7 +133,7 @@ func (b *browser) listen(from io.Reader) {
 	}
 }
 
-// attach takes the browser's tab.
+// attach connects to the browser's tab.
 func (b *browser) attach() {
 	b.t.Helper()
 	var targets struct {
@@ -161,7 +159,7 @@ func (b *browser) attach() {
 	}
 }
 
-// call asks the browser for something and reads its answer.
+// call sends a command to the browser and reads its answer.
 func (b *browser) call(method string, params map[string]any, into any) {
 	b.t.Helper()
 	answer := make(chan jsontext.Value, 1)
@@ -199,7 +197,7 @@ func (b *browser) call(method string, params map[string]any, into any) {
 	}
 }
 
-// await waits for an event, of those that came after the first n.
+// await waits for an event after the first n.
 func (b *browser) await(n int, method string) {
 	b.t.Helper()
 	late := time.AfterFunc(30*time.Second, b.arrived.Broadcast)

@@ -19,35 +19,34 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// marker is the file by which a folder is known as this package's. Its first line says so and
-// names the format; each other line is a file that an export wrote.
+// marker is the file that identifies a folder of this package. Its first line names the format; each other line is a
+// file that an export wrote.
 const marker = ".sluice-catalogue"
 
-// greeting is how the marker begins, before the format's name.
+// greeting is the beginning of the marker, before the format's name.
 const greeting = "written by sluice catalog export as "
 
-// unfinished is what a page is called until it is whole; * is the process and a number.
+// unfinished is the name of a page that is not complete yet; * is the process and a number.
 const unfinished = ".sluice-page-*.tmp"
 
 // Errors of folders.
 var (
-	// ErrFolder means that a folder holds what this package did not write.
+	// ErrFolder means that a folder has files that this package did not write.
 	ErrFolder = errors.New("the folder holds something else: choose one that is empty, or not there yet")
-	// ErrFormat means that a folder holds an export in another format.
+	// ErrFormat means that a folder has an export in another format.
 	ErrFormat = errors.New("the folder holds the catalogue in another format: choose another folder")
 )
 
-// page is a file that is to be written, below the folder.
+// page is a file to write, relative to the folder.
 type page struct {
 	name string
 	fill func(io.Writer) error
 }
 
-// export writes pages into a folder, which is made where it is missing. What an earlier
-// export wrote is replaced, and removed where it is no page any more; no other file is
-// touched. An export that is stopped leaves whole pages, and the next one knows them. The
-// pages are gone through twice, and each is made when its turn comes, several at a time; the
-// last one is made when all others are there.
+// export writes pages into a folder, which it creates if necessary. It replaces what an earlier export wrote and
+// removes pages that no longer exist. It changes no other file. An export that is stopped leaves complete pages, which
+// the next export recognizes. It iterates over the pages twice. Pages are created when they are written, several at a
+// time, and the last one after all others.
 func export(dir, format string, pages iter.Seq[page]) (err error) {
 	f, err := openFolder(dir, format)
 	if err != nil {
@@ -67,17 +66,16 @@ func export(dir, format string, pages iter.Seq[page]) (err error) {
 	return f.finish(now)
 }
 
-// folder is where pages are written.
 type folder struct {
 	root   *os.Root
 	format string
-	// before is what an earlier export wrote, or was about to write when it was stopped.
+	// before are the files that an earlier export wrote, or was about to write when it was stopped.
 	before map[string]bool
 	// begun counts the files that were begun.
 	begun atomic.Int64
 }
 
-// openFolder opens a folder, which others may read: pages are made to be shown.
+// openFolder opens a folder that others may read, because pages are made to be shown.
 func openFolder(dir, format string) (*folder, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the folder: %w", err)
@@ -96,7 +94,7 @@ func openFolder(dir, format string) (*folder, error) {
 	return f, nil
 }
 
-// readMarker reads what an earlier export wrote: nothing where the folder is empty.
+// readMarker returns the files of an earlier export; none if the folder is empty.
 func (f *folder) readMarker() (map[string]bool, error) {
 	text, err := f.root.ReadFile(marker)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -124,7 +122,7 @@ func (f *folder) readMarker() (map[string]bool, error) {
 	return before, nil
 }
 
-// removeUnfinished removes what an export left that was killed.
+// removeUnfinished removes the incomplete files of an export that was killed.
 func (f *folder) removeUnfinished() error {
 	left, err := fs.Glob(f.root.FS(), unfinished)
 	for _, name := range left {
@@ -133,8 +131,8 @@ func (f *folder) removeUnfinished() error {
 	return err
 }
 
-// announce tells the marker which files will be written before the first of them is. A file
-// of that name which somebody else wrote is an error, while nothing is changed yet.
+// announce adds the files to the marker before the first of them is written. It fails if another program wrote a file
+// of that name, before anything is changed.
 func (f *folder) announce(now map[string]bool) error {
 	for name := range now {
 		if f.before[name] {
@@ -149,7 +147,6 @@ func (f *folder) announce(now map[string]bool) error {
 	return f.mark(both)
 }
 
-// mark writes the marker.
 func (f *folder) mark(files map[string]bool) error {
 	return f.place(marker, func(w io.Writer) error {
 		fmt.Fprintln(w, greeting+f.format)
@@ -160,8 +157,7 @@ func (f *folder) mark(files map[string]bool) error {
 	})
 }
 
-// writeAll writes pages, as many at a time as there are processors, and the last one last. It
-// ends with the first error.
+// writeAll writes pages, as many at a time as there are processors, and the last one last. It stops at the first error.
 func (f *folder) writeAll(pages iter.Seq[page]) error {
 	group, going := errgroup.WithContext(context.Background())
 	group.SetLimit(runtime.GOMAXPROCS(0))
@@ -191,14 +187,14 @@ func (f *folder) write(p page) error {
 	return nil
 }
 
-// place writes a file whole or not at all: under another name first.
+// place writes a file completely or not at all: first under another name.
 func (f *folder) place(name string, fill func(io.Writer) error) error {
 	temporary := strings.Replace(unfinished, "*", fmt.Sprintf("%d-%d", os.Getpid(), f.begun.Add(1)), 1)
 	file, err := f.root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 	if err != nil {
 		return err
 	}
-	w := bufio.NewWriterSize(file, 1<<16) // which keeps the first error until it is flushed
+	w := bufio.NewWriterSize(file, 1<<16) // it stores the first error until Flush
 	if err = errors.Join(fill(w), w.Flush(), file.Close()); err == nil {
 		err = f.root.Rename(temporary, name)
 	}
@@ -208,8 +204,7 @@ func (f *folder) place(name string, fill func(io.Writer) error) error {
 	return nil
 }
 
-// finish removes what earlier exports wrote and this one did not, and the folders that are
-// empty then.
+// finish removes files of earlier exports that this one did not write, and folders that are empty then.
 func (f *folder) finish(now map[string]bool) error {
 	for name := range f.before {
 		if now[name] {
@@ -220,7 +215,7 @@ func (f *folder) finish(now map[string]bool) error {
 		}
 		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 			if f.root.Remove(dir) != nil {
-				break // something is in it
+				break // the folder is not empty
 			}
 		}
 	}

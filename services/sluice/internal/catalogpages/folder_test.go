@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// only is a catalogue of one server with tools of some names.
+// only returns a catalog of one server with tools of these names.
 func only(names ...string) catalogpages.Catalogue {
 	c := catalogpages.Catalogue{Made: made}
 	for _, name := range names {
@@ -34,8 +34,8 @@ func write(t *testing.T, text string, path ...string) {
 	}
 }
 
-// An export into a folder of an earlier one replaces it: pages of tools that are gone go, and
-// what somebody else put there stays.
+// An export into the folder of an earlier one replaces it: pages of removed tools are removed, and files of others
+// stay.
 func TestAnExportReplacesTheOneBefore(t *testing.T) {
 	t.Parallel()
 	dir := site(t, only("read_file", "write_file"))
@@ -88,7 +88,7 @@ func TestFoldersOfOthersStayAsTheyAre(t *testing.T) {
 			dir := t.TempDir()
 			tt.make(t, dir)
 			before := contents(t, dir)
-			for range 2 { // a second try must not take the first one's plans for its own pages
+			for range 2 { // a second try must not mistake the first one's plans for its own pages
 				err := catalogpages.HTML(dir, only("read_file"))
 				if !errors.Is(err, tt.want) {
 					t.Errorf("the error is %v, want %v", err, tt.want)
@@ -116,7 +116,7 @@ func TestNoPageLeavesTheFolder(t *testing.T) {
 	}
 }
 
-// contents are the files of a folder.
+// contents returns the files of a folder.
 func contents(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	out := make(map[string]string)
@@ -126,7 +126,7 @@ func contents(t *testing.T, dir string) map[string]string {
 	return out
 }
 
-// An export that was stopped half-way leaves whole pages, which the next one knows.
+// An export that was stopped leaves complete pages, which the next one recognizes.
 func TestAnExportThatWasStopped(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "site")

@@ -17,10 +17,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice/internal/catalogpages"
 )
 
-// renamed are fields of the contract that the JSON document has in another form.
+// renamed are fields of the contract with another form in the JSON document.
 var renamed = map[string]string{"definitionJson": "definition"}
 
-// Nothing that the contract says of a server or a tool is missing in the JSON document.
+// The JSON document has all fields of the contract.
 func TestJSONHasAllThatTheContractHas(t *testing.T) {
 	t.Parallel()
 	server, tool := new(policyv1.CatalogServer), new(policyv1.CatalogTool)
@@ -38,7 +38,7 @@ func TestJSONHasAllThatTheContractHas(t *testing.T) {
 	compare(t, "", tool.ProtoReflect().Descriptor(), got.Tools[0])
 }
 
-// fill sets every field of a message to something.
+// fill sets every field of a message.
 func fill(m protoreflect.Message) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -76,7 +76,7 @@ func fill(m protoreflect.Message) {
 	}
 }
 
-// compare finds fields of the contract that are missing in an object.
+// compare finds fields of the contract that an object lacks.
 func compare(t *testing.T, at string, md protoreflect.MessageDescriptor, text jsontext.Value) {
 	t.Helper()
 	var object map[string]jsontext.Value
@@ -107,8 +107,7 @@ func compare(t *testing.T, at string, md protoreflect.MessageDescriptor, text js
 	}
 }
 
-// The rules that pages show load as they stand, also for names that YAML would take for
-// something else, and are about the tool.
+// The rules on pages load unchanged, also for names that YAML would read as another type, and are about the tool.
 func TestRulesOnPagesLoad(t *testing.T) {
 	t.Parallel()
 	names := []string{"wasm_agent_export", "no", "null", "123", "a.b/c-d", "-x", strings.Repeat("x", 128)}
@@ -149,7 +148,7 @@ func TestAToolThatNoRuleCanName(t *testing.T) {
 	}
 }
 
-// A tool of which nothing is known has a page which says so, and takes it for the worst.
+// The page of a tool about which nothing is known says so, and assumes the worst.
 func TestNothingIsKnown(t *testing.T) {
 	t.Parallel()
 	dir := site(t, only("a"))
@@ -161,7 +160,7 @@ func TestNothingIsKnown(t *testing.T) {
 	})
 }
 
-// What was given is only read.
+// The catalog is not changed.
 func TestTheCatalogueIsOnlyRead(t *testing.T) {
 	t.Parallel()
 	c, before := few(t), few(t)
@@ -180,7 +179,7 @@ func TestTheCatalogueIsOnlyRead(t *testing.T) {
 	}
 }
 
-// Long lists have several pages, each of which leads to the others.
+// Long lists have several pages, which link to each other.
 func TestLongListsHavePages(t *testing.T) {
 	t.Parallel()
 	var names []string

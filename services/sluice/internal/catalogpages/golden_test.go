@@ -11,7 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// golden compares what was written with a file of testdata.
+// golden compares a text with a file of testdata.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -28,7 +28,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// goldenPages are the pages that are compared whole, without their extension.
+// goldenPages are the pages that are compared completely, without their extension.
 var goldenPages = []string{
 	"index", "server/claude-flow", "server/shop", "tool/claude-flow/wasm_agent_export", "tool/claude-flow/wasm_agent_todos", "tool/claude-flow/wasm_agent_is_stopped", "tool/shop/refund",
 }
@@ -55,7 +55,7 @@ func TestJSONDocument(t *testing.T) {
 	golden(t, "catalogue.json", document(t, few(t)))
 }
 
-// The same catalogue makes the same bytes, in whichever order it comes.
+// Equal catalogs give equal bytes, in any order.
 func TestTheSameCatalogueMakesTheSamePages(t *testing.T) {
 	t.Parallel()
 	c := few(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// What a stranger writes stands on the page as it was written, and what hides as an escape.
+// Untrusted texts are on the page as they were written, with hidden characters as escapes.
 func TestHostileTextsStayTexts(t *testing.T) {
 	t.Parallel()
 	dir := site(t, hostile())
@@ -35,7 +35,7 @@ func TestHostileTextsStayTexts(t *testing.T) {
 	}
 }
 
-// rawText is the text of a page with its white space.
+// rawText returns the text of a page with its white space.
 func rawText(page *html.Node) string {
 	var out strings.Builder
 	for n := range page.Descendants() {
@@ -46,7 +46,7 @@ func rawText(page *html.Node) string {
 	return out.String()
 }
 
-// noneHides finds characters that hide, but line breaks and the sign that makes an emoji.
+// noneHides finds hidden characters, except line breaks and the selector of emoji.
 func noneHides(t *testing.T, file, text string) {
 	t.Helper()
 	if !utf8.ValidString(text) {
@@ -60,8 +60,7 @@ func noneHides(t *testing.T, file, text string) {
 	}
 }
 
-// The index is a script. In it a stranger's text is a part of a text, and nothing of it ends
-// a line or a script.
+// The index is a script. Untrusted texts in it are parts of strings; they end no line and no script.
 func TestHostileTextsInTheIndex(t *testing.T) {
 	t.Parallel()
 	lines := strings.Split(strings.TrimSuffix(read(t, site(t, hostile()), "assets", "index.js"), "\n"), "\n")
@@ -82,8 +81,7 @@ func TestHostileTextsInTheIndex(t *testing.T) {
 	}
 }
 
-// Outside of blocks of code no tag stands in the Markdown but that of code, and no block of code
-// ends before it should.
+// Outside of code blocks the only HTML tag in the Markdown is code, and no code block ends too early.
 func TestHostileTextsInMarkdown(t *testing.T) {
 	t.Parallel()
 	dir := book(t, hostile())
@@ -130,7 +128,7 @@ func markup(line string) string {
 	return ""
 }
 
-// The JSON document holds what strangers wrote, and is none that a reader could take for HTML.
+// The JSON document has the untrusted texts, and no reader could take it for HTML.
 func TestHostileTextsInJSON(t *testing.T) {
 	t.Parallel()
 	text := document(t, hostile())

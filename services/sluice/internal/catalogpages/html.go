@@ -17,7 +17,7 @@ var files embed.FS
 // assets are the files that every page of the site uses.
 var assets = []string{"assets/style.css", "assets/theme.js", "assets/page.js", "assets/search.js", "assets/icon.svg"}
 
-// templates returns the site's pages, which only an export needs.
+// templates returns the site's templates. Only an export needs them.
 var templates = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("").Funcs(template.FuncMap{
 		"line":  func(text string) []run { return runs(text, false) },
@@ -31,18 +31,18 @@ var templates = sync.OnceValue(func() *template.Template {
 	}).ParseFS(files, "templates/*.html"))
 })
 
-// rowList is a list of tools, and the way from its page to the site's first folder.
+// rowList is a list of tools, and the path from its page to the site's root.
 type rowList struct {
 	Root string
 	Rows []row
-	// Many tells that they may be of several servers.
+	// Many is true if the tools may be of several servers.
 	Many bool
 }
 
-// layout is that of the search index, which the index and the script have to agree on.
+// layout is the version of the search index, which the index and the script must agree on.
 const layout = "1"
 
-// steps are those of a scale: true for each that is reached.
+// steps returns the steps of a scale, true for each that is reached.
 func steps(reached, all int) []bool {
 	out := make([]bool, all)
 	for i := range out {
@@ -51,10 +51,9 @@ func steps(reached, all int) []bool {
 	return out
 }
 
-// HTML writes the catalogue as a static site into a folder, which has to be empty, not there
-// yet, or one that HTML wrote before ([ErrFolder], [ErrFormat]). The site begins at
-// index.html and works from a disk: it asks no network, not even where it is opened from a
-// server. Pages are written whole, one after the other.
+// HTML writes the catalog as a static site into a folder, which must be empty, missing, or written by HTML before
+// ([ErrFolder], [ErrFormat]). The site begins at index.html and works from a disk: it makes no network request, even
+// when a server serves it. Each page is written completely, one after the other.
 func HTML(dir string, c Catalogue) error {
 	in, err := arrange(c)
 	if err != nil {
@@ -63,23 +62,22 @@ func HTML(dir string, c Catalogue) error {
 	return export(dir, "html", (&site{in}).pages)
 }
 
-// site is the catalogue as HTML.
 type site struct{ *contents }
 
-// sheet is what each page's template is given.
+// sheet is the data of each page's template.
 type sheet struct {
-	// Root is the way from the page to the site's first folder.
+	// Root is the path from the page to the site's root.
 	Root string
-	// Title is the page's, and Here the entry of the menu that leads to it.
+	// Title is the page's title, and Here the entry of the menu that leads to it.
 	Title, Here string
 	Made        string
 	Body        any
-	// Page is the number of the page in a list of Pages, and Stem the list's name.
+	// Page is the page's number in a list of Pages pages, and Stem the list's name.
 	Page, Pages int
 	Stem        string
 }
 
-// Others are the pages of a list, with their file names.
+// Others returns the pages of a list, with their file names.
 func (s sheet) Others() []other {
 	var out []other
 	for n := 1; n <= s.Pages && s.Pages > 1; n++ {
@@ -88,14 +86,13 @@ func (s sheet) Others() []other {
 	return out
 }
 
-// other is a page of a list.
 type other struct {
 	Number int
 	File   string
 	Here   bool
 }
 
-// page is a page that a template makes of a sheet, when its turn comes.
+// page returns a page that a template makes of a sheet when the page is written.
 func (s *site) page(file, template string, fill func() sheet) page {
 	return page{file, func(w io.Writer) error {
 		sheet := fill()
@@ -105,8 +102,8 @@ func (s *site) page(file, template string, fill func() sheet) page {
 	}}
 }
 
-// pages are all files of the site. The index comes last: where an export is stopped
-// half-way, the one before it still leads to whole pages.
+// pages yields all files of the site. The index comes last: if an export is stopped, the earlier index still leads to
+// complete pages.
 func (s *site) pages(yield func(page) bool) {
 	for _, part := range []iter.Seq[page]{s.assets, s.toolPages, s.serverPages, s.categoryPages, s.indexPages} {
 		for p := range part {
@@ -141,7 +138,6 @@ func (s *site) toolPages(yield func(page) bool) {
 	}
 }
 
-// serverPage is what the page of a server shows.
 type serverPage struct {
 	*server
 
@@ -160,7 +156,6 @@ func (s *site) serverPages(yield func(page) bool) {
 	}
 }
 
-// categoryPage is what the page of a category shows.
 type categoryPage struct {
 	*category
 
@@ -191,7 +186,6 @@ func (s *site) categoryPages(yield func(page) bool) {
 	}
 }
 
-// indexPage is what the first page shows.
 type indexPage struct {
 	Tools, Servers int
 	Categories     []categoryCard
@@ -199,14 +193,13 @@ type indexPage struct {
 	Marks          []mark
 }
 
-// categoryCard is a category on the first page.
 type categoryCard struct {
 	*category
 
 	Count int
 }
 
-// indexPages are the list of servers, the search index and the first page.
+// indexPages yields the list of servers, the search index and the first page.
 func (s *site) indexPages(yield func(page) bool) {
 	for n, part := range sheets(s.servers) {
 		if !yield(s.page(paged("servers", n)+".html", "servers.html", func() sheet {
@@ -223,7 +216,7 @@ func (s *site) indexPages(yield func(page) bool) {
 	}))
 }
 
-// index is what the first page shows. What is not classified is shown where there is such a tool.
+// index returns the data of the first page. Tools that are not classified have a card only if there are any.
 func (s *site) index() indexPage {
 	out := indexPage{Tools: s.tools, Servers: len(s.servers), Risks: risks[1:], Marks: markNames[:]}
 	counted := sharesOf(s.each)

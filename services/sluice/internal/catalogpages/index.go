@@ -10,15 +10,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// writeIndex writes what the search goes through, as a script: a page that is opened from a
-// disk may load no other file. It is made of arrays alone, for a name of a stranger must
-// never be a property's:
+// writeIndex writes the search index as a script, because a page that is opened from a disk can load no other file. It
+// has only arrays, so that an untrusted name is never a property:
 //
-//	sluiceCatalogue = {version, servers: [[name, stem]], tools: [[server, name, bits, summary, stem]]}
+// sluiceCatalogue = {version, servers: [[name, stem]], tools: [[server, name, bits, summary, stem]]}
 //
-// A server of a tool is its number in servers. The bits are the category (3), the risk
-// (3) and the marks. The stem is left out where it is the name. Texts are such as people
-// may be shown.
+// The server of a tool is its number in servers. The bits are the category (3), the risk (3) and the marks. The stem is
+// left out if it equals the name. Texts are safe to show.
 func (s *site) writeIndex(to io.Writer) error {
 	w := bufio.NewWriter(to)
 	fmt.Fprintf(w, "\"use strict\";\nconst sluiceCatalogue = {version: %s, servers: [\n", layout)
@@ -39,7 +37,6 @@ func (s *site) writeIndex(to io.Writer) error {
 	return w.Flush()
 }
 
-// indexEntry is a tool in the search index.
 func indexEntry(server int, t *tool) []any {
 	c := t.GetClassification()
 	category := slices.Index(slugs(), categoryOf(c.GetCategory()).Slug)
@@ -51,8 +48,7 @@ func indexEntry(server int, t *tool) []any {
 	return out
 }
 
-// writeEntry writes an array in a line. What HTML or JavaScript could take for something else
-// than a part of a text is escaped.
+// writeEntry writes an array on one line. Characters with a meaning in HTML or JavaScript are escaped.
 func writeEntry(w io.Writer, entry []any) error {
 	if err := json.MarshalWrite(w, entry, jsontext.EscapeForHTML(true), jsontext.EscapeForJS(true), jsontext.AllowInvalidUTF8(true)); err != nil {
 		return err

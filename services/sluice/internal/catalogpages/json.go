@@ -13,11 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// JSON writes the catalogue as one JSON document: an object with `made`, `servers` and
-// `tools`, in the order of their names. Names are in camelCase, enumerations in lower case,
-// digests in hexadecimal, times in UTC. The definition of a tool is the server's own, with
-// our white space. What hides, and what HTML could take for markup, is escaped, which leaves
-// the document's meaning as it is.
+// JSON writes the catalog as one JSON document: an object with `made`, `servers` and `tools`, in the order of their
+// names. Names are in camelCase, enumerations in lower case, digests in hexadecimal, times in UTC. The definition of a
+// tool is the server's own, with other white space. Hidden characters, and those with a meaning in HTML, are escaped,
+// which does not change the document's meaning.
 func JSON(w io.Writer, c Catalogue) error {
 	in, err := arrange(c)
 	if err != nil {
@@ -53,7 +52,7 @@ func writeDocument(enc *jsontext.Encoder, in *contents) error {
 	return d.err
 }
 
-// document is a JSON document that is being written. It keeps the first error.
+// document is a JSON document that is being written. It stores the first error.
 type document struct {
 	enc *jsontext.Encoder
 	err error
@@ -71,10 +70,9 @@ func (d *document) value(v any) {
 	}
 }
 
-// digest is one in hexadecimal; empty where there is none.
+// digest returns a digest in hexadecimal; empty without one.
 func digest(sum []byte) string { return hex.EncodeToString(sum) }
 
-// digests are several.
 func digests(sums [][]byte) []string {
 	var out []string
 	for _, sum := range sums {
@@ -83,7 +81,7 @@ func digests(sums [][]byte) []string {
 	return out
 }
 
-// Rounded is a number to two places: more would look like more is known.
+// Rounded returns a number to two places, because more would look more certain than it is.
 func Rounded(f float64) float64 {
 	return math.Round(100*f) / 100
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// jsonServer is a server as programs are shown it.
+// jsonServer is a server in the JSON document.
 type jsonServer struct {
 	Name             string    `json:"name"`
 	Listed           time.Time `json:"listed,omitzero"`
@@ -35,7 +35,7 @@ func jsonServerOf(s *server) jsonServer {
 	}
 }
 
-// jsonTool is a tool as programs are shown it.
+// jsonTool is a tool in the JSON document.
 type jsonTool struct {
 	Server         string              `json:"server"`
 	Name           string              `json:"name"`
@@ -48,7 +48,7 @@ type jsonTool struct {
 	ParameterCount int32               `json:"parameterCount"`
 	Required       int32               `json:"requiredParameterCount"`
 	Parameters     []jsonParameter     `json:"parameters"`
-	// Definition is what the server sent; where that is no JSON it stands in DefinitionText.
+	// Definition is what the server sent. If that is not JSON, it is in DefinitionText.
 	Definition        jsontext.Value   `json:"definition,omitzero"`
 	DefinitionText    string           `json:"definitionText,omitzero"`
 	DefinitionDigest  string           `json:"definitionDigest,omitzero"`
@@ -95,7 +95,7 @@ func jsonToolOf(t *tool) jsonTool {
 	return out
 }
 
-// jsonClassification is what a tool is held to be. The degrees have their names of the contract.
+// jsonClassification is the classification of a tool. The degrees have the names of the contract.
 type jsonClassification struct {
 	Category          string         `json:"category"`
 	Risk              string         `json:"risk"`
@@ -144,7 +144,7 @@ type jsonParameter struct {
 	Description string   `json:"description,omitzero"`
 }
 
-// jsonDefinition is one that was seen.
+// jsonDefinition is a definition that was seen.
 type jsonDefinition struct {
 	Digest           string    `json:"definitionDigest"`
 	FirstSeen        time.Time `json:"firstSeen,omitzero"`
@@ -200,7 +200,7 @@ func jsonAdviceOf(a *policyv1.Advice) jsonAdvice {
 	return out
 }
 
-// instant is a time; the zero time where there is none.
+// instant returns a time; the zero time without one.
 func instant(t *timestamppb.Timestamp) time.Time {
 	if t == nil {
 		return time.Time{}

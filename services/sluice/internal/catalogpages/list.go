@@ -6,11 +6,11 @@ import (
 	"slices"
 )
 
-// perPage is how many rows a page of a list has. Longer lists have more pages.
+// perPage is the number of rows of a page. Longer lists have more pages.
 const perPage = 500
 
-// marks are what a row says of a tool beside category and risk. They are bits, for the
-// search index; their order is that of markNames.
+// marks are what a row says about a tool in addition to category and risk. They are bits, for the search index, in the
+// order of markNames.
 type marks uint8
 
 const (
@@ -21,12 +21,12 @@ const (
 	markGone
 )
 
-// mark is what a mark is called, and in classes.
+// mark is the label of a mark, and its name in classes.
 type mark struct{ Slug, Label string }
 
 var markNames = [...]mark{{"stopped", "Stopped"}, {"waits", "Waits"}, {"unsure", "Unsure"}, {"decided", "Decided by a person"}, {"gone", "Not listed"}}
 
-// marksOf are the marks of a tool.
+// marksOf returns the marks of a tool.
 func marksOf(t *tool) marks {
 	var out marks
 	p := pinOf(t.GetPin())
@@ -44,7 +44,6 @@ func marksOf(t *tool) marks {
 	return out
 }
 
-// Names are the marks in words.
 func (m marks) Names() []mark {
 	var out []mark
 	for i, named := range markNames {
@@ -55,7 +54,6 @@ func (m marks) Names() []mark {
 	return out
 }
 
-// row is a tool in a list.
 type row struct {
 	*tool
 
@@ -78,7 +76,7 @@ func rowsOf(tools []*tool) []row {
 	return out
 }
 
-// sheets splits rows into pages. There is one page, even of nothing.
+// sheets splits rows into pages. There is at least one page.
 func sheets[T any](rows []T) iter.Seq2[int, []T] {
 	return func(yield func(int, []T) bool) {
 		n := 1
@@ -94,7 +92,7 @@ func sheets[T any](rows []T) iter.Seq2[int, []T] {
 	}
 }
 
-// paged is the name of a page of a list, without its extension.
+// paged returns the name of a page of a list, without its extension.
 func paged(stem string, n int) string {
 	if n == 1 {
 		return stem
@@ -102,5 +100,5 @@ func paged(stem string, n int) string {
 	return fmt.Sprintf("%s~%d", stem, n)
 }
 
-// pagesOf is how many pages a list has.
+// pagesOf returns the number of pages of a list.
 func pagesOf(rows int) int { return max(1, (rows+perPage-1)/perPage) }

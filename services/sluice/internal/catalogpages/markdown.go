@@ -5,8 +5,8 @@ import (
 	"path"
 )
 
-// Markdown writes the catalogue as Markdown (CommonMark, with GitHub's tables) into a folder
-// of the kind that [HTML] takes: index.md, a file for each server and one for each tool.
+// Markdown writes the catalog as Markdown (CommonMark, with GitHub's tables) into a folder like that of [HTML]:
+// index.md, a file for each server and one for each tool.
 func Markdown(dir string, c Catalogue) error {
 	in, err := arrange(c)
 	if err != nil {
@@ -15,7 +15,6 @@ func Markdown(dir string, c Catalogue) error {
 	return export(dir, "md", (&book{in}).pages)
 }
 
-// book is the catalogue as Markdown.
 type book struct{ *contents }
 
 func (b *book) pages(yield func(page) bool) {
@@ -32,7 +31,7 @@ func (b *book) pages(yield func(page) bool) {
 	yield(b.page("index.md", b.index))
 }
 
-// page is a page with its foot.
+// page returns a page with its footer.
 func (b *book) page(file string, fill func(*markdown)) page {
 	return page{file, func(w io.Writer) error {
 		m := &markdown{to: w}
@@ -43,7 +42,7 @@ func (b *book) page(file string, fill func(*markdown)) page {
 	}}
 }
 
-// index is the list of servers.
+// index writes the list of servers.
 func (b *book) index(m *markdown) {
 	m.line("# What can these tools do?")
 	m.line("%s of %s.", count(b.tools, "tool", "tools"), count(len(b.servers), "server", "servers"))
@@ -64,7 +63,6 @@ func (b *book) index(m *markdown) {
 	m.end()
 }
 
-// serverMarkdown is the page of a server.
 func serverMarkdown(m *markdown, s *server) {
 	m.line("[Catalogue](../index.md)")
 	m.line("# %s", s.GetName())
@@ -104,7 +102,7 @@ func trust(s *server) string {
 	return "not trusted"
 }
 
-// marks are a row's marks in a line.
+// marks returns a row's marks on one line.
 func (r row) marks() string {
 	out := ""
 	for _, m := range r.Marks {

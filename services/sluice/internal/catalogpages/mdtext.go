@@ -8,14 +8,13 @@ import (
 	"strings"
 )
 
-// markdown writes Markdown. Only the formats of its methods are Markdown: what is put into
-// them is text, and stays text.
+// markdown writes Markdown. Only the formats of its methods are Markdown: arguments are text, and stay text.
 type markdown struct {
 	to  io.Writer
-	err error // the first one
+	err error // the first error
 }
 
-// safe is text that a page may hold as it is. Everything else is escaped.
+// safe is text that a page may have unescaped. All other text is escaped.
 type safe string
 
 // Arguments that are more than text.
@@ -24,13 +23,13 @@ type (
 	text string
 	// inCode is shown as code.
 	inCode string
-	// link leads from a text to another page.
+	// link is a text with a link to another page.
 	link struct{ text, to string }
 )
 
 func number[N int | int32](n N) text { return text(strconv.Itoa(int(n))) }
 
-// line writes a paragraph, a heading or the like.
+// line writes a paragraph, a heading or similar.
 func (m *markdown) line(format string, args ...any) {
 	for i, arg := range args {
 		args[i] = markdownOf(arg)
@@ -38,7 +37,7 @@ func (m *markdown) line(format string, args ...any) {
 	m.raw(fmt.Sprintf(format, args...) + "\n\n")
 }
 
-// raw writes what is Markdown already.
+// raw writes Markdown.
 func (m *markdown) raw(made string) {
 	if m.err == nil {
 		_, m.err = io.WriteString(m.to, made)
@@ -50,7 +49,6 @@ func (m *markdown) head(names ...string) {
 	m.raw("| " + strings.Join(names, " | ") + " |\n|" + strings.Repeat("---|", len(names)) + "\n")
 }
 
-// row writes a row of a table.
 func (m *markdown) row(cells ...any) {
 	var out strings.Builder
 	out.WriteByte('|')
@@ -60,10 +58,9 @@ func (m *markdown) row(cells ...any) {
 	m.raw(out.String() + "\n")
 }
 
-// end ends a table.
 func (m *markdown) end() { m.raw("\n") }
 
-// quote writes what a stranger says, line by line.
+// quote writes an untrusted text as a quotation, line by line.
 func (m *markdown) quote(said string) {
 	if said == "" {
 		return
@@ -74,14 +71,14 @@ func (m *markdown) quote(said string) {
 		line = strings.TrimSpace(line)
 		end := ""
 		if line != "" && i+1 < len(lines) && strings.TrimSpace(lines[i+1]) != "" {
-			end = `\` // a line break that stays one
+			end = `\` // a hard line break
 		}
 		out.WriteString(strings.TrimRight("> "+escapeMarkdown(line)+end, " ") + "\n")
 	}
 	m.raw(out.String() + "\n")
 }
 
-// fence writes a block of code, between more backticks than it has in a row itself.
+// fence writes a block of code, between more backticks than the block has in a row.
 func (m *markdown) fence(language, block string) {
 	if block == "" {
 		return
@@ -154,10 +151,10 @@ var special = func() *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }()
 
-// begins is what means something where a line begins with it: headings, lists, rules.
+// begins matches what has a meaning at the beginning of a line: headings, lists, rules.
 var begins = regexp.MustCompile(`^(?:[#+=-]|[0-9]+[.)](?: |$))`)
 
-// escapeMarkdown is a text that Markdown shows as it is.
+// escapeMarkdown returns a text that Markdown shows unchanged.
 func escapeMarkdown(said string) string {
 	out := special.Replace(said)
 	if sign := strings.TrimSuffix(begins.FindString(out), " "); sign != "" {
@@ -167,8 +164,8 @@ func escapeMarkdown(said string) string {
 	return out
 }
 
-// codeSpan is a text as code, in one line. A bar would end a cell of a table, and a tag must
-// not even look like one: then it is written as HTML's code.
+// codeSpan returns a text as code, on one line. A bar would end a table's cell, and a tag must not even look like a
+// tag: such a text is written as HTML's code element.
 func codeSpan(said string) safe {
 	said = oneLine(said)
 	if said == "" {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// toolMarkdown is the page of a tool, in the order of the site's.
+// toolMarkdown writes the page of a tool, in the order of the site's page.
 func toolMarkdown(m *markdown, v *view) {
 	m.line("[Catalogue](../../index.md) / %s", link{v.GetServer(), "../../server/" + v.ServerStem() + ".md"})
 	m.line("# %s", v.GetName())

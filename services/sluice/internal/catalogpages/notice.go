@@ -7,22 +7,21 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// notice is what a reader has to know before the rest.
+// notice is what a reader must know first.
 type notice struct {
-	// Level is "stop" where something can't be called, "care" where a person has to look,
-	// and "note" for the rest.
+	// Level is "stop" if something can't be called, "care" if a person has to look, and "note" otherwise.
 	Level string
 	Title string
 	Text  []prose
 }
 
-// Tags by which the catalogue marks definitions that are not what they seem.
+// Tags with which the catalog marks deceptive definitions.
 const (
 	tagSpeaks = "speaks-to-the-model"
 	tagHidden = "hidden-text"
 )
 
-// noticesOf are those of a tool, the gravest first.
+// noticesOf returns the notices of a tool, the gravest first.
 func noticesOf(t *tool) []notice {
 	var out []notice
 	for _, find := range []func(*tool) *notice{
@@ -36,7 +35,7 @@ func noticesOf(t *tool) []notice {
 	return out
 }
 
-// levels are those of notices, the gravest first.
+// levels are the levels of notices, the gravest first.
 var levels = []string{"stop", "care", "note"}
 
 func serverStopped(t *tool) *notice {
@@ -57,7 +56,7 @@ func toolStopped(t *tool) *notice {
 	return &notice{"stop", "This tool is stopped", []prose{say("It can't be called, whatever its definition."), stoppedBy(t.GetQuarantinedBy(), t.GetQuarantineReason())}}
 }
 
-// stoppedBy says who stopped something, and why.
+// stoppedBy says which principal stopped something, and why.
 func stoppedBy(who, why string) prose {
 	out := say("The catalogue stopped it")
 	if who != "" {
@@ -82,7 +81,7 @@ func notAccepted(t *tool) *notice {
 	}
 }
 
-// otherWaits tells of a tool that is stopped because something else than its newest definition waits.
+// otherWaits returns the notice of a tool that is stopped because of a pending definition other than its newest.
 func otherWaits(t *tool) *notice {
 	if !t.GetStopped() || pinOf(t.GetPin()).Slug == "waiting" {
 		return nil
@@ -90,7 +89,7 @@ func otherWaits(t *tool) *notice {
 	return &notice{"stop", "This tool can't be called now", []prose{say("Another definition of it waits for a person. Until that one is accepted or refused, nobody can call the tool.")}}
 }
 
-// looksAlike warns of a name that could be taken for another's.
+// looksAlike returns the warning about a name that could be mistaken for another.
 func looksAlike(t *tool) *notice {
 	var others prose
 	for _, other := range t.GetLookAlikes() {
@@ -105,7 +104,7 @@ func looksAlike(t *tool) *notice {
 	return &notice{"care", "Its name looks like another tool's", []prose{say("Compare it letter by letter with ", others, ".")}}
 }
 
-// deceives warns of a definition that is written for others than who reads it.
+// deceives returns the warning about a definition that addresses the model instead of the reader.
 func deceives(t *tool) *notice {
 	tags := t.GetClassification().GetTags()
 	n := notice{Level: "stop", Title: "This definition is not what it seems"}
@@ -124,7 +123,7 @@ func deceives(t *tool) *notice {
 func waits(t *tool) *notice {
 	switch n := len(t.GetWaiting()); {
 	case n == 0, n == 1 && pinOf(t.GetPin()).Slug == "waiting" && bytes.Equal(t.GetWaiting()[0], t.GetDefinitionDigest()):
-		return nil // it was said of the newest
+		return nil // the notice about the newest says it
 	default:
 		return &notice{"care", count(n, "definition waits", "definitions wait") + " for a person", []prose{say("They stand below, under “Definitions seen”.")}}
 	}
@@ -140,7 +139,7 @@ func isUnsure(t *tool) *notice {
 	}}
 }
 
-// overridden says who put a word in place of the catalogue's, and what the catalogue says itself.
+// overridden says which principal replaced the catalog's classification, and what the catalog says.
 func overridden(t *tool) *notice {
 	o := t.GetOverride()
 	if o == nil {
@@ -157,7 +156,7 @@ func overridden(t *tool) *notice {
 	return &n
 }
 
-// depends tells of an argument that chooses what is done. Its name is the server's.
+// depends returns the notice about an argument that selects the action. The argument's name is untrusted.
 func depends(t *tool) *notice {
 	argument := t.GetClassification().GetDependsOnArgument()
 	if argument == "" {

@@ -2,26 +2,25 @@ package catalogpages
 
 import "strings"
 
-// prose is a paragraph. Words of strangers in it are told from ours, so that each format can
-// show them as what they are.
+// prose is a paragraph. It distinguishes untrusted words from the program's own, so that each format can show them
+// differently.
 type prose []piece
 
 // piece is a part of a paragraph.
 type piece struct {
 	Text string
-	// Kind is what the text is: "words" are ours, "code" is something to type, "name" is a
-	// stranger's name, and "quote" what a stranger says.
+	// Kind is what the text is: "words" of the program, "code" to type, an untrusted "name", or an untrusted "quote".
 	Kind string
 }
 
-// Kinds of what a paragraph is made of, beside our own words.
+// Kinds of arguments of say, in addition to the program's own words.
 type (
 	code  string
 	name  string
 	quote string
 )
 
-// say makes a paragraph of texts of ours (string), code, names and quotes.
+// say returns a paragraph of own texts (string), code, names and quotes.
 func say(parts ...any) prose {
 	out := make(prose, 0, len(parts))
 	for _, part := range parts {
@@ -37,13 +36,13 @@ func say(parts ...any) prose {
 		case prose:
 			out = append(out, p...)
 		default:
-			panic("a paragraph is made of something else") // a mistake here, which every test hits
+			panic("a paragraph is made of something else") // a programming error, which every test hits
 		}
 	}
 	return out
 }
 
-// paragraphs are those of a text of strangers, parted by empty lines.
+// paragraphs returns the paragraphs of an untrusted text, which empty lines separate.
 func paragraphs(text string) []prose {
 	var out []prose
 	for p := range strings.SplitSeq(strings.ReplaceAll(text, "\r\n", "\n"), "\n\n") {

@@ -9,7 +9,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// question is one that people ask of a tool, with its answer.
+// question is a question about a tool, with its answer.
 type question struct {
 	// Slug is its name in links.
 	Slug   string
@@ -19,7 +19,7 @@ type question struct {
 	Rule string
 }
 
-// questionsOf are the six questions of a tool's page.
+// questionsOf returns the six questions of a tool's page.
 func questionsOf(v *view) []question {
 	tool, server := v.headName(), name(v.GetServer())
 	return []question{
@@ -81,7 +81,7 @@ func riskName(r policyv1.Risk) string {
 	return "unknown risk"
 }
 
-// withRule says why, where there is no rule to show.
+// withRule adds the reason if there is no rule to show.
 func withRule(q question) question {
 	if q.Rule == "" {
 		q.Answer = append(q.Answer, say("Its name can't stand under ", code("tools"), " of a policy, where names have 1 to 128 letters, digits and ", code("_ . / -"),
@@ -90,7 +90,7 @@ func withRule(q question) question {
 	return q
 }
 
-// raisedOf says why a tool's risk is higher than that of most tools of its category; nil where it is not.
+// raisedOf returns why a tool's risk is higher than usual for its category; nil if it is not.
 func raisedOf(t *tool) prose {
 	c := t.GetClassification()
 	of := categoryOf(c.GetCategory())
@@ -100,7 +100,7 @@ func raisedOf(t *tool) prose {
 	return say("Its risk is higher than that of most " + of.Label + " tools, because " + reasonOf(t) + ".")
 }
 
-// reasonOf is what raises the risk.
+// reasonOf returns what raises the risk.
 func reasonOf(t *tool) string {
 	c := t.GetClassification()
 	switch {
@@ -119,7 +119,6 @@ func reasonOf(t *tool) string {
 	}
 }
 
-// count is a number of things.
 func count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// ruleName is what a name under `tools` of a policy may be.
+// ruleName is the form of a name under `tools` of a policy.
 var ruleName = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
 
-// entry is a policy document with one rule for a tool, in YAML; empty where a document can't name it.
+// entry returns a policy document with one rule for a tool, in YAML; empty if a document can't name the tool.
 func entry(server, tool string, lines ...string) string {
 	if !ruleName.MatchString(tool) {
 		return ""
@@ -23,23 +23,23 @@ func entry(server, tool string, lines ...string) string {
 	return out.String()
 }
 
-// limited is a document that allows a tool 10 calls a minute.
+// limited returns a document that allows a tool 10 calls a minute.
 func limited(server, tool string) string {
 	return entry(server, tool, "action: allow", "rate_limit: {max: 10, window: 60}")
 }
 
-// denied is a document that denies a tool.
+// denied returns a document that denies a tool.
 func denied(server, tool string) string {
 	return entry(server, tool, "action: deny", "reason: ask a person to do this")
 }
 
-// plain is a text that every reader of YAML takes for itself, unless it is a word below.
+// plain matches texts that every reader of YAML reads as text, except the words of notTexts.
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
 
-// notTexts are words that some readers of YAML take for something else than a text.
+// notTexts are words that some readers of YAML read as another type.
 var notTexts = regexp.MustCompile(`^(?i:y|n|yes|no|on|off|true|false|null|nan|inf)$`)
 
-// scalar is a text as a scalar of YAML. Go's escapes are all ones of YAML, too.
+// scalar returns a text as a scalar of YAML. Go's escapes are valid in YAML.
 func scalar(text string) string {
 	if plain.MatchString(text) && !notTexts.MatchString(text) {
 		return text
@@ -47,5 +47,5 @@ func scalar(text string) string {
 	return strconv.QuoteToASCII(text)
 }
 
-// gatewayPath is where a gateway has a server.
+// gatewayPath returns the path of a server at a gateway.
 func gatewayPath(server string) string { return "/mcp/" + url.PathEscape(server) }

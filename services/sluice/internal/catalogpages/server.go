@@ -8,16 +8,16 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// share is how many of some tools belong to a category.
+// share is the share of a category in a number of tools.
 type share struct {
 	*category
 
 	Count int
-	// From and Width are the place of the share in a bar that is 100 wide.
+	// From and Width are the position of the share in a bar that is 100 wide.
 	From, Width string
 }
 
-// sharesOf counts the categories of tools, without those that none has.
+// sharesOf returns the shares of the categories that tools have.
 func sharesOf(tools iter.Seq[*tool]) []share {
 	var counts [len(categories)]int
 	total := 0
@@ -37,7 +37,7 @@ func sharesOf(tools iter.Seq[*tool]) []share {
 	return out
 }
 
-// slugs are those of the categories, in their order.
+// slugs returns the slugs of the categories, in their order.
 func slugs() []string {
 	out := make([]string, 0, len(categories))
 	for i := range categories {
@@ -46,25 +46,25 @@ func slugs() []string {
 	return out
 }
 
-// Shares are the categories of a server's tools.
+// Shares returns the categories of a server's tools.
 func (s *server) Shares() []share { return sharesOf(slices.Values(s.tools)) }
 
-// Stem is the place of the server.
+// Stem returns the file name of the server, without extension.
 func (s *server) Stem() string { return s.stem }
 
-// Count is how many tools the server has a page for.
+// Count returns how many tools of the server have a page.
 func (s *server) Count() int { return len(s.tools) }
 
-// LastListed is when the server was last listed, for people.
+// LastListed returns when the server was last listed, for people.
 func (s *server) LastListed() string { return moment(s.GetListed()) }
 
-// WaitingHex is the digest by which all that waits can be accepted.
+// WaitingHex returns the digest that accepts all pending definitions.
 func (s *server) WaitingHex() string { return digest(s.GetWaitingDigest()) }
 
-// Gateway is where a gateway has the server.
+// Gateway returns the path of the server at a gateway.
 func (s *server) Gateway() string { return gatewayPath(s.GetName()) }
 
-// Pinning says in words how the server's definitions are pinned.
+// Pinning returns how the server's definitions are pinned, in words.
 func (s *server) Pinning() string {
 	switch s.GetPin() {
 	case policyv1.PinMode_PIN_MODE_FIRST_USE:
@@ -76,7 +76,7 @@ func (s *server) Pinning() string {
 	return "every definition waits"
 }
 
-// Notices are what a reader of the server's page has to know first.
+// Notices returns what a reader of the server's page must know first.
 func (s *server) Notices() []notice {
 	var out []notice
 	if s.GetQuarantined() {

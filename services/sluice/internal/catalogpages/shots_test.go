@@ -17,8 +17,8 @@ import (
 
 var shots = flag.String("screenshots", "", "the folder for pictures of pages")
 
-// flow is the real list of the Claude Flow server, 353 tools, as the classifier has it, with
-// the tools of few.
+// flow returns the real list of the Claude Flow server, 353 tools, as the classifier classifies it, with the tools of
+// few.
 func flow(t testing.TB) catalogpages.Catalogue {
 	t.Helper()
 	list, err := os.ReadFile(filepath.Join("..", "..", "..", "policy", "internal", "classify", "testdata", "lists", "claude-flow.json"))
@@ -48,7 +48,7 @@ func flow(t testing.TB) catalogpages.Catalogue {
 	return c
 }
 
-// TestScreenshots keeps pictures of pages, for people to look at: -screenshots=FOLDER.
+// TestScreenshots stores pictures of pages in a folder, for people to look at: -screenshots=FOLDER.
 func TestScreenshots(t *testing.T) {
 	if *shots == "" {
 		t.Skip("no folder is given")
@@ -65,7 +65,7 @@ func TestScreenshots(t *testing.T) {
 		for _, width := range []int{1280, 390} {
 			for _, scheme := range []string{"light", "dark"} {
 				b.look(width, scheme)
-				b.visit("about:blank") // for a page does not load again by its hash
+				b.visit("about:blank") // a new hash does not load a page again
 				b.visit("file://" + filepath.Join(dir, file))
 				b.shoot(filepath.Join(*shots, fmt.Sprintf("%s-%d-%s.png", name, width, scheme)), 2000, false)
 				if strings.HasSuffix(name, "tool") {
@@ -79,7 +79,7 @@ func TestScreenshots(t *testing.T) {
 	}
 }
 
-// describedIn are the descriptions of tools in an answer to tools/list, by name.
+// describedIn returns the descriptions of tools in an answer to tools/list, by name.
 func describedIn(t testing.TB, list []byte) map[string]string {
 	t.Helper()
 	var answer struct {

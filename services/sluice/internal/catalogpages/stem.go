@@ -7,22 +7,20 @@ import (
 	"strings"
 )
 
-// plainName is what a name is that can be a file's as it stands, on every system: in lower
-// case, for some systems take two names for one that differ in case alone, and without
-// `~`, which tells all others from these.
+// plainName matches names that can be file names unchanged, on every system: in lower case, because some systems ignore
+// case, and without `~`, which marks all other names.
 var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 
-// reserved are names that Windows keeps for devices, whatever follows the first dot.
+// reserved are names of devices on Windows, whatever follows the first dot.
 var reserved = regexp.MustCompile(`^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)`)
 
-// maxSlug is how many characters of a name are kept where it can't be a file's.
+// maxSlug is how many characters remain of a name that can't be a file name.
 const maxSlug = 40
 
-// stem is the name of a file, without its extension, for a server or a tool of any name.
-// It is made of lower-case letters, digits and `_ . - ~`, of 1 to 100 characters, and two
-// names never have the same. It depends on the name alone, so links hold from one export to
-// the next: a name that can't be a file's has a readable part and the first half of
-// its SHA-256. That half is long enough that nobody finds two names for it (2^64 tries).
+// stem returns the name of a file, without its extension, for a server or a tool of any name. It has 1 to 100
+// lower-case letters, digits and `_ . - ~`, and different names have different stems. It depends only on the name, so
+// links stay valid across exports. A name that can't be a file name has a readable part and the first half of its
+// SHA-256, for which a collision takes 2^64 tries.
 func stem(name string) string {
 	if plainName.MatchString(name) && !reserved.MatchString(name) {
 		return name
@@ -31,7 +29,7 @@ func stem(name string) string {
 	return slug(name) + "~" + hex.EncodeToString(sum[:len(sum)/2])
 }
 
-// slug is what a name looks like, as far as a file's name can show it.
+// slug returns the part of a name that a file name can show.
 func slug(name string) string {
 	var out strings.Builder
 	for _, r := range strings.ToLower(name) {

@@ -35,10 +35,10 @@ func TestStem(t *testing.T) {
 	}
 }
 
-// fits is what a file may be called on every system.
+// fits matches file names that are valid on every system.
 var fits = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.~-]*$`)
 
-// names are such as servers give, and such as would hit each other.
+// names generates names that servers use, and names that are likely to collide.
 func names() *rapid.Generator[string] {
 	return rapid.OneOf(
 		rapid.String(),
@@ -48,8 +48,8 @@ func names() *rapid.Generator[string] {
 	)
 }
 
-// Whatever servers call their tools, each has a file of its own, below its folder, on each
-// system: also where case does not count, and where names end before blanks and dots.
+// Each tool of any name has a file of its own, in its folder, on each system: also if the system ignores case, or
+// blanks and dots at the end.
 func TestEachNameHasAFileOfItsOwn(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

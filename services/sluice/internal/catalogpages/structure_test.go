@@ -34,7 +34,7 @@ func attribute(n *html.Node, key string) string {
 	return ""
 }
 
-// textOf is what people read in an element, in one line.
+// textOf returns the text of an element on one line.
 func textOf(n *html.Node) string {
 	var out strings.Builder
 	for d := range n.Descendants() {
@@ -76,7 +76,7 @@ func TestTheSeedsBlocksStandInTheirOrder(t *testing.T) {
 	}
 }
 
-// inOrder says which block is missing, or stands too early.
+// inOrder reports blocks that are missing or too early.
 func inOrder(t *testing.T, name, text string, blocks []string) {
 	t.Helper()
 	for _, block := range blocks {
@@ -88,7 +88,7 @@ func inOrder(t *testing.T, name, text string, blocks []string) {
 	}
 }
 
-// body is what stands in a page's article.
+// body returns the text of a page's article.
 func body(t *testing.T, page *html.Node) *html.Node {
 	t.Helper()
 	for n := range page.Descendants() {
@@ -100,7 +100,7 @@ func body(t *testing.T, page *html.Node) *html.Node {
 	return nil
 }
 
-// spaced sets blanks between blocks, where a browser begins a line.
+// spaced adds blanks between blocks, where a browser breaks lines.
 func spaced(n *html.Node) *html.Node {
 	blocks := []atom.Atom{atom.Dt, atom.Dd, atom.Div, atom.P, atom.H1, atom.H2, atom.H3, atom.Li, atom.Pre}
 	for d := range n.Descendants() {
@@ -111,8 +111,7 @@ func spaced(n *html.Node) *html.Node {
 	return n
 }
 
-// Every page asks nobody for anything, runs no script but the site's own files, and leads to
-// pages that are there.
+// Every page makes no network request, runs only the site's own scripts, and links only to existing pages.
 func TestPagesAskNobodyForAnything(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]catalogpages.Catalogue{"few": few(t), "hostile": hostile(), "empty": {Made: made}} {
@@ -135,11 +134,11 @@ func TestPagesAskNobodyForAnything(t *testing.T) {
 const policyWords = "default-src 'none'; script-src 'self' file:; style-src 'self' file:; img-src 'self' file:; base-uri 'none'; form-action 'none'; " +
 	"require-trusted-types-for 'script'; trusted-types 'none'"
 
-// elements are those that pages are made of. Others could only be a stranger's.
+// elements are the elements that pages have. Any other would come from an untrusted text.
 var elements = strings.Fields("html head body meta title link script a header div nav span button main footer p code article h1 h2 h3 dl dt dd section ol ul li blockquote " +
 	"details summary pre table thead tbody tr th td aside bdi br em svg path rect i form label input kbd fieldset legend noscript")
 
-// wrongIn are the faults of a page.
+// wrongIn returns the faults of a page.
 func wrongIn(t *testing.T, dir, file string) (wrong []string) {
 	t.Helper()
 	seen := struct {
@@ -195,7 +194,7 @@ func wrongIn(t *testing.T, dir, file string) (wrong []string) {
 	return wrong
 }
 
-// leads says what is wrong with an address in a page.
+// leads returns what is wrong with an address in a page.
 func leads(dir, file, address string) []string {
 	to, err := url.Parse(address)
 	switch {
@@ -214,7 +213,7 @@ func leads(dir, file, address string) []string {
 	return nil
 }
 
-// No file of the site names an address in a network, but as the text of a server.
+// No file of the site has a network address, except in texts of servers.
 func TestAssetsNameNoAddress(t *testing.T) {
 	t.Parallel()
 	dir := site(t, few(t))

@@ -24,7 +24,7 @@ func (b *browser) visit(path string) {
 	b.await(n, "Page.loadEventFired")
 }
 
-// eval runs an expression in the page and reads its value.
+// eval evaluates an expression in the page and reads its value.
 func (b *browser) eval(expression string, into any) {
 	b.t.Helper()
 	var out struct {
@@ -44,7 +44,7 @@ func (b *browser) eval(expression string, into any) {
 	}
 }
 
-// text is the value of an expression that is a text.
+// text returns the value of an expression that is a text.
 func (b *browser) text(expression string) string {
 	b.t.Helper()
 	var out string
@@ -82,7 +82,7 @@ func (b *browser) typed(text string) {
 	b.keys(strings.Split(text, "")...)
 }
 
-// look sets how wide the window is and which scheme the system has. Nothing moves.
+// look sets the width of the window and the system's color scheme, without animations.
 func (b *browser) look(width int, scheme string) {
 	b.t.Helper()
 	height := 900
@@ -95,8 +95,7 @@ func (b *browser) look(width int, scheme string) {
 	}}, nil)
 }
 
-// shoot keeps a picture of the page, of at most so many pixels of height; of its end where
-// that is wanted.
+// shoot stores a picture of the page, of at most this height in pixels: of its beginning or of its end.
 func (b *browser) shoot(file string, most float64, end bool) {
 	b.t.Helper()
 	var size struct{ Width, Height float64 }
@@ -121,8 +120,8 @@ func (b *browser) shoot(file string, most float64, end bool) {
 	}
 }
 
-// complaints are errors and violations that the browser tells of, and requests for
-// anything but files and pages of the browser itself.
+// complaints returns errors and violations that the browser reported, and requests for anything but files and pages of
+// the browser.
 func (b *browser) complaints() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -9,15 +9,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// run is a part of a text. One that is Hidden is the escape of characters that would not
-// show, or would change how others show.
+// run is a part of a text. If it is Hidden, it is the escape of characters that would be invisible, or would change how
+// others are shown.
 type run struct {
 	Text   string
 	Hidden bool
 }
 
-// runs splits a text so that a page can show what it holds. Line breaks stay only where the
-// text may have lines; then a tab is four blanks.
+// runs splits a text into visible parts and escapes. Line breaks stay only if lines is true; then a tab becomes four
+// blanks.
 func runs(text string, lines bool) []run {
 	if lines {
 		text = strings.ReplaceAll(strings.ReplaceAll(text, "\r\n", "\n"), "\t", "    ")
@@ -41,8 +41,8 @@ func runs(text string, lines bool) []run {
 	return out
 }
 
-// escaped is how the character that a text begins with is written where it hides, and how
-// many bytes of the text that is. A byte that is no character stands for itself.
+// escaped returns the escape of the first character of a text, and its length in bytes. An invalid byte counts as a
+// character.
 func escaped(text string, r rune, broken bool) (string, int) {
 	if broken {
 		return fmt.Sprintf(`\x%02x`, text[0]), 1
@@ -56,13 +56,13 @@ func hides(r, before rune, lines bool) bool {
 	case r == '\n':
 		return !lines
 	case r == 0xfe0f && unicode.Is(unicode.So, before):
-		return false // the symbol before it is to look like an emoji, and does
+		return false // the selector makes the symbol before it an emoji
 	default:
 		return viewtext.Hides(r)
 	}
 }
 
-// hide appends an escape, to the run before it where that is one, too.
+// hide appends an escape, to the last run if that is an escape.
 func hide(out []run, escape string) []run {
 	if n := len(out); n > 0 && out[n-1].Hidden {
 		out[n-1].Text += escape
@@ -71,10 +71,10 @@ func hide(out []run, escape string) []run {
 	return append(out, run{Text: escape, Hidden: true})
 }
 
-// shown is a text as one line that shows what it holds.
+// shown returns a text on one line, with escapes.
 func shown(text string) string { return joined(runs(text, false)) }
 
-// shownLines is a text that shows what it holds, with its line breaks.
+// shownLines returns a text with escapes and its line breaks.
 func shownLines(text string) string { return joined(runs(text, true)) }
 
 func joined(parts []run) string {
@@ -85,7 +85,7 @@ func joined(parts []run) string {
 	return out.String()
 }
 
-// cut is the begin of a text, of at most so many characters, and whether that is not all.
+// cut returns the beginning of a text, of at most this many characters, and whether something was cut.
 func cut(text string, most int) (string, bool) {
 	for at := range text {
 		if most == 0 {
@@ -96,8 +96,8 @@ func cut(text string, most int) (string, bool) {
 	return text, false
 }
 
-// short is a text in at most so many characters and a sign that some are missing. Where it
-// can it ends with a whole word.
+// short returns a text of at most this many characters, with a sign if it was cut. It cuts at the end of a word if
+// possible.
 func short(text string, most int) string {
 	begin, more := cut(text, most)
 	if !more {
@@ -112,9 +112,9 @@ func short(text string, most int) string {
 // maxSummary is how many characters of a description a list shows.
 const maxSummary = 140
 
-// summary is how a description begins: its first sentence, in one line.
+// summary returns the first sentence of a description, on one line.
 func summary(description string) string {
-	begin, _ := cut(description, 4*maxSummary) // white space may go
+	begin, _ := cut(description, 4*maxSummary) // white space may be removed
 	line := strings.Join(strings.Fields(begin), " ")
 	if sentence, _, more := strings.Cut(line, ". "); more {
 		line = sentence + "."

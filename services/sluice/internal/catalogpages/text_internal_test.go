@@ -42,7 +42,7 @@ func TestRuns(t *testing.T) {
 	}
 }
 
-// Of any text all is shown, and nothing in it hides.
+// All characters of a text are shown, and none is hidden.
 func TestAllOfATextIsShown(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

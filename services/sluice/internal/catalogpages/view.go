@@ -16,21 +16,21 @@ import (
 // sure is the confidence from which the answer is not the strictest of several.
 const sure = 0.5
 
-// Bounds of what a page shows whole.
+// Limits of texts on a page.
 const (
 	// maxDefinition is how much of the raw definition is shown, in characters.
 	maxDefinition = 64 << 10
-	// maxLede is how much of a description stands at the top of its page, in characters.
+	// maxLede is how much of a description is shown at the top of its page, in characters.
 	maxLede = 1200
-	// maxHeading is how much of a name stands in headings and titles, in characters.
+	// maxHeading is how much of a name is shown in headings and titles, in characters.
 	maxHeading = 64
 )
 
-// view is what the page of a tool shows, in the order in which it does.
+// view is the content of a tool's page, in order.
 type view struct {
 	*tool
 
-	// Lede is the description, and Rest what does not fit at the top of the page.
+	// Lede is the description, and Rest the part that does not fit at the top of the page.
 	Lede, Rest string
 	Category   *category
 	Risk       *risk
@@ -47,11 +47,11 @@ type view struct {
 	Questions  []question
 	History    []definition
 	Definition string
-	// Cut tells that not the whole definition is shown.
+	// Cut is true if the definition is not shown completely.
 	Cut bool
 }
 
-// viewOf is what the page of a tool shows.
+// viewOf returns the content of a tool's page.
 func viewOf(t *tool) *view {
 	c := t.GetClassification()
 	v := &view{
@@ -72,10 +72,10 @@ func viewOf(t *tool) *view {
 	return v
 }
 
-// headName is a tool's name where it has to be short.
+// headName returns a tool's name, shortened for headings.
 func (t *tool) headName() name { return name(short(t.GetName(), maxHeading)) }
 
-// Title is the title of a tool for people, where it says more than the name.
+// Title returns the title of a tool, if it differs from the name.
 func (t *tool) Title() string {
 	if title := strings.TrimSpace(t.GetTitle()); !strings.EqualFold(title, t.GetName()) {
 		return title
@@ -83,13 +83,13 @@ func (t *tool) Title() string {
 	return ""
 }
 
-// ServerStem is the place of the tool's server.
+// ServerStem returns the file name of the tool's server, without extension.
 func (t *tool) ServerStem() string { return t.of.stem }
 
-// LastListed is when the tool was last listed, for people.
+// LastListed returns when the tool was last listed, for people.
 func (t *tool) LastListed() string { return moment(t.GetListed()) }
 
-// Stem is the place of the tool below its server.
+// Stem returns the file name of the tool in the folder of its server, without extension.
 func (t *tool) Stem() string { return t.stem }
 
 // unsure reports whether the answer is the strictest of several.
@@ -97,7 +97,7 @@ func unsure(c *policyv1.Classification) bool { return c.GetConfidence() < sure }
 
 func percent(confidence float64) int { return int(100*min(max(confidence, 0), 1) + 0.5) }
 
-// sureness is a confidence in words, to two places: more would look like more is known.
+// sureness returns a confidence in words, to two places, because more would look more certain than it is.
 func sureness(c *policyv1.Classification) string {
 	word := "sure"
 	if unsure(c) {
@@ -106,14 +106,14 @@ func sureness(c *policyv1.Classification) string {
 	return fmt.Sprintf("%.2f, %s", c.GetConfidence(), word)
 }
 
-// pin is what pages say of the state of a definition.
+// pin describes the state of a definition.
 type pin struct {
 	Slug, Label string
-	// Callable reports whether a tool can be called with such a definition.
+	// Callable is true if a tool with such a definition can be called.
 	Callable bool
 }
 
-// pinOf is what is said of a state, by its name: one that this version does not know lets nothing through.
+// pinOf returns the description of a state. An unknown state permits no calls.
 func pinOf(s policyv1.PinState) *pin {
 	switch slug := enum.Name(s); slug {
 	case "off":
@@ -129,14 +129,14 @@ func pinOf(s policyv1.PinState) *pin {
 	}
 }
 
-// evidence is a piece of a definition and what it says.
+// evidence is a piece of a definition and what it shows.
 type evidence struct {
 	Quote, Meaning string
-	// Place says where it stands, Pointer the same for programs.
+	// Place is its position in words, and Pointer the same for programs.
 	Place   prose
 	Pointer string
 	Offset  int32
-	// For is the category that it speaks for; nil where it speaks for a degree.
+	// For is the category that it supports; nil if it supports a degree.
 	For     *category
 	Weight  string
 	Percent int
@@ -157,7 +157,7 @@ func evidenceOf(all []*policyv1.Evidence) []evidence {
 	return out
 }
 
-// placeOf says in words where evidence stands.
+// placeOf returns the position of evidence in words.
 func placeOf(e *policyv1.Evidence) prose {
 	var steps []string
 	for token := range jsontext.Pointer(e.GetPath()).Tokens() {
@@ -179,23 +179,23 @@ func placeOf(e *policyv1.Evidence) prose {
 	}
 }
 
-// definition is one that was seen.
+// definition is a definition that was seen.
 type definition struct {
 	Digest      string
 	Pin         *pin
 	First, Last string
-	// Settled says who decided on it, when, and why; nil where nobody did.
+	// Settled is which principal decided on it, when, and why; nil without a decision.
 	Settled prose
-	// Reason is why nobody did, as the catalogue says; it may be empty.
+	// Reason is why there was no decision, according to the catalog; it may be empty.
 	Reason string
-	// Now reports whether a list has it now, Newest whether it is the one that the page shows.
+	// Now is true if a list has it now, and Newest if the page shows it.
 	Now, Newest bool
 	Versions    string
-	// SeenBy is to whom it was listed first, where that was not the gateway itself.
+	// SeenBy is the principal to whom it was listed first; empty if that was the gateway.
 	SeenBy string
 }
 
-// historyOf are the definitions of a tool that were seen.
+// historyOf returns the definitions of a tool that were seen.
 func historyOf(t *tool) []definition {
 	var out []definition
 	for _, d := range t.GetHistory() {
@@ -208,7 +208,7 @@ func historyOf(t *tool) []definition {
 	return out
 }
 
-// settledOf says who accepted or refused a definition, when, and why; nil where nobody did.
+// settledOf returns which principal accepted or refused a definition, when, and why; nil without a decision.
 func settledOf(d *policyv1.SeenDefinition) prose {
 	var out prose
 	switch {
@@ -225,7 +225,7 @@ func settledOf(d *policyv1.SeenDefinition) prose {
 	return out
 }
 
-// moment is a time for people, in UTC; empty where there is none.
+// moment returns a time for people, in UTC; empty without one.
 func moment(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""
@@ -235,7 +235,7 @@ func moment(t *timestamppb.Timestamp) string {
 
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 UTC") }
 
-// on is " on TIME", to stand in a sentence; empty where there is no time.
+// on returns " on TIME", as a part of a sentence; empty without a time.
 func on(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""
@@ -243,11 +243,11 @@ func on(t *timestamppb.Timestamp) string {
 	return " on " + moment(t)
 }
 
-// indented is a definition with its own words and our white space.
+// indented returns a definition with other white space.
 func indented(definition string) string {
 	v := jsontext.Value(definition)
 	if err := v.Indent(jsontext.WithIndent("  ")); err != nil {
-		return definition // what is no JSON is shown as it is
+		return definition // not JSON: shown as it is
 	}
 	return string(v)
 }

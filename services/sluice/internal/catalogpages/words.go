@@ -5,7 +5,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// category is what pages say of a category.
+// category describes a category.
 type category struct {
 	// Slug is its name in files, classes and rules.
 	Slug string
@@ -13,19 +13,19 @@ type category struct {
 	Label string
 	// Meaning says which tools belong to it.
 	Meaning string
-	// Usual is the risk of a tool of which nothing else is known.
+	// Usual is the risk of a tool about which nothing else is known.
 	Usual policyv1.Risk
 	// Means continues "which means that it …".
 	Means string
 	// Advice is what to do about such tools, in a sentence.
 	Advice string
-	// Why is why such a tool needs a policy, where the catalogue does not say.
+	// Why is why such a tool needs a policy, if the catalog does not say.
 	Why string
-	// does says what agents do with a tool of it on a server.
+	// does returns what agents do with such a tool on a server.
 	does func(tool, server name) prose
 }
 
-// categories are those of the contract, by their number. What is not classified stands first.
+// categories are those of the contract, by number. "Not classified" is the first.
 var categories = [...]category{
 	mcpv1.Category_CATEGORY_UNSPECIFIED: {
 		Slug: "unknown", Label: "Not classified", Usual: policyv1.Risk_RISK_UNSPECIFIED,
@@ -92,16 +92,16 @@ var categories = [...]category{
 	},
 }
 
-// risk is what pages say of a risk class.
+// risk describes a risk class.
 type risk struct {
 	Slug, Label string
-	// Steps is how many of four it is.
+	// Steps is its position on a scale of four.
 	Steps int
-	// Advice is what to do about tools of it, in a sentence.
+	// Advice is what to do about such tools, in a sentence.
 	Advice string
 }
 
-// risks are those of the contract, by their number.
+// risks are those of the contract, by number.
 var risks = [...]risk{
 	policyv1.Risk_RISK_UNSPECIFIED: {"unknown", "Not classified", 4, "What is not classified is treated as the highest risk: let a person approve each call."},
 	policyv1.Risk_RISK_LOW:         {"low", "Low", 1, "Tools of low risk can mostly be allowed."},
@@ -110,7 +110,7 @@ var risks = [...]risk{
 	policyv1.Risk_RISK_CRITICAL:    {"critical", "Critical", 4, "Let a person approve each call of a tool of critical risk."},
 }
 
-// categoryOf is what is said of a category. One that this version does not know is not classified.
+// categoryOf returns the description of a category. An unknown category is not classified.
 func categoryOf(c mcpv1.Category) *category {
 	if c < 0 || int(c) >= len(categories) {
 		c = mcpv1.Category_CATEGORY_UNSPECIFIED
@@ -118,7 +118,7 @@ func categoryOf(c mcpv1.Category) *category {
 	return &categories[c]
 }
 
-// riskOf is what is said of a risk. One that this version does not know is not classified.
+// riskOf returns the description of a risk. An unknown risk is not classified.
 func riskOf(r policyv1.Risk) *risk {
 	if r < 0 || int(r) >= len(risks) {
 		r = policyv1.Risk_RISK_UNSPECIFIED
@@ -126,17 +126,17 @@ func riskOf(r policyv1.Risk) *risk {
 	return &risks[r]
 }
 
-// degree is what pages say of one of the degrees beside the category.
+// degree describes one of the degrees of a classification other than the category.
 type degree struct {
 	Name, About string
 	// Level is low, medium, high, or not judged.
 	Level string
-	// Slug is the level's name in classes, Steps how many of three it is.
+	// Slug is the level's name in classes, and Steps its position on a scale of three.
 	Slug  string
 	Steps int
 }
 
-// degreeOf is a degree of a name. What is not judged counts as high.
+// degreeOf returns a degree. One that was not judged counts as high.
 func degreeOf(what, about string, a policyv1.Axis) degree {
 	d := degree{Name: what, About: about, Level: "not judged", Slug: "unknown", Steps: 3}
 	switch a {
@@ -151,7 +151,7 @@ func degreeOf(what, about string, a policyv1.Axis) degree {
 	return d
 }
 
-// degreesOf are the degrees of a classification.
+// degreesOf returns the degrees of a classification.
 func degreesOf(c *policyv1.Classification) []degree {
 	return []degree{
 		degreeOf("Sensitivity", "how sensitive what comes back can be", c.GetSensitivity()),
