@@ -1,5 +1,5 @@
-// Package dispatch has the values between the protocols that clients speak and the pipeline that carries requests out:
-// the response to a message, and the sink for what comes before it.
+// Package dispatch defines the values between the protocols that clients speak and the pipeline: the response to a
+// message, and the sink for messages that come before it.
 package dispatch
 
 import (
@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// Response is what a message is answered with. The zero value has no body and HTTP status 200: it ends a stream.
+// Response is the answer to a message. The zero value has no body and HTTP status 200: it ends a stream.
 type Response struct {
 	// Body is the JSON-RPC response, in parts; nil if there is none, as after a notification.
 	Body [][]byte
@@ -23,13 +23,14 @@ type Response struct {
 	ErrorType string
 	// Session is the id of the session that initialize has opened; empty otherwise.
 	Session string
-	// Held is for how long the message waited for people and for its client.
+	// Held is how long the message waited for approvers and for its client.
 	Held time.Duration
 	// Unrecorded reports whether the outcome of the call is not on record yet.
 	Unrecorded bool
-	// Detached reports whether the client has to reconnect for the answer, because the server ended its stream so.
+	// Detached reports whether the client has to reconnect to get the answer, because the server ended its stream
+	// that way.
 	Detached bool
-	// ID and Decision are those of a call on which policy has decided; zero otherwise.
+	// ID and Decision are set for a call on which policy has decided; zero otherwise.
 	ID       string
 	Decision *policyv1.Decision
 }
@@ -37,8 +38,8 @@ type Response struct {
 // Accepted returns the response to a notification, or to an answer of the client.
 func Accepted() Response { return Response{Status: http.StatusAccepted} }
 
-// Copy returns the body in one piece, or nil if the body has more than most bytes. The body of a [Response] lies in memory
-// that is used again once its message is done.
+// Copy returns the body in one piece. If the body has more than most bytes, it returns nil and true. The memory of a
+// [Response]'s body is used again once its message is done.
 func (r Response) Copy(most int) (whole []byte, tooLarge bool) {
 	if SizeOf(r.Body) > most {
 		return nil, true
@@ -46,7 +47,7 @@ func (r Response) Copy(most int) (whole []byte, tooLarge bool) {
 	return bytes.Join(r.Body, nil), false
 }
 
-// SizeOf returns how many bytes parts have together.
+// SizeOf returns the total size of parts in bytes.
 func SizeOf(parts [][]byte) (size int) {
 	for _, part := range parts {
 		size += len(part)

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// Sink takes messages that come before the response to a caller. It is safe for concurrent use.
+// Sink receives the messages that are sent to a caller before the response. It is safe for concurrent use.
 type Sink interface {
 	// HasClient reports whether an MCP client waits for the response. Otherwise requests of the server can't be answered,
 	// and the request can't be continued by another.
@@ -22,7 +22,7 @@ type Sink interface {
 	IsOpen() bool
 	// Send sends an event, which begins the stream. An error means that the caller can't get the event.
 	Send(event upstream.Event, message ...[]byte) error
-	// KeepAlive sends what no client takes for an event. An error means that the caller has disconnected.
+	// KeepAlive sends something that clients ignore. An error means that the caller has disconnected.
 	KeepAlive() error
 	// Replay sets the message whose answer is stored, if the client may continue the stream after it has lost its
 	// connection. It has no effect once the stream has begun.
@@ -40,7 +40,7 @@ type Replayable interface {
 // ErrNoStream means that the caller takes no messages before the response.
 var ErrNoStream = errors.New("the client reads no event stream")
 
-// MaxCallback is how large a message to a [Callback] may be, in bytes.
+// MaxCallback is the maximum size of a message to a [Callback], in bytes.
 const MaxCallback = 7 << 20
 
 // Callback is the sink of a caller inside the gateway. The zero value accepts nothing. [NewCallback] returns another.

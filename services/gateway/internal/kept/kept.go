@@ -87,7 +87,7 @@ type Question struct {
 	Principal *identityv1.Principal
 	// Method, Server and Name say what is called, and Ref says what Name refers to.
 	Method, Server, Name, Ref string
-	// Definition is the digest of the tool's definition; nil where none is known.
+	// Definition is the digest of the tool's definition; nil if none is known.
 	Definition []byte
 }
 

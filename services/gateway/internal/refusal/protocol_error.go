@@ -7,16 +7,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// protocolError is how a protocol error is answered: with an HTTP status and a JSON-RPC error code.
+// protocolError is the HTTP status and JSON-RPC error code of an answer to a message that is not accepted.
 type protocolError struct{ status, rpc int }
 
-// protocolErrors are those of the codes that have others than 400 and -32600.
+// protocolErrors contains the codes that are not answered with 400 and -32600.
 var protocolErrors = map[commonv1.Code]protocolError{
 	commonv1.Code_CODE_UNAUTHENTICATED:      {http.StatusUnauthorized, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_FORBIDDEN:            {http.StatusForbidden, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_HOST_REFUSED:         {http.StatusForbidden, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_ORIGIN_REFUSED:       {http.StatusForbidden, mcp.CodeInvalidRequest},
-	commonv1.Code_CODE_TOOL_UNKNOWN:         {http.StatusNotFound, mcp.CodeInvalidRequest}, // the server of a URL
+	commonv1.Code_CODE_TOOL_UNKNOWN:         {http.StatusNotFound, mcp.CodeInvalidRequest}, // the server in a URL does not exist
 	commonv1.Code_CODE_SESSION_UNKNOWN:      {http.StatusNotFound, mcp.CodeInvalidRequest},
 	commonv1.Code_CODE_METHOD_DENIED:        {http.StatusNotFound, mcp.CodeMethodUnknown},
 	commonv1.Code_CODE_MEDIA_TYPE:           {http.StatusUnsupportedMediaType, mcp.CodeInvalidRequest},

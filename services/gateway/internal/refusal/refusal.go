@@ -1,5 +1,5 @@
-// Package refusal is what a caller sees of a call that was not carried out: one
-// value, and the forms in which MCP clients understand it.
+// Package refusal defines the answer to a request that was not carried out, and the forms in which MCP clients
+// receive it.
 package refusal
 
 import (
@@ -14,29 +14,29 @@ import (
 
 // A Refusal says that something was not carried out, and why.
 type Refusal struct {
-	// ID identifies the decision; empty where nothing was recorded by itself.
+	// ID is the decision's identifier; empty if no decision was recorded.
 	ID string
-	// Code is why.
+	// Code is the reason.
 	Code commonv1.Code
 	// Message is what the caller may know beyond the code; may be empty.
 	Message string
-	// Rule is the rule that decided; nil where none did.
+	// Rule is the rule that decided; nil if none did.
 	Rule *policyv1.RuleRef
-	// RetryAfter is when the same call may succeed; zero where that is not known. It
-	// is said where a retry makes sense at all.
+	// RetryAfter is how long to wait before the same call may succeed; zero if that is not known. It is sent only if
+	// the refusal is retryable.
 	RetryAfter time.Duration
-	// SessionKey is what "per session" meant, where a limit refused.
+	// SessionKey is what "per session" meant for the limit that refused; unspecified otherwise.
 	SessionKey policyv1.SessionKey
-	// PolicyRevision is the revision that judged; empty where none did.
+	// PolicyRevision is the revision that judged; empty if none did.
 	PolicyRevision string
 	// Lasts reports whether the same call is refused until an operator changes something, whatever the code says.
 	Lasts bool
-	// Approval is the approval that the call waits for, or that refused it; nil
-	// where none did.
+	// Approval is the approval that the call waits for, or that refused it; nil if there is none.
 	Approval *Approval
-	// IsProtocolError reports whether the message itself was not accepted: it breaks the protocol, or there is no room
-	// for it. Such a message is answered with an HTTP status and a JSON-RPC error code ([Refusal.Status]). Otherwise a
-	// valid request was refused, and its answer has the form of its method (MCP 2025-11-25, Tools, Error Handling).
+	// IsProtocolError reports whether the message itself was not accepted: it breaks the protocol, or there is no
+	// capacity for it. Such a message is answered with an HTTP status and a JSON-RPC error code ([Refusal.Status]).
+	// Otherwise a valid request was refused, and its answer has the form of its method (MCP 2025-11-25, Tools, Error
+	// Handling).
 	IsProtocolError bool
 	// Versions are the requested and the supported revisions, with CODE_PROTOCOL_VERSION; nil otherwise.
 	Versions *Versions
@@ -56,24 +56,22 @@ func ProtocolError(code commonv1.Code, message string) *Refusal {
 	return &Refusal{Code: code, Message: message, IsProtocolError: true}
 }
 
-// Approval is what a caller learns of an approval.
+// Approval is what a caller may know about an approval.
 type Approval struct {
-	// ID names it, and URL is where a person can decide; may be empty.
+	// ID identifies the approval. URL is where a person can decide on it; it may be empty.
 	ID, URL string
-	// Expires is when it does, undecided or unused; zero where that is not known.
+	// Expires is when the approval expires, undecided or unused; zero if that is not known.
 	Expires time.Time
-	// DeniedUntil is until when the same call stays denied; zero where no person has
-	// denied it.
+	// DeniedUntil is until when an equal call stays denied; zero if no person has denied it.
 	DeniedUntil time.Time
 }
 
-// Retryable reports whether the same call may succeed later without anybody
-// changing anything.
+// Retryable reports whether the same call may succeed later without a change by a person.
 func (r *Refusal) Retryable() bool {
 	if r.Lasts {
 		return false
 	}
-	switch r.Code { //nolint:exhaustive // what is not named here stays refused until somebody acts
+	switch r.Code { //nolint:exhaustive // all other codes stay until a person changes something
 	case commonv1.Code_CODE_RATE_LIMITED, commonv1.Code_CODE_BUDGET_EXCEEDED, commonv1.Code_CODE_LOOP_DETECTED:
 		return r.RetryAfter > 0
 	case commonv1.Code_CODE_POLICY_UNAVAILABLE, commonv1.Code_CODE_LIMITER_UNAVAILABLE,
@@ -86,17 +84,17 @@ func (r *Refusal) Retryable() bool {
 	}
 }
 
-// millis rounds a wait up: who waits that long may go.
+// millis returns a wait in milliseconds, rounded up so that the wait is long enough.
 func millis(d time.Duration) int64 {
 	return int64(math.Ceil(float64(d) / float64(time.Millisecond)))
 }
 
-// tenths writes a wait in seconds, rounded up to tenths.
+// tenths returns a wait in seconds, rounded up to tenths.
 func tenths(d time.Duration) string {
 	return strconv.FormatFloat(math.Ceil(d.Seconds()*10)/10, 'f', -1, 64)
 }
 
-// Text returns what a model or a person reads: first what happened, then why.
+// Text returns the text for models and people: first what happened, then why.
 func (r *Refusal) Text() string {
 	lead, why := headline(r.Code), r.Message
 	if why == "" {
@@ -108,8 +106,8 @@ func (r *Refusal) Text() string {
 	return lead + ": " + why
 }
 
-// retryAfter is when to make the call again; zero where that is not known, or where
-// it is not to be made again.
+// retryAfter returns how long to wait before the call is made again; zero if that is not known, or if the call must
+// not be made again.
 func (r *Refusal) retryAfter() time.Duration {
 	if !r.Retryable() {
 		return 0
@@ -117,7 +115,7 @@ func (r *Refusal) retryAfter() time.Duration {
 	return r.RetryAfter
 }
 
-// Sentence ends a text with a full stop, where it has no end of its own.
+// Sentence adds a full stop to a text that does not end with punctuation.
 func Sentence(text string) string {
 	text = strings.TrimSpace(text)
 	if text == "" || strings.ContainsAny(text[len(text)-1:], ".!?") || strings.HasSuffix(text, "…") {
@@ -127,7 +125,7 @@ func Sentence(text string) string {
 }
 
 func headline(c commonv1.Code) string {
-	switch c { //nolint:exhaustive // everything else was refused because something was wrong or away
+	switch c { //nolint:exhaustive // all other codes mean that the request was wrong or a service unavailable
 	case commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED,
 		commonv1.Code_CODE_TYPE_ERROR, commonv1.Code_CODE_TOOL_CHANGED, commonv1.Code_CODE_QUARANTINED:
 		return "Denied by policy"
@@ -146,8 +144,7 @@ func headline(c commonv1.Code) string {
 	}
 }
 
-// reasons are what is said where a decision brings no message of its own. Every
-// code has one.
+// reasons are the texts for refusals without a message. Every code has one.
 var reasons = map[commonv1.Code]string{
 	commonv1.Code_CODE_UNSPECIFIED:          "no reason is known.",
 	commonv1.Code_CODE_DENIED_BY_RULE:       "a rule denies this call.",

@@ -20,7 +20,7 @@ type decision struct {
 	RetryAfterMs   int64  `json:"retryAfterMs,omitzero"`
 	SessionKey     string `json:"sessionKey,omitzero"`
 	PolicyRevision string `json:"policyRevision,omitzero"`
-	// Approval is absent where none is concerned.
+	// Approval is absent if no approval is involved.
 	Approval *approval `json:"approval,omitzero"`
 }
 
@@ -28,7 +28,7 @@ type approval struct {
 	ID        string    `json:"id"`
 	URL       string    `json:"url,omitzero"`
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
-	// DeniedUntil is absent where no person has denied it.
+	// DeniedUntil is absent if no person has denied the approval.
 	DeniedUntil time.Time `json:"deniedUntil,omitzero"`
 }
 
@@ -64,10 +64,10 @@ type response struct {
 	Error   *rpcError      `json:"error,omitzero"`
 }
 
-// null is the id of an answer to a message whose id could not be read.
+// null is the id in the answer to a message whose id could not be read.
 var null = jsontext.Value("null")
 
-// A Request is what the form of a refusal depends on.
+// A Request is what determines the form of a refusal.
 type Request struct {
 	// ID is the raw id; nil if it could not be read.
 	ID []byte
@@ -86,7 +86,8 @@ func (r *Refusal) Answer(to Request) ([]byte, error) {
 	return r.Error(to.ID, r.RPCCode())
 }
 
-// toolResult never has structuredContent, because some clients check it against the tool's own schema.
+// toolResult returns a result with isError. It never has structuredContent, because some clients validate that
+// against the tool's own schema.
 func (r *Refusal) toolResult(id []byte, resultType string) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Result: toolResult{
 		Type:    resultType,
@@ -96,9 +97,9 @@ func (r *Refusal) toolResult(id []byte, resultType string) ([]byte, error) {
 	}})
 }
 
-// Leg returns the answer to a call of 2026-07-28 by which its client makes it again, with this
-// requestState, and is asked nothing (MCP 2026-07-28, Multi Round-Trip Requests). Its inputRequests are
-// empty and not absent: some clients take it for an end else.
+// Leg returns the answer to a call of 2026-07-28 that makes its client repeat the call with this requestState,
+// without asking the client anything (MCP 2026-07-28, Multi Round-Trip Requests). Its inputRequests are present and
+// empty, because some clients take an answer without them for the final result.
 func (r *Refusal) Leg(id []byte, state string) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Result: legResult{
 		Type: mcp.ResultInputRequired, Requests: struct{}{}, State: state, Meta: map[string]decision{mcp.MetaDecision: r.decision()},
@@ -114,7 +115,8 @@ func (r *Refusal) Error(id []byte, code int) ([]byte, error) {
 	return json.Marshal(response{Version: "2.0", ID: id, Error: &rpcError{Code: code, Message: r.Text(), Data: r.data()}})
 }
 
-// data is the decision and, for two codes, what MCP 2026-07-28 wants in the errors -32022 and -32021.
+// data returns the decision and, for two codes, the fields that MCP 2026-07-28 requires in the errors -32022 and
+// -32021.
 func (r *Refusal) data() any {
 	switch {
 	case r.Versions != nil:
@@ -135,7 +137,7 @@ func (r *Refusal) data() any {
 	}
 }
 
-// Meta is `_meta` of a result that says the decision.
+// Meta returns the `_meta` of a result that contains the decision.
 func (r *Refusal) Meta() map[string]any { return map[string]any{mcp.MetaDecision: r.decision()} }
 
 func (r *Refusal) decision() decision {
@@ -155,7 +157,7 @@ func (r *Refusal) decision() decision {
 	}
 }
 
-// ruleName joins a document and a rule as people write them.
+// ruleName returns the name of a rule as people write it: `document/rule`.
 func ruleName(r *policyv1.RuleRef) string {
 	if r.GetRule() == "" {
 		return r.GetDocument()

@@ -35,7 +35,7 @@ var (
 type Asked struct {
 	mu   sync.Mutex
 	byID map[string]*Question
-	// waiting is how many of them are the server's, and made how many of those there were since.
+	// waiting is how many of the requests are the server's. made is how many the server has sent since the time in since.
 	waiting, made int
 	since         time.Time
 	closed        bool

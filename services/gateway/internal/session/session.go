@@ -1,7 +1,6 @@
-// Package session keeps the gateway's own sessions, and what stands for them in the revision that
-// has none. A session's identifier is a handle, not a credential: it is looked
-// up together with the principal, and another principal's is as unknown as one
-// that never was.
+// Package session keeps the gateway's sessions with clients, and the state that replaces them in the protocol
+// revision without sessions. A session id is a handle, not a credential: a session is found only together with its
+// principal, and another principal's session is answered like one that does not exist.
 package session
 
 import (
@@ -30,128 +29,127 @@ import (
 var (
 	// ErrUnknown means that the principal has no such session on that server.
 	ErrUnknown = errors.New("no such session")
-	// ErrTooMany means that the principal, one that stands behind it, or the person whom it works for has as
-	// many sessions as it may have, each with a request in flight or about to be opened. A [*quota.FullError] says
-	// which of them.
+	// ErrTooMany means that the principal, a principal in its chain, or the person for whom it works has as many
+	// sessions as it may have, and none can be closed: each has a request in flight or is being opened. A wrapped
+	// [*quota.FullError] says which of them.
 	ErrTooMany = errors.New("too many sessions are at work")
 )
 
-// maxStreams is how many streams a session may have that are beside one another.
+// maxStreams is how many concurrent streams a session may have in 2026-07-28.
 const maxStreams = 64
 
-// closeTimeout bounds how long a server is given to end a session.
+// closeTimeout limits how long a server may take to end a session.
 const closeTimeout = 5 * time.Second
 
-// Config says how long sessions live, how many there may be, and who hears of their ends.
+// Config sets how long sessions live and how many there may be.
 type Config struct {
-	// Idle is how long a session lives without a request. Positive.
+	// Idle is how long a session lives without a request; positive.
 	Idle time.Duration
-	// MaxPerPrincipal is how many one principal and the agents made by it may have. At least 1. All principals
-	// of one person may have four times as many.
+	// MaxPerPrincipal is how many sessions one principal and the agents made by it may have; at least 1. All
+	// principals of one person together may have four times as many.
 	MaxPerPrincipal int
-	// Ended is told of each that has ended. Required. It is to return at once.
+	// Ended is called for each session that has ended. It is required and must return at once.
 	Ended func(*Session)
 }
 
-// Key is whose session it is, and on which server.
+// Key identifies the owner of a session, and its server.
 type Key struct {
 	principal.Key
 
-	// Server is the upstream's configured name; empty for a session with many.
+	// Server is the configured name of the server; empty for an aggregate session.
 	Server string
 }
 
-// Session is one open session. Its exported fields do not change.
+// Session is an open session. Its exported fields do not change.
 type Session struct {
-	// ID is the handle that the client holds, or nobody where the revision has no sessions. It stays
-	// out of records and logs.
+	// ID is the handle that the client has; in the revision without sessions no client has it. It must not appear in
+	// records and logs.
 	ID string
-	// Digest names the session in records: 16 hexadecimal digits.
+	// Digest identifies the session in records: 16 hexadecimal digits.
 	Digest string
-	// Key is whose it is.
+	// Key is its owner and server.
 	Key Key
-	// Accounts are those of the caller that opened it, against which it counts. The zero value stands for a
-	// principal of which nothing but its key is known. They are not to be changed.
+	// Accounts are those of the caller that opened the session; it counts against them. Add sets a zero value to the
+	// principal of Key alone. They must not be changed.
 	Accounts principal.Accounts
-	// Agent is the agent that opened it.
+	// Agent is the agent that opened the session.
 	Agent string
-	// Version is the protocol revision that was negotiated.
+	// Version is the negotiated protocol revision.
 	Version string
-	// Client is what the client says of itself.
+	// Client is what the client declares.
 	Client Client
-	// Upstream is the session with the server, or Members are those with many, of which this is the
-	// hub; the other is nil. Hub is the one that a member is of, with which it ends; nil elsewhere.
+	// Upstream is the session with the server. An aggregate session has Members instead, the sessions with several
+	// servers. Hub is the aggregate session of a member session, which ends with it; nil otherwise.
 	Upstream *upstream.Session
 	Members  *Members
 	Hub      *Session
-	// Opened is when it was opened.
+	// Opened is when the session was opened.
 	Opened time.Time
-	// Definitions are what it has listed.
+	// Definitions are the digests of the tools that it has listed.
 	Definitions Definitions
-	// Looked is when all that the server lists was read last to find a tool, in nanoseconds
-	// of the Unix time; 0 for never.
+	// Looked is when the server's complete list was last read to find a tool, in nanoseconds of Unix time; 0 for
+	// never.
 	Looked atomic.Int64
-	// Waits reports whether it has listed a tool whose every call waits for people.
+	// Waits reports whether the session has listed a tool whose every call needs an approval.
 	Waits atomic.Bool
-	// Asked are what its client was asked.
+	// Asked are the requests to its client that wait for an answer.
 	Asked Asked
-	// Calls are those on their way.
+	// Calls are its calls in flight.
 	Calls Calls
-	// Cursors are those of lists that its client was given, and Events the ids of events on
-	// its stream.
+	// Cursors are the cursors of lists that its client received, and Events are the ids of events on its stream.
 	Cursors, Events Handed
 	// Answers are the streams of its answers.
 	Answers Answers
-	// Ready reports whether the server knows that the session is in use, or will be told.
+	// Ready reports whether the server was notified that the session is in use, or will be.
 	Ready atomic.Bool
 
-	// guarded by Store.mu
+	// The following fields are guarded by Store.mu.
 	lastUsed time.Time
 	inFlight int
 	isOpen   bool
 	learned  int                  // how many definitions it remembers
-	places   []place              // in the lists of its accounts; none once it is closed, and for a member
-	streams  map[*stream]struct{} // its client's
+	places   []place              // in the lists of its accounts; empty for a closed session and for a member session
+	streams  map[*stream]struct{} // streams on which its client listens
 }
 
-// stream is one on which a client listens.
+// stream is a stream on which a client listens.
 type stream struct{ end context.CancelFunc }
 
-// Client is what a client says of itself: claims.
+// Client is what a client declares about itself. It is not verified.
 type Client struct {
 	// Name and Version may be empty.
 	Name, Version string
-	// Elicits reports whether it can ask whoever sits at it, by a form.
+	// Elicits reports whether the client can ask its user with a form.
 	Elicits bool
-	// Offer is what its server was told that it may ask.
+	// Offer is the capabilities that the server received, for the requests that it may send.
 	Offer question.Offer
 }
 
-// State is what may be shown of a session.
+// State is a session with the state that may be shown.
 type State struct {
 	*Session
-	// LastUsed is when it was last used.
+	// LastUsed is when the session was last used.
 	LastUsed time.Time
 	// InFlight is how many requests are in flight.
 	InFlight int
 }
 
-// account is one by which sessions are listed: a principal, with the agents made by it, or a person.
+// account identifies a list of sessions: those of a principal with the agents made by it, or of a person.
 type account struct {
 	principal.Key
 
 	person bool
 }
 
-// owned is what one account has.
+// owned are the sessions of one account.
 type owned struct {
 	// byUse holds its open sessions, the last used in front.
 	byUse list.List
-	// learned is how many definitions they remember, and most how many they may.
+	// learned is how many definitions the sessions remember, and most is the limit.
 	learned, most int
 }
 
-// place is a session's place in the list of one of its accounts.
+// place is the position of a session in the list of one of its accounts.
 type place struct {
 	of  account
 	own *owned
@@ -166,17 +164,17 @@ type Store struct {
 	mu     sync.Mutex
 	byID   map[string]*Session
 	owners map[account]*owned
-	// open counts sessions that are open, hubs with their members as one. moving counts those that are being
-	// opened, and those that were closed and that their servers have not ended yet.
+	// open counts open sessions; an aggregate session with its members counts as one. moving counts sessions that are
+	// being opened, and closed sessions that their servers have not ended yet.
 	open, moving *quota.Tally
 	closed       bool
-	// quiet says that nobody listens any more.
+	// quiet reports that HangUp was called.
 	quiet bool
 
 	closing sync.WaitGroup
 }
 
-// NewStore returns an empty store.
+// NewStore returns an empty store, or an error if cfg is invalid or log is nil.
 func NewStore(cfg Config, log *slog.Logger) (*Store, error) {
 	if cfg.Idle <= 0 || cfg.MaxPerPrincipal < 1 || cfg.Ended == nil {
 		return nil, errors.New("session: idle and max_per_principal must be positive, and somebody told of ends")
@@ -192,20 +190,20 @@ func NewStore(cfg Config, log *slog.Logger) (*Store, error) {
 	}, nil
 }
 
-// NewID returns a random handle and its digest.
+// NewID returns a random session id and its digest.
 func NewID() (id, digest string) {
 	id = rand.Text()
 	return id, DigestOf(id)
 }
 
-// DigestOf is the digest of a handle.
+// DigestOf returns the digest of a session id.
 func DigestOf(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:8])
 }
 
-// Opening notes that a session is about to be opened by a caller with these accounts, until done is called:
-// none of them has more on their way, in and out, than it may have open. Errors: [ErrTooMany].
+// Opening counts a session that a caller with these accounts is opening, until done is called. None of the accounts
+// may have more sessions being opened and closed than it may have open. It returns [ErrTooMany] otherwise.
 func (s *Store) Opening(by principal.Accounts) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,9 +220,9 @@ func (s *Store) Opening(by principal.Accounts) (done func(), err error) {
 	}, nil
 }
 
-// Add opens a session. Where one of its accounts has as many as it may have, the one of that account's
-// that was longest unused, without a request in flight, is closed. A member counts as its hub does, which
-// has to be open. Errors: [ErrTooMany], [ErrUnknown].
+// Add opens a session. If one of its accounts is full, Add closes the session of that account that was unused longest
+// and has no request in flight. A member session counts with its aggregate session, which must be open. Add returns
+// [ErrTooMany] or [ErrUnknown].
 func (s *Store) Add(sess *Session) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +253,7 @@ func (s *Store) Add(sess *Session) error {
 	return nil
 }
 
-// Use returns a session and holds it until done is called. Errors: [ErrUnknown].
+// Use returns a session and holds it until done is called. It returns [ErrUnknown] if there is none.
 func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +261,7 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	if !ok || sess.Key != key {
 		return nil, nil, ErrUnknown
 	}
-	if sess.Hub != nil && !sess.Hub.isOpen || sess.lost() { // the hub was closed while this one was made
+	if sess.Hub != nil && !sess.Hub.isOpen || sess.lost() { // the aggregate session was closed while this one was made
 		s.remove(sess)
 		return nil, nil, ErrUnknown
 	}
@@ -279,10 +277,10 @@ func (s *Store) Use(id string, key Key) (sess *Session, done func(), err error) 
 	}, nil
 }
 
-// Listen returns a session for its client's stream, and a context in ctx that ends with the
-// session too, or once another stream takes the place of this one, which one that may be beside
-// others does not. It is held until done is called: a session whose client listens is not idle,
-// but may be closed to make room. Errors: [ErrUnknown], or [ErrTooMany] beside 64 others.
+// Listen returns a session for its client's stream. The returned context derives from ctx, and is cancelled when the
+// session ends or another stream replaces this one; with beside set, streams do not replace one another. The session
+// is held until done is called: while its client listens it is not idle, but it may be closed if an account is full.
+// Listen returns [ErrUnknown], or [ErrTooMany] if the session has 64 streams.
 func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (sess *Session, listening context.Context, done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -321,7 +319,7 @@ func (s *Store) Listen(ctx context.Context, id string, key Key, beside bool) (se
 	}, nil
 }
 
-// HangUp ends the streams of all clients, now and from now on, so that nobody waits for them.
+// HangUp cancels the streams of all clients. Later ones are cancelled at once.
 func (s *Store) HangUp() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -331,7 +329,7 @@ func (s *Store) HangUp() {
 	}
 }
 
-// hangUp ends its client's streams.
+// hangUp cancels the client's streams.
 func (sess *Session) hangUp() {
 	for open := range sess.streams {
 		open.end()
@@ -340,17 +338,18 @@ func (sess *Session) hangUp() {
 
 func (s *Store) touch(sess *Session) {
 	if sess.lastUsed = time.Now(); sess.Hub != nil {
-		return // who uses it uses its hub
+		return // using a member session uses its aggregate session
 	}
 	for _, p := range sess.places {
 		p.own.byUse.MoveToFront(p.at)
 	}
 }
 
-// lost reports whether the session's server no longer knows it: it has ended then, and its client opens another.
+// lost reports whether the session's server no longer knows it. Then the session has ended, and the client must open
+// another.
 func (sess *Session) lost() bool { return sess.Upstream != nil && sess.Upstream.Lost() }
 
-// End ends a session at its client's wish. Errors: [ErrUnknown].
+// End ends a session for its client. It returns [ErrUnknown] if there is none.
 func (s *Store) End(id string, key Key) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -362,12 +361,12 @@ func (s *Store) End(id string, key Key) error {
 	return nil
 }
 
-// remove takes a session out and tells its server, without waiting; where it has many, all of them.
+// remove closes a session and its members, and ends them at their servers in the background.
 func (s *Store) remove(sess *Session) {
 	delete(s.byID, sess.ID)
 	sess.isOpen = false
 	s.count(sess, -sess.learned)
-	for member := range s.membersOf(sess) { // which is counted where its hub is listed
+	for member := range s.membersOf(sess) { // members count in the lists of their aggregate session
 		s.count(member, -member.learned)
 	}
 	if sess.Hub == nil {
@@ -395,7 +394,7 @@ func (s *Store) remove(sess *Session) {
 	})
 }
 
-// membersOf are the open members of a hub. It needs the lock.
+// membersOf returns the open members of an aggregate session. The caller holds the lock.
 func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 	return func(yield func(*Session) bool) {
 		if sess.Members == nil {
@@ -409,15 +408,14 @@ func (s *Store) membersOf(sess *Session) iter.Seq[*Session] {
 	}
 }
 
-// ended notes that a closed session's server has ended it, or was given the time.
+// ended notes that the server has ended a closed session, or had the time to.
 func (s *Store) ended(sess *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.moving.Give(&sess.Accounts, 1)
 }
 
-// List returns a tenant's sessions, the last used first; of those used at the
-// same time the one with the lower digest.
+// List returns a tenant's sessions, the last used first; sessions used at the same time are ordered by their digests.
 func (s *Store) List(tenant string) []State {
 	states := s.snapshot(tenant)
 	slices.SortFunc(states, func(a, b State) int {
@@ -438,7 +436,7 @@ func (s *Store) snapshot(tenant string) []State {
 	return out
 }
 
-// Len returns how many sessions are open, a hub with its members as one.
+// Len returns how many sessions are open. An aggregate session with its members counts as one.
 func (s *Store) Len() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -450,8 +448,7 @@ func (s *Store) Len() (n int) {
 	return n
 }
 
-// Run closes sessions that are idle for too long, until ctx ends; then it closes
-// all of them and waits for their servers.
+// Run closes idle sessions until ctx is cancelled. Then it closes all sessions and waits for their servers.
 func (s *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(max(s.cfg.Idle/10, 10*time.Millisecond))
 	defer tick.Stop()
