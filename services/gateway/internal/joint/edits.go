@@ -13,14 +13,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// place is where names stand in a message: the keys on the way there, "*" for each element of an array,
-// and "{}" for each member of an object.
+// place says where a message contains names: the keys on the way there, "*" for each element of an array, and "{}"
+// for each member of an object.
 type place struct {
 	path []string
-	// joins makes the joint name, and cuts reads it.
+	// joins makes the combined name, and cuts reads it.
 	joins func(server, name string) string
 	cuts  func(name string) (server, rest string, ok bool)
-	// form means that the object there is a form, each of whose texts is marked.
+	// form means that the object there is a form. Each of its texts is marked.
 	form bool
 }
 
@@ -36,13 +36,13 @@ func uris(path string) place {
 	return place{path: strings.Split(path, "/"), joins: URI, cuts: CutURI}
 }
 
-// inContent are the URIs, and the names for people, in content (MCP 2025-11-25, Tools, Tool Result) that lies there.
+// inContent returns the URIs and the display names in the content at path (MCP 2025-11-25, Tools, Tool Result).
 func inContent(path string) []place {
 	return []place{uris(path + "/uri"), uris(path + "/resource/uri"), at(path+"/title", Title), at(path+"/name", Title)}
 }
 
-// listed are the names for people in the elements of a list: a client shows the title or, without one, the name. The
-// name of a prompt is what it is called by.
+// listed returns the display names in the elements of a list: a client shows the title or, without one, the name. The
+// name of a prompt is its identifier.
 func listed(path string) []place {
 	out := []place{at(path+"/title", Title)}
 	if path != "result/prompts/*" {
@@ -51,14 +51,14 @@ func listed(path string) []place {
 	return out
 }
 
-// inAnswer are the questions that a server asks in its answer (MCP 2026-07-28, Multi Round-Trip Requests; of
-// 2025-11-25, Elicitation, URL Mode).
+// inAnswer returns the places of the requests that a server sends in its answer (MCP 2026-07-28, Multi Round-Trip
+// Requests; 2025-11-25, Elicitation, URL Mode).
 func inAnswer() []place {
 	return append(inQuestion("result/inputRequests/{}/params"), inQuestion("error/data/elicitations/*")...)
 }
 
-// told are the places of an answer to a method, or of a notification, where a server says names that
-// a client may use later. Those of tools are no matter of this: [gate.Answer] has them.
+// told returns the places in an answer to a method, or in a notification, where a server sends names that a client
+// may use later. The names of tools are not among them: [gate.Answer] has those.
 func told(method string) []place {
 	switch method {
 	case "tools/call":
@@ -86,7 +86,7 @@ func told(method string) []place {
 	}
 }
 
-// asked are the places of a request to a method where a client names what it is for.
+// asked returns the places in a request with a method where a client names its target.
 func asked(method string) []place {
 	switch method {
 	case "tools/call", "prompts/get":
@@ -100,8 +100,8 @@ func asked(method string) []place {
 	}
 }
 
-// Join returns the edits by which an answer to a method, or a notification of it, says the joint
-// names in place of the server's. None of them overlaps what [gate.Answer.Clean] takes out.
+// Join returns the edits that replace the server's names by combined names, in an answer to a method or in a
+// notification. No edit overlaps what [gate.Answer.Clean] removes.
 func Join(server, method string, raw []byte) ([]gate.Edit, error) {
 	if method == logged {
 		return signLog(server, raw)
@@ -122,8 +122,8 @@ func Join(server, method string, raw []byte) ([]gate.Edit, error) {
 	return out, err
 }
 
-// maxNames is how many names and titles an answer may have, three for each of 10,000 items: each takes more memory than
-// its bytes.
+// maxNames is how many names and titles an answer may have: three for each of 10,000 items. Each takes more memory
+// than its bytes.
 const maxNames = 30_000
 
 // Errors of [Join] and [Aim]. Compare with errors.Is.
@@ -132,12 +132,12 @@ var (
 	ErrTooMany = errors.New("it says too many names")
 	// ErrNobody means that a message names no server.
 	ErrNobody = errors.New("it names no server")
-	// ErrMany means that it names more than one.
+	// ErrMany means that a message names more than one server.
 	ErrMany = errors.New("it names more than one server")
 )
 
-// Aim is the server that a request to a method is for by what it names, and the edits by which it
-// says what the server calls it. Errors: [ErrNobody], [ErrMany], or that raw can't be read.
+// Aim returns the server that a request names, and the edits that replace the combined names by the server's own. It
+// returns [ErrNobody], [ErrMany], or an error if raw cannot be read.
 func Aim(method string, raw []byte) (server string, out []gate.Edit, err error) {
 	failed := error(nil)
 	w := walker{found: func(at gate.Span, text string, p place) error {
@@ -163,13 +163,13 @@ func Aim(method string, raw []byte) (server string, out []gate.Edit, err error) 
 	return server, out, nil
 }
 
-// Say is the edit by which a message says this text in place of a value.
+// Say returns the edit that replaces a value by this text.
 func Say(at gate.Span, text string) gate.Edit { return gate.Edit{Span: at, With: quoted(text)} }
 
-// quoted is a text as JSON.
+// quoted returns a text as JSON.
 func quoted(text string) []byte {
 	out, err := jsontext.AppendQuote(nil, text)
-	if err != nil { // it was read out of JSON, and what was added is ASCII, so this can't be
+	if err != nil { // impossible: the text was read from JSON, and what was added is ASCII
 		return []byte(strconv.QuoteToASCII(text))
 	}
 	return out
@@ -180,7 +180,7 @@ func (w *walker) walk(raw []byte, at []place) error {
 	if len(at) == 0 {
 		return nil
 	}
-	w.dec = jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // the gate has let none through
+	w.dec = jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package gate has refused duplicate names
 	if err := w.value(at); err != nil {
 		return fmt.Errorf("look for names: %w", err)
 	}
@@ -190,12 +190,12 @@ func (w *walker) walk(raw []byte, at []place) error {
 type walker struct {
 	dec   *jsontext.Decoder
 	found func(gate.Span, string, place) error
-	// server and add are for what is marked in forms.
+	// server and add are for the marks in forms.
 	server string
 	add    func(gate.Edit) error
 }
 
-// value reads a value, on the way to these places.
+// value reads a value that is on the way to these places.
 func (w *walker) value(on []place) error {
 	kind := w.dec.PeekKind()
 	switch {
@@ -226,7 +226,7 @@ func (w *walker) value(on []place) error {
 	return err
 }
 
-// text reads a string, which is what is looked for where a way ends.
+// text reads a string, and reports it if it is at one of the places.
 func (w *walker) text(on []place) error {
 	raw, err := w.dec.ReadValue()
 	if err != nil {
@@ -246,7 +246,8 @@ func (w *walker) text(on []place) error {
 	return nil
 }
 
-// next are the places that lie behind a step, of which a key "*" is none of an array, and "{}" any key.
+// next returns the places below a step. In an object "{}" matches each key; a key "*" does not match the "*" of an
+// array.
 func next(on []place, step string, array bool) (out []place) {
 	for _, p := range on {
 		if len(p.path) > 0 && array == (p.path[0] == "*") && (p.path[0] == step || p.path[0] == "{}") {

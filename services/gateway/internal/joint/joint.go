@@ -1,6 +1,5 @@
-// Package joint makes one list of names of those of many servers: what it says of a tool, a prompt, a
-// resource or a request tells which server's that is, and what that server calls it. It keeps nothing:
-// a name is read as it was made.
+// Package joint maps the names of many servers to one namespace: a combined name of a tool, prompt, resource or
+// request contains the server's name and the server's own name. It has no state: everything is in the combined name.
 package joint
 
 import (
@@ -12,32 +11,32 @@ import (
 )
 
 const (
-	// separator stands between a server's name and what the server calls something. A server's name
-	// has no underscore, so the first one is it.
+	// separator separates a server's name from the server's own name for something. A server's name has no
+	// underscore, so the first separator counts.
 	separator = "__"
-	// scheme begins a URI that names its server: `mcp.<server>+<uri>`. With a letter first and no
-	// other characters than those of RFC 3986, section 3.1, it makes another scheme of the URI's own.
+	// scheme begins a URI that names its server: `mcp.<server>+<uri>`. It begins with a letter and contains only
+	// characters of RFC 3986, section 3.1, so the result is a URI with another scheme.
 	scheme = "mcp."
-	// maxName is how long the name of a tool may be: models' interfaces take 64 characters, and hosts
-	// put their own name of the connection before it (`mcp__sluice__…`). The characters beside
-	// letters and digits are nameRunes.
+	// maxName is the maximum length of a tool's name: model APIs accept 64 characters, and hosts put their own name
+	// for the connection before it (`mcp__sluice__…`). nameRunes are the allowed characters besides letters and
+	// digits.
 	maxName   = 48
 	nameRunes = "_-"
-	// digest is how many hexadecimal digits tell the aliases of a server apart.
+	// digest is how many hexadecimal digits distinguish the aliases of a server.
 	digest = 8
 )
 
-// Name is what a server's prompt, or tool, is called among those of all.
+// Name returns the combined name of a server's prompt or tool.
 func Name(server, name string) string { return server + separator + name }
 
-// Cut is the server that a joint name tells, and what stands behind it; false where it tells none.
+// Cut returns the server of a combined name, and the rest of the name; false if the name contains no server.
 func Cut(name string) (server, rest string, ok bool) {
 	server, rest, ok = strings.Cut(name, separator)
 	return server, rest, ok && server != "" && rest != ""
 }
 
-// Tool is what a server's tool is called among those of all: its joint name or, where interfaces of
-// models would not take that, an alias, which is the same for as long as the tool's own name is.
+// Tool returns the combined name of a server's tool or, if model APIs would not accept that, an alias. The alias
+// depends on the two names only.
 func Tool(server, name string) string {
 	if joined := Name(server, name); isPlain(joined) {
 		return joined
@@ -54,12 +53,11 @@ func Tool(server, name string) string {
 	return head[:min(len(head), maxName-len(tail))] + tail
 }
 
-// Aliases are the names of a server's tools among those of all that are not plainly joined, each with
-// the tool that it stands for; with none where it would stand for two, for which of them is meant
-// nobody could tell.
+// Aliases maps the aliases of a server's tools to the tools' own names. An alias that would stand for two tools maps
+// to the empty name, because it would be ambiguous.
 type Aliases map[string]string
 
-// AliasesOf returns those of a server that lists tools of these names.
+// AliasesOf returns the aliases of a server that lists tools with these names.
 func AliasesOf(server string, tools []string) Aliases {
 	out, listed := make(Aliases), make(map[string]bool, len(tools))
 	for _, name := range tools {
@@ -78,16 +76,16 @@ func AliasesOf(server string, tools []string) Aliases {
 	return out
 }
 
-// Shown is what a server's tool is called among those of all; false where that would stand for two, and
-// for one that can't be called.
+// Shown returns the combined name or alias of a server's tool; false if it would be ambiguous, or if the tool cannot
+// be called.
 func (a Aliases) Shown(server, name string) (string, bool) {
 	joined := Tool(server, name)
 	of, is := a[joined]
 	return joined, isTool(name) && (!is || of == name)
 }
 
-// Called is the server's tool that is meant by what [Cut] left of a joint name; false where that
-// would be two.
+// Called returns the own name of the tool that is meant by the rest that [Cut] returned; false if it would be
+// ambiguous.
 func (a Aliases) Called(server, rest string) (string, bool) {
 	if of, is := a[Name(server, rest)]; is {
 		return of, of != ""
@@ -95,8 +93,8 @@ func (a Aliases) Called(server, rest string) (string, bool) {
 	return rest, true
 }
 
-// isTool reports whether a tool of that name can be called: the grammar of names has more characters
-// than interfaces of models, and no others.
+// isTool reports whether a tool with that name can be called: the grammar of names allows more characters than model
+// APIs do, but not all.
 func isTool(name string) bool {
 	return 0 < len(name) && len(name) <= 128 && !strings.ContainsFunc(name, func(r rune) bool { return !isPlainRune(r) && r != '.' && r != '/' })
 }
@@ -109,10 +107,10 @@ func isPlainRune(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune(nameRunes, r)
 }
 
-// URI is what a server's resource is called among those of all. It holds for templates of URIs, too.
+// URI returns the combined URI of a server's resource, or of a URI template.
 func URI(server, uri string) string { return scheme + server + "+" + uri }
 
-// CutURI is the server that a joint URI tells, and the server's own URI; false where it tells none.
+// CutURI returns the server of a combined URI, and the server's own URI; false if the URI contains no server.
 func CutURI(uri string) (server, rest string, ok bool) {
 	behind, is := strings.CutPrefix(uri, scheme)
 	server, rest, ok = strings.Cut(behind, "+")

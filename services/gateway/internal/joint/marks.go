@@ -10,41 +10,41 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// Notifications of which a client has to know the server.
+// Notifications for which a client must know the server.
 const (
 	elicited = "notifications/elicitation/complete"
 	logged   = "notifications/message"
 )
 
-// lineBreaks are all that some reader takes for one (Unicode Standard, section 5.8).
+// lineBreaks matches everything that a reader may take for a line break (Unicode Standard, section 5.8).
 var lineBreaks = regexp.MustCompile(`\r\n|[\n\v\f\r\x{85}\x{2028}\x{2029}]`)
 
-// mark begins each line of a text, because a line could else begin as another server's text.
+// mark marks each line of a text, because an unmarked line could look like the beginning of another server's text.
 func mark(begin, text string) string {
 	return begin + lineBreaks.ReplaceAllString(text, "\n"+begin)
 }
 
-// Title is the name that a server gives something for people, with the name of that server: `notes: Search`.
+// Title returns a display name of a server with the server's name: `notes: Search`.
 func Title(server, text string) string { return mark(server+": ", text) }
 
-// asks is a text of a question to a person, who sees one connection: `notes asks: Your name?`.
+// asks returns a text of a request to the user, who sees one connection: `notes asks: Your name?`.
 func asks(server, text string) string { return mark(server+" asks: ", text) }
 
-// elicitationID is the id of an address to open. Without the server's name another server could use the id.
+// elicitationID returns the id of a URL to open. Without the server's name another server could use the same id.
 func elicitationID(server, id string) string { return server + ":" + id }
 
-// inQuestion are the places in the params of a question (MCP 2025-11-25, Elicitation and Sampling).
+// inQuestion returns the places in the params of a request (MCP 2025-11-25, Elicitation and Sampling).
 func inQuestion(path string) []place {
 	return []place{
 		at(path+"/message", asks),
 		{path: strings.Split(path+"/requestedSchema", "/"), form: true},
 		at(path+"/elicitationId", elicitationID),
-		at(path+"/includeContext", func(_, _ string) string { return "none" }), // a server's own context is that of all here
+		at(path+"/includeContext", func(_, _ string) string { return "none" }), // on the aggregated URL a server's own context would be that of all servers
 	}
 }
 
-// TitlesOf returns the edits by which the definition of a tool, which stands at this place in raw, names its server in
-// its titles.
+// TitlesOf returns the edits that add the server's name to the titles of a tool's definition, which is at this span
+// in raw.
 func TitlesOf(server string, raw []byte, definition gate.Span) (out []gate.Edit, err error) {
 	w := walker{found: func(at gate.Span, text string, p place) error {
 		at.Start, at.End = at.Start+definition.Start, at.End+definition.Start
@@ -55,10 +55,10 @@ func TitlesOf(server string, raw []byte, definition gate.Span) (out []gate.Edit,
 	return out, err
 }
 
-// signLog returns the edits by which the logger of a line of the log is the server, or a logger of the server's (MCP
-// 2025-11-25, Logging).
+// signLog returns the edits that set the logger of a log message to the server, or to one of the server's loggers
+// (MCP 2025-11-25, Logging).
 func signLog(server string, raw []byte) (out []gate.Edit, err error) {
-	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // the gate has let none through
+	dec := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true)) // package gate has refused duplicate names
 	err = eachMember(dec, func(key string) error {
 		if key != "params" || dec.PeekKind() != '{' {
 			return dec.SkipValue()
@@ -92,7 +92,7 @@ func signLog(server string, raw []byte) (out []gate.Edit, err error) {
 	return out, err
 }
 
-// eachMember reads an object, of which read reads each value.
+// eachMember reads an object and calls read for each member, to read its value.
 func eachMember(dec *jsontext.Decoder, read func(key string) error) error {
 	if _, err := dec.ReadToken(); err != nil {
 		return err

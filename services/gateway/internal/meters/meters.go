@@ -1,6 +1,5 @@
-// Package meters is what the gateway counts and measures. The value of every
-// attribute is of a closed list: what a client or a server has written, which has no
-// end and may be secret, becomes one word for all of it.
+// Package meters defines the gateway's metrics. All attributes have a closed list of values: texts of clients and
+// servers, which are unlimited and may be secret, are all counted as one value.
 package meters
 
 import (
@@ -18,27 +17,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// other stands for every value that is not listed, as OpenTelemetry's conventions
-// have it.
+// other is the value for everything that is not listed, as in OpenTelemetry's conventions.
 const other = "_OTHER"
 
-// unlisted is the state under which those are found that are not listed.
+// unlisted is the state that stands for states that are not listed.
 const unlisted = approvalv1.ApprovalState_APPROVAL_STATE_UNSPECIFIED
 
-// methods are the methods that are told apart: those of MCP.
+// methods are the listed methods: those of MCP.
 var methods = append(mcpmethod.All(), other)
 
-// Types of error of a message to a server that has no usable answer: it never left,
-// none came in time, or it may have run.
+// Error types of a message to a server that got no usable answer: it was not sent, no answer came in time, or it may
+// have run.
 const (
 	Unavailable = "upstream_unavailable"
 	Timeout     = "upstream_timeout"
 	Unknown     = "outcome_unknown"
 )
 
-// errorTypes are the ways to fail that are told apart: none, a result that says so,
-// the codes of JSON-RPC, of MCP and of our refusals, and a server without a usable
-// answer.
+// errorTypes are the listed error types: none, a result with an error, the codes of JSON-RPC, of MCP and of the
+// gateway's refusals, and a server without a usable answer.
 var errorTypes = []string{
 	"", "tool_error", "-32700", "-32600", "-32601", "-32602", "-32603", "-32020", "-32021", "-32022", "-31403",
 	Unavailable, Timeout, Unknown, other,
@@ -49,9 +46,9 @@ var transports = []string{"tcp", "pipe"}
 
 // Operation is one message and how it ended.
 type Operation struct {
-	// Method is the message's.
+	// Method is the MCP method.
 	Method string
-	// ErrorType says how it failed; empty where it did not.
+	// ErrorType is the type of the error; empty for none.
 	ErrorType string
 	// Transport is `tcp` or `pipe`.
 	Transport string
@@ -63,7 +60,7 @@ type Meters struct {
 	toClients, toServers       metric.Float64Histogram
 	decided, differed, rested  metric.Int64Counter
 
-	// The attributes are made once: to make them costs more than to count.
+	// The attribute sets are made once, because making one costs more than counting.
 	operations map[Operation][]metric.RecordOption
 	states     map[approvalv1.ApprovalState][]metric.RecordOption
 	sessions   map[session][]metric.RecordOption
@@ -71,7 +68,7 @@ type Meters struct {
 	allowed    []metric.AddOption
 }
 
-// New returns the metrics that a meter makes.
+// New returns metrics that are recorded by meter.
 func New(meter metric.Meter) (*Meters, error) {
 	if meter == nil {
 		return nil, errors.New("meters: a meter is required")
@@ -102,7 +99,7 @@ func operations() map[Operation][]metric.RecordOption {
 	return out
 }
 
-// session is what is told apart of sessions.
+// session contains the attributes of a session.
 type session struct{ version, transport string }
 
 func sessions() map[session][]metric.RecordOption {
@@ -142,8 +139,8 @@ func set(of ...attribute.KeyValue) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(of...))
 }
 
-// Served measures a client's message, from its last byte to its answer, and apart from
-// the time that it was held open for people meanwhile.
+// Served measures a client's message from its last byte to its answer, both with and without the time that it was
+// held open.
 func (m *Meters) Served(ctx context.Context, o Operation, took, held time.Duration) {
 	of := m.of(o)
 	m.served.Record(ctx, took.Seconds(), of...)
@@ -155,7 +152,7 @@ func (m *Meters) Sent(ctx context.Context, o Operation, took time.Duration) {
 	m.sent.Record(ctx, took.Seconds(), m.of(o)...)
 }
 
-// of are the attributes of an operation.
+// of returns the attributes of an operation. Unlisted values become other.
 func (m *Meters) of(o Operation) []metric.RecordOption {
 	if found, ok := m.operations[o]; ok {
 		return found
@@ -173,13 +170,12 @@ func (m *Meters) of(o Operation) []metric.RecordOption {
 	return m.operations[known]
 }
 
-// Open measures a client's session that has ended, in a revision of [mcp.Supported].
+// Open measures a client's session that has ended. version is one of [mcp.Supported].
 func (m *Meters) Open(ctx context.Context, version string, took time.Duration) {
 	m.toClients.Record(ctx, took.Seconds(), m.session(version, "tcp")...)
 }
 
-// Opened measures a session with a server that has ended, likewise, and how the server is reached:
-// `tcp` or `pipe`.
+// Opened measures a session with a server that has ended. transport is `tcp` or `pipe`.
 func (m *Meters) Opened(ctx context.Context, version, transport string, took time.Duration) {
 	m.toServers.Record(ctx, took.Seconds(), m.session(version, transport)...)
 }
@@ -194,7 +190,7 @@ func (m *Meters) session(version, transport string) []metric.RecordOption {
 	return m.sessions[session{other, "tcp"}]
 }
 
-// Held measures how long a call was held, and the state of its approval after that.
+// Held measures how long a call was held, with the state of its approval after that.
 func (m *Meters) Held(ctx context.Context, state approvalv1.ApprovalState, took time.Duration) {
 	of, ok := m.states[state]
 	if !ok {
@@ -203,13 +199,13 @@ func (m *Meters) Held(ctx context.Context, state approvalv1.ApprovalState, took 
 	m.held.Record(ctx, took.Seconds(), of...)
 }
 
-// Allowed counts a request that was let through.
+// Allowed counts a request that was allowed.
 func (m *Meters) Allowed(ctx context.Context) { m.decided.Add(ctx, 1, m.allowed...) }
 
-// Differed counts a decision that policy makes otherwise than it did in the same epoch.
+// Differed counts a decision that differs from a cached one of the same epoch.
 func (m *Meters) Differed(ctx context.Context) { m.differed.Add(ctx, 1) }
 
-// Rested counts that nothing is sent to a server for a while.
+// Rested counts each time that the gateway pauses requests to a server.
 func (m *Meters) Rested(ctx context.Context) { m.rested.Add(ctx, 1) }
 
 // Refused counts a request that was refused.

@@ -1,16 +1,16 @@
-// Package news tells all who wait that something is new.
+// Package news notifies all waiting goroutines that something has changed.
 package news
 
 import "sync"
 
-// News has no message: who waits looks for itself. The zero value is ready. It is safe for concurrent
-// use.
+// News is a notification without a message: receivers look for the change themselves. The zero value is ready to use.
+// It is safe for concurrent use.
 type News struct {
 	mu   sync.Mutex
 	next chan struct{}
 }
 
-// Wait returns what ends with the next news.
+// Wait returns a channel that the next Tell closes.
 func (n *News) Wait() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -20,7 +20,7 @@ func (n *News) Wait() <-chan struct{} {
 	return n.next
 }
 
-// Tell ends what those have who wait now.
+// Tell closes the channel that Wait returned.
 func (n *News) Tell() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

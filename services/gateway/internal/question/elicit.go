@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// maxURL and maxID bound the address and the id of a question, in bytes.
+// maxURL and maxID are the maximum sizes of the URL and the id of a request, in bytes.
 const (
 	maxURL = 8 << 10
 	maxID  = 256
@@ -36,7 +36,7 @@ func (o Offer) elicit(asked map[string]jsontext.Value) *Error {
 	}
 }
 
-// form checks a question by a form. A client that names no mode offers forms.
+// form checks a request that shows a form. A client that declares no mode offers forms.
 func (o Offer) form(asked map[string]jsontext.Value) *Error {
 	offered, told := o.option(mcp.MethodElicit, "form")
 	schema := asked["requestedSchema"]
@@ -53,7 +53,7 @@ func (o Offer) form(asked map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// address checks a question that sends a person to an address.
+// address checks a request that sends the user to a URL.
 func (o Offer) address(asked map[string]jsontext.Value) *Error {
 	offered, _ := o.option(mcp.MethodElicit, "url")
 	if !offered || !hasOptions(o.Revision) {
@@ -71,8 +71,8 @@ func (o Offer) address(asked map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// opens reports whether people may be sent to an address: by https or, on their own machine, http. Only visible ASCII
-// is taken, because readers agree on nothing else (RFC 3986), and no user, which can be mistaken for the host.
+// opens reports whether users may be sent to a URL: by https or, on loopback, http. It accepts only visible ASCII,
+// because other characters are read differently (RFC 3986), and no user name, which can be mistaken for the host.
 func opens(at string) bool {
 	if len(at) > maxURL || strings.ContainsFunc(at, func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }) {
 		return false
@@ -92,8 +92,8 @@ func isLoopback(host string) bool {
 	return err == nil && addr.IsLoopback()
 }
 
-// signable checks a form at the URL of all servers, where each text of it says which server asks: what can't say
-// that, because the server gets it back as it is, is one line.
+// signable checks a form at the aggregated URL, where each text of a form is marked with the server that asks. Keys
+// and values cannot be marked, because the server gets them back unchanged, so they must not contain line breaks.
 func signable(schema jsontext.Value) *Error {
 	dec := jsontext.NewDecoder(bytes.NewBuffer(schema), jsontext.AllowDuplicateNames(true))
 	key := ""

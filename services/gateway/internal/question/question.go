@@ -1,6 +1,6 @@
-// Package question checks what a server asks of a client: sampling/createMessage, elicitation/create and roots/list,
-// and what stands for these in the results of 2026-07-28 and in the error -32042. A server may use what the client has
-// offered, in the form that the revision of MCP has.
+// Package question checks the requests of servers to clients (sampling/createMessage, elicitation/create and
+// roots/list), and their equivalents in the results of 2026-07-28 and in the error -32042. A server may use what the
+// client has offered, in the form that the protocol revision has.
 package question
 
 import (
@@ -14,24 +14,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Offer is what a server was told that the client can do. The zero Offer allows no question. It is read-only.
+// Offer is the client's capabilities as the server received them. The zero Offer allows no request. It is read-only.
 type Offer struct {
-	// Abilities are those of the client, with the options that the server was told.
+	// Abilities are the client's capabilities, with the options that the server received.
 	Abilities []mcp.Ability
-	// Revision is the revision of MCP in which the server asks.
+	// Revision is the protocol revision of the server's requests.
 	Revision string
 	// Named is the revision that the client asked for, which may be newer than Revision; empty means Revision.
 	Named string
-	// Joint means that the client reaches several servers at one URL: a question must say which server asks, and
-	// the caller of Check replaces includeContext by "none", which the joint package does.
+	// Joint means that the client reaches several servers at one URL. A request must say which server asks, and the
+	// caller of Check replaces includeContext by "none", which package joint does.
 	Joint bool
 }
 
-// Error says why a server may not ask a question. Its Detail never quotes the question.
+// Error says why a server may not send a request. Its Detail never quotes the request.
 type Error struct {
-	// Code is METHOD_DENIED where something was not offered, and METHOD_INVALID where MCP has no such question.
+	// Code is METHOD_DENIED if the client has not offered something, and METHOD_INVALID if MCP has no such request.
 	Code commonv1.Code
-	// Method reports that the method itself was not offered.
+	// Method reports that the client has not offered the method itself.
 	Method bool
 	// Detail is a sentence without its full stop.
 	Detail string
@@ -47,7 +47,7 @@ func invalid(detail string) *Error {
 	return &Error{Code: commonv1.Code_CODE_METHOD_INVALID, Detail: detail}
 }
 
-// Methods returns the methods by which the server may ask.
+// Methods returns the methods of the requests that the server may send.
 func (o Offer) Methods() (out []string) {
 	for _, a := range o.Abilities {
 		if a.Method != mcp.MethodElicit || o.Revision == mcp.Modern || mcp.Elicits(o.Revision) {
@@ -57,10 +57,10 @@ func (o Offer) Methods() (out []string) {
 	return out
 }
 
-// Has reports whether the server may ask by this method.
+// Has reports whether the server may send requests with this method.
 func (o Offer) Has(method string) bool { return slices.Contains(o.Methods(), method) }
 
-// Check returns why the server may not ask this, and nil where it may. A method of an extension it does not judge.
+// Check returns why the server may not send a request, and nil if it may. It does not check methods of extensions.
 func (o Offer) Check(m *gate.Message) *Error {
 	if !mcp.AsksClient(m.Method) {
 		return nil
@@ -84,7 +84,7 @@ func (o Offer) Check(m *gate.Message) *Error {
 	return nil
 }
 
-// fields are the members of questions by their folded names: a variant of one is refused, because a client that
+// fields are the members of requests by their folded names. A variant of one is refused, because a client that
 // ignores case would act on it.
 var fields = table(
 	"_meta", "task",
@@ -100,7 +100,7 @@ func table(names ...string) map[string]string {
 	return out
 }
 
-// read returns the members of an object. An absent one has none.
+// read returns the members of an object. An absent object has none.
 func read(raw []byte, known map[string]string) (map[string]jsontext.Value, *Error) {
 	if raw == nil {
 		return nil, nil
@@ -117,7 +117,7 @@ func read(raw []byte, known map[string]string) (map[string]jsontext.Value, *Erro
 	return out, nil
 }
 
-// has reports whether a member is there and says something: several libraries write null for what is absent.
+// has reports whether a member is present and not null: several libraries write null for an absent member.
 func has(of map[string]jsontext.Value, key string) bool {
 	value, is := of[key]
 	return is && value.Kind() != 'n'
@@ -133,7 +133,8 @@ func text(of map[string]jsontext.Value, key string) (string, bool) {
 	return string(out), err == nil
 }
 
-// option reports whether the server was told an option of an ability, and told whether it was told any.
+// option reports whether the server received an option of a capability, and told whether it received any option of
+// it.
 func (o Offer) option(method, name string) (is, told bool) {
 	for _, a := range o.Abilities {
 		if a.Method == method {

@@ -23,8 +23,8 @@ func (o Offer) sample(asked map[string]jsontext.Value) *Error {
 	return nil
 }
 
-// context checks includeContext. Before 2025-11-25 a client had no way to offer it: there it goes with sampling, unless
-// the client named a revision in which it would have offered it.
+// context checks includeContext. Before 2025-11-25 a client could not offer it: there it is part of sampling, unless
+// the client requested a revision in which it would have offered it.
 func (o Offer) context(asked map[string]jsontext.Value) *Error {
 	if !has(asked, "includeContext") {
 		return nil
@@ -54,7 +54,7 @@ func isBeforeOptions(revision string) bool { return mcp.IsSupported(revision) &&
 func usesTools(messages jsontext.Value) bool {
 	var all []map[string]jsontext.Value
 	if messages.Kind() != '[' || json.Unmarshal(messages, &all) != nil {
-		return messages.Kind() == '{' // which is no list, so a reader may take it for a message
+		return messages.Kind() == '{' // not a list, so a reader may take it for a message
 	}
 	for _, message := range all {
 		for key, content := range message {
@@ -66,13 +66,13 @@ func usesTools(messages jsontext.Value) bool {
 	return false
 }
 
-// hasToolContent looks at one content, or at a list of some.
+// hasToolContent checks one content block or a list of them.
 func hasToolContent(content jsontext.Value) bool {
 	var blocks []map[string]jsontext.Value
-	switch content.Kind() { //nolint:exhaustive // the others hold no blocks
+	switch content.Kind() { //nolint:exhaustive // the others contain no blocks
 	case '[':
 		if json.Unmarshal(content, &blocks) != nil {
-			return true // not to be read, so it may be anything
+			return true // unreadable, so it may be anything
 		}
 	case '{':
 		blocks = make([]map[string]jsontext.Value, 1)

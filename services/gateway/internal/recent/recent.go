@@ -1,4 +1,4 @@
-// Package recent keeps values that were used last.
+// Package recent is a cache of the values that were used last, limited by number and weight.
 package recent
 
 import (
@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 )
 
-// Recent keeps the values that were used last, as many as fit: who brings many new ones
-// pushes out what nobody uses. It is safe for concurrent use.
+// Recent caches the values that were used last. New values replace those that were unused longest. It is safe for
+// concurrent use.
 type Recent[K comparable, V any] struct {
 	// most is how much the values may weigh together.
 	most  int
@@ -19,21 +19,22 @@ type Recent[K comparable, V any] struct {
 	weight int
 }
 
-// New returns one for a number of values, which is positive, and for their weight.
+// New returns a cache for this number of values, which must be positive, with a total weight of at most most.
 func New[K comparable, V any](number, most int, weigh func(V) int) *Recent[K, V] {
 	r := &Recent[K, V]{most: most, weigh: weigh}
-	r.values, _ = simplelru.NewLRU(number, func(_ K, v V) { r.weight -= weigh(v) }) // fails where the number is not positive
+	r.values, _ = simplelru.NewLRU(number, func(_ K, v V) { r.weight -= weigh(v) }) // fails only if the number is not positive
 	return r
 }
 
-// Get returns a key's value, and whether there is one.
+// Get returns the value of a key, and whether there is one.
 func (r *Recent[K, V]) Get(key K) (V, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.values.Get(key)
 }
 
-// Put keeps a value in place of the key's other one; none that weighs too much alone.
+// Put sets the value of a key. A value that is too heavy alone is not cached; the key's old value is removed in any
+// case.
 func (r *Recent[K, V]) Put(key K, value V) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,7 +50,7 @@ func (r *Recent[K, V]) Put(key K, value V) {
 	r.values.Add(key, value)
 }
 
-// Size is how many values there are, and what they weigh together.
+// Size returns how many values there are, and their total weight.
 func (r *Recent[K, V]) Size() (values, weight int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

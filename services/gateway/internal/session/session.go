@@ -143,7 +143,7 @@ type account struct {
 
 // owned are the sessions of one account.
 type owned struct {
-	// byUse holds its open sessions, the last used in front.
+	// byUse contains its open sessions, the last used first.
 	byUse list.List
 	// learned is how many definitions the sessions remember, and most is the limit.
 	learned, most int

@@ -1,6 +1,6 @@
-// Package spans is what the gateway's spans say: the semantic conventions of
-// OpenTelemetry for MCP, and what is ours under the prefix `sluice.`. Arguments,
-// results, tokens and the handles of sessions are never among it.
+// Package spans defines the contents of the gateway's spans: OpenTelemetry's semantic conventions for MCP, and
+// attributes of this project with the prefix `sluice.`. Spans never contain arguments, results, tokens or session
+// ids.
 package spans
 
 import (
@@ -22,30 +22,29 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// toolError is the type of error of a result that reports one.
+// toolError is the error type of a result that reports an error.
 const toolError = "tool_error"
 
-// maxName bounds what a name of a stranger's making may add to a span, in bytes.
+// maxName limits how much of a name that a client or server has written is added to a span, in bytes.
 const maxName = 128
 
-// Place is where a message comes from or goes to.
+// Place is the source or the target of a message.
 type Place struct {
-	// Server is the configured name of the upstream.
+	// Server is the configured name of the server.
 	Server string
 	// Transport is `tcp` or `pipe`.
 	Transport string
-	// Version is the protocol revision of the session; empty where there is none.
+	// Version is the protocol revision of the session; empty if there is none.
 	Version string
-	// Session is the digest that names the gateway's session in records, and never
-	// its handle; empty where there is none.
+	// Session is the digest that identifies the gateway's session in records, never its id; empty if there is none.
 	Session string
 }
 
-// serves are the options of every message's span. They do not change.
+// serves are the options of the span of every message. They do not change.
 var serves = []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer)}
 
-// Serve starts the server's span of a message. A client's trace is a stranger's: it
-// becomes a link, unless it is trusted.
+// Serve starts the server span of a message. The trace of an untrusted client becomes a link, that of a trusted
+// client the parent.
 func Serve(ctx context.Context, tracer trace.Tracer, m *gate.Message, client trace.SpanContext, trusted bool) (context.Context, trace.Span) {
 	opts := serves
 	switch {
@@ -58,8 +57,8 @@ func Serve(ctx context.Context, tracer trace.Tracer, m *gate.Message, client tra
 	return tracer.Start(ctx, Name(m), opts...) //nolint:spancheck // the caller ends it
 }
 
-// Send starts the client's span of a message that goes to a server, where the one of ctx is
-// sampled; else it stands for both, since nobody sees either.
+// Send starts the client span of a message to a server if the span of ctx is sampled. Otherwise it returns the span
+// of ctx, because neither would be exported.
 func Send(ctx context.Context, tracer trace.Tracer, m *gate.Message, to Place) (context.Context, trace.Span) {
 	if span := trace.SpanFromContext(ctx); span.SpanContext().IsValid() && !span.SpanContext().IsSampled() {
 		return ctx, span
@@ -69,8 +68,7 @@ func Send(ctx context.Context, tracer trace.Tracer, m *gate.Message, to Place) (
 	return ctx, span //nolint:spancheck // see above
 }
 
-// Client reads a client's trace context: `_meta` first, else the header traceparent,
-// which may be empty.
+// Client reads a client's trace context from `_meta`, or otherwise from the traceparent header, which may be empty.
 func Client(m *gate.Message, header string, with propagation.TextMapPropagator) trace.SpanContext {
 	parent := cmp.Or(m.Meta.TraceParent, header)
 	if parent == "" {
@@ -80,7 +78,7 @@ func Client(m *gate.Message, header string, with propagation.TextMapPropagator) 
 	return trace.SpanContextFromContext(with.Extract(context.Background(), carrier))
 }
 
-// Transport is what spans and metrics call how a server is reached, `http`, `stdio` or `grpc`.
+// Transport returns the name of a transport in spans and metrics. kind is `http`, `stdio` or `grpc`.
 func Transport(kind string) string {
 	if kind == "stdio" {
 		return "pipe"
@@ -88,7 +86,7 @@ func Transport(kind string) string {
 	return "tcp"
 }
 
-// Name is a span's name: `{mcp.method.name} {gen_ai.tool.name}`.
+// Name returns the name of a span: `{mcp.method.name} {gen_ai.tool.name}`.
 func Name(m *gate.Message) string {
 	switch {
 	case m.Method == "":
@@ -100,7 +98,7 @@ func Name(m *gate.Message) string {
 	}
 }
 
-// Message describes a message.
+// Message adds the attributes of a message.
 func Message(s trace.Span, m *gate.Message, at Place) {
 	if !s.IsRecording() {
 		return
@@ -118,7 +116,7 @@ func Message(s trace.Span, m *gate.Message, at Place) {
 	Session(s, at)
 }
 
-// Session describes the session of a message, once it is known.
+// Session adds the attributes of the session of a message, once it is known.
 func Session(s trace.Span, at Place) {
 	if !s.IsRecording() {
 		return
@@ -131,9 +129,8 @@ func Session(s trace.Span, at Place) {
 	}
 }
 
-// Decision describes what was decided on a call: its identifier, the code of its
-// refusal, empty where it was allowed, and what policy and the limiter said, as far
-// as they were asked.
+// Decision adds the attributes of the decision on a call: its identifier, the code of its refusal, which is empty for
+// an allowed call, and the answers of policy and the limiter, as far as they were asked.
 func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *ratelimitv1.Lease) {
 	if !s.IsRecording() {
 		return
@@ -154,8 +151,7 @@ func Decision(s trace.Span, decision, code string, d *policyv1.Decision, lease *
 	}
 }
 
-// Approval names the approval that a call goes by or waits for, and says for how long
-// it was held open; neither where it has none.
+// Approval adds the id of the approval of a call, and how long the call was held open. An empty id adds nothing.
 func Approval(s trace.Span, id string, held time.Duration) {
 	if !s.IsRecording() || id == "" {
 		return
@@ -166,8 +162,7 @@ func Approval(s trace.Span, id string, held time.Duration) {
 	}
 }
 
-// ErrorType is the type of the error that a server's answer reports; empty where it
-// reports none.
+// ErrorType returns the type of the error that a server's answer reports; empty for none.
 func ErrorType(a *gate.Answer) string {
 	switch {
 	case a.IsError:
@@ -175,7 +170,7 @@ func ErrorType(a *gate.Answer) string {
 	case a.Error.Present():
 		code, err := strconv.Atoi(string(a.ErrorCode.Of(a.Raw)))
 		if err != nil {
-			code = mcp.CodeInvalidRequest // a code that is no number may be any text
+			code = mcp.CodeInvalidRequest // a code that is not a number may be any text
 		}
 		return strconv.Itoa(code)
 	default:
@@ -183,8 +178,8 @@ func ErrorType(a *gate.Answer) string {
 	}
 }
 
-// Answer describes a server's answer. Like ToolError and Error it returns the type
-// of the error, which metrics say too.
+// Answer adds the error type of a server's answer. Like ToolError and Error it returns the type, which metrics
+// contain too.
 func Answer(s trace.Span, a *gate.Answer) string {
 	failure := ErrorType(a)
 	switch failure {
@@ -197,13 +192,13 @@ func Answer(s trace.Span, a *gate.Answer) string {
 	}
 }
 
-// ToolError says that a tool's result reports an error.
+// ToolError adds that a tool's result reports an error.
 func ToolError(s trace.Span) string {
 	s.SetAttributes(errorType.String(toolError))
 	return toolError
 }
 
-// Error says that the answer is a JSON-RPC error of that code.
+// Error adds that the answer is a JSON-RPC error with that code.
 func Error(s trace.Span, code int) string { return jsonError(s, strconv.Itoa(code)) }
 
 func jsonError(s trace.Span, code string) string {
@@ -211,13 +206,13 @@ func jsonError(s trace.Span, code string) string {
 	return code
 }
 
-// Failed says why a message has no usable answer: the code of its refusal.
+// Failed adds why a message got no usable answer: the code of its refusal.
 func Failed(s trace.Span, code string) {
 	s.SetAttributes(errorType.String(code))
 	s.SetStatus(codes.Error, code)
 }
 
-// id is a request's id as text.
+// id returns the id of a request as text.
 func id(m *gate.Message) string {
 	raw := m.ID.Of(m.Raw)
 	if text, err := jsontext.AppendUnquote(nil, raw); err == nil {
@@ -226,7 +221,7 @@ func id(m *gate.Message) string {
 	return string(raw)
 }
 
-// Clip makes valid and short what a stranger wrote, for spans and messages.
+// Clip shortens a text of a client or server to 128 bytes, and makes it valid UTF-8, for spans and messages.
 func Clip(text string) string {
 	if len(text) > maxName {
 		text = text[:maxName] + "…"

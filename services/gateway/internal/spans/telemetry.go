@@ -2,7 +2,7 @@ package spans
 
 import "go.opentelemetry.io/otel/attribute"
 
-// Names of the spans of what the journal takes.
+// Names of the spans of journal writes.
 const (
 	JournalIntent  = "journal intent"
 	JournalOutcome = "journal outcome"
@@ -10,7 +10,7 @@ const (
 	JournalClaim   = "journal claim"
 )
 
-// Keys of the attributes. docs/telemetry.md says what their values are.
+// Keys of the attributes. docs/telemetry.md describes their values.
 const (
 	methodName      = attribute.Key("mcp.method.name")
 	protocolVersion = attribute.Key("mcp.protocol.version")
