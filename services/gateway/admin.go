@@ -28,23 +28,23 @@ import (
 )
 
 const (
-	// defaultPage is how many entries a list has where the request doesn't say.
+	// defaultPage is how many entries a page has if the request does not say.
 	defaultPage = 100
-	// maxList is how many bytes of records one answer has at the most.
+	// maxList is the maximum size of the records in one answer, in bytes.
 	maxList = 3 << 20
 )
 
-// errPageToken means that a page's token is none that a list has given out.
+// errPageToken means that a page token was not returned by this list.
 var errPageToken = errors.New("page_token is none of this list")
 
-// errNoDecision means that no record of a decision is kept here.
+// errNoDecision means that this gateway has no record of a decision.
 var errNoDecision = errors.New("no decision of that id is kept on this gateway: it may be older than the journal keeps, or another gateway's; `sluice decisions tail` lists the newest")
 
-// home is the tenant of the installation. Its people see the servers, which are the installation's.
+// home is the tenant of the installation. Its people see the servers, which belong to the installation.
 const home = "default"
 
-// GetStatus implements gatewayv1.GatewayServiceServer. Servers and the journal's counts tell of all tenants: people of
-// other tenants than the installation's get neither, and the sessions of their own tenant.
+// GetStatus implements gatewayv1.GatewayServiceServer. Servers and the journal's counts concern all tenants. People
+// of other tenants than the installation's get neither, and only the sessions of their own tenant.
 func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) (*gatewayv1.GetStatusResponse, error) {
 	why := s.NotReady()
 	resp := &gatewayv1.GetStatusResponse{
@@ -74,8 +74,8 @@ func (s *Service) GetStatus(ctx context.Context, _ *gatewayv1.GetStatusRequest) 
 	return resp, nil
 }
 
-// seesAll reports whether a caller may read what is of no single tenant: people of the installation's tenant, and roles
-// that speak for themselves or for one of them.
+// seesAll reports whether a caller may read what belongs to no single tenant: people of the installation's tenant
+// may, and roles that call for themselves or for one of these people.
 func seesAll(caller *authn.Caller) bool {
 	if caller == nil {
 		return false
@@ -83,13 +83,14 @@ func seesAll(caller *authn.Caller) bool {
 	return caller.Tenant() == home || caller.Person == nil && caller.Principal == nil
 }
 
-// isOperator reports whether a caller who sees the servers may read what their programs write to standard error, which
-// may hold data of their callers.
+// isOperator reports whether a caller who sees the servers may read the standard error of their programs, which may
+// contain data of callers.
 func isOperator(caller *authn.Caller) bool {
 	return seesAll(caller) && caller.Person.GetRole() == authv1.TokenRole_TOKEN_ROLE_OPERATOR
 }
 
-// serverStatuses returns how the configured servers are, by name, with what is for operators alone if inDetail.
+// serverStatuses returns the states of the configured servers, sorted by name. With inDetail it includes what only
+// operators may read.
 func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) {
 	for _, name := range slices.Sorted(maps.Keys(s.servers)) {
 		up := s.servers[name]
@@ -112,9 +113,8 @@ func (s *Service) serverStatuses(inDetail bool) (all []*gatewayv1.ServerStatus) 
 	return all
 }
 
-// ListSessions implements gatewayv1.GatewayServiceServer. A session that is used
-// between two pages moves to the front, where the next page does not look; all
-// others are listed once.
+// ListSessions implements gatewayv1.GatewayServiceServer. A session that is used between two pages moves to the front
+// of the list, so the next page does not contain it; all others are listed once.
 func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsRequest) (*gatewayv1.ListSessionsResponse, error) {
 	earlier, err := listedBefore(req.GetPageToken())
 	if err != nil {
@@ -137,14 +137,12 @@ func (s *Service) ListSessions(ctx context.Context, req *gatewayv1.ListSessionsR
 	return resp, nil
 }
 
-// pageToken names the place of a session in the list: when it was used, and its
-// digest.
+// pageToken returns the position of a session in the list: when it was last used, and its digest.
 func pageToken(st session.State) string {
 	return strconv.FormatInt(st.LastUsed.UnixNano(), 10) + "-" + st.Digest
 }
 
-// listedBefore reports whether a session stands at or before the place that a token
-// names.
+// listedBefore returns a function that reports whether a session is at or before the position of a token.
 func listedBefore(token string) (func(session.State) bool, error) {
 	if token == "" {
 		return func(session.State) bool { return false }, nil
@@ -183,7 +181,7 @@ func (s *Service) GetDecision(ctx context.Context, req *gatewayv1.GetDecisionReq
 	return resp, nil
 }
 
-// placeOf reads the token of a page of records; without one it begins with the newest.
+// placeOf reads the token of a page of records. Without a token the list begins with the newest record.
 func placeOf(token string) (at journal.Place, err error) {
 	if token == "" {
 		return at, nil
@@ -217,8 +215,8 @@ func (s *Service) WatchDecisions(req *gatewayv1.WatchDecisionsRequest, stream gr
 	return ctx.Err()
 }
 
-// tenantOf returns whose things the caller may see; empty for a caller that may
-// see nothing: nobody, or a role that speaks for nobody.
+// tenantOf returns the tenant whose data the caller may see; empty for a caller that may see nothing: an
+// unauthenticated one, or a role without a person or principal.
 func tenantOf(ctx context.Context) string {
 	caller := authn.CallerOf(ctx)
 	if caller == nil {
@@ -227,9 +225,8 @@ func tenantOf(ctx context.Context) string {
 	return caller.Tenant()
 }
 
-// filter picks what the caller may see and asks for. Counts of requests that
-// nobody was identified for belong to the installation: operators of the tenant
-// "default" see them.
+// filter returns what the caller may see and asks for. Counts of unauthenticated requests belong to the installation:
+// operators of the tenant "default" see them.
 func filter(ctx context.Context, f *gatewayv1.DecisionFilter) journal.Filter {
 	tenant := tenantOf(ctx)
 	return func(r *journal.Record) bool {
@@ -256,7 +253,7 @@ func matches(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	}
 }
 
-// toStatus is the only place where this service's errors meet gRPC codes.
+// toStatus is the only place that maps this service's errors to gRPC codes.
 func toStatus(err error) error {
 	if refused, ok := errors.AsType[refusedError](err); ok {
 		code := codes.InvalidArgument

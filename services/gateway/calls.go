@@ -23,21 +23,21 @@ import (
 )
 
 const (
-	// maxResult is the largest result that CallTool gives, in bytes.
+	// maxResult is the maximum size of a result of CallTool, in bytes.
 	maxResult = 6 << 20
-	// maxTool is the largest definition that ListTools gives, in bytes.
+	// maxTool is the maximum size of a definition in ListTools, in bytes.
 	maxTool = 1 << 20
-	// maxProgress is how many messages of how far a call is wait to be sent.
+	// maxProgress is how many progress messages of a call wait to be sent.
 	maxProgress = 64
 )
 
-// errRepeat means that a call has an idempotency key.
+// errRepeat means that a call has an idempotency key, which this version does not support.
 var errRepeat = errors.New("CallToolRequest.idempotency_key is not served in this version, and the call was not made: leave it empty, and ask GetDecision what became of a call before you repeat it")
 
-// errArguments means that arguments are no JSON object.
+// errArguments means that arguments are not a JSON object.
 var errArguments = errors.New("arguments_json is no JSON object")
 
-// refusedError is a refusal that is no answer to a call.
+// refusedError is a refusal that is returned as an error instead of an answer.
 type refusedError struct{ *refusal.Refusal }
 
 // Error implements error.
@@ -57,12 +57,12 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	if req.GetHold() != nil {
 		errand.Hold = new(req.GetHold().AsDuration())
 	}
-	// Who does not read holds up nobody: progress that finds no room is not told.
+	// A slow reader does not delay the call: progress messages that do not fit into the queue are dropped.
 	told, sent := make(chan *gatewayv1.CallToolResponse, maxProgress), make(chan struct{})
 	go func() {
 		defer close(sent)
 		for resp := range told {
-			_ = stream.Send(resp) // who is gone learns it by ctx
+			_ = stream.Send(resp) // ctx is cancelled if the caller has disconnected
 		}
 	}()
 	errand.Event = func(message []byte) {
@@ -87,10 +87,10 @@ func (s *Service) CallTool(req *gatewayv1.CallToolRequest, stream grpc.ServerStr
 	return stream.Send(&gatewayv1.CallToolResponse{Item: &gatewayv1.CallToolResponse_Answer{Answer: toolAnswer(done)}})
 }
 
-// toolCall is the request that an MCP client would send under that id.
+// toolCall returns the request that an MCP client would send, with this id.
 func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	arguments := jsontext.Value(cmp.Or(strings.TrimSpace(req.GetArgumentsJson()), "{}"))
-	// What it holds is the gate's matter: here it must be one value, that ends where it ends.
+	// Package gate checks the contents. Here it must be one complete value, so that nothing can follow it.
 	if !arguments.IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)) || arguments.Kind() != '{' {
 		return nil, errArguments
 	}
@@ -113,7 +113,7 @@ func toolCall(req *gatewayv1.CallToolRequest, id int64) ([]byte, error) {
 	return append(out, "}}}"...), nil
 }
 
-// progressIn is how far a call is, as its server has told it; nil for any other message.
+// progressIn returns the progress that a server reports in a message; nil for any other message.
 func progressIn(message []byte) *gatewayv1.Progress {
 	dec := jsontext.NewDecoder(bytes.NewReader(message))
 	params := field(dec, "params")
@@ -128,7 +128,7 @@ func progressIn(message []byte) *gatewayv1.Progress {
 	return &gatewayv1.Progress{Progress: number("progress"), Total: number("total"), Message: string(text)}
 }
 
-// field is the value of an object's field; nil where it has none.
+// field returns the value of an object's field; nil if the object does not have it.
 func field(dec *jsontext.Decoder, name string) jsontext.Value {
 	if tok, err := dec.ReadToken(); err != nil || tok.Kind() != '{' {
 		return nil
@@ -150,7 +150,7 @@ func field(dec *jsontext.Decoder, name string) jsontext.Value {
 	return nil
 }
 
-// toolAnswer is what a caller inside learns of a call.
+// toolAnswer returns the answer to a caller inside the mesh.
 func toolAnswer(done edge.Done) *gatewayv1.ToolAnswer {
 	out := &gatewayv1.ToolAnswer{Decision: decisionInfo(done), IsError: done.Refusal != nil}
 	if out.TooLarge = done.TooLarge; out.TooLarge {
@@ -162,7 +162,7 @@ func toolAnswer(done edge.Done) *gatewayv1.ToolAnswer {
 		return out
 	}
 	result := parsed.Result.Of(parsed.Raw)
-	if parsed.Error.Present() { // the server's own, or that of a session that was not opened
+	if parsed.Error.Present() { // sent by the server, or because no session could be opened
 		out.IsError = true
 		text := field(jsontext.NewDecoder(bytes.NewReader(parsed.Error.Of(parsed.Raw))), "message")
 		if text == nil {
@@ -186,7 +186,7 @@ func decisionInfo(done edge.Done) *gatewayv1.DecisionInfo {
 	}
 	info.Code, info.Message, info.Rule, info.Retryable = refused.Code, refused.Text(), refused.Rule, refused.Retryable()
 	info.Id = cmp.Or(refused.ID, info.GetId())
-	if info.Effect == policyv1.Effect_EFFECT_ALLOW { // it was not carried out
+	if info.Effect == policyv1.Effect_EFFECT_ALLOW { // the call was not carried out
 		info.Effect = policyv1.Effect_EFFECT_DENY
 	}
 	if refused.RetryAfter > 0 && info.Retryable {
@@ -204,8 +204,8 @@ func decisionInfo(done edge.Done) *gatewayv1.DecisionInfo {
 	return info
 }
 
-// ListTools implements gatewayv1.GatewayServiceServer. A page of it is a part of a page of
-// the server's, whose cursor its token holds.
+// ListTools implements gatewayv1.GatewayServiceServer. A page is a part of a page of the server's list; the page
+// token contains the server's cursor.
 func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest) (*gatewayv1.ListToolsResponse, error) {
 	from, cursor, err := toolsToken(req.GetPageToken())
 	if err != nil {
@@ -226,7 +226,7 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	switch {
 	case err != nil:
 		return nil, toStatus(err)
-	case done.Refusal != nil && done.Refusal.Code == commonv1.Code_CODE_PARAMS_INVALID: // the cursor is of a session that is gone
+	case done.Refusal != nil && done.Refusal.Code == commonv1.Code_CODE_PARAMS_INVALID: // the session of the cursor has ended
 		return nil, toStatus(errPageToken)
 	case done.Refusal != nil:
 		return nil, toStatus(refusedError{done.Refusal})
@@ -255,8 +255,7 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	return resp, nil
 }
 
-// toolsToken is where a list of tools is gone on with: at which tool of the page behind a
-// cursor.
+// toolsToken returns where a page token continues a list: at a tool of the server's page after a cursor.
 func toolsToken(token string) (from int, cursor string, err error) {
 	if token == "" {
 		return 0, "", nil

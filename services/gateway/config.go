@@ -19,27 +19,25 @@ import (
 
 // Config configures the gateway.
 type Config struct {
-	// Listen is the address of the MCP edge.
+	// Listen is the address on which MCP is served.
 	Listen string
-	// CertFile and KeyFile are with what the MCP edge speaks TLS; empty for none.
+	// CertFile and KeyFile are the certificate and key for TLS; empty for no TLS.
 	CertFile, KeyFile string
-	// Proxies are networks of trusted proxies in front of the MCP edge.
+	// Proxies are networks of trusted proxies in front of the gateway.
 	Proxies []netip.Prefix
-	// Hosts and Origins are accepted beside those on loopback.
+	// Hosts and Origins are accepted in addition to those on loopback.
 	Hosts, Origins []string
 	// TrustParent continues a client's trace instead of linking to it.
 	TrustParent bool
-	// Data is the folder in which the gateway keeps its journal and its servers'
-	// working folders, and apart from them its keys.
+	// Data is the folder for the gateway's journal, its servers' working folders and, separately, its keys.
 	Data string
 	// SyncAlways makes every record of the journal survive a loss of power.
 	SyncAlways bool
-	// JournalBytes is how much room the journal's records of calls may take, in bytes,
-	// and JournalShare how much of it those of one principal may: above 0, and 1 at the
-	// most.
+	// JournalBytes is the maximum size of the journal's records of calls, in bytes. JournalShare is the fraction of
+	// it that one principal may use: above 0, at most 1.
 	JournalBytes int64
 	JournalShare float64
-	// KeepDecisions says that policy's decisions are used again where it lets them be.
+	// KeepDecisions enables the cache of policy's decisions.
 	KeepDecisions bool
 	// SessionIdle is how long a session lives without a request.
 	SessionIdle time.Duration
@@ -47,79 +45,73 @@ type Config struct {
 	MaxSessions int
 	// Servers are the MCP servers behind the gateway, by name.
 	Servers map[string]Server
-	// Hold is how long a call that waits for a person is held open; 0 gives the
-	// ticket at once.
+	// Hold is how long a call that waits for approvers is held open; 0 gives the ticket at once.
 	Hold time.Duration
-	// Clients are held for another time.
+	// Clients set other times for some clients.
 	Clients []approvals.Client
-	// MaxPending is how many calls of one principal may wait for people; positive.
+	// MaxPending is how many calls of one principal may wait for approvers; positive.
 	MaxPending int
-	// Execute is how long an approved call may wait to be made; positive.
+	// Execute is how long an approved call can be made; positive.
 	Execute time.Duration
-	// Secrets are files and folders of the mesh's own that no server is to reach, and
-	// Documents those that one may reach where its entry says so: absolute paths.
+	// Secrets are the mesh's own files and folders that no server may read. Documents are those that a server may
+	// read if its entry says so. Both are absolute paths.
 	Secrets, Documents []string
-	// Version is what records and GetStatus name as the program.
+	// Version is the program's version in records and in GetStatus.
 	Version string
 }
 
 // Server is one MCP server. Exactly one of URL, Command and Target is set.
 type Server struct {
-	// Target is a gRPC server: a role, or host:port. CA is a PEM file with the certificates
-	// that are trusted in place of the system's, and Plaintext says that it speaks no TLS.
-	// Headers are its metadata.
+	// Target is a gRPC server: a role, or host:port. CA is a PEM file with the certificates to trust instead of the
+	// system's, and Plaintext means that the server speaks no TLS. Headers are its metadata.
 	Target    string
 	CA        string
 	Plaintext bool
-	// URL is an MCP endpoint, and Headers what every request to it carries. Proxy is that by which it is reached, with
-	// its credentials, empty for none; ProxyHint is what is said where one may be meant.
+	// URL is an MCP endpoint, and Headers are sent with every request to it. Proxy is the proxy for it with its
+	// credentials, empty for none. ProxyHint is added to errors if a proxy may be missing.
 	URL       string
 	Headers   map[string]string
 	Proxy     string
 	ProxyHint string
-	// Command is a program to start, Env its environment beside PATH and HOME,
-	// Shared whether one process serves every principal, and Dir its working
-	// folder, empty for one of its own.
+	// Command is a program to start, and Env its environment besides PATH and HOME. Shared means that one process
+	// serves all principals. Dir is its working folder; if it is empty, each process has its own.
 	Command []string
 	Env     map[string]string
 	Shared  bool
 	Dir     string
-	// Remove are files in a folder of its own that go before a process is started.
+	// Remove are files in a process's own folder that are removed before a process is started.
 	Remove []string
-	// Recycle is how many calls a process serves before it is replaced; 0 is no end.
+	// Recycle is after how many calls a process is replaced; 0 means never.
 	Recycle int
-	// Limits are what one process may take; the zero value means the defaults.
+	// Limits are the resource limits of one process; the zero value means the defaults.
 	Limits stdio.Limits
 	// Processes is how many processes all principals may have together; 0 means 256.
 	Processes int
-	// SecretEnv are the names of variables in Env that hold a secret.
+	// SecretEnv are the names of the variables in Env that contain a secret.
 	SecretEnv []string
 	// InstallEachStart leaves the installation of a package to the command, at each start of a process.
 	InstallEachStart bool
-	// Start is how long a process may take for its start; 0 means 60 s, and longer while it writes to standard error.
+	// Start is how long a process may take to start; 0 means 60 s, and longer while it writes to standard error.
 	Start time.Duration
-	// Sandbox says what the program is kept away from; the zero value starts none
-	// unless everything holds.
+	// Sandbox says what the program must not reach; with the zero value the program starts only if everything is
+	// enforced.
 	Sandbox Sandbox
-	// Secrets are what references in Headers or Env stand for. No answer of the
-	// server is to hold one.
+	// Secrets are the values of the references in Headers or Env. They are removed from the server's answers.
 	Secrets []string
-	// Unwrap is "claude-flow" for a server that hides errors of its tools as Claude
-	// Flow does, else empty.
+	// Unwrap is "claude-flow" for a server that hides errors of its tools as Claude Flow does, otherwise empty.
 	Unwrap string
-	// Timeout bounds one request.
+	// Timeout limits one request.
 	Timeout time.Duration
-	// MaxTimeout bounds one that tells of progress; below Timeout progress changes nothing.
+	// MaxTimeout limits a request during which the server reports progress; if it is below Timeout, progress changes
+	// nothing.
 	MaxTimeout time.Duration
-	// Embedded is the name of a server that the gateway's own process serves: its
-	// address, another one at every start, says nothing of what stands behind it.
-	// Empty for any other.
+	// Embedded is the name of a server that this process itself serves; empty for any other. Its address changes at
+	// every start, so it does not identify the server.
 	Embedded string
 }
 
-// identity is what stands behind the server's name, as approvals are bound to it
-// (sluice/approval/v1/binding.proto). Calls of a server whose identity is longer
-// than 8,192 bytes can't be approved.
+// identity identifies the server behind the name; approvals are bound to it (sluice/approval/v1/binding.proto). Calls
+// of a server whose identity is longer than 8,192 bytes cannot be approved.
 func (s *Server) identity() string {
 	if s.Embedded != "" {
 		return "embedded " + s.Embedded
@@ -138,8 +130,7 @@ func (s *Server) identity() string {
 // isRole reports whether the server is a service of the mesh itself.
 func (s *Server) isRole() bool { return config.IsRole(s.Target) }
 
-// httpIdentity is a URL as approvals are bound to it: what makes no difference is
-// written in one way.
+// httpIdentity returns the normal form of a URL, for identities: equivalent URLs have one form.
 func httpIdentity(text string) string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -156,14 +147,14 @@ func httpIdentity(text string) string {
 	return "http " + u.String()
 }
 
-// DefaultConfig returns the configuration used where a file says nothing.
+// DefaultConfig returns the configuration of an empty file.
 func DefaultConfig() Config {
 	file := config.Default()
 	cfg, _ := FromFile(&file, nil) // the defaults hold no secrets
 	return cfg
 }
 
-// FromFile returns the gateway's part of the configuration, its secrets resolved.
+// FromFile returns the gateway's part of the configuration, with its secrets resolved.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := Config{
 		Listen:      f.Listen,
@@ -210,7 +201,7 @@ func FromFile(f *config.File, env config.Env) (Config, error) {
 	return cfg, errors.Join(errs...)
 }
 
-// serverFrom returns what a server's entry says, and each reference in it that can't be resolved.
+// serverFrom returns the configuration of a server, and an error for each reference that cannot be resolved.
 func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, bad []error) {
 	out = Server{Unwrap: s.Unwrap, Timeout: s.Timeout, MaxTimeout: s.MaxTimeout}
 	switch {
@@ -249,7 +240,8 @@ func serverFrom(f *config.File, s config.Server, env config.Env) (out Server, ba
 	return out, bad
 }
 
-// resolve returns what goes to a server, what of it is secret, and what can't be resolved, by key.
+// resolve returns the values that are sent to a server, the secrets in them, and an error for each value that cannot
+// be resolved.
 func resolve(f *config.File, values map[string]config.Secret, env config.Env) (out map[string]string, secrets []string, bad []error) {
 	out = make(map[string]string, len(values))
 	for _, key := range slices.Sorted(maps.Keys(values)) {
@@ -277,7 +269,7 @@ func resolve(f *config.File, values map[string]config.Secret, env config.Env) (o
 // Validate returns everything that is wrong with the configuration.
 func (c *Config) Validate() error {
 	var errs []error
-	if c.Listen == "" { // which would be every address of this machine
+	if c.Listen == "" { // it would mean every address of this machine
 		errs = append(errs, errors.New("gateway: listen is empty"))
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {

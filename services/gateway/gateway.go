@@ -1,5 +1,5 @@
-// Package gateway serves the MCP edge and sluice.gateway.v1: it turns MCP traffic
-// into decisions of the mesh, and sends on what they let through.
+// Package gateway serves MCP to clients, and sluice.gateway.v1 to operators and agents: it asks the mesh to decide on
+// each request, and sends the allowed ones to the servers.
 package gateway
 
 import (
@@ -58,44 +58,41 @@ import (
 )
 
 const (
-	// drainTimeout is how long requests in flight may take to end at a stop, and
-	// cutTimeout how long calls may: those that take longer are cut off while their
-	// outcomes can still be recorded and their callers told.
+	// drainTimeout is how long requests in flight may take to end when the gateway stops. cutTimeout is how long
+	// calls may take; after it they are cancelled, early enough to record their outcomes and to answer their callers.
 	drainTimeout = 30 * time.Second
 	cutTimeout   = 25 * time.Second
 )
 
-// Deps are the live objects that a [Service] works with. All but Env and Launcher
-// are required.
+// Deps are the dependencies of a [Service]. All except Env and Launcher are required.
 type Deps struct {
-	// Tokens identifies callers.
+	// Tokens authenticates callers.
 	Tokens *authn.Tokens
-	// Policy decides.
+	// Policy decides on calls.
 	Policy policyv1.PolicyServiceClient
-	// Catalogue is told what servers list.
+	// Catalogue receives the tool lists of servers.
 	Catalogue policyv1.CatalogServiceClient
-	// RateLimit counts.
+	// RateLimit reserves limits.
 	RateLimit ratelimitv1.RateLimitServiceClient
-	// Approval keeps what waits for people.
+	// Approval stores the calls that wait for approvers.
 	Approval approvalv1.ApprovalServiceClient
-	// Agents reaches the service of agents, whose methods are tools where the configuration
-	// says so. Calls on it carry the principal of [authn.OnBehalfOf].
+	// Agents is a connection to the wasmagent role, whose methods are tools if the configuration says so. Its calls
+	// carry the principal of [authn.OnBehalfOf].
 	Agents grpc.ClientConnInterface
-	// Peers are the other roles without which some calls are refused, by name; whether
-	// policy serves is known without asking.
+	// Peers are the other roles that some calls need, by name. The policy role is not among them: the gateway knows
+	// from its lease whether policy serves.
 	Peers map[string]healthv1.HealthClient
-	// Meter makes metrics.
+	// Meter makes the metrics.
 	Meter metric.Meter
-	// Tracer makes spans, and Propagator reads those of clients.
+	// Tracer makes spans, and Propagator reads the trace contexts of clients.
 	Tracer     trace.Tracer
 	Propagator propagation.TextMapPropagator
-	// Log receives what people are to know.
+	// Log receives messages for operators.
 	Log *slog.Logger
-	// Env looks up PATH and HOME for the programs that are started; nil has
-	// neither.
+	// Env looks up PATH and HOME for the programs that are started; nil means that neither is set.
 	Env config.Env
-	// Launcher is how this program becomes the one that starts servers over stdio;
-	// without one only those whose sandbox is off are started.
+	// Launcher starts this program as the launcher of sandboxed stdio servers. Without it, only servers whose sandbox
+	// is off are started.
 	Launcher sandbox.Launcher
 }
 
@@ -122,14 +119,13 @@ type Service struct {
 	started  time.Time
 	kept     *kept.Decisions
 	peers    peerWatch
-	// reads are the turns at reading records, of each caller.
+	// reads limits how callers read records: one read at a time for each caller.
 	reads *turn.Turns[string]
-	// errands counts calls from inside: each has a number of its own in its session.
+	// errands counts calls from inside the mesh. Each call uses its number as the id in its session.
 	errands atomic.Int64
 }
 
-// New returns a gateway that holds its data folder and its MCP address, and
-// serves when Run is called.
+// New returns a gateway that has opened its data folder and its MCP address. It serves when Run is called.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if deps.Tokens == nil || deps.Policy == nil || deps.Catalogue == nil || deps.RateLimit == nil || deps.Approval == nil || deps.Agents == nil || deps.Peers == nil || deps.Meter == nil || deps.Tracer == nil || deps.Propagator == nil || deps.Log == nil {
 		return nil, errors.New("gateway: every dependency is required")
@@ -147,7 +143,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// open takes hold of what the gateway needs; Close lets go of as much as there is.
+// open opens what the gateway needs. If it fails, Close closes what was opened.
 func (s *Service) open(ctx context.Context) (err error) {
 	if s.meters, err = meters.New(s.deps.Meter); err != nil {
 		return err
@@ -193,7 +189,7 @@ func (s *Service) open(ctx context.Context) (err error) {
 	return s.listen(ctx)
 }
 
-// newTransport returns what reaches a server. The files are those of programs.
+// newTransport returns the transport to a server. files are those of the servers' programs.
 func (s *Service) newTransport(name string, server Server, files map[string][]string) (upstream.Transport, error) {
 	if server.URL != "" {
 		return streamable.New(streamable.Config{
@@ -222,7 +218,7 @@ func (s *Service) newTransport(name string, server Server, files map[string][]st
 	return stdio.New(cfg, deps)
 }
 
-// newMethods returns what reaches a gRPC server.
+// newMethods returns the transport to a gRPC server.
 func (s *Service) newMethods(name string, server Server) (upstream.Transport, error) {
 	cfg := grpctools.Config{Name: name, Headers: server.Headers, Secrets: server.Secrets}
 	if server.isRole() {
@@ -277,12 +273,12 @@ func (s *Service) newEdge() (err error) {
 	return err
 }
 
-// tasksOfEdge is of what the edge's secret is made: a text that can't be the arguments of a call,
-// whose digests under the same key are on record.
+// tasksOfEdge is the text from which the edge's secret is derived. It is not JSON, so it cannot be the arguments of a
+// call, whose digests with the same key are on record.
 const tasksOfEdge = "what is not JSON: ids of tasks"
 
-// holder is this gateway's name in claims. It is made once and kept beside the
-// journal, so that a replay after a restart speaks of the same claims.
+// holder returns this gateway's name in claims. The name is made once and stored beside the journal, so that a replay
+// after a restart uses the same name.
 func (s *Service) holder() (string, error) {
 	path := s.dir.Path("holder")
 	raw, err := os.ReadFile(path)
@@ -299,8 +295,7 @@ func (s *Service) holder() (string, error) {
 	return name, nil
 }
 
-// Sandboxes returns what the kernel holds of each server over stdio, by name. They
-// are read-only.
+// Sandboxes returns what the kernel enforces for each stdio server, by name. The reports are read-only.
 func (s *Service) Sandboxes() map[string]sandbox.Report {
 	out := make(map[string]sandbox.Report, len(s.holds))
 	for name := range s.holds {
@@ -309,8 +304,8 @@ func (s *Service) Sandboxes() map[string]sandbox.Report {
 	return out
 }
 
-// logSandboxes logs what the kernel holds of servers over stdio: one line for those that are held alike, at warning
-// with what to do if something is not held.
+// logSandboxes logs what the kernel enforces for stdio servers: one line for all servers with the same report, as a
+// warning with advice if something is not enforced.
 func (s *Service) logSandboxes(ctx context.Context) {
 	for _, alike := range sandbox.Alike(s.Sandboxes()) {
 		attrs := []any{"servers", strings.Join(alike.Names, ", "), "sandbox", alike.Report.String()}
@@ -333,7 +328,7 @@ func (s *Service) InFlight() map[string]int {
 	return out
 }
 
-// Addr is the address on which MCP is served.
+// Addr returns the address on which MCP is served.
 func (s *Service) Addr() net.Addr { return s.lis.Addr() }
 
 // Register implements rpc.Service.
@@ -347,9 +342,9 @@ func (s *Service) Health(context.Context) error {
 	return nil
 }
 
-// NotReady says why the gateway is not ready; empty where it is. Without policy or the
-// journal no call passes; without another role, or an upstream, those calls don't that
-// need it. Anybody may read it, so it says nothing of the machine.
+// NotReady returns why the gateway is not ready; empty if it is. Without policy or the journal no call passes;
+// without another role or a server, only the calls that need it are refused. Unauthenticated callers may read the
+// answer, so it says nothing about the machine.
 func (s *Service) NotReady() []string {
 	var why []string
 	if s.Health(context.Background()) != nil {
@@ -364,8 +359,8 @@ func (s *Service) NotReady() []string {
 	return why
 }
 
-// Degraded says which other roles are away or do not work together, and whether the journal's disk is full; empty if all
-// is well. Anybody may read it.
+// Degraded returns which other roles are unavailable or do not work together, and whether the journal's disk is full;
+// empty if there is no problem. Unauthenticated callers may read the answer.
 func (s *Service) Degraded() []string {
 	why := s.peers.missing()
 	if s.pipeline != nil && s.pipeline.Miscounting() {
@@ -377,8 +372,7 @@ func (s *Service) Degraded() []string {
 	return why
 }
 
-// Run serves MCP until ctx ends, then lets requests in flight end, and then the
-// sessions that they need.
+// Run serves MCP until ctx is cancelled. Then it waits for requests in flight, and closes the sessions last.
 func (s *Service) Run(ctx context.Context) error {
 	front, err := s.front()
 	if err != nil {
@@ -412,7 +406,7 @@ func (s *Service) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// drain lets requests in flight end.
+// drain waits for requests in flight. It cancels those that take too long.
 func (s *Service) drain(ctx context.Context, server *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
@@ -421,8 +415,8 @@ func (s *Service) drain(ctx context.Context, server *http.Server) error {
 		s.pipeline.Stop()
 	})
 	defer cut.Stop()
-	s.pipeline.Drain()  // who waits for a person gets a ticket
-	s.sessions.HangUp() // a client that listens would be waited for
+	s.pipeline.Drain()  // calls that wait for approvers get their tickets
+	s.sessions.HangUp() // otherwise Shutdown would wait for listening clients
 	defer s.pipeline.Wait(ctx)
 	defer s.edge.Drain(ctx)
 	if err := server.Shutdown(ctx); err != nil {
@@ -431,8 +425,7 @@ func (s *Service) drain(ctx context.Context, server *http.Server) error {
 	return nil
 }
 
-// Close lets go of everything that New took. It may be called once Run returned,
-// or where it never ran.
+// Close closes everything that New has opened. It may be called after Run has returned, or if Run was never called.
 func (s *Service) Close() error {
 	var errs []error
 	if s.lis != nil {
@@ -455,9 +448,9 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// ended measures a session that has ended, where it was one of a client's.
+// ended measures a client's session that has ended.
 func (s *Service) ended(sess *session.Session) {
-	if sess.Version != mcp.Modern && sess.Hub == nil { // else it stands for one, or is a part of one
+	if sess.Version != mcp.Modern && sess.Hub == nil { // others only hold the state of a caller, or are members
 		s.meters.Open(context.Background(), sess.Version, time.Since(sess.Opened))
 	}
 }

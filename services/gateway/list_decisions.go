@@ -19,10 +19,10 @@ import (
 )
 
 const (
-	// searchTime is how long records are searched for one page. A page that has fewer records than were asked for then
-	// says where to go on.
+	// searchTime is how long records are searched for one page. A page that has fewer records because of it has a
+	// token to continue.
 	searchTime = 500 * time.Millisecond
-	// searchStep is after how many records the search looks at the clock.
+	// searchStep is after how many records the search checks the time.
 	searchStep = 10_000
 )
 
@@ -64,8 +64,8 @@ func (s *Service) ListDecisions(ctx context.Context, req *gatewayv1.ListDecision
 	return resp, nil
 }
 
-// read waits for the caller's turn at reading records, which ends with the function that it returns. A caller reads once
-// at a time and for half of the time, so that calls do not wait for a caller that asks for pages without end.
+// read waits until the caller may read records; the returned function ends the read. A caller reads once at a time
+// and at most half of the time, so that other calls do not wait for a caller that reads continuously.
 func (s *Service) read(ctx context.Context) (done func(), err error) {
 	caller := cmp.Or(authn.CallerOf(ctx), new(authn.Caller))
 	who := cmp.Or(caller.Person, caller.Principal)
@@ -76,8 +76,8 @@ func (s *Service) read(ctx context.Context) (done func(), err error) {
 	return done, err
 }
 
-// stepping takes what is wanted, the first record that is too old, and one in searchStep of the others, so that the search
-// can end between them.
+// stepping returns a filter for the wanted records, the first record that is too old, and one in searchStep of the
+// others, so that the search can end at any of them.
 func stepping(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Filter {
 	looked := 0
 	return func(r *journal.Record) bool {
@@ -86,7 +86,7 @@ func stepping(wanted journal.Filter, f *gatewayv1.DecisionFilter) journal.Filter
 	}
 }
 
-// isBefore reports whether a record is older than all that a filter picks.
+// isBefore reports whether a record is older than the records that a filter selects.
 func isBefore(r *journal.Record, f *gatewayv1.DecisionFilter) bool {
 	return f.GetSince() != nil && r.Time.Before(f.GetSince().AsTime())
 }

@@ -9,9 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// listen takes hold of the MCP edge's address, and of the certificate that it serves
-// with. In the clear it is served on loopback, or behind proxies that speak TLS for it:
-// else tokens would be there for all to read.
+// listen opens the MCP address and loads its certificate. Without TLS, MCP is served only on loopback or behind
+// proxies that speak TLS; otherwise tokens would be sent in clear text.
 func (s *Service) listen(ctx context.Context) (err error) {
 	if s.cfg.CertFile != "" {
 		if s.cert, err = pki.FollowPair(s.cfg.CertFile, s.cfg.KeyFile, s.deps.Log); err != nil {
@@ -28,7 +27,7 @@ func (s *Service) listen(ctx context.Context) (err error) {
 	return nil
 }
 
-// front is the listener that requests come through: the door, and TLS behind it.
+// front returns the listener for requests: it limits connections, and then speaks TLS if a certificate is configured.
 func (s *Service) front() (net.Listener, error) {
 	door, err := s.edge.Listen(s.lis)
 	if err != nil || s.cert == nil {

@@ -12,24 +12,22 @@ import (
 )
 
 const (
-	// peerBeat is how often a role that serves is asked whether it still does, and
-	// peerRetry how soon one that does not.
+	// peerBeat is how often a role that serves is checked, and peerRetry is how often one that does not.
 	peerBeat  = 500 * time.Millisecond
 	peerRetry = 50 * time.Millisecond
-	// peerTimeout bounds a question.
+	// peerTimeout limits a check.
 	peerTimeout = time.Second
-	// peerSilence is how long a role may say nothing before it counts as away.
+	// peerSilence is how long after its last positive check a role counts as unavailable.
 	peerSilence = 2 * time.Second
 )
 
-// peerWatch knows which of the other roles serve, for readiness and GetStatus alone:
-// what a call needs of a role is asked of it on each call. A role of which nothing
-// was heard is away. It is safe for concurrent use.
+// peerWatch knows which of the other roles serve, for readiness and GetStatus only: a call learns itself whether the
+// roles that it needs answer. A role counts as unavailable until its first check. It is safe for concurrent use.
 type peerWatch map[string]*peer
 
 type peer struct {
 	health healthv1.HealthClient
-	// heard is when the role last said that it serves; nil for never.
+	// heard is when the role last reported that it serves; nil for never.
 	heard atomic.Pointer[time.Time]
 }
 
@@ -41,7 +39,7 @@ func newPeerWatch(roles map[string]healthv1.HealthClient) peerWatch {
 	return w
 }
 
-// missing says which roles don't serve, a sentence each.
+// missing returns a sentence for each role that does not serve.
 func (w peerWatch) missing() []string {
 	var why []string
 	for _, name := range slices.Sorted(maps.Keys(w)) {
@@ -52,7 +50,7 @@ func (w peerWatch) missing() []string {
 	return why
 }
 
-// run keeps asking until ctx ends.
+// run checks the roles until ctx is cancelled.
 func (w peerWatch) run(ctx context.Context) error {
 	var group errgroup.Group
 	for name, p := range w {

@@ -4,8 +4,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// isPlainKey reports whether the texts under a key of a form's schema are for programs, or come back to the server. All
-// other texts are for people, whatever their key is.
+// isPlainKey reports whether the texts under a key of a form's schema are for programs, or are sent back to the
+// server. All other texts are shown to people, whatever their key is.
 func isPlainKey(key string) bool {
 	switch key {
 	case "type", "format", "const", "enum", "default", "pattern", "required", "$schema", "$id", "$ref":
@@ -15,8 +15,8 @@ func isPlainKey(key string) bool {
 	}
 }
 
-// form marks each text for people in a form or in a part of one. A field without a title gets its key as one, because
-// clients show the key there; field is that key, and empty for what is no field.
+// form marks each text that people see in a form or in a part of one. A field without a title gets its key as its
+// title, because clients show the key there. field is that key; it is empty for an object that is not a field.
 func (w *walker) form(field string) error {
 	titled, members := field == "", 0
 	err := eachMember(w.dec, func(key string) error {
@@ -53,7 +53,7 @@ func (w *walker) field(key string) error {
 	return w.formValue()
 }
 
-// retitle replaces a title that is no text.
+// retitle replaces a title that is not a string.
 func (w *walker) retitle(field string) error {
 	raw, err := w.dec.ReadValue()
 	if err != nil {
@@ -65,7 +65,7 @@ func (w *walker) retitle(field string) error {
 
 // formValue marks the texts of any other value.
 func (w *walker) formValue() error {
-	switch w.dec.PeekKind() { //nolint:exhaustive // the others hold no texts
+	switch w.dec.PeekKind() { //nolint:exhaustive // the others contain no texts
 	case '{':
 		return w.form("")
 	case '[':

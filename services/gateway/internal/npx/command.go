@@ -1,4 +1,4 @@
-// Package npx reads commands that run a package of npm, and keeps the folders that such packages are installed in.
+// Package npx reads commands that run an npm package, and manages the folders in which such packages are installed.
 package npx
 
 import (
@@ -10,25 +10,25 @@ import (
 	"unicode"
 )
 
-// Command is what a command such as `npx -y PACKAGE@VERSION ARGUMENT` runs.
+// Command is the package and program that a command such as `npx -y PACKAGE@VERSION ARGUMENT` runs.
 type Command struct {
 	// Package is the package, as npm reads it: a name, with a version, a range or a tag, an alias, or the address of a
 	// tarball or a git repository.
 	Package string
-	// Program is the program that --package runs; empty: the package's own.
+	// Program is the program that --package runs; if it is empty, the package's own program runs.
 	Program string
 	// Args are the program's arguments.
 	Args []string
 }
 
-// Parse returns what a command of npx or `npm exec` runs. A command that runs a package in another way gives nil and the
-// reason. Every other command gives nil and no reason.
+// Parse returns what a command of npx or `npm exec` runs. For a command that runs a package in a way that Parse does
+// not read, it returns nil and the reason. For every other command it returns nil and no reason.
 func Parse(command []string) (c *Command, why string) {
 	if len(command) == 0 {
 		return nil, ""
 	}
 	args := command[1:]
-	stopAtFirst := true // npx reads no flags behind the package; npm does
+	stopAtFirst := true // npx reads no flags after the package; npm does
 	switch filepath.Base(command[0]) {
 	case "npx":
 	case "npm":
@@ -63,7 +63,7 @@ func Parse(command []string) (c *Command, why string) {
 	return c, ""
 }
 
-// split returns the packages of the flags --package, and all that is not a flag of npm.
+// split returns the packages of the --package flags, and all words that are not flags of npm.
 func split(args []string, stopAtFirst bool) (packages, words []string, why string) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
@@ -90,12 +90,12 @@ func split(args []string, stopAtFirst bool) (packages, words []string, why strin
 	return packages, words, ""
 }
 
-// maxPackage is the longest package that is read, in bytes.
+// maxPackage is the maximum length of a package that is read, in bytes.
 const maxPackage = 1024
 
 var local = regexp.MustCompile(`^(?:[.~/]|[a-zA-Z]:|file:|link:|workspace:)|^[^:]*@(?:[.~/]|file:|link:|workspace:)|^[^:]*[.](?:tgz|tar[.]gz|tar)$`)
 
-// refuse returns why a package is not installed by the gateway; empty if it is.
+// refuse returns why the gateway does not install a package; empty if it does.
 func refuse(spec string) string {
 	switch {
 	case spec == "" || len(spec) > maxPackage || strings.HasPrefix(spec, "-") || strings.ContainsFunc(spec, func(r rune) bool { return !unicode.IsPrint(r) || unicode.IsSpace(r) }):
@@ -114,7 +114,7 @@ var (
 	query      = regexp.MustCompile(`\?[^#]*`)
 )
 
-// Name is the name of a package in a registry; empty for a package that an address names.
+// Name returns the name of a package in a registry; empty for a package that is given by an address.
 func (c *Command) Name() string {
 	if parts := registered.FindStringSubmatch(c.Package); parts != nil {
 		return parts[1]
@@ -122,7 +122,7 @@ func (c *Command) Name() string {
 	return ""
 }
 
-// IsExact reports whether the package is one version for ever: a version of a registry, or a commit.
+// IsExact reports whether the package always is the same version: a version in a registry, or a commit.
 func (c *Command) IsExact() bool {
 	spec := c.Package
 	if _, aliased, isAlias := strings.Cut(spec, "@npm:"); isAlias {
@@ -134,11 +134,11 @@ func (c *Command) IsExact() bool {
 	return commit.MatchString(spec)
 }
 
-// IsBare reports whether the command names a package without a version, and no program of it: npx then runs a program
-// of that name that is already installed.
+// IsBare reports whether the command names a package without a version, and no program of it. Then npx runs a program
+// of that name if one is already installed.
 func (c *Command) IsBare() bool { return c.Program == "" && c.Name() == c.Package }
 
-// Shown is the package without the credentials and the query of an address.
+// Shown returns the package without the credentials and the query of an address.
 func (c *Command) Shown() string {
 	return query.ReplaceAllString(credential.ReplaceAllString(c.Package, "://"), "")
 }

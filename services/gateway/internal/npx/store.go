@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	// record is the file that an installation ends with, beside the folder that npm has written to.
+	// record is the file that completes an installation. It is outside the folder to which npm writes.
 	record = "program.json"
-	// project is the folder that npm has installed the package in.
+	// project is the folder in which npm has installed the package.
 	project = "program"
-	// work holds all that an installation may write to, while it runs.
+	// work contains everything that an installation may write to while it runs.
 	work = "work"
-	// unused is a file that says since when no configuration has used an installation.
+	// unused is a file whose time says since when no configuration has used an installation.
 	unused = "unused"
-	// begun is how the name of an installation begins that has not ended.
+	// begun is the prefix of the name of an incomplete installation.
 	begun = "new-"
-	// maxInstallations is how many installations of a server are looked at.
+	// maxInstallations is how many installations of a server are read.
 	maxInstallations = 1000
 )
 
-// Grace is how long an installation stays that no configuration uses: from the first start of a gateway without it.
+// Grace is how long an installation that no configuration uses is kept, from the first start of a gateway without it.
 const Grace = 7 * 24 * time.Hour
 
 // Installed is an installation that has ended well. Its files do not change.
