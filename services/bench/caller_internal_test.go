@@ -96,12 +96,12 @@ func TestACallerRefusesAnAnswer(t *testing.T) {
 		body   string
 		want   string
 	}{
-		"to another call":             {http.StatusOK, strings.Replace(right, "1000000000", "1000000001", 1), "the wrong answer"},
-		"that refuses":                {http.StatusOK, strings.Replace(right, "echo: hello", "Denied by policy", 1), "the wrong answer"},
-		"that is empty":               {http.StatusOK, "", "the wrong answer"},
-		"with another status":         {http.StatusNotFound, right, "the status is not 200"},
-		"that is longer than any is":  {http.StatusOK, right + strings.Repeat(" ", maxAnswer), "too long"},
-		"whose length nobody can say": {0, right, "no Content-Length"},
+		"to another call":            {http.StatusOK, strings.Replace(right, "1000000000", "1000000001", 1), "the wrong answer"},
+		"that refuses":               {http.StatusOK, strings.Replace(right, "echo: hello", "Denied by policy", 1), "the wrong answer"},
+		"that is empty":              {http.StatusOK, "", "the wrong answer"},
+		"with another status":        {http.StatusNotFound, right, "the status is not 200"},
+		"that is longer than any is": {http.StatusOK, right + strings.Repeat(" ", maxAnswer), "too long"},
+		"without a length":           {0, right, "no Content-Length"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

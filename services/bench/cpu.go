@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// tick is the unit in which Linux reports CPU times, whatever it uses internally.
+// tick is the unit in which Linux reports CPU times, independent of its internal unit.
 const tick = 10 * time.Millisecond
 
 // processCPU returns the user and system time that a process has used.

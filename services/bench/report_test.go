@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/bench"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "write the golden files")
 
 func about() bench.About {
 	return bench.About{

@@ -201,7 +201,7 @@ func TestAGrantCoversSoManyCalls(t *testing.T) {
 	runs(5)
 	covered := decode[[]struct{ ID, GrantedBy string }](t, f.approvals(t, "list", "--all", "-n", "1"))
 	shown = f.words(t, stack.OperatorToken, "show", covered[0].ID)
-	holds(t, shown, 0, shown.Stdout, "nobody asked   the grant of "+next+" covers it")
+	holds(t, shown, 0, shown.Stdout, "not asked      the grant of "+next+" covers it")
 	f.becomes(t, next, "done")
 	ran := f.words(t, stack.OperatorToken, "cancel", next, "-m", "enough")
 	holds(t, ran, 0, ran.Stdout, next+" is done: its grant is taken back\n")

@@ -266,7 +266,7 @@ func TestCommandLineLooks(t *testing.T) {
 			t.Errorf("a server that nobody configured: %+v", elsewhere)
 		}
 		elsewhere = d.sluice(t, "policy", "explain", "--server", "dmeo", "--tool", "list_notes")
-		holds(t, elsewhere, 0, elsewhere.Stderr, `sluice: no server "dmeo" is configured, so such a call is refused whatever policy says; there are: agents, demo`)
+		holds(t, elsewhere, 0, elsewhere.Stderr, `sluice: no server "dmeo" is configured, so such a call is refused before policy decides; the servers are: agents, demo`)
 		if ran.Stderr != "" {
 			t.Errorf("of one that is it says %q", ran.Stderr)
 		}

@@ -261,7 +261,7 @@ func TestStdio_HelpPrintsWhatWorksFromAnyFolder(t *testing.T) {
 	run := func(t *testing.T, dir string, args ...string) {
 		t.Helper()
 		help := stack.Run(t, stack.Command{Args: append([]string{"stdio", "--help"}, args...), Dir: dir})
-		holds(t, help, 0, help.Stdout, "It is for the mesh of this folder")
+		holds(t, help, 0, help.Stdout, "These entries are for the mesh of this folder")
 		entries := regexp.MustCompile(`(?m)^  (\{"mcpServers": .*\})$`).FindAllStringSubmatch(help.Stdout, -1)
 		if len(entries) != 2 {
 			t.Fatalf("%d entries in\n%s", len(entries), help.Stdout)

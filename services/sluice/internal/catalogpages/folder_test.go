@@ -69,13 +69,13 @@ func TestFoldersOfOthersStayAsTheyAre(t *testing.T) {
 		want error
 	}{
 		{"a folder of something else", func(t *testing.T, dir string) { write(t, "mine", dir, "index.html") }, catalogpages.ErrFolder},
-		{"a folder with another's marker", func(t *testing.T, dir string) { write(t, "written by somebody", dir, ".sluice-catalogue") }, catalogpages.ErrFolder},
+		{"a folder with another's marker", func(t *testing.T, dir string) { write(t, "written by another program", dir, ".sluice-catalogue") }, catalogpages.ErrFolder},
 		{"a folder in another format", func(t *testing.T, dir string) {
 			if err := catalogpages.Markdown(dir, only("read_file")); err != nil {
 				t.Fatal(err)
 			}
 		}, catalogpages.ErrFormat},
-		{"a page that somebody else wrote", func(t *testing.T, dir string) {
+		{"a page of another program", func(t *testing.T, dir string) {
 			if err := catalogpages.HTML(dir, only("write_file")); err != nil {
 				t.Fatal(err)
 			}

@@ -117,7 +117,7 @@ var (
 	ownLinks  = regexp.MustCompile(`\[[^\]\[]*\]\((?:\.\./)*(?:index|server/[a-z0-9_.~-]+|tool/[a-z0-9_.~-]+/[a-z0-9_.~-]+)\.md\)`)
 )
 
-// markup is what a line of Markdown has beside text, code and links to the export's own pages.
+// markup is what a line of Markdown has in addition to text, code and links to the export's own pages.
 func markup(line string) string {
 	rest := ownLinks.ReplaceAllString(escapes.ReplaceAllString(codeSpans.ReplaceAllString(line, ""), ""), "")
 	for _, sign := range []string{"<", "`", "[", "]", "://", "www.", "@", "~"} {

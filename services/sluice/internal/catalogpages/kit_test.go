@@ -168,7 +168,7 @@ func refund() *policyv1.CatalogTool {
 		},
 		Derived: &policyv1.Classification{Category: mcpv1.Category_CATEGORY_WRITE, Risk: policyv1.Risk_RISK_CRITICAL, Confidence: 0.44},
 		Override: &policyv1.ToolOverride{
-			Category: mcpv1.Category_CATEGORY_FINANCIAL, Tags: []string{"payments"}, Reason: "it pays out, whatever its words", Author: "olga", Time: day(3),
+			Category: mcpv1.Category_CATEGORY_FINANCIAL, Tags: []string{"payments"}, Reason: "it pays out, despite its words", Author: "olga", Time: day(3),
 			DefinitionDigest: sum("before"),
 		},
 		ParameterCount: 3, RequiredParameterCount: 2,

@@ -115,7 +115,7 @@ func markdownOf(arg any) safe {
 	case prose:
 		return proseOf(a)
 	default:
-		panic("nobody knows how this is written as Markdown") // a mistake here, which every test hits
+		panic("no Markdown for this type") // a programming error, which every test hits
 	}
 }
 

@@ -53,7 +53,7 @@ func toolStopped(t *tool) *notice {
 	if !t.GetQuarantined() {
 		return nil
 	}
-	return &notice{"stop", "This tool is stopped", []prose{say("It can't be called, whatever its definition."), stoppedBy(t.GetQuarantinedBy(), t.GetQuarantineReason())}}
+	return &notice{"stop", "This tool is stopped", []prose{say("It can't be called with any definition."), stoppedBy(t.GetQuarantinedBy(), t.GetQuarantineReason())}}
 }
 
 // stoppedBy says which principal stopped something, and why.
@@ -86,7 +86,7 @@ func otherWaits(t *tool) *notice {
 	if !t.GetStopped() || pinOf(t.GetPin()).Slug == "waiting" {
 		return nil
 	}
-	return &notice{"stop", "This tool can't be called now", []prose{say("Another definition of it waits for a person. Until that one is accepted or refused, nobody can call the tool.")}}
+	return &notice{"stop", "This tool can't be called now", []prose{say("Another definition of it waits for a person. Until that one is accepted or refused, the tool can't be called.")}}
 }
 
 // looksAlike returns the warning about a name that could be mistaken for another.

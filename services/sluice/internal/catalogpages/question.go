@@ -29,7 +29,7 @@ func questionsOf(v *view) []question {
 		withRule(question{
 			"limit", say("Can I rate-limit ", tool, "?"), []prose{say(
 				"Yes. Add ", code("rate_limit"), " to its entry in the policy. With this one 10 calls pass in any 60 seconds, counted for each agent session. "+
-					"Further calls are refused, and the agent is told when to try again.")}, limited(v.GetServer(), v.GetName()),
+					"Further calls are refused, and the answer says when to try again.")}, limited(v.GetServer(), v.GetName()),
 		}),
 		withRule(question{
 			"block", say("How do I block ", tool, " completely?"), []prose{say(
@@ -85,7 +85,7 @@ func riskName(r policyv1.Risk) string {
 func withRule(q question) question {
 	if q.Rule == "" {
 		q.Answer = append(q.Answer, say("Its name can't stand under ", code("tools"), " of a policy, where names have 1 to 128 letters, digits and ", code("_ . / -"),
-			". Where the default is ", code("deny"), ", nobody can call it."))
+			". Where the default is ", code("deny"), ", it can't be called."))
 	}
 	return q
 }

@@ -11,7 +11,7 @@ import (
 // case, and without `~`, which marks all other names.
 var plainName = regexp.MustCompile(`^[a-z0-9_][a-z0-9_.-]{0,99}$`)
 
-// reserved are names of devices on Windows, whatever follows the first dot.
+// reserved are names of devices on Windows, with any text after the first dot.
 var reserved = regexp.MustCompile(`^(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)`)
 
 // maxSlug is how many characters remain of a name that can't be a file name.

@@ -32,7 +32,7 @@ var categories = [...]category{
 		Meaning: "Tools that are not classified. Each is treated as one of the strictest category.",
 		Means:   "is treated as one of the strictest category",
 		Advice:  "Let a person approve each call until it is known what the tool does.",
-		Why:     "It is not known what it does. A tool that nobody has judged can do anything that its server can.",
+		Why:     "It is not known what it does. A tool that was not judged can do anything that its server can.",
 		does: func(tool, server name) prose {
 			return say("It is not known what ", tool, " does on ", server, ". Until it is, it is treated as a tool of the strictest category.")
 		},
@@ -53,7 +53,7 @@ var categories = [...]category{
 		Meaning: "Tools that create or update what can be changed back.",
 		Means:   "creates or changes data",
 		Advice:  "Limit its rate, so that a loop can't write without end.",
-		Why:     "Every call changes something. It can be changed back, but somebody has to notice it first.",
+		Why:     "Every call changes something. The change can be undone, but a person has to notice it first.",
 		does: func(tool, server name) prose {
 			return say("AI agents use ", tool, " to create or update something on ", server, ". "+
 				"Most often this is the step that acts, after an agent has gathered what it needs. Every call changes real data.")
@@ -64,7 +64,7 @@ var categories = [...]category{
 		Meaning: "Tools that run code or commands, or start work whose effect depends on what the caller hands over.",
 		Means:   "runs code, or starts work whose effect depends on its arguments",
 		Advice:  "Limit its rate, and look at its arguments.",
-		Why:     "What it does depends on what an agent hands over, and that may come from a text that somebody else wrote.",
+		Why:     "What it does depends on the arguments of the agent, which may come from an untrusted text.",
 		does: func(tool, server name) prose {
 			return say("AI agents use ", tool, " to run code or to start work on ", server, ". "+
 				"What a call does depends on its arguments: the same tool can do little or much.")
@@ -105,7 +105,7 @@ type risk struct {
 var risks = [...]risk{
 	policyv1.Risk_RISK_UNSPECIFIED: {"unknown", "Not classified", 4, "What is not classified is treated as the highest risk: let a person approve each call."},
 	policyv1.Risk_RISK_LOW:         {"low", "Low", 1, "Tools of low risk can mostly be allowed."},
-	policyv1.Risk_RISK_MEDIUM:      {"medium", "Medium", 2, "Limit the rate of tools of medium risk, so that a loop can't change much before somebody notices."},
+	policyv1.Risk_RISK_MEDIUM:      {"medium", "Medium", 2, "Limit the rate of tools of medium risk, so that a loop can't change much before a person notices."},
 	policyv1.Risk_RISK_HIGH:        {"high", "High", 3, "Limit the rate of tools of high risk, and look at their arguments."},
 	policyv1.Risk_RISK_CRITICAL:    {"critical", "Critical", 4, "Let a person approve each call of a tool of critical risk."},
 }

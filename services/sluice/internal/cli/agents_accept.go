@@ -94,7 +94,7 @@ func printTemplate(w io.Writer, shown *wasmagentv1.GetTemplateResponse) {
 	_ = oneLine(w, "%-14s %s", "digest", shown.GetDigest())
 	rights := "its own files and todos, nothing else"
 	if t.GetManifest() != nil {
-		rights = "within those of whoever makes an agent of it:\n" + indented(t.GetManifest())
+		rights = "within those of the principal that creates an agent from it:\n" + indented(t.GetManifest())
 	}
 	fmt.Fprint(w, viewtext.Lines(fmt.Sprintf("%-14s %s\n", "its rights", rights)))
 	t.Manifest = nil

@@ -122,7 +122,7 @@ func (s *seen) print(w io.Writer) {
 		_ = oneLine(w, "%-14s %s, the same call too", "denied until", until.AsTime().UTC().Format(time.RFC3339))
 	}
 	if by := a.GetGrantedBy(); by != "" {
-		_ = oneLine(w, "%-14s the grant of %s covers it", "nobody asked", by)
+		_ = oneLine(w, "%-14s the grant of %s covers it", "not asked", by)
 	}
 	if g := a.GetGrant(); g.GetExpires() != nil {
 		_ = oneLine(w, "%-14s %d of %d calls used, until %s", "grant", g.GetUsed(), g.GetCalls(), g.GetExpires().AsTime().UTC().Format(time.RFC3339))

@@ -83,7 +83,7 @@ func statesOf(names []string, all bool) ([]approvalv1.ApprovalState, error) {
 	for _, name := range names {
 		n, ok := approvalv1.ApprovalState_value[statePrefix+strings.ToUpper(name)]
 		if !ok || n == 0 {
-			return nil, usageError{fmt.Errorf("--state %q is none of %s", name, strings.Join(stateNames(), ", "))}
+			return nil, usageError{fmt.Errorf("--state %q is not one of %s", name, strings.Join(stateNames(), ", "))}
 		}
 		out = append(out, approvalv1.ApprovalState(n))
 	}

@@ -19,7 +19,7 @@ func TestAListOfApprovalsThatGoesOnIsNotSilent(t *testing.T) {
 				t.Fatal(err)
 			}
 			if told := strings.Contains(said.String(), "there are older ones"); told != (token != "") || !strings.Contains(out.String(), "a-1") || strings.Contains(out.String(), "older") {
-				t.Errorf("%s with the next page %q: said %q beside %q", output, token, said.String(), out.String())
+				t.Errorf("%s with the next page %q: stderr %q, stdout %q", output, token, said.String(), out.String())
 			}
 		}
 	}

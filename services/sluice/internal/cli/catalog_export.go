@@ -60,7 +60,7 @@ func exporter(format, out string) (func(string, catalogpages.Catalogue) error, e
 	case format == "json":
 		return nil, nil
 	case format != "html" && format != "md":
-		return nil, usageError{fmt.Errorf("--format %q is none of %s", format, strings.Join(exportFormats, ", "))}
+		return nil, usageError{fmt.Errorf("--format %q is not one of %s", format, strings.Join(exportFormats, ", "))}
 	case out == "":
 		return nil, usageError{errors.New("name the folder to write to: --out")}
 	case format == "md":

@@ -177,7 +177,7 @@ func valueOf(flag, prefix, name string, values map[string]int32) (int32, error) 
 	if flag == "risk" {
 		known = riskNames
 	}
-	return 0, usageError{fmt.Errorf("--%s %q is none of %s", flag, name, strings.Join(known, ", "))}
+	return 0, usageError{fmt.Errorf("--%s %q is not one of %s", flag, name, strings.Join(known, ", "))}
 }
 
 func (t *tool) catalogList() *cobra.Command {

@@ -142,7 +142,7 @@ func useOfServer(s config.Server) string {
 func withoutQuery(address string) string {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" {
-		return "an address that is none"
+		return "an invalid address"
 	}
 	return u.Scheme + "://" + u.Host + u.EscapedPath()
 }

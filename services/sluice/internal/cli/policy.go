@@ -301,7 +301,7 @@ func (t *tool) noteServer(ctx context.Context, f *config.File, name string) {
 		}
 		known = append(known, s.GetName())
 	}
-	_ = oneLine(t.errOut, "sluice: no server %s is configured, so such a call is refused whatever policy says; there are: %s",
+	_ = oneLine(t.errOut, "sluice: no server %s is configured, so such a call is refused before policy decides; the servers are: %s",
 		strconv.Quote(name), orDash(strings.Join(known, ", ")))
 }
 

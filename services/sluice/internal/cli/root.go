@@ -20,7 +20,7 @@ import (
 )
 
 // errSilent ends a command that has already printed what is wrong.
-var errSilent = errors.New("said already")
+var errSilent = errors.New("already printed")
 
 // tool is the state that all commands share: their common flags and their output.
 type tool struct {

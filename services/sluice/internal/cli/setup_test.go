@@ -49,7 +49,7 @@ func TestSetupKeepsWhatIsThere(t *testing.T) {
 	setup(t, dir)
 	for _, file := range files {
 		if !bytes.Equal(before[file], read(t, dir, file)) {
-			t.Errorf("%s was made anew", file)
+			t.Errorf("%s was replaced", file)
 		}
 	}
 }

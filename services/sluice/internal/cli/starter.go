@@ -92,9 +92,9 @@ func (t *tool) welcome(f *config.File, w welcome) error {
 		b.WriteString("\nWho runs as the same user can read these tokens: an agent on this machine too.\n")
 	}
 	if slices.Contains(generated, agentToken) {
-		b.WriteString("The agent's token names no owner: whoever holds the operator's token decides on its calls.\n")
+		b.WriteString("The agent's token names no owner: the holder of the operator's token decides on the agent's calls.\n")
 	}
-	b.WriteString("Rate limits are counted in memory: after a restart they start anew.\nStop with Ctrl-C.\n\n")
+	b.WriteString("Rate limits are counted in memory: they start again after a restart.\nStop with Ctrl-C.\n\n")
 	_, err := fmt.Fprint(t.out, b.String())
 	return err
 }

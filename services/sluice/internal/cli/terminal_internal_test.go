@@ -78,7 +78,7 @@ func TestX7NoCommandSteersTheTerminal(t *testing.T) {
 						}
 					}
 					if named := slices.Contains(named, name) || line[0] == "__complete"; !named && !strings.Contains(out.String()+errOut.String(), "FORGED") {
-						t.Errorf("it ended with %d and printed nothing of what it was told: %s%s", code, out.String(), errOut.String())
+						t.Errorf("it exited with %d and printed nothing of the answers: %s%s", code, out.String(), errOut.String())
 					}
 				})
 			}

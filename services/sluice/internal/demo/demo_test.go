@@ -274,7 +274,7 @@ func TestStdioEnds(t *testing.T) {
 		want   string
 	}{
 		"well when the input ends":           {"", false, ""},
-		"well when it is told to":            {"", true, ""},
+		"well when it is cancelled":          {"", true, ""},
 		"with an error when a line is noise": {"hello\n", false, "serve stdio: "},
 	}
 	for name, tt := range tests {

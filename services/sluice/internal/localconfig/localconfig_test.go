@@ -55,20 +55,20 @@ func TestRead_OnlyWhatItsCallerAloneCanWrite(t *testing.T) {
 		change func(t *testing.T, dir, file string)
 		want   string
 	}{
-		"its caller's alone":                 {mode(0o700, 0o600), ""},
-		"readable by all":                    {mode(0o755, 0o644), ""},
-		"a group may write the file":         {mode(0o755, 0o664), "other users may write to it (mode 0664): run `chmod go-w sluice.yaml`, or name"},
-		"everyone may write the file":        {mode(0o755, 0o646), "other users may write to it (mode 0646)"},
-		"a group may write the folder":       {mode(0o775, 0o644), "other users may write to the folder (mode 0775): run `chmod go-w .`, or name"},
-		"everyone may write the folder":      {mode(0o757, 0o644), "other users may write to the folder (mode 0757)"},
-		"everyone may add to the folder":     {mode(0o777|fs.ModeSticky, 0o644), "other users may write to the folder (mode 1777)"},
-		"a link to a file beside it":         {link("real.yaml"), "it is a symbolic link"},
-		"a link to nothing":                  {link("nowhere"), "it is a symbolic link"},
-		"a link to a file of the system":     {link("/etc/passwd"), "it is a symbolic link"},
-		"the file belongs to another user":   {func(t *testing.T, _, file string) { chown(t, file) }, "it belongs to another user (12345; "},
-		"the folder belongs to another user": {func(t *testing.T, dir, _ string) { chown(t, dir) }, "the folder belongs to another user (12345; "},
-		"a folder":                           {func(t *testing.T, _, file string) { replace(t, file, func() error { return os.Mkdir(file, 0o700) }) }, "it is not a regular file"},
-		"a pipe that nobody writes to": {func(t *testing.T, _, file string) {
+		"its caller's alone":                  {mode(0o700, 0o600), ""},
+		"readable by all":                     {mode(0o755, 0o644), ""},
+		"a group may write the file":          {mode(0o755, 0o664), "other users may write to it (mode 0664): run `chmod go-w sluice.yaml`, or name"},
+		"everyone may write the file":         {mode(0o755, 0o646), "other users may write to it (mode 0646)"},
+		"a group may write the folder":        {mode(0o775, 0o644), "other users may write to the folder (mode 0775): run `chmod go-w .`, or name"},
+		"everyone may write the folder":       {mode(0o757, 0o644), "other users may write to the folder (mode 0757)"},
+		"everyone may add to the folder":      {mode(0o777|fs.ModeSticky, 0o644), "other users may write to the folder (mode 1777)"},
+		"a link to a file in the same folder": {link("real.yaml"), "it is a symbolic link"},
+		"a link to nothing":                   {link("nowhere"), "it is a symbolic link"},
+		"a link to a file of the system":      {link("/etc/passwd"), "it is a symbolic link"},
+		"the file belongs to another user":    {func(t *testing.T, _, file string) { chown(t, file) }, "it belongs to another user (12345; "},
+		"the folder belongs to another user":  {func(t *testing.T, dir, _ string) { chown(t, dir) }, "the folder belongs to another user (12345; "},
+		"a folder":                            {func(t *testing.T, _, file string) { replace(t, file, func() error { return os.Mkdir(file, 0o700) }) }, "it is not a regular file"},
+		"a pipe without a writer": {func(t *testing.T, _, file string) {
 			replace(t, file, func() error { return syscall.Mkfifo(file, 0o600) })
 		}, "it is not a regular file"},
 		"a file without end": {func(t *testing.T, _, file string) {

@@ -55,7 +55,7 @@ type Relay struct {
 	hearing   sync.WaitGroup
 }
 
-// session is the session that initialize opened; the zero value is none.
+// session is the session that initialize opened; the zero value means no session.
 type session struct{ id, version string }
 
 // message has the parts of a message that the relay uses.

@@ -273,7 +273,7 @@ func TestFailuresAreTold(t *testing.T) {
 	stranger := start(t, m.URL, "another")
 	stranger.say(hello)
 	if got := <-stranger.lines; !strings.Contains(got, `"id":0,"error":{"code":-32600,"message":"who are you"`) {
-		t.Errorf("a stranger was told %s", got)
+		t.Errorf("another session got %s", got)
 	}
 	early := start(t, m.URL, "token")
 	early.say(call)
@@ -297,13 +297,13 @@ func TestItEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := relay.Run(ctx, cfg, strings.NewReader(""), io.Discard); !errors.Is(err, context.Canceled) {
-		t.Errorf("it was told to end: %v", err)
+		t.Errorf("cancelled: %v", err)
 	}
 	in, _ := io.Pipe()
 	read, out := io.Pipe()
 	_ = read.Close()
 	if err := relay.Run(t.Context(), cfg, io.MultiReader(strings.NewReader(hello+"\n"), in), out); err == nil || !strings.Contains(err.Error(), "the client reads no more") {
-		t.Errorf("nobody reads: %v", err)
+		t.Errorf("without a reader: %v", err)
 	}
 	if err := relay.Run(t.Context(), cfg, strings.NewReader(strings.Repeat("x", 5<<20)), io.Discard); err == nil || !strings.Contains(err.Error(), "more than 4194304 bytes") {
 		t.Errorf("too long a line: %v", err)
@@ -332,7 +332,7 @@ func TestRelay_TokenThatMayNotBeSentIsNotSent(t *testing.T) {
 		c := start(t, url, "token")
 		c.say(hello)
 		if got := <-c.lines; !strings.Contains(got, `"id":0,"error"`) || !strings.Contains(got, want) {
-			t.Errorf("%s: the client was told %s", url, got)
+			t.Errorf("%s: the client got %s", url, got)
 		}
 	}
 	if n := elsewhere.Load(); n != 0 {
