@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// stdio is what a server's processes are started with, in folders below work where it
-// has none of its own.
+// stdio returns how a server's processes are started. Their own folders are below work, unless the server has a
+// working folder.
 func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 	return stdio.Config{
 		Name: name, Command: s.Command, Env: s.Env, Secrets: s.Secrets, Shared: s.Shared,
@@ -30,9 +30,8 @@ func lookUp(env config.Env, name string) string {
 	return value
 }
 
-// MissingPrograms says of which servers no process could be started on this machine, a
-// sentence each: the first call would be the one to find out. What is missing may still
-// come, so it is no error.
+// MissingPrograms returns a sentence for each server whose process could not be started on this machine, which
+// otherwise only the first call would show. It is not an error, because the program may be installed later.
 func (c *Config) MissingPrograms(env config.Env) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
@@ -49,7 +48,7 @@ func (c *Config) MissingPrograms(env config.Env) []string {
 	return out
 }
 
-// warnOfPrograms puts into the log what calls would fail for.
+// warnOfPrograms logs the servers that cannot be started.
 func (s *Service) warnOfPrograms(ctx context.Context) {
 	for _, text := range s.cfg.MissingPrograms(s.deps.Env) {
 		s.deps.Log.WarnContext(ctx, "a server can't be started; calls to it are refused", "reason", text)
@@ -59,7 +58,7 @@ func (s *Service) warnOfPrograms(ctx context.Context) {
 	}
 }
 
-// held returns what the kernel holds of a server over stdio now, its limits among it.
+// held returns what the kernel enforces for a stdio server now, including its limits.
 func (s *Service) held(name string) sandbox.Report {
 	holds, limits := s.holds[name], s.limiter.Report()
 	holds.Held = slices.Concat(holds.Held, limits.Held)

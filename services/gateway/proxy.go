@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// resolveProxy notes by which proxy a server over HTTP is reached, and what of that is secret. It returns what can't be
-// resolved.
+// resolveProxy sets the proxy through which a server over HTTP is reached, and adds its secrets. It returns an error
+// for each value that cannot be resolved.
 func (s *Server) resolveProxy(f *config.File, from *config.HTTPServer, env config.Env) []error {
 	switch from.Proxy {
 	case "":
@@ -38,8 +38,8 @@ func (s *Server) resolveProxy(f *config.File, from *config.HTTPServer, env confi
 	return nil
 }
 
-// proxyOf returns the proxy that the environment names for an address; empty if it names none. The error holds nothing
-// of what the variables say.
+// proxyOf returns the proxy that the environment names for an address; empty if it names none. The error contains no
+// values of the environment.
 func proxyOf(address string, env config.Env) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil || env == nil {

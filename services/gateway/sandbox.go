@@ -15,21 +15,20 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// serversFolder is where, in the gateway's data, servers have their folders.
+// serversFolder is the folder of the servers' folders in the gateway's data.
 const serversFolder = "servers"
 
-// Sandbox says what a server over stdio is kept away from, beside what is the
-// mesh's own.
+// Sandbox says what a stdio server must not reach, in addition to the mesh's own files.
 type Sandbox struct {
-	// Mode says how much of it has to hold.
+	// Mode says how much of the sandbox must be enforced.
 	Mode sandbox.Mode
-	// Read and Write are absolute paths that it reaches although they are hidden.
+	// Read and Write are absolute paths that the server may reach although they are otherwise hidden.
 	Read, Write []string
-	// NoNetwork leaves it without a network.
+	// NoNetwork leaves the server without a network.
 	NoNetwork bool
 }
 
-// sandboxFrom returns what the file says.
+// sandboxFrom returns the sandbox of a configuration.
 func sandboxFrom(f *config.File, s *config.StdioSandbox) Sandbox {
 	out := Sandbox{NoNetwork: s.Network != nil && !*s.Network}
 	switch s.Mode {
@@ -49,7 +48,7 @@ func sandboxFrom(f *config.File, s *config.StdioSandbox) Sandbox {
 	return out
 }
 
-// absolute returns a path as it is seen from everywhere.
+// absolute returns the absolute form of a path.
 func absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
 		return abs
@@ -57,8 +56,8 @@ func absolute(path string) string {
 	return path
 }
 
-// programFiles returns what the program of each server over stdio consists of on this machine, by the server's name,
-// and under the empty name what is the system's.
+// programFiles returns the files and folders of the program of each stdio server on this machine, by the server's
+// name, and those of the system under the empty name.
 func (c *Config) programFiles(env config.Env) map[string][]string {
 	out := map[string][]string{"": programs.System()}
 	for name, s := range c.Servers {
@@ -68,14 +67,15 @@ func (c *Config) programFiles(env config.Env) map[string][]string {
 		cfg := s.stdio(name, c.workRoot(), env)
 		path, vars, err := cfg.Program()
 		if err != nil {
-			continue // what is not there is found when it is started, and nothing of it can be read only
+			continue // a missing program is reported when it is started, and it has no files to protect
 		}
 		out[name] = programs.Files(&programs.Command{Program: path, Args: s.Command[1:], Env: vars, Dir: cfg.Dir, Home: cfg.Home})
 	}
 	return out
 }
 
-// rules are those of a server over stdio. The files are those of programFiles; nil for rules that start nothing.
+// rules returns the rules for a stdio server. files are the result of programFiles; nil for rules that are only
+// checked.
 func (c *Config) rules(name string, env config.Env, files map[string][]string) sandbox.Rules {
 	s := c.Servers[name].Sandbox
 	r := sandbox.Rules{
@@ -99,10 +99,10 @@ func (c *Config) rules(name string, env config.Env, files map[string][]string) s
 	return r
 }
 
-// workRoot is where servers have their folders.
+// workRoot returns the folder of the servers' folders.
 func (c *Config) workRoot() string { return absolute(filepath.Join(c.Data, "gateway", serversFolder)) }
 
-// ownPrograms are the programs of the mesh that lie where this one does.
+// ownPrograms returns the programs of the mesh in the folder of this program.
 func ownPrograms() []string {
 	self, err := os.Executable()
 	if err != nil {
@@ -121,7 +121,7 @@ func ownPrograms() []string {
 	return found
 }
 
-// checkSandbox says what a server is to reach and must not.
+// checkSandbox returns an error if a server's entry opens what the server must not reach.
 func (c *Config) checkSandbox(name string) error {
 	s := c.Servers[name]
 	if len(s.Command) == 0 || s.Sandbox.Mode == sandbox.Off {
@@ -139,8 +139,8 @@ func (c *Config) checkSandbox(name string) error {
 	return nil
 }
 
-// Holds returns what this system would hold of the sandbox of each server over
-// stdio, by name. Errors: those servers that would not be started.
+// Holds returns what this system would enforce for each stdio server, by name. The error names the servers that would
+// not be started.
 func Holds(cfg Config, launcher sandbox.Launcher, env config.Env) (map[string]sandbox.Report, error) {
 	out := make(map[string]sandbox.Report)
 	var errs []error
@@ -159,7 +159,7 @@ func Holds(cfg Config, launcher sandbox.Launcher, env config.Env) (map[string]sa
 	return out, errors.Join(errs...)
 }
 
-// sandbox returns the sandbox of a server, and what the kernel holds of it.
+// sandbox returns the sandbox of a server, and what the kernel enforces of it.
 func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env, files map[string][]string) (*sandbox.Sandbox, sandbox.Report, error) {
 	rules := c.rules(name, env, files)
 	rules.Private = append(rules.Private, c.programsRoot()) // no entry opens it: see checkSandbox
@@ -172,8 +172,8 @@ func (c *Config) sandbox(name string, launcher sandbox.Launcher, env config.Env,
 	return s, report, nil
 }
 
-// opened says which programs a server may change because its entry opens them for writing, and where the program keeps
-// it from writing in its working folder.
+// opened says which programs a server may change because its entry makes them writable, and where the protection of
+// programs makes its working folder read only.
 func (c *Config) opened(name string, files map[string][]string) []string {
 	server := c.Servers[name]
 	if server.Sandbox.Mode == sandbox.Off {
@@ -191,8 +191,8 @@ func (c *Config) opened(name string, files map[string][]string) []string {
 	return append(out, server.dirHeld(files)...)
 }
 
-// dirHeld says what the programs of servers mean for a working folder that no sandbox.write opens: the folder of a
-// program is read only, and a folder inside a program's stays writable.
+// dirHeld says how the programs of servers affect a working folder that sandbox.write does not name: a folder that is
+// a program's is read only, and a folder inside a program's folder stays writable.
 func (s *Server) dirHeld(files map[string][]string) []string {
 	dir := absolute(s.Dir)
 	if s.Dir == "" || slices.ContainsFunc(s.Sandbox.Write, func(w string) bool { return below(dir, w) }) {
@@ -209,7 +209,7 @@ func (s *Server) dirHeld(files map[string][]string) []string {
 	return nil
 }
 
-// below reports whether a path is a folder or lies in it.
+// below reports whether a path is a folder or is inside it.
 func below(path, folder string) bool {
 	rel, err := filepath.Rel(folder, path)
 	return err == nil && (rel == "." || filepath.IsLocal(rel))

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// Lists is what decides which lists of a server a caller sees.
+// Lists is what determines which lists of a server a caller sees.
 type Lists struct {
 	Server string
 	// Changes is how often the server's list of tools has changed; 0 if the server is not known yet.
@@ -21,11 +21,11 @@ type Lists struct {
 	Revision string
 }
 
-// State returns the state of the lists of all servers, as a text that no other state has. It has a line for tools, one for
-// prompts and one for resources. Each line says how many servers are known. That of tools also says how often the list of
-// each server has changed, and the policy's revision. The gateway does not list prompts and resources itself, so the other
-// lines name the revision if policy distinguishes them. A server of whose list the caller must not be notified is not in
-// the line of that list.
+// State returns the state of the lists of all servers, as a text that differs for different states. It has a line for
+// tools, one for prompts and one for resources. Each line begins with the number of known servers. The line for tools
+// also contains how often the list of each server has changed, and the policy's revision. The gateway does not list
+// prompts and resources itself, so the other lines contain the revision if policy distinguishes them by name. A
+// server of whose list the caller must not be notified is not in the line of that list.
 func State(servers []Lists) string {
 	var tools, prompts, resources []byte
 	var known [3]int // in the order of the lines
@@ -50,7 +50,7 @@ func State(servers []Lists) string {
 	return fmt.Sprintf("%d%s\n%d%s\n%d%s", known[0], tools, known[1], prompts, known[2], resources)
 }
 
-// Changed returns the notifications for a client that knows one state of the lists, when another takes its place.
+// Changed returns the notifications for a client that knows one state of the lists, when another replaces it.
 func Changed(before, now string) (notifications []string) {
 	was := strings.Split(before, "\n")
 	for i, state := range strings.Split(now, "\n") {
@@ -61,8 +61,8 @@ func Changed(before, now string) (notifications []string) {
 	return notifications
 }
 
-// WithTools returns the state that a client knows which reads the list of tools now: of the other lists it knows what it
-// knew before.
+// WithTools returns the state that a client knows after it has read the list of tools: of the other lists it knows
+// what it knew before.
 func WithTools(before, now string) string {
 	tools, _, _ := strings.Cut(now, "\n")
 	if _, others, known := strings.Cut(before, "\n"); known && now != "" {

@@ -10,14 +10,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// maxInstructions is how much of one server's instructions is joined, and maxAllInstructions how long the joined ones may
-// be, in bytes.
+// maxInstructions is the maximum size of one server's instructions, and maxAllInstructions that of the joined ones,
+// in bytes.
 const (
 	maxInstructions    = 4 << 10
 	maxAllInstructions = 32 << 10
 )
 
-// Greeting is what a server says of itself.
+// Greeting is what a server declares about itself.
 type Greeting struct {
 	Server string
 	// Answer is the server's answer to initialize or server/discover; nil if there was none yet.
@@ -26,9 +26,9 @@ type Greeting struct {
 	Allowed func(method string) bool
 }
 
-// Capabilities returns what all servers have together, as far as the caller may use it. Of a server that has not answered
-// yet that is all of MCP, because clients do not ask again. Logging is not among it, because one level can't be set for
-// one server.
+// Capabilities returns the capabilities of all servers together, as far as the caller may use them. A server that has
+// not answered yet counts as having all of MCP, because clients do not ask again. Logging is left out, because a
+// level cannot be set for one server alone.
 func Capabilities(servers []Greeting) (map[string]map[string]bool, error) {
 	all := map[string]map[string]bool{"tools": {"listChanged": true}}
 	for _, s := range servers {
@@ -67,8 +67,8 @@ func (s Greeting) capabilities() (has map[string]map[string]bool, err error) {
 	return has, nil
 }
 
-// Instructions returns how names are written, and the instructions of all servers. Each line of a server's text is marked
-// as a quotation, so no server can speak for another or for the gateway.
+// Instructions returns a sentence that explains combined names, and the instructions of all servers. Each line of a
+// server's text is marked as a quotation, so that no server can imitate another or the gateway.
 func Instructions(servers []Greeting) string {
 	all := "Tools and prompts are called <server>__<name> here, and URIs begin with mcp.<server>+."
 	for _, s := range servers {
@@ -96,7 +96,7 @@ func (s Greeting) instructions() string {
 	if len(text) > maxInstructions {
 		text = strings.ToValidUTF8(text[:maxInstructions], "") + "…"
 	}
-	return strings.Map(func(r rune) rune { // each of these begins a line for some readers, which would lack its mark
+	return strings.Map(func(r rune) rune { // some readers begin a line at each of these, and that line would lack the mark
 		if r == '\r' || r == '\u2028' || r == '\u2029' || r == '\v' || r == '\f' || r == '\u0085' {
 			return '\n'
 		}

@@ -1,5 +1,5 @@
-// Package aggregate makes one MCP server of many: it joins what servers list and say of themselves, and tells which lists
-// have changed. It sends nothing itself.
+// Package aggregate combines many MCP servers into one: it joins their lists, capabilities and instructions, and
+// reports which lists have changed. It sends nothing itself.
 package aggregate
 
 import (
@@ -19,11 +19,11 @@ import (
 )
 
 const (
-	// MaxList is how large the joined list may be, in bytes. Servers that do not fit are named in it.
+	// MaxList is the maximum size of the joined list, in bytes. Servers that do not fit are named in it.
 	MaxList = 16 << 20
 	// maxLeftOut is how many elements that were left out a list names.
 	maxLeftOut = 200
-	// maxName is how much of the name of an element that was left out is shown, in bytes.
+	// maxName is how much of the name of such an element is shown, in bytes.
 	maxName = 128
 )
 
@@ -38,7 +38,7 @@ type Part struct {
 	Size     int
 	// Missing is why the server is missing from the list; nil if it is not.
 	Missing *refusal.Refusal
-	// LeftOut are elements of the server's list that the joined list lacks.
+	// LeftOut are elements of the server's list that are missing in the joined list.
 	LeftOut []LeftOut
 }
 
@@ -56,8 +56,8 @@ type unavailable struct {
 	Why    string `json:"why,omitzero"`
 }
 
-// FieldOf returns the member of a result that is the list by which a method answers. It is empty for a method whose
-// answer is not a list that servers are asked for.
+// FieldOf returns the member of a result that contains the list of a method. It is empty for a method whose answer is
+// not a list, or is not collected from servers.
 func FieldOf(method string) string {
 	switch method {
 	case "prompts/list":
@@ -79,8 +79,9 @@ func CapabilityOf(field string) string {
 	return field
 }
 
-// Elements returns the elements of the list in an answer that clients can read, and the cursor of the next page as raw
-// JSON, empty if there is none. A server that does not know the method has no elements. Errors: [ErrNoList].
+// Elements returns the elements of the list in an answer, and the cursor of the next page as raw JSON, which is empty
+// if there is none. A server that does not know the method has no elements. If the answer contains no list, the error
+// wraps [ErrNoList].
 func Elements(answer []byte, field string) (items []jsontext.Value, next string, err error) {
 	var read struct {
 		Result map[string]jsontext.Value `json:"result"`
@@ -106,7 +107,7 @@ func Elements(answer []byte, field string) (items []jsontext.Value, next string,
 	return items, next, nil
 }
 
-// NextPage returns the request for the page of a list behind a raw cursor, with the _meta of the request before it.
+// NextPage returns the request for the page of a list at a raw cursor, with the _meta of the request before it.
 func NextPage(before *gate.Message, cursor string, limits gate.Limits) (*gate.Message, error) {
 	params := `"cursor":` + cursor
 	if meta := before.Meta.Object; meta.Present() {
@@ -115,8 +116,8 @@ func NextPage(before *gate.Message, cursor string, limits gate.Limits) (*gate.Me
 	return gate.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"method":"%s","params":{%s}}`, before.ID.Of(before.Raw), before.Method, params), limits)
 }
 
-// Conform returns the elements of a server's list that have the form of MCP, and adds the others to LeftOut. A client
-// that checks elements would refuse the whole list for one of them, and so the elements of all other servers.
+// Conform returns the elements of a server's list that are valid in MCP, and adds the others to LeftOut. A client
+// that checks elements would refuse the whole list for one of them, and with it the elements of all other servers.
 func (p *Part) Conform(field string, items []jsontext.Value) []jsontext.Value {
 	var out []jsontext.Value
 	for _, item := range items {
@@ -152,9 +153,9 @@ func (p *Part) Add(element []byte) {
 // Clear removes all elements, because the server is missing from the list.
 func (p *Part) Clear(why *refusal.Refusal) { p.Elements, p.Size, p.Missing = nil, 0, why }
 
-// Join returns the response to a request with this raw id: one list of those of all servers, in parts. It names the
-// servers that are missing, or whose list may be out of date, and the elements that were left out. Members are those of
-// the result before the list, with a comma behind each.
+// Join returns the response to a request with this raw id, in parts: one list with the elements of all servers. It
+// names the servers that are missing or whose list may be out of date, and the elements that were left out. members
+// are the members of the result before the list, with a comma after each.
 func Join(id []byte, members, field string, servers []*Part) [][]byte {
 	body := [][]byte{fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{%s"%s":[`, id, members, field)}
 	var missing []unavailable
@@ -185,7 +186,7 @@ func Join(id []byte, members, field string, servers []*Part) [][]byte {
 	return append(body, end)
 }
 
-// metaOf returns `_meta` of a list; nil if it would be empty.
+// metaOf returns the `_meta` of a list; nil if it would be empty.
 func metaOf(missing []unavailable, without []LeftOut) ([]byte, error) {
 	meta := make(map[string]any)
 	if len(missing) > 0 {

@@ -117,7 +117,7 @@ func Join(server, method string, raw []byte) ([]gate.Edit, error) {
 	w := walker{server: server, add: add, found: func(at gate.Span, text string, p place) error { return add(Say(at, p.joins(server, text))) }}
 	err := w.walk(raw, told(method))
 	if err == nil && method == elicited && len(out) == 0 {
-		err = ErrNobody // it could be taken for another server's
+		err = ErrNobody // without a server it could be taken for another server's
 	}
 	return out, err
 }

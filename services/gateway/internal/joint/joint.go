@@ -117,12 +117,11 @@ func CutURI(uri string) (server, rest string, ok bool) {
 	return server, rest, is && ok && server != "" && rest != ""
 }
 
-// ID is what a server's own request, or the token of its progress, is called towards the client, as
-// raw JSON. Of a server's it takes the raw JSON as well: a string and a number are two.
+// ID returns the combined id of a server's own request, or of its progress token, as raw JSON. It contains the server's
+// raw JSON, so that a string and a number stay different.
 func ID(server string, raw []byte) []byte { return quoted(server + ":" + string(raw)) }
 
-// CutID is the server that a joint id tells, and the raw id that it was made of; false where it tells
-// none.
+// CutID returns the server of a combined id, and the server's own raw id; false if raw is not a combined id.
 func CutID(raw []byte) (server string, id []byte, ok bool) {
 	text, err := jsontext.AppendUnquote(nil, raw)
 	if err != nil {

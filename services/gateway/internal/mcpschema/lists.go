@@ -7,7 +7,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// schema is a JSON Schema of an object, as tools have for their arguments and results.
+// schema checks a JSON Schema of an object, as tools have for their arguments and results.
 var schema = members{
 	required: map[string]check{"type": oneOf("object")},
 	optional: map[string]check{"properties": each(anyObject), "required": list(text)},
@@ -18,7 +18,7 @@ var icons = list(members{
 	optional: map[string]check{"mimeType": text, "sizes": list(text), "theme": oneOf("light", "dark")},
 }.check)
 
-// resourceAnnotations are of the contents of resources (MCP 2025-11-25, Resources, Annotations).
+// resourceAnnotations checks the annotations of resources (MCP 2025-11-25, Resources, Annotations).
 var resourceAnnotations = members{optional: map[string]check{
 	"audience": list(oneOf("user", "assistant")), "priority": priority, "lastModified": date,
 }}
@@ -60,7 +60,7 @@ var lists = map[string]check{
 	}.check,
 }
 
-// priority is a number from 0 to 1.
+// priority checks a number from 0 to 1.
 func priority(value jsontext.Value) (jsontext.Value, *fault) {
 	if n, err := strconv.ParseFloat(string(value), 64); value.Kind() != '0' || err != nil || n < 0 || n > 1 {
 		return nil, &fault{what: "is no number from 0 to 1"}
@@ -68,7 +68,7 @@ func priority(value jsontext.Value) (jsontext.Value, *fault) {
 	return value, nil
 }
 
-// date is a point in time by ISO 8601.
+// date checks a time in ISO 8601.
 func date(value jsontext.Value) (jsontext.Value, *fault) {
 	said, err := jsontext.AppendUnquote(nil, value)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package mcpschema holds elements of lists to the form that MCP gives them (MCP 2025-11-25, Schema Reference: Tool,
-// Prompt, Resource, ResourceTemplate). Clients that check it refuse a whole list for one element, so in a list of many
-// servers the fault of one would take away the tools of all.
+// Package mcpschema checks elements of lists against MCP (MCP 2025-11-25, Schema Reference: Tool, Prompt, Resource,
+// ResourceTemplate). Clients that check them refuse a whole list for one invalid element, so in the list of many
+// servers one server's error would hide the tools of all.
 package mcpschema
 
 import (
@@ -12,10 +12,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Conform returns an element of a list in MCP's form, without optional members that are null, and all other bytes as
-// they are. If the element has not that form, why says what is wrong, such as "inputSchema.type is missing", and holds
-// nothing that the server wrote. The list is `tools`, `prompts`, `resources` or `resourceTemplates`; the elements of any
-// other have no form. The element is JSON whose keys are unique.
+// Conform returns an element of a list without optional members that are null, and otherwise unchanged. If the
+// element is not valid, why says what is wrong, such as "inputSchema.type is missing", and contains nothing that the
+// server wrote. list is `tools`, `prompts`, `resources` or `resourceTemplates`; elements of other lists are never
+// valid. The element is JSON whose keys are unique.
 func Conform(list string, element []byte) (out []byte, why string) {
 	check, known := lists[list]
 	if !known {
@@ -23,7 +23,7 @@ func Conform(list string, element []byte) (out []byte, why string) {
 	}
 	out, fault := check(element)
 	if fault == nil && !bytes.Contains(element, []byte("null")) {
-		return element, "" // nothing was left out, and its spaces are its own
+		return element, "" // nothing was removed, so its white space is kept
 	}
 	if fault == nil {
 		return out, ""
@@ -35,16 +35,16 @@ func Conform(list string, element []byte) (out []byte, why string) {
 	return nil, strings.Join(fault.path, ".") + " " + fault.what
 }
 
-// A fault is what is wrong with a value; path are the members that lead to it, the innermost first.
+// A fault is what is wrong with a value. path are the members that lead to it, the innermost first.
 type fault struct {
 	path []string
 	what string
 }
 
-// A check returns a value in its form, or what is wrong with it.
+// A check returns a valid value, or what is wrong with it.
 type check func(value jsontext.Value) (jsontext.Value, *fault)
 
-// kind is the check of a value of one kind of JSON.
+// kind returns the check for a value of one JSON kind.
 func kind(is jsontext.Kind, what string) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		if value.Kind() != is {
@@ -67,7 +67,7 @@ func flag(value jsontext.Value) (jsontext.Value, *fault) {
 	return value, nil
 }
 
-// oneOf is the check of a text that is one of these.
+// oneOf returns the check for a string that is one of these.
 func oneOf(known ...string) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		said, err := jsontext.AppendUnquote(nil, value)
@@ -78,7 +78,7 @@ func oneOf(known ...string) check {
 	}
 }
 
-// list is the check of an array of such values.
+// list returns the check for an array of such values.
 func list(of check) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		if value.Kind() != '[' {
@@ -104,8 +104,8 @@ func list(of check) check {
 	}
 }
 
-// members is the check of an object. Those that are required must be there, and optional ones are left out if they are
-// null; others may be anything.
+// members is the check for an object. Required members must be present, and optional ones are removed if they are
+// null; other members may be anything.
 type members struct{ required, optional map[string]check }
 
 func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
@@ -133,7 +133,7 @@ func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
 	return out, wrong
 }
 
-// variant returns what is wrong with a key that a reader that ignores case takes for a required one.
+// variant returns what is wrong with a key that a case-insensitive reader would take for a required one.
 func (m members) variant(key string) *fault {
 	for name := range m.required {
 		if strings.EqualFold(key, name) {
@@ -143,7 +143,7 @@ func (m members) variant(key string) *fault {
 	return nil
 }
 
-// each is the check of an object whose members are all such values.
+// each returns the check for an object whose members are all such values.
 func each(of check) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		return eachMember(value, func(_ string, raw jsontext.Value) (jsontext.Value, *fault) {
@@ -156,13 +156,13 @@ func each(of check) check {
 	}
 }
 
-// eachMember returns an object with each member as do returns it, and without those for which it returns nothing.
+// eachMember returns an object with the members that do returns, without those for which it returns nil.
 func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (jsontext.Value, *fault)) (jsontext.Value, *fault) {
 	if value.Kind() != '{' {
 		return nil, &fault{what: "is no object"}
 	}
 	var out bytes.Buffer
-	dec := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true)) // the gate lets none through
+	dec := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true)) // package gate refuses duplicate names
 	_, _ = dec.ReadToken()                                                                 // it is JSON
 	for dec.PeekKind() != '}' {
 		name, err := dec.ReadValue()
@@ -192,7 +192,7 @@ func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (j
 	return closed(&out, '{', '}'), nil
 }
 
-// separate begins an array or object, or parts its next element from the one before.
+// separate begins an array or object, or separates its next element from the previous one.
 func separate(out *bytes.Buffer, begin byte) {
 	if out.Len() == 0 {
 		out.WriteByte(begin)

@@ -78,7 +78,7 @@ func New(meter metric.Meter) (*Meters, error) {
 		return nil, err
 	}
 	for _, rare := range []metric.Int64Counter{m.differed, m.rested} {
-		rare.Add(context.Background(), 0) // so that it is there before it is more
+		rare.Add(context.Background(), 0) // so that the metric exists before its first event
 	}
 	return m, nil
 }

@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// interpreters run the first argument that is no option; the names are without versions.
+// interpreters run the first argument that is not an option. The names have no versions.
 var interpreters = []string{
 	"node", "nodejs", "python", "pypy", "ruby", "perl", "php", "deno", "bun", "tsx", "ts-node", "java", "lua", "sh", "bash", "dash", "zsh", "ksh", "fish", "dotnet", "go", "julia", "Rscript",
 }
 
-// managers run what the package in the working folder, or in a folder that an option names, says; fetchers run what
-// they install, or what lies installed in the working folder.
+// managers run what the package in the working folder, or in a folder given by an option, defines. fetchers run what
+// they install, or what is installed in the working folder.
 var (
 	managers = []string{"npm", "pnpm", "yarn", "bun", "deno", "uv", "poetry", "pdm", "hatch", "go", "cargo", "bundle", "make"}
 	fetchers = []string{"npx", "bunx", "uvx", "pipx"}
@@ -23,7 +23,7 @@ var (
 // projectOptions are the options that name such a folder.
 var projectOptions = []string{"--directory", "--project", "--prefix", "--cwd", "--from", "--with-editable", "-C"}
 
-// scripts are endings of files that are code, whatever program gets them as an argument.
+// scripts are the extensions of files that contain code for any program.
 var scripts = []string{
 	".js", ".mjs", ".cjs", ".ts", ".mts", ".cts", ".tsx", ".jsx", ".py", ".pyz", ".pyc", ".rb", ".pl", ".php", ".sh", ".bash", ".zsh", ".jar", ".war", ".class", ".lua", ".jl", ".R",
 	".exe", ".dll", ".so", ".node", ".wasm", ".whl", ".tgz",
@@ -43,7 +43,7 @@ func (f *finder) arguments() {
 		switch {
 		case runs && !strings.HasPrefix(arg, "-"):
 			found := f.code(f.absolute(arg))
-			runs = !found && slices.Contains(managers, name) // their commands come first, such as run
+			runs = !found && slices.Contains(managers, name) // the commands of managers come first, such as run
 		case arg == "-m" && i+1 < len(c.Args):
 			module := strings.ReplaceAll(c.Args[i+1], ".", "/")
 			f.code(f.absolute(module))
@@ -92,7 +92,8 @@ func (f *finder) code(path string) bool {
 	return true
 }
 
-// absolute returns a path as the program reads it; empty where that is relative to a folder of each process's own.
+// absolute returns a path as the program reads it; empty for a path relative to a folder that each process has for
+// itself.
 func (f *finder) absolute(path string) string {
 	path = strings.TrimPrefix(path, "file://")
 	switch {
@@ -105,17 +106,17 @@ func (f *finder) absolute(path string) string {
 	}
 }
 
-// isScript reports whether a path is a file of code: its name says so, or its mode and its first bytes. The mode alone
-// says nothing on file systems where each file is executable.
+// isScript reports whether a path is a file of code by its extension, or by its mode and its first bytes. The mode
+// alone is not enough, because on some file systems each file is executable.
 func isScript(path string) bool {
 	return path != "" && !isFolder(path) && exists(path) && (slices.Contains(scripts, filepath.Ext(path)) || isExecutable(path) && isProgram(path))
 }
 
-// isProgram reports whether a file begins as a script or as an ELF program does.
+// isProgram reports whether a file begins like a script or an ELF program.
 func isProgram(path string) bool {
 	file, err := os.Open(path)
 	if err != nil {
-		return true // it can't be read, so it may be one
+		return true // it cannot be read, so it may be one
 	}
 	defer file.Close() //nolint:errcheck // it is read alone
 	head := make([]byte, 4)
@@ -123,19 +124,19 @@ func isProgram(path string) bool {
 	return strings.HasPrefix(string(head[:n]), "#!") || string(head[:n]) == "\x7fELF"
 }
 
-// words returns what of an argument could be a path: of `--import=/opt/x.mjs` and of a shell's text too.
+// words returns the parts of an argument that could be paths, as in `--import=/opt/x.mjs` or in a shell command.
 func words(arg string) []string {
 	return strings.FieldsFunc(arg, func(r rune) bool { return strings.ContainsRune(" \t\n\"'`=;&|()<>,", r) })
 }
 
-// loaded are variables by which interpreters and the loader find code, and certificates that are trusted: lists of
-// paths, or options with paths.
+// loaded are the variables with paths from which interpreters and the loader load code, and trusted certificates:
+// lists of paths, or options with paths.
 var loaded = []string{
 	"PATH", "NODE_PATH", "NODE_OPTIONS", "NODE_EXTRA_CA_CERTS", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "RUBYLIB", "RUBYOPT", "GEM_PATH", "GEM_HOME", "PERL5LIB", "PERL5OPT",
 	"CLASSPATH", "JAVA_TOOL_OPTIONS", "LUA_PATH", "LD_PRELOAD", "LD_LIBRARY_PATH", "BASH_ENV", "ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE",
 }
 
-// environment adds what variables name, and what Python loads from the operator's home folder.
+// environment adds the paths in these variables, and what Python loads from the operator's home folder.
 func (f *finder) environment() {
 	c := f.command
 	for _, name := range loaded {

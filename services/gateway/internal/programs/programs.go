@@ -1,4 +1,5 @@
-// Package programs finds the files that servers over stdio execute, so that none of their processes can change them.
+// Package programs finds the files that stdio servers execute, so that the gateway can protect them from the servers'
+// processes.
 package programs
 
 import (
@@ -12,29 +13,29 @@ import (
 
 // Command is a server's command.
 type Command struct {
-	// Program is the file of the program, an absolute path, and Args are its arguments without its name.
+	// Program is the absolute path of the program's file, and Args are its arguments without its name.
 	Program string
 	Args    []string
-	// Env is the environment of its processes; PATH is read from it.
+	// Env is the environment of its processes. PATH is read from it.
 	Env map[string]string
-	// Dir is the working folder of all its processes, an absolute path; empty where each has one of its own.
+	// Dir is the working folder of all its processes, an absolute path; empty if each process has its own.
 	Dir string
 	// Home is the operator's home folder; empty for none.
 	Home string
 }
 
-// Files returns what exists of a server's program, as absolute paths: folders where the program has one of its own,
-// else files. It finds
+// Files returns the existing files and folders of a server's program, as absolute paths: a folder if the program has
+// its own, otherwise files. It finds
 //
 //   - the program, scripts among the arguments, and the interpreters of their first lines, each with the folder that
-//     holds it or a link to it;
-//   - the package that one belongs to: the nearest folder above it with a manifest such as package.json, the outermost
+//     contains it or a link to it;
+//   - the package of each of them: the nearest folder above it with a manifest such as package.json, the outermost
 //     node_modules or site-packages, the node_modules folders above the package, the prefix of an installation and
 //     the virtual environment;
-//   - the folders of PATH, and what variables name that interpreters load code or trusted certificates from.
+//   - the folders of PATH, and the paths in variables from which interpreters load code or trusted certificates.
 //
-// A folder that people and other programs work in, such as HOME or /tmp, is never one of them: there a file stands
-// for itself.
+// A folder that people and other programs use, such as HOME or /tmp, is never among them: of such a folder Files returns
+// only the single files.
 func Files(c *Command) []string {
 	f := finder{command: c, found: make(map[string]bool), seen: make(map[string]bool)}
 	f.file(c.Program)
@@ -43,8 +44,8 @@ func Files(c *Command) []string {
 	return slices.Sorted(maps.Keys(f.found))
 }
 
-// System returns the folders that hold the system's programs, libraries, settings and certificates, and the files
-// outside of these to which names, hosts and certificates there lead, as far as they exist.
+// System returns the folders of the system's programs, libraries, settings and certificates, and the files outside of
+// them to which links of resolver settings and certificates lead, as far as they exist.
 func System() []string {
 	found := make(map[string]bool)
 	for _, path := range []string{
@@ -59,7 +60,7 @@ func System() []string {
 		if err != nil || isBelow(real, "/etc") {
 			continue
 		}
-		if found[real] = true; !isShared(filepath.Dir(real), "") { // what replaces the file is read only too
+		if found[real] = true; !isShared(filepath.Dir(real), "") { // a file that replaces it must be read only too
 			found[filepath.Dir(real)] = true
 		}
 	}
@@ -72,7 +73,7 @@ type finder struct {
 	seen    map[string]bool
 }
 
-// file adds a program with what it belongs to, and its interpreter.
+// file adds a program, the folders of its code, and its interpreter.
 func (f *finder) file(path string) {
 	if !filepath.IsAbs(path) || f.seen[path] || !exists(path) {
 		return
@@ -96,13 +97,13 @@ func (f *finder) folder(path string) bool {
 	return true
 }
 
-// manifests are files that say that a folder is a package.
+// manifests are files that mark a folder as a package.
 var manifests = []string{"package.json", "pyproject.toml", "setup.py", "go.mod", "Cargo.toml", "Gemfile", "composer.json", "deno.json", "pyvenv.cfg"}
 
-// libraries are folders that interpreters load code from.
+// libraries are folders from which interpreters load code.
 var libraries = []string{"node_modules", "site-packages", "dist-packages"}
 
-// belongings adds the folders that a program's code is loaded from.
+// belongings adds the folders from which a program's code is loaded.
 func (f *finder) belongings(path string) {
 	packaged := false
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
@@ -175,7 +176,7 @@ func (f *finder) lookUp(name string) string {
 
 // hops returns the links on the way to a file, and the file.
 func hops(path string) []string {
-	const most = 40 // as Linux follows
+	const most = 40 // the limit of Linux
 	var out []string
 	real := "/"
 	todo := strings.Split(strings.Trim(filepath.Clean(path), "/"), "/")
@@ -199,7 +200,7 @@ func hops(path string) []string {
 	return append(out, real)
 }
 
-// isShared reports whether a folder is one that people and other programs work in, or holds one.
+// isShared reports whether people and other programs use a folder, or a folder in it.
 func isShared(dir, home string) bool {
 	if filepath.Dir(dir) == "/home" {
 		return true

@@ -1,5 +1,5 @@
-// Package sse answers HTTP requests of MCP clients with JSON, or with an event stream (MCP 2025-11-25, Transports,
-// Streamable HTTP).
+// Package sse writes answers to HTTP requests of MCP clients, as JSON or as an event stream (MCP 2025-11-25,
+// Transports, Streamable HTTP).
 package sse
 
 import (
@@ -21,32 +21,32 @@ import (
 )
 
 const (
-	// outcomeHeader marks an answer whose outcome is not on record.
+	// outcomeHeader is the header of an answer whose outcome is not on record.
 	outcomeHeader = "Sluice-Outcome"
 	// resumeRetry is after how many milliseconds a client that has lost its connection should reconnect.
 	resumeRetry = "1000"
 )
 
-// Writer answers one HTTP request: with JSON, or with an event stream once a message comes before the answer. It is safe
-// for concurrent use.
+// Writer writes the answer to one HTTP request: as JSON, or as an event stream if a message is sent before the
+// answer. It is safe for concurrent use.
 type Writer struct {
 	w http.ResponseWriter
-	// accepts reports whether the client reads event streams, and prefers whether it names them before JSON.
+	// accepts reports whether the client reads event streams, and prefers whether it lists them before JSON.
 	accepts, prefers bool
 
 	mu sync.Mutex
 	// started reports whether the stream has begun.
 	started bool
-	// of is the message that is answered; nil if the answer is not stored.
+	// of is the message to answer; nil if the answer is not stored.
 	of dispatch.Replayable
-	// stored is the stream as its client may continue it; nil if the client can't.
+	// stored is the stored stream, which the client may resume; nil if the client cannot.
 	stored *session.Answering
-	// last reports whether the answer is being written, detached whether the client has to reconnect for it, and
+	// last reports whether the answer is being written, detached whether the client must reconnect for it, and
 	// unrecorded whether its outcome is not on record.
 	last, detached, unrecorded bool
 }
 
-// NewWriter returns the writer of the answer to a request with these headers, of which it reads Accept.
+// NewWriter returns a writer for the answer to a request with these headers. It reads the Accept header.
 func NewWriter(w http.ResponseWriter, h http.Header) *Writer {
 	before, _, accepts := strings.Cut(strings.Join(h["Accept"], ","), "text/event-stream")
 	return &Writer{w: w, accepts: accepts, prefers: accepts && !strings.Contains(before, "json")}
@@ -78,7 +78,7 @@ func (s *Writer) Open() {
 	s.flush()
 }
 
-// flush sends what was written. It ignores errors, because a client that has disconnected needs nothing.
+// flush sends what was written. It ignores errors, because a client that has disconnected needs no answer.
 func (s *Writer) flush() { _ = http.NewResponseController(s.w).Flush() }
 
 // IsOpen implements [dispatch.Sink].
@@ -110,7 +110,7 @@ func (s *Writer) KeepAlive() error {
 	return http.NewResponseController(s.w).Flush()
 }
 
-// start sends the head of an event stream. It needs the lock.
+// start sends the head of an event stream. The caller holds the lock.
 func (s *Writer) start() {
 	if s.started {
 		return
@@ -129,8 +129,8 @@ func (s *Writer) start() {
 	}
 }
 
-// write writes one event. Each line break of the message becomes a space. In JSON a line break can only be between tokens,
-// where both mean the same, so no message can end its event early. It needs the lock.
+// write writes one event. It replaces each line break of the message by a space: in JSON a line break can only be
+// between tokens, where both mean the same, so no message can end its event early. The caller holds the lock.
 func (s *Writer) write(event upstream.Event, parts ...[]byte) error {
 	if s.stored != nil {
 		id, taken, stored := s.stored.Add(parts...)
@@ -221,7 +221,7 @@ func (s *Writer) Answer(resp dispatch.Response) {
 	}
 }
 
-// setOutcome sets the header of that name, or the trailer if a stream has begun. It needs the lock.
+// setOutcome sets the header outcomeHeader, or the trailer if a stream has begun. The caller holds the lock.
 func (s *Writer) setOutcome(value string) {
 	name := outcomeHeader
 	if s.started {
@@ -230,7 +230,7 @@ func (s *Writer) setOutcome(value string) {
 	s.w.Header().Set(name, value)
 }
 
-// finish ends a stream that has begun, with the answer if there is one. It needs the lock.
+// finish ends a stream that has begun, with the answer if there is one. The caller holds the lock.
 func (s *Writer) finish(resp dispatch.Response) {
 	s.last, s.unrecorded = resp.Body != nil, resp.Unrecorded
 	if s.last {

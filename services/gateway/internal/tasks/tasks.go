@@ -1,6 +1,6 @@
-// Package tasks stores the gateway's own tasks (MCP Tasks extension): calls that wait for an approval while their client
-// polls. The gateway makes the call of a task once, when its client polls and the call has been approved meanwhile.
-// A task that is not polled never runs. A task exists in one gateway only; its approval outlives it.
+// Package tasks stores the gateway's own tasks (MCP Tasks extension): calls that wait for an approval while their
+// client polls. The gateway makes the call of a task once, when its client polls after the call was approved. A task
+// that is not polled never runs. A task exists in one gateway only; its approval outlives it.
 package tasks
 
 import (
@@ -21,22 +21,23 @@ const (
 	// idPrefix begins the ids of the gateway's own tasks.
 	idPrefix = "sluice-task."
 	// maxTasks is how many tasks one principal may have, and how many all principals of one person may have together.
-	// If there are as many, those that have ended are removed first.
+	// If the limit is reached, tasks whose final state was reported are removed first.
 	maxTasks = 64
-	// MaxMessage is how large the message of a task may be, in bytes.
+	// MaxMessage is the maximum size of the message of a task, in bytes.
 	MaxMessage = 1 << 20
-	// retention is for how long a task is stored after its approval has expired, or after it has ended.
+	// retention is how long a task is stored after its approval has expired, or after it has ended.
 	retention = 15 * time.Minute
 	// pollInterval is how often clients are asked to poll.
 	pollInterval = 2 * time.Second
 )
 
-// limits bound the memory of tasks. It is apart from that of answers, and one caller can't use all of it.
+// limits are the memory limits of tasks. They are separate from those of answers, and one caller cannot use all
+// memory.
 func limits() room.Limits {
 	return room.Limits{Principal: 16 << 20, Person: 16 << 20, Server: 128 << 20, All: 128 << 20}
 }
 
-// Status is the state of a task as clients read it (MCP Tasks extension, Task Status).
+// Status is the state of a task as clients receive it (MCP Tasks extension, Task Status).
 type Status string
 
 // The states of a task. Working is the only one that is not final.
@@ -49,15 +50,15 @@ const (
 
 // Call is a call that waits for an approval.
 type Call struct {
-	// Owner is whose task it is: only the same owner finds it again.
+	// Owner identifies the owner of the task: only the owner finds it again.
 	Owner string
 	// Server is the configured name of the server that gets the call.
 	Server string
-	// Header has the headers that say the same as the message, without credentials. It is not changed.
+	// Header contains the headers that repeat parts of the message, without credentials. It must not be changed.
 	Header http.Header
-	// Message is the JSON-RPC request. It is not changed.
+	// Message is the JSON-RPC request. It must not be changed.
 	Message []byte
-	// Holder is whose memory and whose number of tasks the task counts against.
+	// Holder is the holder whose memory and number of tasks the task counts against.
 	Holder room.Holder
 }
 
@@ -80,7 +81,7 @@ type Task struct {
 
 	mu     sync.Mutex
 	status Status
-	// approval is what the call waits for, or is made by.
+	// approval is the id of the approval for which the call waits, or by which it is made.
 	approval string
 	// stop cancels the call while it is being made; nil otherwise.
 	stop context.CancelFunc
@@ -89,16 +90,17 @@ type Task struct {
 	updated   time.Time
 	expires   time.Time
 	outcome   Outcome
-	// reported reports whether the client has got the final state.
+	// reported reports whether the client has received the final state.
 	reported bool
 }
 
-// State is what a client reads of a task.
+// State is what a client receives about a task.
 type State struct {
 	ID               string
 	Status           Status
 	Created, Updated time.Time
-	// TTL is for how long after Created the task is stored.
+	// TTL is how long after Created the task is stored. PollInterval is how long the client should wait between
+	// polls.
 	TTL, PollInterval time.Duration
 	// Running reports whether the call is being made now.
 	Running bool
@@ -120,15 +122,15 @@ func (t *Task) Report() State {
 	}
 }
 
-// Awaited returns the id of the approval that the task waits for. It is false if the task does not wait.
+// Awaited returns the id of the approval for which the task waits. It returns false if the task does not wait.
 func (t *Task) Awaited() (approval string, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.approval, t.status == Working && t.stop == nil && !t.cancelled
 }
 
-// Begin notes that the caller makes the call now. It is false if another does so already, or if the task has ended.
-// Cancelling the task calls stop.
+// Begin notes that the caller makes the call now. It returns false if the call is already being made, or if the task
+// has ended. Cancelling the task calls stop.
 func (t *Task) Begin(stop context.CancelFunc) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -139,8 +141,8 @@ func (t *Task) Begin(stop context.CancelFunc) bool {
 	return true
 }
 
-// Wait notes that the call was not made and that the task waits again, for its approval or for another that expires at
-// this time. It is false if the client has cancelled the task meanwhile: then the task has ended.
+// Wait notes that the call was not made and that the task waits again, for the same approval or for another one that
+// expires at this time. It returns false if the client has cancelled the task meanwhile: then the task has ended.
 func (t *Task) Wait(approval string, expires time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -156,7 +158,7 @@ func (t *Task) Wait(approval string, expires time.Time) bool {
 	return !t.cancelled
 }
 
-// Reserve reports whether an outcome of this size, in bytes, fits into the owner's memory.
+// Reserve reserves memory of the owner for an outcome of this size, in bytes, and reports whether there was enough.
 func (t *Task) Reserve(size int) bool { return t.memory.Add(size) }
 
 // End notes the final state of a call that was made.
@@ -166,8 +168,8 @@ func (t *Task) End(status Status, outcome Outcome) {
 	t.finish(status, outcome)
 }
 
-// Cancel cancels the task. It reports whether the task was waiting and has ended. A call that is being made is stopped,
-// and its outcome is that of the task.
+// Cancel cancels the task. It reports whether the task was waiting and has ended. If the call is being made, Cancel
+// stops it; the outcome of the call is then that of the task.
 func (t *Task) Cancel() (waited bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -184,7 +186,7 @@ func (t *Task) Cancel() (waited bool) {
 	return true
 }
 
-// finish needs the lock.
+// finish sets the final state. The caller holds the lock.
 func (t *Task) finish(status Status, outcome Outcome) {
 	t.status, t.outcome, t.stop = status, outcome, nil
 	t.updated = time.Now()
@@ -208,15 +210,16 @@ func NewStore() (*Store, error) {
 	return &Store{memory: memory, byID: make(map[string]*Task), count: count}, err
 }
 
-// HasCapacity reports whether a holder may have one more task. It counts a task of the owner that would be removed.
+// HasCapacity reports whether a holder may have one more task. It returns true also if a task of the owner can be
+// removed for it.
 func (s *Store) HasCapacity(of *room.Holder, owner string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count.Full(&of.Accounts, 1) == nil || s.removable(owner) != nil
 }
 
-// removable returns the task of an owner that ended first among those whose final state was reported; nil if there is
-// none. It needs the lock.
+// removable returns, of the owner's tasks whose final state was reported, the one that ended first; nil if there is
+// none. The caller holds the lock.
 func (s *Store) removable(owner string) (first *Task) {
 	var at time.Time
 	for _, t := range s.byID {
@@ -231,7 +234,7 @@ func (s *Store) removable(owner string) (first *Task) {
 }
 
 // Add stores a call that waits for an approval, which expires at this time. It returns nil if the holder has too many
-// tasks, or too little memory left.
+// tasks or not enough memory.
 func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -259,7 +262,7 @@ func (s *Store) Add(call Call, approval string, expires time.Time) *Task {
 	return t
 }
 
-// storedFor returns for how long a task is stored whose approval expires at this time.
+// storedFor returns how long a task is stored whose approval expires at this time.
 func storedFor(expires time.Time) time.Duration { return max(0, time.Until(expires)) + retention }
 
 func headerSize(h http.Header) (n int) {
@@ -278,7 +281,7 @@ func (s *Store) expire(t *Task) {
 	s.remove(t)
 }
 
-// remove needs the lock.
+// remove removes a task. The caller holds the lock.
 func (s *Store) remove(t *Task) {
 	if s.byID[t.id] != t {
 		return
