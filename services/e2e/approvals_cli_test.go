@@ -163,7 +163,7 @@ func TestAWrongAddressIsTheReasonThatIsTold(t *testing.T) {
 		{"that of MCP", []string{"status", "--addr", edge}, "", 1, "what answers at " + edge + " (--addr) does not speak gRPC: is that the address of MCP?"},
 		{"nobody's", []string{"status", "--addr", free}, "", 1, "the mesh does not answer at " + free + " (--addr)" + other},
 		{"nobody's, in a file", []string{"approvals", "list", "--config", file}, "", 1, "the mesh does not answer at " + free + " (" + file + ")" + other},
-		{"that of gRPC, for MCP", []string{"call", "raw", "safe"}, "SLUICE_URL=http://" + f.GRPC, 1, "what answers at http://" + f.GRPC + "/mcp/raw does not speak HTTP/1.1: is that the address of gRPC?"},
+		{"that of gRPC, for MCP", []string{"call", "raw", "safe"}, "SLUICE_URL=http://" + f.GRPC, 1, "the server at http://" + f.GRPC + "/mcp/raw does not speak HTTP/1.1: is this the gRPC address?"},
 		{"nobody's, for MCP", []string{"call", "raw", "safe"}, "SLUICE_URL=http://" + free, 1, "the mesh does not answer: is it up? Another address is given by SLUICE_URL"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

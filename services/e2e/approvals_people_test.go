@@ -94,10 +94,10 @@ func TestExplainSaysWhatAnApprovalTakes(t *testing.T) {
 	}
 	explain("pay", `{}`, "approval: by 2 operators or approvers of finance\n")
 	explain("post", `{}`, "approval: by an operator or approver; decided within 1h0m0s; made within 1m0s; for up to 3 calls within 1h0m0s\n")
-	explain("sync", `{}`, "approval: by an operator or approver\nidempotent: it may be sent again where what came of it is not known\n")
+	explain("sync", `{}`, "approval: by an operator or approver\nidempotent: the call may be sent again if its outcome is not known\n")
 	const where = `decimal(args.amount) >= decimal("0") && decimal(args.amount) <= decimal("100")`
 	explain("refund", `{"amount":99}`, "approval: by an operator or approver; for up to 9 calls within 1h0m0s where "+where+"\n", "✓ grant.where="+where+"\n")
-	explain("refund", `{"amount":101}`, "approval: by an operator or approver\nno grant: this call would be approved by itself, for story/tools.refund gives a grant where "+
+	explain("refund", `{"amount":101}`, "approval: by an operator or approver\nno grant: this call alone would be approved, because story/tools.refund gives a grant if "+
 		where+"; that is false\n", "✗ grant.where="+where+"\n")
 	explain("refund", `{"to":1}`, "; that is no such key: amount\n", "✗ grant.where="+where+" (no such key: amount)\n")
 	explain("refund", "", "approval: by an operator or approver\nno grant: story/tools.refund gives one where "+where+": give --arg NAME=VALUE to learn whether that holds\n")

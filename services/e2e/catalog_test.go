@@ -129,7 +129,7 @@ func TestCatalogClassifyErrors(t *testing.T) {
 		{"no source", []string{"--server", "s"}, 2, "file run"},
 		{"two sources", []string{"--server", "s", "--file", "x", "--run", "--", "y"}, 2, "file run"},
 		{"no command", []string{"--server", "s", "--run"}, 2, "name the command after --"},
-		{"a command alone", []string{"--server", "s", "--file", "x", "y"}, 2, `"y" is not wanted without --run`},
+		{"a command alone", []string{"--server", "s", "--file", "x", "y"}, 2, `"y" is only allowed with --run`},
 		{"no program", []string{"--server", "s", "--run", "--", "no-such-program"}, 1, "start no-such-program"},
 		{"a program that is no server", []string{"--server", "s", "--run", "--", "sh", "-c", "echo oops >&2; exit 3"}, 1, "initialize: it did not answer"},
 		{"what it said", []string{"--server", "s", "--run", "--", "sh", "-c", "echo oops >&2; exit 3"}, 1, "oops"},

@@ -92,7 +92,7 @@ func TestCommandLineCalls(t *testing.T) {
 		{"denied", []string{"call", "demo", "delete_note", "--arg", "id=note-1"}, "", 1, "", "Denied by policy: notes are kept; ask a person to remove one\ndecision "},
 		{"a server that is not there", []string{"call", "nowhere", "list_notes"}, "", 1, "", `no server "nowhere" is configured here`},
 		{"a tool missing", []string{"call", "demo"}, "", 2, "", "accepts 2 arg(s), received 1; see `sluice call --help`"},
-		{"both ways of arguments", []string{"call", "demo", "get_note", "--arg", "id=1", "--args", "{}"}, "", 2, "", "give --args or --arg, not both"},
+		{"both ways of arguments", []string{"call", "demo", "get_note", "--arg", "id=1", "--args", "{}"}, "", 2, "", "set --args or --arg, not both"},
 		{"arguments that are no object", []string{"call", "demo", "get_note", "--args", "[]"}, "", 2, "", "--args is not a JSON object"},
 		{"a tool's name that is none", []string{"call", "demo", "no tool"}, "", 1, "", "the tool's name is missing or breaks the grammar of tool names"},
 		{"an argument without a value", []string{"call", "demo", "get_note", "--arg", "id"}, "", 2, "", `--arg "id" is not of the form NAME=VALUE`},

@@ -168,7 +168,7 @@ func (t *tool) prompted(ctx context.Context, client wasmagentv1.AgentServiceClie
 			if id := resp.GetWaiting().GetApprovalId(); id != "" {
 				what = " waits for people to decide on approval " + id + ", and"
 			}
-			t.printf("%s%s goes on by itself: %s agents show %s", resp.GetAgentId(), what, t.self, resp.GetAgentId())
+			t.printf("%s%s continues by itself: %s agents show %s", resp.GetAgentId(), what, t.self, resp.GetAgentId())
 		default:
 			if _, err := fmt.Fprintln(t.out, viewtext.Lines(resp.GetResponse())); err != nil {
 				return err

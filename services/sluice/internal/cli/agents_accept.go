@@ -83,7 +83,7 @@ func (t *tool) acceptTemplate(ctx context.Context, client wasmagentv1.GallerySer
 			Digest  string `json:"digest"`
 		}{resp.GetTemplate().GetId(), resp.GetTemplate().GetAddedBy(), resp.GetTemplate().GetDigest()})
 	}
-	t.printf("agents may be made of %s, which %s added, as long as its digest is %s", resp.GetTemplate().GetId(), resp.GetTemplate().GetAddedBy(), resp.GetTemplate().GetDigest())
+	t.printf("agents can be created from %s, which %s added, while its digest is %s", resp.GetTemplate().GetId(), resp.GetTemplate().GetAddedBy(), resp.GetTemplate().GetDigest())
 	return nil
 }
 

@@ -59,7 +59,7 @@ func (t *tool) migrate(ctx context.Context, client wasmagentv1.AgentServiceClien
 				To   string `json:"to"`
 			}{now.GetId(), resp.GetFromDigest(), now.GetModuleDigest()})
 		case resp.GetFromDigest() == "":
-			err = oneLine(t.out, "%s runs the module of now already", now.GetId())
+			err = oneLine(t.out, "%s already runs the current module", now.GetId())
 		default:
 			err = oneLine(t.out, "%s runs %.12s, and ran %.12s before", now.GetId(), now.GetModuleDigest(), resp.GetFromDigest())
 		}

@@ -137,7 +137,7 @@ func (t *tool) agentsVerify() *cobra.Command {
 					t.printf("%d events, %d steps run again, %d effects and %d of %d instructions the same; head %s", resp.GetEvents(), resp.GetSteps(), resp.GetEffects(), resp.GetFuelReplayed(), resp.GetFuelRecorded(), resp.GetJournalHead())
 				}
 				if err == nil && resp.GetVerification() != wasmagentv1.Verification_VERIFICATION_MATCHES {
-					err = errors.New("the agent is not proved")
+					err = errors.New("the agent could not be verified")
 				}
 				return err
 			})
@@ -199,7 +199,7 @@ func fetchArchive(ctx context.Context, client wasmagentv1.AgentServiceClient, id
 			break
 		}
 		if int(last.GetNextOffset()) != len(text) || len(last.GetDataBase64()) == 0 || len(text) > maxArchive {
-			return nil, nil, fmt.Errorf("the archive %s does not go on where its part ends: try again", viewtext.Quote(last.GetDigest()))
+			return nil, nil, fmt.Errorf("the archive %s changed during the transfer: try again", viewtext.Quote(last.GetDigest()))
 		}
 	}
 	if sum := sha256.Sum256(text); hex.EncodeToString(sum[:]) != last.GetDigest() {
@@ -222,7 +222,7 @@ func (t *tool) agentsImport() *cobra.Command {
 			case err != nil:
 				return fmt.Errorf("read %s: %w", given[0], err)
 			case len(text) == 0 || len(text) > maxArchive:
-				return usageError{fmt.Errorf("%s is no archive: those have 1 byte to %d MiB", given[0], maxArchive>>20)}
+				return usageError{fmt.Errorf("%s is not an archive: archives have 1 byte to %d MiB", given[0], maxArchive>>20)}
 			}
 			return t.withAgents(c.Context(), proofTime, func(ctx context.Context, client wasmagentv1.AgentServiceClient) error {
 				made, err := sendArchive(ctx, client, text)

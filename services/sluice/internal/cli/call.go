@@ -48,7 +48,7 @@ with 1 if the call was refused or the tool reports an error.`,
 // callArguments returns the arguments of the flags as JSON.
 func callArguments(pairs []string, raw string) (jsontext.Value, error) {
 	if raw != "" && len(pairs) > 0 {
-		return nil, usageError{errors.New("give --args or --arg, not both")}
+		return nil, usageError{errors.New("set --args or --arg, not both")}
 	}
 	if raw == "-" {
 		text, err := readAll(os.Stdin)

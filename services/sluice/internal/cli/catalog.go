@@ -56,7 +56,7 @@ func useListOr(
 		case f.run && len(given) == 0:
 			return usageError{errors.New("name the command after --")}
 		case !f.run && len(given) > 0:
-			return usageError{fmt.Errorf("%q is not wanted without --run", given[0])}
+			return usageError{fmt.Errorf("%q is only allowed with --run", given[0])}
 		}
 		return nil
 	}

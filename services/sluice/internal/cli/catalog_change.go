@@ -186,7 +186,7 @@ func (t *tool) catalogOverride() *cobra.Command {
 			case remove:
 				o = nil
 			case reason == "":
-				return usageError{errors.New("say why: --reason")}
+				return usageError{errors.New("a reason is required: set --reason")}
 			}
 			page, err := t.catalogPage(ctx, client, given[0], given[1])
 			if err != nil {
@@ -234,7 +234,7 @@ func overrideOf(category, risk, reason string, tags []string) (*policyv1.ToolOve
 	}
 	for _, tag := range tags {
 		if !tagName.MatchString(tag) {
-			return nil, usageError{fmt.Errorf("--tag %q is no tag: tags are of 1 to 64 lower-case letters, digits and -", tag)}
+			return nil, usageError{fmt.Errorf("--tag %q is not a tag: tags have 1 to 64 lower-case letters, digits and -", tag)}
 		}
 	}
 	return o, nil

@@ -56,7 +56,7 @@ an earlier run of this command.`,
 func exporter(format, out string) (func(string, catalogpages.Catalogue) error, error) {
 	switch {
 	case format == "json" && out != "":
-		return nil, usageError{errors.New("--format json is written to standard output: take --out away")}
+		return nil, usageError{errors.New("--format json is written to standard output: remove --out")}
 	case format == "json":
 		return nil, nil
 	case format != "html" && format != "md":

@@ -78,7 +78,7 @@ func listOf(ctx context.Context, command []string) (list []byte, err error) {
 		case page.NextCursor == "":
 			return json.Marshal(all)
 		case page.NextCursor == params["cursor"], size > policy.MaxList, len(all) > policy.MaxTools:
-			return nil, errors.New("its list has no end")
+			return nil, errors.New("the list of tools does not end")
 		}
 		params["cursor"] = page.NextCursor
 	}

@@ -108,7 +108,7 @@ func (c verifiedChain) String() string {
 		line += fmt.Sprintf("; the %d before them were pruned", c.First-1)
 	}
 	if c.Torn > 0 {
-		line += fmt.Sprintf("; %d bytes behind them are what a crash left half written, or a record that is being written: the next start cuts them off", c.Torn)
+		line += fmt.Sprintf("; %d bytes after them are an incomplete record, from a crash or being written: the next start removes them", c.Torn)
 	}
 	return line
 }
@@ -160,7 +160,7 @@ func (c journalCheck) String() string {
 		word = "done"
 	}
 	if len(c.Broken) > 0 {
-		return fmt.Sprintf("%s; BROKEN behind %d good segments: `sluice journal verify` says more", word, c.Segments)
+		return fmt.Sprintf("%s; BROKEN after %d good segments: `sluice journal verify` says more", word, c.Segments)
 	}
 	return fmt.Sprintf("%s; %d older segments of %d records are whole", word, c.Segments, c.Records)
 }

@@ -56,7 +56,7 @@ func (t *tool) printDecided(e *policyv1.ExplainCallResponse, known bool) {
 		}
 	}
 	if d.GetIdempotent() {
-		fmt.Fprintln(t.out, "idempotent: it may be sent again where what came of it is not known")
+		fmt.Fprintln(t.out, "idempotent: the call may be sent again if its outcome is not known")
 	}
 	for _, l := range d.GetLimits() {
 		t.printf("limit: %s in %s per %s, by %s", l.GetLimit().GetMax(), l.GetLimit().GetWindow().AsDuration(), strings.Join(l.GetPer(), "+"), ruleName(l.GetRule()))
@@ -90,7 +90,7 @@ func (t *tool) printNoGrant(rules []*policyv1.ConsideredRule, known bool) {
 			switch {
 			case c.GetName() != conditionCheck || c.GetHeld():
 			case known:
-				t.printf("no grant: this call would be approved by itself, for %s gives a grant where %s; that is %s",
+				t.printf("no grant: this call alone would be approved, because %s gives a grant if %s; that is %s",
 					ruleName(r.GetRule()), c.GetWant(), c.GetGot())
 			default:
 				t.printf("no grant: %s gives one where %s: give --arg NAME=VALUE to learn whether that holds", ruleName(r.GetRule()), c.GetWant())

@@ -147,7 +147,7 @@ func unreached(url string, err error) error {
 	}
 	// A gRPC server speaks first: the client reads that as a malformed answer, or gets it before the request.
 	if strings.Contains(err.Error(), "malformed HTTP response") || strings.Contains(err.Error(), "readLoopPeekFailLocked: %!w(<nil>)") {
-		return fmt.Errorf("what answers at %s does not speak HTTP/1.1: is that the address of gRPC? SLUICE_URL, or listen in the configuration, is that of MCP", url)
+		return fmt.Errorf("the server at %s does not speak HTTP/1.1: is this the gRPC address? The address of MCP is SLUICE_URL, or listen in the configuration", url)
 	}
 	return fmt.Errorf("the mesh does not answer: is it up? Another address is given by SLUICE_URL, or by a configuration with --config or SLUICE_CONFIG (%w)", err)
 }
@@ -186,7 +186,7 @@ func lastEvent(body io.Reader) ([]byte, error) {
 		}
 	}
 	if last == "" {
-		return nil, errors.New("the stream ended without it")
+		return nil, errors.New("the stream ended without the answer")
 	}
 	return []byte(last), nil
 }

@@ -69,11 +69,11 @@ func (t *tool) welcome(f *config.File, w welcome) error {
 	for _, alike := range sandbox.Alike(w.sandboxes) {
 		fmt.Fprintf(&b, "  sandbox   %s: %s\n", strings.Join(alike.Names, ", "), alike.Report)
 		if advice := alike.Report.Advice(); advice != "" {
-			fmt.Fprintf(&b, "            so that more is held: %s\n", advice)
+			fmt.Fprintf(&b, "            for a stronger sandbox: %s\n", advice)
 		}
 	}
 	for _, p := range f.Policies {
-		fmt.Fprintf(&b, "  policy    %s   (edit it: a change that loads holds in about a second)\n", f.Path(p))
+		fmt.Fprintf(&b, "  policy    %s   (edit it: a valid change takes effect in about a second)\n", f.Path(p))
 	}
 	if len(generated) > 0 {
 		fmt.Fprintf(&b, "  tokens    %s   (%s)\n", filepath.Join(f.Path(f.Data), "tokens"), strings.Join(generated, ", "))
@@ -84,12 +84,12 @@ func (t *tool) welcome(f *config.File, w welcome) error {
 	if f.Listen != w.found.mcp {
 		entry = strings.TrimSuffix(entry, "}") + fmt.Sprintf(`,"env":{"SLUICE_URL":%q}}`, f.MCPScheme()+"://"+f.Listen)
 	}
-	fmt.Fprintf(&b, "For one that only starts programs, all servers together:\n\n  {\"mcpServers\": {\"sluice\": %s}}\n\n", entry)
+	fmt.Fprintf(&b, "For a client that only starts programs, all servers together:\n\n  {\"mcpServers\": {\"sluice\": %s}}\n\n", entry)
 	if w.starter && slices.Contains(generated, agentToken) && slices.Contains(generated, operatorToken) {
 		b.WriteString(t.firstSteps(f, w.found))
 	}
 	if len(generated) > 0 {
-		b.WriteString("\nWho runs as the same user can read these tokens: an agent on this machine too.\n")
+		b.WriteString("\nPrograms of the same user can read these tokens, including agents on this machine.\n")
 	}
 	if slices.Contains(generated, agentToken) {
 		b.WriteString("The agent's token names no owner: the holder of the operator's token decides on the agent's calls.\n")

@@ -130,7 +130,7 @@ func (r *Relay) read(resp *http.Response, take func([]byte)) error {
 	if json.Unmarshal(body, &m) == nil && m.Error.Kind() == '{' {
 		return &rpcError{m.Error}
 	}
-	return fmt.Errorf("what answers there is no mesh: %s, %q", resp.Status, kind)
+	return fmt.Errorf("the server there is not a mesh: %s, %q", resp.Status, kind)
 }
 
 // events reads an event stream (HTML Standard, section 9.2) to its end.

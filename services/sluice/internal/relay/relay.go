@@ -143,7 +143,7 @@ func (r *Relay) carry(ctx context.Context, line []byte, m *message) {
 		}
 	}
 	if err == nil && m.isRequest() && !answered {
-		err = errors.New("the mesh ended its answer before it was whole")
+		err = errors.New("the mesh ended its answer before it was complete")
 	}
 	if err == nil || answered || ctx.Err() != nil {
 		return
@@ -195,7 +195,7 @@ func (r *Relay) write(text []byte) {
 	r.out.Lock()
 	defer r.out.Unlock()
 	if _, err := r.to.Write(line); err != nil {
-		r.lost(fmt.Errorf("the client reads no more: %w", err))
+		r.lost(fmt.Errorf("the client no longer reads: %w", err))
 	}
 }
 
