@@ -184,7 +184,10 @@ func (w configurationWalk) row(of, name, key string, value reflect.Value) config
 		return configurationKey{path: key}
 	}
 	for _, verb := range []string{"is ", "are ", "lists "} {
-		meaning = strings.TrimPrefix(meaning, verb)
+		if rest, ok := strings.CutPrefix(meaning, verb); ok {
+			meaning = rest
+			break
+		}
 	}
 	meaning, required := strings.CutSuffix(meaning, " Required.")
 	kind, standard := kindOf(value)
@@ -249,12 +252,7 @@ func configurationTables(rows []configurationKey) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var parts []string
-	for _, call := range regexp.MustCompile(`{{keys ([^}]*)}}`).FindAllSubmatch(text, -1) {
-		for part := range strings.FieldsSeq(string(call[1])) {
-			parts = append(parts, strings.Trim(part, `"`))
-		}
-	}
+	parts := tableParts(text)
 	tables := make(map[string]string)
 	for _, row := range rows {
 		part := partOf(row.path, parts)
@@ -284,6 +282,16 @@ func configurationTables(rows []configurationKey) ([]byte, error) {
 	var out bytes.Buffer
 	err = page.Execute(&out, nil)
 	return out.Bytes(), err
+}
+
+// tableParts returns the arguments of all tables of the page's text.
+func tableParts(text []byte) (parts []string) {
+	for _, call := range regexp.MustCompile(`{{keys ([^}]*)}}`).FindAllSubmatch(text, -1) {
+		for part := range strings.FieldsSeq(string(call[1])) {
+			parts = append(parts, strings.Trim(part, `"`))
+		}
+	}
+	return parts
 }
 
 // partOf returns the longest part that a key belongs to; empty for none.

@@ -76,7 +76,7 @@ type Auth struct {
 type Token struct {
 	// Name is unique among all tokens: 1 to 128 letters, digits, `_`, `.`, `@` or `-`. Required.
 	Name string `yaml:"name"`
-	// Token is the text, at least 32 characters, and none that a document shows. Set this or `sha256`.
+	// Token is the text, at least 32 characters, and not one that a document shows. Set this or `sha256`.
 	Token Secret `yaml:"token"`
 	// SHA256 is the hash of the text: 64 hexadecimal digits.
 	SHA256 Secret `yaml:"sha256"`
