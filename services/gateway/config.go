@@ -96,7 +96,7 @@ type Server struct {
 	// Sandbox says what the program must not reach; with the zero value the program starts only if everything is
 	// enforced.
 	Sandbox Sandbox
-	// Secrets are the values of the references in Headers or Env. They are removed from the server's answers.
+	// Secrets are the values of the references in Headers or Env. They are redacted in the server's answers.
 	Secrets []string
 	// Unwrap is "claude-flow" for a server that hides errors of its tools as Claude Flow does, otherwise empty.
 	Unwrap string
