@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 )
 
-// nobody is an approval service that is never asked.
+// nobody is an approval service that is never called.
 type nobody struct {
 	approvalv1.ApprovalServiceClient
 }

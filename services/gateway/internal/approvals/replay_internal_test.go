@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// hearing is an approval service that notes what it is told, and fails as a test says.
+// hearing is an approval service that records the reports it receives, and fails as a test sets.
 type hearing struct {
 	approvalv1.ApprovalServiceClient
 
@@ -42,7 +42,7 @@ func (h *hearing) CompleteClaim(_ context.Context, r *approvalv1.CompleteClaimRe
 	return &approvalv1.CompleteClaimResponse{}, h.fails
 }
 
-// settling is a limiter that notes there what it is told.
+// settling is a limiter that records the settlements in the same list.
 type settling struct {
 	ratelimitv1.RateLimitServiceClient
 
@@ -54,7 +54,7 @@ func (h settling) SettleLease(_ context.Context, r *ratelimitv1.SettleLeaseReque
 	return &ratelimitv1.SettleLeaseResponse{}, nil
 }
 
-// written is a record of the call "d-1", of approval "a-1" unless it has none.
+// written is a record of the call "d-1", of the approval "a-1" unless the record has none.
 type written struct {
 	kind   journal.Kind
 	result journal.ResultClass
@@ -75,8 +75,7 @@ func (w written) to(t *testing.T, j *journal.Journal) {
 	}
 }
 
-// What a gateway left open it tells at its next start, once, by the newest record of
-// the call.
+// A gateway reports the calls that it left open at its next start, once, by the newest record of each call.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	var (
@@ -118,7 +117,7 @@ func TestReplay(t *testing.T) {
 			h := &hearing{fails: tt.fails, lease: tt.lease}
 			replayed(t, j, h)
 			if diff := cmp.Diff(tt.told, h.told); diff != "" {
-				t.Errorf("told (-want +got):\n%s", diff)
+				t.Errorf("reports (-want +got):\n%s", diff)
 			}
 			left, err := Open(t.Context(), j)
 			if err != nil || len(left) != tt.open {

@@ -8,7 +8,7 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// So many are remembered and no more: the oldest go, and those whose time is over.
+// The number of tickets is limited: the oldest and the expired ones are removed.
 func TestTicketsAreBounded(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)

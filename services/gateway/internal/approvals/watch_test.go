@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 )
 
-// breaking is an approval service in which nobody decides, and whose watches break
-// after a time; only the first one does.
+// breaking is an approval service in which no approval is decided. Its first watch breaks after a time; later ones do
+// not.
 type breaking struct {
 	approvalv1.ApprovalServiceClient
 
@@ -40,7 +40,7 @@ func (b *breaking) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApprov
 type broken struct {
 	grpc.ClientStream
 
-	ctx context.Context //nolint:containedctx // a stream's own
+	ctx context.Context //nolint:containedctx // the stream's context
 	of  *breaking
 }
 
@@ -53,8 +53,8 @@ func (s *broken) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	return nil, s.of.err
 }
 
-// N20: a hold that is over is no trouble of the approval service, and a watch that
-// breaks before is.
+// N20: a watch that breaks because the hold is over is not logged as a failure of the approval service; one that
+// breaks earlier is.
 func TestAHoldThatIsOverIsNoWarning(t *testing.T) {
 	t.Parallel()
 	const hold = 45 * time.Second

@@ -17,7 +17,7 @@ import (
 
 const recordedOneByOne = 1000
 
-// denies denies everything but what ben asks for.
+// denies denies everything except calls of ben.
 func denies(w *world) {
 	w.decide = func(_ context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
 		if r.GetCall().GetServer() == "open" {
@@ -27,7 +27,7 @@ func denies(w *world) {
 	}
 }
 
-// run runs a pipeline until the test's bubble ends it.
+// run runs a pipeline until the test's bubble stops it.
 func run(t *testing.T, p *pipeline.Pipeline) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -43,8 +43,7 @@ func run(t *testing.T, p *pipeline.Pipeline) (stop func()) {
 	}
 }
 
-// counted returns how many refusals the records stand for, and checks that each
-// of the identifiers is on record.
+// counted returns how many refusals the records stand for, and checks that each of the identifiers is on record.
 func counted(t *testing.T, records []journal.Record, ids map[string]int) (n int64) {
 	t.Helper()
 	onRecord := make(map[string]bool)
@@ -54,15 +53,14 @@ func counted(t *testing.T, records []journal.Record, ids map[string]int) (n int6
 	}
 	for id := range ids {
 		if !onRecord[id] {
-			t.Errorf("a caller was told of decision %q, which is not on record", id)
+			t.Errorf("a caller got decision %q, which is not on record", id)
 		}
 	}
 	return n
 }
 
-// Beyond 1,000 refusals a minute a principal's are only counted: each caller is
-// told its own reason and a decision that is on record, and what is allowed
-// passes.
+// After 1,000 refusals in a minute, a principal's further refusals are only counted. Each caller still gets its own
+// reason and a decision that is on record, and allowed calls pass.
 func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -92,7 +90,7 @@ func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 		other.Principal = caller("ben")
 		p.Do(t.Context(), other)
 		if n := len(w.of(journal.KindRefusal)); n != recordedOneByOne+2 {
-			t.Error("somebody else's refusal was not recorded")
+			t.Error("another principal's refusal was not recorded")
 		}
 		time.Sleep(2 * time.Minute)
 		records := w.of(journal.KindRefusal)
@@ -110,9 +108,8 @@ func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 	})
 }
 
-// However long a principal goes on and however large its refusals are, in a day its
-// records take less than half of what refusals are kept to. None is lost without a
-// count.
+// However many and large a principal's refusals are, their records take less than half of the space for refusals in a
+// day. All of them are counted.
 func TestN2OnePrincipalDoesNotPushOutTheRefusalsOfOthers(t *testing.T) {
 	t.Parallel()
 	for name, tool := range map[string]string{"small": "x", "large": strings.Repeat("\x01", 4<<10)} {
@@ -149,7 +146,7 @@ func TestN2OnePrincipalDoesNotPushOutTheRefusalsOfOthers(t *testing.T) {
 	}
 }
 
-// A stop loses no count, and neither does a stretch that ends unseen.
+// No count is lost when the pipeline stops, or when a stretch ends without being noticed.
 func TestNoCountIsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -177,8 +174,7 @@ func TestNoCountIsLost(t *testing.T) {
 	})
 }
 
-// The count is exact whoever refuses at the same time, and requests that end
-// before policy is asked weigh as much.
+// The count is exact with concurrent refusals. Requests that end before policy is asked count too.
 func TestRefusalsAreCountedTogether(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -190,7 +186,7 @@ func TestRefusalsAreCountedTogether(t *testing.T) {
 		wg.Go(func() {
 			for n := range 500 {
 				switch {
-				case i%2 == 0 && n < 60: // beyond the limit those take their time
+				case i%2 == 0 && n < 60: // beyond the limit these wait for their slots
 					p.Do(t.Context(), w.call(t))
 				case i%2 == 1:
 					p.RecordRefusal(t.Context(), attempt.Unjudged{Principal: caller("ana"), Server: "files", Code: commonv1.Code_CODE_JSON_INVALID})
@@ -206,8 +202,8 @@ func TestRefusalsAreCountedTogether(t *testing.T) {
 	}
 }
 
-// X1: what a server asks and is refused counts against that server: the caller's own refusals, and
-// other servers', are recorded one by one all the same.
+// X1: refused requests of a server count against that server: the caller's own refusals, and those of other servers,
+// are still recorded one by one.
 func TestX1WhatAServerAsksCountsApart(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -231,7 +227,7 @@ func TestX1WhatAServerAsksCountsApart(t *testing.T) {
 	}
 }
 
-// A request that ends before policy is asked is on record as far as it was read.
+// A request that ends before policy is asked is recorded as far as it was read.
 func TestRejectedRequestsAreOnRecord(t *testing.T) {
 	t.Parallel()
 	w := newWorld()

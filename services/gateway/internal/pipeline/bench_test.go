@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// BenchmarkAnAllowedCall is what the pipeline itself costs, with everybody around it
-// answering at once, where metrics are exported and where they are not.
+// BenchmarkAnAllowedCall measures the pipeline itself, with services that answer at once, with and without exported
+// metrics.
 func BenchmarkAnAllowedCall(b *testing.B) {
 	exported := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader())).Meter("test")
 	for name, meter := range map[string]metric.Meter{"nothing exported": noop.Meter{}, "exported": exported} {
@@ -41,7 +41,7 @@ func BenchmarkAnAllowedCall(b *testing.B) {
 	}
 }
 
-// over reaches the world's server.
+// over is a transport to the world's server.
 type over struct{ world *world }
 
 func (over) Kind() string                  { return "http" }
@@ -52,7 +52,7 @@ func (o over) Open(context.Context, principal.Key, upstream.Request) (upstream.C
 	return conn(o), upstream.Answer{}, nil
 }
 
-// conn is a session with it.
+// conn is a session with that server.
 type conn over
 
 func (c conn) Request(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {

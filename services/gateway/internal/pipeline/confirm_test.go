@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 )
 
-// confirmable is a world in which whoever sits at the agent may confirm.
+// confirmable returns a world in which the user at the agent may confirm.
 func confirmable() *world {
 	w := approving()
 	waits := in(pending)
@@ -26,14 +26,14 @@ func confirmable() *world {
 	return w
 }
 
-// four is an approval that two people decide on.
+// four returns an approval that needs two votes.
 func four() *approvalv1.Approval {
 	waits := in(pending)
 	waits.Terms = &policyv1.ApprovalTerms{Quorum: 2, SelfConfirm: true}
 	return waits
 }
 
-// says answers after some time, and notes what it was shown.
+// says returns a function that answers after a time, and records the text that it was shown.
 func says(answer attempt.Word, after time.Duration, shown *[]string) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Word {
 		*shown = append(*shown, text)
@@ -46,8 +46,7 @@ func says(answer attempt.Word, after time.Duration, shown *[]string) attempt.Con
 	}
 }
 
-// The word of whoever sits at the agent counts where the terms say so, and people
-// elsewhere may decide meanwhile.
+// The answer of the user at the agent counts if the terms allow it. Approvers may decide meanwhile.
 func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -91,8 +90,8 @@ func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
 	}
 }
 
-// X8: nobody is asked at the agent whom the approval service lets not be asked: the
-// call waits for people alone.
+// X8: if the approval service does not allow it, the user at the agent is not asked: the call waits only for
+// approvers.
 func TestX8NobodyIsAskedAtTheAgentWithoutEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,8 +105,8 @@ func TestX8NobodyIsAskedAtTheAgentWithoutEnd(t *testing.T) {
 	})
 }
 
-// Who has confirmed is not told that a person must approve, also where the watch is
-// slower than the end of the hold.
+// A user who has confirmed does not get the refusal that a person must approve, even if the watch is slower than the
+// end of the hold.
 func TestACallThatIsConfirmedAtTheLastMomentRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -121,8 +120,8 @@ func TestACallThatIsConfirmedAtTheLastMomentRuns(t *testing.T) {
 	})
 }
 
-// Whoever sits at the agent is not told what stands behind the server's name: who
-// knows that may go there without asking.
+// The user at the agent does not see the identity of the server, because an agent that knows it could call the server
+// directly.
 func TestA3WhatStandsBehindAServerIsNotShownAtTheAgent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -139,8 +138,7 @@ func TestA3WhatStandsBehindAServerIsNotShownAtTheAgent(t *testing.T) {
 	})
 }
 
-// What can't be shown whole, or is not theirs to decide, nobody at the agent is
-// asked about.
+// The user at the agent is not asked if the call cannot be shown completely, or if the decision is not the user's.
 func TestNobodyAtTheAgentIsAsked(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(w *world){
@@ -166,8 +164,8 @@ func TestNobodyAtTheAgentIsAsked(t *testing.T) {
 	}
 }
 
-// A3: a word that gets lost lets nothing run: not a confirmation that was not
-// taken, and not a call that was declined and that others approve.
+// A3: if an answer is lost, nothing runs: neither after a confirmation that was not accepted, nor after a declined
+// call that others approve.
 func TestA3AWordThatGetsLost(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// deniedBy is an approval that a vote has denied.
+// deniedBy returns an approval that a vote has denied.
 func deniedBy(v *approvalv1.Vote) *approvalv1.Approval {
 	a := proto.CloneOf(in(denied))
 	v = proto.CloneOf(v)
@@ -27,14 +27,14 @@ func deniedBy(v *approvalv1.Vote) *approvalv1.Approval {
 	return a
 }
 
-// turnsDown is an approval service that refuses a question.
+// turnsDown returns a function that refuses an approval request.
 func turnsDown(r *approvalv1.Refusal) func() (*approvalv1.RequestApprovalResponse, error) {
 	return func() (*approvalv1.RequestApprovalResponse, error) {
 		return &approvalv1.RequestApprovalResponse{Result: &approvalv1.RequestApprovalResponse_Refusal{Refusal: r}}, nil
 	}
 }
 
-// A denial says by whom and why, for how long it holds, and not to try again.
+// A denial says who denied the call and why, how long that lasts, and not to try again.
 func TestWhatADenialSays(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -81,7 +81,7 @@ func TestWhatADenialSays(t *testing.T) {
 					got := w.do(t)
 					saysForGood(t, got, tt.want)
 					if until := got.Refusal.Approval.DeniedUntil; until.IsZero() != (tt.left == 0) || tt.left > 0 && !until.Equal(a.GetDeniedUntil().AsTime()) {
-						t.Errorf("programs are told %s", until)
+						t.Errorf("programs get %s", until)
 					}
 				})
 			})
@@ -89,7 +89,7 @@ func TestWhatADenialSays(t *testing.T) {
 	}
 }
 
-// saysForGood checks the text of a refusal that is not to be tried again.
+// saysForGood checks the text of a refusal that must not be retried.
 func saysForGood(t *testing.T, got pipeline.Result, want string) {
 	t.Helper()
 	if got.Refusal == nil || got.Refusal.Text() != want {
@@ -101,7 +101,7 @@ func saysForGood(t *testing.T, got pipeline.Result, want string) {
 	}
 }
 
-// Who has too many waiting is told how many may, by which key, and what to do.
+// A caller with too many waiting calls gets the limit, its configuration key, and what to do.
 func TestTooManyPendingSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	w := approving()

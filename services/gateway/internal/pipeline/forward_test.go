@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// R2: what was sent is spent, whatever comes back; only what provably never left
-// is given back.
+// R2: the limits of a sent call are spent, whatever the answer is. They are given back only if the call was provably
+// never sent.
 func TestR2OnlyWhatNeverLeftIsGivenBack(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -68,8 +68,7 @@ func TestR2OnlyWhatNeverLeftIsGivenBack(t *testing.T) {
 	}
 }
 
-// Where no intent can be recorded the call is not sent, and what it took is given
-// back.
+// If the intent cannot be recorded, the call is not sent, and its reservation is given back.
 func TestWithoutAnIntentTheReservationIsGivenBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -81,7 +80,7 @@ func TestWithoutAnIntentTheReservationIsGivenBack(t *testing.T) {
 	}
 }
 
-// An outcome that can't be recorded does not take the answer from the caller.
+// The caller gets the answer even if the outcome cannot be recorded.
 func TestAnAnswerGoesOutThoughItsOutcomeIsNotRecorded(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -105,7 +104,7 @@ func TestOutcomesAreClassified(t *testing.T) {
 	}
 }
 
-// The upstream gets the time that policy gives it, else the server's own.
+// The server gets the time that policy sets, otherwise the server's own.
 func TestTheServerGetsItsTime(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -127,7 +126,7 @@ func TestTheServerGetsItsTime(t *testing.T) {
 				begin := time.Now()
 				w.answer = func(ctx context.Context, _ upstream.Request) (upstream.Answer, error) {
 					if until, told := ctx.Deadline(); !told || max(0, until.Sub(begin)) != tt.want {
-						t.Errorf("it is told that it has until %v, %v", until, told)
+						t.Errorf("its deadline is %v, %v", until, told)
 					}
 					<-ctx.Done()
 					if why := context.Cause(ctx); !errors.Is(why, context.DeadlineExceeded) {
@@ -144,7 +143,7 @@ func TestTheServerGetsItsTime(t *testing.T) {
 	}
 }
 
-// Who wants a call no longer ends the wait for its answer, and says why.
+// Leaving a call ends the wait for its answer, with a cause.
 func TestACallThatIsLeftEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,7 +163,7 @@ func TestACallThatIsLeftEnds(t *testing.T) {
 	})
 }
 
-// A stop ends the calls that are with their servers, on record.
+// Stopping the pipeline cancels calls that are with their servers; their outcomes are recorded.
 func TestStopCutsCallsOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -183,8 +182,7 @@ func TestStopCutsCallsOff(t *testing.T) {
 	})
 }
 
-// Many calls at a time keep apart: each answer is its own caller's, and each has
-// its own intent and outcome.
+// Concurrent calls are independent: each caller gets its own answer, and each call has its own intent and outcome.
 func TestCallsKeepApart(t *testing.T) {
 	t.Parallel()
 	w := newWorld()

@@ -12,7 +12,7 @@ import (
 	ratelimitv1 "github.com/sluice-mesh/sluice/gen/sluice/ratelimit/v1"
 )
 
-// answeredBy makes the limiter grant each reservation, as the instances in turn.
+// answeredBy makes the limiter grant each reservation, with the instances in this order.
 func (w *world) answeredBy(instances ...string) {
 	w.decide = decides(limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_ALLOW))
 	next := 0
@@ -74,7 +74,7 @@ func TestLimits_TwoInstancesThatAnswerInTurnCountNothing(t *testing.T) {
 	}
 }
 
-// An answer that was on its way while its instance was replaced is no second instance.
+// An answer that was sent before its instance was replaced does not count as a second instance.
 func TestLimits_LateAnswerOfAnInstanceThatHasGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

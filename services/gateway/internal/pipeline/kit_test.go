@@ -28,8 +28,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// world is everything around a pipeline, under a test's control. It notes what
-// happens in its order.
+// world contains everything around a pipeline, controlled by a test. It records the steps in their order.
 type world struct {
 	policyv1.PolicyServiceClient
 	ratelimitv1.RateLimitServiceClient
@@ -37,12 +36,12 @@ type world struct {
 	decide  func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error)
 	reserve func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error)
 	answer  func(context.Context, upstream.Request) (upstream.Answer, error)
-	// people answers about approvals, and hold is how long calls wait for it.
+	// people is the approval service, and hold is how long calls wait for it.
 	people people
 	hold   time.Duration
-	// meter makes metrics; nil makes none.
+	// meter records metrics; nil records none.
 	meter metric.Meter
-	// Errors of the journal, by kind.
+	// broken are the errors of the journal, by kind of record.
 	broken map[journal.Kind]error
 
 	mu      sync.Mutex
@@ -52,7 +51,7 @@ type world struct {
 	settled []*ratelimitv1.SettleLeaseRequest
 }
 
-// newWorld allows everything and answers it.
+// newWorld returns a world in which everything is allowed and answered.
 func newWorld() *world {
 	return &world{
 		decide: func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
@@ -68,7 +67,7 @@ func newWorld() *world {
 	}
 }
 
-// pipeline returns the pipeline under test.
+// pipeline returns the pipeline to test.
 func (w *world) pipeline(t testing.TB) *pipeline.Pipeline {
 	t.Helper()
 	p, err := pipeline.New(pipeline.Deps{
@@ -81,7 +80,7 @@ func (w *world) pipeline(t testing.TB) *pipeline.Pipeline {
 	return p
 }
 
-// kept keeps no decisions, for want of a lease.
+// kept returns a cache of decisions that stays empty, because it has no lease.
 func (w *world) kept(t testing.TB) *kept.Decisions {
 	t.Helper()
 	k, err := kept.New(kept.Deps{Policy: w, Meters: w.meters(t), Log: slog.New(slog.DiscardHandler)}, false)
@@ -109,7 +108,7 @@ func (w *world) step(name string) {
 	w.steps = append(w.steps, name)
 }
 
-// count returns how often a step was taken.
+// count returns how often a step occurred.
 func (w *world) count(name string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -155,7 +154,7 @@ func (w *world) Forward(ctx context.Context, r upstream.Request, _ func([]byte))
 	return w.answer(ctx, r)
 }
 
-// book is the world's journal.
+// book is the world as a journal.
 type book world
 
 func (b *book) write(kind journal.Kind, r *journal.Record) error {
@@ -205,7 +204,7 @@ func allow() *policyv1.Decision {
 	}
 }
 
-// limited allows within one limit.
+// limited returns a decision that allows a call within one limit.
 func limited(onError policyv1.OnLimiterError) *policyv1.Decision {
 	d := allow()
 	d.Limits = []*policyv1.RuleLimit{limit(onError)}
@@ -233,7 +232,7 @@ func granted(left string) *ratelimitv1.ReserveLimitsResponse {
 	}}}
 }
 
-// result answers a request with a result of these bytes.
+// result returns an answer to a request with these bytes as the result.
 func result(r upstream.Request, raw string) upstream.Answer {
 	body := []byte(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"result":` + raw + `}`)
 	a, err := gate.ReadAnswer(body, gate.AnswerLimits())
@@ -262,7 +261,7 @@ func parse(t testing.TB, raw string) *gate.Message {
 	return m
 }
 
-// call is a call of the tool safe in this world.
+// call returns a call of the tool safe in this world.
 func (w *world) call(t testing.TB) attempt.Call {
 	t.Helper()
 	return attempt.Call{
@@ -271,10 +270,10 @@ func (w *world) call(t testing.TB) attempt.Call {
 	}
 }
 
-// defines is what a server lists, of which only the definition of the called tool counts.
+// defines returns the definition that a server lists for the called tool.
 type defines func(ctx context.Context, now bool) ([]byte, error)
 
-// Known implements attempt.Tools: nothing is known before the server is asked.
+// Known implements attempt.Tools: no definition is known before the server is asked.
 func (defines) Known(context.Context) []byte { return nil }
 
 func (d defines) Definition(ctx context.Context, now bool) ([]byte, error) { return d(ctx, now) }
@@ -283,7 +282,7 @@ func (defines) Listed(context.Context) (attempt.Listing, error) {
 	return attempt.Listing{Listed: true}, nil
 }
 
-// heldReply is a reply that counts what it hears.
+// heldReply is a reply that counts its calls.
 type heldReply struct{ held, reports int }
 
 func (*heldReply) Event([]byte)   {}

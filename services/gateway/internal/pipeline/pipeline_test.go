@@ -49,12 +49,12 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 		deps := whole
 		take(&deps)
 		if _, err := pipeline.New(deps); err == nil {
-			t.Errorf("it works without %s", name)
+			t.Errorf("New accepts Deps without %s", name)
 		}
 	}
 }
 
-// Verify, decide, reserve, record, send, record: in this order and no other.
+// The steps of an allowed call have a fixed order: verify, decide, reserve, record, send, record.
 func TestACallThatIsAllowed(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -64,7 +64,7 @@ func TestACallThatIsAllowed(t *testing.T) {
 			t.Errorf("policy was asked about %v, want %v", got, want)
 		}
 		if authn.BehalfOf(ctx).GetSubject() != "ana" {
-			t.Error("policy was not told on whose behalf")
+			t.Error("policy did not get the principal")
 		}
 		return &policyv1.DecideCallResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)}, nil
 	}
@@ -102,7 +102,7 @@ func TestACallThatIsAllowed(t *testing.T) {
 	}
 }
 
-// A call without limits costs no question to the limiter.
+// A call without limits needs no request to the limiter.
 func TestACallWithoutLimitsIsNotCounted(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -114,7 +114,7 @@ func TestACallWithoutLimitsIsNotCounted(t *testing.T) {
 	}
 }
 
-// hang waits as long as it is let.
+// hang waits until ctx is cancelled.
 func hang[Req, Resp any](ctx context.Context, _ *Req) (*Resp, error) {
 	<-ctx.Done()
 	return nil, status.FromContextError(ctx.Err()).Err()
@@ -128,8 +128,7 @@ func with(change func(*policyv1.Decision)) func(*world) {
 	}
 }
 
-// refusedCases are calls that must not be sent, whatever is missing, broken or
-// not understood.
+// refusedCases are calls that must not be sent, whatever is missing, broken or not understood.
 var refusedCases = []struct {
 	name  string
 	given func(*world)
@@ -254,7 +253,7 @@ func TestARefusalThatCanNotBeRecordedIsARefusal(t *testing.T) {
 	}
 }
 
-// A token that may be revoked calls nothing, and nobody is asked about it.
+// A call with a token that may be revoked is refused, and no service is asked about it.
 func TestAStaleTokenIsRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -268,7 +267,7 @@ func TestAStaleTokenIsRefused(t *testing.T) {
 	}
 }
 
-// What is hidden answers as what is not there; the record tells the truth.
+// A hidden tool is answered like a missing one; only the record shows the difference.
 func TestAHiddenToolIsToldFromAMissingOneInTheRecordAlone(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -277,14 +276,14 @@ func TestAHiddenToolIsToldFromAMissingOneInTheRecordAlone(t *testing.T) {
 	})(w)
 	got := w.pipeline(t).Do(t.Context(), w.call(t)).Refusal
 	if got.Rule != nil || got.Message != "" || got.Code != commonv1.Code_CODE_TOOL_UNKNOWN {
-		t.Errorf("the caller learns %+v", got)
+		t.Errorf("the caller gets %+v", got)
 	}
 	if rec := w.of(journal.KindRefusal)[0]; !rec.Hidden || rec.Rule.Rule != "tools.safe" {
 		t.Errorf("the record says %+v", rec)
 	}
 }
 
-// Where every limit says so, a limiter that is away lets calls pass.
+// If every limit says so, calls pass while the limiter is unavailable.
 func TestLimitsThatMayGoUncounted(t *testing.T) {
 	t.Parallel()
 	for name, reserve := range map[string]func(context.Context, *ratelimitv1.ReserveLimitsRequest) (*ratelimitv1.ReserveLimitsResponse, error){
@@ -304,8 +303,8 @@ func TestLimitsThatMayGoUncounted(t *testing.T) {
 	}
 }
 
-// R2: who hangs up cancels nothing, neither the call nor that it is counted. A
-// limit that may go uncounted must not be dodged so.
+// R2: disconnecting cancels nothing, neither the call nor its reservation. A caller must not be able to avoid a limit
+// that way.
 func TestR2HangingUpChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, given := range map[string]func(*world, context.CancelFunc){

@@ -19,8 +19,7 @@ func startSpan(t testing.TB) (context.Context, trace.SpanContext) {
 	return ctx, span.SpanContext()
 }
 
-// What was judged is what is sent: the very bytes, save for our own keys and the
-// trace context.
+// The sent message has the same bytes as the judged one, except for the project's own keys and the trace context.
 func TestPrepareSendsWhatWasJudged(t *testing.T) {
 	t.Parallel()
 	_, span := startSpan(t)
@@ -63,7 +62,7 @@ func TestPrepareSendsWhatWasJudged(t *testing.T) {
 	}
 }
 
-// A message of the largest size is not too large once it was spliced.
+// A message of maximum size is not too large after Prepare has added to it.
 func TestPrepareTakesWhatTheGateTook(t *testing.T) {
 	t.Parallel()
 	_, span := startSpan(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// progressing is a server that tells of progress at these times after the call, and never answers.
+// progressing is a server that reports progress at these times after the call, and never answers.
 type progressing []time.Duration
 
 // Forward implements attempt.Forwarder.
@@ -31,7 +31,7 @@ func (p progressing) Forward(ctx context.Context, _ upstream.Request, events fun
 	return upstream.Answer{}, upstream.ErrTimeout
 }
 
-// saying is a server that says much, and nothing of progress.
+// saying is a server that sends many messages, but no progress.
 type saying struct{ progressing }
 
 // Forward implements attempt.Forwarder.
@@ -42,8 +42,8 @@ func (s saying) Forward(ctx context.Context, r upstream.Request, events func([]b
 	})
 }
 
-// A call's time begins again with each notification of progress, up to a most, and the refusal names the time and its
-// key. What a rule says of the time holds.
+// Each progress notification restarts the time of a call, up to a maximum. The refusal names the time and its key. A
+// rule's timeout is not extended.
 func TestDo_ProgressExtendsACall(t *testing.T) {
 	t.Parallel()
 	every := func(d time.Duration, n int) (all progressing) {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Nothing that a decision says of a limit is lost on its way to the journal.
+// The journal records everything that a decision says about a limit.
 func TestLimitsAreRecordedWhole(t *testing.T) {
 	t.Parallel()
 	said := &policyv1.RuleLimit{
@@ -33,7 +33,7 @@ func TestLimitsAreRecordedWhole(t *testing.T) {
 		}
 	}
 	recorded := journal.FromLimit(said)
-	recorded.Remaining = "7" // the limiter's to say
+	recorded.Remaining = "7" // only the limiter knows it
 	v := reflect.ValueOf(recorded)
 	for i := range v.NumField() {
 		if v.Field(i).IsZero() {

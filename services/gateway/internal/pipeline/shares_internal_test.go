@@ -13,13 +13,13 @@ import (
 
 var bot = &identityv1.Principal{Tenant: "t", Subject: "bot", Owner: "olga"}
 
-// agentOf is an agent that bot's agent has made.
+// agentOf returns an agent that an agent of bot has made.
 func agentOf(i int) *identityv1.Principal {
 	middle := &identityv1.Principal{Tenant: "t", Subject: fmt.Sprint("agent:t/m", i%2), Owner: "olga"}
 	return &identityv1.Principal{Tenant: "t", Subject: fmt.Sprint("agent:t/", i), Owner: "olga", Chain: []*identityv1.Principal{middle, bot}}
 }
 
-// Agents have the messages of the principal that made them, in a minute.
+// Agents share the quota of messages in a minute with the principal that made them.
 func TestPass_AgentsHaveTheMessagesOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	c, now := newPassed(), time.Now()
@@ -47,8 +47,8 @@ func TestPass_AgentsHaveTheMessagesOfTheirMaker(t *testing.T) {
 	}
 }
 
-// Refusals of agents are recorded one by one as often as those of the principal that made them, so that they
-// can't push out those of others.
+// Agents share the quota of recorded refusals with the principal that made them, so that they cannot push out the
+// refusals of others.
 func TestRefusals_OfAgentsHaveTheRoomOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	a, now, recorded := newAbuse(), time.Now(), 0
@@ -69,7 +69,7 @@ func TestRefusals_OfAgentsHaveTheRoomOfTheirMaker(t *testing.T) {
 		t.Errorf("%d refusals of agents are recorded one by one, want %d", recorded, maxRefusals)
 	}
 	if refuse(bot) {
-		t.Error("their maker has more")
+		t.Error("their maker has more than that quota")
 	}
 	if !refuse(&identityv1.Principal{Tenant: "t", Subject: "ben"}) || !refuse(&identityv1.Principal{Tenant: "u", Subject: "bot", Owner: "olga"}) {
 		t.Error("a refusal of another caller is not recorded")

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 )
 
-// The span of a call says by which approval it goes, and for how long it was held.
+// The span of a call contains the id of its approval and how long it was held.
 func TestTheSpanNamesTheApproval(t *testing.T) {
 	t.Parallel()
 	call := func(ctx context.Context, t *testing.T, w *world, p *pipeline.Pipeline) { p.Do(ctx, w.asking(t)) }

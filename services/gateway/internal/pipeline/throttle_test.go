@@ -13,9 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// R11: who is refused without end is asked about ever less: beyond 1,000 refusals a
-// minute policy hears of 200 calls a second at the most, whatever is sent. Calls of the
-// same principal that are allowed pass soon, and those of others at once.
+// R11: a principal that is refused continuously causes at most 200 policy requests a second after 1,000 refusals in a
+// minute, whatever it sends. Its allowed calls pass soon, and those of others at once.
 func TestR11WhoIsRefusedWithoutEndIsThrottled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -36,7 +35,7 @@ func TestR11WhoIsRefusedWithoutEndIsThrottled(t *testing.T) {
 			flood.Go(func() {
 				for ctx.Err() == nil {
 					p.Do(ctx, w.call(t))
-					if asked.Load() > 50_000 { // nothing holds it back, and time stands still
+					if asked.Load() > 50_000 { // without a throttle, time would stand still here
 						t.Error("policy is asked without end")
 						return
 					}
@@ -57,14 +56,14 @@ func TestR11WhoIsRefusedWithoutEndIsThrottled(t *testing.T) {
 		other := w.call(t)
 		other.Principal = caller("ben")
 		if p.Do(t.Context(), other); time.Since(begin) > 0 {
-			t.Errorf("somebody else waited for %v", time.Since(begin))
+			t.Errorf("another principal waited for %v", time.Since(begin))
 		}
 		end()
 		flood.Wait()
 	})
 }
 
-// R11: who hangs up while it waits for its turn is not asked about, and is counted.
+// R11: a call whose caller disconnects while it waits for its slot is not judged, and its refusal is counted.
 func TestR11WhoHangsUpInTheQueueIsNotJudged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -75,7 +74,7 @@ func TestR11WhoHangsUpInTheQueueIsNotJudged(t *testing.T) {
 		for range recordedOneByOne + 1 {
 			p.Do(t.Context(), w.call(t))
 		}
-		p.Do(t.Context(), w.call(t)) // whose turn lasts a while
+		p.Do(t.Context(), w.call(t)) // its slot stays taken for a while
 		gone, hangUp := context.WithCancel(t.Context())
 		hangUp()
 		w.decide = func(context.Context, *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {

@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// The same call, made right after the answer of an approved one, asks again: the
-// approval service knows by then that the first has run.
+// An equal call right after the answer of an approved one requests a new approval: the approval service already knows
+// that the first call has run.
 func TestTheSameCallRightAfterTheAnswerAsksAnew(t *testing.T) {
 	t.Parallel()
 	for range 100 {
@@ -27,7 +27,7 @@ func TestTheSameCallRightAfterTheAnswerAsksAnew(t *testing.T) {
 				switch {
 				case ran.Load():
 					return asks(in(pending))()
-				case w.count("take") > 0: // it is claimed still
+				case w.count("take") > 0: // the approval is still claimed
 					a := in(approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED)
 					a.Code = commonv1.Code_CODE_APPROVAL_USED
 					return asks(a)()
@@ -47,8 +47,8 @@ func TestTheSameCallRightAfterTheAnswerAsksAnew(t *testing.T) {
 	}
 }
 
-// An approval service that is slow to hear what came of a call holds its answer for
-// 200 ms and no longer, and hears it all the same.
+// An approval service that receives the outcome of a call slowly delays the call's answer by at most 200 ms, and
+// still receives the outcome.
 func TestASlowApprovalServiceHoldsNoAnswer(t *testing.T) {
 	t.Parallel()
 	for slow, want := range map[time.Duration]time.Duration{0: 0, 150 * time.Millisecond: 150 * time.Millisecond, time.Minute: 200 * time.Millisecond} {
@@ -63,13 +63,13 @@ func TestASlowApprovalServiceHoldsNoAnswer(t *testing.T) {
 			}
 			p.Wait(t.Context())
 			if len(w.people.told) != 1 || w.count("settled") != 1 {
-				t.Errorf("slow by %v: told %v, %v", slow, w.people.told, w.steps)
+				t.Errorf("slow by %v: reported %v, %v", slow, w.people.told, w.steps)
 			}
 		})
 	}
 }
 
-// A claim is kept while its call runs, however long that takes, and no longer.
+// A claim is renewed while its call runs, however long that takes, and no longer.
 func TestAClaimIsRenewedWhileItsCallRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
