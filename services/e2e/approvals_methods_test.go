@@ -115,14 +115,13 @@ func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
 	}
 }
 
-// A read that people have approved meets another policy: allowed by then it uses the approval up, and
-// denied it ends it.
-func TestAnApprovedReadMeetsAnotherPolicy(t *testing.T) {
+// An approved read ends its approval when policy allows or denies it meanwhile: no vote serves a second read.
+func TestApprovals_EndWhenPolicyRequiresNone(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string]struct {
 		code, state string
 		got         int32
-	}{"allow": {"", "done", 1}, "deny": {"denied_by_rule", "denied", 0}} {
+	}{"allow": {"", "cancelled", 1}, "deny": {"denied_by_rule", "cancelled", 0}} {
 		t.Run(action, func(t *testing.T) {
 			t.Parallel()
 			f, got := keptFixture(t, "approvals: {hold: 0s}")
@@ -135,6 +134,10 @@ func TestAnApprovedReadMeetsAnotherPolicy(t *testing.T) {
 				t.Errorf("by then it is answered %s, and was read %d times", resp.Body, got.Load())
 			}
 			f.becomes(t, id, want.state)
+			f.judges(t, c, keptPolicy+"tools:\n")
+			if resp := c.Post(reading(keptNote)); resp.Decision(t).Code != "approval_pending" || f.pendingOne(t) == id || got.Load() != want.got {
+				t.Errorf("once policy requires an approval again it is answered %s, and was read %d times", resp.Body, got.Load())
+			}
 		})
 	}
 }

@@ -36,6 +36,7 @@ func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 	if a.Hold != nil {
 		until = time.Now().Add(*a.Hold)
 	}
+	lostClaim := false
 	for range maxClaims {
 		asked, refused := k.waiter.Approved(ctx, Question{
 			Principal: a.Principal, Attest: k.attesting(a, definition), DecisionID: a.ID, Until: until, Caller: gone, Drain: k.draining,
@@ -50,12 +51,14 @@ func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 		case refused != nil:
 			return a, refused
 		case asked.Approval == nil:
-			return k.Unasked(ctx, a)
+			if lostClaim {
+				a = a.WithNewID()
+			}
+			return a, k.Supersede(ctx, a)
 		case gone.Err() != nil: // its approval stays, and nothing runs by itself
 			return a, refusalBy(asked.Approval)
 		}
-		again := false
-		if a, refused, again = k.use(ctx, a, asked.Approval); !again {
+		if a, refused, lostClaim = k.use(ctx, a, asked.Approval); !lostClaim {
 			return a, refused
 		}
 	}

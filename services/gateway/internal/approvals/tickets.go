@@ -3,6 +3,7 @@ package approvals
 import (
 	"container/list"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -158,22 +159,24 @@ func (w *Waiter) remember(q Question, a *approvalv1.Approval) {
 	}, a.GetId(), last, time.Now())
 }
 
-// Approval returns the approval of a call about which this gateway has asked people
-// before, where they have approved it and it was not used; nil where there is none,
-// or where that can't be known. It forgets what has run its course.
-func (w *Waiter) Approval(ctx context.Context, c Call) *approvalv1.Approval {
-	id := w.tickets.find(c, time.Now())
+// unclaimed returns the id of the approval of a call that this gateway has requested, if it is pending or approved and no
+// call has claimed it; otherwise the id is empty. It forgets an approval that has ended.
+func (w *Waiter) unclaimed(ctx context.Context, c Call) (id string, err error) {
+	id = w.tickets.find(c, time.Now())
 	if id == "" {
-		return nil
+		return "", nil
 	}
 	a, refused := w.get(authn.OnBehalfOf(ctx, c.Principal), id)
 	switch {
 	case refused != nil && refused.Code == commonv1.Code_CODE_APPROVAL_UNAVAILABLE:
-		return nil
-	case a.GetState() == approved:
-		return a
-	case a.GetState() != pending && a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED: // a claim may be given back
+		return "", errUnavailable
+	case a.GetState() == pending, a.GetState() == approved:
+		return id, nil
+	case a.GetState() != approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED: // a claim may be given back
 		w.tickets.forget(id)
 	}
-	return nil
+	return "", nil
 }
+
+// errUnavailable means that the approval service did not answer.
+var errUnavailable = errors.New("the approval service did not answer")

@@ -61,9 +61,9 @@ func (a Attempt) Free() Attempt {
 	return a
 }
 
-// Anew is a under another name, for the records of a claim are not those of what goes
-// on without it.
-func (a Attempt) Anew() Attempt {
+// WithNewID returns the attempt under another id. A call that goes on without a claim that it has lost needs it, because
+// the records of the claim have the old one.
+func (a Attempt) WithNewID() Attempt {
 	a.ID = NewID()
 	return a
 }

@@ -323,7 +323,7 @@ func (r Unjudged) Record(ctx context.Context) *journal.Record {
 // shows; empty if neither does.
 func Unusable(status int, err error) string {
 	if errors.Is(err, room.ErrFull) {
-		return "the server answered, but there was no room for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
+		return "the server answered, but no memory is left for the answer: read the others first, or make fewer such calls at once. Whether the call ran is not known."
 	}
 	if errors.Is(err, quota.ErrFull) {
 		return quota.Why(err) + "; end some of them, or wait until they are idle and end by themselves."

@@ -17,7 +17,7 @@ import (
 // told so, and a call's record says it too.
 func TestX3CallersAreToldWhyThereIsNoAnswer(t *testing.T) {
 	t.Parallel()
-	for why, said := range map[error]string{intake.ErrSlow: "too slowly", room.ErrFull: "no room"} {
+	for why, said := range map[error]string{intake.ErrSlow: "too slowly", room.ErrFull: "no memory"} {
 		for body, code := range map[string]string{toolCall: "outcome_unknown", toolsList: "upstream_unavailable"} {
 			t.Run(said+" for "+code, func(t *testing.T) {
 				t.Parallel()

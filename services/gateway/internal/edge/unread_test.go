@@ -112,10 +112,10 @@ func TestX3WhoseAnswersWaitAsksForNoMore(t *testing.T) {
 			t.Error("somebody else was kept out")
 		}
 		late := <-replies // after the server's time-out
-		if late.code() != "outcome_unknown" || !strings.Contains(late.body, "no room for the answer") {
+		if late.code() != "outcome_unknown" || !strings.Contains(late.body, "no memory is left for the answer") {
 			t.Errorf("%d %s", late.status, late.body)
 		}
-		if out := w.of(journal.KindOutcome); len(out) != 1 || out[0].Code != "outcome_unknown" || !strings.Contains(out[0].Message, "no room for the answer") {
+		if out := w.of(journal.KindOutcome); len(out) != 1 || out[0].Code != "outcome_unknown" || !strings.Contains(out[0].Message, "no memory is left for the answer") {
 			t.Errorf("%+v", out)
 		}
 		close(read)

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// approving is a world in which a person must approve the call, within one limit.
+// approving returns a world in which calls need an approval and have one limit.
 func approving() *world {
 	w := newWorld()
 	d := limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)
@@ -39,14 +39,14 @@ func approving() *world {
 	return w
 }
 
-// refusesClaim refuses a claim.
+// refusesClaim returns a function that refuses a claim.
 func refusesClaim(r *approvalv1.Refusal) func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	return func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 		return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Refusal{Refusal: r}}, nil
 	}
 }
 
-// asking is a call of that world.
+// asking returns a call for that world.
 func (w *world) asking(t *testing.T) attempt.Call {
 	t.Helper()
 	c := w.call(t)
@@ -61,7 +61,7 @@ func (w *world) asking(t *testing.T) attempt.Call {
 	return c
 }
 
-// do carries the call out and waits until all is told.
+// do carries the call out and waits until everything is reported.
 func (w *world) do(t *testing.T, change ...func(*attempt.Call)) pipeline.Result {
 	t.Helper()
 	c := w.asking(t)
@@ -73,8 +73,7 @@ func (w *world) do(t *testing.T, change ...func(*attempt.Call)) pipeline.Result 
 	return p.Do(t.Context(), c)
 }
 
-// What was approved is what runs, in this order and no other, and each step is on
-// record.
+// The approved call is the one that runs. The steps have a fixed order, and each is on record.
 func TestAnApprovedCallRunsAsItWasApproved(t *testing.T) {
 	t.Parallel()
 	w := approving()
@@ -98,11 +97,11 @@ func TestAnApprovedCallRunsAsItWasApproved(t *testing.T) {
 		t.Errorf("the intent names the votes %+v, and the outcome %+v", votes, outcome.Votes)
 	}
 	if len(w.people.told) != 1 || w.people.told[0] != approvalv1.CallOutcome_CALL_OUTCOME_DONE {
-		t.Errorf("told %v", w.people.told)
+		t.Errorf("reported %v", w.people.told)
 	}
 }
 
-// A held call goes on as soon as people have decided; who asks for progress has it.
+// A held call continues as soon as approvers have decided; a caller that asks for progress gets it.
 func TestACallIsHeldUntilPeopleHaveDecided(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -128,7 +127,7 @@ func TestACallIsHeldUntilPeopleHaveDecided(t *testing.T) {
 				begin, reply := time.Now(), new(heldReply)
 				got := w.do(t, func(c *attempt.Call) { c.Reply = reply })
 				if took := time.Since(begin); took != tt.took || reply.held != 1 || reply.reports != tt.reports {
-					t.Errorf("it took %v, was told %d times that it is held and %d times how far", took, reply.held, reply.reports)
+					t.Errorf("it took %v, with %d notices that it is held and %d progress messages", took, reply.held, reply.reports)
 				}
 				if code := codeOf(got.Refusal); code != tt.code || w.count("send") == 1 != (tt.code == 0) {
 					t.Errorf("%v, %v", got.Refusal, w.steps)
@@ -151,8 +150,7 @@ func codeOf(r *refusal.Refusal) commonv1.Code {
 	return r.Code
 }
 
-// Who hangs up, and a gateway that stops, end the wait: the call does not run by
-// itself later.
+// If the caller disconnects or the gateway stops, the hold ends, and the call does not run by itself later.
 func TestAHeldCallIsLetGo(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(p *pipeline.Pipeline, hangUp func()){
@@ -178,7 +176,7 @@ func TestAHeldCallIsLetGo(t *testing.T) {
 	}
 }
 
-// A4: what is refused when the call is to run is not sent, and says why.
+// A4: a call that is refused when it would run is not sent, and the refusal says why.
 func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 	t.Parallel()
 	deny := allow()
@@ -273,8 +271,8 @@ func TestA4WhatIsRefusedAtTheClaim(t *testing.T) {
 	}
 }
 
-// An approval that changed between the look at it and the claim is looked at again.
-func TestAClaimBeginsAnewWhereTheApprovalChanged(t *testing.T) {
+// If an approval changes between its reading and its claim, it is read again.
+func TestDo_LostClaimIsFollowedByAnotherLookAtTheApproval(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error){
 		"another attempt": func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
@@ -288,7 +286,7 @@ func TestAClaimBeginsAnewWhereTheApprovalChanged(t *testing.T) {
 			w.people.asked = asks(until(approved))
 			asking := w.decide
 			w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
-				if w.count("ask") == 1 { // by then it lets the call pass freely
+				if w.count("ask") == 1 { // by then policy allows the call without an approval
 					return &policyv1.DecideCallResponse{Decision: limited(policyv1.OnLimiterError_ON_LIMITER_ERROR_DENY)}, nil
 				}
 				return asking(ctx, r)
@@ -305,8 +303,8 @@ func TestAClaimBeginsAnewWhereTheApprovalChanged(t *testing.T) {
 			if got := w.do(t); got.Refusal != nil || w.count("send") != 1 {
 				t.Errorf("%+v, %v", got.Refusal, w.steps)
 			}
-			if len(claims) != 2 || claims[0] == claims[1] {
-				t.Errorf("claims %v", claims)
+			if intents := w.of(journal.KindIntent); len(claims) != 1 || w.count("cancel") != 1 || len(intents) != 1 || intents[0].DecisionID == claims[0] {
+				t.Errorf("claims %v, intents %+v, %v", claims, intents, w.steps)
 			}
 			if open := len(w.of(journal.KindClaim)) - len(w.of(journal.KindSettled)); open != 0 {
 				t.Errorf("%d claims are left open", open)
@@ -315,8 +313,8 @@ func TestAClaimBeginsAnewWhereTheApprovalChanged(t *testing.T) {
 	}
 }
 
-// U1: what came of an approved call is told as it is known, and what never left is
-// given back, the claim before its limits.
+// U1: the outcome of an approved call is reported as far as it is known. If the call was never sent, the claim is
+// given back first and then the limits.
 func TestU1WhatCameOfAnApprovedCallIsTold(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -350,8 +348,8 @@ func TestU1WhatCameOfAnApprovedCallIsTold(t *testing.T) {
 	}
 }
 
-// A claim whose answer is lost is asked for again, as the same claim; where that
-// fails too it is given back, for it may stand.
+// If the answer to a claim is lost, the same claim is made again. If that fails too, the claim is given back, because
+// it may exist.
 func TestALostClaimIsGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -372,7 +370,7 @@ func TestALostClaimIsGivenBack(t *testing.T) {
 	})
 }
 
-// A call that names an approval is told of that one, and asks nobody again.
+// A call that names an approval gets its state, and requests no new approval.
 func TestACallThatNamesItsApprovalIsToldOfIt(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -401,8 +399,8 @@ func TestACallThatNamesItsApprovalIsToldOfIt(t *testing.T) {
 	}
 }
 
-// N2: of the calls of one principal only so many are held; the others get their
-// tickets at once, and other principals are held all the same.
+// N2: only a limited number of calls of one principal is held. The others get their tickets at once, and calls of
+// other principals are still held.
 func TestN2OnePrincipalHoldsAFewCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -415,7 +413,7 @@ func TestN2OnePrincipalHoldsAFewCalls(t *testing.T) {
 				c := w.asking(t)
 				if i == 19 {
 					c.Principal = caller("ben")
-					c.Principal.Chain = nil // else it would be an agent of the same creator, which has one share
+					c.Principal.Chain = nil // otherwise it would be an agent of the same creator and share its quota
 				}
 				begin := time.Now()
 				p.Do(t.Context(), c)

@@ -2,12 +2,10 @@ package pipeline_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
 
 	approvalv1 "github.com/sluice-mesh/sluice/gen/sluice/approval/v1"
@@ -31,16 +29,14 @@ func denying() *policyv1.Decision {
 	return d
 }
 
-// A claim that is lost is on record under an identifier of its own. The refusal of a call
-// that asks people carries it, for that claim is what was refused; a call that policy
-// allows goes on under another, so that nobody takes its records for the claim's.
-func TestWhoseIdentifierACallHasBehindALostClaim(t *testing.T) {
+// A claim that is lost is on record under an identifier of its own, which the refusal of the call has.
+func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	t.Parallel()
 	used := refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
 	for name, claimed := range map[string]func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error){
 		"it is refused": used, "what is stored is broken": givesBroken,
 	} {
-		t.Run("asked, "+name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w := approving()
@@ -52,47 +48,7 @@ func TestWhoseIdentifierACallHasBehindALostClaim(t *testing.T) {
 				}
 			})
 		})
-		t.Run("allowed, "+name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				w, p := ticketed(t, allowed())
-				w.people.claimed = claimed
-				got := p.Do(t.Context(), w.asking(t))
-				p.Wait(t.Context())
-				claims, intents, settled := w.of(journal.KindClaim), w.of(journal.KindIntent), w.of(journal.KindSettled)
-				if got.Refusal != nil || len(claims) != 1 || len(intents) != 1 || len(settled) != 1 {
-					t.Fatalf("%+v, %v", got.Refusal, w.steps)
-				}
-				if intents[0].DecisionID == claims[0].DecisionID || settled[0].DecisionID != claims[0].DecisionID || intents[0].ApprovalID != "" {
-					t.Errorf("claim %+v\nintent %+v\nsettled %+v", claims[0], intents[0], settled[0])
-				}
-				if sent := string(w.sent[0].Body()); !strings.Contains(sent, `"path":"/srv"`) {
-					t.Errorf("sent %s", sent)
-				}
-			})
-		})
 	}
-}
-
-// What is asked of policy for the claim alone does not change what a denied call has met.
-func TestADenialStandsWherePolicyAllowsAMomentLater(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w, p := ticketed(t, denying())
-		w.decide = func(_ context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
-			if r.GetAttest() != nil {
-				return &policyv1.DecideCallResponse{Decision: allow()}, nil
-			}
-			return &policyv1.DecideCallResponse{Decision: denying()}, nil
-		}
-		got := p.Do(t.Context(), w.asking(t))
-		if got.Refusal.Text() != "Denied by policy: not any more" {
-			t.Errorf("%+v", got.Refusal)
-		}
-		if diff := cmp.Diff([]string{"decide", "get", "decide", "refusal"}, w.steps); diff != "" {
-			t.Errorf("steps (-want +got):\n%s", diff)
-		}
-	})
 }
 
 // A denied call ends its approval also where its tool's definition can't be read.
@@ -100,30 +56,11 @@ func TestADenialNeedsNoList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, p := ticketed(t, denying())
-		w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_DENIED_BY_RULE})
 		c := w.asking(t)
 		c.Tools = defines(func(context.Context, bool) ([]byte, error) { return nil, errBoom })
 		got := p.Do(t.Context(), c)
-		if got.Refusal.Text() != "Denied by policy: not any more" || w.count("take") != 1 {
+		if got.Refusal.Text() != "Denied by policy: not any more" || w.count("cancel") != 1 {
 			t.Errorf("%+v, %v", got.Refusal, w.steps)
-		}
-	})
-}
-
-// X5: a call that policy allows, and whose caller has its share of the journal, is refused;
-// of its approval nothing is on record that would have to be settled.
-func TestX5AnAllowedCallIsHeldToItsShareOfTheJournal(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w, p := ticketed(t, allowed())
-		w.broken[journal.KindClaim] = journal.ErrShare
-		got := p.Do(t.Context(), w.asking(t))
-		p.Wait(t.Context())
-		if codeOf(got.Refusal) != commonv1.Code_CODE_ABUSE_LIMITED || w.count("send") != 0 {
-			t.Errorf("%+v", got.Refusal)
-		}
-		if diff := cmp.Diff([]string{"decide", "get", "list", "decide", "claim", "refusal"}, w.steps); diff != "" {
-			t.Errorf("steps (-want +got):\n%s", diff)
 		}
 	})
 }

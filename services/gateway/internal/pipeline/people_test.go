@@ -41,7 +41,10 @@ type people struct {
 	// those that were kept.
 	told     []approvalv1.CallOutcome
 	released []string
-	renewed  []*approvalv1.RenewClaimRequest
+	// cancel answers the n-th CancelApproval; nil cancels. cancelled are the reasons.
+	cancel    func(n int) error
+	cancelled []string
+	renewed   []*approvalv1.RenewClaimRequest
 }
 
 func (w *world) waiter(t testing.TB) *approvals.Waiter {
@@ -107,6 +110,17 @@ func (p *people) GetApproval(_ context.Context, req *approvalv1.GetApprovalReque
 func (p *people) ClaimApproval(_ context.Context, req *approvalv1.ClaimApprovalRequest, _ ...grpc.CallOption) (*approvalv1.ClaimApprovalResponse, error) {
 	p.w.step("take")
 	return p.claimed(req)
+}
+
+func (p *people) CancelApproval(_ context.Context, req *approvalv1.CancelApprovalRequest, _ ...grpc.CallOption) (*approvalv1.CancelApprovalResponse, error) {
+	p.w.step("cancel")
+	p.cancelled = append(p.cancelled, req.GetReason())
+	if p.cancel != nil {
+		if err := p.cancel(len(p.cancelled)); err != nil {
+			return nil, err
+		}
+	}
+	return &approvalv1.CancelApprovalResponse{Approval: in(approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED)}, nil
 }
 
 func (p *people) CompleteClaim(_ context.Context, req *approvalv1.CompleteClaimRequest, _ ...grpc.CallOption) (*approvalv1.CompleteClaimResponse, error) {

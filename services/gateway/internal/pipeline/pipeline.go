@@ -175,8 +175,8 @@ func (p *Pipeline) admit(ctx, gone context.Context, a attempt.Attempt) (_ attemp
 	case a.Asks():
 		turn.end(false) // people take their time
 		a, refused = p.approvals.Ask(ctx, gone, a)
-	case p.approvals.Knows(a): // people were asked about such a call before
-		a, refused = p.approvals.Unasked(ctx, a)
+	case p.approvals.Knows(a): // an approval of such a call was requested before
+		refused = p.approvals.Supersede(ctx, a)
 	default:
 		refused = a.Refusal()
 	}

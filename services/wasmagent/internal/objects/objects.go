@@ -22,7 +22,7 @@ type Object struct {
 
 // Bucket is a set of objects. A key has two parts with a slash between them. It is safe for concurrent use.
 type Bucket interface {
-	// Write writes an object of at least one byte whole, or not at all. In a folder the object is synced to disk when Write returns.
+	// Write writes an object whole, or not at all. In a folder the object is synced to disk when Write returns.
 	Write(ctx context.Context, key string, data []byte) error
 	// Read opens an object. Errors: [ErrNotFound].
 	Read(ctx context.Context, key string) (io.ReadCloser, error)

@@ -78,7 +78,10 @@ func OpenS3(text string) (Bucket, error) {
 
 // Write implements [Bucket].
 func (b bucket) Write(ctx context.Context, key string, data []byte) error {
-	_, err := b.client.PutObject(ctx, b.name, key, bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{ContentType: "application/octet-stream", DisableMultipart: true})
+	_, err := b.client.PutObject(ctx, b.name, key, bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{
+		ContentType: "application/octet-stream", DisableMultipart: true,
+		DisableContentSha256: len(data) == 0, // a signed stream without a part has no Content-Length, which some stores require
+	})
 	return err
 }
 

@@ -1,7 +1,6 @@
 package pipeline_test
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -51,51 +50,51 @@ func allowed() *policyv1.Decision {
 	return d
 }
 
-// An allowed call that has an approval uses it up. Whatever the approval service
-// answers, or does not, it runs: once, and within its limits.
-func TestAnAllowedCallUsesUpItsApproval(t *testing.T) {
+// errEnded is what the approval service says of an approval that was claimed or has ended.
+var errEnded = status.Error(codes.FailedPrecondition, "NOT_PENDING")
+
+// An approval that nobody has claimed ends before the call that policy now allows is sent, so no later call runs by its
+// votes. If it can't be ended the call is not sent.
+func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	t.Parallel()
-	const stored = `{"name":"safe","arguments":{"stored":1.50}}`
-	says := func(code commonv1.Code) func(*world) {
-		return func(w *world) { w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: code, LeaseUnused: true}) }
-	}
 	isIn := func(state approvalv1.ApprovalState) func(*world) {
 		return func(w *world) { w.people.asked = asks(until(state)) }
 	}
-	claim := []string{"decide", "get", "list", "decide", "claim", "reserve", "take"}
-	ran := []string{"intent", "send", "outcome", "complete", "settled"}
-	freely := []string{"reserve", "intent", "send", "outcome"}
+	ends := []string{"decide", "get", "cancel"}
+	looks := ends[:2]
+	runs := []string{"reserve", "intent", "send", "outcome"}
 	for name, tt := range map[string]struct {
 		given func(*world)
-		body  string
 		steps []string
+		code  commonv1.Code
 	}{
-		"it is given":           {nil, stored, slices.Concat(claim, ran)},
-		"another has used it":   {says(commonv1.Code_CODE_APPROVAL_USED), "", slices.Concat(claim, []string{"settle", "settled"}, freely)},
-		"it has expired":        {says(commonv1.Code_CODE_APPROVAL_EXPIRED), "", slices.Concat(claim, []string{"settle", "settled"}, freely)},
-		"votes count no longer": {says(commonv1.Code_CODE_APPROVAL_PENDING), "", slices.Concat(claim, []string{"settle", "settled"}, freely)},
-		"another definition":    {says(commonv1.Code_CODE_TOOL_CHANGED), "", slices.Concat(claim, []string{"settle", "settled"}, freely)},
-		"the lease is another's": {func(w *world) {
-			w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED})
-		}, "", slices.Concat(claim, []string{"settled"}, freely)},
-		"nothing is said": {func(w *world) { w.people.claimed = refusesClaim(nil) }, "", slices.Concat(claim, []string{"settled"}, freely)},
-		"it is pending":   {isIn(pending), "", slices.Concat([]string{"decide", "get"}, freely)},
-		"it is claimed":   {isIn(approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED), "", slices.Concat([]string{"decide", "get"}, freely)},
-		"it has run":      {isIn(approvalv1.ApprovalState_APPROVAL_STATE_DONE), "", slices.Concat([]string{"decide", "get"}, freely)},
-		"it is denied":    {isIn(denied), "", slices.Concat([]string{"decide", "get"}, freely)},
+		"it is approved": {nil, slices.Concat(ends, runs), 0},
+		"it is pending":  {isIn(pending), slices.Concat(ends, runs), 0},
+		"it is claimed":  {isIn(approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED), slices.Concat(looks, runs), 0},
+		"it has run":     {isIn(approvalv1.ApprovalState_APPROVAL_STATE_DONE), slices.Concat(looks, runs), 0},
+		"it is denied":   {isIn(denied), slices.Concat(looks, runs), 0},
+		"it was removed": {func(w *world) {
+			w.people.cancel = func(int) error { return status.Error(codes.NotFound, "APPROVAL_UNKNOWN") }
+		}, slices.Concat(ends, runs), 0},
+		"it is claimed in this moment": {func(w *world) {
+			w.people.cancel = func(int) error {
+				isIn(approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED)(w)
+				return errEnded
+			}
+		}, slices.Concat(ends, []string{"get"}, runs), 0},
+		"it is decided in this moment": {func(w *world) {
+			w.people.cancel = func(n int) error {
+				if n == 1 {
+					return errEnded
+				}
+				return nil
+			}
+		}, slices.Concat(ends, []string{"get", "cancel"}, runs), 0},
+		"it changes all the time": {func(w *world) { w.people.cancel = func(int) error { return errEnded } }, nil, commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
 		"the service is away": {func(w *world) {
 			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) { return nil, errAway }
-		}, "", slices.Concat([]string{"decide", "get"}, freely)},
-		"away since it was asked": {func(w *world) { w.people.claimed = claimFails(errAway) }, "", slices.Concat(claim, []string{"decide", "take", "reserve"}, ran)},
-		"it is another attempt": {func(w *world) {
-			then, n := w.people.claimed, 0
-			w.people.claimed = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
-				if n++; n == 1 {
-					return nil, status.Error(codes.Aborted, "ATTEMPT_CHANGED")
-				}
-				return then(r)
-			}
-		}, stored, slices.Concat(claim, []string{"settled"}, claim[1:], ran)},
+		}, slices.Concat(looks, []string{"refusal"}), commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
+		"the service is away since": {func(w *world) { w.people.cancel = func(int) error { return errAway } }, slices.Concat(ends, []string{"refusal"}), commonv1.Code_CODE_APPROVAL_UNAVAILABLE},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -106,101 +105,67 @@ func TestAnAllowedCallUsesUpItsApproval(t *testing.T) {
 				}
 				got := p.Do(t.Context(), w.asking(t))
 				p.Wait(t.Context())
-				if got.Refusal != nil || w.count("send") != 1 {
+				if codeOf(got.Refusal) != tt.code || w.count("send") == 1 != (tt.code == 0) || len(w.of(journal.KindClaim)) != 0 {
 					t.Fatalf("%+v, %v", got.Refusal, w.steps)
 				}
-				if diff := cmp.Diff(tt.steps, w.steps); diff != "" {
+				if diff := cmp.Diff(tt.steps, w.steps); diff != "" && tt.steps != nil {
 					t.Errorf("steps (-want +got):\n%s", diff)
 				}
-				want := `"params":` + tt.body
-				if tt.body == "" {
-					want = `"params":{"name":"safe","arguments":{"path":"/srv"}}`
+				if tt.code != 0 && !got.Refusal.Retryable() {
+					t.Errorf("%+v can't be tried again", got.Refusal)
 				}
-				if sent := string(w.sent[0].Body()); !strings.Contains(sent, want) {
-					t.Errorf("sent %s", sent)
-				}
-				if open := len(w.of(journal.KindClaim)) - len(w.of(journal.KindSettled)); open != 0 {
-					t.Errorf("%d claims are left open", open)
+				if tt.code == 0 && !strings.Contains(string(w.sent[0].Body()), `"params":{"name":"safe","arguments":{"path":"/srv"}}`) {
+					t.Errorf("sent %s", w.sent[0].Body())
 				}
 			})
 		})
 	}
 }
 
-func claimFails(err error) func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
-	return func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) { return nil, err }
-}
-
-// An allowed call whose tool is not listed runs, for policy does not ask for it.
-func TestAnAllowedCallNeedsNoList(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		w, p := ticketed(t, allow())
-		c := w.asking(t)
-		c.Tools = defines(func(context.Context, bool) ([]byte, error) { return nil, errBoom })
-		if got := p.Do(t.Context(), c); got.Refusal != nil || w.count("claim") != 0 || w.count("send") != 1 {
-			t.Errorf("%+v, %v", got.Refusal, w.steps)
-		}
-	})
-}
-
-// What a limit refuses is refused with an approval as well, which stays.
-func TestAnAllowedCallIsHeldToItsLimits(t *testing.T) {
+// What a limit refuses is refused also if an approval was ended for it.
+func TestDo_AllowedCallIsHeldToItsLimitsAfterItsApprovalEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w, p := ticketed(t, allowed())
 		w.reserve = refuses(nil)
 		got := p.Do(t.Context(), w.asking(t))
-		if got.Refusal == nil || w.count("take") != 0 || w.count("send") != 0 {
+		if got.Refusal == nil || w.count("cancel") != 1 || w.count("send") != 0 {
 			t.Errorf("%+v, %v", got.Refusal, w.steps)
 		}
 	})
 }
 
-// A denied call ends its approval, and is refused by policy's own words whatever the
-// approval service makes of it.
-func TestADeniedCallEndsItsApproval(t *testing.T) {
+// A denied call ends its approval, and is refused in policy's words whatever the approval service answers.
+func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 	t.Parallel()
 	deny := allow()
 	deny.Effect, deny.Code, deny.Message = policyv1.Effect_EFFECT_DENY, commonv1.Code_CODE_DENIED_BY_RULE, "not any more"
 	for name, tt := range map[string]struct {
-		given    func(*world)
-		steps    []string
-		released int
+		given func(*world)
+		steps []string
 	}{
-		"it ends":          {func(w *world) { w.people.claimed = refusesClaim(&approvalv1.Refusal{Code: deny.GetCode()}) }, []string{"decide", "get", "decide", "claim", "take"}, 0},
-		"it is given":      {func(*world) {}, []string{"decide", "get", "decide", "claim", "take", "release"}, 1},
-		"nothing is known": {func(w *world) { w.people.claimed = claimFails(errAway) }, []string{"decide", "get", "decide", "claim", "take", "decide", "take", "release"}, 1},
-		"it has run":       {func(w *world) { w.people.asked = asks(until(approvalv1.ApprovalState_APPROVAL_STATE_DONE)) }, []string{"decide", "get"}, 0},
+		"it is approved": {func(*world) {}, []string{"decide", "get", "cancel", "refusal"}},
+		"it has run":     {func(w *world) { w.people.asked = asks(until(approvalv1.ApprovalState_APPROVAL_STATE_DONE)) }, []string{"decide", "get", "refusal"}},
 		"the service is away": {func(w *world) {
 			w.people.asked = func() (*approvalv1.RequestApprovalResponse, error) { return nil, errAway }
-		}, []string{"decide", "get"}, 0},
+		}, []string{"decide", "get", "refusal"}},
+		"the service is away since": {func(w *world) { w.people.cancel = func(int) error { return errAway } }, []string{"decide", "get", "cancel", "refusal"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				w, p := ticketed(t, deny)
 				tt.given(w)
-				var effects []policyv1.Effect
-				claim := w.people.claimed
-				w.people.claimed = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
-					effects = append(effects, r.GetDecision().GetEffect())
-					return claim(r)
-				}
 				got := p.Do(t.Context(), w.asking(t))
 				p.Wait(t.Context())
-				if got.Refusal.Text() != "Denied by policy: not any more" || w.count("send") != 0 || w.count("reserve") != 0 {
+				if got.Refusal.Text() != "Denied by policy: not any more" {
 					t.Errorf("%+v, %v", got.Refusal, w.steps)
 				}
-				steps := slices.DeleteFunc(w.steps, func(s string) bool { return s == "refusal" || s == "settled" })
-				if diff := cmp.Diff(tt.steps, steps); diff != "" {
+				if diff := cmp.Diff(tt.steps, w.steps); diff != "" {
 					t.Errorf("steps (-want +got):\n%s", diff)
 				}
-				if slices.ContainsFunc(effects, func(e policyv1.Effect) bool { return e != policyv1.Effect_EFFECT_DENY }) || len(w.people.released) != tt.released {
-					t.Errorf("claimed on %v, given back %v", effects, w.people.released)
-				}
-				if open := len(w.of(journal.KindClaim)) - len(w.of(journal.KindSettled)); open != 0 {
-					t.Errorf("%d claims are left open", open)
+				if w.people.cancelled != nil && w.people.cancelled[0] != "policy denies this call now" {
+					t.Errorf("it was cancelled because %q", w.people.cancelled)
 				}
 			})
 		})
@@ -249,7 +214,7 @@ func TestOtherCallsMeetNoApproval(t *testing.T) {
 				}
 				got := p.Do(t.Context(), c)
 				p.Wait(t.Context())
-				if got.Refusal != nil || w.count("get") != tt.gets || w.count("take") != tt.gets {
+				if got.Refusal != nil || w.count("get") != tt.gets || w.count("cancel") != tt.gets {
 					t.Errorf("%+v, %v", got.Refusal, w.steps)
 				}
 			})

@@ -28,17 +28,21 @@ func (f *fixture) judges(t *testing.T, c *stack.Client, policy string) {
 	})
 }
 
-// A ticket that people have approved meets another policy: what is allowed by now uses
-// the approval up, and what is denied ends it, so that neither runs on it later.
-func TestATicketMeetsAnotherPolicy(t *testing.T) {
+// An approval ends when policy requires none for its call any more, whether approvers have decided or not, so that no call
+// runs by it later.
+func TestApprovals_EndWhenPolicyAllowsOrDeniesTheCall(t *testing.T) {
 	t.Parallel()
 	const asks = "pay: {action: require_approval"
+	allows, denies := strings.Replace(payPolicy, asks, "pay: {action: allow", 1), strings.Replace(payPolicy, asks, "pay: {action: deny", 1)
 	for _, tt := range []struct {
-		name, policy, code, state string
-		ran                       int
+		name, policy, code string
+		approved           bool
+		ran                int
 	}{
-		{"allowed", strings.Replace(payPolicy, asks, "pay: {action: allow", 1), "", "done", 1},
-		{"denied", strings.Replace(payPolicy, asks, "pay: {action: deny", 1), "denied_by_rule", "denied", 0},
+		{"approved, allowed", allows, "", true, 1},
+		{"approved, denied", denies, "denied_by_rule", true, 0},
+		{"pending, allowed", allows, "", false, 1},
+		{"pending, denied", denies, "denied_by_rule", false, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -46,12 +50,14 @@ func TestATicketMeetsAnotherPolicy(t *testing.T) {
 			c := f.connect(t)
 			c.Call("pay", `{"sum":1.50}`)
 			id := f.pendingOne(t)
-			holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+			if tt.approved {
+				holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
+			}
 			f.judges(t, c, tt.policy)
 			if resp := c.Call("pay", `{"sum":15e-1}`); resp.Decision(t).Code != tt.code || resp.IsError(t) != (tt.code != "") {
 				t.Errorf("by then it is answered %s", resp.Body)
 			}
-			f.becomes(t, id, tt.state)
+			f.becomes(t, id, "cancelled")
 			if d := c.Call("pay", `{"sum":1.5}`).Decision(t); d.Code != tt.code {
 				t.Errorf("and once more %+v", d)
 			}
@@ -60,7 +66,7 @@ func TestATicketMeetsAnotherPolicy(t *testing.T) {
 				t.Errorf("under the first policy again: %+v", d)
 			}
 			if n := len(f.up.Calls("pay")); n != 2*tt.ran {
-				t.Errorf("%d calls were sent, want one with the approval and one that policy allowed, or none", n)
+				t.Errorf("%d calls were sent, want the two that policy allowed, or none", n)
 			}
 		})
 	}

@@ -1,0 +1,67 @@
+package approvals
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
+	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
+)
+
+// Supersede decides on a call for which policy requires no approval, though an approval of such a call was requested
+// before. The approval ends first if nobody has claimed it, pending or approved: no later call runs by its votes. It
+// returns nil if policy allows the call. An allowed call is refused if the approval can't be ended; a denied call is
+// denied in any case.
+func (k *Clerk) Supersede(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
+	denied := a.Refusal()
+	if denied != nil && !a.Denies() {
+		return denied
+	}
+	reason := "policy requires no approval for this call now"
+	if denied != nil {
+		reason = "policy denies this call now"
+	}
+	if err := k.endUnclaimed(ctx, a, reason); err != nil {
+		k.log.WarnContext(ctx, "an approval that policy no longer requires was not ended", "decision_id", a.ID, "error", err)
+		if denied == nil {
+			return &refusal.Refusal{
+				Code:    commonv1.Code_CODE_APPROVAL_UNAVAILABLE,
+				Message: "policy allows this call, but the approval that was requested for it before can't be ended now; try again.",
+			}
+		}
+	}
+	if denied == nil && !a.Allows() {
+		return a.Changed()
+	}
+	return denied
+}
+
+// endUnclaimed ends the approval of a call that this gateway has requested, unless a call has claimed it.
+func (k *Clerk) endUnclaimed(ctx context.Context, a attempt.Attempt, reason string) error {
+	for range maxClaims {
+		approval, err := k.waiter.unclaimed(ctx, *callOf(a))
+		if err != nil || approval == "" {
+			return err
+		}
+		switch err := k.Withdraw(ctx, a.Principal, approval, reason); status.Code(err) {
+		case codes.OK, codes.NotFound:
+			k.waiter.tickets.forget(approval)
+			return nil
+		case codes.FailedPrecondition: // it was claimed or decided in this moment
+		default:
+			return err
+		}
+	}
+	return status.Error(codes.Aborted, "the approval changes all the time")
+}
+
+// callOf returns the call as approvals of it are found.
+func callOf(a attempt.Attempt) *Call {
+	return &Call{
+		Principal: a.Principal, Server: a.Server, Identity: a.Identity, Method: a.Sent.Method, Name: a.Name(),
+		Params: a.Sent.Params.Of(a.Sent.Raw),
+	}
+}
