@@ -37,10 +37,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// noConn is a connection that nobody uses.
+// noConn is a connection that is never used.
 type noConn struct{ upstream.Conn }
 
-// newAdmin returns a gateway that has a journal and sessions and nothing else.
+// newAdmin returns a gateway with only a journal and sessions.
 func newAdmin(t *testing.T) *Service {
 	t.Helper()
 	log := slog.New(slog.DiscardHandler)
@@ -66,7 +66,7 @@ func newAdmin(t *testing.T) *Service {
 	return &Service{deps: Deps{Tokens: new(authn.Tokens)}, journal: j, sessions: sessions, kept: decisions, edge: new(edge.Edge), reads: turn.ForProcessor[string]()}
 }
 
-// record writes a refusal of a tenant and returns its decision.
+// record writes a refusal of a tenant and returns the id of its decision.
 func (s *Service) record(t *testing.T, tenant, subject string) string {
 	t.Helper()
 	id := fmt.Sprintf("%s-%s", tenant, subject)
@@ -79,7 +79,7 @@ func (s *Service) record(t *testing.T, tenant, subject string) string {
 	return id
 }
 
-// as is a context in which the interceptors have verified a person of a tenant.
+// as returns a context in which a person of a tenant is authenticated.
 func as(t *testing.T, tenant string) context.Context {
 	t.Helper()
 	return authn.WithCaller(t.Context(), &authn.Caller{Person: &identityv1.Principal{Tenant: tenant, Subject: "op"}})
@@ -93,8 +93,8 @@ func subjects(records []*gatewayv1.Record) []string {
 	return out
 }
 
-// I4: everybody sees its own tenant's decisions. Counts of nobody are seen in the
-// tenant default; a role that speaks for nobody sees nothing.
+// I4: callers see the decisions of their own tenant. Counts of unauthenticated requests are visible in the tenant
+// default. A role without a person or principal sees nothing.
 func TestI4DecisionsAreTheTenantsOwn(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -134,7 +134,7 @@ func TestI4DecisionsAreTheTenantsOwn(t *testing.T) {
 	}
 }
 
-// stream is the server's side of a watch. It ends when it has got what it wants.
+// stream is the server side of a watch. It ends when it has received what it wants.
 type stream struct {
 	grpc.ServerStream
 	ctx    context.Context
@@ -159,8 +159,7 @@ func (s *stream) Send(r *gatewayv1.WatchDecisionsResponse) error {
 	return nil
 }
 
-// watch returns what a caller sees of the newest records and of one that is
-// written while it watches, for acme's end of the watch.
+// watch returns what a caller sees of the newest records, and of a record that is written during the watch.
 func (s *Service) watch(ctx context.Context, t *testing.T) []string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
@@ -201,8 +200,8 @@ func TestDecisionsAreFiltered(t *testing.T) {
 	}
 }
 
-// A list is whole however many pages it takes: one that would be over 3 MiB is cut, and
-// the next goes on behind it.
+// A list is complete, whatever the number of its pages: a page larger than 3 MiB is cut, and the next one continues
+// after it.
 func TestAListComesInPages(t *testing.T) {
 	t.Parallel()
 	const written, most = 1000, 3 << 20
@@ -245,7 +244,7 @@ func TestAListComesInPages(t *testing.T) {
 	}
 }
 
-// oneServer is a server that answers as a test says.
+// oneServer is a server that answers as a test sets.
 type oneServer struct {
 	upstream.Transport
 
@@ -272,7 +271,7 @@ func reached(t *testing.T, over upstream.Transport) *upstream.Server {
 	return s
 }
 
-// A server that is away, and one that is busy, look as they are.
+// The status shows a server that is unavailable, and one that is busy.
 func TestStatusTellsHowServersAre(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -340,7 +339,7 @@ func (s *Service) add(t *testing.T, tenant string) *session.Session {
 	return sess
 }
 
-// pages lists a tenant's sessions page by page, doing something between two.
+// pages lists a tenant's sessions page by page, and calls between after each page.
 func (s *Service) pages(t *testing.T, tenant string, size int32, between func()) []string {
 	t.Helper()
 	var out []string
@@ -365,8 +364,8 @@ func (s *Service) pages(t *testing.T, tenant string, size int32, between func())
 	return nil
 }
 
-// I4: everybody sees its own tenant's sessions; a list goes on where it stopped,
-// whatever happens to the sessions in between.
+// I4: callers see the sessions of their own tenant. A list continues where it stopped, whatever happens to the
+// sessions meanwhile.
 func TestI4SessionsAreTheTenantsOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -407,7 +406,7 @@ func TestAListOfSessionsGoesOnThoughTheyMove(t *testing.T) {
 		got := s.pages(t, "acme", 2, func() {
 			step++
 			switch step {
-			case 1: // the one that the page before ended with, and the next, are used
+			case 1: // the last one of the previous page and the next one are used
 				for _, sess := range all[1:3] {
 					_, done, err := s.sessions.Use(sess.ID, sess.Key)
 					if err != nil {
@@ -417,7 +416,7 @@ func TestAListOfSessionsGoesOnThoughTheyMove(t *testing.T) {
 					time.Sleep(time.Second)
 					done()
 				}
-			case 2: // and one is ended
+			case 2: // and one has ended
 				if err := s.sessions.End(all[4].ID, all[4].Key); err != nil {
 					t.Error(err)
 				}
@@ -431,7 +430,7 @@ func TestAListOfSessionsGoesOnThoughTheyMove(t *testing.T) {
 	})
 }
 
-// closeAll ends what the bubble must not leave behind.
+// closeAll closes what must not outlive the bubble.
 func closeAll(t *testing.T, s *Service) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// T5: arguments can't break out of the place that they have in the message.
+// T5: arguments cannot leave their place in the message.
 func TestT5ArgumentsStayArguments(t *testing.T) {
 	t.Parallel()
 	for _, arguments := range []string{
@@ -24,7 +24,7 @@ func TestT5ArgumentsStayArguments(t *testing.T) {
 	}
 }
 
-// FuzzToolCall looks for a tool, arguments and an approval that the gate reads as others.
+// FuzzToolCall searches for a tool, arguments and an approval that package gate reads differently.
 func FuzzToolCall(f *testing.F) {
 	f.Add("t", `{"a":[1,{"b":"\\u0000"}]}`, "a-1")
 	f.Add(`t","arguments":{}`, ` {"a":1,"a":2} `, `"`)

@@ -54,8 +54,7 @@ func TestValidateRefusesWhatCanNotWork(t *testing.T) {
 	}
 }
 
-// S1: a secret that can't be resolved is named by its place, and no server goes
-// without it.
+// S1: an error for a secret that cannot be resolved names its place, and the server is not used without it.
 func TestFromFileResolvesSecrets(t *testing.T) {
 	t.Parallel()
 	file := config.Default()
@@ -71,7 +70,7 @@ func TestFromFileResolvesSecrets(t *testing.T) {
 	if keyed, err := gateway.FromFile(&file, func(string) (string, bool) { return "s3cret", true }); err != nil || !slices.Equal(keyed.Servers["keyed"].Secrets, []string{"canary-1"}) {
 		t.Errorf("a key in a url is no secret: %+v, %v", keyed.Servers["keyed"], err)
 	}
-	secrets := []string{"s3cret"} // what surrounds a reference is none
+	secrets := []string{"s3cret"} // the text around a reference is not secret
 	if s := cfg.Servers["web"]; s.Headers["Authorization"] != "Bearer s3cret" || !slices.Equal(s.Secrets, secrets) {
 		t.Errorf("%+v", s)
 	}
@@ -83,8 +82,7 @@ func TestFromFileResolvesSecrets(t *testing.T) {
 	}
 }
 
-// Every setting that the gateway reads changes its own part of the configuration
-// and nothing else, and every such part has a setting.
+// The error names each reference that cannot be resolved.
 func TestFromFile_NamesEveryReferenceThatCannotBeResolved(t *testing.T) {
 	t.Parallel()
 	file := config.Default()
@@ -112,6 +110,8 @@ func TestFromFile_NamesEveryReferenceThatCannotBeResolved(t *testing.T) {
 	}
 }
 
+// Every setting that the gateway reads changes its own part of the configuration and nothing else, and every such
+// part has a setting.
 func TestFromFileReadsEverySetting(t *testing.T) {
 	t.Parallel()
 	web := func(f *config.File) *config.HTTPServer { return f.Servers["web"].HTTP }
@@ -183,11 +183,11 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 			untested[f.Name] = true
 		}
 	}
-	delete(untested, "Version")   // the program's, not the file's
-	delete(untested, "Servers")   // their own fields
-	delete(untested, "Embedded")  // the program's, not the file's
-	delete(untested, "ProxyHint") // of the environment
-	delete(untested, "Secrets")   // of references, which no setting here has
+	delete(untested, "Version")   // set by the program
+	delete(untested, "Servers")   // their own fields are tested
+	delete(untested, "Embedded")  // set by the program
+	delete(untested, "ProxyHint") // set from the environment
+	delete(untested, "Secrets")   // set from references, which no setting here has
 	delete(untested, "SecretEnv") // likewise
 	before := settings(t, func(*config.File) {})
 	for _, tt := range tests {
@@ -200,7 +200,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		}
 		delete(after, tt.field)
 		rest := maps.Clone(before)
-		if tt.field == "KeyFile" { // which stdio servers are not to read
+		if tt.field == "KeyFile" { // stdio servers must not read it
 			after["Secrets"] = before["Secrets"]
 		}
 		delete(rest, tt.field)
@@ -214,7 +214,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 	}
 }
 
-// settings returns what FromFile makes of a changed file, by field.
+// settings returns the result of FromFile for a changed file, by field.
 func settings(t *testing.T, change func(*config.File)) map[string]any {
 	t.Helper()
 	file := config.Default()

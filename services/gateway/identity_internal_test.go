@@ -2,7 +2,7 @@ package gateway
 
 import "testing"
 
-// As sluice/approval/v1/binding.proto has it.
+// The identities of sluice/approval/v1/binding.proto.
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]Server{

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// machine is a folder with npx, npm, Node and a HOME.
+// machine returns a folder with npx, npm, Node and a HOME.
 func machine(t *testing.T) (dir string, env config.Env) {
 	t.Helper()
 	dir = t.TempDir()
@@ -31,7 +31,7 @@ func machine(t *testing.T) (dir string, env config.Env) {
 	}
 }
 
-// What an installation sees of a server's environment configures npm, and is not secret (X21).
+// An installation gets only the variables that configure npm and are not secret (X21).
 func TestX21NPMEnvironment_HoldsNoSecret(t *testing.T) {
 	t.Parallel()
 	dir, env := machine(t)
@@ -71,7 +71,7 @@ func TestInstallation_OfWhatNpxWouldInstall(t *testing.T) {
 		"npx -y server":              {"", true},
 		dir + "/bin/npx -y server":   {"", true},
 		"npm exec server":            {"", true},
-		"npx -y global":              {"", false}, // npx runs the program beside it
+		"npx -y global":              {"", false}, // npx runs the program in its own folder
 		"npx -y global@1.0.0":        {"", true},
 		"npx -y -p global other":     {"", true},
 		"npx -y @acme/global":        {"", true},

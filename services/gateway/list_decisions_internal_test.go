@@ -51,7 +51,7 @@ func TestListDecisions_ByTime(t *testing.T) {
 	}
 }
 
-// The search for one page ends between records that are not wanted, too, and none is passed over.
+// The search for a page can end between unwanted records, and no record is skipped.
 func TestListDecisions_SearchForNothingEndsBetweenPages(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -101,7 +101,7 @@ func TestListDecisions_SearchForNothingEndsBetweenPages(t *testing.T) {
 	}
 }
 
-// A caller that reads already waits, in each of the three methods that read records, and has its turn afterwards.
+// A caller that already reads waits, in each of the three methods that read records, and reads afterwards.
 func TestReads_CallerThatReadsAlreadyWaits(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)
@@ -133,7 +133,7 @@ func TestReads_CallerThatReadsAlreadyWaits(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- read(ctx) }()
 		cancel()
-		if err := <-ended; name != "WatchDecisions" && !errors.Is(err, context.Canceled) { // a watch that is given up has no error
+		if err := <-ended; name != "WatchDecisions" && !errors.Is(err, context.Canceled) { // a cancelled watch returns no error
 			t.Errorf("%s beside another read of the same caller ended with %v, not when its caller gave it up", name, err)
 		}
 		go func() { ended <- read(as(t, "default")) }()

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Messages of the protocol are left out if they passed or no rule allows them, and never what was refused for another
-// reason, nor what does something.
+// Protocol messages are left out if they passed or no rule allows them. Messages that were refused for another
+// reason, and messages that do something, are not left out.
 func TestFilter_WithoutProtocol(t *testing.T) {
 	t.Parallel()
 	acts := map[string]bool{

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// N1: /readyz tells strangers that the journal is ill, and not where it lies or what
-// the system says of it.
+// N1: /readyz tells unauthenticated callers that the journal has failed, but not where it is or what the system
+// reports.
 func TestN1WhatIsNotReadySaysNothingOfTheMachine(t *testing.T) {
 	t.Parallel()
 	s := newAdmin(t)

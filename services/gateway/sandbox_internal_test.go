@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A working folder that programs hold, or that lies in one, is reported. A folder beside them is not.
+// A working folder that contains programs, or is inside a program's folder, is reported. Other folders are not.
 func TestDirHeld_SaysWhatProgramsMeanForAWorkingFolder(t *testing.T) {
 	t.Parallel()
 	files := map[string][]string{"": {"/etc"}, "app": {"/srv/app", "/srv/app/dist"}}

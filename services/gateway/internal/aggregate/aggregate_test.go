@@ -29,7 +29,7 @@ func read(t *testing.T, raw string) *gate.Answer {
 	return answer
 }
 
-// greeting is a server's answer to initialize with these members of its result.
+// greeting returns a server's answer to initialize with these members of its result.
 func greeting(t *testing.T, server, members string, allowed func(string) bool) aggregate.Greeting {
 	t.Helper()
 	return aggregate.Greeting{Server: server, Answer: read(t, `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25",`+members+`}}`), Allowed: allowed}
@@ -61,7 +61,7 @@ func TestCapabilities_AreThoseOfAllServersThatTheCallerMayUse(t *testing.T) {
 	}
 }
 
-// U1: no server speaks for another, whatever it writes.
+// U1: no server can imitate another, whatever it writes.
 func TestInstructions_MarkEachLineOfAServer(t *testing.T) {
 	t.Parallel()
 	got := aggregate.Instructions([]aggregate.Greeting{
@@ -163,7 +163,7 @@ func values(raw ...string) (out []jsontext.Value) {
 	return out
 }
 
-// A client is notified of a list when something changes that it may see, and of no other list.
+// A client is notified of a list only if something has changed that it may see.
 func TestChanged_NamesTheListsThatAreOthers(t *testing.T) {
 	t.Parallel()
 	methods := []string{"notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed"}

@@ -42,8 +42,7 @@ func listOf(tb testing.TB, tools string) *gate.Answer {
 	return a
 }
 
-// The same list is told once an hour, and another, of another server or under another
-// revision, at once.
+// An unchanged list is reported once an hour. A different list, server or revision is reported at once.
 func TestAListIsToldOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -85,7 +84,7 @@ func TestAListIsToldOnce(t *testing.T) {
 	})
 }
 
-// What breaks the bounds of a definition is left out by name.
+// A definition that exceeds the limits is left out, and its name is reported.
 func TestWhatIsTooLongIsLeftOut(t *testing.T) {
 	t.Parallel()
 	r, told := newReporter(t)
@@ -100,8 +99,8 @@ func TestWhatIsTooLongIsLeftOut(t *testing.T) {
 	}
 }
 
-// T1: of a name that is listed twice nothing may be called, also where the catalogue was told
-// of one definition alone, because the other is too long or can't be read.
+// T1: a tool that is listed twice cannot be called, even if only one definition was reported because the other is too
+// long or cannot be read.
 func TestT1ANameThatIsListedTwice(t *testing.T) {
 	t.Parallel()
 	for name, second := range map[string]string{
@@ -119,7 +118,7 @@ func TestT1ANameThatIsListedTwice(t *testing.T) {
 	}
 }
 
-// Where the catalogue can't be told nothing is known, and what it refuses has no digests.
+// If the list cannot be reported, nothing is known. A refused list has no digests.
 func TestWhatTheCatalogueDoesNotTake(t *testing.T) {
 	t.Parallel()
 	r, told := newReporter(t)
@@ -142,7 +141,7 @@ func TestWhatTheCatalogueDoesNotTake(t *testing.T) {
 	}
 }
 
-// X1: who lists something new each time fills nothing.
+// X1: a server that lists something new each time does not fill the cache.
 func TestX1NewListsWithoutEndFillNothing(t *testing.T) {
 	t.Parallel()
 	r, _ := newReporter(t)
@@ -156,8 +155,8 @@ func TestX1NewListsWithoutEndFillNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkKnownList is what a list of 353 real tools costs that the catalogue was told of
-// before: of each definition the digest is known by the bytes of the list.
+// BenchmarkKnownList measures a list of 353 real tools that was reported before: the digests are found by the bytes
+// of the list.
 func BenchmarkKnownList(b *testing.B) {
 	raw, err := os.ReadFile("../../../policy/internal/classify/testdata/lists/claude-flow.json")
 	if err != nil {

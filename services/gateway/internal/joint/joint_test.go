@@ -31,7 +31,7 @@ func TestToolsAreCalledByTheirServers(t *testing.T) {
 	}
 }
 
-// T2: what would stand for two tools stands for none.
+// T2: an alias that would stand for two tools stands for none.
 func TestT2AnAliasStandsForOneTool(t *testing.T) {
 	t.Parallel()
 	alias := joint.Tool("docs", "a.b")
@@ -88,7 +88,7 @@ func TestAnswersSayJointNames(t *testing.T) {
 	}
 }
 
-// U1: each text of a form, and each name for people, says whose it is; what comes back to the server stays as it is.
+// U1: each text of a form and each display name names its server. What is sent back to the server stays unchanged.
 func TestU1TextsForPeopleNameTheirServer(t *testing.T) {
 	t.Parallel()
 	const schema, mark = `{"type":"object","properties":{"a":`, `"docs asks: `
@@ -193,7 +193,7 @@ func TestIdsComeBack(t *testing.T) {
 	}
 }
 
-// What one names, the other reads: whatever servers and clients write.
+// Each combined name can be split into its parts again, whatever servers and clients write.
 func FuzzNames(f *testing.F) {
 	f.Add("search", "file:///a")
 	f.Add("a__b", "mcp.x+y:z")

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcpschema"
 )
 
-// Case B: what does not have MCP's form is named, and optional members that are null are left out.
+// Case B: an invalid element is named, and optional members that are null are removed.
 func TestConform(t *testing.T) {
 	t.Parallel()
 	const ok = `"inputSchema":{"type":"object"}`
@@ -62,7 +62,7 @@ func TestConform(t *testing.T) {
 	}
 }
 
-// FuzzConform holds what is let through to the form, and to being JSON.
+// FuzzConform checks that accepted elements are valid, and are JSON.
 func FuzzConform(f *testing.F) {
 	f.Add(`{"name":"a","title":null,"inputSchema":{"type":"object","properties":{"x":{}}}}`)
 	f.Fuzz(func(t *testing.T, element string) {

@@ -14,13 +14,13 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Bin is where npm links the programs of a project's packages.
+// Bin is the folder in a project with npm's links to the programs of packages.
 const Bin = "node_modules/.bin"
 
-// maxManifest is the largest package.json that is read, in bytes.
+// maxManifest is the maximum size of a package.json that is read, in bytes.
 const maxManifest = 8 << 20
 
-// manifest is what is read of a package.json.
+// manifest contains the members of a package.json that are read.
 type manifest struct {
 	Name         string            `json:"name"`
 	Version      string            `json:"version"`
@@ -31,9 +31,9 @@ type manifest struct {
 	} `json:"directories"`
 }
 
-// program returns the program of the one package that is installed in a project, as a path relative to the project, and
-// the package's version. A named program that the package does not have gives an empty path: npx then looks for it in
-// PATH.
+// program returns the path of the program of the only package that is installed in a project, relative to the
+// project, and the package's version. If the package does not have the named program, the path is empty: npx then
+// looks for it in PATH.
 func program(project *os.Root, named string) (path, version string, err error) {
 	own, err := readManifest(project, "package.json")
 	if err != nil {
@@ -64,7 +64,7 @@ func program(project *os.Root, named string) (path, version string, err error) {
 }
 
 func readManifest(project *os.Root, path string) (m manifest, err error) {
-	info, err := project.Stat(path) // the root lets no link lead out of the project
+	info, err := project.Stat(path) // project follows no link that leads out of it
 	if err != nil {
 		return m, fmt.Errorf("read %s: %w", path, err)
 	}
@@ -75,15 +75,15 @@ func readManifest(project *os.Root, path string) (m manifest, err error) {
 	if err != nil {
 		return m, fmt.Errorf("read %s: %w", path, err)
 	}
-	// npm reads such files too.
+	// npm accepts duplicate names and invalid UTF-8 too.
 	if err := json.Unmarshal(raw, &m, jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)); err != nil {
 		return m, fmt.Errorf("read %s: %w", path, err)
 	}
 	return m, nil
 }
 
-// choose returns the name of the program that npx runs of a package: the only one, or the one that is called as the
-// package is.
+// choose returns the name of the program that npx runs for a package: the only one, or the one with the package's
+// name.
 func (m *manifest) choose(project *os.Root, dependency string) (string, error) {
 	called := m.Name[strings.LastIndex(m.Name, "/")+1:]
 	programs := make(map[string]string)
@@ -118,7 +118,7 @@ func (m *manifest) choose(project *os.Root, dependency string) (string, error) {
 	}
 }
 
-// linked returns the path of a program relative to the project. The file has to be in the project, because only the
+// linked returns the path of a program relative to the project. The file must be in the project, because only the
 // project is read only for the server.
 func linked(project *os.Root, name string) (string, error) {
 	path := filepath.Join(Bin, name)

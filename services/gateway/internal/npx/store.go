@@ -32,31 +32,31 @@ const (
 // Grace is how long an installation that no configuration uses is kept, from the first start of a gateway without it.
 const Grace = 7 * 24 * time.Hour
 
-// Installed is an installation that has ended well. Its files do not change.
+// Installed is a complete installation. Its files do not change.
 type Installed struct {
-	// Dir is its folder, an absolute path, and Program the file to run, which lies in it, or the name of a program to
-	// be looked for in PATH, behind the folder Bin.
+	// Dir is its folder, an absolute path. Program is the file to run, which is in Dir, or the name of a program to look
+	// for in the folder Bin and then in PATH.
 	Dir, Program string
 	// Version is the version of the package.
 	Version string
-	// Since is when it was made.
+	// Since is when the installation was completed.
 	Since time.Time
 }
 
-// Bin is the folder with the programs of the package and of those that it needs.
+// Bin returns the folder with the programs of the package and of its dependencies.
 func (i *Installed) Bin() string { return filepath.Join(i.Dir, project, Bin) }
 
-// Folder holds the installations of one server, an absolute path.
+// Folder is the absolute path of the folder of one server's installations.
 type Folder string
 
-// recorded is what a record holds.
+// recorded is the content of a record.
 type recorded struct {
 	Package string `json:"package"`
 	Program string `json:"program"`
 	Version string `json:"version"`
 }
 
-// Newest returns the newest installation of what a digest names; nil if there is none.
+// Newest returns the newest installation with a digest; nil if there is none.
 func (f Folder) Newest(digest string) *Installed {
 	var found *Installed
 	for _, name := range f.names(digest + ".") {
@@ -67,13 +67,13 @@ func (f Folder) Newest(digest string) *Installed {
 	return found
 }
 
-// names returns the names of entries that begin with a prefix.
+// names returns the names of entries with a prefix.
 func (f Folder) names(prefix string) (names []string) {
 	dir, err := os.Open(string(f))
 	if err != nil {
 		return nil
 	}
-	defer dir.Close() //nolint:errcheck // it is read alone
+	defer dir.Close() //nolint:errcheck // only read
 	all, _ := dir.Readdirnames(maxInstallations)
 	for _, name := range all {
 		if strings.HasPrefix(name, prefix) {
@@ -110,13 +110,13 @@ func (f Folder) read(name string) (*Installed, error) {
 	return out, nil
 }
 
-// Attempt is an installation that is being made. No other one reads its folder.
+// Attempt is an installation that is being made. Its folder is used by no other one.
 type Attempt struct {
 	folder Folder
 	dir    string
 }
 
-// Begin makes the folders of an installation.
+// Begin creates the folders of an installation.
 func (f Folder) Begin() (*Attempt, error) {
 	if err := os.MkdirAll(string(f), 0o700); err != nil {
 		return nil, fmt.Errorf("make the folder of its package: %w", err)
@@ -129,7 +129,7 @@ func (f Folder) Begin() (*Attempt, error) {
 	for _, sub := range []string{a.Project(), a.Home(), a.Cache(), a.Temporary()} {
 		err = errors.Join(err, os.MkdirAll(sub, 0o700))
 	}
-	// npm takes the folder as a project of its own, and none above it.
+	// With this file npm takes the folder as the project, and no folder above it.
 	err = errors.Join(err, os.WriteFile(filepath.Join(a.Project(), "package.json"), []byte(`{"private": true}`+"\n"), 0o600))
 	if err != nil {
 		return nil, fmt.Errorf("make the folder of its package: %w", errors.Join(err, a.Remove()))
@@ -137,23 +137,23 @@ func (f Folder) Begin() (*Attempt, error) {
 	return a, nil
 }
 
-// Work is the folder that the installation may write to. The other folders are in it.
+// Work returns the folder to which the installation may write. The other folders are in it.
 func (a *Attempt) Work() string { return filepath.Join(a.dir, work) }
 
-// Project is where npm installs the package.
+// Project returns the folder in which npm installs the package.
 func (a *Attempt) Project() string { return filepath.Join(a.Work(), project) }
 
-// Home is the HOME of npm. It is removed when the installation has ended, as Cache and Temporary are.
+// Home returns the HOME of npm. Commit removes it, with Cache and Temporary.
 func (a *Attempt) Home() string { return filepath.Join(a.Work(), "home") }
 
-// Cache is npm's cache.
+// Cache returns the folder of npm's cache.
 func (a *Attempt) Cache() string { return filepath.Join(a.Work(), "cache") }
 
-// Temporary is the TMPDIR of npm.
+// Temporary returns the TMPDIR of npm.
 func (a *Attempt) Temporary() string { return filepath.Join(a.Work(), "tmp") }
 
-// Commit makes it the newest installation of what a digest names. What npm has installed is not trusted: no link leads
-// the gateway out of the folder.
+// Commit makes the attempt the newest installation with a digest. Files that npm has installed are not trusted: links
+// in them do not lead the gateway out of the folder.
 func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	final := filepath.Join(a.dir, project)
 	if err := os.Rename(a.Project(), final); err != nil {
@@ -186,10 +186,10 @@ func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	return a.folder.read(name)
 }
 
-// Remove removes an attempt that has failed. After Commit it does nothing.
+// Remove removes an attempt that has failed. It does nothing after Commit.
 func (a *Attempt) Remove() error { return datadir.RemoveAll(a.dir) }
 
-// Remove removes an installation that no process uses any more.
+// Remove removes an installation that is no longer used by any process.
 func (i *Installed) Remove() error { return datadir.RemoveAll(i.Dir) }
 
 // Sweep removes, below a folder of Folders, what no gateway uses: attempts that were cut off, installations that a newer
@@ -217,12 +217,12 @@ func Sweep(root string, in map[string]string, now time.Time) error {
 			}
 			errs = append(errs, f.sweep(name, in[server.Name()], now))
 		}
-		_ = os.Remove(string(f)) // fails while there is something in it
+		_ = os.Remove(string(f)) // fails unless the folder is empty
 	}
 	return errors.Join(errs...)
 }
 
-// sweep removes one entry of a folder, or notes since when no configuration uses it.
+// sweep removes one entry of a folder, or marks it as unused by the configuration since now.
 func (f Folder) sweep(name, digest string, now time.Time) error {
 	dir := filepath.Join(string(f), name)
 	if _, err := f.read(name); err != nil || digest != "" && strings.HasPrefix(name, digest+".") {

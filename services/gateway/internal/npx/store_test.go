@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/npx"
 )
 
-// put writes files of a project, of which one that begins with "-> " is a link; those in bin are programs.
+// put writes the files of a project. A text that begins with "-> " makes a link; files in bin are programs.
 func put(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	for name, text := range files {
@@ -32,7 +32,7 @@ func put(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// packed are the files of a project that npm has installed a package in.
+// packed returns the files of a project in which npm has installed a package.
 func packed(manifest string, links ...string) map[string]string {
 	files := map[string]string{
 		"package.json": `{"dependencies":{"@acme/server":"1"}}`, "node_modules/@acme/server/package.json": manifest, "node_modules/@acme/server/cli.js": "#!/bin/sh\n",
@@ -112,7 +112,7 @@ func mixed(files map[string]string, more ...string) map[string]string {
 	return files
 }
 
-// What an install script has put in place of files leads the gateway nowhere else (X21).
+// Files that an install script has replaced lead the gateway to no other place (X21).
 func TestX21Commit_RefusesWhatLeadsOut(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
@@ -153,7 +153,7 @@ func TestX21Commit_RefusesWhatLeadsOut(t *testing.T) {
 	}
 }
 
-// A project that was replaced by a link, and a record that was planted, are not used (X21).
+// A project that was replaced by a link, and a forged record, are not used (X21).
 func TestX21Commit_TakesNoFolderOfOthers(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()
@@ -202,7 +202,7 @@ func TestSweep_KeepsWhatIsUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := one.Begin(); err != nil { // which was cut off
+	if _, err := one.Begin(); err != nil { // an interrupted attempt
 		t.Fatal(err)
 	}
 	put(t, filepath.Join(root, "gone", "d1.x"), map[string]string{"program/node_modules/x": ""}) // without a record
@@ -219,7 +219,7 @@ func TestSweep_KeepsWhatIsUsed(t *testing.T) {
 	if left, _ := os.ReadDir(string(one)); len(left) != 1 {
 		t.Errorf("left: %s", left)
 	}
-	for range 2 { // noted as unused, used again, and so on
+	for range 2 { // marked as unused, used again, and so on
 		sweep(map[string]string{"one": "d2"}, 0)
 		sweep(map[string]string{}, npx.Grace-time.Hour)
 		sweep(map[string]string{"one": "d1"}, 2*npx.Grace)

@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/programs"
 )
 
-// tree makes files, executable where their text is a script, and links where it begins with ->.
+// tree makes files, executable if their text is a script, and links if it begins with ->.
 func tree(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
@@ -39,13 +39,13 @@ func tree(t *testing.T, files map[string]string) string {
 	return root
 }
 
-// Everything that a command's processes execute is found, and nothing that they may work in (X15).
+// Files finds everything that a command's processes execute, and no folder in which they may work (X15).
 func TestX15FilesThatACommandExecutesAreFound(t *testing.T) {
 	t.Parallel()
 	const script, data = "#!/bin/sh\n", "text"
 	for name, c := range map[string]struct {
 		files map[string]string
-		// command, dir, env and want are relative to the tree where they contain ROOT. Want are the folders and files of
+		// command, dir, env and want are relative to the tree if they contain ROOT. want are the folders and files of
 		// the tree that are found.
 		command string
 		dir     string
@@ -141,7 +141,7 @@ func TestX15FilesThatACommandExecutesAreFound(t *testing.T) {
 	}
 }
 
-// The system's folders are found, and files outside to which its settings lead.
+// System finds the system's folders, and the files outside of them to which its settings lead.
 func TestX15SettingsAndCertificatesOfTheSystemAreFound(t *testing.T) {
 	t.Parallel()
 	found := programs.System()

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 )
 
-// policy answers with a revision, and counts how often it is asked.
+// policy answers with a revision, and counts its requests.
 type policy struct {
 	policyv1.PolicyServiceClient
 
@@ -41,8 +41,8 @@ func ana() *identityv1.Principal {
 	}
 }
 
-// X4: policy is asked once for each principal as it sees it, server and revision, and
-// again while it is not known which revision is active.
+// X4: policy is asked once for each principal (as policy sees it), server and revision, and again while the active
+// revision is not known.
 func TestX4PolicyIsAskedAtEachRevision(t *testing.T) {
 	t.Parallel()
 	p, active := &policy{revision: "r1"}, "r1"
@@ -88,7 +88,7 @@ func TestX4PolicyIsAskedAtEachRevision(t *testing.T) {
 	}
 }
 
-// X4: what is kept of one principal is bounded.
+// X4: the cache of one principal is limited.
 func TestX4WhatIsKeptIsBounded(t *testing.T) {
 	t.Parallel()
 	p := &policy{revision: "r"}
@@ -106,7 +106,7 @@ func TestX4WhatIsKeptIsBounded(t *testing.T) {
 	}
 }
 
-// What an allowed call pays.
+// BenchmarkOf measures the cost for an allowed call.
 func BenchmarkOf(b *testing.B) {
 	r, err := reach.New(&policy{revision: "r"}, func() string { return "r" })
 	if err != nil {
@@ -120,7 +120,7 @@ func BenchmarkOf(b *testing.B) {
 	}
 }
 
-// N2: what a server or a client calls its own methods is asked about once each, and not without end.
+// N2: policy is asked once about each method that a server or a client invents, up to a limit.
 func TestN2OtherMethodsAreAskedAboutOnce(t *testing.T) {
 	t.Parallel()
 	p := &policy{revision: "r", methods: []string{"notifications/x"}}
@@ -133,7 +133,7 @@ func TestN2OtherMethodsAreAskedAboutOnce(t *testing.T) {
 			t.Error("it is not what policy says")
 		}
 	}
-	if n := p.asked; n != 3 { // once for what could be come by
+	if n := p.asked; n != 3 { // once for the standing
 		t.Errorf("policy was asked %d times", n)
 	}
 	for n := range 1000 {

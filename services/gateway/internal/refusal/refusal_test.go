@@ -37,7 +37,7 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
-// allCodes are the codes of the closed list, in its order.
+// allCodes returns the codes of the closed list, in its order.
 func allCodes() []commonv1.Code {
 	var out []commonv1.Code
 	for number := range commonv1.Code_name {
@@ -107,7 +107,7 @@ func TestRefusalsAsClientsSeeThem(t *testing.T) {
 	golden(t, "testdata/forms.txt", out.String())
 }
 
-// Who waits as long as was said may go: the wait is rounded up.
+// Waits are rounded up, so that a caller that waits for the given time is not too early.
 func TestWaitsAreRoundedUp(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -149,8 +149,7 @@ func TestWaitsAreRoundedUp(t *testing.T) {
 	}
 }
 
-// What is not to be tried again says no time after which it might be, and sentences
-// are parted.
+// A refusal that must not be retried names no time to wait. Sentences are separated.
 func TestARetryIsSaidWhereItMakesSense(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[commonv1.Code]string{

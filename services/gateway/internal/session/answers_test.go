@@ -21,7 +21,7 @@ func holding(t *testing.T) *room.Holding {
 	return all.Open(new(room.Holder))
 }
 
-// said is what of a stream comes behind an event, until its answer or until nothing more is there.
+// said returns the messages of a stream after an event, up to the answer or until nothing more is stored.
 func said(t *testing.T, a *session.Answers, after string) (out []string, ok bool) {
 	t.Helper()
 	s, next, ok := a.After(after, "ana")
@@ -39,8 +39,8 @@ func said(t *testing.T, a *session.Answers, after string) (out []string, ok bool
 	}
 }
 
-// A client goes on behind the last event that it got, also with what came meanwhile, and with no other
-// stream's.
+// A client resumes after the last event that it received, gets what arrived meanwhile, and gets nothing of other
+// streams.
 func TestAnswersAreGoneOnWith(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -84,7 +84,8 @@ func TestAnswersAreGoneOnWith(t *testing.T) {
 	})
 }
 
-// X3: of a session so many streams, messages and bytes are remembered; nobody goes on behind what is not.
+// X3: a session remembers a limited number of streams, messages and bytes. A client cannot resume after an event that
+// is not remembered.
 func TestX3AnswersThatAreKeptAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

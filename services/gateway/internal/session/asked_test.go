@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// X1: a server's requests are bounded, by how many wait and by how many come in a minute, those that
-// are turned away among them; none keeps the gateway from asking.
+// X1: a server's requests are limited by how many wait and by how many arrive in a minute, including refused ones.
+// The gateway can always send its own requests.
 func TestX1AServersRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,7 +54,8 @@ func TestX1AServersRequestsAreBounded(t *testing.T) {
 	})
 }
 
-// An id is a string or an integer, and there once; the gateway's own no server takes back.
+// An id is a string or an integer, and unique among waiting requests. A server cannot cancel the gateway's own
+// requests.
 func TestIDsOfQuestions(t *testing.T) {
 	t.Parallel()
 	var a session.Asked

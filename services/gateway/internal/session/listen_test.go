@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// A session whose client listens is not idle, and is closed all the same where its principal
-// needs room: then its stream ends.
+// A session whose client listens is not idle. It can still be closed for another session of its principal: then its
+// stream ends.
 func TestASessionWhoseClientListens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestASessionWhoseClientListens(t *testing.T) {
 	})
 }
 
-// The newest stream of a session is its stream; what ends an older one leaves it alone.
+// The newest stream of a session counts. The end of an older stream does not affect it.
 func TestTheNewestStreamCounts(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 2)
@@ -82,7 +82,7 @@ func TestTheNewestStreamCounts(t *testing.T) {
 	secondDone()
 }
 
-// Where the gateway stops nobody listens any more.
+// All streams end when the gateway stops.
 func TestAllStreamsEndWithTheGateway(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 2)

@@ -21,7 +21,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// over reaches a server whose sessions a test gives.
+// over is a transport to a server. A test provides its sessions.
 type over struct {
 	upstream.Transport
 
@@ -52,7 +52,7 @@ func with(conn upstream.Conn) *upstream.Session {
 	return sess
 }
 
-// conn is a connection that only counts its ends.
+// conn is a connection that only counts how often it was closed.
 type conn struct {
 	upstream.Conn
 	closed atomic.Int64
@@ -80,7 +80,7 @@ func key(subject string) session.Key {
 	return session.Key{Key: principal.Key{Tenant: "t", Subject: subject}, Server: "s"}
 }
 
-// opened returns a session that is not in any store.
+// opened returns a session that is not in a store.
 func opened(k session.Key) (*session.Session, *conn) {
 	id, digest := session.NewID()
 	c := new(conn)
@@ -122,8 +122,8 @@ func TestNewStoreRefusesWhatCanNotWork(t *testing.T) {
 	}
 }
 
-// I4: a handle counts together with the principal and the server alone, and a
-// foreign one is as unknown as one that never was.
+// I4: a session id is valid only together with its principal and server. Another principal's id is answered like one
+// that does not exist.
 func TestI4AHandleIsNoCredential(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Minute, 10)
@@ -187,7 +187,7 @@ func TestAnEndedSessionIsGone(t *testing.T) {
 		if _, _, err := s.Use(sess.ID, sess.Key); !errors.Is(err, session.ErrUnknown) {
 			t.Errorf("it can still be used: %v", err)
 		}
-		done() // of a request that outlived it
+		done() // of a request that ended after the session
 		synctest.Wait()
 		if s.Len() != 0 || c.closed.Load() != 1 {
 			t.Errorf("%d sessions are open, its server was told %d times", s.Len(), c.closed.Load())
@@ -221,7 +221,7 @@ func TestIdleSessionsAreClosed(t *testing.T) {
 		} else {
 			release()
 		}
-		time.Sleep(idle/10 + 2*time.Second) // it is looked at ten times
+		time.Sleep(idle/10 + 2*time.Second) // the sweep runs ten times
 		if isOpen(s, unused) || unusedConn.closed.Load() != 1 || !isOpen(s, used) || !isOpen(s, busy) {
 			t.Errorf("open: unused %v, used %v, busy %v", isOpen(s, unused), isOpen(s, used), isOpen(s, busy))
 		}
@@ -229,7 +229,7 @@ func TestIdleSessionsAreClosed(t *testing.T) {
 		if isOpen(s, used) || !isOpen(s, busy) {
 			t.Errorf("open: used %v, busy %v", isOpen(s, used), isOpen(s, busy))
 		}
-		done() // from here on it is idle
+		done() // from here on the session is idle
 		time.Sleep(idle - time.Second)
 		if !isOpen(s, busy) {
 			t.Error("a session was closed right after its request")
@@ -249,14 +249,15 @@ func TestIdleSessionsAreClosed(t *testing.T) {
 	})
 }
 
-// At the cap the longest unused session without a request in flight makes room.
+// If a principal has its maximum of sessions, a new one closes the session that was unused longest and has no request
+// in flight.
 func TestTheCapClosesTheLongestIdle(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newStore(t, time.Hour, 3)
 		var all []*session.Session
 		for i := range 3 {
-			sess, _ := add(t, s, session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: fmt.Sprint(i)}) // counted over all servers
+			sess, _ := add(t, s, session.Key{Key: principal.Key{Tenant: "t", Subject: "ana"}, Server: fmt.Sprint(i)}) // counted for all servers together
 			all = append(all, sess)
 			time.Sleep(time.Second)
 		}
@@ -294,8 +295,8 @@ func TestTheCapClosesTheLongestIdle(t *testing.T) {
 	})
 }
 
-// No more are being opened at once than may be open: a server that is slow to
-// open sessions must not be sent more and more of them.
+// No more sessions are being opened at once than may be open, so that a server that opens sessions slowly does not
+// get more and more of them.
 func TestOpeningsAreCapped(t *testing.T) {
 	t.Parallel()
 	s := newStore(t, time.Hour, 2)
@@ -328,8 +329,8 @@ func TestOpeningsAreCapped(t *testing.T) {
 	}
 }
 
-// Whatever is done at the same time, nobody has more sessions than it may have,
-// a session in use is never closed to make room, and each is closed once.
+// Under concurrent use no principal has more sessions than it may have, a session in use is never closed for another
+// one, and each session is closed once.
 func TestTheStoreKeepsItsWordUnderLoad(t *testing.T) {
 	t.Parallel()
 	const most = 4
@@ -384,7 +385,7 @@ func TestTheStoreKeepsItsWordUnderLoad(t *testing.T) {
 	}
 }
 
-// A model of one principal's sessions: which are open, in the order of their use.
+// A model of one principal's open sessions, in the order of their use.
 func TestTheStoreAgreesWithItsModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
@@ -464,7 +465,7 @@ func TestTheStoreAgreesWithItsModel(t *testing.T) {
 	})
 }
 
-// The last used stand first.
+// The list begins with the session that was used last.
 func TestListIsOrderedByUse(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -23,8 +23,7 @@ func (stubborn) Close(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// N2: who opens sessions and ends them again leaves no more of them behind, at a server
-// that takes its time, than it may have open.
+// N2: a principal that opens and ends sessions has no more of them ending at a slow server than it may have open.
 func TestN2SessionsThatEndHaveAShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -61,8 +60,8 @@ func TestN2SessionsThatEndHaveAShare(t *testing.T) {
 	})
 }
 
-// N2: nor does what sessions have listed grow with their number: those used last are
-// remembered.
+// N2: the memory for listed definitions does not grow with the number of sessions: only those of the last used
+// sessions are remembered.
 func TestN2WhatSessionsHaveListedHasAShare(t *testing.T) {
 	t.Parallel()
 	const tools, most = 10_000, 50_000
@@ -107,11 +106,11 @@ func TestN2WhatSessionsHaveListedHasAShare(t *testing.T) {
 			t.Error("what has ended is still counted")
 		}
 	}
-	s.Learn(all[0], map[string][]byte{"late": {1}}) // it has ended: nobody asks any more
+	s.Learn(all[0], map[string][]byte{"late": {1}}) // the session has ended
 }
 
-// Agents have the sessions of the principal that made them, and of the person whom they work for: one more closes
-// the one of those that was longest unused, and nobody else's. Where all are in use none is opened.
+// Agents share the sessions of the principal that made them and of the person for whom they work. One more session
+// closes the one among them that was unused longest, and none of others. If all are in use, none is opened.
 func TestAdd_AgentsHaveTheSessionsOfTheirMaker(t *testing.T) {
 	t.Parallel()
 	bot := &identityv1.Principal{Tenant: "t", Subject: "bot", Owner: "olga"}

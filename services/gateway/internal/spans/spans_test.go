@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// described returns what describe says of a span.
+// described returns the attributes and the status that describe sets on a span.
 func described(t *testing.T, describe func(trace.Span)) (map[string]string, sdktrace.Status) {
 	t.Helper()
 	recorder := tracetest.NewSpanRecorder()
@@ -148,7 +148,7 @@ func TestApprovals(t *testing.T) {
 	}
 }
 
-// What is not sampled is not described, for that would cost time.
+// A span that is not sampled gets no attributes, because they would cost time.
 func TestASpanThatIsNotRecordedIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	span := untouched{trace.SpanFromContext(t.Context()), t}
@@ -158,7 +158,7 @@ func TestASpanThatIsNotRecordedIsLeftAlone(t *testing.T) {
 	spans.Approval(span, "a-1", time.Second)
 }
 
-// untouched is a span that is not recorded and must not be described.
+// untouched is a span that is not recorded. It must get no attributes.
 type untouched struct {
 	trace.Span
 	t *testing.T

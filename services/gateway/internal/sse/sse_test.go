@@ -30,7 +30,7 @@ func body(parts ...string) (out [][]byte) {
 	return out
 }
 
-// written is what a client gets: the status, the headers that matter, and the body.
+// written is what a client receives: the status, the relevant headers, and the body.
 type written struct {
 	Status                        int
 	Type, Session, Outcome, AtEnd string
@@ -80,7 +80,7 @@ func TestWriter_AnswersWithJSONOrWithAStream(t *testing.T) {
 	}
 }
 
-// U1: no line break of a message ends its event, wherever the message is cut into parts.
+// U1: no line break of a message ends its event, however the message is divided into parts.
 func TestWriter_LineBreaksStayInTheirEvent(t *testing.T) {
 	t.Parallel()
 	message := []byte("{\"a\":\r\n\n1,\r\"b\":\n" + strings.Repeat(" ", 5000) + "\n2}")
@@ -109,7 +109,7 @@ func (a answerOf) BeginAnswer() *session.Answering {
 	return a.answers.Begin("files", "ana", memory.Open(new(room.Holder)))
 }
 
-// replayed are the messages of a stream behind an event.
+// replayed returns the messages of a stream after an event.
 func replayed(t *testing.T, answers *session.Answers, after string) (out []string) {
 	t.Helper()
 	stream, next, ok := answers.After(after, "ana")
@@ -160,7 +160,7 @@ func TestWriter_SendsNothingToAConnectionThatWasGivenUp(t *testing.T) {
 		t.Errorf("the answer went to the first connection: %.100s", got)
 	}
 	_, message, err := stream.Next(t.Context(), next)
-	if err == nil { // the answer is too large to be stored, so the client gets an end
+	if err == nil { // the answer is too large to be stored, so the client gets an error as the end
 		t.Fatalf("event %d is %.100s", next, message)
 	}
 	_, message, err = stream.Next(t.Context(), next+1)

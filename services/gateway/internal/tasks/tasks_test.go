@@ -25,7 +25,7 @@ func newStore(t *testing.T) *tasks.Store {
 	return store
 }
 
-// callOf is a call of a subject with a message of this many bytes.
+// callOf returns a call of a subject with a message of this many bytes.
 func callOf(subject string, size int) tasks.Call {
 	return tasks.Call{
 		Owner: subject, Server: "files", Header: http.Header{"Mcp-Name": {"safe"}}, Message: make([]byte, size),
@@ -139,7 +139,7 @@ func TestStore_RemovingATaskStopsItsCall(t *testing.T) {
 	})
 }
 
-// N2: the number of tasks of a caller, and their memory, are bounded.
+// N2: the number of a caller's tasks and their memory are limited.
 func TestStore_IsBoundedForEachCaller(t *testing.T) {
 	t.Parallel()
 	store := newStore(t)
@@ -182,7 +182,7 @@ func TestStore_IsBoundedForEachCaller(t *testing.T) {
 	}
 }
 
-// I4: an id of a server's task is its owner's alone, and the same each time.
+// I4: the id of a server's task is valid only for its owner, and the same each time.
 func TestIDs_AreForTheirOwnerAlone(t *testing.T) {
 	t.Parallel()
 	ids, err := tasks.NewIDs([]byte("secret"))

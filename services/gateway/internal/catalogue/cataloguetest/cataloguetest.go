@@ -1,4 +1,4 @@
-// Package cataloguetest is a catalogue for tests of what reports to one.
+// Package cataloguetest provides a catalog for tests of packages that report to one.
 package cataloguetest
 
 import (
@@ -14,14 +14,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
-// Report is one that was told.
+// Report is a list that was reported.
 type Report struct {
 	Head  *policyv1.ReportHead
 	Tools []*policyv1.ToolDefinition
 	To    *identityv1.Principal
 }
 
-// Catalogue accepts every definition. It is safe for concurrent use.
+// Catalogue is a catalog that accepts every definition. It is safe for concurrent use.
 type Catalogue struct {
 	policyv1.CatalogServiceClient
 
@@ -30,21 +30,21 @@ type Catalogue struct {
 	reports []Report
 }
 
-// Fail has it answer with an error from now on; nil: as it should.
+// Fail sets the error of further reports; nil for success.
 func (c *Catalogue) Fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.err = err
 }
 
-// Reports are those that it was told.
+// Reports returns the received reports.
 func (c *Catalogue) Reports() []Report {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return append([]Report(nil), c.reports...)
 }
 
-// Digest is that of a definition.
+// Digest returns the digest of a definition.
 func Digest(definition string) []byte {
 	text, err := canonical.Object(definition)
 	if err != nil {
