@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// Supersede decides on a call for which policy requires no approval, though an approval of such a call was requested
-// before. The approval ends first if nobody has claimed it, pending or approved: no later call runs by its votes. It
-// returns nil if policy allows the call. An allowed call is refused if the approval can't be ended; a denied call is
-// denied in any case.
+// Supersede decides on a call for which policy requires no approval, although an approval of such a call was
+// requested before. A pending or approved approval that no call has claimed is cancelled first, so that no later call
+// runs by its votes. Supersede returns nil if policy allows the call. An allowed call is refused if the approval
+// cannot be cancelled; a denied call is denied in any case.
 func (k *Clerk) Supersede(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	denied := a.Refusal()
 	if denied != nil && !a.Denies() {
@@ -39,7 +39,7 @@ func (k *Clerk) Supersede(ctx context.Context, a attempt.Attempt) *refusal.Refus
 	return denied
 }
 
-// endUnclaimed ends the approval of a call that this gateway has requested, unless a call has claimed it.
+// endUnclaimed cancels the approval that this gateway has requested for a call, unless a call has claimed it.
 func (k *Clerk) endUnclaimed(ctx context.Context, a attempt.Attempt, reason string) error {
 	for range maxClaims {
 		approval, err := k.waiter.unclaimed(ctx, *callOf(a))
@@ -50,7 +50,7 @@ func (k *Clerk) endUnclaimed(ctx context.Context, a attempt.Attempt, reason stri
 		case codes.OK, codes.NotFound:
 			k.waiter.tickets.forget(approval)
 			return nil
-		case codes.FailedPrecondition: // it was claimed or decided in this moment
+		case codes.FailedPrecondition: // it was just claimed or decided
 		default:
 			return err
 		}
@@ -58,7 +58,7 @@ func (k *Clerk) endUnclaimed(ctx context.Context, a attempt.Attempt, reason stri
 	return status.Error(codes.Aborted, "the approval changes all the time")
 }
 
-// callOf returns the call as approvals of it are found.
+// callOf returns the values by which approvals of a call are found.
 func callOf(a attempt.Attempt) *Call {
 	return &Call{
 		Principal: a.Principal, Server: a.Server, Identity: a.Identity, Method: a.Sent.Method, Name: a.Name(),

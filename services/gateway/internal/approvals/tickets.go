@@ -19,37 +19,36 @@ import (
 // maxTickets is how many approvals are remembered. The oldest are forgotten first.
 const maxTickets = 4096
 
-// Call is a call by what an approval binds it to, but for its tool's definition.
+// Call is what an approval binds a call to, except for the tool's definition.
 type Call struct {
-	// Principal makes it.
+	// Principal is the caller.
 	Principal *identityv1.Principal
-	// Server, Identity, Method and Name are where it goes, and Params its params as
-	// they came.
+	// Server, Identity, Method and Name identify what is called, and Params are the params as received.
 	Server, Identity, Method, Name string
 	Params                         []byte
 }
 
-// tickets remembers which calls people were asked about, for the time that policy
-// asks nobody about them any more. The zero value is not ready, newTickets is.
+// tickets remembers for which calls this gateway has requested approvals, in case policy requires none later. The
+// zero value is not ready; use newTickets.
 type tickets struct {
 	mu sync.Mutex
-	// by are the tickets of each place, and ids those by their approval.
+	// by contains the tickets of each place, and ids the elements of order by the id of their approval.
 	by  map[place][]*entry
 	ids map[string]*list.Element
-	// order are all tickets, the oldest first.
+	// order contains all tickets, the oldest first.
 	order *list.List
 }
 
-// place is what of a call costs nothing to compare: where a place has no ticket
-// nothing more is done.
+// place is the part of a call that is cheap to compare. If a place has no ticket, the digest of the call is not
+// computed.
 type place struct{ tenant, subject, agent, server, name string }
 
-// entry is one of them.
+// entry is the ticket of one approval.
 type entry struct {
 	place place
 	call  [32]byte
 	id    string
-	// until is the last moment of the approval.
+	// until is when the approval expires.
 	until time.Time
 }
 
@@ -61,8 +60,8 @@ func (c *Call) place() place {
 	return place{c.Principal.GetTenant(), c.Principal.GetSubject(), c.Principal.GetAgent(), c.Server, c.Name}
 }
 
-// sum is equal for equal calls and for no others: what an approval would be bound to,
-// of a tool whose definition is not known.
+// sum returns a digest that is equal only for equal calls: the digest of an approval of the call, without the tool's
+// definition.
 func (c *Call) sum() ([32]byte, error) {
 	digest, _, err := binding.Bind(c.Principal, &approvalv1.BoundCall{
 		ServerIdentity: c.Identity,
@@ -71,7 +70,7 @@ func (c *Call) sum() ([32]byte, error) {
 	return digest, err
 }
 
-// add remembers an approval that a call has until a time.
+// add remembers an approval of a call until it expires.
 func (t *tickets) add(c Call, id string, until, now time.Time) {
 	sum, err := c.sum()
 	if err != nil {
@@ -91,7 +90,7 @@ func (t *tickets) add(c Call, id string, until, now time.Time) {
 	t.ids[id] = t.order.PushBack(k)
 }
 
-// find returns the approval that a call was asked about last; empty for none.
+// find returns the id of the newest approval of a call; empty for none.
 func (t *tickets) find(c Call, now time.Time) string {
 	at := c.place()
 	if !t.any(at) {
@@ -117,7 +116,7 @@ func (t *tickets) any(at place) bool {
 	return len(t.by[at]) > 0
 }
 
-// forget forgets an approval.
+// forget removes an approval.
 func (t *tickets) forget(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,7 +140,7 @@ func (t *tickets) remove(e *list.Element) {
 	t.by[k.place] = rest
 }
 
-// remember notes that people were asked about a call.
+// remember adds the approval of a call.
 func (w *Waiter) remember(q Question, a *approvalv1.Approval) {
 	until := a.GetExecuteBefore()
 	last := until.AsTime()
@@ -159,8 +158,8 @@ func (w *Waiter) remember(q Question, a *approvalv1.Approval) {
 	}, a.GetId(), last, time.Now())
 }
 
-// unclaimed returns the id of the approval of a call that this gateway has requested, if it is pending or approved and no
-// call has claimed it; otherwise the id is empty. It forgets an approval that has ended.
+// unclaimed returns the id of the approval that this gateway has requested for a call, if it is pending or approved
+// and no call has claimed it; otherwise the id is empty. It forgets an approval that has ended.
 func (w *Waiter) unclaimed(ctx context.Context, c Call) (id string, err error) {
 	id = w.tickets.find(c, time.Now())
 	if id == "" {

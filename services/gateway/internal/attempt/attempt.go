@@ -1,6 +1,5 @@
-// Package attempt is one try at a call, and what is done with it at policy, at the limiter
-// and in the journal. It is shared by the calls that pass at once and by those that people
-// are asked about.
+// Package attempt carries one attempt at a call to policy, to the limiter and into the journal. Packages pipeline and
+// approvals use it.
 package attempt
 
 import (
@@ -13,62 +12,59 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// Attempt is one try at a call, by value: what follows from one is another one.
+// Attempt is one attempt at a call. It is a value: its methods return changed copies.
 type Attempt struct {
 	*Call
 
-	// Sent is what goes out: the message that came, or the one that people approved.
+	// Sent is the message that is sent: the received one, or the one that was approved.
 	Sent *gate.Message
-	// ID is that of the decision. A try to use an approval has its own, which is the
-	// claim's.
+	// ID is the id of the decision. An attempt to use an approval has its own, which is the claim's id.
 	ID string
-	// Definition is the digest of the tool's definition, as the caller knows it; nil where
-	// nobody does.
+	// Definition is the digest of the tool's definition as the caller knows it; nil if it is not known.
 	Definition []byte
-	// Decision is what policy said last; nil where it has said nothing.
+	// Decision is policy's last decision; nil if there is none.
 	Decision *policyv1.Decision
-	// Lease is what was reserved; nil where nothing was.
+	// Lease is the reservation; nil if nothing was reserved.
 	Lease *ratelimitv1.Lease
-	// Claim is the approval that the call goes by; nil where it goes by none.
+	// Claim is the approval by which the call runs; nil for none.
 	Claim *Claim
-	// HeldFor is for how long the call was held open for people.
+	// HeldFor is how long the call was held open.
 	HeldFor time.Duration
 }
 
-// New is the first attempt at a call.
+// New returns the first attempt at a call.
 func New(call *Call) Attempt { return Attempt{Call: call, Sent: call.Message, ID: NewID()} }
 
-// Claim is an approval that a call goes by. It does not change.
+// Claim is an approval by which a call runs. It does not change.
 type Claim struct {
 	*approvalv1.Approval
 
-	// Attempt is the approval's attempt that the claim is of.
+	// Attempt is the attempt of the approval that is claimed.
 	Attempt int32
-	// Votes are those that let the call pass, known once it is claimed.
+	// Votes are the votes that let the call pass. They are known once it is claimed.
 	Votes []*approvalv1.Vote
 }
 
-// Claims is a as it is about to use an approval: under a name of its own, with nothing
-// reserved yet.
+// Claims returns the attempt to use an approval: with an id of its own, and without a reservation.
 func (a Attempt) Claims(by *approvalv1.Approval) Attempt {
 	a.ID, a.Lease, a.Claim = NewID(), nil, &Claim{Approval: by, Attempt: by.GetAttempt()}
 	return a
 }
 
-// Free is a without an approval and without what was reserved for it.
+// Free returns the attempt without its approval and the reservation for it.
 func (a Attempt) Free() Attempt {
 	a.Lease, a.Claim = nil, nil
 	return a
 }
 
-// WithNewID returns the attempt under another id. A call that goes on without a claim that it has lost needs it, because
-// the records of the claim have the old one.
+// WithNewID returns the attempt with another id. A call that continues without a claim that it has lost needs it,
+// because the records of the claim have the old id.
 func (a Attempt) WithNewID() Attempt {
 	a.ID = NewID()
 	return a
 }
 
-// Bound is the call as policy and people judge it.
+// Bound returns the call as policy and approvers judge it.
 func (a Attempt) Bound(definition []byte) *policyv1.Call {
 	return &policyv1.Call{
 		Method: a.Sent.Method, Server: a.Server, Name: a.Name(), Ref: a.Sent.Ref,
@@ -76,7 +72,7 @@ func (a Attempt) Bound(definition []byte) *policyv1.Call {
 	}
 }
 
-// Events takes what the upstream sends before its answer; nil where nobody does.
+// Events returns the function that receives what the server sends before its answer; nil if the caller receives none.
 func (a Attempt) Events() func(message []byte) {
 	if a.Reply == nil {
 		return nil
@@ -84,7 +80,7 @@ func (a Attempt) Events() func(message []byte) {
 	return a.Reply.Event
 }
 
-// Name is what the request names, which is what policy matches.
+// Name returns what the request names, which is what policy matches: its URI or its name.
 func (a Attempt) Name() string {
 	if a.Sent.URI != "" {
 		return a.Sent.URI
@@ -92,7 +88,7 @@ func (a Attempt) Name() string {
 	return a.Sent.Name
 }
 
-// Place is where the call goes, for its span.
+// Place returns where the call is sent, for its span.
 func (a Attempt) Place() spans.Place {
 	return spans.Place{Server: a.Server, Transport: spans.Transport(a.Transport), Version: a.Version, Session: a.Principal.GetSession()}
 }

@@ -192,9 +192,9 @@ func (a *Attempt) Remove() error { return datadir.RemoveAll(a.dir) }
 // Remove removes an installation that is no longer used by any process.
 func (i *Installed) Remove() error { return datadir.RemoveAll(i.Dir) }
 
-// Sweep removes, below a folder of Folders, what no gateway uses: attempts that were cut off, installations that a newer
-// one has replaced, and those that the configuration has not used for Grace. In is the digest of each server that is
-// configured, by its name. It may be called while no process of these servers runs and none is installed.
+// Sweep removes the unused entries of the folders below root: interrupted attempts, installations that a newer one has
+// replaced, and those that the configuration has not used for Grace. in contains the digest of each configured server
+// by its name. Sweep may only be called while no process of these servers runs and no package is being installed.
 func Sweep(root string, in map[string]string, now time.Time) error {
 	servers, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// errStale is what the approval service says of a decision that is not of this moment.
+// errStale is the approval service's error for a decision that is too old.
 var errStale = &rpc.Error{Code: codes.FailedPrecondition, Reason: "DECISION_STALE"}
 
-// signing is a policy role that signs, and notes what it was asked to.
+// signing makes policy sign, and returns what it was asked to sign.
 func (w *world) signing() (uses *[]*policyv1.Attest) {
 	uses, then := new([]*policyv1.Attest), w.decide
 	w.decide = func(ctx context.Context, r *policyv1.DecideCallRequest) (*policyv1.DecideCallResponse, error) {
@@ -30,12 +30,11 @@ func (w *world) signing() (uses *[]*policyv1.Attest) {
 	return uses
 }
 
-// Policy is asked again, a few times, where its decision is not of this moment by the
-// time that the approval service has it.
+// Policy is asked again, a few times, if its decision is too old when it reaches the approval service.
 func TestPolicyIsAskedAnewForADecisionOfThisMoment(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		asks, claims int // of them are told that the decision is stale
+		asks, claims int // this many are answered that the decision is stale
 		code         commonv1.Code
 		uses         int
 	}{
@@ -82,7 +81,7 @@ func TestPolicyIsAskedAnewForADecisionOfThisMoment(t *testing.T) {
 	}
 }
 
-// What nobody is asked about is signed by nobody.
+// A decision is signed only for an approval request.
 func TestAnAllowedCallIsNotSigned(t *testing.T) {
 	t.Parallel()
 	w := newWorld()

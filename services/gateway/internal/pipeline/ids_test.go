@@ -15,21 +15,21 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// givesBroken gives the claim of a call whose stored params are none.
+// givesBroken answers with the claim of a call whose stored params are invalid.
 func givesBroken(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 	return &approvalv1.ClaimApprovalResponse{Result: &approvalv1.ClaimApprovalResponse_Claimed{Claimed: &approvalv1.Claimed{
 		Approval: in(approved), Bound: &approvalv1.BoundCall{Call: &policyv1.Call{ParamsJson: `{"name":`}},
 	}}}, nil
 }
 
-// denying denies, by a rule.
+// denying returns a decision that denies by a rule.
 func denying() *policyv1.Decision {
 	d := allow()
 	d.Effect, d.Code, d.Message = policyv1.Effect_EFFECT_DENY, commonv1.Code_CODE_DENIED_BY_RULE, "not any more"
 	return d
 }
 
-// A claim that is lost is on record under an identifier of its own, which the refusal of the call has.
+// A lost claim is on record with an id of its own, which the refusal of the call has too.
 func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	t.Parallel()
 	used := refusesClaim(&approvalv1.Refusal{Code: commonv1.Code_CODE_APPROVAL_USED, LeaseUnused: true})
@@ -51,7 +51,7 @@ func TestDo_RefusalHasTheIDOfItsLostClaim(t *testing.T) {
 	}
 }
 
-// A denied call ends its approval also where its tool's definition can't be read.
+// A denied call ends its approval even if its tool's definition cannot be read.
 func TestADenialNeedsNoList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -65,8 +65,7 @@ func TestADenialNeedsNoList(t *testing.T) {
 	})
 }
 
-// What an approval service stores that can't be read any more runs for nobody who asked
-// people for it: the claim is given back.
+// A stored call that cannot be read does not run: the claim is given back.
 func TestABrokenStoredCallIsGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -79,8 +78,8 @@ func TestABrokenStoredCallIsGivenBack(t *testing.T) {
 	})
 }
 
-// Policy is asked about the word of whoever sits at the agent as well: what that declines is
-// refused, and recorded, under what policy said last.
+// Policy is also asked about the answer of the user at the agent. A call that the user declines is refused and
+// recorded with policy's last decision.
 func TestARefusalAtTheAgentIsOfPolicysLastDecision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -102,9 +101,8 @@ func TestARefusalAtTheAgentIsOfPolicysLastDecision(t *testing.T) {
 	})
 }
 
-// A4: where policy answers the question about people without a decision, that is its word:
-// the call is refused, also where people have approved it and policy would allow it a
-// moment later.
+// A4: if policy answers a request for a signed decision without a decision, the call is refused, even if it was
+// approved and policy would allow it a moment later.
 func TestA4NoDecisionIsARefusal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

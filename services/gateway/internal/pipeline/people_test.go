@@ -16,29 +16,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/approvals"
 )
 
-// people is an approval service that answers as a test says. Where nothing is said
-// it is away.
+// people is an approval service that answers as a test sets. Without an answer it is unavailable.
 type people struct {
 	approvalv1.ApprovalServiceClient
 
 	w *world
-	// view is what there is to be seen of an approval, and said the word of whoever
-	// sits at the agent, which is taken unless it is lost. A silent watch does not
-	// tell of it.
+	// view is what is shown of an approval. said are the votes of the user at the agent, which are accepted unless
+	// lost is set. A silent watch does not report them.
 	view   *approvalv1.View
 	said   []approvalv1.Verdict
 	lost   error
 	silent bool
-	// tooOften says that whoever sits at the agent was asked as often as may be.
+	// tooOften means that the user at the agent must not be asked any more.
 	tooOften bool
-	// asked answers RequestApproval, and watched is what a watch then sends.
+	// asked answers RequestApproval, and watched is what a watch sends then.
 	asked   func() (*approvalv1.RequestApprovalResponse, error)
 	watched chan *approvalv1.Approval
 	claimed func(*approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error)
-	// completing runs before an outcome is taken; nil does nothing.
+	// completing runs before an outcome is accepted; nil does nothing.
 	completing func()
-	// told are the outcomes, released the claims that were given back, and renewed
-	// those that were kept.
+	// told are the received outcomes, released the claims that were given back, and renewed those that were renewed.
 	told     []approvalv1.CallOutcome
 	released []string
 	// cancel answers the n-th CancelApproval; nil cancels. cancelled are the reasons.
@@ -148,11 +145,11 @@ func (p *people) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApproval
 	return &watch{ctx: ctx, moves: p.watched}, nil
 }
 
-// watch sends moves until there are none, and then waits.
+// watch sends the values of moves, and then waits.
 type watch struct {
 	grpc.ClientStream
 
-	ctx   context.Context //nolint:containedctx // a stream's own
+	ctx   context.Context //nolint:containedctx // the stream's context
 	moves chan *approvalv1.Approval
 }
 
@@ -168,7 +165,7 @@ func (s *watch) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	}
 }
 
-// in is an approval in a state.
+// in returns an approval in a state.
 func in(state approvalv1.ApprovalState) *approvalv1.Approval {
 	return &approvalv1.Approval{Id: "a-1", State: state, Code: told[state], Attempt: 1, Digest: []byte{0xab}}
 }
@@ -183,8 +180,8 @@ const (
 	denied   = approvalv1.ApprovalState_APPROVAL_STATE_DENIED
 )
 
-// asks answers each question with the approval in the next of the states, and then
-// with the last.
+// asks returns a function that answers each request with the approval in the next of the states, and then with the
+// last.
 func asks(states ...*approvalv1.Approval) func() (*approvalv1.RequestApprovalResponse, error) {
 	return func() (*approvalv1.RequestApprovalResponse, error) {
 		a := states[0]

@@ -1,6 +1,5 @@
-// Package pipeline is the life of a call: decide, wait for approval, reserve,
-// record the intent, forward, record the outcome, settle. Where any of it can't
-// be done the call is refused; what a client wrote has no other way to an upstream.
+// Package pipeline carries out calls: decide, wait for approval, reserve, record the intent, forward, record the
+// outcome, settle. If a step fails, the call is refused. A client's message can reach a server in no other way.
 package pipeline
 
 import (
@@ -26,8 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// Deps are the live objects that a [Pipeline] works with. Every field is
-// required.
+// Deps are the dependencies of a [Pipeline]. Every field is required.
 type Deps struct {
 	Policy  policyv1.PolicyServiceClient
 	Kept    *kept.Decisions
@@ -39,19 +37,19 @@ type Deps struct {
 	Log     *slog.Logger
 }
 
-// Pipeline carries calls out. It is safe for concurrent use.
+// Pipeline carries out calls. It is safe for concurrent use.
 type Pipeline struct {
 	deps      Deps
 	desk      *attempt.Desk
 	approvals *approvals.Clerk
 	abuse     abuse
 	passed    *passed
-	// cut ends when calls on their way are to end, which stop makes it.
+	// cut is cancelled by stop when calls in flight must end.
 	cut  context.Context
 	stop context.CancelFunc
 }
 
-// New returns a pipeline.
+// New returns a pipeline, or an error if a dependency is missing.
 func New(deps Deps) (*Pipeline, error) {
 	if deps.Meters == nil || deps.Log == nil {
 		return nil, errors.New("pipeline: every dependency is required")
@@ -69,72 +67,68 @@ func New(deps Deps) (*Pipeline, error) {
 	return p, nil
 }
 
-// Drain lets go of the calls that wait for people: they get their tickets.
+// Drain ends the holding of calls: they get their tickets.
 func (p *Pipeline) Drain() { p.approvals.Drain() }
 
 // Miscounting reports whether limited calls are refused because two instances of the ratelimit role answer in turn.
 func (p *Pipeline) Miscounting() bool { return p.desk.Miscounting() }
 
-// Stop ends the calls that are with their servers, now and from now on: that
-// their outcome is not known is recorded, and their callers are told. It does not
-// wait for them.
+// Stop cancels the calls that are with their servers, and later ones. Their outcomes are recorded as unknown, and
+// their callers are answered. Stop does not wait for that.
 func (p *Pipeline) Stop() {
 	p.approvals.Stop()
 	p.stop()
 }
 
-// Wait waits until the approval service was told of every call, or ctx ends; what it
-// was not told then a replay tells it. No call may be under way.
+// Wait waits until all outcomes are reported to the approval service. When ctx is cancelled, it cancels the remaining
+// reports; a replay makes them later. No call may be under way.
 func (p *Pipeline) Wait(ctx context.Context) { p.approvals.Wait(ctx) }
 
-// WaitFor waits until people have decided, or for as long as a call of that client
-// is held. It runs nothing.
+// WaitFor waits until approvers have decided, at most as long as a call of that client is held. It runs nothing.
 func (p *Pipeline) WaitFor(ctx context.Context, w approvals.Waiting) (*approvalv1.Approval, *refusal.Refusal) {
 	return p.approvals.WaitFor(ctx, w)
 }
 
-// Approval is an approval of the principal's, as it stands.
+// Approval returns the current state of one of the principal's approvals.
 func (p *Pipeline) Approval(ctx context.Context, who *identityv1.Principal, approval string) (*approvalv1.Approval, *refusal.Refusal) {
 	return p.approvals.Approval(ctx, who, approval)
 }
 
-// Withdraw ends an approval of the principal's that nobody has decided on, or that was not used.
+// Withdraw cancels one of the principal's approvals that is pending or was not used.
 func (p *Pipeline) Withdraw(ctx context.Context, who *identityv1.Principal, approval, reason string) error {
 	return p.approvals.Withdraw(ctx, who, approval, reason)
 }
 
-// Replay tells the approval service what came of the calls that were left open. It
-// tries until the service answers or ctx ends; meanwhile others pass.
+// Replay reports the outcomes of the calls that were left open to the approval service. It retries until the service
+// answers or ctx is cancelled. Other calls can pass meanwhile.
 func (p *Pipeline) Replay(ctx context.Context, left []approvals.Left) error {
 	return p.approvals.Replay(ctx, left)
 }
 
-// Result is what came of a call. Exactly one of Answer and Refusal is set.
+// Result is the result of a call. Exactly one of Answer and Refusal is set.
 type Result struct {
-	// Answer is the upstream's, and Status its HTTP status; 0 where the transport has none.
+	// Answer is the server's answer, and Status its HTTP status; 0 if the transport has none.
 	Answer *gate.Answer
 	Status int
-	// Refusal says why there is none.
+	// Refusal says why there is no answer.
 	Refusal *refusal.Refusal
-	// ID is the decision's, and Decision what policy said; nil where it said nothing.
+	// ID is the decision's id, and Decision is policy's decision; nil if there is none.
 	ID       string
 	Decision *policyv1.Decision
-	// Held is for how long the call was held open for people.
+	// Held is how long the call was held open for approvers.
 	Held time.Duration
-	// Left says that the server has ended the stream of its answer for the client to come back, and
-	// gave no way to.
+	// Left reports that the server has ended the stream of its answer so that the client reconnects, but has given no
+	// event id to do so.
 	Left bool
-	// Unrecorded says that the call ran and that its outcome could not be recorded
-	// yet.
+	// Unrecorded reports that the call ran and that its outcome could not be recorded yet.
 	Unrecorded bool
 }
 
-// Do carries a call out. It returns when the answer is there, also where ctx ends
-// before: on the protocol's 2025 revisions a client that hangs up cancels
-// nothing, neither the call nor that it is counted.
+// Do carries out a call. It returns when the call has ended, even if ctx is cancelled before: in the protocol
+// revisions with sessions, a client that disconnects cancels neither the call nor its reservation.
 func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
-	gone := ctx                                                                         // ends when the caller has gone; the call goes on without it
-	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx)) // where it is found at once
+	gone := ctx                                                                         // cancelled when the caller disconnects; the call continues
+	ctx = trace.ContextWithSpan(context.WithoutCancel(ctx), trace.SpanFromContext(ctx)) // the span, where it is found at once
 	a, refused := p.admit(ctx, gone, attempt.New(&call))
 	if refused != nil {
 		return p.refuse(ctx, a, refused)
@@ -152,8 +146,8 @@ func (p *Pipeline) Do(ctx context.Context, call attempt.Call) Result {
 	return p.forward(ctx, a)
 }
 
-// admit has a call decided, has people asked where policy wants that, and reserves its
-// limits. A principal whose refusals are only counted waits for its turn.
+// admit lets policy decide on a call, requests an approval if policy requires one, and reserves limits. A principal
+// whose refusals are only counted waits for its slot.
 func (p *Pipeline) admit(ctx, gone context.Context, a attempt.Attempt) (_ attempt.Attempt, refused *refusal.Refusal) {
 	if a.Stale {
 		return a, &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
@@ -173,7 +167,7 @@ func (p *Pipeline) admit(ctx, gone context.Context, a attempt.Attempt) (_ attemp
 	}
 	switch {
 	case a.Asks():
-		turn.end(false) // people take their time
+		turn.end(false) // approvers may take long
 		a, refused = p.approvals.Ask(ctx, gone, a)
 	case p.approvals.Knows(a): // an approval of such a call was requested before
 		refused = p.approvals.Supersede(ctx, a)
@@ -183,13 +177,13 @@ func (p *Pipeline) admit(ctx, gone context.Context, a attempt.Attempt) (_ attemp
 	if refused == nil && a.Claim == nil && !a.Asks() {
 		refused = p.approvals.Report(ctx, a)
 	}
-	if refused == nil && a.Claim == nil && a.IsLimited() { // a claim has reserved its own
+	if refused == nil && a.Claim == nil && a.IsLimited() { // a claim has reserved its limits
 		a, refused = p.desk.Reserve(ctx, a, a.ID)
 	}
 	return a, refused
 }
 
-// refuse records a refusal and makes it the result.
+// refuse records a refusal and returns it as the result.
 func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refusal.Refusal) Result {
 	refused.ID = p.recordRefusal(ctx, p.desk.RefusalRecord(ctx, a, refused))
 	span := trace.SpanFromContext(ctx)
@@ -201,8 +195,8 @@ func (p *Pipeline) refuse(ctx context.Context, a attempt.Attempt, refused *refus
 	return Result{Refusal: refused, ID: refused.ID, Decision: a.Decision, Held: a.HeldFor}
 }
 
-// RecordRefusal records a request of an identified caller that was rejected or refused
-// before policy was asked about it, and returns the identifier of its decision.
+// RecordRefusal records a request of an authenticated caller that was rejected or refused before policy was asked
+// about it. It returns the id of the decision.
 func (p *Pipeline) RecordRefusal(ctx context.Context, r attempt.Unjudged) string {
 	p.deps.Meters.Refused(ctx, r.Code)
 	return p.recordRefusal(ctx, r.Record(ctx))

@@ -21,15 +21,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// until is an approval in a state, with times.
+// until returns an approval in a state, with times.
 func until(state approvalv1.ApprovalState) *approvalv1.Approval {
 	a := in(state)
 	a.DecideBefore = timestamppb.New(time.Now().Add(15 * time.Minute))
 	return a
 }
 
-// ticketed is a world in which a call got a ticket, people have approved it, and policy
-// decides otherwise by now. What happened until then is forgotten.
+// ticketed returns a world in which a call got a ticket and was approved, and policy now decides d. The steps until
+// then are removed.
 func ticketed(t *testing.T, d *policyv1.Decision) (*world, *pipeline.Pipeline) {
 	t.Helper()
 	w := approving()
@@ -50,11 +50,11 @@ func allowed() *policyv1.Decision {
 	return d
 }
 
-// errEnded is what the approval service says of an approval that was claimed or has ended.
+// errEnded is the approval service's error for an approval that was claimed or has ended.
 var errEnded = status.Error(codes.FailedPrecondition, "NOT_PENDING")
 
-// An approval that nobody has claimed ends before the call that policy now allows is sent, so no later call runs by its
-// votes. If it can't be ended the call is not sent.
+// An approval that no call has claimed ends before the call that policy now allows is sent, so that no later call
+// runs by its votes. If the approval cannot be ended, the call is not sent.
 func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	t.Parallel()
 	isIn := func(state approvalv1.ApprovalState) func(*world) {
@@ -122,7 +122,7 @@ func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	}
 }
 
-// What a limit refuses is refused also if an approval was ended for it.
+// A limit refuses the call even if an approval was ended for it.
 func TestDo_AllowedCallIsHeldToItsLimitsAfterItsApprovalEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestDo_AllowedCallIsHeldToItsLimitsAfterItsApprovalEnded(t *testing.T) {
 	})
 }
 
-// A denied call ends its approval, and is refused in policy's words whatever the approval service answers.
+// A denied call ends its approval, and is refused with policy's message whatever the approval service answers.
 func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 	t.Parallel()
 	deny := allow()
@@ -172,8 +172,7 @@ func TestDo_DeniedCallEndsItsUnclaimedApproval(t *testing.T) {
 	}
 }
 
-// Only the very call that people were asked about meets its approval, until its last
-// moment; others don't ask the approval service at all.
+// Only an equal call finds the approval, until it expires. For other calls the approval service is not asked.
 func TestOtherCallsMeetNoApproval(t *testing.T) {
 	t.Parallel()
 	message := func(params string) func(*testing.T, *attempt.Call) {
@@ -222,7 +221,7 @@ func TestOtherCallsMeetNoApproval(t *testing.T) {
 	}
 }
 
-// What has run its course is forgotten: it is asked for once.
+// An approval that has ended is forgotten: it is read once.
 func TestAnEndedApprovalIsForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
