@@ -11,11 +11,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// serverName is the grammar of configured names. No server has another name, so policy is not asked about one.
+// serverName is the grammar of configured names. Policy is not asked about other names.
 var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
-// isAbsent reports whether a caller is to be answered that a server does not exist: because none of this name is
-// configured, or because policy hides it from the caller. Both take the same steps, so that no time tells them apart.
+// isAbsent reports whether the caller gets the answer that a server does not exist: either no server of this name is
+// configured, or policy hides it from the caller. Both cases take the same steps, so that the caller cannot distinguish
+// them by time.
 func (e *Edge) isAbsent(ctx context.Context, c httpserver.Caller, server string) bool {
 	if !serverName.MatchString(server) {
 		return true
@@ -25,7 +26,7 @@ func (e *Edge) isAbsent(ctx context.Context, c httpserver.Caller, server string)
 	return hidden || !configured
 }
 
-// unknownServer rejects a request to a server that is absent for its caller.
+// unknownServer refuses a request to a server that is absent for its caller.
 func unknownServer(name string) *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_TOOL_UNKNOWN, fmt.Sprintf("no server %q is configured here, or policy hides it from this caller.", spans.Clip(name)))
 }

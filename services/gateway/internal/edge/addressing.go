@@ -12,27 +12,29 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// addressing is how a client addresses the server of a message: at a URL of its own ([direct]), or as one of many servers
-// at one URL ([aggregated]).
+// addressing is how a client addresses the server of a message: at a URL of its own ([direct]), or as one of many
+// servers at one URL ([aggregated]).
 type addressing interface {
 	// isShared reports whether other servers answer at the same URL.
 	isShared() bool
-	// clientID returns an id or a progress token of the server's as the client reads it. All are raw JSON.
+	// clientID returns the id or progress token of a server as the client reads it. Both are raw JSON.
 	clientID(raw []byte) []byte
-	// rename returns the edits by which a message from the server has the names that the client knows. The edits do not
-	// overlap with others that are made to the message.
+	// rename returns the edits that replace the server's names by those that the client knows, in a message from the
+	// server. No edit overlaps others, which are also made to the message.
 	rename(method string, raw []byte, others []gate.Edit) ([]gate.Edit, error)
 	// renameRequest returns the same for a request from the server.
 	renameRequest(req upstream.Request) ([]gate.Edit, error)
-	// event returns an event of the server's stream as it goes out on that of the client.
+	// event returns the event to send on the client's stream for an event of the server's stream.
 	event(upstream.Event) upstream.Event
-	// passesOn reports whether this notification goes to the client if policy allows it. The gateway sends others itself.
+	// passesOn reports whether a notification is forwarded to the client if policy allows it. The gateway sends the others
+	// itself.
 	passesOn(notification string) bool
 	// isSubscribed reports whether a message on the stream of a subscription belongs to the subscription.
 	isSubscribed(m *gate.Answer) bool
-	// shown returns the digest of the definition of a tool that the session has listed; nil if it has not.
+	// shown returns the digest of a tool's definition as the session has listed it; nil if the session has not listed the
+	// tool.
 	shown(tool string) []byte
-	// resumable returns the session by which a client may continue the stream of an answer.
+	// resumable returns the session in which a client may continue the stream of an answer.
 	resumable(own *session.Session) *session.Session
 }
 
@@ -57,7 +59,7 @@ func (x direct) shown(tool string) []byte { return x.sess.Definitions.Of(tool) }
 
 func (direct) resumable(own *session.Session) *session.Session { return own }
 
-// aggregated is the addressing of one of many servers at one URL. The exchange has the session with all of them in hub.
+// aggregated is the addressing of one of many servers at one URL. The exchange's hub is the aggregate session.
 type aggregated struct{ *exchange }
 
 func (aggregated) isShared() bool { return true }
@@ -67,14 +69,14 @@ func (x aggregated) clientID(raw []byte) []byte { return joint.ID(x.server, raw)
 func (x aggregated) rename(method string, raw []byte, others []gate.Edit) ([]gate.Edit, error) {
 	end, err := x.has.Answer.TurnFor(x.whole(x.client), len(raw))
 	if err != nil {
-		return nil, err // the caller has stopped waiting, or has too much that waits
+		return nil, err // the caller has disconnected, or waits for too many messages
 	}
 	defer end()
 	names, err := joint.Join(x.server, method, raw)
 	return outside(names, others), err
 }
 
-// outside returns the edits that are not within others, which remove what they are about.
+// outside returns those of the names that are not within others, because those remove the bytes of their spans.
 func outside(names, others []gate.Edit) []gate.Edit {
 	holes := slices.Clone(others)
 	slices.SortFunc(holes, func(a, b gate.Edit) int { return cmp.Compare(a.Span.Start, b.Span.Start) })
@@ -99,7 +101,7 @@ func (aggregated) event(e upstream.Event) upstream.Event {
 	return e
 }
 
-// passesOn leaves out the beginning of a subscription, of which the client has got the gateway's own, and changes of the
+// passesOn excludes the acknowledgement of a subscription, because the gateway has sent its own, and changes of the
 // list of tools, because the client reads the gateway's own list.
 func (aggregated) passesOn(notification string) bool {
 	return notification != mcp.MethodAcknowledged && notification != mcp.MethodToolsChanged

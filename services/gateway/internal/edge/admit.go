@@ -18,22 +18,23 @@ import (
 // Server returns an HTTP server of the edge.
 func (e *Edge) Server() *http.Server { return e.front.HTTP(e.Handler()) }
 
-// Listen bounds the connections of a listener: those of strangers, for each address, and those of each caller.
+// Listen returns a listener that limits the connections of lis: unauthenticated ones for each address, and the others
+// for each caller.
 func (e *Edge) Listen(lis net.Listener) (*door.Listener, error) { return e.front.Listen(lis) }
 
-// keyOf is the key of a caller's session with a server.
+// keyOf returns the key of a caller's session with a server.
 func keyOf(c httpserver.Caller, server string) session.Key {
 	return session.Key{Key: principal.Of(c.Principal), Server: server}
 }
 
-// identified lets only agents with a live token through.
+// identified returns a handler that calls next only for an agent with a valid token.
 func (e *Edge) identified(next func(http.ResponseWriter, *http.Request, httpserver.Caller)) http.HandlerFunc {
 	return e.front.Authenticated(next, func(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 		e.refuseHTTP(w, r, c, refusal.ProtocolError(commonv1.Code_CODE_ABUSE_LIMITED, "this caller has too many connections; close some of them."))
 	})
 }
 
-// panicked logs a panic, which ends what it came of and nothing else.
+// panicked logs a panic that was recovered, so that it ends only the message that caused it.
 func (e *Edge) panicked(ctx context.Context, what any) {
 	e.deps.Log.ErrorContext(ctx, "request panicked", "panic", fmt.Sprint(what), "stack", string(debug.Stack()))
 }

@@ -23,19 +23,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// askTimeout is how long a client, and whoever sits at it, may take to answer a request of a
-// server's own.
+// askTimeout is how long a client, and the person who uses it, may take to answer a request of a server.
 const askTimeout = 10 * time.Minute
 
-// asks are the requests of a server's own that came on one stream to a client and have no
-// answer yet. The zero value has none. Its methods are for the goroutine that reads the stream.
+// asks are the requests of a server that came on one stream to a client and have no answer yet. The zero value has
+// none. Only the goroutine that reads the stream may call its methods.
 type asks struct {
-	// ended is closed when nobody waits for them any more; nil where there was none.
+	// ended is closed when the stream no longer waits for the requests; nil if there was none.
 	ended chan struct{}
 	open  sync.WaitGroup
 }
 
-// begin has one carried out.
+// begin runs a request in a goroutine.
 func (a *asks) begin(run func()) {
 	if a.ended == nil {
 		a.ended = make(chan struct{})
@@ -43,7 +42,7 @@ func (a *asks) begin(run func()) {
 	a.open.Go(run)
 }
 
-// settle ends what has no answer yet, and waits for that.
+// settle ends the requests that have no answer yet, and waits for their goroutines.
 func (a *asks) settle() {
 	if a.ended == nil {
 		return
@@ -53,21 +52,21 @@ func (a *asks) settle() {
 	a.ended = nil
 }
 
-// ask is one request of a server's own on its way to the client.
+// ask is one request of a server to the client.
 type ask struct {
 	out      *relay
 	question *session.Question
 	has      *room.Holding
 	id, raw  []byte
 	method   string
-	token    []byte // for its progress; nil for none
+	token    []byte // the progress token as raw JSON; nil if the request has none
 	received time.Time
-	// waited is for how long the client was waited for.
+	// waited is how long the gateway has waited for the client.
 	waited time.Duration
 }
 
-// asked takes a request of the server's own: it goes to the client as policy and the client's
-// abilities allow, and the answer back. It returns at once, but for one that is turned away.
+// asked handles a request of the server. If policy and the client's capabilities allow it, the request is sent to the
+// client, and the answer to the server. asked returns before that, unless it refuses the request.
 func (o *relay) asked(m *gate.Answer) {
 	x := o.x
 	a := &ask{out: o, has: x.has.Answer.Beside(), id: bytes.Clone(m.ID.Of(m.Raw)), raw: m.Raw, method: m.Method, received: time.Now()}
@@ -85,18 +84,18 @@ func (o *relay) asked(m *gate.Answer) {
 		a.refuse(x.client, commonv1.Code_CODE_BODY_TOO_LARGE, "it is too large, or too much waits.")
 		return
 	}
-	a.raw = bytes.Clone(m.Raw) // what it came in is the next message's
+	a.raw = bytes.Clone(m.Raw) // the buffer of m is reused for the next message
 	o.asks.begin(a.run)
 }
 
-// run carries the request out.
+// run decides on the request, and forwards it if it is allowed.
 func (a *ask) run() {
 	defer a.has.Close()
 	defer a.question.Close()
 	x := a.out.x
 	ctx := context.WithoutCancel(x.client)
 	defer func() {
-		if panicked := recover(); panicked != nil { // net/http sees to the goroutines of requests alone
+		if panicked := recover(); panicked != nil { // net/http recovers in the goroutines of requests only
 			x.panicked(ctx, panicked)
 		}
 	}()
@@ -105,7 +104,7 @@ func (a *ask) run() {
 		a.refuse(ctx, own.Code, own.Detail+".")
 		return
 	}
-	if err != nil { // there was no turn to read it in
+	if err != nil { // there was no time slice to parse it in
 		a.refuse(ctx, commonv1.Code_CODE_ABUSE_LIMITED, err.Error()+".")
 		return
 	}
@@ -143,7 +142,7 @@ func (a *ask) run() {
 	a.reply(ctx, result.Answer)
 }
 
-// read puts the request through the gate, as a client's is.
+// read parses the request as strictly as a client's.
 func (a *ask) read(ctx context.Context) (*gate.Message, error) {
 	end, err := a.has.TurnFor(ctx, len(a.raw))
 	if err != nil {
@@ -153,12 +152,12 @@ func (a *ask) read(ctx context.Context) (*gate.Message, error) {
 	return gate.Parse(a.raw, a.out.x.limits)
 }
 
-// Forward implements [attempt.Forwarder]: it sends the request to the client and waits for the
-// answer. Meanwhile the server's time for the client's own requests stands still.
+// Forward implements [attempt.Forwarder]: it sends the request to the client and waits for the answer. Meanwhile the
+// timeout of the client's own requests to the server is paused.
 func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 	x := a.out.x
 	pause := x.patience.Pause
-	if x.msg.Kind == gate.Invalid { // on the session's stream: it may be for any of them
+	if x.msg.Kind == gate.Invalid { // on the session's stream: it may belong to any call
 		pause = x.sess.Calls.Pause
 	}
 	defer pause()()
@@ -177,7 +176,7 @@ func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte))
 	case <-ctx.Done():
 	}
 	select {
-	case m := <-a.question.Answer(): // which came in the same moment, and counts
+	case m := <-a.question.Answer(): // an answer that came at the same moment counts
 		return a.came(ctx, m)
 	default:
 	}
@@ -189,7 +188,6 @@ func (a *ask) Forward(ctx context.Context, req upstream.Request, _ func([]byte))
 	return upstream.Answer{}, fmt.Errorf("%w: %w", class, attempt.ErrClient)
 }
 
-// send sends the request to the client.
 func (a *ask) send(req upstream.Request) error {
 	edits, err := a.out.x.addressing.renameRequest(req)
 	if err != nil {
@@ -202,7 +200,7 @@ func (a *ask) send(req upstream.Request) error {
 	return a.out.sendMessage(body...)
 }
 
-// came reads a client's answer, as the server is to get it.
+// came returns a client's answer as the server is to get it.
 func (a *ask) came(ctx context.Context, m *gate.Message) (upstream.Answer, error) {
 	answer, err := a.addressed(ctx, m)
 	if err != nil {
@@ -227,7 +225,7 @@ func (a *ask) addressed(ctx context.Context, m *gate.Message) (*gate.Answer, err
 	return answer.Addressed(a.id)
 }
 
-// reply brings the client's answer to the server.
+// reply sends the client's answer to the server.
 func (a *ask) reply(ctx context.Context, answer *gate.Answer) {
 	x := a.out.x
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
@@ -235,12 +233,12 @@ func (a *ask) reply(ctx context.Context, answer *gate.Answer) {
 	x.logUntold(ctx, a.method, x.sess.Upstream.Reply(ctx, &gate.Message{Raw: answer.Raw, Kind: answer.Kind, ID: answer.ID}))
 }
 
-// refuse turns a request away on which policy was not asked, on record.
+// refuse records and answers the refusal of a request on which policy was not asked.
 func (a *ask) refuse(ctx context.Context, code commonv1.Code, why string) {
 	a.answerRefusal(ctx, a.record(ctx, code, why))
 }
 
-// record records that a request is turned away.
+// record records the refusal of a request.
 func (a *ask) record(ctx context.Context, code commonv1.Code, why string) *refusal.Refusal {
 	x := a.out.x
 	refused := &refusal.Refusal{Code: code, Message: why}
@@ -250,18 +248,17 @@ func (a *ask) record(ctx context.Context, code commonv1.Code, why string) *refus
 	return refused
 }
 
-// answerRefusal tells the server that its request was not carried out, and returns the code of
-// the error. What policy says is not for it: the decision's identifier is, by which whoever runs
-// the gateway finds the rest.
+// answerRefusal answers the server that its request was not carried out, and returns the code of the error. The server
+// learns nothing about the policy, only the id of the decision, with which an operator finds the reason.
 func (a *ask) answerRefusal(ctx context.Context, why *refusal.Refusal) int {
 	code, text := toldServer(why)
 	a.answerError(ctx, code, text)
 	return code
 }
 
-// toldServer is what a server reads of its request that was refused: a code of JSON-RPC and a text.
+// toldServer returns the JSON-RPC error for a server whose request was refused.
 func toldServer(why *refusal.Refusal) (code int, text string) {
-	switch why.Code { //nolint:exhaustive // all others are the gateway's
+	switch why.Code { //nolint:exhaustive // all other codes are from the gateway
 	case commonv1.Code_CODE_UPSTREAM_TIMEOUT, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, commonv1.Code_CODE_OUTCOME_UNKNOWN:
 		return mcp.CodeInternal, "The client gave no answer."
 	case commonv1.Code_CODE_METHOD_DENIED:
@@ -271,8 +268,8 @@ func toldServer(why *refusal.Refusal) (code int, text string) {
 	}
 }
 
-// toldWhy is what a server reads of its question that it may not ask. It learns nothing by that: it was told what the
-// client offers.
+// toldWhy returns the JSON-RPC error for a server that may not send its request. The text reveals nothing new, because
+// it follows from the capabilities that the gateway has declared to the server.
 func toldWhy(why *question.Error, refused *refusal.Refusal) (code int, text string) {
 	if why.Method {
 		return toldServer(refused)
@@ -280,7 +277,6 @@ func toldWhy(why *question.Error, refused *refusal.Refusal) (code int, text stri
 	return mcp.CodeInvalidParams, "The gateway does not carry this question: " + why.Detail + ". Decision " + refused.ID + "."
 }
 
-// answerError answers the server with an error.
 func (a *ask) answerError(ctx context.Context, code int, text string) {
 	x := a.out.x
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
@@ -288,16 +284,16 @@ func (a *ask) answerError(ctx context.Context, code int, text string) {
 	x.logUntold(ctx, a.method, x.sess.Upstream.Tell(ctx, upstream.Refused(a.id, code, text)))
 }
 
-// logUntold logs that a server could not be told something.
+// logUntold logs that a message of the gateway could not be sent to a server.
 func (x *exchange) logUntold(ctx context.Context, method string, err error) {
 	if err == nil {
 		return
 	}
-	x.deps.Log.WarnContext(ctx, "server not told", "server", x.server, "mcp_method", method, "why", upstream.Why(upstream.Answer{}, err))
-	x.deps.Log.DebugContext(ctx, "server not told", "server", x.server, "error", upstream.ForLog(err))
+	x.deps.Log.WarnContext(ctx, "message not sent to server", "server", x.server, "mcp_method", method, "why", upstream.Why(upstream.Answer{}, err))
+	x.deps.Log.DebugContext(ctx, "message not sent to server", "server", x.server, "error", upstream.ForLog(err))
 }
 
-// answered passes the answer of a client on to who asked it. One that nobody waits for is
+// answered sends the answer of a client to the server that waits for it. An answer that no request waits for is
 // dropped.
 func (x *exchange) answered(ctx context.Context) dispatch.Response {
 	if !x.sess.Asked.Waits(x.id()) {
@@ -311,7 +307,7 @@ func (x *exchange) answered(ctx context.Context) dispatch.Response {
 	return dispatch.Accepted()
 }
 
-// progressed passes on how far a client is with what its server asked.
+// progressed forwards a client's progress with a request of the server.
 func (x *exchange) progressed(ctx context.Context) {
 	if !x.sess.Asked.Wants(x.msg.ProgressToken.Of(x.msg.Raw)) {
 		return

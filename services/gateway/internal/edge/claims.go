@@ -10,13 +10,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/reach"
 )
 
-// claims are the abilities of the client at hand of which its server is told.
+// claims returns the capabilities of the client that are declared to the server.
 func (x *exchange) claims(said reach.Standing) []mcp.Ability {
 	return x.tellable(x.abilities(), said)
 }
 
-// abilities are what the client declares that it can do. In sessions it is asked on streams, so one that reads none can't
-// be asked.
+// abilities returns the capabilities that the client declares. In sessions requests are sent to it on streams, so a
+// client that reads no streams has none.
 func (x *exchange) abilities() []mcp.Ability {
 	if x.asksOnStreams && !x.sink.Accepts() {
 		return nil
@@ -24,8 +24,8 @@ func (x *exchange) abilities() []mcp.Ability {
 	return abilitiesSaid(x.saysItCan())
 }
 
-// saysItCan is what the client at hand says that it can do: in initialize, or in each request of 2026-07-28.
-// A caller without an MCP client can do nothing.
+// saysItCan returns the capabilities object that the client sends: in initialize, or in each request of 2026-07-28. A
+// caller without an MCP client has none.
 func (x *exchange) saysItCan() (has map[string]jsontext.Value) {
 	if !x.sink.HasClient() || json.Unmarshal(x.declared, &has) != nil {
 		return nil
@@ -33,14 +33,14 @@ func (x *exchange) saysItCan() (has map[string]jsontext.Value) {
 	return has
 }
 
-// saysTasks reports whether a client that says this takes a task for an answer.
+// saysTasks reports whether a client with these capabilities accepts a task as an answer.
 func saysTasks(has map[string]jsontext.Value) bool {
 	var extensions map[string]jsontext.Value
 	return has["extensions"].Kind() == '{' && json.Unmarshal(has["extensions"], &extensions) == nil && extensions[mcp.ExtensionTasks].Kind() == '{'
 }
 
-// tellable are those abilities of which the server is told: those whose methods policy does not deny
-// to the caller on that server. A gRPC server can't ask.
+// tellable returns those of the capabilities that are declared to the server: policy does not deny their methods to the
+// caller on that server. A gRPC server cannot send requests.
 func (x *exchange) tellable(has []mcp.Ability, said reach.Standing) []mcp.Ability {
 	if x.target.Server.Transport() == "grpc" {
 		return nil
@@ -48,7 +48,7 @@ func (x *exchange) tellable(has []mcp.Ability, said reach.Standing) []mcp.Abilit
 	return slices.DeleteFunc(slices.Clone(has), func(a mcp.Ability) bool { return !slices.Contains(said.Methods, a.Method) })
 }
 
-// abilitiesSaid are the abilities of a client that declares this.
+// abilitiesSaid returns the capabilities in a client's capabilities object.
 func abilitiesSaid(has map[string]jsontext.Value) (out []mcp.Ability) {
 	for _, a := range mcp.Abilities() {
 		var options map[string]jsontext.Value
@@ -63,7 +63,7 @@ func abilitiesSaid(has map[string]jsontext.Value) (out []mcp.Ability) {
 	return out
 }
 
-// methodsOf are those by which these abilities are asked for.
+// methodsOf returns the methods with which a server uses these capabilities.
 func methodsOf(claims []mcp.Ability) (out []string) {
 	for _, a := range claims {
 		out = append(out, a.Method)

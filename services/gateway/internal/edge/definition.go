@@ -18,27 +18,27 @@ import (
 const (
 	// maxPages is how many pages of a list are read to find a tool.
 	maxPages = 100
-	// looksAfter is how old what a session has listed to find a tool may be before it
-	// lists again for one that is not there.
+	// looksAfter is how long a session does not list a server again to find a tool that was missing from the list.
 	looksAfter = 30 * time.Second
-	// anyAge is as old as a list may be.
+	// anyAge accepts a list of any age.
 	anyAge = math.MaxInt64
 )
 
-// errList means that a server's list of tools can't be read.
+// errList means that a server's list of tools cannot be read.
 var errList = errors.New("the server's answer is no list of tools")
 
-// known is what the catalogue knows of a page that the session got, as of at most age ago.
+// known returns what the catalog knows about the tools in an answer that the session got. The knowledge is at most age
+// old.
 func (x *exchange) known(ctx context.Context, answer *gate.Answer, age time.Duration) (*catalogue.Known, error) {
 	version := x.sess.Version
 	if found := x.target.found.Last(); found != nil && x.protocol.crosses() {
-		version = found.Version // in which it lists, whatever its client speaks
+		version = found.Version // the revision in which the server lists, whatever revision the client speaks
 	}
 	return x.deps.Catalogue.Of(ctx, catalogue.List{Server: x.server, Version: version, To: x.Principal}, answer, age)
 }
 
-// discovered is what the gateway has listed itself; nil where it could not. It waits for
-// that only where nothing is known yet.
+// discovered returns the gateway's own list of the server; nil if it could not be got. It waits only if there is no
+// list yet.
 func discovered(ctx context.Context, of *discovery.Server) *discovery.Found {
 	if found := of.Last(); found != nil {
 		of.Renew(discovery.Fresh)
@@ -51,8 +51,8 @@ func discovered(ctx context.Context, of *discovery.Server) *discovery.Found {
 	return found
 }
 
-// Known is the digest of the called tool's definition: as this session has listed it or,
-// where it has not, as the gateway has; nil where neither has.
+// Known returns the digest of the called tool's definition: as this session has listed it or, if it has not, as the
+// gateway has; nil if neither has.
 func (x *exchange) Known(ctx context.Context) []byte {
 	if digest := x.addressing.shown(x.msg.Name); digest != nil {
 		return digest
@@ -63,9 +63,9 @@ func (x *exchange) Known(ctx context.Context) []byte {
 	return nil
 }
 
-// Definition is the digest of the called tool's definition: as it is known or, where it is
-// not or now is set, as the server lists it to this session now. It is nil where the server
-// lists no such tool, and where no tool is called.
+// Definition returns the digest of the called tool's definition: the known one or, if there is none or now is set, that
+// which the server lists to this session now. It is nil if the server does not list the tool, and if the message is not
+// a tools/call.
 func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	if x.msg.Method != mcp.MethodToolsCall {
 		return nil, nil
@@ -74,7 +74,7 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 		if digest := x.Known(ctx); digest != nil {
 			return digest, nil
 		}
-		if err := x.ownList.Untold(); err != nil { // or else the definition would seem to be new
+		if err := x.ownList.Untold(); err != nil { // otherwise the definition would seem to be new
 			return nil, err
 		}
 		if time.Since(time.Unix(0, x.sess.Looked.Load())) < looksAfter {
@@ -92,7 +92,7 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, fmt.Errorf("%w: a page has a cursor that was given before", errList)
 		}
 		given[cursor] = true
-		has.Keep(0) // what a page says is taken from it before the next one is read
+		has.Keep(0) // the memory of a page is released before the next page is read
 		answer, err := x.page(ctx, cursor, has)
 		if err != nil {
 			return nil, err
@@ -105,10 +105,10 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 			return nil, catalogue.ErrRefused
 		}
 		if digest := known.Digests[x.msg.Name]; digest != nil {
-			if x.ownList.Last() == nil { // a definition is accepted at first use only when the gateway has seen the whole list
+			if x.ownList.Last() == nil { // a definition is accepted at first use only after the gateway has seen the whole list
 				x.ownList.Insist(ctx)
 			}
-			x.deps.Sessions.Learn(x.sess, map[string][]byte{x.msg.Name: digest}) // of the others some may be hidden
+			x.deps.Sessions.Learn(x.sess, map[string][]byte{x.msg.Name: digest}) // only this tool, because others may be hidden
 			return digest, nil
 		}
 		if cursor = unquote(answer.NextCursor.Of(answer.Raw)); cursor == "" {
@@ -119,7 +119,7 @@ func (x *exchange) Definition(ctx context.Context, now bool) ([]byte, error) {
 	return nil, fmt.Errorf("%w: it has more than %d pages", errList, maxPages)
 }
 
-// page asks the server for one page of its list, for the gateway itself.
+// page requests one page of the server's list, for the gateway itself.
 func (x *exchange) page(ctx context.Context, cursor string, has *room.Holding) (*gate.Answer, error) {
 	answer, err := x.sess.Upstream.Ask(ctx, upstream.ListTools(cursor, x.speaksFor), has, nil)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package edge is the MCP edge: Streamable HTTP for the 2025 protocol revisions and 2026-07-28.
-// It identifies, parses and routes; what may run is the pipeline's to say.
+// Package edge serves MCP over Streamable HTTP, in the 2025 revisions with sessions and in 2026-07-28. It authenticates
+// callers, parses their messages and routes them; package pipeline decides what is carried out.
 package edge
 
 import (
@@ -36,61 +36,61 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// modernTimeout bounds asking a server whether it speaks 2026-07-28, and what it has then.
+// modernTimeout is how long a server may take to answer whether it speaks 2026-07-28, and to list what it offers then.
 const modernTimeout = 10 * time.Second
 
-// peerTimeout bounds a question to another service.
+// peerTimeout is how long another service may take to answer.
 const peerTimeout = 2 * time.Second
 
-// Config says which requests the edge accepts, and as what it greets.
+// Config configures an [Edge].
 type Config struct {
 	HTTP httpserver.Config
-	// Version is that of this build, as clients read it.
+	// Version is the version of this build, which clients read.
 	Version string
-	// TrustParent continues a client's trace instead of linking to it.
+	// TrustParent reports whether a client's trace is continued. Otherwise spans only link to it.
 	TrustParent bool
 }
 
-// Target is one server behind the edge.
+// Target is a configured MCP server.
 type Target struct {
-	// Server reaches it.
 	Server *upstream.Server
-	// Timeout bounds one request to it.
+	// Timeout is the maximum duration of a request to the server.
 	Timeout time.Duration
-	// MaxTimeout bounds one that tells of progress; below Timeout progress changes nothing.
+	// MaxTimeout is the maximum duration of a request whose server reports progress. If it is below Timeout, progress does
+	// not extend a request.
 	MaxTimeout time.Duration
-	// Identity is what stands behind its name, as approvals are bound to it.
+	// Identity identifies the program or URL that the configured name stands for. Approvals are bound to it.
 	Identity string
 
-	// found is the gateway's own view of it, which [New] makes, and under those views
-	// of it in each revision of MCP that clients may speak.
+	// found is the gateway's own discovery of the server, and under that in each revision of MCP that clients may speak.
+	// [New] sets them.
 	found *discovery.Server
 	under map[string]*discovery.Server
-	// faults are what keeps elements of its lists from clients.
+	// faults are the reasons why elements of the server's lists are left out.
 	faults *faults
-	// used is when somebody used it last, in nanoseconds of the Unix time.
+	// used is when the server was last used, in nanoseconds of the Unix time.
 	used *atomic.Int64
 }
 
-// Deps are the live objects that an [Edge] works with. Every field is required.
+// Deps are the dependencies of an [Edge]. Every field is required.
 type Deps struct {
 	Tokens *authn.Tokens
 	Policy policyv1.PolicyServiceClient
-	// Revision is the active revision as far as is known; empty where none is.
+	// Revision returns the revision of the active policy, as far as it is known; empty if there is none.
 	Revision func() string
 	Pipeline *pipeline.Pipeline
 	Sessions *session.Store
 	Servers  map[string]Target
-	// Catalogue is told what servers list.
+	// Catalogue receives the lists of servers.
 	Catalogue *catalogue.Reporter
-	// Room is where answers lie until they are read.
+	// Room is the memory budget for answers until clients have read them.
 	Room *room.Room
-	// Secret is this gateway's own, the same after a restart.
+	// Secret is a secret of this gateway that stays the same after a restart.
 	Secret []byte
-	// Admission counts a request that was refused before its caller was identified.
+	// Admission counts a request that was refused before its caller was authenticated.
 	Admission func(code, peer string)
-	// Ready returns why the gateway is not ready; empty where it is. Degraded returns
-	// what is away though it may be.
+	// Ready returns why the gateway is not ready; empty if it is. Degraded returns which services are unavailable although
+	// the gateway may be ready.
 	Ready, Degraded func() []string
 
 	Tracer     trace.Tracer
@@ -109,19 +109,20 @@ type Edge struct {
 	limits   gate.Limits
 	inFlight *inflight.Load
 	views    views
-	// insiders are the sessions of callers inside the mesh, and visits counts their requests.
+	// insiders are the ids of the sessions that services of the mesh have for principals, and visits counts the requests
+	// of those services.
 	insiders *recent.Recent[session.Key, string]
 	standIns standIns
 	tasks    *tasks.Store
 	taskIDs  *tasks.IDs
-	// remembered is the room of what clients may come back for.
+	// remembered is the memory budget for the answers that clients may continue to read after they have lost their
+	// connection.
 	remembered *room.Room
 	visits     visits
 	pieces     intake.Pieces
-	// news tells of servers that list other tools than before.
+	// news notifies of servers whose list of tools has changed.
 	news news.News
-	// asking are the turns at having policy judge lists. Nobody has one at the processor
-	// while it waits for that.
+	// asking limits how many lists policy filters at once. A caller that waits for its slot has no processing slot.
 	asking *turn.Turns[principal.Key]
 }
 
@@ -161,7 +162,7 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 			versions = append(versions, mcp.Modern)
 		}
 		for _, view.Version = range versions {
-			if view.Version == mcp.Modern { // clients wait for whether it is spoken
+			if view.Version == mcp.Modern { // a client waits for the answer
 				view.Timeout = min(view.Timeout, modernTimeout)
 			}
 			if target.under[view.Version], err = discovery.New(view, with); err != nil {
@@ -186,12 +187,12 @@ func New(cfg Config, deps Deps) (*Edge, error) {
 	return e, err
 }
 
-// Handler returns the edge's routes.
+// Handler returns the HTTP handler of the edge.
 func (e *Edge) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", e.health)
 	mux.HandleFunc("GET /readyz", e.ready)
-	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}", "/mcp/{server}/{$}"} { // of all servers, and of one
+	for _, at := range []string{"/mcp", "/mcp/{$}", "/mcp/{server}", "/mcp/{server}/{$}"} { // for all servers, and for one
 		mux.HandleFunc("POST "+at, e.identified(e.post))
 		mux.HandleFunc("DELETE "+at, e.identified(e.end))
 		mux.HandleFunc("GET "+at, e.identified(e.listen))
@@ -207,16 +208,17 @@ func (e *Edge) Handler() http.Handler {
 	return e.front.Guard(mux)
 }
 
-// notFound names the paths that there are to a client that uses another. It names no server: anyone may ask.
+// notFound answers a request to any other path with the paths that exist. It names no server, because callers are not
+// authenticated here.
 func notFound(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, http.StatusNotFound, "there is nothing at this path; send messages of MCP to /mcp/NAME, NAME being a server of the configuration, "+
 		"or to /mcp for all servers; /healthz and /readyz say how the gateway is\n")
 }
 
-// health tells that the process lives.
+// health reports that the process runs.
 func (*Edge) health(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, "ok\n") }
 
-// ready reports whether calls may pass, and of the roles that are away.
+// ready reports whether calls can be made, and which services are unavailable.
 func (e *Edge) ready(w http.ResponseWriter, _ *http.Request) {
 	status, text := http.StatusOK, "ready\n"
 	if why := e.deps.Ready(); len(why) > 0 {
@@ -228,7 +230,7 @@ func (e *Edge) ready(w http.ResponseWriter, _ *http.Request) {
 	writeText(w, status, text)
 }
 
-// notAllowed refuses a method of HTTP that has no use, GET where there is no stream.
+// notAllowed refuses an unsupported HTTP method, and GET if there is no stream.
 func (*Edge) notAllowed(w http.ResponseWriter, r *http.Request) {
 	allow, how := "POST, GET, DELETE", "use POST to send a message, GET to hear what the server says in a session, DELETE to end one\n"
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
@@ -238,7 +240,7 @@ func (*Edge) notAllowed(w http.ResponseWriter, r *http.Request) {
 	writeText(w, http.StatusMethodNotAllowed, how)
 }
 
-// end ends a session at its client's wish.
+// end ends a session that its client has deleted.
 func (e *Edge) end(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	id, ok := single(r.Header, mcp.HeaderSession)
 	if !ok || e.deps.Sessions.End(id, keyOf(c, r.PathValue("server"))) != nil {
@@ -252,5 +254,5 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(text)) // a client that has gone needs no answer
+	_, _ = w.Write([]byte(text)) // the client may have disconnected
 }
