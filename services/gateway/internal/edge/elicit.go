@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/mcp"
 )
 
-// elicits reports whether the client that sent an initialize can ask whoever sits at
-// it by a form. Before there were modes an empty object said so, and still does.
+// elicits reports whether the client of an initialize can show a form to its user. An empty capability means that it
+// can, as in the revision that had no modes.
 func elicits(initialize *gate.Message, version string) bool {
 	var has struct {
 		Elicitation map[string]jsontext.Value `json:"elicitation"`
@@ -27,7 +27,7 @@ func elicits(initialize *gate.Message, version string) bool {
 	return form || !url
 }
 
-// elicitation is a request for a form (MCP 2025-06-18, "Elicitation").
+// elicitation is a request to show a form (MCP 2025-06-18, Elicitation).
 type elicitation struct {
 	Version string         `json:"jsonrpc"`
 	ID      jsontext.Value `json:"id"`
@@ -38,20 +38,20 @@ type elicitation struct {
 	} `json:"params"`
 }
 
-// confirmForm is one box, which is empty at first: so a client that accepts
-// whatever it is asked confirms nothing.
+// confirmForm has one checkbox, which is not ticked at first, so that a client that accepts every form confirms
+// nothing.
 const confirmForm = `{"type":"object","properties":{"run":{"type":"boolean","title":"Run this call","default":false}},"required":["run"]}`
 
-// confirmText is what whoever sits at the agent reads. The call is indented, which
-// clients that take the text for Markdown show as it is: the arguments are the
-// agent's, and could hide a part of themselves, or fetch something, else.
+// confirmText returns the text that the agent's user reads. The call is indented, so that clients that render Markdown
+// show it as it is. Otherwise the arguments, which the agent has chosen, could hide a part of themselves or fetch a
+// URL.
 func confirmText(call string) string {
 	const indent = "    "
 	return `An agent wants to make the call below, which needs your consent. Tick "Run this call" and accept, and it runs; ` +
 		"accept without the tick, or decline, and it does not.\n\n" + indent + strings.ReplaceAll(call, "\n", "\n"+indent)
 }
 
-// confirm returns a way to ask whoever sits at a client that can.
+// confirm returns a function that asks the client's user to confirm a call.
 func (x *exchange) confirm(out *relay) attempt.Confirm {
 	return func(ctx context.Context, text string) attempt.Word {
 		id := inputID()
@@ -60,12 +60,12 @@ func (x *exchange) confirm(out *relay) attempt.Confirm {
 		ask.Params.Schema = jsontext.Value(confirmForm)
 		message, err := json.Marshal(ask)
 		if err != nil {
-			x.deps.Log.ErrorContext(ctx, "a question could not be written", "error", err)
+			x.deps.Log.ErrorContext(ctx, "confirmation form could not be encoded", "error", err)
 			return attempt.Unanswered
 		}
 		question, err := x.sess.Asked.AskOwn(id)
 		if err != nil {
-			x.deps.Log.WarnContext(ctx, "nobody was asked", "server", x.server, "error", err)
+			x.deps.Log.WarnContext(ctx, "confirmation form not sent", "server", x.server, "error", err)
 			return attempt.Unanswered
 		}
 		defer question.Close()
@@ -79,7 +79,7 @@ func (x *exchange) confirm(out *relay) attempt.Confirm {
 		case <-ctx.Done():
 		}
 		select {
-		case m := <-question.Answer(): // which came in the same moment, and counts
+		case m := <-question.Answer(): // an answer that came at the same moment counts
 			return confirmed(m.Result.Of(m.Raw))
 		default:
 			out.withdraw(id)
@@ -88,7 +88,7 @@ func (x *exchange) confirm(out *relay) attempt.Confirm {
 	}
 }
 
-// confirmed reads the answer to the form. Whoever closes it has said nothing.
+// confirmed reads the answer to the form. A user who closes the form has not answered.
 func confirmed(result []byte) attempt.Word {
 	var form struct {
 		Action  string `json:"action"`
@@ -108,7 +108,7 @@ func confirmed(result []byte) attempt.Word {
 	}
 }
 
-// withdraw tells the client that a request with this raw id has become void.
+// withdraw notifies the client that a request with this raw id is cancelled.
 func (o *relay) withdraw(id []byte) {
-	_ = o.sendMessage([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.x.addressing.clientID(id)) + `,"reason":"nobody waits for the answer any longer"}}`))
+	_ = o.sendMessage([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":` + string(o.x.addressing.clientID(id)) + `,"reason":"no request waits for the answer any longer"}}`))
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// faults are what keeps elements of a server's lists from clients, by the list, as found when it was gathered last. It
-// is safe for concurrent use.
+// faults are the reasons why elements of a server's lists are left out, by list, as of the last time that the list was
+// gathered. It is safe for concurrent use.
 type faults struct {
 	mu sync.Mutex
 	by map[string][]aggregate.LeftOut
 }
 
-// set replaces what is known of a list.
+// set replaces the faults of a list. It keeps the first maxFaults.
 func (f *faults) set(list string, all []aggregate.LeftOut) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -28,10 +28,9 @@ func (f *faults) set(list string, all []aggregate.LeftOut) {
 	f.by[list] = slices.Clone(all[:min(len(all), maxFaults)])
 }
 
-// maxFaults is how many faults of a list are kept.
 const maxFaults = 100
 
-// Faults returns what keeps elements of a server's lists from clients, as far as is known.
+// Faults returns the known reasons why elements of a server's lists are left out; nil for an unknown server.
 func (e *Edge) Faults(server string) (out []*gatewayv1.ListFault) {
 	target, ok := e.targets[server]
 	if !ok {
@@ -50,7 +49,7 @@ func (e *Edge) Faults(server string) (out []*gatewayv1.ListFault) {
 	return out
 }
 
-// broken refuses a list that can't be read, and notes why.
+// broken returns the refusal of a list that can't be read, and records the reason as a fault.
 func (s *reached) broken(field string, code commonv1.Code, why string) *refusal.Refusal {
 	s.part.LeftOut = nil
 	s.target.faults.set(field, []aggregate.LeftOut{{Why: "the list can't be read: " + why}})

@@ -19,19 +19,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// routeHub carries a message to where its method belongs.
+// routeHub handles a message to all servers.
 func (x *exchange) routeHub(ctx context.Context) dispatch.Response {
 	switch x.msg.Kind {
 	case gate.Response:
 		return x.answeredMember(ctx)
 	case gate.Notification:
 		return x.notifyHub(ctx)
-	case gate.Request, gate.Invalid: // the parser lets no invalid one through
+	case gate.Request, gate.Invalid: // the parser never returns an invalid message
 	}
 	return x.answerHub(ctx)
 }
 
-// answerHub answers a request, or has the server answer that it names.
+// answerHub answers a request, or sends it to the server that it names.
 func (x *exchange) answerHub(ctx context.Context) dispatch.Response {
 	do := x.itself()
 	if do == nil {
@@ -46,7 +46,7 @@ func (x *exchange) answerHub(ctx context.Context) dispatch.Response {
 	return do(ctx)
 }
 
-// itself is how the gateway answers the request at hand itself; nil for what a server answers.
+// itself returns the function with which the gateway answers the request; nil if a server answers it.
 func (x *exchange) itself() func(context.Context) dispatch.Response {
 	switch m := x.msg; {
 	case m.Method == mcp.MethodToolsList:
@@ -60,7 +60,7 @@ func (x *exchange) itself() func(context.Context) dispatch.Response {
 	}
 }
 
-// toMember carries a request to the server that it names.
+// toMember sends a request to the server that it names.
 func (x *exchange) toMember(ctx context.Context) dispatch.Response {
 	server, edits, why := x.aim(ctx)
 	if why != nil {
@@ -85,8 +85,7 @@ func (x *exchange) toMember(ctx context.Context) dispatch.Response {
 	return y.protocol.route(ctx)
 }
 
-// aim is the server that the request at hand is for, and the edits by which it says what that server
-// calls what it names.
+// aim returns the server that the request names, and the edits that replace the combined names by the server's own.
 func (x *exchange) aim(ctx context.Context) (server string, edits []gate.Edit, why *refusal.Refusal) {
 	server, edits, err := joint.Aim(x.msg.Method, x.msg.Raw)
 	if err == nil && x.isAbsent(ctx, x.Caller, server) {
@@ -106,7 +105,7 @@ func (x *exchange) aim(ctx context.Context) (server string, edits []gate.Edit, w
 	return server, edits, nil
 }
 
-// unaimed is the refusal of a request that is for no server.
+// unaimed returns the refusal of a request that names no server.
 func unaimed(method string, err error) *refusal.Refusal {
 	why := strings.TrimSuffix(err.Error(), ".")
 	switch method {
@@ -121,7 +120,7 @@ func unaimed(method string, err error) *refusal.Refusal {
 	}
 }
 
-// at is the message at hand at one of the servers.
+// at returns the exchange of the same message with one of the servers.
 func (x *exchange) at(server string) *exchange {
 	y := &exchange{
 		Edge: x.Edge, Caller: x.Caller, header: x.header, client: x.client, sink: x.sink, server: server, target: x.targets[server],
@@ -132,8 +131,8 @@ func (x *exchange) at(server string) *exchange {
 	return y
 }
 
-// to is the message at hand as one of the servers is to get it, with these edits made. It goes
-// through the gate as any other.
+// to returns the exchange of the message with one of the servers, with these edits made to the message. The message is
+// parsed again, as strictly as any other.
 func (x *exchange) to(server string, edits ...gate.Edit) (*exchange, *refusal.Refusal) {
 	raw, err := gate.Splice(x.msg.Raw, edits...)
 	if err != nil || !x.has.Hold(len(raw)) {
@@ -141,7 +140,7 @@ func (x *exchange) to(server string, edits ...gate.Edit) (*exchange, *refusal.Re
 	}
 	end, err := x.has.Answer.TurnFor(x.client, len(raw))
 	if err != nil {
-		return nil, unreadable() // its caller waits no longer
+		return nil, unreadable() // the caller has disconnected
 	}
 	defer end()
 	y := x.at(server)
@@ -151,8 +150,7 @@ func (x *exchange) to(server string, edits ...gate.Edit) (*exchange, *refusal.Re
 	return y, nil
 }
 
-// answeredMember passes a client's answer on to the server whose request it answers. One that nothing
-// waits for is dropped.
+// answeredMember sends a client's answer to the server of the request. An answer that no request waits for is dropped.
 func (x *exchange) answeredMember(ctx context.Context) dispatch.Response {
 	server, id, ok := joint.CutID(x.id())
 	if _, configured := x.targets[server]; ok && configured {
@@ -174,7 +172,7 @@ func (x *exchange) answeredMember(ctx context.Context) dispatch.Response {
 	return dispatch.Accepted()
 }
 
-// notifyHub tells those servers of a notification that it is for.
+// notifyHub sends a notification to the servers that it concerns.
 func (x *exchange) notifyHub(ctx context.Context) dispatch.Response {
 	m := x.msg
 	roots := m.Method == mcp.MethodRootsChanged && slices.Contains(methodsOf(x.sess.Members.Abilities), mcp.MethodRoots)
@@ -187,7 +185,7 @@ func (x *exchange) notifyHub(ctx context.Context) dispatch.Response {
 	}
 	switch m.Method {
 	case mcp.MethodCancelled:
-		x.sess.Calls.GiveUp(gate.IDKey(m.RequestID.Of(m.Raw))) // it may wait for people
+		x.sess.Calls.GiveUp(gate.IDKey(m.RequestID.Of(m.Raw))) // the request may wait for approvers
 		x.noteAll(ctx)
 	case mcp.MethodRootsChanged:
 		x.noteAll(ctx)
@@ -198,7 +196,7 @@ func (x *exchange) notifyHub(ctx context.Context) dispatch.Response {
 		}
 		y, refused := x.to(server, gate.Edit{Span: m.ProgressToken, With: token})
 		if refused != nil {
-			break // the token is none of a server's
+			break // the server's own token is not valid
 		}
 		if done, open := y.existing(); open {
 			defer done()
@@ -208,7 +206,7 @@ func (x *exchange) notifyHub(ctx context.Context) dispatch.Response {
 	return dispatch.Accepted()
 }
 
-// noteAll tells every server that the session has used.
+// noteAll sends the notification to every server that the session has used.
 func (x *exchange) noteAll(ctx context.Context) {
 	var all sync.WaitGroup
 	defer all.Wait()

@@ -26,47 +26,47 @@ import (
 )
 
 const (
-	// foundWithin is for how long a list waits for servers of which the gateway knows nothing yet, or
-	// nothing that counts any more.
+	// foundWithin is how long a list waits for the discovery of servers of which nothing is known, or only outdated
+	// results.
 	foundWithin = 3 * time.Second
-	// maxGreeting is how large a server's greeting may be that is read for all, in bytes.
+	// maxGreeting is the maximum size of a server's greeting that is read for the aggregate, in bytes.
 	maxGreeting = 256 << 10
-	// gatherWithin bounds asking a server for a list, all of its pages, of which there are
-	// maxGatheredPages at the most, and maxGathering how many servers are asked at a time.
+	// gatherWithin is how long one server may take to return all pages of a list, of which maxGatheredPages are read.
+	// maxGathering is how many servers are asked at once.
 	gatherWithin     = 10 * time.Second
 	maxGatheredPages = 20
 	maxGathering     = 8
-	// maxGatheredEach is how much one server may add to a list that it is asked for, in bytes. Each element is counted
-	// with perGathered bytes more than it has.
+	// maxGatheredEach is how much one server may add to a gathered list, in bytes. Each element counts as perGathered
+	// bytes more than its size.
 	maxGatheredEach = 4 << 20
 	perGathered     = 64
 )
 
-// reached is one of the servers on which the caller could come by something.
+// reached is a server on which policy may allow the caller something.
 type reached struct {
 	*exchange
 
 	said reach.Standing
-	// found is what the gateway knows of it, however old; nil for nothing. Greeting is what it says
-	// there that it has.
+	// found is the last discovery of the server, however old; nil if there is none. greeting is the answer to initialize
+	// in it.
 	found    *discovery.Found
 	greeting *gate.Answer
-	// part is what the server adds to a list, and memory what that takes.
+	// part is what the server adds to a list, and memory its memory budget.
 	part   aggregate.Part
 	memory *room.Holding
-	// unrecorded says that the outcome of asking it is not on record yet.
+	// unrecorded reports whether the outcome of a request to the server is not on record yet.
 	unrecorded bool
 }
 
-// reached returns the servers on which the caller could come by something, by their names. One of
-// which nothing is known holds the others up for 3 s at the most.
+// reached returns the servers on which policy may allow the caller something, sorted by name. It waits at most 3 s for
+// servers of which nothing is known.
 func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 	if err := x.has.Admit(ctx); err != nil {
 		return nil, notAdmitted(err)
 	}
 	var out []*reached
 	var all sync.WaitGroup
-	defer all.Wait() // behind cancel
+	defer all.Wait() // runs after cancel
 	ctx, cancel := context.WithTimeout(ctx, foundWithin)
 	defer cancel()
 	for _, server := range slices.Sorted(maps.Keys(x.targets)) {
@@ -78,7 +78,7 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 		if !s.said.Some {
 			continue
 		}
-		if aggregate.FieldOf(x.msg.Method) == "" { // else it is asked, and that is counted
+		if aggregate.FieldOf(x.msg.Method) == "" { // otherwise the server itself is asked, and that request is counted
 			if refused := x.deps.Pipeline.Pass(pipeline.Passing{Principal: x.Principal, Server: server, Method: x.msg.Method}); refused != nil {
 				return nil, refused
 			}
@@ -90,14 +90,14 @@ func (x *exchange) reached(ctx context.Context) ([]*reached, *refusal.Refusal) {
 	return out, nil
 }
 
-// find finds what the gateway knows of the server. A program that nobody uses is not started for it,
-// and one that gives no answer now is as it was: its calls say what is wrong.
+// find sets what the gateway knows of the server. It does not start a program that is not in use. A server that does
+// not answer now is used as it was, because calls to it report the problem.
 func (s *reached) find(ctx context.Context) {
-	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // also where looking panics
+	s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the discovery panics
 	var err error
 	of := s.protocol.viewOf(s.target)
 	if s.found = of.Last(); s.found == nil || !s.target.program() {
-		of.Renew(discovery.Fresh) // which goes on for others where this caller waits no longer
+		of.Renew(discovery.Fresh) // continues for other callers if this caller disconnects
 		if _, err = of.Found(ctx, discovery.Fresh); err != nil {
 			s.part.Missing = s.unfound(ctx, err)
 		}
@@ -106,7 +106,7 @@ func (s *reached) find(ctx context.Context) {
 	if s.found == nil {
 		return
 	}
-	if len(s.found.Greeting.Raw) > maxGreeting { // which every client's initialize would have to read
+	if len(s.found.Greeting.Raw) > maxGreeting { // every client's initialize would have to read it
 		s.found, s.part.Missing = nil, &refusal.Refusal{Code: commonv1.Code_CODE_BODY_TOO_LARGE}
 		return
 	}
@@ -119,14 +119,14 @@ func (s *reached) find(ctx context.Context) {
 	}
 }
 
-// listHub answers tools/list with what the caller may see of the gateway's own list of each server:
-// who only looks opens no sessions.
+// listHub answers tools/list with what the caller may see of the gateway's own list of each server. It opens no
+// sessions with servers.
 func (x *exchange) listHub(ctx context.Context) dispatch.Response {
 	if x.msg.Cursor != "" {
 		return x.refuse(ctx, noCursor())
 	}
 	now := x.lists(ctx)
-	x.sess.Members.Relists(func(before string) string { return aggregate.WithTools(before, now) }) // of what changes from now on the client is told
+	x.sess.Members.Relists(func(before string) string { return aggregate.WithTools(before, now) }) // the client is notified of later changes
 	servers, refused := x.reached(ctx)
 	if refused != nil {
 		return x.refuse(ctx, refused)
@@ -147,12 +147,12 @@ func (x *exchange) listHub(ctx context.Context) dispatch.Response {
 	return x.joinLists("tools", parts)
 }
 
-// noCursor is the refusal of a cursor: lists of all servers have one page.
+// noCursor returns the refusal of a cursor. Lists of all servers have one page.
 func noCursor() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor is none that this session was given."}
 }
 
-// list takes what the caller may see of the server's tools.
+// list sets the server's part to the tools that the caller may see.
 func (s *reached) list(ctx context.Context) *refusal.Refusal {
 	seen, err := s.view(ctx, s.found, s.said)
 	if err != nil {
@@ -162,7 +162,7 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 		s.sess.Waits.Store(true)
 	}
 	list, known := s.found.Joint, s.found.Known.Digests
-	end, err := s.has.Answer.TurnFor(ctx, len(list.Raw)) // each of its tools is written again
+	end, err := s.has.Answer.TurnFor(ctx, len(list.Raw)) // each tool is encoded again
 	if err != nil {
 		return tooManyLists()
 	}
@@ -178,7 +178,7 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 		return seen.hides(t) || !one
 	}
 	for _, f := range s.found.Faults {
-		if f.JointOnly && seen.visible[f.Tool] { // what the caller may not know of is not named
+		if f.JointOnly && seen.visible[f.Tool] { // a hidden tool is not named
 			s.part.LeftOut = append(s.part.LeftOut, aggregate.LeftOut{Server: s.server, Name: f.Tool, Why: f.Why})
 		}
 	}
@@ -200,13 +200,13 @@ func (s *reached) list(ctx context.Context) *refusal.Refusal {
 	return nil
 }
 
-// around are the edits that leave nothing but the elements of an array.
+// around returns the edits that leave only the elements of an array.
 func around(raw []byte, array gate.Span) []gate.Edit {
 	return []gate.Edit{{Span: gate.Span{End: array.Start + 1}}, {Span: gate.Span{Start: array.End - 1, End: len(raw)}}}
 }
 
-// gather answers a list whose method policy has to allow: each server that has such a list is asked
-// for the caller, and is left out where policy does not allow it there.
+// gather answers a list whose method needs a rule. Each server that has such a list is asked in the caller's name. A
+// server whose rules do not allow the list is left out.
 func (x *exchange) gather(ctx context.Context) dispatch.Response {
 	var params struct {
 		Cursor jsontext.Value `json:"cursor"`
@@ -232,7 +232,7 @@ func (x *exchange) gather(ctx context.Context) dispatch.Response {
 		places <- struct{}{}
 		x.guarded(&all, func() {
 			defer func() { <-places }()
-			s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // also where asking panics
+			s.part.Missing = &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE} // stays if the request panics
 			s.memory = x.has.Answer.Beside()
 			if s.part.Missing = s.take(ctx, field, &size); s.part.Missing != nil {
 				size.Add(-int64(s.part.Size))
@@ -254,15 +254,14 @@ func (x *exchange) gather(ctx context.Context) dispatch.Response {
 	return out
 }
 
-// offers reports whether the server said that it has something.
+// offers reports whether the server declared a capability.
 func (s *reached) offers(capability string) bool {
 	var has map[string]jsontext.Value
 	err := json.Unmarshal(s.greeting.Capabilities.Of(s.greeting.Raw), &has)
 	return err == nil && has[capability].Kind() == '{'
 }
 
-// isDenial reports whether a code says that policy does not let the caller have something, which is
-// no fault of the server's.
+// isDenial reports whether a code means that policy denies something to the caller, which is not a fault of the server.
 func isDenial(code commonv1.Code) bool {
 	switch code { //nolint:exhaustive // all others are faults
 	case commonv1.Code_CODE_DENIED_BY_RULE, commonv1.Code_CODE_DENIED_BY_DEFAULT, commonv1.Code_CODE_METHOD_DENIED, commonv1.Code_CODE_TOOL_UNKNOWN:
@@ -272,12 +271,12 @@ func isDenial(code commonv1.Code) bool {
 	}
 }
 
-// take asks the server for its list, page by page, each as a request of the caller's. What all say
-// together has a size, in bytes.
+// take requests the server's list page by page, each page as a request of the caller. It adds the size of the elements
+// to size, which is the total of all servers in bytes.
 func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, gatherWithin)
 	defer cancel()
-	s.client, s.sink, s.finally, s.hold = ctx, new(dispatch.Callback), &s.steps, new(time.Duration) // a list neither asks nor waits
+	s.client, s.sink, s.finally, s.hold = ctx, new(dispatch.Callback), &s.steps, new(time.Duration) // the server can't send requests to the client meanwhile, and the list does not wait for approvers
 	defer s.steps.run()
 	until := time.Now().Add(gatherWithin)
 	left, refused := s.enter(ctx)
@@ -307,7 +306,7 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 			s.target.faults.set(field, s.part.LeftOut)
 			return nil
 		}
-		if given[next] { // a server that goes on without an end
+		if given[next] { // otherwise the server could continue without end
 			return s.broken(field, commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "a page has a cursor that was given before")
 		}
 		given[next] = true
@@ -318,7 +317,7 @@ func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *r
 	return s.broken(field, commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("it has more than %d pages", maxGatheredPages))
 }
 
-// add adds elements to what the server says, where there is room for them.
+// add adds elements to the server's part. It returns false if they do not fit.
 func (s *reached) add(items []jsontext.Value, size *atomic.Int64) bool {
 	for _, item := range items {
 		more := len(item) + perGathered
@@ -332,7 +331,7 @@ func (s *reached) add(items []jsontext.Value, size *atomic.Int64) bool {
 	return true
 }
 
-// joinLists returns one list of those of all servers.
+// joinLists answers with one list made of the parts of all servers.
 func (x *exchange) joinLists(field string, parts []*aggregate.Part) dispatch.Response {
 	members := ""
 	if x.resultType != "" {
@@ -341,7 +340,7 @@ func (x *exchange) joinLists(field string, parts []*aggregate.Part) dispatch.Res
 	return dispatch.Response{Body: aggregate.Join(x.id(), members, field, parts)}
 }
 
-// partsOf returns what servers add to a list.
+// partsOf returns the parts of the servers.
 func partsOf(servers []*reached) (out []*aggregate.Part) {
 	for _, s := range servers {
 		out = append(out, &s.part)

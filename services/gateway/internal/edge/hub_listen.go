@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// relistenFirst is how long after a server's stream has ended it is opened again. Each time more
-	// it is twice as long, up to relistenMost.
+	// relistenFirst is how long after its end a server's stream is opened again. The delay doubles each time, up to
+	// relistenMost.
 	relistenFirst = time.Second
 	relistenMost  = time.Minute
 )
 
-// hearHub passes on what the servers say that the session has used, and tells when the lists of
-// servers are others for its client than it was told, until ctx ends or the client's stream does.
+// hearHub forwards what the servers that the session has used send, until ctx or the client's stream ends. It also
+// notifies the client of lists that differ from those of which the client was last notified.
 func (x *exchange) hearHub(ctx context.Context) dispatch.Response {
 	out := x.newRelay()
 	ctx, cancel := context.WithCancel(ctx)
@@ -31,8 +31,8 @@ func (x *exchange) hearHub(ctx context.Context) dispatch.Response {
 	defer cancel()
 	out.Open()
 	all.Go(func() { out.keepAlive(ctx, cancel) })
-	x.sess.Members.Lists(cmp.Or(x.sess.Members.Lists(""), x.lists(ctx))) // who has not listed yet is told of what changes from now on
-	tick := time.NewTicker(aliveEvery)                                   // for policy may have changed
+	x.sess.Members.Lists(cmp.Or(x.sess.Members.Lists(""), x.lists(ctx))) // a client that has not listed yet is notified of changes from now on
+	tick := time.NewTicker(aliveEvery)                                   // policy may have changed
 	defer tick.Stop()
 	for heard := make(map[string]bool); ; {
 		used, changed := x.sess.Members.Opened.Wait(), x.news.Wait()
@@ -61,7 +61,7 @@ func (x *exchange) hearHub(ctx context.Context) dispatch.Response {
 	}
 }
 
-// hasOpened reports whether a member's server knows of it, and so may say something.
+// hasOpened reports whether the session with the member's server is open, so that the server can send something.
 func (x *exchange) hasOpened(server, id string) bool {
 	sess, done, err := x.deps.Sessions.Use(id, keyOf(x.Caller, server))
 	if err != nil {
@@ -89,7 +89,7 @@ func (x *exchange) lists(ctx context.Context) string {
 	return aggregate.State(servers)
 }
 
-// guarded has something done beside; net/http sees to the panics of its own goroutines alone.
+// guarded runs do in a goroutine and logs its panic. net/http recovers in the goroutines of requests only.
 func (x *exchange) guarded(all *sync.WaitGroup, do func()) {
 	all.Go(func() {
 		defer func() {
@@ -101,12 +101,12 @@ func (x *exchange) guarded(all *sync.WaitGroup, do func()) {
 	})
 }
 
-// hearMember passes on what one server says, on the stream of all. A stream of the server's that has
-// ended is opened again.
+// hearMember forwards what one server sends to the client's stream. It opens the server's stream again after it has
+// ended.
 func (x *exchange) hearMember(ctx context.Context, end context.CancelFunc, id string) {
 	sess, ctx, done, err := x.deps.Sessions.Listen(ctx, id, keyOf(x.Caller, x.server), true)
 	if err != nil {
-		return // it has just been closed
+		return // the session has just been closed
 	}
 	defer done()
 	x.in(sess)
@@ -124,7 +124,7 @@ func (x *exchange) hearMember(ctx context.Context, end context.CancelFunc, id st
 	}
 }
 
-// hearOnce passes on one stream of the server's.
+// hearOnce forwards one stream of the server. It calls passed after each event, and end if the client has disconnected.
 func (x *exchange) hearOnce(ctx context.Context, out *relay, passed func(), end context.CancelFunc) (err error) {
 	if !x.mayHear(ctx) {
 		return errStale
@@ -133,7 +133,7 @@ func (x *exchange) hearOnce(ctx context.Context, out *relay, passed func(), end 
 		return err
 	}
 	defer x.has.Leave()
-	defer out.asks.settle() // what was asked on it
+	defer out.asks.settle() // cancels the server's requests that came on the stream
 	return x.sess.Upstream.Listen(ctx, upstream.Listener{
 		Room: &x.has.Answer, Opened: func() {},
 		Event: func(event upstream.Event) error {
@@ -141,7 +141,7 @@ func (x *exchange) hearOnce(ctx context.Context, out *relay, passed func(), end 
 				return errStale
 			}
 			err := out.pass(event)
-			if err != nil { // its client has gone
+			if err != nil { // the client has disconnected
 				end()
 				return err
 			}

@@ -11,14 +11,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// enter has a request counted as one to its server, and puts it into the session with that, until
-// left is called.
+// enter counts the message as a request to its server, and puts it into the member session with that server, until left
+// is called.
 func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Refusal) {
 	x.target.touch()
 	has, err := x.inFlight.Enter(x.Principal, x.server)
 	if err != nil {
 		full := tooMuchInFlight(err)
-		full.IsProtocolError = false // the request itself was accepted
+		full.IsProtocolError = false // the client's own message was accepted
 		return nil, full
 	}
 	done, refused := x.member(ctx)
@@ -30,8 +30,8 @@ func (x *exchange) enter(ctx context.Context) (left func(), refused *refusal.Ref
 	return func() { done(); has.Leave() }, nil
 }
 
-// member puts the message at hand into the session with its server that the one with many has. Where
-// there is none yet one is made, of which the server hears with the first request.
+// member puts the message into the member session with its server. If there is none yet, it creates one; the server's
+// own session is opened with the first request.
 func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Refusal) {
 	key := keyOf(x.Caller, x.server)
 	use := func(id string) error {
@@ -42,7 +42,7 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 		}
 		return err
 	}
-	said, err := x.standing(ctx) // which may have to ask policy, and nobody else is to wait for that
+	said, err := x.standing(ctx) // before Members.Use, because it may have to ask policy, and other requests must not wait for that
 	if err != nil {
 		return nil, policyAway()
 	}
@@ -57,14 +57,15 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 	switch {
 	case err == nil:
 		return done, nil
-	case errors.Is(err, session.ErrUnknown): // its client has just ended it
+	case errors.Is(err, session.ErrUnknown): // the client has just ended the aggregate session
 		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_SESSION_UNKNOWN}
 	default:
 		return nil, policyAway()
 	}
 }
 
-// newMember is a member of a hub. Records name all of them by the hub's digest.
+// newMember returns a member session of the aggregate session. Records name all of these by the digest of the aggregate
+// session.
 func (x *exchange) newMember(key session.Key, said reach.Standing) *session.Session {
 	hub := x.hub
 	id, _ := session.NewID()
@@ -76,8 +77,7 @@ func (x *exchange) newMember(key session.Key, said reach.Standing) *session.Sess
 	return sess
 }
 
-// existing puts the message at hand into the session with its server that the one with many has; false
-// where there is none.
+// existing puts the message into the member session with its server. It returns false if there is none.
 func (x *exchange) existing() (done func(), ok bool) {
 	id, known := x.hub.Members.All()[x.server]
 	if !known {
@@ -85,7 +85,7 @@ func (x *exchange) existing() (done func(), ok bool) {
 	}
 	sess, done, err := x.deps.Sessions.Use(id, keyOf(x.Caller, x.server))
 	if err != nil {
-		return nil, false // it has ended
+		return nil, false // the member session has ended
 	}
 	x.in(sess)
 	return done, true

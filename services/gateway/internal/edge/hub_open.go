@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// hubGreeting is the answer to initialize where there are many servers.
+// hubGreeting is the answer to initialize at the URL of all servers.
 type hubGreeting struct {
 	Version string         `json:"jsonrpc"`
 	ID      jsontext.Value `json:"id"`
@@ -28,14 +28,14 @@ type hubGreeting struct {
 	} `json:"result"`
 }
 
-// serverInfo is who answers.
+// serverInfo names the server that answers (MCP, Implementation).
 type serverInfo struct {
 	Name    string `json:"name"`
 	Title   string `json:"title"`
 	Version string `json:"version"`
 }
 
-// openHub opens a session with all servers. None of them hears of it before it is used.
+// openHub opens an aggregate session. A server is not contacted before it is used.
 func (x *exchange) openHub(ctx context.Context) dispatch.Response {
 	done, err := x.deps.Sessions.Opening(x.has.Of.Accounts)
 	if err != nil {
@@ -71,8 +71,8 @@ func (x *exchange) newHub(version string) *session.Session {
 	return sess
 }
 
-// abilitiesForMany are those of the client at hand that more servers than one may use: not the context by
-// which a model would see what others have said.
+// abilitiesForMany returns the client's capabilities that all servers may use together. It excludes the context in
+// sampling, because a model would see there what other servers have sent.
 func (x *exchange) abilitiesForMany() []mcp.Ability {
 	out := x.abilities()
 	for i, a := range out {
@@ -81,7 +81,7 @@ func (x *exchange) abilitiesForMany() []mcp.Ability {
 	return out
 }
 
-// greetHub is the answer to initialize.
+// greetHub returns the answer to initialize.
 func (x *exchange) greetHub(sess *session.Session, servers []*reached) ([]byte, error) {
 	out := hubGreeting{Version: "2.0", ID: x.id()}
 	r := &out.Result
@@ -94,12 +94,12 @@ func (x *exchange) greetHub(sess *session.Session, servers []*reached) ([]byte, 
 	return json.Marshal(out, json.Deterministic(true))
 }
 
-// hubInfo is who stands for all servers.
+// hubInfo names the gateway, which answers for all servers.
 func (x *exchange) hubInfo() serverInfo {
 	return serverInfo{Name: "sluice", Title: "Sluice", Version: x.cfg.Version}
 }
 
-// greetingsOf returns what servers say of themselves, as far as it is known.
+// greetingsOf returns what the servers declare about themselves, as far as it is known.
 func greetingsOf(servers []*reached) (out []aggregate.Greeting) {
 	for _, s := range servers {
 		out = append(out, aggregate.Greeting{Server: s.server, Answer: s.greeting, Allowed: mayUse(s.said)})

@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// subscribeHub opens a stream on which all servers say what the client wants to hear of, as far as policy
-// lets them (MCP 2026-07-28, Subscriptions). Those are asked whose resources it names and, where it wants to
-// hear of lists, those that it uses: who only looks opens nothing. It ends with its client, its token or the
-// gateway, and where what stands for the session makes room for another.
+// subscribeHub opens a stream on which the servers send the changes that the client has subscribed to, as far as policy
+// allows (MCP 2026-07-28, Subscriptions). It subscribes at the servers of the named resources and, for changes of
+// lists, at the servers that the client uses: a client that only lists opens no sessions. The stream ends with its
+// client, its token or the gateway, or when the caller's state is evicted for another caller's.
 func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 	asked, refused := x.wants()
 	var servers []*reached
@@ -42,15 +42,15 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer end()
-	was := x.lists(ctx) // before the client knows that it hears of changes, and lists
+	was := x.lists(ctx) // before the client learns of its subscription and lists again
 	hears, granted := x.granted(ctx, servers, asked)
 	said, err := json.Marshal(granted)
 	if err != nil || out.sendMessage(fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"%s","params":{"_meta":{"%s":%s},"notifications":%s}}`, mcp.MethodAcknowledged, mcp.MetaSubscription, x.id(), said)) != nil {
 		return dispatch.Response{}
 	}
-	x.done() // who listens does not hold what stands for the session
+	x.done() // a stream does not keep the caller's state in use
 	all.Go(func() { out.keepAlive(ctx, end) })
-	tick := time.NewTicker(aliveEvery) // for policy may have changed
+	tick := time.NewTicker(aliveEvery) // policy may have changed
 	defer tick.Stop()
 	for {
 		used, changed := x.sess.Members.Opened.Wait(), x.news.Wait()
@@ -80,9 +80,8 @@ func (x *v2026) subscribeHub(ctx context.Context) dispatch.Response {
 	}
 }
 
-// granted are those servers of which something of what is asked for may be heard, and all that together:
-// what a server offers, and policy lets the caller hear of. Each resource is judged. One that does not say
-// in time how it is spoken to is not heard.
+// granted returns a hearing for each server, and the subscription of all together: what the server offers and policy
+// allows the caller. Each resource is decided. A server whose revision is not known in time is left out.
 func (x *exchange) granted(ctx context.Context, servers []*reached, asked wanted) (hears []*hearing, all wanted) {
 	byServer := make(map[string][]string)
 	for _, uri := range asked.URIs {
@@ -124,7 +123,7 @@ func (x *exchange) granted(ctx context.Context, servers []*reached, asked wanted
 	return hears, all
 }
 
-// hearing is what is to be heard of one of the servers.
+// hearing is the subscription at one of the servers.
 type hearing struct {
 	upstream.Wanted
 
@@ -132,8 +131,8 @@ type hearing struct {
 	server string
 }
 
-// begins reports whether the server is to be asked now: for resources at once, and for its lists once the client uses it
-// in one of the sessions, which are known by the names of their servers.
+// begins reports whether to subscribe at the server now: for resources at once, and for its lists once the client uses
+// the server in one of the sessions, whose keys begin with the names of their servers.
 func (h *hearing) begins(sessions map[string]string) bool {
 	if len(h.URIs) > 0 {
 		return true
@@ -147,8 +146,8 @@ func (h *hearing) begins(sessions map[string]string) bool {
 	return false
 }
 
-// run passes on what the server says, on the stream of all. One that has ended is opened again, unless the
-// server has none.
+// run forwards what the server sends, on the stream of all. It opens a stream that has ended again, unless the server
+// has none.
 func (h *hearing) run(ctx context.Context) {
 	wait := relistenFirst
 	for again := false; ; again = true {
@@ -156,7 +155,7 @@ func (h *hearing) run(ctx context.Context) {
 		if !h.once(ctx, again) {
 			return
 		}
-		if wait = min(2*wait, relistenMost); time.Since(begin) > relistenMost { // it has lasted
+		if wait = min(2*wait, relistenMost); time.Since(begin) > relistenMost { // the stream was not a short one
 			wait = relistenFirst
 		}
 		select {
@@ -167,8 +166,8 @@ func (h *hearing) run(ctx context.Context) {
 	}
 }
 
-// once passes on one stream of the server's, and reports whether there may be another. Where it is opened again
-// its resources are judged again, and the client is told that they may have changed meanwhile.
+// once forwards one stream of the server, and reports whether it may be opened again. If again is set, the resources
+// are decided again, and the client is notified that they may have changed meanwhile.
 func (h *hearing) once(ctx context.Context, again bool) bool {
 	x := h.hub.at(h.server)
 	if !x.mayHear(ctx) {
