@@ -61,9 +61,9 @@ func TestReadinessNeedsPolicyAndTheJournalAlone(t *testing.T) {
 	for _, role := range []authv1.Role{ratelimitRole, approvalRole, wasmagentRole} {
 		name := authn.RoleName(role)
 		a.Kill(t, role)
-		a.degraded(t, "the "+name+" service is away")
+		a.degraded(t, "the "+name+" service is unavailable")
 		said, ran, _ := a.status(t, stack.OperatorToken)
-		if ran.Code != 0 || !said.Ready || !slices.Equal(said.Degraded, []string{"the " + name + " service is away"}) {
+		if ran.Code != 0 || !said.Ready || !slices.Equal(said.Degraded, []string{"the " + name + " service is unavailable"}) {
 			t.Errorf("%s is away: exit %d, %+v\n%s", name, ran.Code, said, ran.Stderr)
 		}
 		a.Start(t, role)
@@ -121,7 +121,7 @@ func (a *apart) hangs(t *testing.T, role authv1.Role) {
 	}
 	eventually.Holds(t, "/readyz names the role", func() bool {
 		_, text := a.Ready(t)
-		return strings.Contains(text, "the "+authn.RoleName(role)+" service is away")
+		return strings.Contains(text, "the "+authn.RoleName(role)+" service is unavailable")
 	})
 }
 
@@ -138,7 +138,7 @@ func (s meshStatus) awayIs(name string) error {
 		return fmt.Errorf("%d roles", len(s.Roles))
 	case name == "gateway":
 		return nil
-	case s.Ready != (name != "policy"), len(s.Servers) != 1, why != "the "+name+" service is away":
+	case s.Ready != (name != "policy"), len(s.Servers) != 1, why != "the "+name+" service is unavailable":
 		return fmt.Errorf("ready is %v: %s", s.Ready, why)
 	}
 	return nil

@@ -158,7 +158,7 @@ func TestWithoutPolicyEveryCallIsRefusedUntilItIsBack(t *testing.T) {
 		for _, tool := range []string{"safe", "danger", "limited", "secret"} {
 			refusedSoon(t, c, tool, "policy_unavailable")
 		}
-		a.notReady(t, "the policy service is away")
+		a.notReady(t, "the policy service is unavailable")
 	}
 	if resp := stack.NewClient(t, a.MCP("raw"), "a-token-that-nobody-knows-0123456789").Call("safe", "{}"); resp.Status != http.StatusServiceUnavailable {
 		t.Errorf("an unknown token, while nobody knows the tokens: %d %s", resp.Status, resp.Body)
@@ -197,7 +197,7 @@ func TestWithoutTheLimiterOnlyLimitedCallsAreRefused(t *testing.T) {
 		if resp := c.Call("safe", "{}"); resp.IsError(t) {
 			t.Errorf("a call without a limit was refused: %s", resp.Body)
 		}
-		a.degraded(t, "the ratelimit service is away")
+		a.degraded(t, "the ratelimit service is unavailable")
 	}
 	if n := len(a.up.Calls("limited")); n != sent {
 		t.Errorf("%d limited calls reached the server without the limiter", n-sent)

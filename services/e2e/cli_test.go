@@ -242,7 +242,7 @@ func TestCommandLineLooks(t *testing.T) {
 			t.Errorf("records %+v", got)
 		}
 		unknown := d.sluice(t, "decisions", "show", "never-was")
-		holds(t, unknown, 1, unknown.Stderr, "no decision of that id is kept on this gateway")
+		holds(t, unknown, 1, unknown.Stderr, "this gateway has no decision with that id")
 	})
 	t.Run("policy explain", func(t *testing.T) {
 		ran := d.sluice(t, "policy", "explain", "--server", "demo", "--tool", "delete_note")

@@ -222,7 +222,7 @@ func TestU4Definitions_OneTakesNoOtherListAway(t *testing.T) {
 				t.Errorf("%s: %s", method, raw)
 			}
 		}
-		if strings.Count(meta, `"server":"odd"`) != 2 || !strings.Contains(meta, "it has not the form that MCP gives it: ") {
+		if strings.Count(meta, `"server":"odd"`) != 2 || !strings.Contains(meta, "it is not valid in MCP: ") {
 			t.Errorf("%s names %s", method, meta)
 		}
 	}

@@ -35,10 +35,10 @@ const (
 )
 
 // errPageToken means that a page token was not returned by this list.
-var errPageToken = errors.New("page_token is none of this list")
+var errPageToken = errors.New("page_token: this list has returned no such token")
 
 // errNoDecision means that this gateway has no record of a decision.
-var errNoDecision = errors.New("no decision of that id is kept on this gateway: it may be older than the journal keeps, or another gateway's; `sluice decisions tail` lists the newest")
+var errNoDecision = errors.New("this gateway has no decision with that id: it may be older than the journal, or another gateway's; `sluice decisions tail` lists the newest")
 
 // home is the tenant of the installation. Its people see the servers, which belong to the installation.
 const home = "default"

@@ -35,7 +35,7 @@ const (
 var errRepeat = errors.New("CallToolRequest.idempotency_key is not served in this version, and the call was not made: leave it empty, and ask GetDecision what became of a call before you repeat it")
 
 // errArguments means that arguments are not a JSON object.
-var errArguments = errors.New("arguments_json is no JSON object")
+var errArguments = errors.New("arguments_json is not a JSON object")
 
 // refusedError is a refusal that is returned as an error instead of an answer.
 type refusedError struct{ *refusal.Refusal }
@@ -233,7 +233,7 @@ func (s *Service) ListTools(ctx context.Context, req *gatewayv1.ListToolsRequest
 	}
 	parsed, err := gate.ReadAnswer(done.Answer, gate.AnswerLimits())
 	if err != nil || !parsed.ToolList.Present() {
-		return nil, toStatus(refusedError{&refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list of tools."}})
+		return nil, toStatus(refusedError{&refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is not a list of tools."}})
 	}
 	resp := new(gatewayv1.ListToolsResponse)
 	size, bytes := cmp.Or(int(req.GetPageSize()), defaultPage), 0

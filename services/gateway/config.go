@@ -273,23 +273,23 @@ func (c *Config) Validate() error {
 		errs = append(errs, errors.New("gateway: listen is empty"))
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {
-		errs = append(errs, errors.New("gateway: of the certificate and its key one is missing"))
+		errs = append(errs, errors.New("gateway: the certificate or its key is missing"))
 	}
 	if c.Data == "" {
 		errs = append(errs, errors.New("gateway: data is empty"))
 	}
 	if c.MaxPending < 1 || c.Execute <= 0 {
-		errs = append(errs, errors.New("gateway: no call may wait for people, or be made once they have approved it"))
+		errs = append(errs, errors.New("gateway: max_pending must be at least 1, and execute must be positive"))
 	}
 	for name, s := range c.Servers {
 		if kinds := []bool{s.URL != "", len(s.Command) > 0, s.Target != ""}; len(slices.DeleteFunc(kinds, func(set bool) bool { return !set })) != 1 {
 			errs = append(errs, fmt.Errorf("gateway: server %s needs exactly one of a URL, a command and a target", name))
 		}
 		if s.Unwrap != "" && s.Unwrap != "claude-flow" {
-			errs = append(errs, fmt.Errorf("gateway: no server's errors are hidden as %q says of server %s", s.Unwrap, name))
+			errs = append(errs, fmt.Errorf("gateway: unwrap %q of server %s is unknown", s.Unwrap, name))
 		}
 		if s.Timeout <= 0 {
-			errs = append(errs, fmt.Errorf("gateway: the time-out of server %s is not positive", name))
+			errs = append(errs, fmt.Errorf("gateway: the timeout of server %s must be positive", name))
 		}
 		if err := c.checkSandbox(name); err != nil {
 			errs = append(errs, err)

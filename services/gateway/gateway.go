@@ -290,7 +290,7 @@ func (s *Service) holder() (string, error) {
 	}
 	name := "gateway-" + uuid.NewString()
 	if err := os.WriteFile(path, []byte(name+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("keep this gateway's name: %w", err)
+		return "", fmt.Errorf("store this gateway's name: %w", err)
 	}
 	return name, nil
 }
@@ -310,10 +310,10 @@ func (s *Service) logSandboxes(ctx context.Context) {
 	for _, alike := range sandbox.Alike(s.Sandboxes()) {
 		attrs := []any{"servers", strings.Join(alike.Names, ", "), "sandbox", alike.Report.String()}
 		if advice := alike.Report.Advice(); advice != "" {
-			s.deps.Log.WarnContext(ctx, "the kernel does not hold all of the sandbox of servers over stdio", append(attrs, "do", advice)...)
+			s.deps.Log.WarnContext(ctx, "the kernel does not enforce the whole sandbox of stdio servers", append(attrs, "do", advice)...)
 			continue
 		}
-		s.deps.Log.InfoContext(ctx, "what the kernel holds of servers over stdio", attrs...)
+		s.deps.Log.InfoContext(ctx, "what the kernel enforces for stdio servers", attrs...)
 	}
 }
 
@@ -354,7 +354,7 @@ func (s *Service) NotReady() []string {
 		why = append(why, reason)
 	}
 	if !s.deps.Tokens.Known() {
-		why = append(why, "the policy service has not said yet whose tokens live")
+		why = append(why, "the policy service has not reported yet which tokens are valid")
 	}
 	return why
 }
@@ -367,7 +367,7 @@ func (s *Service) Degraded() []string {
 		why = append(why, attempt.Miscounted)
 	}
 	if s.journal.Short() {
-		why = append(why, "the disk of the journal is full: records go into the space that it has reserved, for some thousand calls; make room")
+		why = append(why, "the disk of the journal is full: records are written to reserved space, which is enough for some thousand calls; free space on the disk")
 	}
 	return why
 }
@@ -411,7 +411,7 @@ func (s *Service) drain(ctx context.Context, server *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	cut := time.AfterFunc(cutTimeout, func() {
-		s.deps.Log.WarnContext(ctx, "calls in flight take too long to wait for; they are cut off")
+		s.deps.Log.WarnContext(ctx, "calls in flight take too long; they are cancelled")
 		s.pipeline.Stop()
 	})
 	defer cut.Stop()

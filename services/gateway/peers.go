@@ -44,7 +44,7 @@ func (w peerWatch) missing() []string {
 	var why []string
 	for _, name := range slices.Sorted(maps.Keys(w)) {
 		if heard := w[name].heard.Load(); heard == nil || time.Since(*heard) > peerSilence {
-			why = append(why, "the "+name+" service is away")
+			why = append(why, "the "+name+" service is unavailable")
 		}
 	}
 	return why

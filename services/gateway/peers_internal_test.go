@@ -41,7 +41,7 @@ func TestPeersThatDoNotServeAreMissing(t *testing.T) {
 		limiter.says(serving)
 		approval.says(serving)
 		w := newPeerWatch(map[string]healthv1.HealthClient{"ratelimit": limiter, "approval": approval})
-		if got := w.missing(); !slices.Equal(got, []string{"the approval service is away", "the ratelimit service is away"}) {
+		if got := w.missing(); !slices.Equal(got, []string{"the approval service is unavailable", "the ratelimit service is unavailable"}) {
 			t.Errorf("before anything was heard: %q", got)
 		}
 		ctx, stop := context.WithCancel(t.Context())
@@ -65,7 +65,7 @@ func TestPeersThatDoNotServeAreMissing(t *testing.T) {
 		} {
 			limiter.says(answer)
 			time.Sleep(peerBeat + peerSilence + time.Millisecond)
-			if got := w.missing(); !slices.Equal(got, []string{"the ratelimit service is away"}) {
+			if got := w.missing(); !slices.Equal(got, []string{"the ratelimit service is unavailable"}) {
 				t.Errorf("the limiter %s: %q", name, got)
 			}
 			limiter.says(serving)

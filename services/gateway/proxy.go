@@ -18,7 +18,7 @@ func (s *Server) resolveProxy(f *config.File, from *config.HTTPServer, env confi
 	switch from.Proxy {
 	case "":
 		if proxy, err := proxyOf(s.URL, env); err == nil && proxy != "" {
-			s.ProxyHint = "the gateway's environment names a proxy, which counts with http.proxy: env alone"
+			s.ProxyHint = "the gateway's environment names a proxy, which is only used with http.proxy: env"
 		}
 		return nil
 	case config.ProxyEnv:

@@ -14,7 +14,7 @@ func TestN1WhatIsNotReadySaysNothingOfTheMachine(t *testing.T) {
 	if why := s.NotReady(); slices.Contains(why, ill) {
 		t.Errorf("it is ill from the start: %q", why)
 	}
-	if why := s.NotReady(); !slices.Contains(why, "the policy service has not said yet whose tokens live") {
+	if why := s.NotReady(); !slices.Contains(why, "the policy service has not reported yet which tokens are valid") {
 		t.Errorf("nobody can be let in, and it says %q", why)
 	}
 	if err := s.journal.Close(); err != nil {

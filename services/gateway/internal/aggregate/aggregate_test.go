@@ -147,8 +147,8 @@ func TestJoin_NamesWhatIsMissing(t *testing.T) {
 	meta := map[string][]map[string]string{
 		"dev.sluice/unavailable": {{"server": "away", "code": "upstream_timeout", "why": "slow"}, {"server": "large", "code": "body_too_large"}},
 		"dev.sluice/leftOut": {
-			{"server": "files", "why": "it has not the form that MCP gives it: name is missing"},
-			{"server": "files", "why": "it has not the form that MCP gives it: it is no object"},
+			{"server": "files", "why": "it is not valid in MCP: name is missing"},
+			{"server": "files", "why": "it is not valid in MCP: it is not an object"},
 		},
 	}
 	if diff := cmp.Diff(meta, got.Result.Meta); diff != "" {

@@ -28,7 +28,7 @@ const (
 )
 
 // ErrNoList means that a server's answer lacks the list that was asked for.
-var ErrNoList = errors.New("the server's answer is no list")
+var ErrNoList = errors.New("the server's answer is not a list")
 
 // Part is what one server adds to a list.
 type Part struct {
@@ -135,7 +135,7 @@ func (p *Part) Conform(field string, items []jsontext.Value) []jsontext.Value {
 			name = nil
 		}
 		if len(p.LeftOut) < maxLeftOut {
-			p.LeftOut = append(p.LeftOut, LeftOut{p.Server, strings.ToValidUTF8(string(name[:min(len(name), maxName)]), ""), "it has not the form that MCP gives it: " + why})
+			p.LeftOut = append(p.LeftOut, LeftOut{p.Server, strings.ToValidUTF8(string(name[:min(len(name), maxName)]), ""), "it is not valid in MCP: " + why})
 		}
 	}
 	return out

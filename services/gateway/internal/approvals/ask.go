@@ -93,7 +93,7 @@ func (k *Clerk) notListed(ctx context.Context, a attempt.Attempt, err error) *re
 			Message: "the server lists a tool twice, or its list is too long, so that it is not known what this call would run; an operator reads `sluice catalog servers`.",
 		}
 	}
-	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so nobody can be asked about this call."}
+	return &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server does not list its tools, so no approval can be requested for this call."}
 }
 
 // use claims an approval for a call, under policy's current decision. It reports whether the approval has changed, so

@@ -102,14 +102,14 @@ func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
 	resp, err := w.client.GetApproval(inTime, &approvalv1.GetApprovalRequest{ApprovalId: a.GetId(), View: true})
 	view := resp.GetView()
 	if err != nil || view == nil || view.GetNextOffset() != 0 {
-		w.log.WarnContext(ctx, "nobody at the agent was asked: the call could not be shown", "approval_id", a.GetId(), "error", err)
+		w.log.WarnContext(ctx, "the user at the agent was not asked: the call cannot be shown", "approval_id", a.GetId(), "error", err)
 		return ""
 	}
 	view = proto.CloneOf(view)
 	view.ServerIdentity = "" // an agent that knows it could call the server without a gateway
 	text := viewtext.Facts(view) + "\n" + view.GetParams()
 	if len(text) > maxShown {
-		w.log.InfoContext(ctx, "nobody at the agent was asked: the call is too long to be shown there", "approval_id", a.GetId(), "bytes", len(text))
+		w.log.InfoContext(ctx, "the user at the agent was not asked: the call is too long to be shown", "approval_id", a.GetId(), "bytes", len(text))
 		return ""
 	}
 	return text

@@ -33,7 +33,7 @@ func patiences(clients []Client) ([]patience, error) {
 	out := make([]patience, 0, len(clients))
 	for _, c := range clients {
 		if c.Hold < 0 {
-			return nil, errors.New("approvals: the time to hold must not be negative")
+			return nil, errors.New("approvals: hold must not be negative")
 		}
 		name, err := regexp.Compile("(?s)^" + strings.ReplaceAll(regexp.QuoteMeta(c.Name), `\*`, ".*") + "$")
 		if err != nil {

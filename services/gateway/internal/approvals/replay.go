@@ -47,7 +47,7 @@ func (k *Clerk) Replay(ctx context.Context, left []Left) error {
 	if len(left) == 0 {
 		return nil
 	}
-	k.log.InfoContext(ctx, "approved calls were left open; the approval service is told what came of them", "calls", len(left))
+	k.log.InfoContext(ctx, "approved calls were left open; their outcomes are reported to the approval service now", "calls", len(left))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(replayAtOnce)
 	for _, call := range left {

@@ -69,7 +69,7 @@ func (k *Clerk) later(ctx context.Context, a attempt.Attempt, n news) Telling {
 		err := k.tell(ctx, n)
 		close(done)
 		if err != nil {
-			k.log.WarnContext(ctx, "the approval service was not told what came of a call", "decision_id", a.ID, "error", err)
+			k.log.WarnContext(ctx, "the outcome of a call was not reported to the approval service", "decision_id", a.ID, "error", err)
 			return
 		}
 		// gofail: var gatewayAfterComplete struct{}

@@ -77,7 +77,7 @@ func NewWaiter(cfg Config, client approvalv1.ApprovalServiceClient, m *meters.Me
 		return nil, errors.New("approvals: every dependency is required")
 	}
 	if cfg.Hold < 0 || cfg.MaxPending < 1 || cfg.Execute <= 0 || cfg.Holder == "" {
-		return nil, errors.New("approvals: the time to hold must not be negative, a call must be able to wait and to run then, and the holder must have a name")
+		return nil, errors.New("approvals: hold must not be negative, max_pending and execute must be positive, and holder must not be empty")
 	}
 	clients, err := patiences(cfg.Clients)
 	if err != nil {
@@ -210,7 +210,7 @@ func (w *Waiter) get(ctx context.Context, id string) (*approvalv1.Approval, *ref
 	resp, err := w.client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id})
 	switch code := status.Code(err); {
 	case code == codes.NotFound || code == codes.InvalidArgument:
-		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_EXPIRED, Message: "there is no such approval of yours."}
+		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_APPROVAL_EXPIRED, Message: "this caller has no such approval."}
 	case err != nil || resp.GetApproval() == nil:
 		w.log.WarnContext(ctx, "approval was not read", "error", err)
 		return nil, Unavailable()

@@ -88,7 +88,7 @@ func pendingText(a *approvalv1.Approval) string {
 
 // tooMany tells a model what to do if too many calls wait already.
 func (w *Waiter) tooMany() string {
-	return fmt.Sprintf("%d calls of this caller, or of somebody it works for, wait for people already, and no more may (approvals.max_pending). "+
+	return fmt.Sprintf("%d calls of this caller, or of those it works for, wait for approval already, which is the limit (approvals.max_pending). "+
 		"Wait for one of them with %s, or until people have decided, and then make this call again.", w.cfg.MaxPending, mcp.ToolApprovalWait)
 }
 

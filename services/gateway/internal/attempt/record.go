@@ -252,13 +252,13 @@ func (d *Desk) WritePassed(ctx context.Context, rec *journal.Record) error {
 // NotSent returns the refusal of a call that is not sent because its intent or claim could not be recorded.
 func (d *Desk) NotSent(ctx context.Context, a Attempt, err error) *refusal.Refusal {
 	if errors.Is(err, journal.ErrShare) {
-		d.deps.Log.WarnContext(ctx, "a principal has its share of the journal; its call is not sent", "decision_id", a.ID, "error", err)
+		d.deps.Log.WarnContext(ctx, "a principal has used up its quota of the journal; its call is not sent", "decision_id", a.ID, "error", err)
 		refused := &refusal.Refusal{
 			Code:    commonv1.Code_CODE_ABUSE_LIMITED,
-			Message: "this caller's calls take more than their share of the journal; an operator can give them more room.",
+			Message: "the records of this caller's calls exceed their quota of the journal; an operator can raise it (journal.share, journal.calls_mib).",
 		}
 		if full := quota.Why(err); full != "" {
-			refused.Message = full + "; an operator can give them more room (journal.share, journal.calls_mib)."
+			refused.Message = full + "; an operator can raise the limit (journal.share, journal.calls_mib)."
 		}
 		return refused
 	}
@@ -374,7 +374,7 @@ type TimeoutError struct {
 func (e TimeoutError) Error() string {
 	text := fmt.Sprintf("the server did not answer within %s (%s)", e.After, e.Key)
 	if e.Progress {
-		text += " and told of no progress since"
+		text += " and has reported no progress since"
 	}
 	return text
 }

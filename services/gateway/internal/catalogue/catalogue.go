@@ -44,10 +44,10 @@ const (
 var refusals = []string{"TOOL_DUPLICATE", "LIST_INVALID", "LIST_TOO_LONG"} //nolint:gochecknoglobals // a constant, which Go has none of for slices
 
 // ErrAway means that the list could not be reported, so nothing of it may be shown.
-var ErrAway = errors.New("the catalogue did not take the list")
+var ErrAway = errors.New("the catalog did not accept the list")
 
 // ErrRefused means that the catalog refused the list which should contain a definition.
-var ErrRefused = errors.New("the catalogue refused the server's list")
+var ErrRefused = errors.New("the catalog refused the server's list")
 
 // A List says where a list of tools comes from.
 type List struct {
@@ -124,7 +124,7 @@ func (r *Reporter) tell(ctx context.Context, l List, answer *gate.Answer) (*Know
 	known := &Known{At: time.Now(), Digests: make(map[string][]byte, len(sent)), Activation: resp.GetActivation()}
 	switch {
 	case slices.Contains(refusals, rpc.Reason(err)):
-		r.log.WarnContext(ctx, "the catalogue refused a list, of which nothing is shown", "server", l.Server, "error", err)
+		r.log.WarnContext(ctx, "the catalog refused a list; none of its tools is shown", "server", l.Server, "error", err)
 		known.Refused = true
 		return known, nil
 	case err != nil:

@@ -117,7 +117,7 @@ func TestAListOfManyServersIsOne(t *testing.T) {
 		"both are empty":      {sound(), sound(), sound()},
 		"the first is hidden": {sound("secret"), sound("a", "secret"), sound("notes__a")},
 		"one is broken": {broken, sound("a"), strings.TrimSuffix(sound("files__safe", "notes__a"), "}") + `,"_meta":{"dev.sluice/leftOut":[` +
-			`{"server":"files","name":"x","why":"it is not a valid tool: inputSchema is missing"},{"server":"files","name":"y","why":"it is not a valid tool: inputSchema is no object"}]}}`},
+			`{"server":"files","name":"x","why":"it is not a valid tool: inputSchema is missing"},{"server":"files","name":"y","why":"it is not a valid tool: inputSchema is not an object"}]}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -215,7 +215,7 @@ func TestAListOfManyServersEnds(t *testing.T) {
 		body := `{"jsonrpc":"2.0","id":1,"method":"prompts/list","params":{"_meta":{"dev.sluice/run":"r-1"}}}`
 		got := w.do("POST", "/mcp", body, h)
 		want := `{"jsonrpc":"2.0","id":1,"result":{"prompts":[{"name":"files__p"}],"_meta":{"dev.sluice/leftOut":[` +
-			`{"server":"files","why":"it has not the form that MCP gives it: name is missing"},{"server":"files","why":"it has not the form that MCP gives it: it is no object"}],` +
+			`{"server":"files","why":"it is not valid in MCP: name is missing"},{"server":"files","why":"it is not valid in MCP: it is not an object"}],` +
 			`"dev.sluice/unavailable":[{"server":"notes","code":"upstream_timeout"}]}}}`
 		if took := time.Since(begin); got.body != want || took > 15*time.Second {
 			t.Errorf("after %v: %s", took, got.body)

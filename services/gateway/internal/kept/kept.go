@@ -174,7 +174,7 @@ func (d *Decisions) Keep(ctx context.Context, q Question, resp *policyv1.DecideC
 	}
 	e.clear()
 	d.deps.Meters.Differed(ctx)
-	d.deps.Log.ErrorContext(ctx, "policy decides otherwise than it did in the same epoch; what was kept is forgotten",
+	d.deps.Log.ErrorContext(ctx, "policy decides differently than before in the same epoch; the cached decisions are dropped",
 		"server", q.Server, "revision", decision.GetPolicyRevision(), "kept", kept.GetEffect().String(), "decided", decision.GetEffect().String())
 	return stricter(kept, decision)
 }

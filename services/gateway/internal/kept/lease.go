@@ -36,7 +36,7 @@ func (d *Decisions) Missing() string {
 	last := d.heard.Load()
 	switch {
 	case last.isSilent():
-		return "the policy service is away"
+		return "the policy service is unavailable"
 	case last.revision == "":
 		return "no policy is active"
 	default:

@@ -63,7 +63,7 @@ var lists = map[string]check{
 // priority checks a number from 0 to 1.
 func priority(value jsontext.Value) (jsontext.Value, *fault) {
 	if n, err := strconv.ParseFloat(string(value), 64); value.Kind() != '0' || err != nil || n < 0 || n > 1 {
-		return nil, &fault{what: "is no number from 0 to 1"}
+		return nil, &fault{what: "is not a number from 0 to 1"}
 	}
 	return value, nil
 }
@@ -72,12 +72,12 @@ func priority(value jsontext.Value) (jsontext.Value, *fault) {
 func date(value jsontext.Value) (jsontext.Value, *fault) {
 	said, err := jsontext.AppendUnquote(nil, value)
 	if err != nil {
-		return nil, &fault{what: "is no text"}
+		return nil, &fault{what: "is not a string"}
 	}
 	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04Z07:00"} {
 		if _, err := time.Parse(layout, string(said)); err == nil {
 			return value, nil
 		}
 	}
-	return nil, &fault{what: "is no date with a time"}
+	return nil, &fault{what: "is not a date with a time"}
 }

@@ -19,7 +19,7 @@ import (
 func Conform(list string, element []byte) (out []byte, why string) {
 	check, known := lists[list]
 	if !known {
-		return nil, "no such list has a form"
+		return nil, "elements of this list are unknown"
 	}
 	out, fault := check(element)
 	if fault == nil && !bytes.Contains(element, []byte("null")) {
@@ -55,9 +55,9 @@ func kind(is jsontext.Kind, what string) check {
 }
 
 var (
-	text      = kind('"', "is no text")
-	number    = kind('0', "is no number")
-	anyObject = kind('{', "is no object")
+	text      = kind('"', "is not a string")
+	number    = kind('0', "is not a number")
+	anyObject = kind('{', "is not an object")
 )
 
 func flag(value jsontext.Value) (jsontext.Value, *fault) {
@@ -72,7 +72,7 @@ func oneOf(known ...string) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		said, err := jsontext.AppendUnquote(nil, value)
 		if err != nil || !slices.Contains(known, string(said)) {
-			return nil, &fault{what: "is none of " + strings.Join(known, ", ")}
+			return nil, &fault{what: "is not one of: " + strings.Join(known, ", ")}
 		}
 		return value, nil
 	}
@@ -82,7 +82,7 @@ func oneOf(known ...string) check {
 func list(of check) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		if value.Kind() != '[' {
-			return nil, &fault{what: "is no list"}
+			return nil, &fault{what: "is not a list"}
 		}
 		var out bytes.Buffer
 		dec := jsontext.NewDecoder(bytes.NewReader(value))
@@ -94,7 +94,7 @@ func list(of check) check {
 			}
 			element, wrong := of(raw)
 			if wrong != nil {
-				wrong.what = "of an element " + wrong.what
+				wrong.what = "has an element that " + wrong.what
 				return nil, wrong
 			}
 			separate(&out, '[')
@@ -137,7 +137,7 @@ func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
 func (m members) variant(key string) *fault {
 	for name := range m.required {
 		if strings.EqualFold(key, name) {
-			return &fault{path: []string{name}, what: "is there in two spellings"}
+			return &fault{path: []string{name}, what: "is present in two spellings"}
 		}
 	}
 	return nil
@@ -149,7 +149,7 @@ func each(of check) check {
 		return eachMember(value, func(_ string, raw jsontext.Value) (jsontext.Value, *fault) {
 			out, wrong := of(raw)
 			if wrong != nil {
-				wrong.what = "of a member " + wrong.what
+				wrong.what = "has a member that " + wrong.what
 			}
 			return out, wrong
 		})
@@ -159,7 +159,7 @@ func each(of check) check {
 // eachMember returns an object with the members that do returns, without those for which it returns nil.
 func eachMember(value jsontext.Value, do func(key string, raw jsontext.Value) (jsontext.Value, *fault)) (jsontext.Value, *fault) {
 	if value.Kind() != '{' {
-		return nil, &fault{what: "is no object"}
+		return nil, &fault{what: "is not an object"}
 	}
 	var out bytes.Buffer
 	dec := jsontext.NewDecoder(bytes.NewReader(value), jsontext.AllowDuplicateNames(true)) // package gate refuses duplicate names

@@ -157,14 +157,14 @@ func (a *Attempt) Temporary() string { return filepath.Join(a.Work(), "tmp") }
 func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	final := filepath.Join(a.dir, project)
 	if err := os.Rename(a.Project(), final); err != nil {
-		return nil, fmt.Errorf("keep the package: %w", err)
+		return nil, fmt.Errorf("store the package: %w", err)
 	}
 	if info, err := os.Lstat(final); err != nil || !info.IsDir() {
-		return nil, errors.New("keep the package: its folder was replaced")
+		return nil, errors.New("store the package: its folder was replaced")
 	}
 	root, err := os.OpenRoot(final)
 	if err != nil {
-		return nil, fmt.Errorf("keep the package: %w", err)
+		return nil, fmt.Errorf("store the package: %w", err)
 	}
 	path, version, err := program(root, c.Program)
 	if err := errors.Join(err, root.Close()); err != nil {
@@ -175,13 +175,13 @@ func (a *Attempt) Commit(c *Command, digest string) (*Installed, error) {
 	}
 	raw, err := json.Marshal(recorded{c.Shown(), path, version})
 	if err != nil {
-		return nil, fmt.Errorf("keep the package: %w", err)
+		return nil, fmt.Errorf("store the package: %w", err)
 	}
 	name := digest + strings.Replace(filepath.Base(a.dir), begun, ".", 1)
 	if err := errors.Join(
 		datadir.RemoveAll(a.Work()), os.WriteFile(filepath.Join(a.dir, record), raw, 0o600), settle(a.dir), os.Rename(a.dir, filepath.Join(string(a.folder), name)),
 	); err != nil {
-		return nil, fmt.Errorf("keep the package: %w", err)
+		return nil, fmt.Errorf("store the package: %w", err)
 	}
 	return a.folder.read(name)
 }

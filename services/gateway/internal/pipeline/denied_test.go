@@ -107,7 +107,7 @@ func TestTooManyPendingSaysWhatToDo(t *testing.T) {
 	w := approving()
 	w.people.asked = turnsDown(&approvalv1.Refusal{Code: commonv1.Code_CODE_TOO_MANY_PENDING})
 	got := w.do(t)
-	want := "Not executed: 5 calls of this caller, or of somebody it works for, wait for people already, and no more may (approvals.max_pending). " +
+	want := "Not executed: 5 calls of this caller, or of those it works for, wait for approval already, which is the limit (approvals.max_pending). " +
 		"Wait for one of them with sluice_approval_wait, or until people have decided, and then make this call again."
 	if got.Refusal.Text() != want || !got.Refusal.Retryable() {
 		t.Errorf("it says %q", got.Refusal.Text())

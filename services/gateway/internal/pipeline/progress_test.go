@@ -61,8 +61,8 @@ func TestDo_ProgressExtendsACall(t *testing.T) {
 		want time.Duration
 		text string
 	}{
-		"none":                       {every(0, 0), nil, 10 * time.Minute, time.Minute, "within 1m0s (servers.files.timeout) and told of no progress since; whether"},
-		"a while":                    {every(50*time.Second, 3), nil, 10 * time.Minute, 210 * time.Second, "within 1m0s (servers.files.timeout) and told of no progress since; whether"},
+		"none":                       {every(0, 0), nil, 10 * time.Minute, time.Minute, "within 1m0s (servers.files.timeout) and has reported no progress since; whether"},
+		"a while":                    {every(50*time.Second, 3), nil, 10 * time.Minute, 210 * time.Second, "within 1m0s (servers.files.timeout) and has reported no progress since; whether"},
 		"without end":                {every(50*time.Second, 100), nil, 10 * time.Minute, 10 * time.Minute, "within 10m0s (servers.files.max_timeout); whether"},
 		"too late":                   {every(61*time.Second, 3), nil, 10 * time.Minute, time.Minute, "(servers.files.timeout)"},
 		"where it changes nothing":   {every(50*time.Second, 3), nil, time.Minute, time.Minute, "within 1m0s (servers.files.timeout); whether"},

@@ -20,7 +20,7 @@ const (
 // elicit checks elicitation/create (MCP 2025-11-25, Elicitation).
 func (o Offer) elicit(asked map[string]jsontext.Value) *Error {
 	if _, ok := text(asked, "message"); o.Joint && !ok {
-		return invalid("the question has no message, so nothing could say which server asks")
+		return invalid("the request has no message, so nothing can say which server asks")
 	}
 	mode := "form"
 	if has(asked, "mode") {
@@ -42,7 +42,7 @@ func (o Offer) form(asked map[string]jsontext.Value) *Error {
 	schema := asked["requestedSchema"]
 	switch {
 	case told && !offered:
-		return denied("the client was not said to show forms (`elicitation.form`)")
+		return denied("the client's capabilities for this server do not include forms (`elicitation.form`)")
 	case has(asked, "url") || has(asked, "elicitationId"):
 		return invalid("a form has no `url` and no `elicitationId`")
 	case has(asked, "requestedSchema") && schema.Kind() != '{':
@@ -57,13 +57,13 @@ func (o Offer) form(asked map[string]jsontext.Value) *Error {
 func (o Offer) address(asked map[string]jsontext.Value) *Error {
 	offered, _ := o.option(mcp.MethodElicit, "url")
 	if !offered || !hasOptions(o.Revision) {
-		return denied("the client was not said to open addresses (`elicitation.url`)")
+		return denied("the client's capabilities for this server do not include URLs (`elicitation.url`)")
 	}
 	if has(asked, "requestedSchema") {
-		return invalid("a question by an address has no `requestedSchema`")
+		return invalid("a request with a URL has no `requestedSchema`")
 	}
 	if id, is := text(asked, "elicitationId"); has(asked, "elicitationId") && (!is || id == "" || len(id) > maxID) {
-		return invalid("`elicitationId` is not a text of 1 to 256 bytes")
+		return invalid("`elicitationId` is not a string of 1 to 256 bytes")
 	}
 	if at, is := text(asked, "url"); !is || !opens(at) {
 		return invalid("`url` is not an https address (http on loopback) of visible ASCII without a user")

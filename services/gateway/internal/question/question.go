@@ -66,14 +66,14 @@ func (o Offer) Check(m *gate.Message) *Error {
 		return nil
 	}
 	if !o.Has(m.Method) {
-		return &Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the server asks what it was not told that the client can do"}
+		return &Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the client's capabilities for this server do not include this request"}
 	}
 	asked, err := read(m.Params.Of(m.Raw), fields)
 	if err != nil {
 		return err
 	}
 	if has(asked, "task") {
-		return denied("the client was not said to answer with tasks, but the question has `task`")
+		return denied("the client's capabilities for this server do not include tasks, but the request has `task`")
 	}
 	switch m.Method {
 	case mcp.MethodSample:
@@ -107,11 +107,11 @@ func read(raw []byte, known map[string]string) (map[string]jsontext.Value, *Erro
 	}
 	var out map[string]jsontext.Value
 	if err := json.Unmarshal(raw, &out); err != nil {
-		return nil, invalid("the question is not an object")
+		return nil, invalid("the request is not an object")
 	}
 	for key := range out {
 		if name, is := known[gate.Folded(key)]; is && name != key {
-			return nil, &Error{Code: commonv1.Code_CODE_FIELD_CASE_VARIANT, Detail: "a key of the question differs from `" + name + "` in case only"}
+			return nil, &Error{Code: commonv1.Code_CODE_FIELD_CASE_VARIANT, Detail: "a key of the request differs from `" + name + "` in case only"}
 		}
 	}
 	return out, nil

@@ -18,7 +18,7 @@ func (o Offer) sample(asked map[string]jsontext.Value) *Error {
 		return nil
 	}
 	if has(asked, "tools") || has(asked, "toolChoice") || usesTools(asked["messages"]) {
-		return denied("the client was not said to take tools in sampling (`sampling.tools`), but the question has some")
+		return denied("the client's capabilities for this server do not include tools in sampling (`sampling.tools`), but the request has some")
 	}
 	return nil
 }
@@ -41,7 +41,7 @@ func (o Offer) context(asked map[string]jsontext.Value) *Error {
 	if offered || implied || o.Joint {
 		return nil
 	}
-	return denied("the client was not said to include context (`sampling.context`), but `includeContext` asks for some")
+	return denied("the client's capabilities for this server do not include context (`sampling.context`), but `includeContext` asks for some")
 }
 
 // hasOptions reports whether a revision has sampling with tools and elicitation by a URL.

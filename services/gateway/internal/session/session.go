@@ -177,7 +177,7 @@ type Store struct {
 // NewStore returns an empty store, or an error if cfg is invalid or log is nil.
 func NewStore(cfg Config, log *slog.Logger) (*Store, error) {
 	if cfg.Idle <= 0 || cfg.MaxPerPrincipal < 1 || cfg.Ended == nil {
-		return nil, errors.New("session: idle and max_per_principal must be positive, and somebody told of ends")
+		return nil, errors.New("session: idle and max_per_principal must be positive, and ended must be set")
 	}
 	if log == nil {
 		return nil, errors.New("session: a log is required")
