@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// postHub takes a message of 2026-07-28 for all servers together. Its head says the names that its
-// body does, so that is looked at before the body is written again for a server. What stands for its session
-// is the caller's with this client, and has members as a session has.
+// postHub handles a message of 2026-07-28 to all servers together. Its headers contain the combined names, as the body
+// does, so they are checked before the body is rewritten for a server. The caller's state for this client has member
+// sessions, as an aggregate session has.
 func (x *v2026) postHub(ctx context.Context) dispatch.Response {
 	if len(x.header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
 		return x.refuse(ctx, x.notSpoken(mcp.Modern))
@@ -28,7 +28,7 @@ func (x *v2026) postHub(ctx context.Context) dispatch.Response {
 	if refused := x.check(); refused != nil {
 		return x.refuse(ctx, refused)
 	}
-	if x.msg.Kind == gate.Notification { // a client that gives a request up closes its stream
+	if x.msg.Kind == gate.Notification { // a client cancels a request by closing its stream
 		if mcp.AlwaysPasses(x.msg.Method) {
 			if refused := x.admitted(ctx, x.msg.Method); refused != nil {
 				return *refused
@@ -45,8 +45,8 @@ func (x *v2026) postHub(ctx context.Context) dispatch.Response {
 	return x.answerHub(ctx)
 }
 
-// discoverHub answers what all servers have together, as far as the caller may use it. None of them
-// hears of it.
+// discoverHub answers server/discover with what all servers offer together, as far as the caller may use it. It
+// contacts no server.
 func (x *v2026) discoverHub(ctx context.Context) dispatch.Response {
 	servers, refused := x.reached(ctx)
 	if refused != nil {
@@ -93,8 +93,8 @@ func (*v2026) viewOf(of Target) *discovery.Server {
 
 func (*v2026) forMember(y *exchange) protocol { return &v2026{exchange: y} }
 
-// meet finds out how the message is sent to its server, and asks the server for that if it is not known. Many servers have
-// no tasks together, because a request about a task does not name its server.
+// meet finds out how the message is sent to its server, and asks the server if that is not known. There are no tasks at
+// the URL of all servers, because a request about a task does not name its server.
 func (x *v2026) meet(ctx context.Context, said reach.Standing) (string, *refusal.Refusal) {
 	speaks, known := x.target.knownModern()
 	if !known {
@@ -108,7 +108,7 @@ func (x *v2026) meet(ctx context.Context, said reach.Standing) (string, *refusal
 	}
 	x.sentTo(speaks)
 	x.allows(said, x.tellable(x.hub.Members.Abilities, said))
-	if x.bridged { // a server that is of another family by now, or may ask something else, has another member
+	if x.bridged { // another session is used if the server's revisions change, or what the server may ask of the client
 		return x.server + inSession + mcp.Told(x.can), nil
 	}
 	return x.server, nil
@@ -118,6 +118,6 @@ func (x *v2026) openMember(sess *session.Session, _ reach.Standing) {
 	sess.Upstream = x.target.Server.Later(x.opens(), x.hub.Members.Opened.Tell)
 }
 
-// inSession stands, in the name of a member by which requests of 2026-07-28 go to a server that has sessions,
-// between the server's and the client's capabilities as the server knows them.
+// inSession separates, in the key of a member session through which requests of 2026-07-28 reach a server with
+// sessions, the server's name from the client's capabilities as the server knows them.
 const inSession = "|"

@@ -20,12 +20,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// inputs has policy decide on what a server's answer asks of the client: in a result of 2026-07-28
-// (Multi Round-Trip Requests), and in the error by which 2025-11-25 wants an address opened first
-// (Elicitation, URL Mode). Each is judged as a request of the server's own, on record. Where one
-// may not be asked, or the answer is one that asks nothing, it does not go on, for the request
-// can't be carried out without it; what the server has done by then is not known. A client may act
-// on what is asked in whatever revision, and in answers to whatever method.
+// inputs decides on the requests in a server's answer: in a result of 2026-07-28 (Multi Round-Trip Requests), and in
+// the error with which a server of 2025-11-25 requires that a URL is opened first (Elicitation, URL Mode). Each is
+// decided and recorded as a request of the server. If one of them is denied, or the answer must not have any, the
+// client does not get the answer, because it cannot continue the request without them; what the server has done by then
+// is unknown. All revisions and methods are checked, because a client may act on such requests in any answer.
 func (x *exchange) inputs(ctx context.Context, answer *gate.Answer) *refusal.Refusal {
 	in := answer.InputRequests
 	asks := in.Present() && string(in.Of(answer.Raw)) != "null"
@@ -39,7 +38,7 @@ func (x *exchange) inputs(ctx context.Context, answer *gate.Answer) *refusal.Ref
 	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has got the request, and asks what may not be asked (" + enum.Given(why.Code) + "); whether it has done anything is not known."}
 }
 
-// unasked is why something of what an answer asks may not be asked; nil where all may.
+// unasked returns the refusal of a request in an answer; nil if all are allowed.
 func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) *refusal.Refusal {
 	may := x.sess != nil
 	if asks {
@@ -70,7 +69,7 @@ func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) 
 	return nil
 }
 
-// decide counts one thing that a server asks in an answer, and has policy decide on it.
+// decide counts one request in an answer as a request of the server, and decides on it.
 func (x *exchange) decide(ctx context.Context, m *gate.Message) *refusal.Refusal {
 	counted, err := x.sess.Asked.Ask(m.ID.Of(m.Raw))
 	if err != nil {
@@ -80,8 +79,8 @@ func (x *exchange) decide(ctx context.Context, m *gate.Message) *refusal.Refusal
 	return x.judged(ctx, m, true)
 }
 
-// mayAsk decides on what a server with sessions asks of a client that has none: nil lets it, and else
-// it is what the server reads, which has this raw id of its own.
+// mayAsk decides on a request that a server with sessions sends to a client without one. It returns nil if the request
+// is allowed, otherwise the answer to the server. id is the raw id that the server gave to the request.
 func (x *v2026) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
 	m, err := gate.Parse(raw, x.limits)
 	var why *refusal.Refusal
@@ -106,7 +105,7 @@ func (x *v2026) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
 	return new(upstream.Refused(id, code, text))
 }
 
-// mayBeAsked returns why the client may not be asked this in an answer, where extensions have no questions.
+// mayBeAsked returns why the request must not be in an answer; nil if it may. Extensions have no such requests.
 func (x *exchange) mayBeAsked(m *gate.Message) *question.Error {
 	if !mcp.AsksClient(m.Method) {
 		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the server asks what it was not told that the client can do"}
@@ -114,8 +113,8 @@ func (x *exchange) mayBeAsked(m *gate.Message) *question.Error {
 	return x.offer.Check(m)
 }
 
-// readInputs reads what an answer asks, each under an id of the gateway's own; false where some
-// reader could find something else there.
+// readInputs returns the requests in an answer, each with an id of the gateway. It returns false if they could be read
+// in more than one way.
 func (x *exchange) readInputs(answer *gate.Answer, asks bool) (out []*gate.Message, ok bool) {
 	var requests [][]byte
 	if asks {
@@ -129,7 +128,7 @@ func (x *exchange) readInputs(answer *gate.Answer, asks bool) (out []*gate.Messa
 				Elicitations []jsontext.Value `json:"elicitations"`
 			} `json:"data"`
 		}
-		err := json.Unmarshal(answer.Error.Of(answer.Raw), &said, json.MatchCaseInsensitiveNames(true)) // as some readers do: two are one too many
+		err := json.Unmarshal(answer.Error.Of(answer.Raw), &said, json.MatchCaseInsensitiveNames(true)) // some readers ignore case, so two keys that differ only in case are refused
 		for _, params := range said.Data.Elicitations {
 			if !isAddress(params) {
 				return nil, false
@@ -148,7 +147,7 @@ func (x *exchange) readInputs(answer *gate.Answer, asks bool) (out []*gate.Messa
 	return out, ok
 }
 
-// isAddress reports whether a question is by an address, as all are that have to be opened first.
+// isAddress reports whether an elicitation is by URL. Those that must be answered first all are.
 func isAddress(params []byte) bool {
 	var has struct {
 		Mode string `json:"mode"`
@@ -156,13 +155,13 @@ func isAddress(params []byte) bool {
 	return json.Unmarshal(params, &has) == nil && has.Mode == "url"
 }
 
-// maxElicitations is how many addresses a server may want opened first: each is judged.
+// maxElicitations is how many URLs a server may require to be opened first, because each is decided.
 const maxElicitations = 100
 
-// inputID is an id that nobody can guess, as raw JSON.
+// inputID returns an id that cannot be guessed, as raw JSON.
 func inputID() []byte { return []byte(`"sluice-` + rand.Text() + `"`) }
 
-// refuseAsked is the refusal of what a server asks, on record.
+// refuseAsked records and returns the refusal of a server's request.
 func (x *exchange) refuseAsked(ctx context.Context, method string, code commonv1.Code, why string) *refusal.Refusal {
 	out := &refusal.Refusal{Code: code, Message: why}
 	out.ID = x.deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
@@ -171,8 +170,7 @@ func (x *exchange) refuseAsked(ctx context.Context, method string, code commonv1
 	return out
 }
 
-// judged has policy decide on a request that goes on within another message, on record; nil where
-// it may.
+// judged decides on and records a request that is part of another message. It returns nil if the request is allowed.
 func (x *exchange) judged(ctx context.Context, m *gate.Message, fromServer bool) *refusal.Refusal {
 	has := x.has.Answer.Beside()
 	defer has.Close()
@@ -184,7 +182,7 @@ func (x *exchange) judged(ctx context.Context, m *gate.Message, fromServer bool)
 	}).Refusal
 }
 
-// within stands for a message by which a request goes on.
+// within is the forwarder of a request that is part of another message. It sends nothing.
 type within struct{}
 
 // Forward implements [attempt.Forwarder].

@@ -21,53 +21,52 @@ import (
 
 // Errors of [Edge.Ask]. Compare with errors.Is.
 var (
-	// ErrServer: no server of that name is configured, or policy hides it from the caller.
+	// ErrServer means that no server of that name is configured, or that policy hides it from the caller.
 	ErrServer = errors.New("no such server is configured, or policy hides it from the caller")
-	// ErrStopping: the gateway stops.
+	// ErrStopping means that the gateway is shutting down.
 	ErrStopping = errors.New("the gateway stops")
-	// ErrSession: the session with the server was lost twice.
+	// ErrSession means that the session with the server was lost twice.
 	ErrSession = errors.New("no session with the server could be kept")
 )
 
 const (
-	// insideHello opens the sessions of callers inside the mesh, and insideReady puts them
-	// into use.
+	// insideHello opens the sessions of principals for which services of the mesh make calls, and insideReady completes
+	// the initialization.
 	insideHello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"sluice-agent","version":"1"}}}`
 	insideReady = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
-	// maxInsiders is of how many callers and servers the sessions are known.
+	// maxInsiders is how many of these sessions are remembered, one for each caller and server.
 	maxInsiders = 10_000
 )
 
-// Errand is a request of a principal for whom a service of the mesh speaks.
+// Errand is a request that a service of the mesh makes on behalf of a principal.
 type Errand struct {
-	// Principal is on whose behalf; never nil.
+	// Principal is the principal on whose behalf the request is made; never nil.
 	Principal *identityv1.Principal
-	// Server is where it goes, by its configured name.
+	// Server is the configured name of the server.
 	Server string
-	// Message is the request as an MCP client would send it. It goes through the gate.
+	// Message is the request as an MCP client would send it. It is parsed as strictly as a client's.
 	Message []byte
-	// Hold is for how long it is held open where people decide; nil: as configured.
+	// Hold is how long the request is held while it waits for approvers; nil means as configured.
 	Hold *time.Duration
-	// Event takes what the server sends before its answer, one message at a time.
+	// Event receives what the server sends before its answer, one message at a time; nil receives nothing.
 	Event func(message []byte)
 }
 
-// Done is what came of an errand.
+// Done is the outcome of an errand.
 type Done struct {
-	// Answer is the response that an MCP client would have got.
+	// Answer is the JSON-RPC response that an MCP client would have got.
 	Answer []byte
-	// Refusal is why nothing was done; nil if the server has answered.
+	// Refusal is why the request was refused; nil if the server has answered.
 	Refusal *refusal.Refusal
-	// TooLarge says that the server has answered, and with more than 7 MiB: Answer is empty.
+	// TooLarge reports whether the server has answered with more than 7 MiB; Answer is empty then.
 	TooLarge bool
-	// ID and Decision are those of a call on which policy has decided.
+	// ID and Decision are set for a call on which policy has decided.
 	ID       string
 	Decision *policyv1.Decision
 }
 
-// Ask carries an errand out. It takes the way of an MCP client's message, from the caller's
-// share of what may be in flight to the answer, in a session of the principal's own with
-// the server. Errors: [ErrServer], [ErrStopping], [ErrSession].
+// Ask carries out an errand. It handles the message as one of an MCP client, from the caller's quota of requests to the
+// answer, in a session that the principal has with the server. Errors: [ErrServer], [ErrStopping], [ErrSession].
 func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 	c := httpserver.Caller{Principal: errand.Principal, Revoked: func() bool { return false }}
 	if e.isAbsent(ctx, c, errand.Server) {
@@ -86,14 +85,14 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 	lost := ""
 	for range 2 {
 		handle, known := e.insiders.Get(key)
-		if !known || handle == lost { // it was idle for too long, or the gateway has restarted
+		if !known || handle == lost { // there is none yet, or it was closed because it was idle
 			opened := ask("", insideHello)
 			if handle = opened.Session; handle == "" {
 				return opened.done(), nil
 			}
 			ask(handle, insideReady)
 			if sess, done, err := e.deps.Sessions.Use(handle, key); err == nil {
-				if sess.Ready.Load() { // else the server was not told that it is in use: the next call opens another
+				if sess.Ready.Load() { // otherwise the server was not notified that the session is initialized: the next call opens another
 					e.insiders.Put(key, handle)
 				}
 				done()
@@ -108,7 +107,7 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 	return Done{}, ErrSession
 }
 
-// insideHeader is the head of a message in a session; of one that opens it if handle is empty.
+// insideHeader returns the headers of a message in a session; without a session if handle is empty.
 func insideHeader(handle string) http.Header {
 	h := http.Header{"Content-Type": {"application/json"}}
 	if handle != "" {
@@ -117,7 +116,7 @@ func insideHeader(handle string) http.Header {
 	return h
 }
 
-// insideAnswer is the response to a caller inside the mesh.
+// insideAnswer is the response to a caller inside the gateway.
 type insideAnswer struct {
 	dispatch.Response
 
@@ -126,8 +125,8 @@ type insideAnswer struct {
 	tooLarge bool
 }
 
-// inside handles a message that no MCP client has sent: of a service of the mesh that speaks for a principal, of a
-// task, or of the gateway itself for a list of many servers.
+// inside handles a message that no MCP client has sent: it comes from a service of the mesh on behalf of a principal,
+// or from a task.
 func (x *exchange) inside(message []byte) insideAnswer {
 	x.finally = &x.steps
 	var resp dispatch.Response
@@ -136,7 +135,7 @@ func (x *exchange) inside(message []byte) insideAnswer {
 	return collect(resp)
 }
 
-// collect copies the body of a response, because what it lies in is given back when the message is done.
+// collect copies the body of a response, because the memory of the body is used again once the message is done.
 func collect(resp dispatch.Response) insideAnswer {
 	out := insideAnswer{Response: resp}
 	out.whole, out.tooLarge = resp.Copy(dispatch.MaxCallback)
@@ -152,15 +151,14 @@ func newInsiders() *recent.Recent[session.Key, string] {
 	return recent.New[session.Key](maxInsiders, maxInsiders, func(string) int { return 1 })
 }
 
-// visits are the errands on their way. The zero value has none. It is safe for concurrent
-// use.
+// visits counts the running errands and calls of tasks. The zero value has none. It is safe for concurrent use.
 type visits struct {
 	mu     sync.Mutex
 	closed bool
 	open   sync.WaitGroup
 }
 
-// enter counts an errand, unless the gateway stops.
+// enter counts an errand. It returns false if the gateway is shutting down.
 func (v *visits) enter() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -173,7 +171,8 @@ func (v *visits) enter() bool {
 
 func (v *visits) leave() { v.open.Done() }
 
-// Drain takes no more errands, and waits until those on their way have ended, or ctx has.
+// Drain lets [Edge.Ask] return [ErrStopping] from now on. It waits until the running errands and calls of tasks have
+// ended, or ctx has.
 func (e *Edge) Drain(ctx context.Context) {
 	e.visits.mu.Lock()
 	e.visits.closed = true

@@ -11,29 +11,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// leg is one of the requests by which a client without a session waits for people: each is held for
-// as long as a call is, and the next one goes on waiting (MCP 2026-07-28, Multi Round-Trip Requests).
-// The zero value is the first.
+// leg is one of the round trips in which a client without a session waits for an approval: each is held as long as a
+// call, and the next continues to wait (MCP 2026-07-28, Multi Round-Trip Requests). The zero value is the first.
 type leg struct {
-	// before is how many there were.
+	// before is how many round trips preceded this one.
 	before int
-	// approval is what they have waited for.
+	// approval is the id of the approval that they waited for.
 	approval string
 }
 
 const (
-	// legPrefix begins a requestState of the gateway's own. What follows is how many legs there were,
-	// a dot, and the approval's identifier.
+	// legPrefix begins a requestState of the gateway. The number of round trips, a dot, and the approval's id follow.
 	legPrefix = "sluice-leg."
-	// maxLegs is how many there may be before a call gets its ticket: clients count them. That of the
-	// official Go SDK takes the third answer that asks nothing for an error.
+	// maxLegs is how many round trips precede the ticket, because clients count them: the official Go SDK takes a third
+	// answer without requests for an error.
 	maxLegs = 2
-	// maxApproval is how long an approval's identifier may be, in bytes.
+	// maxApproval is the maximum length of an approval's id, in bytes.
 	maxApproval = 128
 )
 
-// resume takes the gateway's own requestState out of the request at hand: its server has not given
-// it. It counts for nothing but its approval, and that is known to who asked for it alone.
+// resume removes the gateway's requestState from the request, because the server has not given it. The state only names
+// an approval, which only the caller that requested it can use.
 func (x *v2026) resume() *refusal.Refusal {
 	var state string
 	if at := x.msg.RequestState; !at.Present() || json.Unmarshal(at.Of(x.msg.Raw), &state) != nil || !strings.HasPrefix(state, legPrefix) {
@@ -57,9 +55,9 @@ func (x *v2026) resume() *refusal.Refusal {
 	return nil
 }
 
-// nextLeg is the requestState by which a call goes on waiting for people that has waited for as long
-// as one request may; empty where it is to get its ticket. So is one that answers its server: clients
-// would send the next without that.
+// nextLeg returns the requestState with which a call continues to wait for its approval after it was held. It returns
+// an empty string if the call is to get its ticket. A call with answers to its server always does, because clients
+// would repeat the request without these answers.
 func (x *v2026) nextLeg(result pipeline.Result) string {
 	waits := result.Refusal.Approval
 	if !x.sink.HasClient() || x.msg.InputResponses.Present() || x.msg.RequestState.Present() || result.Held == 0 || x.leg.before == maxLegs ||

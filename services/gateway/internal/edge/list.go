@@ -19,25 +19,24 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// maxToolName is how many bytes a tool's name may have to be asked about. The
-// grammar of tool names allows no longer one, so such a tool is never listed.
+// maxToolName is the maximum length of a tool's name, in bytes. The grammar of tool names allows no longer ones, so
+// policy is not asked about them and they are not listed.
 const maxToolName = 128
 
-// maxPart is how many tools of a list policy is asked about at a time. All parts are to be
-// judged by one revision.
+// maxPart is how many tools of a list are filtered in one request to policy. All parts must be decided by one policy
+// revision.
 const maxPart = 512
 
 const (
-	// maxAsking is how many lists policy is asked about at a time, and maxAskingEach how
-	// many of one principal.
+	// maxAsking is how many lists policy filters at once, and maxAskingEach how many of them for one principal.
 	maxAsking     = 64
 	maxAskingEach = 2
 )
 
-// list answers tools/list without what the caller may not see. A caller who may have
-// to wait for people is also shown the gateway's own tool to wait with.
+// list answers tools/list without what the caller may not see. If a call may have to wait for an approval, the list
+// also has the gateway's own tool to wait with.
 //
-// A list does nothing at its server, so all of it ends with its caller.
+// A list changes nothing at its server, so the request is cancelled when the caller disconnects.
 func (x *exchange) list(ctx context.Context) dispatch.Response {
 	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
@@ -68,8 +67,8 @@ func (x *exchange) list(ctx context.Context) dispatch.Response {
 	return x.edited(ctx, answer, edits)
 }
 
-// listed brings a page of the server's list. Who could come by nothing gets the one
-// that the gateway got, which is one page.
+// listed returns a page of the server's list. A caller to which policy can allow nothing gets the gateway's own list,
+// which is one page.
 func (x *exchange) listed(ctx context.Context, out *relay) (*gate.Answer, *refusal.Refusal) {
 	said, err := x.standing(ctx)
 	switch {
@@ -91,11 +90,10 @@ func (x *exchange) listed(ctx context.Context, out *relay) (*gate.Answer, *refus
 	return list, nil
 }
 
-// unfound is the refusal of what is answered from the gateway's own list, where there is
-// none.
+// unfound returns the refusal of a message that needs the gateway's own list, if there is none.
 func (x *exchange) unfound(ctx context.Context, err error) *refusal.Refusal {
 	if errors.Is(err, catalogue.ErrAway) {
-		x.deps.Log.WarnContext(ctx, "the catalogue was not told what a server lists", "server", x.server, "error", err)
+		x.deps.Log.WarnContext(ctx, "tool list not reported to the catalog", "server", x.server, "error", err)
 		return policyAway()
 	}
 	refused := x.silent(ctx, upstream.Answer{}, err)
@@ -105,12 +103,11 @@ func (x *exchange) unfound(ctx context.Context, err error) *refusal.Refusal {
 	return refused
 }
 
-// look tells the catalogue of a page of a list, asks policy about it and notes the
-// definitions in it. Where something of it is not known as accepted, that is looked into
-// once: the gateway may not have listed the server in the session's revision yet, or the
-// catalogue may have lost what it knew.
+// look reports a page of a list to the catalog, asks policy what the caller may see of it, and remembers the visible
+// definitions. If a tool is not known as accepted, look tries once more: the gateway may not have listed the server in
+// the session's revision yet, or the catalog may have lost its records.
 func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refusal.Refusal) {
-	if discovered(ctx, x.ownList) == nil { // as for one definition, see Definition
+	if discovered(ctx, x.ownList) == nil { // a definition is accepted at first use only after the gateway has seen the whole list
 		x.ownList.Insist(ctx)
 	}
 	for age := time.Duration(anyAge); ; age = newsAfter {
@@ -124,7 +121,7 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 		}
 		if !shown.news || age == newsAfter || !x.mayBeOld(ctx, known) {
 			if len(shown.changed) > 0 {
-				x.ownList.Doubt(ctx, changedAfter) // a change that is not this session's alone stops the tool for all
+				x.ownList.Doubt(ctx, changedAfter) // if the change is not limited to this session, the tool is blocked for all callers
 			}
 			x.deps.Sessions.Learn(x.sess, shown.of(known.Digests))
 			return shown, nil
@@ -132,8 +129,8 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 	}
 }
 
-// mayBeOld reports whether what is not known as accepted may be by now. It has the server
-// listed in the session's revision, where that was not done.
+// mayBeOld reports whether the knowledge that a tool is not accepted may be outdated. If the server was never listed in
+// the session's revision, mayBeOld lists it.
 func (x *exchange) mayBeOld(ctx context.Context, known *catalogue.Known) bool {
 	if x.protocol.crosses() {
 		return time.Since(known.At) > newsAfter
@@ -154,22 +151,22 @@ func tooManyLists() *refusal.Refusal {
 // shown is what a caller sees of a list.
 type shown struct {
 	visible map[string]bool
-	// partly says that something is not visible.
+	// partly reports whether a tool is not visible.
 	partly bool
-	// revision is the one that judged.
+	// revision is the policy revision that decided.
 	revision string
-	// waits reports whether every call of one of the tools waits for people.
+	// waits reports whether a visible tool needs an approval for every call.
 	waits bool
-	// news says that one was not shown because its definition is not known as accepted.
+	// news reports whether a tool is hidden because its definition is not known as accepted.
 	news bool
-	// changed are the tools whose definition is another one than was accepted.
+	// changed are the tools whose definition differs from the accepted one.
 	changed map[string]bool
 }
 
 func (s *shown) hides(t gate.Tool) bool { return !s.visible[t.Name] }
 
-// of returns the digests of the tools that are visible, and of those that have changed: the session's calls are judged
-// by what its server lists to it, whatever it lists to others.
+// of returns the digests of the visible tools, and of those that have changed: the session's calls are decided by what
+// the server lists to this session, whatever it lists to others.
 func (s *shown) of(known map[string][]byte) map[string][]byte {
 	if !s.partly {
 		return known
@@ -182,15 +179,14 @@ func (s *shown) of(known map[string][]byte) map[string][]byte {
 	}
 	for name := range s.changed {
 		if seen[name] == nil {
-			seen[name] = make([]byte, sha256.Size) // a digest that no definition has: the list can't be read in one way alone
+			seen[name] = make([]byte, sha256.Size) // a digest that no definition has, because the tool can be read in more than one way
 		}
 	}
 	return seen
 }
 
-// filter asks policy which tools of a list the caller may see. Whatever it does
-// not call visible is hidden, and so is a name that stands there twice: which of
-// the two a client would read is not known. The gateway's own tool is nobody else's.
+// filter asks policy which tools of a list the caller may see. It hides all others, and names that are listed twice,
+// because clients may read either definition. It also hides a server's tool that has the name of the gateway's own.
 func (x *exchange) filter(ctx context.Context, answer *gate.Answer, known *catalogue.Known) (*shown, *refusal.Refusal) {
 	var asked []*policyv1.ToolRef
 	listed := make(map[string]int, len(answer.Tools))
@@ -216,7 +212,7 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer, known *catal
 		asked = asked[len(part):]
 		resp, err := x.deps.Policy.FilterTools(ctx, &policyv1.FilterToolsRequest{Server: x.server, Tools: part, MinRevision: known.Activation})
 		if err != nil || len(resp.GetTools()) != len(part) || !first && resp.GetPolicyRevision() != out.revision {
-			x.deps.Log.WarnContext(ctx, "policy did not filter a list", "server", x.server, "error", err)
+			x.deps.Log.WarnContext(ctx, "tool list not filtered by policy", "server", x.server, "error", err)
 			return nil, policyAway()
 		}
 		out.revision = resp.GetPolicyRevision()
@@ -230,7 +226,7 @@ func (x *exchange) filter(ctx context.Context, answer *gate.Answer, known *catal
 			out.news = out.news || !visible && (t.GetCode() == commonv1.Code_CODE_TOOL_CHANGED || t.GetCode() == commonv1.Code_CODE_TOOL_UNKNOWN && t.GetRule() == nil)
 			out.waits = out.waits || visible && t.GetCode() == commonv1.Code_CODE_APPROVAL_REQUIRED
 		}
-		stint.Part() // where policy is in this process, calls go before the next part
+		stint.Part() // if policy runs in this process, waiting calls run before the next part
 	}
 	return out, nil
 }

@@ -22,16 +22,15 @@ import (
 
 const (
 	headerLast = "Last-Event-Id"
-	// methodListen is how a client's stream is called where it is counted.
+	// methodListen is the method under which client streams are counted.
 	methodListen = "listen"
-	// aliveEvery is how often a stream on which nothing comes says that it lives, so that a
-	// client that has gone is noticed.
+	// aliveEvery is how often a silent stream gets a comment, so that the gateway notices a client that has disconnected.
 	aliveEvery = 25 * time.Second
 )
 
-// listen opens a session's stream, on which the server says what belongs to no request (MCP
-// 2025-11-25, Transports, Listening for Messages from the Server). A session has one: a client
-// that has lost it opens another, and may continue behind the last event that it got.
+// listen opens a session's stream for the server's messages that belong to no request (MCP 2025-11-25, Transports,
+// Listening for Messages from the Server). A session has one: a client that has lost it opens another, and may continue
+// after the last event that it received.
 func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := sse.NewWriter(w, r.Header)
 	x := e.exchange(r, c, to)
@@ -45,14 +44,14 @@ func (e *Edge) listen(w http.ResponseWriter, r *http.Request, c httpserver.Calle
 	to.Answer(resp)
 }
 
-// listens passes on what comes on the stream until it ends. has is false if there is no stream.
+// listens forwards the stream until it ends. has is false if there is no stream.
 func (x *exchange) listens(method string) (resp dispatch.Response, has bool) {
 	ctx := x.client
 	if refused := x.url.resolve(); refused != nil {
 		return x.refuse(ctx, refused), true
 	}
 	id, ok := single(x.header, mcp.HeaderSession)
-	if !ok || method != http.MethodGet || !x.sink.Accepts() { // some clients try before they have a session, and work without
+	if !ok || method != http.MethodGet || !x.sink.Accepts() { // some clients try without a session, and work without a stream
 		return dispatch.Response{}, false
 	}
 	var err error
@@ -84,17 +83,17 @@ func (x *exchange) listens(method string) (resp dispatch.Response, has bool) {
 		return dispatch.Response{}, false
 	}
 	_, ctx, done, err := x.deps.Sessions.Listen(ctx, id, keyOf(x.Caller, x.server), false)
-	if err != nil { // it has just been closed
+	if err != nil { // the session has just been closed
 		return x.refuse(x.client, unknownSession()), true
 	}
 	x.finally.add(done)
-	used() // a stream does not hold the session
+	used() // a stream does not keep the session in use
 	x.client = ctx
 	return x.url.listen(ctx, after)
 }
 
-// resumeAnswer continues the stream of an answer behind the event with this id, until the answer. What
-// was judged and said once is said again to the same session.
+// resumeAnswer continues the stream of an answer after the event with this id, until the answer. The messages were
+// decided and sent before, so they are sent again to the same session without a decision.
 func (x *exchange) resumeAnswer(after string, used func()) dispatch.Response {
 	if x.Stale {
 		return x.refuse(x.client, refusal.ProtocolError(commonv1.Code_CODE_POLICY_UNAVAILABLE, ""))
@@ -104,11 +103,11 @@ func (x *exchange) resumeAnswer(after string, used func()) dispatch.Response {
 		return x.refuse(x.client, refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, "Last-Event-ID is no event of this session's that is remembered."))
 	}
 	_, ctx, done, err := x.deps.Sessions.Listen(x.client, x.sess.ID, keyOf(x.Caller, x.server), true)
-	if err != nil { // it has just been closed, or has too many streams
+	if err != nil { // the session has just been closed, or has too many streams
 		return x.refuse(x.client, unknownSession())
 	}
 	defer done()
-	used() // a stream does not hold the session
+	used() // a stream does not keep the session in use
 	out := x.newRelay()
 	ctx, cancel := context.WithCancel(ctx)
 	var alive sync.WaitGroup
@@ -124,8 +123,8 @@ func (x *exchange) resumeAnswer(after string, used func()) dispatch.Response {
 	return dispatch.Response{Unrecorded: stream.IsUnrecorded()}
 }
 
-// hear passes on what the server says until its stream ends, or the client's does. It is false if the
-// server has no stream.
+// hear forwards what the server sends until its stream or the client's ends. It returns false if the server has no
+// stream.
 func (x *exchange) hear(ctx context.Context, after string) (resp dispatch.Response, has bool) {
 	out := x.newRelay()
 	defer out.asks.settle()
@@ -157,7 +156,7 @@ func (x *exchange) hear(ctx context.Context, after string) (resp dispatch.Respon
 	return x.refuse(context.WithoutCancel(ctx), refusal.ProtocolError(commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, "")), true
 }
 
-// mayHear reports whether what the server says now is for the caller.
+// mayHear reports whether the caller may get what the server sends now.
 func (x *exchange) mayHear(ctx context.Context) bool {
 	said, err := x.standing(ctx)
 	return err == nil && said.Some && !x.Revoked()

@@ -17,24 +17,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// errUnjudged means that policy did not say what a caller may see.
+// errUnjudged means that policy could not filter a list.
 var errUnjudged = errors.New("policy did not judge the list")
 
 const (
-	// newsAfter is how old the gateway's own list may be where a tool is not on it: a
-	// server may have got it since.
+	// newsAfter is how old the gateway's own list may be if it lacks a tool, because the server may have added the tool
+	// since.
 	newsAfter = 30 * time.Second
-	// changedAfter is how old the gateway's own list may be when a session is shown a definition that is not the
-	// accepted one: a server that has another one for each list makes the gateway list it no more often than this.
+	// changedAfter is how old the gateway's own list may be when the server lists a definition to a session that is not
+	// the accepted one. A server whose definitions differ in each list makes the gateway list it no more often than this.
 	changedAfter = 2 * time.Second
-	// maxViews is how many callers' views of lists are kept, and maxSeen how many names
-	// they may have together.
+	// maxViews is how many callers' views of lists are cached, and maxSeen how many tool names they may have together.
 	maxViews = 10_000
 	maxSeen  = 500_000
 )
 
-// views are what callers see of the gateway's own lists, by [reach.AppendKey]. It is safe
-// for concurrent use.
+// views caches what callers see of the gateway's own lists, by [reach.AppendKey]. It is safe for concurrent use.
 type views struct{ *recent.Recent[string, *view] }
 
 func newViews() views {
@@ -45,7 +43,7 @@ func newViews() views {
 type view struct {
 	*shown
 
-	// found is the list, which is kept for nobody: only whether it is the same counts.
+	// found is the list. The pointer is weak because the view does not need the list, only whether it is the same one.
 	found weak.Pointer[discovery.Found]
 }
 
@@ -53,8 +51,7 @@ func newView(shown *shown, found *discovery.Found) *view {
 	return &view{shown: shown, found: weak.Make(found)}
 }
 
-// of returns a caller's view of a list as a revision judges it; nil where it is not
-// known.
+// of returns the cached view of a list as a policy revision decided it; nil if there is none.
 func (v views) of(key string, found *discovery.Found, revision string) *view {
 	if known, ok := v.Get(key); ok && known.found == weak.Make(found) && known.revision == revision {
 		return known
@@ -62,17 +59,16 @@ func (v views) of(key string, found *discovery.Found, revision string) *view {
 	return nil
 }
 
-// tools are what the server of an exchange lists for its caller.
+// tools is what the server of an exchange lists to its caller.
 type tools struct {
 	*exchange
 
 	said reach.Standing
-	// hides says that something is hidden from the caller.
+	// hides reports whether a tool is hidden from the caller.
 	hides bool
 }
 
-// tools returns what the server lists for the caller. An error means that policy can't
-// be asked what that is.
+// tools returns what the server lists to the caller. It returns an error if policy cannot be asked.
 func (x *exchange) tools(ctx context.Context) (tools, error) {
 	if x.msg.Method != mcp.MethodToolsCall {
 		return tools{exchange: x}, nil
@@ -81,9 +77,9 @@ func (x *exchange) tools(ctx context.Context) (tools, error) {
 	return tools{exchange: x, said: said, hides: err == nil && !said.HidesNone}, err
 }
 
-// Listed reports whether the caller's list has the called tool: that of this session, or
-// what the caller sees of the gateway's own. It takes the same steps whether a tool is
-// hidden or not there, in a trace of its own: what it finds is for all calls.
+// Listed reports whether the caller's list has the called tool: the list of this session, or what the caller sees of
+// the gateway's own. It takes the same steps if a tool is hidden as if it does not exist. Its spans are not part of the
+// call's trace, because the result serves all calls.
 func (t tools) Listed(ctx context.Context) (attempt.Listing, error) {
 	if t.addressing.shown(t.msg.Name) != nil {
 		return attempt.Listing{Listed: true}, nil
@@ -110,7 +106,7 @@ func (t tools) Listed(ctx context.Context) (attempt.Listing, error) {
 	return out, nil
 }
 
-// view is what the caller sees of the gateway's own list.
+// view returns what the caller sees of the gateway's own list.
 func (x *exchange) view(ctx context.Context, found *discovery.Found, said reach.Standing) (*view, error) {
 	key := string(reach.AppendKey(nil, x.Principal, x.server))
 	if known := x.views.of(key, found, said.Revision); known != nil {

@@ -24,11 +24,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// notifyTimeout bounds handing a notification to a server.
+// notifyTimeout is how long sending a notification to a server may take.
 const notifyTimeout = 5 * time.Second
 
-// call carries a request through the pipeline: tools/call, and every method that
-// does not pass by itself.
+// call sends a request through the pipeline: tools/call, and every other method that needs a rule.
 func (x *exchange) call(ctx context.Context) dispatch.Response {
 	out := x.newRelay()
 	calling, under := x.sess.Begin(ctx, gate.IDKey(x.id()), x.patience)
@@ -48,7 +47,8 @@ func (x *exchange) call(ctx context.Context) dispatch.Response {
 	return answer
 }
 
-// callOf is the request as the pipeline takes it, with what the server lists for the caller. judged reports whether policy could say what the caller sees.
+// callOf returns the request as the pipeline takes it, and what the server lists to the caller. judged reports whether
+// policy could say what the caller sees.
 func (x *exchange) callOf(ctx context.Context, under *session.Call, out *relay) (call attempt.Call, of tools, judged bool) {
 	of, err := x.tools(ctx)
 	call = attempt.Call{
@@ -79,14 +79,14 @@ func (x *exchange) callOf(ctx context.Context, under *session.Call, out *relay) 
 	return call, of, err == nil
 }
 
-// answerOf is the response to a request that has gone through the pipeline.
+// answerOf returns the response to a request that has gone through the pipeline.
 func (x *exchange) answerOf(ctx context.Context, result pipeline.Result) dispatch.Response {
 	refused := result.Refusal
 	if refused == nil {
 		return x.protocol.answer(ctx, result)
 	}
 	if refused.Code == commonv1.Code_CODE_TOOL_CHANGED || refused.Code == commonv1.Code_CODE_TOOL_UNKNOWN {
-		x.ownList.Renew(newsAfter) // the server may have been mended, or the catalogue have lost what it knew
+		x.ownList.Renew(newsAfter) // the server may have been repaired, or the catalog may have lost its records
 	}
 	if out, pends := x.protocol.pending(ctx, result); pends {
 		return out
@@ -94,23 +94,23 @@ func (x *exchange) answerOf(ctx context.Context, result pipeline.Result) dispatc
 	return x.refused(ctx, refused)
 }
 
-// standing is what the caller could come by on the server; an error where policy
-// can't be asked. Whatever passes without a rule depends on it.
+// standing returns what policy may allow the caller on the server. Messages that need no rule depend on it. It returns
+// an error if policy cannot be asked.
 func (x *exchange) standing(ctx context.Context) (reach.Standing, error) {
 	if x.Stale {
 		return reach.Standing{}, errStale
 	}
 	said, err := x.reach.Of(ctx, x.Principal, x.server)
 	if err != nil {
-		x.deps.Log.WarnContext(ctx, "policy did not say whether anything is in a caller's reach", "server", x.server, "error", err)
+		x.deps.Log.WarnContext(ctx, "policy did not report what a caller may use", "server", x.server, "error", err)
 	}
 	return said, err
 }
 
-// errStale means that the caller's token may have been revoked meanwhile.
+// errStale means that the caller's token may have been revoked without the gateway's knowledge.
 var errStale = errors.New("whether the token still counts is not known")
 
-// notAdmitted is the refusal of who has too much under way, or lets answers lie.
+// notAdmitted returns the refusal for a caller that has too many requests under way, or leaves answers unread.
 func notAdmitted(err error) *refusal.Refusal {
 	if errors.Is(err, inflight.ErrThere) {
 		return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: err.Error() + "."}
@@ -121,13 +121,12 @@ func notAdmitted(err error) *refusal.Refusal {
 	}
 }
 
-// policyAway is the refusal of what can't be judged.
+// policyAway returns the refusal for the case that policy cannot be asked.
 func policyAway() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_POLICY_UNAVAILABLE}
 }
 
-// ask sends a request of the gateway's own for the client's, and brings the answer,
-// unless ctx ends.
+// ask sends a request of the gateway in place of the client's, and returns the server's answer. It ends with ctx.
 func (x *exchange) ask(ctx context.Context, own upstream.Own, out *relay) (*gate.Answer, *refusal.Refusal) {
 	ctx, cancel := context.WithTimeout(ctx, x.target.Timeout)
 	defer cancel()
@@ -141,7 +140,7 @@ func (x *exchange) ask(ctx context.Context, own upstream.Own, out *relay) (*gate
 	return answer.Message, nil
 }
 
-// silent logs that a server gave no usable answer, and is the refusal that follows.
+// silent logs that a server gave no usable answer, and returns the refusal.
 func (x *exchange) silent(ctx context.Context, answer upstream.Answer, err error) *refusal.Refusal {
 	x.deps.Log.WarnContext(ctx, "server did not answer", "server", x.server, "mcp_method", x.msg.Method, "why", upstream.Why(answer, err))
 	x.deps.Log.DebugContext(ctx, "server did not answer", "server", x.server, "error", upstream.ForLog(err))
@@ -152,7 +151,7 @@ func (x *exchange) silent(ctx context.Context, answer upstream.Answer, err error
 	return refused
 }
 
-// unanswered is the refusal of a request that is no call and has no answer.
+// unanswered returns the refusal of a request other than a call that got no usable answer.
 func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
 	refused := &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE}
 	if cause := upstream.CauseOf(err); cause != nil {
@@ -186,11 +185,11 @@ func unanswered(answer upstream.Answer, err error) *refusal.Refusal {
 	return refused
 }
 
-// noted tells the server of a notification, as far as it may hear of that. Any that neither passes by itself nor by a
-// rule is refused, on record.
+// noted sends a notification to the server if the server may get it. A notification that neither needs no rule nor is
+// allowed by one is refused on record.
 func (x *exchange) noted(ctx context.Context) {
 	sent := false
-	if x.msg.Method == mcp.MethodCancelled { // a call that waits for a person is not to run by itself
+	if x.msg.Method == mcp.MethodCancelled { // a call that waits for an approver must not run afterwards
 		sent = x.sess.Calls.GiveUp(gate.IDKey(x.msg.RequestID.Of(x.msg.Raw)))
 	}
 	if mcp.IsOwnNotification(x.msg.Method) && x.target.Server != nil && x.reach.May(ctx, x.Principal, x.server, x.msg.Method) {
@@ -217,20 +216,20 @@ func (x *exchange) noted(ctx context.Context) {
 	}
 }
 
-// notifies reports whether the notification at hand may go to a server: of what changes at a
-// client its server hears where it was told that it may ask for that.
+// notifies reports whether the notification may go to a server without a rule. A server is notified of changed roots
+// only if it may ask the client for roots.
 func (x *exchange) notifies() bool {
 	return mcp.AlwaysPasses(x.msg.Method) || x.msg.Method == mcp.MethodRootsChanged && x.sess.Client.Offer.Has(mcp.MethodRoots)
 }
 
-// tell sends a notification of the gateway's own for the client's.
+// tell sends a notification of the gateway in place of the client's.
 func (x *exchange) tell(ctx context.Context, own upstream.Own) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), notifyTimeout)
 	defer cancel()
 	x.logUntold(ctx, x.msg.Method, x.sess.Upstream.Tell(ctx, own))
 }
 
-// refuseSilently records that a notification goes no further: it has no answer.
+// refuseSilently records the refusal of a notification, which has no answer.
 func (x *exchange) refuseSilently(ctx context.Context, code commonv1.Code) {
 	x.deps.Pipeline.RecordRefusal(ctx, attempt.Unjudged{
 		Principal: x.acting(), Server: x.server, Method: x.msg.Method, Code: code, Bytes: len(x.msg.Raw),

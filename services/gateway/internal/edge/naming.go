@@ -16,11 +16,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// maxNamed is how long the name of a prompt, or a URI, may be that policy is asked about, in bytes.
-// A longer one can't be called.
+// maxNamed is the maximum length of a prompt's name or a URI about which policy is asked, in bytes. A longer one cannot
+// be used in a request.
 const maxNamed = 4096
 
-// nameOf is the member by which the elements of a list are called.
+// nameOf returns the member that identifies the elements of a list.
 func nameOf(field string) string {
 	switch field {
 	case "resources":
@@ -32,8 +32,7 @@ func nameOf(field string) string {
 	}
 }
 
-// alike reports whether policy tells none of the elements of a list apart for the caller, or of what
-// else goes by such names.
+// alike reports whether policy distinguishes no elements of a list by name for the caller.
 func alike(said reach.Standing, field string) bool {
 	if field == "prompts" {
 		return said.PromptsAlike
@@ -41,9 +40,8 @@ func alike(said reach.Standing, field string) bool {
 	return said.ResourcesAlike
 }
 
-// narrowed are the edits by which an answer to the request at hand goes to the client, and whether
-// it was filtered: of a list of prompts, resources or templates the caller sees those that it may
-// use. Where no rule tells them apart policy is not asked.
+// narrowed returns the edits of an answer for the client, and whether the answer was filtered. Of a list of prompts,
+// resources or templates the caller sees those that it may use. If no rule distinguishes them, policy is not asked.
 func (x *exchange) narrowed(ctx context.Context, answer *gate.Answer) (edits []gate.Edit, filtered bool, refused *refusal.Refusal) {
 	field := aggregate.FieldOf(x.msg.Method)
 	if field == "" || !answer.Result.Present() {
@@ -66,7 +64,7 @@ func (x *exchange) narrowed(ctx context.Context, answer *gate.Answer) (edits []g
 	return list.Clean(func(t gate.Tool) bool { return !shown[t.Name] }), true, nil
 }
 
-// listing reads the list of an answer, in a turn of the caller's.
+// listing reads the list in an answer, in a time slice of the caller.
 func (x *exchange) listing(ctx context.Context, answer *gate.Answer, field string) (*gate.Answer, error) {
 	end, err := x.has.Answer.TurnFor(ctx, len(answer.Raw))
 	if err != nil {
@@ -76,8 +74,7 @@ func (x *exchange) listing(ctx context.Context, answer *gate.Answer, field strin
 	return answer.Listing(field, nameOf(field))
 }
 
-// named asks policy which elements of a list the caller may see. One without a name that can be
-// called is not seen.
+// named asks policy which elements of a list the caller may see. An element without a usable name is hidden.
 func (x *exchange) named(ctx context.Context, list *gate.Answer) (map[string]bool, *refusal.Refusal) {
 	shown := make(map[string]bool, len(list.Tools))
 	var asked []string
@@ -107,23 +104,24 @@ func (x *exchange) named(ctx context.Context, list *gate.Answer) (map[string]boo
 		for i, name := range part {
 			shown[name] = resp.GetVisible()[i]
 		}
-		stint.Part() // where policy is in this process, calls go before the next part
+		stint.Part() // if policy runs in this process, waiting calls run before the next part
 	}
 	return shown, nil
 }
 
-// filterNames asks policy about names that a list, or a notification, tells; not ok is no answer.
+// filterNames asks policy which names in a list or a notification the caller may see. It returns false if policy does
+// not answer.
 func (x *exchange) filterNames(ctx context.Context, method string, names []string) (resp *policyv1.FilterNamesResponse, ok bool) {
 	resp, err := x.deps.Policy.FilterNames(authn.OnBehalfOf(ctx, x.acting()), &policyv1.FilterNamesRequest{Server: x.server, Method: method, Names: names})
 	if err != nil || len(resp.GetVisible()) != len(names) {
-		x.deps.Log.WarnContext(ctx, "policy did not filter what a server tells", "server", x.server, "mcp_method", method, "error", err)
+		x.deps.Log.WarnContext(ctx, "names not filtered by policy", "server", x.server, "mcp_method", method, "error", err)
 		return nil, false
 	}
 	return resp, true
 }
 
-// hearsOf reports whether the client may hear that this resource has changed, where a notification
-// tells of one.
+// hearsOf reports whether the client may be notified of a change of the notification's resource. Other notifications
+// have none, so they pass.
 func (x *exchange) hearsOf(m *gate.Answer) bool {
 	if m.Method != mcp.MethodResourceUpdated {
 		return true

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// carriesFrom has policy decide on a server's notification that the protocol does not know, on record; no
-// rule lets none pass. One that no rule could let pass is not asked about: servers may say many.
+// carriesFrom decides on and records a server's notification with a method of its own. Without a rule none passes. If
+// no rule could allow it, it is dropped without a decision and a record, because servers may send many.
 func (x *exchange) carriesFrom(m *gate.Answer) bool {
 	ctx := x.client
 	if m.Kind != gate.Notification || !mcp.IsOwnNotification(m.Method) || x.sess == nil || !x.reach.May(ctx, x.Principal, x.server, m.Method) {
@@ -22,17 +22,17 @@ func (x *exchange) carriesFrom(m *gate.Answer) bool {
 	if err != nil {
 		return false
 	}
-	counted, err := x.sess.Asked.Ask(inputID()) // with what else the server asks, in a minute
+	counted, err := x.sess.Asked.Ask(inputID()) // counts with the server's requests in a minute
 	if err != nil {
-		x.deps.Log.DebugContext(ctx, "notification of a server dropped", "server", x.server, "why", err)
+		x.deps.Log.DebugContext(ctx, "server notification dropped", "server", x.server, "why", err)
 		return false
 	}
 	counted.Close()
 	return x.judged(ctx, read, true) == nil
 }
 
-// carriesTo has policy decide on a client's notification that the protocol does not know, on record, and
-// sends it to the server where that may hear it. Over gRPC, and without sessions, a server hears none.
+// carriesTo decides on and records a client's notification with a method of its own, and sends it to the server if it
+// is allowed. Servers over gRPC and servers without sessions get none.
 func (x *exchange) carriesTo(ctx context.Context) {
 	if x.target.Server.Transport() == "grpc" || x.target.sessionless() {
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
@@ -46,7 +46,7 @@ func (x *exchange) carriesTo(ctx context.Context) {
 	})
 }
 
-// notifier sends notifications, which have no answers.
+// notifier is the forwarder of notifications, which have no answers.
 type notifier struct{ to *upstream.Session }
 
 // Forward implements [attempt.Forwarder].

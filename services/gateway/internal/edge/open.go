@@ -25,8 +25,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// open opens a session: one of the gateway's for the client, and one with the
-// server behind it, where the caller could come by something there.
+// open opens a session of the client with the gateway, and one with the server, if policy may allow the caller
+// something there.
 func (x *exchange) open(ctx context.Context) dispatch.Response {
 	said, err := x.standing(ctx)
 	if err != nil {
@@ -75,9 +75,8 @@ func (x *exchange) open(ctx context.Context) dispatch.Response {
 	return out
 }
 
-// greet brings the server's answer to initialize. To a caller that could come by
-// nothing it is the one that the gateway got, and the server hears of the session
-// when that changes.
+// greet returns the server's answer to initialize. If policy can allow the caller nothing, it is the answer that the
+// gateway itself got, and the session with the server is opened when that changes.
 func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Session, upstream.Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.target.Timeout)
 	defer cancel()
@@ -104,11 +103,11 @@ func (x *exchange) greet(ctx context.Context, said reach.Standing) (*upstream.Se
 	}, nil), upstream.Answer{Message: greeting}, nil
 }
 
-// open opens a session with the server; one of the gateway's making where the server has none.
+// open opens a session with the server; one that the gateway provides if the server has none.
 func (t Target) open(ctx context.Context, who principal.Key, hello upstream.Own, has *room.Holding) (*upstream.Session, upstream.Answer, error) {
-	known := t.found.Last() // before it is asked: meanwhile more may get known
+	known := t.found.Last() // before the server is asked, because this may change meanwhile
 	if known != nil && known.Version == mcp.Modern {
-		t.found.Renew(newsAfter) // it may have got some
+		t.found.Renew(newsAfter) // the server may have sessions by now
 		return t.Server.Bridge(ctx, who, hello, has)
 	}
 	up, answer, err := t.Server.Open(ctx, who, hello, has)
@@ -119,19 +118,19 @@ func (t Target) open(ctx context.Context, who principal.Key, hello upstream.Own,
 		return up, answer, err
 	}
 	if err == nil {
-		_ = up.Close(ctx) // what comes of it changes nothing
+		_ = up.Close(ctx) // an error changes nothing
 	}
 	has.Keep(0)
 	return t.Server.Bridge(ctx, who, hello, has)
 }
 
-// sessionless reports whether the server speaks 2026-07-28 alone, as far as is known.
+// sessionless reports whether the server speaks only 2026-07-28, as far as is known.
 func (t Target) sessionless() bool {
 	found := t.found.Last()
 	return found != nil && found.Version == mcp.Modern
 }
 
-// greetingOf is what the gateway was told of a server, as an answer to initialize.
+// greetingOf returns what the gateway has discovered of a server, as an answer to initialize.
 func greetingOf(found *discovery.Found) (*gate.Answer, error) {
 	if found.Version != mcp.Modern {
 		return found.Greeting, nil
@@ -139,8 +138,7 @@ func greetingOf(found *discovery.Found) (*gate.Answer, error) {
 	return upstream.Greeting(found.Greeting, mcp.Supported()[0], []byte("0"))
 }
 
-// begin puts a session with a server into use, where the server's revision will do. Where that
-// can't be it is ended.
+// begin sends notifications/initialized if does accepts the server's revision. Otherwise it closes the session.
 func begin(ctx context.Context, up *upstream.Session, answer *gate.Answer, does func(version string) bool) error {
 	err := errVersion
 	if !answer.Error.Present() && does(unquote(answer.ProtocolVersion.Of(answer.Raw))) {
@@ -152,8 +150,8 @@ func begin(ctx context.Context, up *upstream.Session, answer *gate.Answer, does 
 	return nil
 }
 
-// agreed is the revision of a session: what its server answered or, where that has
-// not been asked for this client, what the client asked for.
+// agreed returns the revision of a session: the one that its server answered or, if the server was not asked for this
+// client, the one that the client asked for.
 func (x *exchange) agreed(answer *gate.Answer, said reach.Standing) string {
 	if !said.Some && mcp.IsSupported(x.msg.Version) {
 		return x.msg.Version
@@ -161,25 +159,24 @@ func (x *exchange) agreed(answer *gate.Answer, said reach.Standing) string {
 	return unquote(answer.ProtocolVersion.Of(answer.Raw))
 }
 
-// greeting is what of the server's answer to initialize its client gets otherwise.
+// greeting returns the edits of the server's answer to initialize for the client.
 func greeting(answer *gate.Answer, version string, said reach.Standing) []gate.Edit {
 	edits := answer.Clean(nil)
 	if at := answer.ProtocolVersion; at.Present() {
 		edits = append(edits, gate.Edit{Span: at, With: []byte(strconv.Quote(version))})
 	}
 	if at := answer.Capabilities; at.Present() {
-		// What is cut out of them goes with the whole.
+		// The capabilities are replaced as a whole, so edits within them are dropped.
 		edits = slices.DeleteFunc(edits, func(e gate.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
 		edits = append(edits, gate.Edit{Span: at, With: serverCapabilities(answer, said)})
 	}
 	return edits
 }
 
-// errVersion means that client and server agreed on a revision that the gateway
-// does not speak.
+// errVersion means that client and server agreed on a revision that the gateway does not speak.
 var errVersion = errors.New("the server speaks a protocol version that is not supported here")
 
-// notOpened is the refusal of a session that the gateway did not open.
+// notOpened returns the refusal of a session that could not be opened.
 func notOpened(err error) *refusal.Refusal {
 	switch {
 	case errors.Is(err, session.ErrTooMany):
@@ -212,7 +209,7 @@ func (x *exchange) newSession(up *upstream.Session, version string, said reach.S
 	return sess, x.deps.Sessions.Add(sess)
 }
 
-// abandon ends a session with a server that no client will use.
+// abandon closes a session with a server that no client will use.
 func (x *exchange) abandon(up *upstream.Session) {
 	ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 	defer cancel()
@@ -221,7 +218,8 @@ func (x *exchange) abandon(up *upstream.Session) {
 	}
 }
 
-// serverCapabilities returns what the caller may use of what the server has. The extensions are the gateway's own.
+// serverCapabilities returns those capabilities of the server that the caller may use. extensions are those that the
+// gateway lets pass.
 func serverCapabilities(answer *gate.Answer, said reach.Standing, extensions ...string) []byte {
 	return mcp.FilterCapabilities(answer.Capabilities.Of(answer.Raw), mayUse(said), extensions...)
 }
@@ -233,7 +231,7 @@ func mayUse(said reach.Standing) func(method string) bool {
 	}
 }
 
-// unquote reads a JSON string; anything else is empty.
+// unquote returns the text of a JSON string; empty for anything else.
 func unquote(raw []byte) string {
 	out, err := jsontext.AppendUnquote(nil, raw)
 	if err != nil {

@@ -10,14 +10,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/pipeline"
 )
 
-// maxPassing is how large a message may be that needs no rule, in bytes. What it may
-// say that anybody acts on is far shorter.
+// maxPassing is the maximum size of a message that needs no rule, in bytes.
 const maxPassing = 64 << 10
 
-// methodAnswer is how a client's answers are called where they are counted.
+// methodAnswer is the method under which answers of clients are counted.
 const methodAnswer = "response"
 
-// passes reports whether the message at hand needs no rule.
+// passes reports whether the message needs no rule.
 func (x *exchange) passes() bool {
 	return x.msg.Kind == gate.Response || mcp.AlwaysPasses(x.msg.Method) || x.msg.Method == mcp.MethodListen || x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait || x.protocol.isOwnTask()
 }
@@ -37,8 +36,8 @@ func (x *exchange) admitted(ctx context.Context, method string) *dispatch.Respon
 	}
 }
 
-// pong answers a ping. Whether the server is there is none of it: a client learns that
-// from its calls.
+// pong answers a ping. The answer does not depend on the server; a client learns from its calls whether the server is
+// available.
 func (x *exchange) pong(ctx context.Context) dispatch.Response {
 	if x.Stale {
 		return x.refuse(ctx, policyAway())
@@ -46,8 +45,7 @@ func (x *exchange) pong(ctx context.Context) dispatch.Response {
 	return x.own(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, x.id()), nil)
 }
 
-// addressed are the edits that make an answer to a request of the gateway's own one
-// to the client's.
+// addressed adds the edit that makes an answer to the gateway's own request an answer to the client's.
 func (x *exchange) addressed(answer *gate.Answer, edits []gate.Edit) []gate.Edit {
 	return append(edits, gate.Edit{Span: answer.ID, With: x.id()})
 }
