@@ -28,64 +28,63 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/quota"
 )
 
-// exchange is one message of an identified caller, while it is handled.
+// exchange is one message of an authenticated caller while it is handled.
 type exchange struct {
 	*Edge
 	httpserver.Caller
 
-	// header is what the head of the message says, and client ends when the caller has gone.
+	// header is the headers of the message, and client ends when the caller disconnects.
 	header http.Header
 	client context.Context //nolint:containedctx // the caller's own
 	// sink takes messages before the answer, and relay filters them.
 	sink  dispatch.Sink
 	relay relay
-	// server is where it goes, by its configured name, and target what is known of that; empty for
-	// all servers together.
+	// server is the configured name of the message's server, and target what is known of the server; empty for all servers
+	// together.
 	server string
 	target Target
 	msg    *gate.Message
-	// size is how many bytes the message has, once they were read.
+	// size is the size of the message in bytes; 0 before it is read.
 	size     int
 	received time.Time
 	sess     *session.Session
-	// has is what the message and its answer take.
+	// has is the message's share of the quotas of requests and of memory.
 	has *inflight.Place
-	// span is that of the message; nil before the message is read.
+	// span is the span of the message; nil before the message is read.
 	span trace.Span
-	// leaves lets go of the session; nil before there is one. finally are more steps to take once the message is
-	// answered; those of a message for one of many servers are those of the message that it came in, whose steps they are.
+	// leaves releases the session; nil before there is one. finally are more steps to take once the message is answered; a
+	// message to one of many servers has those of the message that it came in, whose steps field holds them.
 	leaves  func()
 	finally *finally
 	steps   finally
-	// patience is the server's clock if it may ask the client; otherwise nil.
+	// patience is the clock of the server's timeout if the server may send requests to the client; otherwise nil.
 	patience *upstream.Patience
-	// hub is the session with many servers within which this is for one of them; nil elsewhere.
+	// hub is the aggregate session to which this exchange with one server belongs; nil if there is none.
 	hub *session.Session
-	// hold is how long a call may be held open for people; nil: as configured.
+	// hold is how long a call is held while it waits for approvers; nil means as configured.
 	hold *time.Duration
-	// resumes is the approval that a task has waited for; empty for none.
+	// resumes is the id of the approval that a task has waited for; empty if there is none.
 	resumes string
-	// protocol is what the revision of the message does differently, and terms what that decides.
+	// protocol is what depends on the family of the message's revision, and terms are the values that depend on it.
 	protocol protocol
 	terms
-	// url is what the URL of the message stands for, and addressing how the client addresses the server.
+	// url is what the URL of the message addresses, and addressing how the client addresses the server.
 	url        url
 	addressing addressing
 }
 
-// finally are steps to take once a message is answered, the last one first.
 type finally []func()
 
 func (f *finally) add(step func()) { *f = append(*f, step) }
 
 func (f *finally) run() {
 	for _, step := range *f {
-		defer step() // so the last one runs first, and the others run even if one panics
+		defer step() // the last one runs first, and the others run even if one panics
 	}
 	*f = nil
 }
 
-// post takes one message over HTTP.
+// post handles one message over HTTP.
 func (e *Edge) post(w http.ResponseWriter, r *http.Request, c httpserver.Caller) {
 	to := sse.NewWriter(w, r.Header)
 	x := e.exchange(r, c, to)
@@ -95,7 +94,7 @@ func (e *Edge) post(w http.ResponseWriter, r *http.Request, c httpserver.Caller)
 	to.Answer(resp)
 }
 
-// end gives back what a message has taken, once it is answered with resp.
+// end releases what a message has used, once it is answered with resp.
 func (x *exchange) end(resp dispatch.Response) {
 	if x.has != nil {
 		defer x.has.Leave()
@@ -124,13 +123,14 @@ func (e *Edge) newExchange(ctx context.Context, c httpserver.Caller, server stri
 	return x
 }
 
-// refuseHTTP refuses a request of an identified caller that brings no message, on record.
+// refuseHTTP refuses and records a request of an authenticated caller that has no message.
 func (e *Edge) refuseHTTP(w http.ResponseWriter, r *http.Request, c httpserver.Caller, refused *refusal.Refusal) {
 	to := sse.NewWriter(w, nil)
 	to.Answer(e.exchange(r, c, to).refuse(r.Context(), refused))
 }
 
-// handle takes the message in body, of size bytes if that is known and -1 otherwise, and returns its answer.
+// handle handles the message in body, and returns its answer. size is the size of the message in bytes; -1 if it is not
+// known.
 func (x *exchange) handle(body io.Reader, size int64) dispatch.Response {
 	ctx := x.client
 	x.protocol = v2025{x}
@@ -154,7 +154,7 @@ func (x *exchange) handle(body io.Reader, size int64) dispatch.Response {
 	return v2025{x}.post(ctx)
 }
 
-// read reads the body and parses it.
+// read reads and parses the body.
 func (x *exchange) read(from io.Reader, size int64) *refusal.Refusal {
 	if refused := x.url.resolve(); refused != nil {
 		return refused
@@ -173,7 +173,7 @@ func (x *exchange) read(from io.Reader, size int64) *refusal.Refusal {
 	}
 	end, err := x.has.Answer.TurnFor(x.client, len(body))
 	if err != nil {
-		return unreadable() // its caller waits no longer
+		return unreadable() // the caller has disconnected
 	}
 	defer end()
 	if x.msg, err = gate.Parse(body, x.url.limits(x.limits)); err != nil {
@@ -183,12 +183,12 @@ func (x *exchange) read(from io.Reader, size int64) *refusal.Refusal {
 	return nil
 }
 
-// isJSON reports whether a body is said to be JSON in UTF-8, as it stands.
+// isJSON reports whether the headers declare a body of JSON in UTF-8, without an encoding.
 func isJSON(h http.Header) bool {
 	text, ok := single(h, "Content-Type")
 	encoding := h["Content-Encoding"]
 	encoded := len(encoding) > 1 || len(encoding) == 1 && encoding[0] != ""
-	if text == "application/json" { // as nearly all say it
+	if text == "application/json" { // as nearly all clients send it
 		return !encoded
 	}
 	kind, params, err := mime.ParseMediaType(text)
@@ -196,9 +196,9 @@ func isJSON(h http.Header) bool {
 	return ok && !encoded && err == nil && kind == "application/json" && (!named || strings.EqualFold(charset, "utf-8"))
 }
 
-// check rejects a message that two readers could take for two, one of a revision that the
-// gateway does not speak, and one that needs no rule and is large all the same. The revision
-// that initialize names in its head is not looked at: what counts is agreed on in its body.
+// check refuses a message that could be read in two ways, one of a revision that the gateway does not speak, and one
+// that needs no rule and is too large. The revision in the headers of initialize is ignored, because the revision is
+// agreed on in the body.
 func (x *exchange) check() *refusal.Refusal {
 	for name, lines := range x.header {
 		if len(lines) > 1 && strings.HasPrefix(name, "Mcp-") { // one reader could take the first, and another the last
@@ -219,13 +219,13 @@ func (x *exchange) check() *refusal.Refusal {
 			return x.notSpoken(version)
 		}
 	}
-	if x.passes() && x.msg.Kind != gate.Response { // whether an answer was asked for its session knows
+	if x.passes() && x.msg.Kind != gate.Response { // whether a request waits for an answer is only known in its session
 		return x.tooLarge()
 	}
 	return nil
 }
 
-// tooLarge rejects a message that needs no rule and is large all the same.
+// tooLarge refuses a message that has more than maxPassing bytes; nil otherwise.
 func (x *exchange) tooLarge() *refusal.Refusal {
 	if len(x.msg.Raw) <= maxPassing {
 		return nil
@@ -233,7 +233,7 @@ func (x *exchange) tooLarge() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_BODY_TOO_LARGE, fmt.Sprintf("a message of this kind may have %d bytes.", maxPassing))
 }
 
-// tooMuchInFlight rejects a message that finds no room among those of its principal.
+// tooMuchInFlight refuses a message that exceeds a quota of requests under way.
 func tooMuchInFlight(err error) *refusal.Refusal {
 	message := "this caller has too many or too large requests in flight; wait for some of them."
 	if full := quota.Why(err); full != "" {
@@ -246,7 +246,7 @@ func unreadable() *refusal.Refusal {
 	return refusal.ProtocolError(commonv1.Code_CODE_JSON_INVALID, "the body could not be read.")
 }
 
-// unparsed rejects what the parser refused.
+// unparsed refuses a message that the parser has refused.
 func unparsed(err error) *refusal.Refusal {
 	own, ok := errors.AsType[*gate.Error](err)
 	if !ok {
@@ -273,14 +273,14 @@ func (x *exchange) id() []byte { return x.msg.ID.Of(x.msg.Raw) }
 // RawID implements [dispatch.Replayable].
 func (x *exchange) RawID() []byte { return x.id() }
 
-// acting is the principal in this session and run.
+// acting returns the principal with the session and the run of the message.
 func (x *exchange) acting() *identityv1.Principal {
 	p := proto.CloneOf(x.Principal)
 	p.Session, p.Run = x.place().Session, x.msg.Meta.Run
 	return p
 }
 
-// carry carries out a request that the revisions have in common.
+// carry carries out a request in the way that all revisions have in common.
 func (x *exchange) carry(ctx context.Context) dispatch.Response {
 	switch {
 	case x.msg.Method == mcp.MethodToolsList:
@@ -294,8 +294,8 @@ func (x *exchange) carry(ctx context.Context) dispatch.Response {
 	}
 }
 
-// single returns a header that must stand there once at most: two lines of it
-// could be read differently by two readers.
+// single returns a header that may be present only once, because two readers could choose different lines. It returns
+// false if the header is missing, empty or repeated.
 func single(h http.Header, name string) (string, bool) {
 	if lines := h[name]; len(lines) == 1 {
 		return lines[0], lines[0] != ""

@@ -15,15 +15,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// relay passes to the client what a server sends before its answer, as far as it is for the client. It is safe for
+// relay forwards what a server sends before its answer to the client, as far as the client may get it. It is safe for
 // concurrent use.
 type relay struct {
 	x *exchange
 	dispatch.Sink
 	asks asks
-	// gone ends when the client has gone, or given its request up.
+	// gone ends when the client has disconnected or cancelled its request.
 	gone context.Context //nolint:containedctx // the client's own
-	// wants is what a subscription is of; nil elsewhere.
+	// wants is the subscription of the stream; nil if there is none.
 	wants *upstream.Wanted
 }
 
@@ -33,10 +33,10 @@ func (x *exchange) newRelay() *relay {
 	return &x.relay
 }
 
-// Event passes a message on that a server sent before its answer.
-func (o *relay) Event(raw []byte) { _ = o.pass(upstream.Event{Message: raw}) } // a client that has gone needs no events
+// Event forwards a message that a server sent before its answer.
+func (o *relay) Event(raw []byte) { _ = o.pass(upstream.Event{Message: raw}) } // the client may have disconnected
 
-// pass passes on what a server said, as far as it is for the client. The error means that the client can't get it.
+// pass forwards an event of a server, as far as the client may get it. An error means that the client can't get it.
 func (o *relay) pass(event upstream.Event) error {
 	x := o.x
 	m, clean, err := x.said(event.Message)
@@ -47,28 +47,28 @@ func (o *relay) pass(event upstream.Event) error {
 	case m.Kind == gate.Request:
 		o.asked(m)
 	case m.Method == mcp.MethodCancelled:
-		x.sess.Asked.TakeBack(m.RequestID.Of(m.Raw)) // the client hears of it from who asked it
-	case o.wants != nil && !x.addressing.isSubscribed(m): // the client would take it for another server's
+		x.sess.Asked.TakeBack(m.RequestID.Of(m.Raw)) // the request's own goroutine notifies the client
+	case o.wants != nil && !x.addressing.isSubscribed(m): // the client would take it for another subscription's
 	case x.hears(m.Method) && concerns(m, o.wants) && x.hearsOf(m), x.carriesFrom(m):
 		return o.sendEvent(event, clean)
 	}
 	return o.sendEvent(event, nil)
 }
 
-// said reads what a server said, in a turn of the caller's if it is large, and how it is to be sent on. It is nil if
-// nothing was said.
+// said parses a message of a server, in a time slice of the caller if the message is large, and returns the message as
+// it is forwarded. It returns nil if there is no message.
 func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 	if raw == nil {
 		return nil, nil, nil
 	}
 	end, err := x.has.Answer.TurnFor(x.whole(x.client), len(raw))
 	if err != nil {
-		return nil, nil, err // the caller waits for it no longer, or has too much that waits
+		return nil, nil, err // the caller has disconnected, or waits for too many messages
 	}
 	defer end()
 	m, err := gate.ReadAnswer(raw, gate.AnswerLimits())
 	if err != nil {
-		return nil, nil, nil // the upstream reader let it through, so this can't be; nothing is lost by caution
+		return nil, nil, nil // impossible: the upstream reader has parsed it; dropping it loses nothing
 	}
 	edits, err := x.renamed(m, m.Method, m.Clean(nil))
 	var clean [][]byte
@@ -82,8 +82,8 @@ func (x *exchange) said(raw []byte) (*gate.Answer, [][]byte, error) {
 	return m, clean, nil
 }
 
-// hears reports whether a server's notification of the protocol's is for the client: progress and what begins
-// a subscription are, and of the others those that policy does not deny, nor the method that they serve.
+// hears reports whether the client may get a notification that MCP defines. Progress and the acknowledgement of a
+// subscription always pass. Others pass if policy denies neither them nor the method whose results they concern.
 func (x *exchange) hears(notification string) bool {
 	switch {
 	case !x.addressing.passesOn(notification):
@@ -105,13 +105,13 @@ func (x *exchange) hears(notification string) bool {
 	}
 }
 
-// sendMessage sends a message before the answer. The error means that the client can't get it.
+// sendMessage sends a message before the answer. An error means that the client can't get it.
 func (o *relay) sendMessage(message ...[]byte) error { return o.sendEvent(upstream.Event{}, message) }
 
-// sendEvent sends a message as this event. An event has a message, an id or a time to retry.
+// sendEvent sends a message as this event. It sends nothing if there is no message, id or retry time.
 func (o *relay) sendEvent(event upstream.Event, message [][]byte) error {
 	event = o.x.addressing.event(event)
-	if session.IsAnswers(event.ID) { // which would be taken for one of the gateway's own
+	if session.IsAnswers(event.ID) { // it would be taken for an id of the gateway
 		event.ID = ""
 	}
 	if message == nil && event.ID == "" && event.Retry == "" {
@@ -123,11 +123,11 @@ func (o *relay) sendEvent(event upstream.Event, message [][]byte) error {
 	return o.Send(event, message...)
 }
 
-// Hold begins the stream, so that the client sees that it is held.
+// Hold begins the stream, so that the client sees that its request is held.
 func (o *relay) Hold() { o.Open() }
 
-// Progress tells a client that asks for progress that its call still waits for a person. Progress must rise, and what
-// the server reports later begins again: so this stays far below.
+// Progress notifies a client that asked for progress that its call still waits for an approval. The value n/1e6 is far
+// below the server's progress, because progress must rise and the server begins later.
 func (o *relay) Progress(n int) {
 	token := o.x.msg.Meta.ProgressToken
 	if !token.Present() {
@@ -135,11 +135,11 @@ func (o *relay) Progress(n int) {
 	}
 	message := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%s,"message":"waiting for a person's approval"}}`,
 		token.Of(o.x.msg.Raw), strconv.FormatFloat(float64(n)/1e6, 'f', -1, 64))
-	_ = o.sendMessage(message) // a client that has gone needs no answer
+	_ = o.sendMessage(message) // the client may have disconnected
 }
 
-// keepAlive sends a comment now and then, until ctx ends. It ends the stream of a client that has gone, or whose token
-// does not count any more.
+// keepAlive sends a comment every aliveEvery until ctx ends. It calls end if the client has disconnected or its token
+// was revoked.
 func (o *relay) keepAlive(ctx context.Context, end context.CancelFunc) {
 	tick := time.NewTicker(aliveEvery)
 	defer tick.Stop()
@@ -156,7 +156,8 @@ func (o *relay) keepAlive(ctx context.Context, end context.CancelFunc) {
 	}
 }
 
-// whole is a context that does not end with the client, if the client can come back for what is made in it.
+// whole returns ctx or, if the client can continue the stream later, a context that does not end when the client
+// disconnects.
 func (x *exchange) whole(ctx context.Context) context.Context {
 	if x.resumable == nil {
 		return ctx

@@ -24,7 +24,7 @@ func (x *exchange) refuse(ctx context.Context, refused *refusal.Refusal) dispatc
 	return x.refused(ctx, refused)
 }
 
-// refused is the response to a request whose refusal is on record, or needs no record.
+// refused returns the response to a request whose refusal is on record, or needs no record.
 func (x *exchange) refused(ctx context.Context, refused *refusal.Refusal) dispatch.Response {
 	to := refusal.Request{ResultType: x.resultType}
 	if x.msg != nil {
@@ -45,16 +45,17 @@ func (x *exchange) refused(ctx context.Context, refused *refusal.Refusal) dispat
 	return out
 }
 
-// own is a response with a body of the gateway's own, or with status 500 if it could not be written.
+// own returns a response with a body of the gateway; with status 500 if err is set, because the body could not be
+// encoded.
 func (x *exchange) own(ctx context.Context, body []byte, err error) dispatch.Response {
 	if err != nil {
-		x.deps.Log.ErrorContext(ctx, "answer could not be written", "error", err)
+		x.deps.Log.ErrorContext(ctx, "answer could not be encoded", "error", err)
 		return dispatch.Response{Status: http.StatusInternalServerError}
 	}
 	return dispatch.Response{Body: [][]byte{body}}
 }
 
-// edited is a server's answer with the edits made, those of [gate.Answer.Clean] among them.
+// edited returns the response for a server's answer with these edits, which include those of [gate.Answer.Clean].
 func (x *exchange) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit) dispatch.Response {
 	edits, err := x.renamed(a, x.msg.Method, edits)
 	var body [][]byte
@@ -67,7 +68,8 @@ func (x *exchange) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit
 	return dispatch.Response{Body: body, ErrorType: spans.Answer(trace.SpanFromContext(ctx), a)}
 }
 
-// renamed adds the edits by which an answer to a method, or a notification, has the names that the client knows.
+// renamed adds the edits that replace the server's names by those that the client knows, in an answer to a method or in
+// a notification.
 func (x *exchange) renamed(m *gate.Answer, method string, edits []gate.Edit) ([]gate.Edit, error) {
 	names, err := x.addressing.rename(method, m.Raw, edits)
 	return append(edits, names...), err

@@ -22,26 +22,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// standIns are what stands for the sessions of callers that have none. Each is found by a handle that
-// is made of who and what it is for, with a secret of this gateway's: there is nothing to remember, and
-// none takes the place of another caller's. It is safe for concurrent use.
+// standIns makes the ids under which the state of callers without sessions is stored. An id is an HMAC of caller,
+// server and client, with a secret of this gateway: no table is needed, and two callers never share an id. It is safe
+// for concurrent use.
 type standIns struct {
-	mu     sync.Mutex // held while one is made
+	mu     sync.Mutex // held while a state is created
 	secret []byte
 }
 
 func newStandIns() standIns { return standIns{secret: []byte(rand.Text())} }
 
-// handle is that of what stands for one.
 func (s *standIns) handle(of []byte) string {
 	mac := hmac.New(sha256.New, s.secret)
 	mac.Write(of)
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// standIn brings what stands for the session that 2026-07-28 does not have: what the gateway
-// remembers of a caller on a server, as policy tells callers apart. It has no name that anybody
-// could use, and opens nothing. Done lets go of it.
+// standIn puts the message into the state that takes the place of a session, which 2026-07-28 does not have: what the
+// gateway remembers of a caller on a server, for each set of attributes that policy distinguishes. No client can name
+// it, and creating it contacts no server. x.done releases it.
 func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 	key, of := keyOf(x.Caller, x.server), reach.AppendKey(nil, x.Principal, x.server)
 	of = append(reach.AppendPart(of, key.Tenant), 0)
@@ -78,7 +77,7 @@ func (x *v2026) standIn(ctx context.Context) *refusal.Refusal {
 	return nil
 }
 
-// opens opens what requests of 2026-07-28 go to the server through.
+// opens returns the function that opens the upstream session for requests of 2026-07-28 to the server.
 func (x *v2026) opens() func(context.Context, *room.Holding) (*upstream.Session, error) {
 	who, open, by := principal.Of(x.Principal), x.target.Server.Open, x.speaksFor
 	if x.bridged {

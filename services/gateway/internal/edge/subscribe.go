@@ -19,10 +19,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// maxResources is how many resources one subscription may name: each of them is judged.
+// maxResources is how many resources one subscription may name, because each is decided.
 const maxResources = 100
 
-// wanted is what a client asks to hear of.
+// wanted is the notifications that a client subscribes to.
 type wanted struct {
 	Tools     bool     `json:"toolsListChanged,omitzero"`
 	Prompts   bool     `json:"promptsListChanged,omitzero"`
@@ -30,7 +30,7 @@ type wanted struct {
 	URIs      []string `json:"resourceSubscriptions,omitempty"`
 }
 
-// wants reads what the client at hand asks to hear of.
+// wants returns the notifications that the request subscribes to.
 func (x *exchange) wants() (wanted, *refusal.Refusal) {
 	if !x.sink.Accepts() {
 		return wanted{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a subscription needs a client that accepts text/event-stream."}
@@ -44,14 +44,15 @@ func (x *exchange) wants() (wanted, *refusal.Refusal) {
 	return params.Notifications, nil
 }
 
-// tooManySubscriptions is the refusal of one that there is no place for.
+// tooManySubscriptions returns the refusal of a subscription that exceeds the quota, or whose caller's state was
+// evicted.
 func tooManySubscriptions() *refusal.Refusal {
 	return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "this caller has too many subscriptions here, or the gateway has just forgotten it; end some of them, or ask again."}
 }
 
-// subscribe opens a stream on which the server says what the client wants to hear of, as far as
-// policy lets it (MCP 2026-07-28, Subscriptions). It is the gateway's own request, under the
-// client's id, and ends with its client, its token or the gateway.
+// subscribe opens a stream of the changes that the client has subscribed to, as far as policy allows (MCP 2026-07-28,
+// Subscriptions). The gateway sends its own request with the client's id to the server. The stream ends with its
+// client, its token or the gateway.
 func (x *v2026) subscribe(ctx context.Context) dispatch.Response {
 	asked, refused := x.wants()
 	if refused == nil && !x.scope.Some {
@@ -71,18 +72,18 @@ func (x *v2026) subscribe(ctx context.Context) dispatch.Response {
 		return x.refuse(ctx, tooManySubscriptions())
 	}
 	defer done()
-	x.done() // who listens does not hold what stands for the session
+	x.done() // a stream does not keep the caller's state in use
 	return x.forward(listening, wants)
 }
 
-// subscribed are those of these resources of whose changes policy lets the client hear. Each is
-// judged as the request that other revisions have for it, and counts as a message that needs no
-// rule: else one message could have a hundred things judged, as often as there may be messages.
+// subscribed returns those of the resources of whose changes policy lets the client be notified. Each is decided as
+// resources/subscribe. Each also counts as a message that needs no rule; otherwise one message could cause a hundred
+// decisions.
 func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string) {
 	for _, uri := range uris {
 		params, err := json.Marshal(map[string]string{"uri": uri})
 		if err != nil || uri == "" {
-			continue // there is no such resource
+			continue // no resource has such a URI
 		}
 		m, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":`+string(x.id())+`,"method":"`+mcp.MethodSubscribe+`","params":`+string(params)+`}`), x.limits)
 		counted := pipeline.Passing{Principal: x.Principal, Server: x.server, Method: mcp.MethodListen, Bytes: len(uri)}
@@ -96,7 +97,7 @@ func (x *exchange) subscribed(ctx context.Context, uris []string) (out []string)
 	return out
 }
 
-// forward passes on what comes on a subscription until it ends.
+// forward forwards the notifications of a subscription until it ends.
 func (x *exchange) forward(ctx context.Context, wants upstream.Wanted) dispatch.Response {
 	ctx, end := context.WithCancel(ctx)
 	x.client = ctx
@@ -134,8 +135,8 @@ func (x *exchange) forward(ctx context.Context, wants upstream.Wanted) dispatch.
 	}
 }
 
-// concerns reports whether a notification is about what a subscription wants: a list, or one of its resources,
-// or what lies under one.
+// concerns reports whether a notification is part of a subscription: a list, one of its resources, or a resource below
+// one.
 func concerns(m *gate.Answer, wants *upstream.Wanted) bool {
 	if wants == nil {
 		return true

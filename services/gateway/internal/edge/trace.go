@@ -9,8 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/spans"
 )
 
-// measure measures how long the client's message took. An answer has no method and
-// is none of the client's own messages.
+// measure records the duration of the client's message, unless it is an answer: an answer has no method.
 func (x *exchange) measure(ctx context.Context, resp dispatch.Response) {
 	if x.msg.Method != "" {
 		o, took := meters.Operation{Method: x.msg.Method, ErrorType: resp.ErrorType, Transport: x.place().Transport}, time.Since(x.received)
@@ -18,7 +17,7 @@ func (x *exchange) measure(ctx context.Context, resp dispatch.Response) {
 	}
 }
 
-// place is where the message comes from, as far as it is known.
+// place returns server, revision and session of the message, as far as they are known.
 func (x *exchange) place() spans.Place {
 	return spans.Place{Server: x.server, Transport: "tcp", Version: x.version, Session: x.session}
 }

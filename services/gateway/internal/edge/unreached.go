@@ -7,9 +7,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// withoutServer is a server's answer to initialize, or to server/discover, as a caller reads it that can use nothing of
-// the server: which revisions and features there are, and nothing that the server says of itself. The gateway answers
-// in the server's place.
+// withoutServer returns a server's answer to initialize or server/discover for a caller that may use nothing of the
+// server. It contains the revisions and capabilities, and nothing else that the server declares about itself. In
+// initialize the gateway names itself as the server.
 func (x *exchange) withoutServer(answer *gate.Answer) (*gate.Answer, error) {
 	if !answer.Result.Present() {
 		return answer, nil
@@ -24,7 +24,7 @@ func (x *exchange) withoutServer(answer *gate.Answer) (*gate.Answer, error) {
 			result[key] = value
 		}
 	}
-	if answer.ProtocolVersion.Present() { // which requires a name (MCP 2025-11-25, Lifecycle)
+	if answer.ProtocolVersion.Present() { // an answer to initialize requires serverInfo (MCP 2025-11-25, Lifecycle)
 		own, err := json.Marshal(x.hubInfo())
 		if err != nil {
 			return nil, err

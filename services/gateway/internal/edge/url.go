@@ -10,11 +10,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/session"
 )
 
-// url is what the URL of a message stands for: one server ([serverURL]), or all servers ([aggregateURL]).
+// url is what the URL of a message addresses: one server ([serverURL]), or all servers ([aggregateURL]).
 type url interface {
 	// resolve finds the server of the URL. It refuses a URL that is unknown to the caller.
 	resolve() *refusal.Refusal
-	// limits bound what is parsed of the message.
+	// limits returns the limits for parsing the message.
 	limits(gate.Limits) gate.Limits
 	// open opens a session.
 	open(ctx context.Context) dispatch.Response
@@ -22,17 +22,18 @@ type url interface {
 	inSession(ctx context.Context, m v2025) dispatch.Response
 	// stateless carries out a message of 2026-07-28.
 	stateless(ctx context.Context, m *v2026) dispatch.Response
-	// mayListen refuses a stream. It is false if there is none for the caller.
+	// mayListen refuses a stream. has is false if there is none for the caller.
 	mayListen(ctx context.Context) (refused *refusal.Refusal, has bool)
-	// listen passes on the stream of a session behind an event. It is false if there is none.
+	// listen forwards the stream of a session after an event. has is false if there is none.
 	listen(ctx context.Context, after string) (resp dispatch.Response, has bool)
-	// connect sets how what stands for a session sends requests.
+	// connect sets how the state of a caller without a session sends requests.
 	connect(sess *session.Session, m *v2026)
-	// hasManyClients reports whether a server knows the client of a message of 2026-07-28 only by what the message says.
+	// hasManyClients reports whether one state serves all clients of a caller, because the server knows the client of a
+	// message of 2026-07-28 only by the message itself.
 	hasManyClients(m *v2026) bool
 }
 
-// urlOf returns what a URL with this name of a server stands for. Without a name it stands for all.
+// urlOf returns what the URL of the exchange addresses: all servers if it names no server.
 func urlOf(x *exchange) url {
 	if x.server == "" {
 		return aggregateURL{x}
@@ -75,17 +76,18 @@ func (x serverURL) connect(sess *session.Session, m *v2026) {
 	sess.Upstream = x.target.Server.Later(m.opens(), nil)
 }
 
-// hasManyClients is true unless the server has sessions: a session has one client, which declares its capabilities once.
+// hasManyClients returns false if the server has sessions: a session has one client, which declares its capabilities
+// once.
 func (serverURL) hasManyClients(m *v2026) bool { return !m.bridged }
 
-// aggregateURL is /mcp. What a client sends there is for one of the servers, by the names that it has: it is written again
-// with that server's own names, and handled as a message to that server, in a session with that server that belongs to the
-// client's session. Lists are joined of those of all servers.
+// aggregateURL is /mcp. The names in a message there name the server. The message is rewritten with the server's own
+// names, and handled as a message to that server, in a member session that belongs to the client's session. Lists of
+// all servers are joined.
 type aggregateURL struct{ *exchange }
 
 func (aggregateURL) resolve() *refusal.Refusal { return nil }
 
-// limits allow ids of servers with the names of the servers.
+// limits allows longer ids, because the ids of servers' requests get the names of the servers.
 func (aggregateURL) limits(l gate.Limits) gate.Limits {
 	l.IDBytes *= 2
 	return l
@@ -101,7 +103,7 @@ func (aggregateURL) stateless(ctx context.Context, m *v2026) dispatch.Response {
 	return m.postHub(ctx)
 }
 
-// mayListen is decided for each server, when the server sends something.
+// mayListen refuses nothing, because each server's stream is decided when the server sends something.
 func (aggregateURL) mayListen(context.Context) (*refusal.Refusal, bool) { return nil, true }
 
 func (x aggregateURL) listen(ctx context.Context, _ string) (dispatch.Response, bool) {

@@ -27,7 +27,7 @@ import (
 // v2025 is a message of the revisions with sessions: 2024-11-05 to 2025-11-25.
 type v2025 struct{ *exchange }
 
-// post takes a message: one that opens a session, or one in a session.
+// post handles a message that opens a session, or one in a session.
 func (x v2025) post(ctx context.Context) dispatch.Response {
 	x.declared, x.asksOnStreams = x.msg.Capabilities.Of(x.msg.Raw), true
 	if x.msg.Kind == gate.Request && x.msg.Method == mcp.MethodInitialize {
@@ -42,8 +42,8 @@ func (x v2025) post(ctx context.Context) dispatch.Response {
 	return x.url.inSession(ctx, x)
 }
 
-// findSession finds the session that the request names. A handle is not a
-// credential: it counts together with the principal and the server alone.
+// findSession finds the session that the request names. The session's id is not a credential: it is valid only together
+// with the principal and the server.
 func (x v2025) findSession() *refusal.Refusal {
 	id, ok := single(x.header, mcp.HeaderSession)
 	if !ok {
@@ -63,10 +63,10 @@ func (x v2025) enters(sess *session.Session) {
 	x.version, x.session, x.clientName, x.offer, x.asksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
 	x.offer.Joint = x.addressing.isShared()
 	x.ownList = x.target.found
-	if x.msg.Meta.Capabilities.Present() { // which was said in initialize, so a server could act on what is said once more
+	if x.msg.Meta.Capabilities.Present() { // capabilities belong in initialize; a server could also act on those of a request
 		x.told = []byte(mcp.Told(sess.Client.Offer.Abilities))
 	}
-	// Clients of older revisions take the event by which a stream begins that they may continue for a broken one.
+	// Clients of older revisions mistake the event that begins a resumable stream for a broken one.
 	x.resumable = nil
 	if x.msg.Kind != gate.Invalid && x.sink.HasClient() && sess.Version == mcp.Supported()[0] {
 		x.resumable = x.addressing.resumable(sess)
@@ -90,7 +90,7 @@ func (x v2025) route(ctx context.Context) dispatch.Response {
 		return x.answered(ctx)
 	case x.msg.Kind == gate.Notification:
 		x.noted(ctx)
-		return dispatch.Accepted() // what was refused is on record alone: a notification has no answer
+		return dispatch.Accepted() // a refusal is only recorded, because a notification has no answer
 	case x.msg.InputResponses.Present():
 		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "what servers ask in a session is answered by itself."})
 	case x.msg.Method == mcp.MethodPing:
@@ -120,7 +120,7 @@ func (x v2025) answer(ctx context.Context, result pipeline.Result) dispatch.Resp
 		return x.refused(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) && x.target.sessionless() {
-		x.target.found.Renew(newsAfter) // heads may have to say other arguments by now
+		x.target.found.Renew(newsAfter) // other arguments may have to be in headers by now
 	}
 	edits, _, refused := x.narrowed(ctx, result.Answer)
 	if refused != nil {

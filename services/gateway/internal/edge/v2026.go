@@ -30,32 +30,31 @@ import (
 type v2026 struct {
 	*exchange
 
-	// scope is what the caller may use on the server, and can the client's capabilities as the server knows them.
+	// scope is what policy may allow the caller on the server, and can the client's capabilities as the server knows them.
 	scope reach.Standing
 	can   []mcp.Ability
-	// bridged reports whether the server has nothing but sessions, and is spoken to in one.
+	// bridged reports whether the server only speaks revisions with sessions, so that the gateway translates.
 	bridged bool
-	// mirrored is what the head says of the arguments.
+	// mirrored are the headers that repeat arguments.
 	mirrored []upstream.Header
-	// takesTasks reports whether the client takes a task for an answer, toldTasks whether the server knows that, and
-	// asTask whether this call is to become one if it waits for people.
+	// takesTasks reports whether the client accepts a task as an answer, toldTasks whether that is declared to the server,
+	// and asTask whether this call becomes a task if it waits for an approval.
 	takesTasks, toldTasks, asTask bool
-	// leg is which request it is of a call that waits for people.
+	// leg is the round trip of a call that waits for an approval.
 	leg leg
-	// done lets go of what stands for a session.
+	// done releases the caller's state.
 	done func()
 }
 
-// isModern reports whether the message is of 2026-07-28. What initialize names in its head
-// does not count: that is agreed on in its body.
+// isModern reports whether the message is of 2026-07-28. The headers of initialize are ignored, because the revision is
+// agreed on in the body.
 func (x *exchange) isModern() bool {
 	head, _ := single(x.header, mcp.HeaderVersion)
 	return x.msg.Meta.ProtocolVersion == mcp.Modern || mcp.IsModern(x.msg.Method) && x.msg.Meta.ProtocolVersion == "" ||
 		head == mcp.Modern && x.msg.Method != mcp.MethodInitialize && x.msg.Meta.ProtocolVersion == ""
 }
 
-// post takes a message of 2026-07-28. It is judged by its body; then its head has to say
-// the same.
+// post handles a message of 2026-07-28. It is decided by its body; the headers must agree with the body.
 func (x *v2026) post(ctx context.Context) dispatch.Response {
 	x.protocol, x.version, x.resultType = x, mcp.Modern, mcp.ResultComplete
 	x.declared, x.asksInAnswers = x.msg.Meta.Capabilities.Of(x.msg.Raw), mcp.IsMultiRound(x.msg.Method) || x.msg.Method == mcp.MethodTasksGet
@@ -84,7 +83,7 @@ func (x *v2026) toServer(ctx context.Context) dispatch.Response {
 			return *refused
 		}
 	}
-	if x.msg.Kind == gate.Notification { // a client that gives a request up closes its stream
+	if x.msg.Kind == gate.Notification { // a client cancels a request by closing its stream
 		x.refuseSilently(ctx, commonv1.Code_CODE_METHOD_DENIED)
 		return dispatch.Accepted()
 	}
@@ -106,7 +105,7 @@ func (x *v2026) toServer(ctx context.Context) dispatch.Response {
 	return x.carries(ctx)
 }
 
-// sentTo sets the terms of a message to a server that speaks 2026-07-28, or to one that has to be spoken to in a session.
+// sentTo sets the terms of a message to a server that speaks 2026-07-28 (speaks), or that needs a session.
 func (x *v2026) sentTo(speaks bool) {
 	x.bridged, x.ownList = !speaks, x.target.found
 	if speaks {
@@ -114,7 +113,7 @@ func (x *v2026) sentTo(speaks bool) {
 	}
 }
 
-// allows sets the terms of a message whose caller may use this, and whose client can do this on the server.
+// allows sets the terms of a message whose caller and client have these possibilities on the server.
 func (x *v2026) allows(said reach.Standing, can []mcp.Ability) {
 	x.scope, x.can = said, can
 	x.offer = question.Offer{Abilities: can, Revision: mcp.Modern, Joint: x.addressing.isShared()}
@@ -126,8 +125,8 @@ func (x *v2026) allows(said reach.Standing, can []mcp.Ability) {
 	}
 }
 
-// speaks reports whether the server speaks 2026-07-28 itself. If that is not known it is asked,
-// which counts as a question for revisions.
+// speaks reports whether the server speaks 2026-07-28. If that is not known, the server is asked, which counts as a
+// probe.
 func (x *v2026) speaks(ctx context.Context) (bool, *dispatch.Response) {
 	speaks, known := x.target.knownModern()
 	if !speaks && len(x.header[mcp.HeaderSession]) > 0 { // a client with a session has agreed on another revision
@@ -146,7 +145,7 @@ func (x *v2026) speaks(ctx context.Context) (bool, *dispatch.Response) {
 	return speaks, nil
 }
 
-// knownModern reports whether the server speaks 2026-07-28 itself, where that is known.
+// knownModern reports whether the server speaks 2026-07-28, and whether that is known.
 func (t Target) knownModern() (speaks, known bool) {
 	under := t.under[mcp.Modern]
 	if under != nil && under.Greeted() {
@@ -156,10 +155,10 @@ func (t Target) knownModern() (speaks, known bool) {
 	return false, under == nil || under.Refused() || under.Hung() && isOlder(t.found.Last())
 }
 
-// asksModern asks the server whether it speaks 2026-07-28 itself. An error means that it has not said.
+// asksModern asks the server whether it speaks 2026-07-28. It returns an error if the server does not answer that.
 func (t Target) asksModern(ctx context.Context) (speaks bool, err error) {
 	under := t.under[mcp.Modern]
-	under.Renew(discovery.Fresh) // which goes on for others where this caller waits no longer
+	under.Renew(discovery.Fresh) // continues for other callers if this caller disconnects
 	_, err = under.Found(ctx, discovery.Fresh)
 	hangs := errors.Is(err, upstream.ErrTimeout) && isOlder(t.found.Last())
 	switch {
@@ -172,13 +171,13 @@ func (t Target) asksModern(ctx context.Context) (speaks bool, err error) {
 	}
 }
 
-// isOlder reports whether a server was found to speak a revision with sessions.
+// isOlder reports whether a recent discovery found that the server speaks a revision with sessions.
 func isOlder(found *discovery.Found) bool {
 	return found != nil && found.Version != mcp.Modern && time.Since(found.At) <= discovery.Fresh
 }
 
-// check refuses what lacks something that every request of 2026-07-28 has, and a head that
-// says something else than the body.
+// check refuses a message that lacks something that every request of 2026-07-28 has, or whose headers disagree with its
+// body.
 func (x *v2026) check() *refusal.Refusal {
 	m := x.msg
 	version, _ := single(x.header, mcp.HeaderVersion)
@@ -206,8 +205,8 @@ func (x *v2026) check() *refusal.Refusal {
 	return nil
 }
 
-// mirrors refuses a call whose head says something else of its arguments than they do. Of a tool
-// that the caller's list does not have nothing is said: it goes on to be refused.
+// mirrors refuses a call whose headers disagree with its arguments. It refuses nothing if the tool is not in the
+// caller's list, so that the call is refused as one of an unknown tool.
 func (x *v2026) mirrors(ctx context.Context, of tools) *refusal.Refusal {
 	if of.hides {
 		if listing, err := of.Listed(ctx); err != nil || !listing.Listed {
@@ -217,13 +216,13 @@ func (x *v2026) mirrors(ctx context.Context, of tools) *refusal.Refusal {
 	bindings, arguments := x.ownList.Mirrors(x.msg.Name), x.msg.Arguments.Of(x.msg.Raw)
 	end, err := x.has.Answer.TurnFor(ctx, len(arguments))
 	if err != nil {
-		return unreadable() // its caller waits no longer
+		return unreadable() // the caller has disconnected
 	}
 	defer end()
 	if x.mirrored, err = mirror.Fields(arguments, bindings, x.header.Get); err == nil {
 		return nil
 	}
-	x.ownList.Renew(newsAfter) // the server may say other things of the tool by now
+	x.ownList.Renew(newsAfter) // the tool's schema may have changed
 	return refusal.ProtocolError(commonv1.Code_CODE_HEADER_MISMATCH, err.Error()+".")
 }
 
@@ -250,8 +249,8 @@ func (x *v2026) carries(ctx context.Context) dispatch.Response {
 	}
 }
 
-// discover answers what the server speaks and has, as far as the caller may use it. A caller that may use
-// nothing gets what the gateway itself has got from the server.
+// discover answers server/discover with the revisions and capabilities of the server, as far as the caller may use
+// them. A caller that may use nothing gets what the gateway itself has discovered.
 func (x *v2026) discover(ctx context.Context) dispatch.Response {
 	out := x.newRelay()
 	defer out.asks.settle()
@@ -263,10 +262,10 @@ func (x *v2026) discover(ctx context.Context) dispatch.Response {
 	if at := answer.SupportedVersions; at.Present() {
 		var said []string
 		if err := json.Unmarshal(at.Of(answer.Raw), &said); err != nil {
-			x.deps.Log.DebugContext(ctx, "server says in no readable way what it speaks", "server", x.server)
+			x.deps.Log.DebugContext(ctx, "supportedVersions of the server is not readable", "server", x.server)
 		}
 		both, err := json.Marshal(slices.DeleteFunc(x.spoken(), func(version string) bool { return !slices.Contains(said, version) }))
-		if err != nil { // they are texts of ours, so this can't be
+		if err != nil { // impossible: they are constants
 			both = []byte("[]")
 		}
 		edits = append(edits, gate.Edit{Span: at, With: both})
@@ -277,7 +276,7 @@ func (x *v2026) discover(ctx context.Context) dispatch.Response {
 	return x.edited(ctx, answer, x.addressed(answer, private(answer, edits, true)))
 }
 
-// discovered brings the server's answer to server/discover.
+// discovered returns the server's answer to server/discover.
 func (x *v2026) discovered(ctx context.Context, out *relay) (*gate.Answer, *refusal.Refusal) {
 	if x.scope.Some {
 		return x.ask(ctx, upstream.Discover(x.speaksFor), out)
@@ -301,19 +300,19 @@ func (x *v2026) discovered(ctx context.Context, out *relay) (*gate.Answer, *refu
 	return greeting, nil
 }
 
-// without are the edits that lie outside of a span, which is replaced as a whole.
+// without returns the edits outside of a span, which is replaced as a whole.
 func without(edits []gate.Edit, at gate.Span) []gate.Edit {
 	return slices.DeleteFunc(edits, func(e gate.Edit) bool { return e.Span.Start >= at.Start && e.Span.End <= at.End })
 }
 
-// private adds the edits by which a cache keeps an answer for its caller alone, of whom policy
-// has judged it, and one that was filtered not at all (MCP 2026-07-28, Caching).
+// private adds the edits that let caches store an answer for its caller only, because policy has decided for this
+// caller, and a filtered answer not at all (MCP 2026-07-28, Caching).
 func private(answer *gate.Answer, edits []gate.Edit, filtered bool) []gate.Edit {
 	ttl, scope := answer.TTL, answer.CacheScope
 	switch {
 	case scope.Present():
 		edits = append(edits, gate.Edit{Span: scope, With: []byte(`"private"`)})
-	case ttl.Present(): // else some take it for public
+	case ttl.Present(): // otherwise some clients take it for public
 		edits = append(edits, gate.Edit{Span: gate.Span{Start: ttl.End, End: ttl.End}, With: []byte(`,"cacheScope":"private"`)})
 	}
 	if ttl.Present() && filtered {
@@ -322,11 +321,10 @@ func private(answer *gate.Answer, edits []gate.Edit, filtered bool) []gate.Edit 
 	return edits
 }
 
-// spoken are the revisions that may be spoken here.
+// spoken returns the revisions that the gateway speaks.
 func (x *exchange) spoken() []string { return append([]string{mcp.Modern}, mcp.Supported()...) }
 
-// Spoken are the revisions that a server was found to speak, the newest first; none where it has
-// not been asked.
+// Spoken returns the revisions that a server was found to speak, the newest first; nil if none is known.
 func (e *Edge) Spoken(server string) (out []string) {
 	target, ok := e.targets[server]
 	if !ok {
@@ -341,8 +339,8 @@ func (e *Edge) Spoken(server string) (out []string) {
 	return out
 }
 
-// statusOf is the HTTP status of an answer of 2026-07-28: that of the server's, where it says what
-// the error does (MCP 2026-07-28, Transports).
+// statusOf returns the HTTP status of an answer of 2026-07-28: the server's, if MCP defines that status for errors,
+// otherwise 200 (MCP 2026-07-28, Transports).
 func statusOf(answer *gate.Answer, status int) int {
 	if answer.Error.Present() && (status == http.StatusBadRequest || status == http.StatusNotFound) {
 		return status
@@ -359,7 +357,7 @@ func (x *v2026) isOwnTask() bool {
 	}
 }
 
-// enters changes nothing: what stands for a session decides nothing of a message.
+// enters changes nothing, because the caller's state does not determine how a message is handled.
 func (*v2026) enters(*session.Session) {}
 
 func (x *v2026) prepare(ctx context.Context, call attempt.Call, under *session.Call, of tools, judged bool) (attempt.Call, *refusal.Refusal) {
@@ -371,7 +369,7 @@ func (x *v2026) prepare(ctx context.Context, call attempt.Call, under *session.C
 	call.Mirrored, call.Resumes = x.mirrored, cmp.Or(x.leg.approval, x.resumes)
 	under.EndsWith(ctx)
 	under.Decides(x.mayAsk)
-	if x.asTask = x.mayBeTask(); x.asTask { // its client is not held
+	if x.asTask = x.mayBeTask(); x.asTask { // the client gets the task at once
 		call.Hold = new(time.Duration)
 	}
 	return call, nil
@@ -391,7 +389,7 @@ func (x *v2026) pending(ctx context.Context, result pipeline.Result) (dispatch.R
 }
 
 func (x *v2026) answer(ctx context.Context, result pipeline.Result) dispatch.Response {
-	if !x.bridged || !result.Answer.InputRequests.Present() { // otherwise that was decided before
+	if !x.bridged || !result.Answer.InputRequests.Present() { // otherwise mayAsk has decided on them
 		if refused := x.inputs(ctx, result.Answer); refused != nil {
 			return x.refused(ctx, refused)
 		}
@@ -401,7 +399,7 @@ func (x *v2026) answer(ctx context.Context, result pipeline.Result) dispatch.Res
 		return x.refuse(ctx, refused)
 	}
 	if upstream.HasCode(result.Answer, mcp.CodeHeaderMismatch) || upstream.HasCode(result.Answer, mcp.CodeVersionUnsupported) {
-		x.ownList.Renew(newsAfter) // heads may have to say other arguments by now, or nothing at all
+		x.ownList.Renew(newsAfter) // other arguments may have to be in headers by now, or none
 	}
 	if edits, refused = x.bind(ctx, result.Answer, private(result.Answer, edits, filtered)); refused != nil {
 		return x.refused(ctx, refused)

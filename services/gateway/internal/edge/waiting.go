@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/refusal"
 )
 
-// waitTool is the definition of the gateway's own tool.
+// waitTool is the definition of the gateway's own tool (docs/approvals.md).
 const waitTool = `{"name":"` + mcp.ToolApprovalWait + `","title":"Wait for an approval",` +
 	`"description":"Waits until people have decided on a call that needs their approval, and says how it stands. ` +
 	`It runs nothing: once the call is approved, make it again with the same arguments.",` +
@@ -25,16 +25,14 @@ const waitTool = `{"name":"` + mcp.ToolApprovalWait + `","title":"Wait for an ap
 	`"outputSchema":{"type":"object","properties":{"id":{"type":"string"},"state":{"type":"string"},"tool":{"type":"string"},"expiresAt":{"type":"string"},"deniedUntil":{"type":"string"}},"required":["id","state","tool"]},` +
 	`"annotations":{"readOnlyHint":true,"destructiveHint":false,"idempotentHint":true,"openWorldHint":false}}`
 
-// standing is what the tool answers, for programs.
+// standing is the structured content of the tool's result.
 type standing struct {
 	ID    string `json:"id"`
 	State string `json:"state"`
 	Tool  string `json:"tool"`
-	// ExpiresAt is until when it can be decided or, once approved, be used; absent
-	// where it has ended.
+	// ExpiresAt is until when the approval can be decided or, once approved, used; zero once it has ended.
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
-	// DeniedUntil is until when the same call stays denied; absent where no person has
-	// denied it.
+	// DeniedUntil is until when equal calls stay denied; zero if no person has denied the call.
 	DeniedUntil time.Time `json:"deniedUntil,omitzero"`
 }
 
@@ -53,8 +51,8 @@ type waitResult struct {
 	} `json:"result"`
 }
 
-// awaitApproval is the gateway's own tool: it waits for an approval of the caller's
-// and tells how it stands.
+// awaitApproval carries out the gateway's own tool: it waits for an approval of the caller, and returns the state of
+// the approval.
 func (x *exchange) awaitApproval(ctx context.Context) dispatch.Response {
 	if x.Stale {
 		return x.refuse(ctx, policyAway())
@@ -105,7 +103,7 @@ func moment(t *timestamppb.Timestamp) time.Time {
 	return t.AsTime()
 }
 
-// states are what the tool says of each state, and what to do then.
+// states maps each state to the texts of the tool's answer: its name, what has happened, and what to do next.
 var states = map[approvalv1.ApprovalState]struct{ name, text, then string }{
 	approvalv1.ApprovalState_APPROVAL_STATE_PENDING:         {"pending", "still waits for people", "Call this tool again to go on waiting; people may take minutes."},
 	approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:        {"approved", "is approved", "Make it again with the same arguments now: it runs once."},
