@@ -11,24 +11,23 @@ import (
 )
 
 const (
-	// maxPeers is how many peers of a code are told apart in one minute, so that those
-	// who never got in can't push refusals out of the journal.
+	// maxPeers is the maximum number of peers that one code counts separately in a minute. It keeps unauthenticated
+	// callers from displacing the refusals in the journal.
 	maxPeers = 256
-	// otherPeers stands for the rest.
+	// otherPeers is the peer under which all further peers are counted.
 	otherPeers = "*"
 )
 
-// admissions counts what was refused before anybody was identified.
+// admissions counts requests that were refused before authentication.
 type admissions struct {
 	mu     sync.Mutex
 	since  time.Time
 	counts counts
 }
 
-// counts are how many requests were refused, by code and peer.
+// counts holds the numbers of refused requests, by code and peer.
 type counts map[string]map[string]int64
 
-// add counts n requests.
 func (c counts) add(code, peer string, n int64) {
 	peers := c[code]
 	if peers == nil {
@@ -41,10 +40,9 @@ func (c counts) add(code, peer string, n int64) {
 	peers[peer] += n
 }
 
-// Admission counts a request that was refused with code before anybody was
-// identified; peer is the address it came from, without its port. It only counts in
-// memory: one record per code and peer is written each minute and at [Journal.Close].
-// Where more than 256 peers of a code come in a minute, the rest share the peer "*".
+// Admission counts a request that was refused with code before authentication; peer is the client's address without
+// the port. The count is kept in memory: one record for each code and peer is written each minute and by
+// [Journal.Close]. If a code has more than 256 peers in a minute, the others are counted together as the peer "*".
 func (j *Journal) Admission(code, peer string) {
 	a := &j.admissions
 	a.mu.Lock()
@@ -55,7 +53,7 @@ func (j *Journal) Admission(code, peer string) {
 	a.counts.add(code, peer, 1)
 }
 
-// take empties the counts.
+// take returns the counts and resets them.
 func (a *admissions) take() (counts, time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -76,7 +74,7 @@ func (a *admissions) giveBack(unwritten counts, since time.Time) {
 	a.counts, a.since = unwritten, since
 }
 
-// flushAdmissions writes the counts; what can't be written is counted on.
+// flushAdmissions writes the counts. Counts that can't be written stay in memory.
 func (j *Journal) flushAdmissions(ctx context.Context) error {
 	unwritten, since := j.admissions.take()
 	for _, code := range slices.Sorted(maps.Keys(unwritten)) {
@@ -88,7 +86,7 @@ func (j *Journal) flushAdmissions(ctx context.Context) error {
 	return nil
 }
 
-// flushPeers writes the counts of a code, and takes out those that were written.
+// flushPeers writes the counts of a code and deletes from peers the counts that were written.
 func (j *Journal) flushPeers(ctx context.Context, code string, peers map[string]int64, since time.Time) error {
 	names := slices.Sorted(maps.Keys(peers))
 	items := make([]item, 0, len(names))

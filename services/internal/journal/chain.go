@@ -13,10 +13,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxBuffer is how much memory for writing a chain keeps between groups.
+// maxBuffer is the largest write buffer that a chain keeps between groups, in bytes.
 const maxBuffer = 1 << 20
 
-// chain is one of the journal's two chains.
+// chain is one of the journal's two chains: calls or refusals.
 type chain struct {
 	name      string
 	cfg       *Config
@@ -24,59 +24,59 @@ type chain struct {
 	watchers  *watchers
 	// sealKey is the public half of the key that seals heads, in hex.
 	sealKey string
-	// sealed is where the head that was sealed before the start says that it ends.
+	// sealed is where the chain ended according to the head that was sealed before the start.
 	sealed ChainHead
 	// sick is called when the chain can't be written; it never blocks.
 	sick func()
 
 	queue queue
-	// down is why the chain takes no records; nil while it does.
+	// down is the reason why the chain accepts no records; nil while it accepts them.
 	down atomic.Pointer[error]
 
-	// short says that the disk has no space for more than what is reserved.
+	// short reports whether the disk has no space beyond the reserved space.
 	short atomic.Bool
 
-	// writing guards what follows; it is held while the disk is at work.
+	// writing guards the fields below; it is held during disk operations.
 	writing sync.Mutex
 	closed  bool
 	file    file // nil: the next write begins a segment
 	size    int64
-	// reserved is up to which size the file can grow without more of the disk.
+	// reserved is the size to which the file can grow without allocating more disk space.
 	reserved int64
 	pos      link
 	buf      []byte
 	sizes    []int64 // of the lines in buf
 	items    []item
 	shares   shares
-	// begun is set when a segment was begun, and what that makes outdated not removed.
+	// begun is set when a segment was begun and the retention was not applied since.
 	begun bool
-	// doubtful is set when a sync failed: what the segment's pages hold is not known.
+	// doubtful is set when a sync failed: the contents of the segment's pages are then unknown.
 	doubtful bool
-	// secured is up to which record all are on the device for sure.
+	// secured is the seq up to which all records are known to be on the device.
 	secured int64
 	backlog backlog
 
-	// listing guards the segments; it is held for moments only.
+	// listing guards segments; it is held only briefly.
 	listing  sync.Mutex
 	segments []segment
 }
 
-// append commits an entry in a group.
+// append commits an entry as part of a group.
 func (c *chain) append(ctx context.Context, e *entry) error {
 	return c.queue.do(ctx, e, c.commit)
 }
 
-// item is a record that is to be written: its JSON without what the chain adds, and
-// whom its room is charged to.
+// item is a record to be written: its JSON without the members that the chain adds, and the principals whose quota it
+// is charged to.
 type item struct {
 	body []byte
 	who  []principal.Key
-	// secure says that the record must survive a loss of power.
+	// secure reports whether the record must survive a loss of power.
 	secure bool
 }
 
-// commit writes a group, and notes in each entry what came of it. Outcomes that
-// can't be written are kept for later, refusals are counted.
+// commit writes a group and sets the error of each entry. Outcomes that can't be written are stored for later,
+// refusals are counted.
 func (c *chain) commit(ctx context.Context, group []*entry) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -96,8 +96,7 @@ func (c *chain) commit(ctx context.Context, group []*entry) {
 	c.pruneBegun(ctx)
 }
 
-// commitAdmitted writes those of a group whose principals have room; the others have
-// their errors.
+// commitAdmitted writes the entries of a group whose principals have quota left, and sets the error of the others.
 func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 	now := time.Now()
 	c.items = c.items[:0]
@@ -107,7 +106,7 @@ func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 			c.items = append(c.items, item{body: e.body.Bytes(), who: e.who, secure: secures(e.rec.Kind, &e.rec)})
 		}
 	}
-	err := c.failure() // to make room writes too
+	err := c.failure() // admit can write too, to make space
 	if err == nil && len(c.items) > 0 {
 		if err = c.write(c.items); err != nil {
 			err = c.fail(ctx, err)
@@ -118,7 +117,7 @@ func (c *chain) commitAdmitted(ctx context.Context, group []*entry) error {
 	return err
 }
 
-// failure says why the chain takes no records, or nil.
+// failure returns the reason why the chain accepts no records, or nil.
 func (c *chain) failure() error {
 	if err := c.down.Load(); err != nil {
 		return *err
@@ -126,7 +125,7 @@ func (c *chain) failure() error {
 	return nil
 }
 
-// write appends records with one write, all or none. It needs writing.
+// write appends records with one write, all or none. The caller must hold writing.
 func (c *chain) write(items []item) error {
 	now := time.Now().UTC()
 	begins := c.file == nil
@@ -152,7 +151,7 @@ func (c *chain) write(items []item) error {
 	}
 	c.begun = c.begun || begins
 	c.publish(now)
-	// After publish: who begins to watch in between has it in its view.
+	// The watchers come after c.publish: a watcher that is added in between has the records in its view.
 	c.watchers.publish(c, first, c.buf)
 	if cap(c.buf) > maxBuffer {
 		c.buf = nil
@@ -160,8 +159,8 @@ func (c *chain) write(items []item) error {
 	return nil
 }
 
-// compose puts the lines of records into the buffer, and returns where the chain
-// stands behind them. The first record of a segment says more.
+// compose puts the lines of records into the buffer and returns the end of the chain after them. The first record of
+// a segment has additional members.
 func (c *chain) compose(now time.Time, items []item, begins bool) link {
 	next := c.pos
 	c.buf, c.sizes = c.buf[:0], c.sizes[:0]
@@ -178,8 +177,8 @@ func (c *chain) compose(now time.Time, items []item, begins bool) link {
 	return next
 }
 
-// beginning is what the first record of a segment says beside its own: who seals the
-// heads, and which records are kept.
+// beginning returns the additional members of a segment's first record: the key that seals heads, and the seq of the
+// oldest stored record.
 func (c *chain) beginning() []byte {
 	c.listing.Lock()
 	defer c.listing.Unlock()
@@ -190,7 +189,7 @@ func (c *chain) beginning() []byte {
 	return fmt.Appendf(nil, `"seal_key":"%s","oldest":%d,`, c.sealKey, oldest)
 }
 
-// pruneBegun applies the retention where a segment was begun. It needs writing.
+// pruneBegun applies the retention if a segment was begun. The caller must hold writing.
 func (c *chain) pruneBegun(ctx context.Context) {
 	if c.begun && c.failure() == nil {
 		c.prune(ctx, time.Now())
@@ -198,8 +197,8 @@ func (c *chain) pruneBegun(ctx context.Context) {
 	}
 }
 
-// put writes the buffer, which holds these records and ends at next. Where one of them
-// must survive a loss of power, or all must, it is brought to the device.
+// put writes the buffer, which holds these records and ends at next. It syncs the file if Sync is [SyncAlways] or one
+// of the records must survive a loss of power.
 func (c *chain) put(items []item, next link) error {
 	if _, err := c.file.Write(c.buf); err != nil {
 		return fmt.Errorf("write records: %w", err)
@@ -210,7 +209,7 @@ func (c *chain) put(items []item, next link) error {
 	return nil
 }
 
-// publish shows readers what was written.
+// publish makes the written records visible to readers.
 func (c *chain) publish(now time.Time) {
 	c.listing.Lock()
 	defer c.listing.Unlock()
@@ -218,7 +217,7 @@ func (c *chain) publish(now time.Time) {
 	active.size, active.last, active.hash, active.newest = c.size, c.pos.seq, c.pos.hash, now
 }
 
-// end is where the chain ends, as heads say it.
+// end returns the end of the chain in the form of a head.
 func (c *chain) end() ChainHead {
 	c.listing.Lock()
 	defer c.listing.Unlock()
@@ -257,8 +256,8 @@ func (c *chain) rotate() error {
 	return nil
 }
 
-// create opens a new segment. An empty file of that name is what an attempt that
-// went wrong left behind; any other is an error.
+// create opens a new segment. It replaces an empty file of that name, which a failed attempt left behind; any other
+// file of that name is an error.
 func (c *chain) create(path string) error {
 	if info, err := os.Stat(path); err == nil && info.Size() == 0 {
 		if err := os.Remove(path); err != nil {
@@ -273,15 +272,14 @@ func (c *chain) create(path string) error {
 	return nil
 }
 
-// view returns the segments as they are now, oldest first. What is written later is
-// not part of it.
+// view returns the segments as they are now, oldest first. It does not contain records that are written later.
 func (c *chain) view() []segment {
 	c.listing.Lock()
 	defer c.listing.Unlock()
 	return slices.Clone(c.segments)
 }
 
-// close ends the chain: everything after it is refused.
+// close ends the chain: later records are refused.
 func (c *chain) close() error {
 	c.writing.Lock()
 	defer c.writing.Unlock()

@@ -9,26 +9,25 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// Check is how far the segments were read and checked that were there at the start,
-// but for the newest of each chain, which is checked before the start is over.
+// Check is the progress of the check of older segments: those that existed at the start, except for the newest of
+// each chain, which is checked before [Open] returns.
 type Check struct {
-	// Done is set when it has ended.
+	// Done reports whether the check has ended.
 	Done bool
-	// Segments and Records are how many were found whole so far.
+	// Segments and Records are the numbers of segments and records that were checked and are intact.
 	Segments int
 	Records  int64
-	// Broken says what is broken, an error a chain; nothing was found where it is empty.
+	// Broken holds an error for each broken chain; it is empty if none was found.
 	Broken []error
 }
 
-// check is the state of it.
 type check struct {
 	mu  sync.Mutex
 	now Check
 }
 
-// Check returns how far the check of older segments has come. It goes on beside the
-// journal's work, and never ends it: what it finds is for people to look at.
+// Check returns the progress of the check of older segments. The check runs concurrently with the journal's work and
+// never stops it: operators have to look at what it finds.
 func (j *Journal) Check() Check {
 	j.check.mu.Lock()
 	defer j.check.mu.Unlock()
@@ -42,10 +41,10 @@ func (c *check) note(change func(*Check)) Check {
 	return c.now
 }
 
-// errStopped ends a check whose journal is closed.
+// errStopped ends a check whose journal was closed.
 var errStopped = errors.New("the journal is closed")
 
-// checkOld checks older segments, and says in the log what came of it.
+// checkOld checks older segments and logs the result.
 func (j *Journal) checkOld() {
 	ctx := context.Background()
 	for _, c := range []*chain{j.calls, j.refusals} {
@@ -56,7 +55,7 @@ func (j *Journal) checkOld() {
 		if err != nil {
 			j.check.note(func(now *Check) { now.Broken = append(now.Broken, err) })
 			j.cfg.Log.ErrorContext(ctx, "journal is broken: `sluice journal verify` says more", "chain", c.name, "error", err)
-			// What is sealed from now on hides what was sealed before: the chain says it itself.
+			// Heads that are sealed from now on replace the earlier ones, so the chain itself records the finding.
 			found := c.recordOf(&Record{Kind: KindRecovery, Message: "older records are broken: " + err.Error()})
 			if _, err := c.writeAll(ctx, []item{{body: found}}); err != nil {
 				j.cfg.Log.WarnContext(ctx, "that the journal is broken is not on record", "chain", c.name, "error", err)
@@ -67,15 +66,15 @@ func (j *Journal) checkOld() {
 	j.cfg.Log.InfoContext(ctx, "older records of the journal are checked", "segments", now.Segments, "records", now.Records, "broken", len(now.Broken))
 }
 
-// rereader reads older segments from the record of that seq on, and holds them to the
-// head that was sealed before the start.
+// rereader returns a reader of older segments that begins with the record of seq first and compares the chain with
+// the head that was sealed before the start.
 func (c *chain) rereader(first int64) *reader {
 	r := newReader(first)
 	r.sealed = []ChainHead{c.sealed}
 	return r
 }
 
-// checkChain checks what was there of a chain at the start.
+// checkChain checks the segments of a chain that existed at the start.
 func (j *Journal) checkChain(c *chain) error {
 	segments := c.view()
 	if len(segments) == 0 {
@@ -90,7 +89,7 @@ func (j *Journal) checkChain(c *chain) error {
 	}
 	for _, s := range segments[:len(segments)-1] {
 		begin := time.Now()
-		if !c.keeps(s) { // retention was faster: what follows begins again
+		if !c.keeps(s) { // retention removed it meanwhile: the reader begins again with the next segment
 			r = c.rereader(s.last + 1)
 			continue
 		}
@@ -119,15 +118,15 @@ func (j *Journal) checkChain(c *chain) error {
 	return nil
 }
 
-// keeps reports whether a segment is still one of the chain's.
+// keeps reports whether a segment is still part of the chain.
 func (c *chain) keeps(s segment) bool {
 	c.listing.Lock()
 	defer c.listing.Unlock()
 	return len(c.segments) > 0 && c.segments[0].first <= s.first
 }
 
-// pause leaves the machine to others for a while. It is false where the journal is
-// closed.
+// pause waits for d, so that the check takes at most half of the time. It returns false if the journal was closed
+// meanwhile.
 func (j *Journal) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -139,7 +138,7 @@ func (j *Journal) pause(d time.Duration) bool {
 	}
 }
 
-// CheckToProto packs how a check stands.
+// CheckToProto packs the progress of a check.
 func CheckToProto(c Check) *gatewayv1.JournalCheck {
 	return &gatewayv1.JournalCheck{
 		Done: c.Done, Segments: int32(c.Segments), Records: c.Records, Broken: all(c.Broken, error.Error),

@@ -11,70 +11,65 @@ import (
 	"time"
 )
 
-// Sync says how far a record must have got before the call that records it
-// returns. The zero value is refused.
+// Sync is the condition under which a call that records something returns. The zero value is refused.
 type Sync string
 
-// The ways to sync.
+// The values of Sync.
 const (
-	// SyncNever leaves it to the system to write pages back: a record survives a
-	// killed process, and not a loss of power. The intent of an approved call survives
-	// that too, and all that its chain has before it.
+	// SyncNever leaves it to the system to write pages to the device: a record survives a killed process, but not a
+	// loss of power. The intent of an approved call, and all records before it in its chain, survive a loss of power
+	// as well.
 	SyncNever Sync = "never"
 	// SyncAlways waits until the record is on the device.
 	SyncAlways Sync = "always"
 )
 
-// Retention is how long whole segments of a chain are kept. The segment that is
-// being written is always kept.
+// Retention is how long whole segments of a chain are stored. The active segment is never removed.
 type Retention struct {
-	// Bytes is how large the chain may be: at least two segments.
+	// Bytes is the maximum size of the chain: at least two segments.
 	Bytes int64
-	// Age is how old the newest record of a segment may be; above 0.
+	// Age is the maximum age of a segment's newest record; above 0.
 	Age time.Duration
 }
 
-// Config is how a journal is kept.
+// Config is the configuration of a journal.
 type Config struct {
-	// Dir is the folder, which is made if need be. Its owner holds a lock on it: two
+	// Dir is the journal's folder, which is created if it does not exist. The caller must hold a lock on it: two
 	// journals in one folder destroy each other's chains.
 	Dir string
-	// Keys is the folder of the journal's own keys, which is made if need be: not Dir, nor
-	// one in it, for keys don't lie with what they protect.
+	// Keys is the folder of the journal's own keys, which is created if it does not exist. It must be neither Dir nor
+	// a folder in it, so that a copy of the journal does not contain its keys.
 	Keys string
-	// Sync is how far a record must have got.
+	// Sync says whether records are synced to the device.
 	Sync Sync
-	// SegmentBytes is how large a segment may become before the next one is begun; at
-	// least 4 KiB. One group of records may stand over it.
+	// SegmentBytes is the maximum size of a segment, at least 4 KiB. One group of records may exceed it.
 	SegmentBytes int64
-	// Calls is how long intents and outcomes are kept.
+	// Calls is the retention of intents and outcomes.
 	Calls Retention
-	// Share is how much of the room of calls the records of one principal may take, above
-	// 0; 1 is all of it. Beyond it the principal's calls are refused, unless what goes for
-	// them is a week old.
+	// Share is the part of the capacity for calls that the records of one principal may take, above 0; 1 is all of it.
+	// Beyond it the principal's calls are refused, unless all records of the oldest segment, which is then removed,
+	// are more than a week old.
 	Share float64
-	// Refusals is how long refusals and counts are kept.
+	// Refusals is the retention of refusals and counts.
 	Refusals Retention
-	// Build is the version of the program, noted in every record.
+	// Build is the version of the program, which every record contains.
 	Build string
-	// Log takes what an operator should know; never nil.
+	// Log receives messages for operators; never nil.
 	Log *slog.Logger
 
 	// open opens a segment for writing; nil means the system's files.
 	open func(name string, flag int, perm fs.FileMode) (file, error)
 }
 
-// file is a segment that is being written. Writes go to its end.
+// file is a segment that is being written. Writes append.
 type file interface {
 	io.WriteCloser
 	Sync() error
 	Truncate(size int64) error
 }
 
-// DefaultConfig is the configuration of a journal in dir with its keys in another
-// folder: never synced, segments of
-// 16 MiB, calls kept to 1 GiB and 90 days, refusals to 256 MiB and 30 days. Log is
-// left to be set.
+// DefaultConfig returns the configuration of a journal in dir with its keys in keys: never synced, segments of 16
+// MiB, calls stored up to 1 GiB and 90 days, refusals up to 256 MiB and 30 days. The caller must set Log.
 func DefaultConfig(dir, keys string) Config {
 	const day = 24 * time.Hour
 	return Config{
@@ -88,7 +83,7 @@ func DefaultConfig(dir, keys string) Config {
 	}
 }
 
-// Validate tells everything that is wrong with c, or nil.
+// Validate returns an error that names every problem of c, or nil.
 func (c Config) Validate() error {
 	var errs []error
 	wrong := func(format string, args ...any) { errs = append(errs, fmt.Errorf("journal: "+format, args...)) }

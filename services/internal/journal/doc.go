@@ -1,21 +1,18 @@
-// Package journal is the gateway's journal: what was decided on each call, written
-// before the call goes out, and what came of it. It has the record and the format of
-// the files, for those who read them, and the writer, for the gateway.
+// Package journal is the gateway's journal: it records the decision on each call before the call is sent, and the
+// call's outcome. It contains the record and the file format, for readers, and the writer, for the gateway.
 //
-// It is a folder of JSON Lines files, one record a line, append only. There are two
-// chains: calls (intents and outcomes) and refusals (refusals and counts of what was
-// refused before identification). Each has its own segments, `calls-<first
-// seq>.jsonl`, and its own retention, so that refusals never displace calls. Every
-// record carries the SHA-256 of the line before it, across segments, so that a
-// changed, dropped or moved record shows; [Verify] finds it offline.
+// A journal is a folder of append-only JSON Lines files, one record per line. There are two chains: calls (intents
+// and outcomes) and refusals (refusals, and counts of requests that were refused before authentication). Each has its
+// own segments, `calls-<first seq>.jsonl`, and its own retention, so that refusals never displace calls. Every record
+// carries the SHA-256 of the line before it, across segments, so that a changed, dropped or moved record is noticed;
+// [Verify] finds it offline.
 //
-// What a chain can't show by itself is a missing end or beginning. Each second a [Head]
-// is sealed: how far both chains go, signed with a key that lies elsewhere. What
-// retention removes a record names first.
+// A chain alone does not show that its end or its beginning is missing. Each second a [Head] is sealed: it contains
+// the ends of both chains and is signed with a key from another folder. A record names segments before retention
+// removes them.
 //
-// A record is written with write(2) before the call that records it returns, so it
-// survives a killed process; with [SyncAlways] it is synced as well, in groups, so it
-// survives a loss of power, and so are an approved call's intent and all before it in
-// any case. While a chain can't be written, intents are refused; the
-// journal goes on by itself once it can.
+// A record is written with write(2) before the call that records it returns, so it survives a killed process. With
+// [SyncAlways] it is also synced, in groups, so it survives a loss of power. The intent of an approved call and all
+// records before it are always synced. While a chain can't be written, intents are refused; the journal recovers
+// without help.
 package journal

@@ -16,51 +16,48 @@ import (
 	gatewayv1 "github.com/sluice-mesh/sluice/gen/sluice/gateway/v1"
 )
 
-// headName is the file in the journal's folder that has the newest head.
+// headName is the file in the journal's folder that contains the newest head.
 const headName = "head.json"
 
-// Head says how far both chains went when it was sealed. A copy that is kept elsewhere
-// shows later whether records were cut off, or whether an older copy of the journal
-// was put in its place. The zero value is no head: [Head.Check] refuses it.
+// Head contains the ends of both chains at the time when it was sealed. A copy that is stored elsewhere shows later
+// whether records were cut off, or whether the journal was replaced by an older copy. The zero value is not a valid
+// head: [Head.Check] refuses it.
 type Head struct {
-	// Time is when it was sealed, in UTC.
+	// Time is when the head was sealed, in UTC.
 	Time time.Time `json:"time"`
-	// Calls is where the chain of calls ended.
+	// Calls is the end of the chain of calls.
 	Calls ChainHead `json:"calls"`
-	// Refusals is where the chain of refusals ended.
+	// Refusals is the end of the chain of refusals.
 	Refusals ChainHead `json:"refusals"`
-	// Key is the public half of the key that it is signed with, Ed25519, in hex.
+	// Key is the public half of the Ed25519 key that signed the head, in hex.
 	Key string `json:"key"`
-	// Signature is over the rest, in hex.
+	// Signature is the signature of the other fields, in hex.
 	Signature string `json:"signature"`
 }
 
-// ChainHead is where a chain ends.
+// ChainHead is the end of a chain.
 type ChainHead struct {
-	// Count is how many records it had ever, which is the seq of the newest.
+	// Count is the number of all records that the chain ever had, which is the seq of the newest.
 	Count int64 `json:"count"`
-	// Hash is the SHA-256 of the newest record's line, in hex; 64 zeros where there is
-	// none.
+	// Hash is the SHA-256 of the newest record's line, in hex; 64 zeros if the chain has no records.
 	Hash string `json:"hash"`
 }
 
-// errNotSealed says that a head is not what the key sealed that it names.
+// errNotSealed says that a head's signature does not match its key.
 var errNotSealed = errors.New("its signature is not that of the key that it names")
 
-// text is what is signed.
+// text returns the text to sign.
 func (h *Head) text() []byte {
 	return fmt.Appendf(nil, "sluice journal head v1\n%s\ncalls %d %s\nrefusals %d %s\n",
 		h.Time.UTC().Format(time.RFC3339Nano), h.Calls.Count, h.Calls.Hash, h.Refusals.Count, h.Refusals.Hash)
 }
 
-// seal signs the head.
 func (h *Head) seal(key ed25519.PrivateKey) {
 	h.Key = hex.EncodeToString(key.Public().(ed25519.PublicKey)) //nolint:forcetypeassert // by its contract
 	h.Signature = hex.EncodeToString(ed25519.Sign(key, h.text()))
 }
 
-// Check reports whether the head is what the key sealed that it names; whose key that is
-// it can't tell.
+// Check returns an error unless the head was signed with the key that it names. It does not say whose key that is.
 func (h *Head) Check() error {
 	key, err := hex.DecodeString(h.Key)
 	if err != nil || len(key) != ed25519.PublicKeySize {
@@ -73,7 +70,7 @@ func (h *Head) Check() error {
 	return nil
 }
 
-// String is the head as one line of JSON, as files have it.
+// String returns the head as one line of JSON, as in files.
 func (h *Head) String() string {
 	line, err := json.Marshal(h)
 	if err != nil {
@@ -82,7 +79,7 @@ func (h *Head) String() string {
 	return string(line)
 }
 
-// of is where the head says that a chain ended.
+// of returns the end of a chain according to the head.
 func (h *Head) of(chain string) ChainHead {
 	if chain == callsName {
 		return h.Calls
@@ -90,15 +87,15 @@ func (h *Head) of(chain string) ChainHead {
 	return h.Refusals
 }
 
-// ReadHeads reads the heads of a file: one or more, as head.json, the log and `sluice
-// status` have them, with or without other lines or words around. None is an error.
+// ReadHeads reads the heads in a file: one or more, as in head.json, the log and the output of `sluice status`, with
+// or without other text around them. A file without a head is an error.
 func ReadHeads(path string) ([]Head, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read head: %w", err)
 	}
 	var heads []Head
-	for rest := strings.ReplaceAll(string(text), `\"`, `"`); ; { // as logs of JSON have them
+	for rest := strings.ReplaceAll(string(text), `\"`, `"`); ; { // as in logs in JSON
 		at := strings.Index(rest, "{")
 		if at < 0 {
 			break
@@ -118,11 +115,11 @@ func ReadHeads(path string) ([]Head, error) {
 	return heads, nil
 }
 
-// readHead reads the newest head of a folder; nil where there is none.
+// readHead reads the newest head of a folder; nil if there is none.
 func readHead(dir string) (*Head, error) {
 	text, err := os.ReadFile(filepath.Join(dir, headName))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil //nolint:nilnil // none is an answer
+		return nil, nil //nolint:nilnil // the folder has no head
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read head: %w", err)
@@ -137,7 +134,7 @@ func readHead(dir string) (*Head, error) {
 	return h, nil
 }
 
-// HeadToProto packs a head; nil for none.
+// HeadToProto packs a head; nil for nil.
 func HeadToProto(h *Head) *gatewayv1.JournalHead {
 	if h == nil {
 		return nil
@@ -150,7 +147,7 @@ func HeadToProto(h *Head) *gatewayv1.JournalHead {
 	}
 }
 
-// HeadFromProto unpacks a head; nil for none.
+// HeadFromProto unpacks a head; nil for nil.
 func HeadFromProto(h *gatewayv1.JournalHead) *Head {
 	if h == nil {
 		return nil

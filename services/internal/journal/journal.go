@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Journal is an open journal. Its methods may be called from many goroutines.
+// Journal is an open journal. Its methods may be called concurrently.
 type Journal struct {
 	cfg        Config
 	keys       keys
@@ -24,8 +24,7 @@ type Journal struct {
 	admissions admissions
 	entries    sync.Pool
 	check      check
-	// head is the newest head that was sealed; unsealed says that the last attempt
-	// failed.
+	// head is the newest sealed head; unsealed is set if the last attempt to seal one failed.
 	head     atomic.Pointer[Head]
 	unsealed bool
 
@@ -36,12 +35,11 @@ type Journal struct {
 	closed  error
 }
 
-// Open opens the journal in cfg.Dir, or begins one, and keeps it until Close. What a
-// killed process left half written at the end is moved into a file `*.torn` and a
-// recovery record says so; another says what the head sealed last has and the files
-// have not. A chain that is broken elsewhere is an error, which wraps a [BrokenError]
-// that names the file and the line: of the newest segment now, of older ones as
-// [Journal.Check] finds out.
+// Open opens or creates the journal in cfg.Dir and maintains it until Close. An incomplete end that a killed process
+// left is moved into a file `*.torn`, and a recovery record says so; another recovery record names records that the
+// newest sealed head contains and the files don't. A chain that is broken elsewhere is an error, which wraps a
+// [BrokenError] with the file and the line. Open checks the newest segments; [Journal.Check] reports on the older
+// ones.
 func Open(cfg Config) (*Journal, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -71,8 +69,7 @@ func Open(cfg Config) (*Journal, error) {
 	return j, nil
 }
 
-// load finds out where the chains stand, and holds them to the head that was sealed
-// last.
+// load reads the ends of the chains and compares them with the newest sealed head.
 func (j *Journal) load(ctx context.Context) error {
 	sealed, err := readHead(j.cfg.Dir)
 	unvouched := j.unvouched(sealed, err)
@@ -97,9 +94,9 @@ func (j *Journal) load(ctx context.Context) error {
 	return nil
 }
 
-// unvouched says why the head in the folder does not tell how far the chains went, or
-// nil. Whoever has the folder and lacks the key can take it away, or put another's in
-// its place, and the head that is sealed now would hide that.
+// unvouched returns the reason why the head in the folder does not show how far the chains went, or nil. An attacker
+// with access to the folder and without the key can remove the head or replace it by that of another journal, and the
+// head that is sealed now would hide that.
 func (j *Journal) unvouched(sealed *Head, err error) error {
 	switch {
 	case err != nil:
@@ -113,7 +110,7 @@ func (j *Journal) unvouched(sealed *Head, err error) error {
 	}
 }
 
-// sealKey is the public half of the key that seals heads, in hex.
+// sealKey returns the public half of the key that seals heads, in hex.
 func (j *Journal) sealKey() string {
 	return hex.EncodeToString(j.keys.seal.Public().(ed25519.PublicKey)) //nolint:forcetypeassert // by its contract
 }
@@ -125,7 +122,7 @@ func (j *Journal) newChain(name string, retention Retention) *chain {
 	}
 }
 
-// tell wakes the keeper, because a chain can't be written. It never blocks.
+// tell wakes the keeper because a chain can't be written. It never blocks.
 func (j *Journal) tell() {
 	select {
 	case j.sick <- struct{}{}:
@@ -133,9 +130,9 @@ func (j *Journal) tell() {
 	}
 }
 
-// Claim records that an approved call is about to be claimed. An error means that it
-// must not be: [ErrShare] that its principal, or one who stands behind it, has its
-// share of the room. rec is only read.
+// Claim records that an approved call is about to be claimed. On an error it must not be claimed: on [ErrShare]
+// because its principal, or one on whose behalf that principal acts, has used its share of the capacity. Claim only
+// reads rec.
 func (j *Journal) Claim(ctx context.Context, rec *Record) error {
 	if err := j.Healthy(); err != nil {
 		return fmt.Errorf("record claim: %w", err)
@@ -143,18 +140,16 @@ func (j *Journal) Claim(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindClaim, rec)
 }
 
-// Settled records that nothing is left to be told about an approved call. Where it
-// can't be written a replay tells it once more, which changes nothing. rec is only
-// read.
+// Settled records that the approval service and the limiter know the result of an approved call. If it can't be
+// written, a replay reports the result once more, which changes nothing. Settled only reads rec.
 func (j *Journal) Settled(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindSettled, rec)
 }
 
-// Intent records that a call was allowed and is about to be sent. An error means
-// that the call must not be sent: the record may or may not be found later. Nothing
-// is written where ctx is done already; once begun, the write is waited for. On
-// [ErrShare] its principal, or one who stands behind it, has its share of the room, and
-// nothing was written. rec is only read.
+// Intent records that a call was allowed and is about to be sent. On an error the call must not be sent: the record
+// may or may not be found later. Nothing is written if ctx is already done; a write that has begun is completed. On
+// [ErrShare] the call's principal, or one on whose behalf that principal acts, has used its share of the capacity,
+// and nothing was written. Intent only reads rec.
 func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("record intent: %w", err)
@@ -165,26 +160,23 @@ func (j *Journal) Intent(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindIntent, rec)
 }
 
-// Outcome records what came of a call; DecisionID is that of its intent. On an error
-// that is [ErrUnavailable] the record is kept in memory, up to 32 MiB of them, and
-// intents are refused until it is written. It is recorded even where ctx is done. rec
-// is only read.
+// Outcome records the result of a call; DecisionID is that of its intent. If the error is [ErrUnavailable], the
+// record is stored in memory, up to 32 MiB of records, and intents are refused until it is written. It is recorded
+// even if ctx is done. Outcome only reads rec.
 func (j *Journal) Outcome(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.calls, KindOutcome, rec)
 }
 
-// Refusal records that a call was refused. It is recorded even where ctx is done, so
-// that who hangs up does not vanish. On an error that is [ErrUnavailable] it is
-// counted, as many as its Count, and the count is recorded once that works. Texts
-// that a caller made are cut to 256 bytes as they are written, and end in "…" then.
-// rec is only read.
+// Refusal records that a call was refused. It is recorded even if ctx is done, so that a caller can't avoid the
+// record by disconnecting. If the error is [ErrUnavailable], the refusal is counted, as its Count if that is set, and
+// the number is recorded later. Texts from a caller are cut to 256 bytes as written, and then end in "…". Refusal
+// only reads rec.
 func (j *Journal) Refusal(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindRefusal, rec)
 }
 
-// Passed records how many messages that need no rule a principal has sent. They stand
-// in the chain of refusals, so that they never displace calls; errors are those of
-// Refusal. rec is only read.
+// Passed records how many messages that need no rule a principal has sent. The records are in the chain of refusals,
+// so that they never displace calls. Errors are those of Refusal.
 func (j *Journal) Passed(ctx context.Context, rec *Record) error {
 	return j.record(ctx, j.refusals, KindPassed, rec)
 }
@@ -213,8 +205,8 @@ func (j *Journal) record(ctx context.Context, c *chain, kind Kind, rec *Record) 
 	return nil
 }
 
-// Healthy says why intents are refused now, or nil where they are not. The error is
-// [ErrUnavailable] or [ErrClosed].
+// Healthy returns the reason why intents are refused now, or nil if they are accepted. The error is [ErrUnavailable]
+// or [ErrClosed].
 func (j *Journal) Healthy() error {
 	if err := j.calls.failure(); err != nil {
 		return err
@@ -222,9 +214,8 @@ func (j *Journal) Healthy() error {
 	return j.refusals.failure()
 }
 
-// Close writes what is still counted or kept in memory and ends the journal: records
-// that come later are refused, watchers end. It waits for those under way. The error
-// says what could not be written. Further calls return the same.
+// Close writes counts and records that are in memory, and ends the journal: later records are refused and watchers
+// end. It waits for writes under way. The error says what could not be written. Further calls return the same error.
 func (j *Journal) Close() error {
 	j.closing.Do(func() {
 		close(j.stop)
@@ -239,15 +230,14 @@ func (j *Journal) Close() error {
 	return j.closed
 }
 
-// resume tries to get every chain to take records again, and says whether all do.
+// resume tries to make every chain accept records again, and reports whether all do.
 func (j *Journal) resume() bool {
 	calls, refusals := j.calls.resume(), j.refusals.resume()
 	return calls && refusals
 }
 
-// keep looks after the journal until it is closed: it seals a head each second, flushes
-// counts and applies the retention each minute, and tries again what could not be
-// written.
+// keep maintains the journal until it is closed: it seals a head each second, flushes counts and applies the
+// retention each minute, and retries failed writes.
 func (j *Journal) keep() {
 	ctx := context.Background()
 	minute := time.NewTimer(untilMinute(time.Now()))
@@ -283,7 +273,7 @@ func (j *Journal) keep() {
 	}
 }
 
-// untilMinute is the time until the next full minute.
+// untilMinute returns the time until the next full minute.
 func untilMinute(now time.Time) time.Duration {
 	return now.Truncate(time.Minute).Add(time.Minute).Sub(now)
 }

@@ -22,22 +22,21 @@ const (
 	keySize  = 32
 )
 
-// keys are the journal's own. They stand in a folder of their own: who has the
-// journal's, or a copy of it, can't seal heads and can't guess arguments.
+// keys are the journal's own keys. Their folder is separate from the journal's: with a copy of the journal alone,
+// heads can't be sealed and guesses of arguments can't be tested.
 type keys struct {
 	hmac []byte
 	seal ed25519.PrivateKey
-	// sealed says that the key that seals was there before, and so a head as well.
+	// sealed reports whether the sealing key existed before, and therefore a head as well.
 	sealed bool
 }
 
-// loadKeys reads the keys, or makes them. One that an earlier version kept beside the
-// journal moves.
+// loadKeys reads the keys, or creates them. A key that an earlier version stored in the journal's folder is moved.
 func loadKeys(cfg *Config) (keys, error) {
 	if err := os.MkdirAll(cfg.Keys, 0o700); err != nil {
 		return keys{}, fmt.Errorf("make folder of keys: %w", err)
 	}
-	if err := os.Chmod(cfg.Keys, 0o700); err != nil { //nolint:gosec // a folder is entered
+	if err := os.Chmod(cfg.Keys, 0o700); err != nil { //nolint:gosec // a folder needs the x bit
 		return keys{}, fmt.Errorf("protect folder of keys: %w", err)
 	}
 	if err := adopt(filepath.Join(cfg.Dir, hmacName), filepath.Join(cfg.Keys, hmacName)); err != nil {
@@ -54,8 +53,8 @@ func loadKeys(cfg *Config) (keys, error) {
 	return keys{hmac: key, seal: ed25519.NewKeyFromSeed(seed), sealed: !made}, nil
 }
 
-// adopt moves a key from where an earlier version kept it. One that is at its new
-// place already stays: the other is that of another journal, and is left alone.
+// adopt moves a key from the place where an earlier version stored it. If another key is already in the new place, it
+// returns an error.
 func adopt(from, to string) error {
 	text, err := os.ReadFile(from)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -77,7 +76,7 @@ func adopt(from, to string) error {
 	return removeIfThere(from)
 }
 
-// loadKey reads a key, or makes it, and tells which.
+// loadKey reads a key or creates it, and reports whether it was created.
 func loadKey(path string) (key []byte, made bool, err error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -101,9 +100,8 @@ func loadKey(path string) (key []byte, made bool, err error) {
 	return key, false, nil
 }
 
-// replaceFile writes a file for its owner alone beside its place and moves it there,
-// so that a crash leaves the old or the new one; durable says that a loss of power
-// does too.
+// replaceFile writes a file that only its owner can read and renames it to path, so that a crash leaves the old or
+// the new file; if durable is set, a loss of power does too.
 func replaceFile(path string, text []byte, durable bool) error {
 	dir, name := filepath.Split(path)
 	f, err := os.CreateTemp(dir, name+".*") // mode 0600
@@ -134,10 +132,9 @@ func removeIfThere(path string) error {
 	return nil
 }
 
-// hasher makes keyed digests.
+// hasher makes keyed digests. It may be used concurrently.
 type hasher struct{ pool sync.Pool }
 
-// state is what one digest needs; it is reused.
 type state struct {
 	mac  hash.Hash
 	sum  [sha256.Size]byte
@@ -148,10 +145,9 @@ func newHasher(key []byte) *hasher {
 	return &hasher{pool: sync.Pool{New: func() any { return &state{mac: hmac.New(sha256.New, key)} }}}
 }
 
-// HMAC returns the HMAC-SHA256 of b under the journal's own key, in hex. Equal
-// arguments show as equal; who lacks the key can't tell which they were, nor guess
-// them. The key stands in the file `hmac.key` of the folder of keys; without that file
-// a new one is made, and digests from before it compare no more.
+// HMAC returns the HMAC-SHA256 of b under the journal's own key, in hex. Equal arguments have equal digests; without
+// the key, arguments can neither be read nor guessed from them. The key is in the file `hmac.key` of the folder of
+// keys; if that file is missing, a new key is made, and earlier digests are no longer comparable.
 func (j *Journal) HMAC(b []byte) string {
 	s := j.hasher.pool.Get().(*state)
 	defer j.hasher.pool.Put(s)
