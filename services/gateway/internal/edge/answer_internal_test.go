@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
 
-// client answers what it is asked before it has read the whole of it.
+// client answers a confirmation before it has read the whole of it.
 type client struct {
 	*httptest.ResponseRecorder
 
@@ -34,8 +34,7 @@ func (c client) Write(p []byte) (int, error) {
 	return c.ResponseRecorder.Write(p)
 }
 
-// A3: an answer that has come counts, also where the call is held no longer in the
-// same moment: what was declined would run else.
+// A3: an answer counts even if the call stops being held at the same moment. Otherwise a declined call would run.
 func TestA3AnAnswerThatHasComeCounts(t *testing.T) {
 	t.Parallel()
 	for range 50 {
@@ -51,7 +50,7 @@ func TestA3AnAnswerThatHasComeCounts(t *testing.T) {
 	}
 }
 
-// gone is the context of an answer whose client does not wait until it is looked at.
+// gone returns the context of an answer whose client has disconnected.
 func gone(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -59,7 +58,7 @@ func gone(t *testing.T) context.Context {
 	return ctx
 }
 
-// clientsAnswer is a client's answer with this result.
+// clientsAnswer returns a client's answer with this result.
 func clientsAnswer(t *testing.T, id, result string) *gate.Message {
 	t.Helper()
 	m, err := gate.Parse([]byte(`{"jsonrpc":"2.0","id":"`+id+`","result":`+result+`}`), gate.DefaultLimits())
@@ -69,7 +68,7 @@ func clientsAnswer(t *testing.T, id, result string) *gate.Message {
 	return m
 }
 
-// asking is a call of a client that asks whoever sits at it.
+// asking returns the exchange of a client that can show a form to its user.
 func asking(t *testing.T) *exchange {
 	t.Helper()
 	e := &Edge{deps: Deps{Log: slog.New(slog.DiscardHandler)}}
@@ -78,13 +77,13 @@ func asking(t *testing.T) *exchange {
 	return x
 }
 
-// eventStream is the answer to a client that reads event streams.
+// eventStream returns the writer for a client that reads event streams.
 func eventStream(w http.ResponseWriter) *sse.Writer {
 	return sse.NewWriter(w, http.Header{"Accept": {"application/json, text/event-stream"}})
 }
 
-// What a client shows says what each answer does, and is the call as it is, also
-// where the client takes it for Markdown: nothing in it is hidden, fetched or drawn.
+// A3: the text says what each answer does, and shows the call as it is, even if the client renders Markdown: nothing is
+// hidden, fetched or rendered.
 func TestA3WhatIsAskedIsShownAsItIs(t *testing.T) {
 	t.Parallel()
 	x, body := asking(t), httptest.NewRecorder()

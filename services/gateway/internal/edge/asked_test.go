@@ -17,11 +17,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// able is the initialize of a client that can do all that a server may ask for.
+// able is the initialize of a client that has all capabilities that a server may use.
 const able = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` +
 	`"sampling":{"tools":{},"x":{}},"elicitation":{"form":{}},"roots":{"listChanged":true},"tasks":{},"experimental":{"y":{}}},"clientInfo":{"name":"c","version":"1"}}}`
 
-// asking is a world whose server asks before it answers a call, and whose policy opens these methods.
+// asking returns a world whose server sends requests before it answers a call, and whose policy allows these methods.
 func asking(t *testing.T, open []string, ask func(ctx context.Context, say func(message string))) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -36,7 +36,7 @@ func asking(t *testing.T, open []string, ask func(ctx context.Context, say func(
 	return w
 }
 
-// told waits until the server was told so many messages, and returns them.
+// told waits until the server has received n notifications and answers, and returns them.
 func (w *world) told(n int) (out []string) {
 	for len(out) < n {
 		time.Sleep(time.Millisecond)
@@ -50,14 +50,14 @@ func (w *world) told(n int) (out []string) {
 	return out
 }
 
-// stream makes a call, and returns a function that reads the next message of its answer; empty at the end.
+// stream makes a call, and returns a function that reads the next message of the response; empty at the end.
 func (w *world) stream(h http.Header, body string) (next func() string) {
 	w.t.Helper()
 	next, _ = w.streaming(h, body)
 	return next
 }
 
-// streaming is stream for a client that may hang up.
+// streaming is stream for a client that may disconnect.
 func (w *world) streaming(h http.Header, body string) (next func() string, hangUp func()) {
 	w.t.Helper()
 	ctx, hangUp := context.WithCancel(w.t.Context())
@@ -75,7 +75,7 @@ func (w *world) streaming(h http.Header, body string) (next func() string, hangU
 	}
 	w.t.Cleanup(func() { _ = resp.Body.Close() })
 	messages := make(chan string, 100)
-	go func() { // a client that reads late is cut off
+	go func() { // a client that reads late is disconnected
 		defer close(messages)
 		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
 			if text := strings.TrimPrefix(lines.Text(), "data: "); strings.HasPrefix(text, "{") {
@@ -88,8 +88,8 @@ func (w *world) streaming(h http.Header, body string) (next func() string, hangU
 
 const sample = `{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{"maxTokens":9007199254740993,"x":[1e2,"é"],"_meta":{"progressToken":"p"}}}`
 
-// A server asks what policy lets it ask, of a client that can: request and answer arrive as they
-// were written, and both are on record as the server's.
+// A server sends a request that policy allows and the client can answer. Request and answer are forwarded byte for
+// byte, and both are recorded as the server's.
 func TestAServerAsksItsClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestAServerAsksItsClient(t *testing.T) {
 	})
 }
 
-// U1: what a server must not ask reaches no client; the server is told, and it is on record.
+// U1: a request that a server must not send reaches no client. The server gets an error, and the refusal is recorded.
 func TestU1AServerAsksWhatItMay(t *testing.T) {
 	t.Parallel()
 	all := []string{"elicitation/create", "roots/list", "sampling/createMessage"}
@@ -181,7 +181,7 @@ func TestU1AServerAsksWhatItMay(t *testing.T) {
 	}
 }
 
-// T4: a client does not ask as a server.
+// T4: a client can't send a request that only servers send.
 func TestT4AClientDoesNotAskAsAServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -198,8 +198,8 @@ func TestT4AClientDoesNotAskAsAServer(t *testing.T) {
 	})
 }
 
-// While a client makes up its mind the server's time stands still; a client that never does
-// ends its server's request, and not the call.
+// While a client is asked, the call's timeout is paused. If the client never answers, the server's request ends, and
+// the call does not.
 func TestAServerWaitsForItsClient(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -241,8 +241,8 @@ func TestAServerWaitsForItsClient(t *testing.T) {
 	}
 }
 
-// What a server asked is answered by nobody once its client has gone, gives its own request up or
-// ends the session: the server is told at once.
+// A server's request ends at once, with an error, when its client disconnects, cancels its own request or ends the
+// session.
 func TestAServerHearsThatItsClientHasGone(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(w *world, h http.Header, hangUp func()){
@@ -284,7 +284,7 @@ func TestAServerHearsThatItsClientHasGone(t *testing.T) {
 	}
 }
 
-// A gRPC server can't ask, and is told nothing; its calls keep their deadlines.
+// A gRPC server can't send requests, so no capabilities are declared to it; its calls keep their deadlines.
 func TestAGRPCServerIsToldOfNoAbility(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -303,7 +303,7 @@ func TestAGRPCServerIsToldOfNoAbility(t *testing.T) {
 	})
 }
 
-// A server that is slow by itself, before it asks or behind, gets no more time for that.
+// A server that is slow itself, before or after its request, gets no more time for that.
 func TestAServersOwnTimeIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -329,7 +329,7 @@ func TestAServersOwnTimeIsBounded(t *testing.T) {
 	})
 }
 
-// X1: a server has few requests open with a client, and an id once.
+// X1: a server may have at most 16 requests open with a client, and each id only once.
 func TestX1AServerHasFewRequestsOpen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -363,7 +363,7 @@ func TestX1AServerHasFewRequestsOpen(t *testing.T) {
 	})
 }
 
-// What a server takes back its client hears of, and nobody answers it any more.
+// If a server cancels its request, the client is notified, and no answer is sent.
 func TestAServerTakesItsRequestBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -382,7 +382,7 @@ func TestAServerTakesItsRequestBack(t *testing.T) {
 	})
 }
 
-// A3: nobody answers a server but the session that it asked.
+// A3: only the session to which a server's request was sent can answer it.
 func TestA3NobodyElseAnswersAServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -407,7 +407,7 @@ func TestA3NobodyElseAnswersAServer(t *testing.T) {
 	})
 }
 
-// U1, A1: what a message in a session says of the client's abilities is what the server was told of them.
+// U1, A1: the client's capabilities in a message of a session are replaced by those that were declared to the server.
 func TestU1ASessionSaysItsAbilitiesOnce(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ path, call, want string }{

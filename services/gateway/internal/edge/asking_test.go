@@ -20,7 +20,7 @@ const attended = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"proto
 
 const payCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"pay"}}`
 
-// confirmable is a world whose calls wait, and may be confirmed at the agent.
+// confirmable returns a world whose calls need an approval, which the agent's user may give.
 func confirmable(t *testing.T) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -36,8 +36,8 @@ func confirmable(t *testing.T) *world {
 
 var asksPerson = regexp.MustCompile(`"id":"(sluice-[A-Z0-9]+)","method":"elicitation/create"`)
 
-// asked makes a call, and returns the id of the question that its client is asked, and
-// a function that reads the rest.
+// asked makes a call, and returns the id of the confirmation that its client gets, and a function that reads the rest
+// of the response.
 func (w *world) asked(h http.Header) (id string, rest func() string) {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), http.MethodPost, "http://localhost/mcp/files", strings.NewReader(payCall))
@@ -71,8 +71,8 @@ func (w *world) asked(h http.Header) (id string, rest func() string) {
 	}
 }
 
-// A3: only the session that was asked answers, and once. Whoever else sends an answer
-// is told nothing.
+// A3: only the session that was asked can answer, and only once. Other answers are accepted with 202 and have no
+// effect.
 func TestA3NobodyElseAnswersAQuestion(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,8 +112,8 @@ func TestA3NobodyElseAnswersAQuestion(t *testing.T) {
 	})
 }
 
-// A question becomes void when its call is held no longer, which the client is told
-// before the answer; an answer that comes later changes nothing.
+// A confirmation is cancelled when its call is no longer held. The client is notified before the answer to the call; a
+// later answer changes nothing.
 func TestAQuestionIsWithdrawn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -132,8 +132,8 @@ func TestAQuestionIsWithdrawn(t *testing.T) {
 	})
 }
 
-// A held call that its client cancels is let go: it does not run where people approve
-// it later. The same id in another session, and another id, are other calls.
+// A held call that its client cancels is not held any longer, and does not run if it is approved later. Another id, and
+// the same id in another session, belong to other calls.
 func TestAHeldCallIsCancelledInItsSessionAlone(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -156,7 +156,7 @@ func TestAHeldCallIsCancelledInItsSessionAlone(t *testing.T) {
 					by = own
 				}
 				var cancels sync.WaitGroup
-				defer cancels.Wait() // its answer may come after the call's
+				defer cancels.Wait() // its response may come after the call's
 				cancels.Go(func() {
 					time.Sleep(5 * time.Second)
 					w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+tt.id+`}}`, by)

@@ -12,11 +12,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// BenchmarkCall is what an allowed tools/call costs from its head to its answer, without the
-// connections on both sides, where everybody around the edge answers at once.
+// BenchmarkCall measures an allowed tools/call from its headers to its answer, without connections, and with services
+// that answer at once.
 func BenchmarkCall(b *testing.B) {
 	w := unbuilt(b, "")
-	w.sampler = sdktrace.NeverSample() // as nearly all are
+	w.sampler = sdktrace.NeverSample() // like most traces
 	w.revision, w.standing.PolicyRevision = "r1", "r1"
 	w.build()
 	session := w.connect().Get("Mcp-Session-Id")
@@ -34,7 +34,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 	body := bytes.NewReader(nil)
 	to := &dropped{header: make(http.Header)}
-	ctx, cancel := context.WithCancel(b.Context()) // as a server's requests have one
+	ctx, cancel := context.WithCancel(b.Context()) // as net/http does for each request
 	defer cancel()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -52,7 +52,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// dropped takes an answer that nobody reads.
+// dropped is a response writer that discards the body.
 type dropped struct {
 	header http.Header
 	status int

@@ -26,7 +26,7 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// Probes name any host and carry no token; they learn no more than whether.
+// Health probes may name any host and have no token. They get only the state.
 func TestHealth(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestHealth(t *testing.T) {
 	})
 }
 
-// What no client of MCP needs is not there, and what some probe for is answered.
+// Unused paths and methods do not exist; common probes get a helpful answer.
 func TestOtherPathsAndMethods(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -79,8 +79,7 @@ func TestOtherPathsAndMethods(t *testing.T) {
 	})
 }
 
-// N1 and I1: what ends before anybody is identified is counted by peer, and is
-// not on record one by one.
+// N1, I1: requests that are refused before authentication are counted by peer, and not recorded one by one.
 func TestWhoIsNobodyIsCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -116,7 +115,7 @@ func TestWhoIsNobodyIsCounted(t *testing.T) {
 			if got.status != tt.status || got.code() != tt.code || (tt.status == 401) != (got.header.Get("WWW-Authenticate") != "") {
 				t.Errorf("%s: %d %s", tt.name, got.status, got.body)
 			}
-			wrong := tt.name == "a wrong token" // of all these a token that is not known
+			wrong := tt.name == "a wrong token" // only here the token is sent and unknown
 			if challenge := got.header.Get("WWW-Authenticate"); strings.Contains(challenge, `error="invalid_token"`) != wrong ||
 				tt.status == 401 && strings.Contains(got.body, "does not know this bearer token") != wrong || tt.status == 401 && strings.Contains(got.body, "has no bearer token") == wrong {
 				t.Errorf("%s is told %q: %s", tt.name, challenge, got.body)
@@ -148,9 +147,8 @@ func TestAcceptedSites(t *testing.T) {
 	})
 }
 
-// Everything that an identified caller is refused has one record with its code,
-// under the identifier that the caller was told, in the trace that it began, and
-// reaches no server.
+// Each refusal of an authenticated caller has one record with its code, the id that the caller got and the trace that
+// the caller began. Nothing reaches a server.
 func TestRefusalsOfIdentifiedCallersAreOnRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,8 +197,7 @@ func TestRefusalsOfIdentifiedCallersAreOnRecord(t *testing.T) {
 	})
 }
 
-// A notification that no rule lets through is on record, and its sender learns
-// nothing.
+// A notification that no rule allows is recorded, and its sender learns nothing of the refusal.
 func TestNotifications(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -209,10 +206,10 @@ func TestNotifications(t *testing.T) {
 		for _, body := range []string{
 			`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`,
 			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
-			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,                                                       // again
-			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"_meta":{"dev.sluice/run":"r"}}}`, // of nothing
+			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,                                                       // repeated
+			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"_meta":{"dev.sluice/run":"r"}}}`, // of no request
 			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`,                // of nothing
-			`{"jsonrpc":"2.0","id":9,"result":{}}`,                                                                         // an answer to nothing
+			`{"jsonrpc":"2.0","id":9,"result":{}}`,                                                                         // an answer to no request
 		} {
 			if got := w.do("POST", "/mcp/files", body, h); got.status != 202 || got.body != "" {
 				t.Errorf("%s: %d %q", body, got.status, got.body)
@@ -234,8 +231,7 @@ func TestNotifications(t *testing.T) {
 	})
 }
 
-// Whatever policy does not call visible is hidden, and what it does not judge is
-// not shown.
+// Tools that policy does not call visible are hidden, and a list that policy does not filter is refused.
 func TestListsShowWhatPolicyCallsVisible(t *testing.T) {
 	t.Parallel()
 	const (
@@ -292,8 +288,7 @@ func TestListsShowWhatPolicyCallsVisible(t *testing.T) {
 	}
 }
 
-// An answer to a call whose outcome is not on record yet is marked, in whatever
-// form it goes out.
+// An answer to a call whose outcome is not on record yet is marked, as JSON and as an event stream.
 func TestUnrecordedOutcomesAreMarked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -333,7 +328,7 @@ func TestResume_StreamOfAnAnswerThatTheGatewayMakesItselfCanBeContinued(t *testi
 	})
 }
 
-// A client that reads no event streams gets the answer alone.
+// A client that reads no event streams gets only the answer.
 func TestEventsGoToThoseWhoReadThem(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -357,8 +352,7 @@ func TestEventsGoToThoseWhoReadThem(t *testing.T) {
 	})
 }
 
-// S1: what a server wrote, which may be what a client sent it, is at no level of the
-// log but debug.
+// S1: text of a server, which may repeat text of a client, is only logged at level debug.
 func TestS1TheLogQuotesNoServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -387,7 +381,7 @@ func TestS1TheLogQuotesNoServer(t *testing.T) {
 	})
 }
 
-// A panic is an error in the log, and takes nobody else down.
+// A panic is logged as an error, and other requests continue to work.
 func TestAPanicIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// Whoever has no form to fill in is not asked.
+// A client that can't show forms is not asked.
 func TestElicits(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -40,7 +40,7 @@ func TestElicits(t *testing.T) {
 	}
 }
 
-// A3: nothing but a form that says so confirms.
+// A3: only a form that says so confirms.
 func TestA3OnlyAFormThatSaysSoConfirms(t *testing.T) {
 	t.Parallel()
 	for result, want := range map[string]attempt.Word{

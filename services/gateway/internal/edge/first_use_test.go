@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// The gateway could not list a server itself a moment ago, and the server lists its tools to a session: then the gateway
-// lists it again before the session is answered, because only a whole list is accepted at first use.
+// The gateway could not list a server itself, and then the server lists its tools to a session. The gateway lists the
+// server again before it answers the session, because only a whole list is accepted at first use.
 func TestFirstUse_GatewayListsAServerAgainThatAnswersASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -22,7 +22,7 @@ func TestFirstUse_GatewayListsAServerAgainThatAnswersASession(t *testing.T) {
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
 			return answer(r, `{"tools":[{"name":"safe"}]}`), nil
 		}
-		time.AfterFunc(300*time.Millisecond, func() { there.Store(true) }) // behind two failures
+		time.AfterFunc(300*time.Millisecond, func() { there.Store(true) }) // after two failures
 		w.do("POST", "/mcp/files", list, h)
 		whole := 0
 		for _, report := range w.known.Reports() {

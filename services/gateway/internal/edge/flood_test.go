@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// endsWithin fails unless the other end closes a connection in that time.
+// endsWithin fails unless the other end closes the connection within limit.
 func endsWithin(t *testing.T, c net.Conn, limit time.Duration) {
 	t.Helper()
 	begin := time.Now()
@@ -33,7 +33,7 @@ func endsWithin(t *testing.T, c net.Conn, limit time.Duration) {
 	}
 }
 
-// N2: who sends its request slowly is cut off, whoever it is.
+// N2: a connection that sends its request slowly is closed, with and without a token.
 func TestN2SlowRequestsAreCutOff(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -71,7 +71,7 @@ func TestN2SlowRequestsAreCutOff(t *testing.T) {
 	}
 }
 
-// N2: a connection that is not used is closed.
+// N2: an idle connection is closed.
 func TestN2IdleConnectionsAreClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,8 +83,7 @@ func TestN2IdleConnectionsAreClosed(t *testing.T) {
 	})
 }
 
-// N2: a client that does not read what it is sent holds up neither the server's
-// answer nor its record, and is cut off.
+// N2: a client that does not read is disconnected. It delays neither the server's answer nor the record.
 func TestN2ClientsThatDoNotReadAreCutOff(t *testing.T) {
 	t.Parallel()
 	progress := []byte(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1,"message":"` + strings.Repeat("x", 8<<10) + `"}}`)
@@ -114,7 +113,7 @@ func TestN2ClientsThatDoNotReadAreCutOff(t *testing.T) {
 				if _, err := fmt.Fprint(c, head(anaToken, id, len(toolCall))+toolCall); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(30 * time.Second) // and reads nothing
+				time.Sleep(30 * time.Second) // the client reads nothing
 				if n := len(w.of(journal.KindOutcome)); n != 1 {
 					t.Errorf("%d outcomes are on record after 30 s", n)
 				}
@@ -131,11 +130,10 @@ func TestN2ClientsThatDoNotReadAreCutOff(t *testing.T) {
 	}
 }
 
-// N2: nor does one that sends many requests and reads no answer, be it without a
-// body.
+// N2: a client that sends many requests and reads no responses is disconnected, even if the responses have no body.
 func TestN2PipeliningWithoutReading(t *testing.T) {
 	t.Parallel()
-	const nothing = `{"jsonrpc":"2.0","id":9,"result":{}}` // is answered 202
+	const nothing = `{"jsonrpc":"2.0","id":9,"result":{}}` // is answered with 202
 	for name, request := range map[string]func(session string) string{
 		"answers with a body":    func(string) string { return head("", "", 0) },
 		"answers without a body": func(session string) string { return head(anaToken, session, len(nothing)) + nothing },
@@ -163,8 +161,7 @@ func TestN2PipeliningWithoutReading(t *testing.T) {
 	}
 }
 
-// busy reports whether a caller is turned away, on record, because it has too much in
-// flight.
+// busy reports whether a caller was refused, on record, because it has too many requests in flight.
 func (w *world) busy(got reply) bool {
 	records := w.of(journal.KindRefusal)
 	return got.status == 429 && got.code() == "abuse_limited" && strings.Contains(got.body, "in flight") &&
@@ -173,8 +170,8 @@ func (w *world) busy(got reply) bool {
 
 const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 
-// N2: one principal's requests that wait for a slow server are bounded, and are
-// nobody else's trouble.
+// N2: the number of one principal's requests that wait for a slow server is limited, and other principals are not
+// affected.
 func TestN2RequestsInFlightAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -188,7 +185,7 @@ func TestN2RequestsInFlightAreBounded(t *testing.T) {
 			return slow(ctx, r, events)
 		}
 		var waiting sync.WaitGroup
-		for range 256 { // to one server
+		for range 256 { // the limit for one server
 			waiting.Go(func() {
 				if got := w.do("POST", "/mcp/files", toolCall, anas); got.status != 200 || got.code() != "" {
 					t.Errorf("%d %s", got.status, got.body)
@@ -212,7 +209,7 @@ func TestN2RequestsInFlightAreBounded(t *testing.T) {
 	})
 }
 
-// N2: so is the memory that its requests hold, whatever lengths they claim.
+// N2: the memory of one principal's requests is limited, whatever lengths they declare.
 func TestN2BytesInFlightAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -227,19 +224,18 @@ func TestN2BytesInFlightAreBounded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		synctest.Wait() // until what was sent has been read
+		synctest.Wait() // until the gateway has read the bytes
 		if got := w.do("POST", "/mcp/files", ping, h); got.status != 429 || !w.busy(got) {
 			t.Errorf("64 MiB are held, and one request more: %d %s", got.status, got.body)
 		}
-		time.Sleep(31 * time.Second) // they are cut off
+		time.Sleep(31 * time.Second) // the connections are closed
 		if got := w.do("POST", "/mcp/files", ping, h); got.status != 200 || got.code() != "" {
 			t.Errorf("later: %d %s", got.status, got.body)
 		}
 	})
 }
 
-// N2: the agents of one person have the share of two together, so they leave room to
-// others.
+// N2: the agents of one person together have the quota of two agents, so others keep theirs.
 func TestN2OnePersonsAgentsHaveAShareOfTheBodies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -261,12 +257,11 @@ func TestN2OnePersonsAgentsHaveAShareOfTheBodies(t *testing.T) {
 		if got := w.do("POST", "/mcp/files", large, http.Header{"Authorization": {"Bearer " + benToken}}); got.status == http.StatusTooManyRequests {
 			t.Errorf("somebody else's request: %d %s", got.status, got.body)
 		}
-		time.Sleep(31 * time.Second) // they are cut off
+		time.Sleep(31 * time.Second) // the connections are closed
 	})
 }
 
-// A long call is not cut off by what bounds a request, and neither is the next
-// one on its connection.
+// The time limits for requests do not end a long call, nor the next one on its connection.
 func TestALongCallIsNotCutOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -288,7 +283,7 @@ func TestALongCallIsNotCutOff(t *testing.T) {
 	})
 }
 
-// A client that hangs up leaves its call to run, on record.
+// When a client disconnects, its call continues, and its outcome is recorded.
 func TestACallOutlivesItsClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// A client chooses no names for what is on record as passed.
+// A client can't choose names in the record of passed messages.
 func TestNotificationsToManyServersHaveNoNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -34,8 +34,8 @@ func TestNotificationsToManyServersHaveNoNames(t *testing.T) {
 	})
 }
 
-// U1: no server's question can be read as another's: each line of its text says who asks, wherever the text
-// stands, and one without a text is not asked.
+// U1: a server's request can't be mistaken for another server's: each line of its text names the server, and a request
+// without a text is refused.
 func TestU1NoServerAsksAsAnother(t *testing.T) {
 	t.Parallel()
 	url := func(message string) string {
@@ -56,7 +56,7 @@ func TestU1NoServerAsksAsAnother(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newModernHub(t)
 				server := w.beside
-				if strings.HasPrefix(tt.answers, `"result"`) { // which servers with sessions do not say
+				if strings.HasPrefix(tt.answers, `"result"`) { // only servers without sessions answer with inputRequests
 					server.open, server.own = w.open, w.own
 				}
 				server.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
@@ -89,7 +89,7 @@ func TestU1NoServerAsksAsAnother(t *testing.T) {
 	})
 }
 
-// A server of both eras is listed as it is called.
+// A server that speaks both families of revisions is listed in the revision in which it is called.
 func TestAServerIsListedInTheEraOfItsCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,15 +112,15 @@ func TestAServerIsListedInTheEraOfItsCalls(t *testing.T) {
 				return answer(r, `{"tools":[{"name":"safe",`+head+`}}}}]}`), nil
 			}
 		}
-		w.doJoint("tools/call", "files__safe", `"name":"files__safe","arguments":{}`) // by which the server is asked
+		w.doJoint("tools/call", "files__safe", `"name":"files__safe","arguments":{}`) // after which the server's revisions are known
 		if got := w.doJoint("tools/list", "", ""); !strings.Contains(got.body, `"x-mcp-header":"Region"`) || !strings.Contains(got.body, "files__newer") {
 			t.Errorf("it lists %s", got.body)
 		}
 	})
 }
 
-// A3: a subscription that is opened again at a server is judged again, and what its client may have missed it
-// is told. A server that has none is not asked again, and one that always ends it seldom.
+// A3: a subscription that is opened again at a server is decided again, and the client is notified that its resources
+// may have changed. A server without subscriptions is not asked again, and one that always ends them only seldom.
 func TestA3ASubscriptionIsOpenedAgain(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -168,7 +168,7 @@ func TestA3ASubscriptionIsOpenedAgain(t *testing.T) {
 	}
 }
 
-// A subscription says that it brings what some server offers, and no more, and waits for no server.
+// A subscription is acknowledged for what the servers offer, and does not wait for a slow server.
 func TestASubscriptionGrantsWhatThereIs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -191,11 +191,11 @@ func TestASubscriptionGrantsWhatThereIs(t *testing.T) {
 			t.Errorf("after %v: %s", time.Since(begin), got)
 		}
 		hangUp()
-		time.Sleep(time.Minute) // until what hangs has ended
+		time.Sleep(time.Minute) // until the hanging request has ended
 	})
 }
 
-// A server with sessions learns of what it may ask by now, as at its own URL.
+// A server with sessions gets a new member session when policy allows it to use more of the client's capabilities.
 func TestAMemberIsToldWhatItMayAsk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// A server that hangs, and one that is away, take nobody with them and are named.
+// Servers that hang or are unavailable are named in the list, and do not affect the others.
 func TestAServerThatIsAwayIsNamed(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -55,13 +55,13 @@ func TestAServerThatIsAwayIsNamed(t *testing.T) {
 					t.Errorf("a call of the other: %s", got.body)
 				}
 				synctest.Wait()
-				time.Sleep(2 * time.Hour) // for who hangs
+				time.Sleep(2 * time.Hour) // until the hanging request has ended
 			})
 		})
 	}
 }
 
-// A list whose method policy has to allow is read of each server, page by page, as the caller's.
+// A list whose method needs a rule is requested from each server, page by page, in the caller's name.
 func TestListsOfManyServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,8 +106,7 @@ func TestListsOfManyServers(t *testing.T) {
 	})
 }
 
-// A list is one whatever of the servers adds nothing to it, and what a reader could refuse it for is
-// left out of it.
+// The joined list is valid even if a server adds nothing to it. An element that clients could refuse is left out.
 func TestAListOfManyServersIsOne(t *testing.T) {
 	t.Parallel()
 	broken := `{"tools":[{"name":"safe","inputSchema":{"type":"object"}},{"name":"x"},{"name":"y","inputSchema":true},{"inputSchema":{}}]}`
@@ -142,7 +141,7 @@ func TestAListOfManyServersIsOne(t *testing.T) {
 	}
 }
 
-// switched has a server be away until it is there.
+// switched makes a server unavailable until the returned value is true.
 func switched(w *world) *atomic.Bool {
 	there, own := new(atomic.Bool), w.own
 	w.own = func(r upstream.Request) (upstream.Answer, error) {
@@ -154,7 +153,8 @@ func switched(w *world) *atomic.Bool {
 	return there
 }
 
-// A server that was away is offered from the start, listed as it was, and told of when it is known.
+// The features of an unavailable server are declared from the start. Once it has been listed, it is listed as it was
+// while it is unavailable, and the client is notified of changes only.
 func TestAServerComesBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestAServerComesBack(t *testing.T) {
 		}
 		there.Store(true)
 		time.Sleep(time.Minute)
-		list() // by which the server is asked: between a client's list and its stream nothing is lost
+		list() // the server is listed now; no change between this list and the stream is lost
 		lines, hangUp := w.hear(h)
 		defer hangUp()
 		synctest.Wait()
@@ -195,8 +195,8 @@ func TestAServerComesBack(t *testing.T) {
 	})
 }
 
-// What a list of all servers costs has bounds: one that gives page after page, and one whose list a
-// person has to approve, hold nobody up for long, and are named.
+// A gathered list ends in time: a server that answers slowly with page after page is named as unavailable, and elements
+// that are not valid are left out.
 func TestAListOfManyServersEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestAListOfManyServersEnds(t *testing.T) {
 	})
 }
 
-// A program that nobody uses is not started for a list.
+// A program that is not in use is not started for a list.
 func TestAListStartsNoProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -261,8 +261,8 @@ func TestAListStartsNoProgram(t *testing.T) {
 	})
 }
 
-// U1: a server that says names without an end takes nothing but its own answer with it, and one that
-// lists pages without an end is asked for a few.
+// U1: a server that sends too many names only spoils its own answer, and from one that lists pages without end only 20
+// are read.
 func TestU1AServerSaysNamesWithoutAnEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -320,7 +320,7 @@ func TestGather_EndsWithItsClient(t *testing.T) {
 	})
 }
 
-// A server that says much of itself is left out, and no client pays for it.
+// A server with a greeting that is too large is left out.
 func TestAGreetingHasABound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

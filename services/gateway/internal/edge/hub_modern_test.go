@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newModernHub starts an edge before two servers: files, which speaks 2026-07-28 alone, and notes, which has
-// sessions alone.
+// newModernHub starts an edge with two servers: files, which speaks only 2026-07-28, and notes, which speaks only
+// revisions with sessions.
 func newModernHub(t *testing.T) *world {
 	t.Helper()
 	w := unbuilt(t, "http")
@@ -51,15 +51,15 @@ func newModernHub(t *testing.T) *world {
 	return w
 }
 
-// doJoint sends a request of 2026-07-28 to both servers.
+// doJoint sends a request of 2026-07-28 to the URL of both servers.
 func (w *world) doJoint(method, name, params string) reply {
 	w.t.Helper()
 	body, head := modern(method, name, params)
 	return w.do("POST", "/mcp", body, head)
 }
 
-// Servers of both eras are one to a client without a session: it finds what they have, lists it, and calls
-// each of them by its names, which its head says, too.
+// A client without a session reaches servers of both families of revisions at one URL: it discovers them together,
+// lists their tools, and calls each by the combined names, which the headers contain too.
 func TestManyServersWithoutASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -109,7 +109,7 @@ func TestManyServersWithoutASession(t *testing.T) {
 	})
 }
 
-// T1: where there are many servers a head says what its body does, by the names that the client has.
+// T1: at the URL of many servers the headers must agree with the body, with the combined names.
 func TestT1AHeadOfManyServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -152,8 +152,8 @@ func TestT1AHeadOfManyServers(t *testing.T) {
 	})
 }
 
-// U1: what servers of both eras ask in their answers says who asks, and what the client answers goes to who
-// has asked, under the server's own names.
+// U1: requests in the answers of servers of both families name their server, and the client's answers go to the server
+// that has sent the request, under the server's own names.
 func TestU1ManyServersAskInTheirAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -196,7 +196,7 @@ func TestU1ManyServersAskInTheirAnswers(t *testing.T) {
 	})
 }
 
-// Calls wait for people in legs where there are many servers, too; there are no tasks.
+// Calls to many servers wait for approvals in round trips; there are no tasks.
 func TestManyServersWaitInLegs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestManyServersWaitInLegs(t *testing.T) {
 	})
 }
 
-// A list is made of those of servers of both eras, and each is asked as its own revision has it.
+// A list is joined from servers of both families, and each is asked in its own revision.
 func TestListsOfBothEras(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,8 +248,8 @@ func TestListsOfBothEras(t *testing.T) {
 	})
 }
 
-// T4: one subscription brings what many servers say: of resources by their names, once each was judged, and
-// of lists that the gateway finds changed.
+// T4: one subscription gets the changes of resources of many servers, under combined names, after each resource was
+// decided, and the changes of lists that the gateway finds.
 func TestT4ManyServersSayWhatIsSubscribedTo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -300,8 +300,8 @@ func TestT4ManyServersSayWhatIsSubscribedTo(t *testing.T) {
 	})
 }
 
-// S1: what stands for the session of a client with many servers is nobody else's, and a client that can do
-// something else has another.
+// S1: the state of a client with many servers is not shared with another caller, nor with a client that has other
+// capabilities.
 func TestS1WhatStandsForManyServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// everyMethod are those that policy opens in a world of two servers.
+// everyMethod returns the methods that policy allows in a world of two servers.
 func everyMethod() []string {
 	return []string{
 		"completion/complete", "prompts/list", "resources/list", "resources/subscribe", "logging/setLevel",
@@ -26,7 +26,7 @@ func everyMethod() []string {
 	}
 }
 
-// newHub starts an edge before two servers, files and notes, whose clients reach both at one URL.
+// newHub starts an edge with two servers, files and notes, whose clients reach both at one URL.
 func newHub(t *testing.T) *world {
 	t.Helper()
 	w := unbuilt(t, "")
@@ -44,7 +44,7 @@ func newHub(t *testing.T) *world {
 	return w
 }
 
-// sound is a list of tools as MCP requires them.
+// sound returns a list of tools that is valid in MCP.
 func sound(names ...string) string {
 	var tools []string
 	for _, name := range names {
@@ -53,7 +53,7 @@ func sound(names ...string) string {
 	return `{"tools":[` + strings.Join(tools, ",") + `]}`
 }
 
-// sentTo are the requests that a server got in the sessions of clients, without their ids.
+// sentTo appends the requests that a server gets in the sessions of clients to got.
 func sentTo(w *world, got *[]string) {
 	before := w.request
 	w.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
@@ -62,8 +62,8 @@ func sentTo(w *world, got *[]string) {
 	}
 }
 
-// One session stands for all servers: it greets for them, and none of them hears of it before it is
-// called, with the client's own words but for its names.
+// One aggregate session serves all servers: the gateway greets in their place, and a server is not contacted before it
+// is called. It gets the client's own bytes except for the names.
 func TestManyServersAreOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestManyServersAreOne(t *testing.T) {
 	})
 }
 
-// What is for no server, or for no one of them, goes nowhere, says why, and is on record.
+// A message that names no server, or no single one, is sent nowhere. It is answered with the reason, and recorded.
 func TestWhatIsForNoServerGoesNowhere(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestWhatIsForNoServerGoesNowhere(t *testing.T) {
 	})
 }
 
-// U1: two servers ask under one id and one token, and each gets the answer to its own question.
+// U1: two servers send requests with the same id and progress token, and each gets the answer to its own.
 func TestU1ManyServersAskByTheirNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestU1ManyServersAskByTheirNames(t *testing.T) {
 			before := server.request
 			server.request = func(ctx context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 				events([]byte(sample))
-				server.told(3) // that it is in use, progress and the answer
+				server.told(3) // notifications/initialized, progress and the answer
 				return before(ctx, r, events)
 			}
 		}
@@ -210,8 +210,8 @@ func TestU1ManyServersAskByTheirNames(t *testing.T) {
 	})
 }
 
-// A call that is given up is given up at its server, and what a client's roots are is for those that
-// the session has used.
+// A call that the client cancels is cancelled at its server, and a change of the client's roots is sent to the servers
+// that the session has used.
 func TestManyServersHearNotifications(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,8 +248,8 @@ func TestManyServersHearNotifications(t *testing.T) {
 	})
 }
 
-// T4: on the stream of all is what those servers say that the session has used, without the ids of
-// their events, as long as the caller may hear it.
+// T4: the stream of all has the messages of the servers that the session has used, without the ids of their events, as
+// far as the caller may get them.
 func TestT4ManyServersSayOnOneStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -293,7 +293,7 @@ func TestT4ManyServersSayOnOneStream(t *testing.T) {
 			t.Errorf("heard (-want +got):\n%s", diff)
 		}
 		changed.Store(true)
-		time.Sleep(6 * time.Minute) // by then it is listed again for who asks
+		time.Sleep(6 * time.Minute) // by then the next request lists the server again
 		w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
 		got := slices.DeleteFunc(heard(lines), func(line string) bool { return line == "" || strings.HasPrefix(line, ":") })
 		if diff := cmp.Diff([]string{"event: message", `data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`}, got); diff != "" {
@@ -310,8 +310,8 @@ func TestT4ManyServersSayOnOneStream(t *testing.T) {
 	})
 }
 
-// A client that has listed is told of what has changed since then, when it listens, and of all lists
-// where a server is known that was not.
+// A client is notified of the changes since its last list when it opens its stream, and of all lists if a server has
+// become known.
 func TestNothingIsLostBetweenAListAndAStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -321,7 +321,7 @@ func TestNothingIsLostBetweenAListAndAStream(t *testing.T) {
 		w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, h)
 		there.Store(true)
 		time.Sleep(time.Minute)
-		w.connectAs(able) // another client's greeting has the server asked
+		w.connectAs(able) // the greeting of another client makes the gateway list the server
 		lines, hangUp := w.hear(h)
 		defer hangUp()
 		got := slices.DeleteFunc(heard(lines), func(line string) bool { return !strings.HasPrefix(line, "data: ") })
@@ -341,7 +341,7 @@ func TestNothingIsLostBetweenAListAndAStream(t *testing.T) {
 	})
 }
 
-// A session with a server lasts as long as the one that it is a part of, which counts as one.
+// A member session lives as long as its aggregate session, which counts as one session.
 func TestMembersLastAsLongAsTheirHub(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -352,7 +352,7 @@ func TestMembersLastAsLongAsTheirHub(t *testing.T) {
 		h := w.connectAs(able)
 		call := strings.Replace(toolCall, "safe", "notes__safe", 1)
 		w.do("POST", "/mcp", call, h)
-		for range 4 { // it is not idle, though its member is
+		for range 4 { // the aggregate session is not idle, though its member session is
 			time.Sleep(40 * time.Minute)
 			w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, h)
 		}
@@ -370,7 +370,7 @@ func TestMembersLastAsLongAsTheirHub(t *testing.T) {
 	})
 }
 
-// A call is held to the definition that the client was shown, whatever the server lists by then.
+// A4: a call is decided by the definition that the client was shown, whatever the server lists by then.
 func TestA4AHubHoldsToWhatItHasShown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -389,7 +389,7 @@ func TestA4AHubHoldsToWhatItHasShown(t *testing.T) {
 		w.do("POST", "/mcp", call, h)
 		changed.Store(true)
 		time.Sleep(6 * time.Minute)
-		other := w.connectAs(able) // by which it is listed again
+		other := w.connectAs(able) // makes the gateway list the server again
 		w.do("POST", "/mcp", list, other)
 		w.do("POST", "/mcp", call, h)
 		w.do("POST", "/mcp", call, other)

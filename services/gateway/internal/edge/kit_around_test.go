@@ -16,7 +16,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// book is the world's journal.
 type book world
 
 func (b *book) write(kind journal.Kind, r *journal.Record) {
@@ -59,19 +58,18 @@ func (b *book) Passed(_ context.Context, r *journal.Record) error {
 
 func (*book) HMAC([]byte) string { return "x" }
 
-// people is an approval service that keeps one approval, a-1, of ana's. The zero
-// value keeps none.
+// people is an approval service with one approval, a-1, of ana. The zero value has none.
 type people struct {
 	approvalv1.ApprovalServiceClient
 
 	approval *approvalv1.Approval
-	// moves are what a watch sends.
+	// moves are the approvals that a watch sends.
 	moves chan *approvalv1.Approval
-	// cancelled are the approvals that were taken back.
+	// cancelled are the ids of the approvals that were cancelled.
 	cancelled []string
-	// words are those of whoever sits at the agent.
+	// words are the requests with a vote of the agent's user.
 	words chan *approvalv1.RequestApprovalRequest
-	// claimed answers a claim; nil fails, and does not say what came of it.
+	// claimed answers a claim; nil fails with an error that leaves the outcome open.
 	claimed func(*approvalv1.ClaimApprovalRequest) *approvalv1.ClaimApprovalResponse
 }
 
@@ -113,11 +111,10 @@ func (p *people) WatchApprovals(ctx context.Context, _ *approvalv1.WatchApproval
 	return &watch{ctx: ctx, moves: p.moves}, nil
 }
 
-// watch sends moves as they come.
 type watch struct {
 	grpc.ClientStream
 
-	ctx   context.Context //nolint:containedctx // a stream's own
+	ctx   context.Context //nolint:containedctx // the stream's own
 	moves chan *approvalv1.Approval
 }
 
@@ -130,7 +127,7 @@ func (s *watch) Recv() (*approvalv1.WatchApprovalsResponse, error) {
 	}
 }
 
-// server is the transport to the world's server, and conn a session over it.
+// server is the transport to the world's server, and conn an upstream session.
 type (
 	server world
 	conn   world
@@ -183,7 +180,7 @@ func (c *conn) Close(context.Context) error {
 	return nil
 }
 
-// ownConn is a session of the gateway's own.
+// ownConn is an upstream session of the gateway's own discovery.
 type ownConn world
 
 func (c *ownConn) Request(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {
@@ -196,7 +193,7 @@ func (*ownConn) Listen(context.Context, upstream.Listener) error { return upstre
 
 func (*ownConn) Close(context.Context) error { return nil }
 
-// answer is a server's answer with a result of these bytes.
+// answer returns a server's answer with this raw result.
 func answer(r upstream.Request, result string) upstream.Answer {
 	return raw(`{"jsonrpc":"2.0","id":` + string(r.ID()) + `,"result":` + result + `}`)
 }

@@ -12,16 +12,15 @@ import (
 	"sync"
 )
 
-// reply is what a client gets.
+// reply is the HTTP response that a client gets.
 type reply struct {
-	status int
-	header http.Header
-	body   string
-	// trailer is what follows a body.
+	status  int
+	header  http.Header
+	body    string
 	trailer http.Header
 }
 
-// code returns the code of the decision in a reply.
+// code returns the code of the decision in a reply; empty if there is none.
 func (r reply) code() string {
 	var m struct {
 		Result struct {
@@ -38,7 +37,7 @@ func (r reply) code() string {
 	return m.Result.Meta["dev.sluice/decision"].Code
 }
 
-// do sends a request as ana, with these headers beside or instead.
+// do sends a request as ana. The given headers are added, or replace the default ones.
 func (w *world) do(method, path, body string, header http.Header) reply {
 	w.t.Helper()
 	req, err := http.NewRequestWithContext(w.t.Context(), method, "http://localhost"+path, strings.NewReader(body))
@@ -88,7 +87,7 @@ func (w *world) connectAs(initialize string) http.Header {
 
 const toolCall = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"safe"}}`
 
-// dial returns a bare connection, on which a test sends the very bytes.
+// dial returns a plain connection, to which a test writes raw bytes.
 func (w *world) dial() net.Conn {
 	w.t.Helper()
 	c, err := w.lis.DialContext(w.t.Context(), "", "")
@@ -98,7 +97,7 @@ func (w *world) dial() net.Conn {
 	return c
 }
 
-// head is the head of a POST.
+// head returns the head of a POST with this token, session and content length.
 func head(token, session string, length int) string {
 	out := "POST /mcp/files HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nAccept: text/event-stream, application/json\r\n"
 	if token != "" {
@@ -110,7 +109,7 @@ func head(token, session string, length int) string {
 	return out + fmt.Sprintf("Content-Length: %d\r\n\r\n", length)
 }
 
-// status reads the next response off a bare connection.
+// status returns the status of the next response on a plain connection.
 func status(c net.Conn) (int, error) {
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
@@ -121,7 +120,7 @@ func status(c net.Conn) (int, error) {
 	return resp.StatusCode, err
 }
 
-// pipes is a network inside the process.
+// pipes is a listener whose connections are pipes inside the process.
 type pipes struct {
 	conns chan net.Conn
 	done  chan struct{}

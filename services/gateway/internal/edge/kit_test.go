@@ -48,8 +48,8 @@ const (
 	viewerToken   = "viewer-token-D3f4G5h6J7k8-A1b2C3d4"
 )
 
-// world is an edge and everything around it, over pipes instead of a network, so
-// that it works in a bubble of synctest.
+// world is an edge with fakes of everything around it, over pipes instead of a network, so that it works in a bubble of
+// synctest.
 type world struct {
 	policyv1.PolicyServiceClient
 	ratelimitv1.RateLimitServiceClient
@@ -61,27 +61,27 @@ type world struct {
 	edge     *edge.Edge
 	lis      *pipes
 	client   *http.Client
-	// known is told what servers list.
+	// known receives the tool lists of servers.
 	known cataloguetest.Catalogue
 
-	// kind is how the server is reached.
+	// kind is the transport of the server.
 	kind string
-	// path is where clients reach it, and beside is another server, whose name is notes; nil for none.
+	// path is the URL path of the server, and beside a second server, named notes; nil if there is none.
 	path   string
 	beside *world
 	// most is how many sessions a principal may have.
 	most int
 
-	// What the parts around the edge do.
+	// The fields below set what the fakes do.
 	standing *policyv1.CheckServerResponse
 	revision string
 	filter   func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
-	// silent are notifications of the protocol that policy denies, and lets other methods that it lets pass.
+	// silent are the notifications of MCP that policy denies, and lets the other methods that policy allows.
 	silent, lets []string
-	// hides tells which names of prompts and resources are hidden; nil where policy does not say.
+	// hides reports which names of prompts and resources are hidden; nil fails the request to policy.
 	hides func(name string) bool
 	open  func(upstream.Request) (upstream.Answer, error)
-	// own answers the gateway's own sessions; where it is nil they are as all others.
+	// own answers the gateway's own sessions; nil answers them like all others.
 	own      func(upstream.Request) (upstream.Answer, error)
 	request  func(context.Context, upstream.Request, func([]byte)) (upstream.Answer, error)
 	listen   func(context.Context, upstream.Listener) error
@@ -99,22 +99,21 @@ type world struct {
 	admissions []string
 	decided    []*identityv1.Principal
 	named      []*policyv1.FilterNamesRequest
-	naming     func(context.Context) // is called before names are judged; may be nil
-	judged     [][]byte              // by which definitions
+	naming     func(context.Context) // called before names are filtered; may be nil
+	judged     [][]byte              // the definition digests of the decided calls
 	opened     []upstream.Request
 	notified   []upstream.Request
 	closed     int
 	log        bytes.Buffer
 }
 
-// newWorld starts an edge before a server that answers everything. It must be
-// called inside a bubble.
+// newWorld starts an edge with a server that answers everything. It must be called inside a bubble of synctest.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	return newWorldOver(t, "")
 }
 
-// newWorldOver is newWorld with a server that is reached so.
+// newWorldOver is newWorld with a server that is reached by this transport.
 func newWorldOver(t *testing.T, kind string) *world {
 	t.Helper()
 	w := unbuilt(t, kind)
@@ -122,7 +121,7 @@ func newWorldOver(t *testing.T, kind string) *world {
 	return w
 }
 
-// unbuilt is a world that is not started yet.
+// unbuilt returns a world that is not started yet.
 func unbuilt(t testing.TB, kind string) *world {
 	t.Helper()
 	w := &world{t: t, kind: kind, path: "/mcp/files", most: 2, lis: newPipes(), decision: &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}, sampler: sdktrace.AlwaysSample()}
@@ -221,7 +220,7 @@ func token(name, secret string, role authv1.TokenRole) *identityv1.TokenRecord {
 	return &identityv1.TokenRecord{Sha256: hash[:], Token: &identityv1.Token{Name: name, Tenant: "acme", Subject: name, Agent: "dev", Role: role}}
 }
 
-// worksFor gives a token an owner, and agentToken is the text of one of olga's.
+// worksFor sets the owner of a token. agentToken returns the text of one of the tokens that olga owns.
 func worksFor(owner string, t *identityv1.TokenRecord) *identityv1.TokenRecord {
 	t.Token.Owner = owner
 	return t
@@ -292,22 +291,21 @@ func (w *world) CheckServer(_ context.Context, req *policyv1.CheckServerRequest,
 	return said, nil
 }
 
-// judgedBy are the digests of the definitions by which calls were judged.
+// judgedBy returns the definition digests with which calls were decided.
 func (w *world) judgedBy() [][]byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.judged)
 }
 
-// stands has policy say something else of what callers could come by.
+// stands sets what policy answers about what callers may use.
 func (w *world) stands(said *policyv1.CheckServerResponse) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.standing = said
 }
 
-// pipelineRuns lets the pipeline record what it counts, until the returned function is
-// called.
+// pipelineRuns runs the pipeline, which records what it counts, until stop is called.
 func (w *world) pipelineRuns() (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
@@ -321,7 +319,6 @@ func (w *world) pipelineRuns() (stop func()) {
 	}
 }
 
-// logbook is the world's log.
 type logbook world
 
 func (l *logbook) Write(p []byte) (int, error) {
