@@ -11,15 +11,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// U1, T4: what a server asks in its answer is judged as its own request, and no answer goes on
-// which asks what it may not.
+// U1, T4: each request in a server's answer is decided as a request of the server, and the client does not get an
+// answer with a request that is denied.
 func TestU1AServerAsksInItsAnswer(t *testing.T) {
 	t.Parallel()
 	const sampling, form = `"s":{"method":"sampling/createMessage","params":{"messages":[],"maxTokens":9007199254740993}}`, `"f":{"method":"elicitation/create","params":{"message":"m","requestedSchema":{}}}`
 	for _, tt := range []struct {
 		name, asks string
 		open       []string
-		code       string // of what is refused of the server's; empty: it goes on
+		code       string // of the server's refused request; empty: the client gets the answer
 		judged     int
 	}{
 		{"one", sampling, []string{"sampling/createMessage"}, "", 1},
@@ -57,8 +57,7 @@ func TestU1AServerAsksInItsAnswer(t *testing.T) {
 	}
 }
 
-// Other spellings of what a server asks are no way around: the answer is not one that a client
-// gets.
+// U1: requests in another form are not let through: the client does not get the answer.
 func TestU1AnAnswerThatAsksIsReadOneWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -83,9 +82,9 @@ func TestU1AnAnswerThatAsksIsReadOneWay(t *testing.T) {
 	})
 }
 
-// U1: where MCP lets a server ask nothing in an answer, one that asks goes no further: in the
-// revisions with sessions, whose clients may act on it all the same, and in answers to what the
-// gateway asks for itself. Nor does what clients answer to it.
+// U1: if an answer must not have requests, the client does not get an answer that has some: in the revisions with
+// sessions, whose clients may act on it, and in answers to the gateway's own requests. A client's answers to such
+// requests are refused.
 func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
 	t.Parallel()
 	const asks = `"inputRequests":{"a":{"method":"elicitation/create","params":{"message":"m"}}}`
@@ -139,7 +138,7 @@ func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
 		if last := w.of(journal.KindIntent); last[len(last)-1].Method != "elicitation/create" || !last[len(last)-1].FromServer {
 			t.Errorf("on record is %+v", last[len(last)-1])
 		}
-		quiet := w.connectAs(initialize) // of a client that can't be asked so
+		quiet := w.connectAs(initialize) // a client that has declared no elicitation by URL
 		for _, written := range []string{
 			`"code":-32042,"data":{"elicitations":[{"url":"https://x.example"}]}`, `"code":-32042.0,"data":{"elicitations":[{"url":"https://x.example"}]}`,
 			`"code":-3.2042e4,"data":{"elicitations":[{"url":"https://x.example"}]}`, `"code":-32042,"data":{"Elicitations":[{"url":"https://x.example"}]}`,
@@ -170,7 +169,7 @@ func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
 	})
 }
 
-// U1: what a server asks on a stream without a session reaches nobody, and is on record.
+// U1: a server's request on a stream without a session reaches no client, and its refusal is recorded.
 func TestU1NobodyIsAskedOnAStreamWithoutASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -190,7 +189,7 @@ func TestU1NobodyIsAskedOnAStreamWithoutASession(t *testing.T) {
 	})
 }
 
-// What a client answers to a server goes on only where that could ask.
+// A client's answers to a server's requests are sent only to a server that may send requests.
 func TestAnswersGoWhereTheServerMayAsk(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

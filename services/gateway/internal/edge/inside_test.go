@@ -28,8 +28,8 @@ func errand(message string) edge.Errand {
 	return edge.Errand{Principal: inside(), Server: "files", Message: []byte(message)}
 }
 
-// A caller inside the mesh takes the way of an MCP client: it is judged and recorded as
-// itself, in one session of its own.
+// An errand is handled like a message of an MCP client: it is decided and recorded for its principal, in one session of
+// that principal.
 func TestErrandsTakeTheWayOfCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,7 +87,7 @@ func TestErrandsThatAreNotRun(t *testing.T) {
 	})
 }
 
-// Whatever the server says before its answer comes as it does, and the answer last.
+// Messages that the server sends before its answer arrive in order, and the answer last.
 func TestErrandsHearProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,7 +107,7 @@ func TestErrandsHearProgress(t *testing.T) {
 	})
 }
 
-// A stop waits for errands, and takes no more.
+// Drain waits for the running errands, and refuses others.
 func TestAStopWaitsForErrands(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -144,7 +144,7 @@ func TestAStopWaitsForErrands(t *testing.T) {
 	})
 }
 
-// I6: a session that callers inside opened is nobody's who comes from outside.
+// I6: a session of an errand can't be used by an MCP client, not even by the agent's creator.
 func TestI6SessionsInsideAreNobodyElses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// newLegsWorld is a world without sessions whose calls wait for people, for 35 s each.
+// newLegsWorld returns a world without sessions whose calls wait for approvals, for 35 s each.
 func newLegsWorld(t *testing.T, state approvalv1.ApprovalState) *world {
 	t.Helper()
 	w := newModernWorld(t)
@@ -28,7 +28,7 @@ func newLegsWorld(t *testing.T, state approvalv1.ApprovalState) *world {
 	return w
 }
 
-// pays calls a tool with this requestState; empty for none.
+// pays calls a tool with this requestState; without one if it is empty.
 func (w *world) pays(state string) reply {
 	w.t.Helper()
 	params := `"name":"safe"`
@@ -39,8 +39,8 @@ func (w *world) pays(state string) reply {
 	return w.do("POST", "/mcp/files", strings.Replace(body, `"name":"c"`, `"name":"patient"`, 1), head)
 }
 
-// Who has no session waits for people in legs, and gets a ticket where clients would give up. The
-// server hears nothing of it.
+// A call without a session waits for its approval in round trips, and gets a ticket before clients would fail. The
+// server is not contacted.
 func TestCallsWaitInLegs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestCallsWaitInLegs(t *testing.T) {
 	})
 }
 
-// What waits in its next leg hears what people decide.
+// A call that waits in its second round trip gets the decision when it is made.
 func TestALegHearsWhatIsDecided(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,8 +82,8 @@ func TestALegHearsWhatIsDecided(t *testing.T) {
 	})
 }
 
-// A2, A3: a requestState opens nothing. One that nobody gave is refused, one of somebody else's
-// approval is not known, and one whose approval has run its course tells that.
+// A2, A3: a requestState gives no rights. One that the gateway has not made is refused, one with another caller's
+// approval is unknown, and one whose approval was used returns that.
 func TestA3AStateOpensNothing(t *testing.T) {
 	t.Parallel()
 	const waits, done = approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_DONE
@@ -116,7 +116,7 @@ func TestA3AStateOpensNothing(t *testing.T) {
 	}
 }
 
-// A state of the server's own goes to it, and none of the gateway's.
+// A server's own requestState is sent to the server, and none of the gateway's.
 func TestStatesOfServersPass(t *testing.T) {
 	t.Parallel()
 	for state, want := range map[string]bool{"sluice": true, "of the server": true, "sluice-leg.1.a-1": false} {
@@ -138,7 +138,7 @@ func TestStatesOfServersPass(t *testing.T) {
 	}
 }
 
-// What answers its server gets its ticket: the next leg would be without those answers.
+// A call with answers to its server gets its ticket, because the next round trip would lack those answers.
 func TestNoLegLosesAnAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

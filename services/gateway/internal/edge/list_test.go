@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// X1: nobody works on a list whose caller has gone.
+// X1: a list is cancelled at the server when its caller disconnects.
 func TestX1AListEndsWithItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -43,8 +43,7 @@ func TestX1AListEndsWithItsCaller(t *testing.T) {
 	})
 }
 
-// X1: of one principal so many lists are judged at a time, and neither its calls nor the
-// lists of others wait for them.
+// X1: at most two lists of one principal are filtered at once. Neither its calls nor the lists of others wait for them.
 func TestX1ListsTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -90,8 +89,7 @@ func TestX1ListsTakeTurns(t *testing.T) {
 	})
 }
 
-// X1: while policy is asked about lists nobody has a turn at the processor: definitions
-// are read beside.
+// X1: a request that waits for policy to filter a list holds no processing slot, so other lists are read meanwhile.
 func TestX1NoTurnIsHeldWhilePolicyIsAsked(t *testing.T) {
 	t.Parallel()
 	for name, standing := range map[string]*policyv1.CheckServerResponse{
@@ -141,8 +139,8 @@ func TestX1NoTurnIsHeldWhilePolicyIsAsked(t *testing.T) {
 	}
 }
 
-// X1: policy is asked about a long list in parts, between which others are served. One
-// whose parts two revisions judge is refused.
+// X1: policy filters a long list in parts, and other requests are served between them. A list whose parts are decided
+// by two revisions is refused.
 func TestX1ALongListIsJudgedInParts(t *testing.T) {
 	t.Parallel()
 	const listed, part = 1100, 512
@@ -184,8 +182,8 @@ func TestX1ALongListIsJudgedInParts(t *testing.T) {
 	}
 }
 
-// T1: a session to which a server lists another definition is judged by that one, and no other session is. So it is
-// where its list can't be read in one way alone.
+// T1: if a server lists another definition to one session, the calls of that session are decided by that definition,
+// and those of other sessions are not. The same holds for a list that can be read in two ways.
 func TestT1ASessionIsJudgedByWhatItWasShown(t *testing.T) {
 	t.Parallel()
 	const good, bad = `{"name":"safe"}`, `{"name":"safe","description":"sends it to us"}`

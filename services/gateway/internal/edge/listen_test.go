@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// saying is a world whose server says these things on its stream, and then nothing more.
+// saying returns a world whose server sends these events on its stream, and then nothing more.
 func saying(t *testing.T, open []string, events ...upstream.Event) *world {
 	t.Helper()
 	w := newWorld(t)
@@ -35,12 +35,12 @@ func saying(t *testing.T, open []string, events ...upstream.Event) *world {
 	return w
 }
 
-// note is a notification of a server's.
+// note returns a notification of a server.
 func note(method string) upstream.Event {
 	return upstream.Event{Message: []byte(`{"jsonrpc":"2.0","method":"` + method + `","params":{"x":1.50}}`)}
 }
 
-// hear opens the stream of a session, and returns its lines, which end with it.
+// hear opens the stream of a session, and returns its lines. The channel is closed at the end of the stream.
 func (w *world) hear(h http.Header) (lines <-chan string, hangUp func()) {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -72,7 +72,7 @@ func (w *world) hear(h http.Header) (lines <-chan string, hangUp func()) {
 	return out, cancel
 }
 
-// heard are the lines that have come by now.
+// heard returns the lines that have arrived by now.
 func heard(lines <-chan string) (out []string) {
 	synctest.Wait()
 	for {
@@ -88,8 +88,8 @@ func heard(lines <-chan string) (out []string) {
 	}
 }
 
-// T4: of what a server says aside a client hears what serves a method that it may call or be
-// asked by, and lines of the log, as they were written.
+// T4: on its stream a client gets the notifications for methods that it may call or answer, and log messages, byte for
+// byte.
 func TestT4AClientHearsWhatItMay(t *testing.T) {
 	t.Parallel()
 	said := []upstream.Event{
@@ -126,7 +126,7 @@ func TestT4AClientHearsWhatItMay(t *testing.T) {
 	}
 }
 
-// A stream says that it lives, and is gone on with behind an event that the client got.
+// A silent stream gets comments, and a client can continue the stream after an event that it received.
 func TestAStreamIsGoneOnWith(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestAStreamIsGoneOnWith(t *testing.T) {
 	})
 }
 
-// A server asks on its stream as it does on a call's: what policy allows, of a client that can.
+// A server sends requests on its stream as on that of a call: those that policy allows and the client can answer.
 func TestAServerAsksOnItsStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestAServerAsksOnItsStream(t *testing.T) {
 		}
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}`, h)
 		got := w.told(2)
-		if !strings.Contains(got[0], `"id":7,"error":{"code":-31403`) || got[1] != `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}` { // the second used the id again
+		if !strings.Contains(got[0], `"id":7,"error":{"code":-31403`) || got[1] != `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}` { // the second request has the id of the first
 			t.Errorf("the server got %q", got)
 		}
 		if intents := w.of(journal.KindIntent); len(intents) != 1 || intents[0].Method != "roots/list" || !intents[0].FromServer {
@@ -191,8 +191,8 @@ func TestAServerAsksOnItsStream(t *testing.T) {
 	})
 }
 
-// A server that asks on its session's stream, and answers a call only then, has the call's time
-// stand still as one has that asks on the call's.
+// If a server sends a request on its session's stream and answers a call only after that, the call's timeout is paused,
+// as with a request on the call's stream.
 func TestAServerThatAsksOnItsStreamWaitsForItsClient(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,7 +226,7 @@ func TestAServerThatAsksOnItsStreamWaitsForItsClient(t *testing.T) {
 	})
 }
 
-// What a server asked on a stream that has ended is answered by nobody.
+// A server's request is answered with an error when its stream ends.
 func TestAStreamsEndEndsWhatWasAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -240,8 +240,8 @@ func TestAStreamsEndEndsWhatWasAsked(t *testing.T) {
 	})
 }
 
-// A session has one stream: a second takes the place of the first; it ends with the session, and
-// once its token counts no more.
+// A session has one stream: a second one replaces the first. A stream ends with its session, and after its token was
+// revoked.
 func TestAStreamEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -272,7 +272,7 @@ func TestAStreamEnds(t *testing.T) {
 	})
 }
 
-// Who may not have a stream gets none, and clients take it for what it is.
+// A client that may not have a stream gets none, with a status that clients understand.
 func TestWhoGetsNoStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -319,7 +319,7 @@ func TestWhoGetsNoStream(t *testing.T) {
 	})
 }
 
-// A client that says that its roots have changed is heard by a server that may ask for them.
+// A change of a client's roots is sent to a server that may ask for the roots.
 func TestRootsChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
 )
 
-// X1: what a caller sees of a list keeps no list: else each caller that has gone would hold
-// one of a server that changes its own.
+// X1: a cached view does not keep its list in memory. Otherwise the views of former callers would each hold a list of a
+// server that changes its lists.
 func TestX1ViewsKeepNoLists(t *testing.T) {
 	t.Parallel()
 	v := newViews()

@@ -11,9 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// X9: where something is hidden, a tool that the caller's list does not have is
-// unknown, whatever policy would decide; one that the server has got since is found
-// within half a minute, and the server is asked no more often than that.
+// X9: if something is hidden, a tool that is not in the caller's list is unknown, whatever policy would decide. A tool
+// that the server has added is found after 30 s, and the server is not asked more often than that.
 func TestX9WhatIsNotListedIsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -52,8 +51,7 @@ func TestX9WhatIsNotListedIsUnknown(t *testing.T) {
 	})
 }
 
-// X9: where the server can't be asked what it lists, what the session has not listed
-// is refused, hidden or not.
+// X9: if the server's list is not available, a tool that the session has not listed is refused, hidden or not.
 func TestX9WithoutAListNothingIsCalled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,14 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// asked are the requests beside tools/call that people may be asked about: what they name, and
-// their params.
+// asked are the methods other than tools/call that may need an approval, with the name and the params of a request.
 var asked = map[string]struct{ name, params string }{
 	"prompts/get":    {"letter", `"name":"letter","arguments":{"to":"all"}`},
 	"resources/read": {"note://plan", `"uri":"note://plan"`},
 }
 
-// waitsBy is the world's one approval, of a request by this method.
+// waitsBy returns the world's one approval, of a request with this method.
 func waitsBy(method string, state approvalv1.ApprovalState) *approvalv1.Approval {
 	a := standing(state)
 	a.Method = method
@@ -31,7 +30,7 @@ func waitsBy(method string, state approvalv1.ApprovalState) *approvalv1.Approval
 	return a
 }
 
-// eachAsked runs a story for each of them.
+// eachAsked runs story for each method in asked.
 func eachAsked(t *testing.T, story func(t *testing.T, method, name, params string)) {
 	t.Helper()
 	t.Parallel()
@@ -43,7 +42,7 @@ func eachAsked(t *testing.T, story func(t *testing.T, method, name, params strin
 	}
 }
 
-// Who has no session waits for people in legs whatever is asked for, and gets no task for it.
+// Without a session all these methods wait for approvals in round trips, and none becomes a task.
 func TestOtherMethodsWaitInLegs(t *testing.T) {
 	eachAsked(t, func(t *testing.T, method, name, params string) {
 		w := newLegsWorld(t, approvalv1.ApprovalState_APPROVAL_STATE_PENDING)
@@ -69,8 +68,7 @@ func TestOtherMethodsWaitInLegs(t *testing.T) {
 	})
 }
 
-// In a session a request is held, and then refused by an error, which is what its client reads. What
-// people have denied is told the same way.
+// In a session a request is held, and then refused with a JSON-RPC error. So is a request that an approver has denied.
 func TestOtherMethodsWaitInSessions(t *testing.T) {
 	eachAsked(t, func(t *testing.T, method, _, params string) {
 		w := newWorld(t)
@@ -92,7 +90,7 @@ func TestOtherMethodsWaitInSessions(t *testing.T) {
 	})
 }
 
-// A1, A2: what people have approved is what the server gets, once.
+// A1, A2: the server gets the request as it was approved, once.
 func TestA2OtherMethodsRunAsTheyWereApproved(t *testing.T) {
 	eachAsked(t, func(t *testing.T, method, _, params string) {
 		w := newWorld(t)
@@ -126,7 +124,7 @@ func TestA2OtherMethodsRunAsTheyWereApproved(t *testing.T) {
 	})
 }
 
-// Whatever policy says, people are asked about nothing else: in some revision its client could not wait.
+// No other method waits for an approval, whatever policy says, because its client could not wait in some revision.
 func TestNobodyIsAskedAboutOtherMethods(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

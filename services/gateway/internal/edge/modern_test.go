@@ -15,11 +15,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// everything are the methods that a policy leaves open which denies none.
+// everything are the methods that a policy without denials allows.
 var everything = []string{"prompts/list", "resources/list", "resources/subscribe", "completion/complete", "logging/setLevel", "sampling/createMessage", "elicitation/create", "roots/list"}
 
-// newModernWorld is a world whose server speaks 2026-07-28 alone, and whose policy opens these
-// methods. It must be called inside a bubble.
+// newModernWorld returns a world whose server speaks only 2026-07-28, and whose policy allows these methods. It must be
+// called inside a bubble of synctest.
 func newModernWorld(t *testing.T, open ...string) *world {
 	t.Helper()
 	w := newWorldOver(t, "http")
@@ -41,8 +41,7 @@ func newModernWorld(t *testing.T, open ...string) *world {
 
 const discovered = `{"supportedVersions":["2027-01-01","2026-07-28"],"capabilities":{"tools":{"listChanged":true},"prompts":{},"tasks":{}},"instructions":"i","resultType":"complete","ttlMs":60000,"cacheScope":"public"}`
 
-// modern is a request of 2026-07-28 with these params, whose head says the same. The name may be
-// empty.
+// modern returns a request of 2026-07-28 with these params, and headers that agree with it. The name may be empty.
 func modern(method, name, params string) (body string, head http.Header) {
 	meta := `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"sampling":{},"elicitation":{"form":{}},"tasks":{}},"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"}}`
 	if params != "" {
@@ -55,15 +54,15 @@ func modern(method, name, params string) (body string, head http.Header) {
 	return `{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":{` + meta + params + `}}`, head
 }
 
-// doModern sends one.
+// doModern sends a request of 2026-07-28.
 func (w *world) doModern(method, name, params string) reply {
 	w.t.Helper()
 	body, head := modern(method, name, params)
 	return w.do("POST", "/mcp/files", body, head)
 }
 
-// A call without a session reaches its server as it was judged, save what the client claims that
-// policy denies: bytes, answer and status.
+// A call without a session reaches its server as it was decided, except for the capabilities that policy denies. The
+// client gets the server's answer and status.
 func TestACallWithoutASession(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -100,8 +99,7 @@ func TestACallWithoutASession(t *testing.T) {
 	})
 }
 
-// T1: what a head says counts for nothing, and where it says something else than the body nothing
-// goes on.
+// T1: the headers decide nothing, and a message whose headers disagree with its body is refused.
 func TestT1AHeadSaysWhatItsBodyDoes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -118,7 +116,7 @@ func TestT1AHeadSaysWhatItsBodyDoes(t *testing.T) {
 			name, body           string
 			version, method, who []string
 			more                 http.Header
-			want                 string // empty: it goes on
+			want                 string // empty: the server gets the call
 		}{
 			{"all the same", call, []string{"2026-07-28"}, []string{"tools/call"}, []string{"safe"}, nil, ""},
 			{"a name in base64", read, []string{"2026-07-28"}, []string{"resources/read"}, []string{"=?base64?ZmlsZTovLy/DpA==?="}, nil, ""},
@@ -160,8 +158,8 @@ func TestT1AHeadSaysWhatItsBodyDoes(t *testing.T) {
 	})
 }
 
-// What a server has is told as far as policy leaves it open, and kept for the caller alone. To
-// who could come by nothing the server is not asked for it.
+// The client gets those of the server's features that policy allows, cacheable for this caller only. The server is not
+// asked if policy can allow the caller nothing.
 func TestDiscovery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -201,7 +199,7 @@ func TestDiscovery(t *testing.T) {
 	})
 }
 
-// X9: a head tells nothing of a tool that is hidden.
+// X9: headers reveal nothing of a hidden tool.
 func TestX9AHeadTellsNothingOfHiddenTools(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -222,7 +220,7 @@ func TestX9AHeadTellsNothingOfHiddenTools(t *testing.T) {
 	})
 }
 
-// The methods of 2026-07-28 are none of another revision's, whatever names that.
+// The methods of 2026-07-28 are refused in other revisions.
 func TestMethodsWithoutSessionsHaveOneWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -242,7 +240,7 @@ func TestMethodsWithoutSessionsHaveOneWay(t *testing.T) {
 	})
 }
 
-// An answer that says for how long it counts and not for whom counts for its caller.
+// An answer with a ttlMs and without a cacheScope becomes private.
 func TestCachesKeepAnswersForTheirCallers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -268,7 +266,7 @@ func TestCachesKeepAnswersForTheirCallers(t *testing.T) {
 	})
 }
 
-// A client of an older revision has a session with a server that has none.
+// A client of an older revision gets a session with a server that has none.
 func TestOlderClientsHaveSessionsWithServersThatHaveNone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -283,7 +281,8 @@ func TestOlderClientsHaveSessionsWithServersThatHaveNone(t *testing.T) {
 	})
 }
 
-// What a server speaks may get known while it is being asked for a session: it has one all the same.
+// A server's revision may become known while the server is being asked for a session: the client gets its session all
+// the same.
 func TestAServerGetsKnownWhileItIsAsked(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -291,7 +290,7 @@ func TestAServerGetsKnownWhileItIsAsked(t *testing.T) {
 		refuses := w.open
 		w.open = func(r upstream.Request) (upstream.Answer, error) {
 			if r.Method() == "initialize" {
-				w.standing.CouldAllow = false // who can't come by anything is greeted with what is known
+				w.standing.CouldAllow = false // a caller that may use nothing is answered from the discovery
 				if got := w.do("POST", "/mcp/files", initialize, http.Header{"Authorization": {"Bearer " + benToken}}); got.status != 200 {
 					t.Errorf("%d %s", got.status, got.body)
 				}
@@ -304,8 +303,8 @@ func TestAServerGetsKnownWhileItIsAsked(t *testing.T) {
 	})
 }
 
-// A server that answers initialize with a fault, and speaks 2026-07-28 besides, is not one that
-// speaks nothing else: its other clients are served once it has recovered.
+// A server that speaks both families, and answers initialize with a temporary error, is not taken for one that only
+// speaks 2026-07-28: its other clients are served once it has recovered.
 func TestAFaultHidesNoRevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -335,7 +334,7 @@ func TestAFaultHidesNoRevision(t *testing.T) {
 	})
 }
 
-// X1: who hangs up ends the call at its server, too; that it was sent is on record.
+// X1: when a client disconnects, its call is cancelled at the server; that it was sent is on record.
 func TestX1WhoHangsUpEndsTheCall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -364,8 +363,8 @@ func TestX1WhoHangsUpEndsTheCall(t *testing.T) {
 	})
 }
 
-// A server that does not speak the revision is asked once for many, and is spoken to in a session, one
-// for each client, whose questions are no refusals.
+// A server that does not speak 2026-07-28 is probed once for many clients, and reached through a session. The probes
+// are not recorded as refusals.
 func TestAServerWithSessionsIsSpokenToWithoutThem(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -407,8 +406,7 @@ func TestAServerWithSessionsIsSpokenToWithoutThem(t *testing.T) {
 	})
 }
 
-// S1: what the gateway remembers of one caller without a session is no other's, and has no name
-// by which anybody could use it.
+// S1: callers without sessions share no state, and a client can't name the state.
 func TestS1WithoutASessionCallersShareNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -434,8 +432,8 @@ func TestS1WithoutASessionCallersShareNothing(t *testing.T) {
 	})
 }
 
-// S1: what stands for the session of one caller is nobody else's to end, however many clients another
-// one is, and tells what its client can do, also where its first request was refused.
+// S1: another caller can't evict a caller's state, however many clients it has. The state declares the client's
+// capabilities to the server even if the first request was refused.
 func TestS1NobodyEndsWhatStandsForAnother(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,14 +14,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// named is a standing of which rules tell prompts and resources apart.
+// named is what policy answers if rules distinguish prompts and resources by name.
 func named() *policyv1.CheckServerResponse {
 	return &policyv1.CheckServerResponse{CouldAllow: true, HidesNone: true, Methods: everyMethod()}
 }
 
 func isSecret(name string) bool { return strings.Contains(name, "secret") }
 
-// namedLists are lists of a server, with what a client sees of them that may not see secrets.
+// namedLists are lists of a server, with what a client sees that may not see names with "secret".
 var namedLists = []struct{ name, method, result, want string }{
 	{
 		"prompts", "prompts/list",
@@ -49,7 +49,7 @@ var namedLists = []struct{ name, method, result, want string }{
 
 func listing(method string) string { return `{"jsonrpc":"2.0","id":1,"method":"` + method + `"}` }
 
-// T4: a list shows what the caller may use, and is the server's else, byte for byte.
+// T4: a list shows what the caller may use, and is otherwise the server's, byte for byte.
 func TestT4AListShowsWhatMayBeUsed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range namedLists {
@@ -91,7 +91,7 @@ func TestT4AListShowsWhatMayBeUsed(t *testing.T) {
 	}
 }
 
-// Where no rule tells names apart policy is not asked, and a list is as its server wrote it.
+// If no rule distinguishes names, policy is not asked, and the list is not changed.
 func TestListsThatAreAlikePassAsTheyAre(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -117,7 +117,7 @@ func TestListsThatAreAlikePassAsTheyAre(t *testing.T) {
 	})
 }
 
-// T4: a list that policy does not judge, or that can be read in two ways, is shown to nobody.
+// T4: a list that policy does not filter, or that can be read in two ways, is not shown.
 func TestT4AListThatNobodyHasJudgedIsNotShown(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct{ result, code string }{
@@ -162,7 +162,7 @@ func TestT4AListThatNobodyHasJudgedIsNotShown(t *testing.T) {
 	})
 }
 
-// A long list is judged in parts, each name once.
+// A long list is filtered in parts, each name once.
 func TestALongListIsJudgedInParts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestALongListIsJudgedInParts(t *testing.T) {
 	})
 }
 
-// T4: at one URL the lists of many servers show what may be used of each, under its joint name.
+// T4: at the URL of all servers, lists show what the caller may use of each server, with combined names.
 func TestT4ListsOfManyServersShowWhatMayBeUsed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,7 +226,7 @@ func TestT4ListsOfManyServersShowWhatMayBeUsed(t *testing.T) {
 	})
 }
 
-// T4: that a resource has changed a client hears where it may subscribe to that one.
+// T4: a client is notified of the change of a resource only if policy shows it that URI.
 func TestT4ChangesOfResourcesAreJudgedByTheirURI(t *testing.T) {
 	t.Parallel()
 	update := func(uri string) upstream.Event {
@@ -254,13 +254,13 @@ func TestT4ChangesOfResourcesAreJudgedByTheirURI(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		w := saying(t, everyMethod(), said...)
-		w.stands(named()) // and nobody says what is hidden
+		w.stands(named()) // policy does not answer which names are hidden
 		hears(t, w, last)
 	})
 }
 
-// Who listens at one URL hears that lists have changed when policy does, where it tells names apart;
-// and a list of tools that was read meanwhile does not make it miss that.
+// At the URL of all servers, a client is notified of changed lists when the policy changes and distinguishes names. A
+// list of tools that was read meanwhile does not suppress that.
 func TestANewPolicyChangesListsOfNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

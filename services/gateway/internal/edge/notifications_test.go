@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// T4: a server's notification reaches a client where it is known and not denied, or where a rule lets it,
-// and then policy decides on it, on record.
+// T4: a server's notification reaches a client if MCP defines it and policy does not deny it. One with another method
+// reaches the client only if a rule allows it, and is decided and recorded.
 func TestT4ServersNotifications(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -63,8 +63,8 @@ func TestT4ServersNotifications(t *testing.T) {
 	}
 }
 
-// T4: what a client notifies its server of that the protocol does not know goes on where policy lets it,
-// as it was judged; of what nobody lets pass the refusal is on record.
+// T4: a client's notification with a method that MCP does not define is sent to the server as it was decided, if policy
+// allows it. Otherwise its refusal is recorded.
 func TestT4ClientsNotifications(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// The server is told of no ability of the client that policy denies, the client of no
-// capability that it would refuse.
+// Capabilities of the client that policy denies are not declared to the server, and those of the server whose use
+// policy denies are not declared to the client.
 func TestInitialize(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -43,9 +43,8 @@ func TestInitialize(t *testing.T) {
 	})
 }
 
-// A feature of the server's is told where its method is not denied to the caller, and so are
-// those of its options that are known; none that the server has not, or does not say as the
-// specification does.
+// A server's feature is declared to a caller if policy does not deny its method, together with its known options. A
+// feature that the server does not have, or does not declare as MCP defines it, is not declared.
 func TestFeaturesAreToldToThoseWhoMayUseThem(t *testing.T) {
 	t.Parallel()
 	const all = `{"logging":{},"prompts":{"listChanged":true},"resources":{"subscribe":true},"completions":{},"tasks":{},"tools":{},"experimental":{"x":{}}}`
@@ -115,7 +114,7 @@ func TestVersionNegotiation(t *testing.T) {
 	}
 }
 
-// A server that opens no session leaves none.
+// A server that does not open its session leaves no session at the gateway.
 func TestASessionThatIsNotOpened(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -144,8 +143,7 @@ func TestASessionThatIsNotOpened(t *testing.T) {
 	}
 }
 
-// U1: what only the gateway may say goes, also where it stands in what the gateway
-// replaces.
+// U1: keys that only the gateway may use are removed, even within values that the gateway replaces.
 func TestU1OurKeysInCapabilities(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,7 +158,7 @@ func TestU1OurKeysInCapabilities(t *testing.T) {
 	})
 }
 
-// N2: a session holds its initialize for as long as it lives, so that is small.
+// N2: initialize is limited to 64 KiB.
 func TestN2InitializeIsSmall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -182,8 +180,7 @@ func TestN2InitializeIsSmall(t *testing.T) {
 	})
 }
 
-// The cap holds for sessions that are open and for those being opened, and what
-// is refused because of it is on record.
+// The limit counts sessions that are open and those being opened, and a refusal because of it is recorded.
 func TestTooManySessions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -244,8 +241,7 @@ func TestEndingASession(t *testing.T) {
 	})
 }
 
-// Where it is not known which tokens live, a token opens nothing, lists nothing
-// and calls nothing.
+// If the list of valid tokens may be outdated, a token can open, list and call nothing.
 func TestStaleTokens(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -273,8 +269,8 @@ func TestStaleTokens(t *testing.T) {
 	})
 }
 
-// I2: who acts is who the token says it is now, in this session and run, whatever
-// the message says of itself and whoever opened the session.
+// I2: the principal is the one that the token names now, with this session and run, whatever the message declares and
+// whoever's data the session has.
 func TestI2TheCallerIsWhoItsTokenSays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -310,7 +306,7 @@ func TestI2TheCallerIsWhoItsTokenSays(t *testing.T) {
 	})
 }
 
-// One session's requests run beside each other, and each gets its own answer.
+// Requests of one session run concurrently, and each gets its own answer.
 func TestRequestsOfOneSessionKeepApart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -335,7 +331,7 @@ func TestRequestsOfOneSessionKeepApart(t *testing.T) {
 	})
 }
 
-// Spans and metrics name the error that the client is told.
+// The span names the error that the client gets.
 func TestAVersionThatIsNotSpokenIsToldAsItIsMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -356,7 +352,8 @@ func TestAVersionThatIsNotSpokenIsToldAsItIsMeasured(t *testing.T) {
 	})
 }
 
-// X9: a caller that can use nothing of a server reads nothing that the server says of itself, in either era.
+// X9: a caller that may use nothing of a server gets nothing that the server declares about itself, in both families of
+// revisions.
 func TestX9ACallerThatCanUseNothingReadsNothingOfTheServer(t *testing.T) {
 	t.Parallel()
 	const said = `"serverInfo":{"name":"payroll","title":"Payroll","version":"9.8.7"},"instructions":"The key is in notes.","_meta":{"io.modelcontextprotocol/serverInfo":{"name":"payroll","version":"9.8.7"}}`

@@ -19,8 +19,8 @@ import (
 
 const list = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 
-// X4: what needs no rule is limited by number and by size, for each principal, and
-// counted once a minute is over.
+// X4: messages that need no rule are limited by number for each principal, and their counts are recorded for each
+// minute.
 func TestX4WhatPassesIsLimitedAndOnRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestX4WhatPassesIsLimitedAndOnRecord(t *testing.T) {
 				t.Fatalf("%d %s", got.status, got.body)
 			}
 		}
-		if passed != 9_999 { // and the initialize
+		if passed != 9_999 { // and one initialize
 			t.Errorf("%d pings passed", passed)
 		}
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.code() != "" {
@@ -61,7 +61,7 @@ func TestX4WhatPassesIsLimitedAndOnRecord(t *testing.T) {
 	})
 }
 
-// X4: no message that needs no rule is large.
+// X4: a message that needs no rule is limited to 64 KiB.
 func TestX4WhatPassesIsSmall(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestX4WhatPassesIsSmall(t *testing.T) {
 	})
 }
 
-// X4: where policy can't say what a caller could come by, nothing passes.
+// X4: if policy cannot be asked what the caller may use, nothing passes.
 func TestX4NothingPassesWithoutPolicy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestX4NothingPassesWithoutPolicy(t *testing.T) {
 	})
 }
 
-// X4: the cursor of a list is one that the server gave in this session, or refused.
+// X4: a cursor that the server has not given in this session is refused.
 func TestX4CursorsAreTheServers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,8 +138,7 @@ func TestX4CursorsAreTheServers(t *testing.T) {
 	})
 }
 
-// X4: a server is told that a call was given up where it has got that call, and of
-// nothing else.
+// X4: a cancellation is sent to the server only if the server has the call.
 func TestX4OnlyWhatWasSentIsCancelled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,9 +170,8 @@ func TestX4OnlyWhatWasSentIsCancelled(t *testing.T) {
 	})
 }
 
-// X4: to a caller that could come by nothing the server's greeting and its list are
-// told as the gateway got them, once for all callers; a server that can't be asked
-// is asked again after a while.
+// X4: a caller to which policy can allow nothing gets the server's greeting and list from the gateway's own discovery,
+// which is made once for all callers. A server that can't be reached is asked again after a while.
 func TestX4TheGatewaysOwnDiscovery(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

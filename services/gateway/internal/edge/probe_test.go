@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// newer are requests by which clients of a newer revision ask whether it is spoken.
+// newer are requests with which clients of a newer revision probe whether it is spoken.
 var newer = []struct {
 	name, body, requested string
 	header                http.Header
@@ -22,8 +22,8 @@ var newer = []struct {
 	{"a method nobody knows", `{"jsonrpc":"2.0","id":7,"method":"x/y"}`, "2031-01-01", http.Header{"Mcp-Protocol-Version": {"2031-01-01"}}},
 }
 
-// Who asks for a revision that is not spoken here learns which are, and has done
-// nothing wrong: no refusal is on record, and the count says how often it asked.
+// A probe for an unsupported revision is answered with the supported ones. No refusal is recorded, only how often the
+// client probed.
 func TestProbesAreAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestProbesAreAnswered(t *testing.T) {
 	})
 }
 
-// A client agrees on a revision by what initialize says, whatever its head asks for.
+// The revision is agreed on in the body of initialize, whatever its headers contain.
 func TestInitializeAgreesOnARevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestInitializeAgreesOnARevision(t *testing.T) {
 	})
 }
 
-// X4: who asks without end is refused, on record, as with all that needs no rule.
+// X4: too many probes are refused, on record, like all messages that need no rule.
 func TestX4ProbesAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,14 +17,14 @@ const (
 	urlStart    = formStart + `,"mode":"url","elicitationId":"e"`
 )
 
-// askCase is a question of a server: what its client has offered, the question from its method on, and whether
-// the client is asked.
+// askCase is a request of a server: what its client has declared, the request from its method on, and whether the
+// client gets it.
 type askCase struct {
 	name, offers, question string
 	asked                  bool
 }
 
-// asksOfAnyRevision are questions that 2025-11-25 and 2026-07-28 answer alike.
+// asksOfAnyRevision returns requests that have the same outcome in 2025-11-25 and 2026-07-28.
 func asksOfAnyRevision() []askCase {
 	const bare, context, tools = `"sampling":{}`, `"sampling":{"context":{}}`, `"sampling":{"tools":{}}`
 	const form, url, both = `"elicitation":{"form":{}}`, `"elicitation":{"url":{}}`, `"elicitation":{"form":{},"url":{}}`
@@ -80,7 +80,7 @@ func asksOfAnyRevision() []askCase {
 	}
 }
 
-// inSession has the server ask in a session, and returns what the server was told.
+// inSession lets the server send the request in a session, and returns what the server got.
 func (tt askCase) inSession(t *testing.T, named, spoken string) (told string, records []journal.Record) {
 	t.Helper()
 	var w *world
@@ -99,7 +99,7 @@ func (tt askCase) inSession(t *testing.T, named, spoken string) (told string, re
 	return w.told(1)[0], w.of(journal.KindRefusal)
 }
 
-// U1: in a session, a server asks for what its client has offered, and reads why where it may not.
+// U1: in a session, a server may request what its client has declared. Otherwise it gets an error with the reason.
 func TestU1AQuestionIsReadAgainstWhatWasOffered(t *testing.T) {
 	t.Parallel()
 	for _, tt := range asksOfAnyRevision() {
@@ -118,7 +118,8 @@ func TestU1AQuestionIsReadAgainstWhatWasOffered(t *testing.T) {
 	}
 }
 
-// U1: a question has what its revision has. A server gains nothing by speaking an older one than its client named.
+// U1: a request may have what its revision defines. A server gains nothing by speaking an older revision than its
+// client named.
 func TestU1AQuestionIsOfItsRevision(t *testing.T) {
 	t.Parallel()
 	const both, sampling = `"elicitation":{"form":{},"url":{}}`, `"sampling":{"tools":{}}`
@@ -150,7 +151,8 @@ func TestU1AQuestionIsOfItsRevision(t *testing.T) {
 	}
 }
 
-// U1: the same in an answer of 2026-07-28, and of a server with sessions to a client without.
+// U1: the same holds for requests in an answer of 2026-07-28, and for those of a server with sessions to a client
+// without.
 func TestU1AQuestionInAnAnswerIsReadAgainstWhatWasOffered(t *testing.T) {
 	t.Parallel()
 	for _, tt := range asksOfAnyRevision() {
@@ -172,7 +174,7 @@ func TestU1AQuestionInAnAnswerIsReadAgainstWhatWasOffered(t *testing.T) {
 				told := ""
 				w.beside.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 					events([]byte(`{"jsonrpc":"2.0","id":7,"method":` + tt.question + `}`))
-					for range 1000 { // until it hears, or its client is asked
+					for range 1000 { // until the server has an answer, or the client has the request
 						time.Sleep(time.Millisecond)
 						w.beside.mu.Lock()
 						for _, r := range w.beside.notified {
@@ -196,7 +198,8 @@ func TestU1AQuestionInAnAnswerIsReadAgainstWhatWasOffered(t *testing.T) {
 	}
 }
 
-// U1: addresses that a server wants opened first are addresses, and were offered.
+// U1: URLs that a server requires to be opened first must be URLs, and the client must have declared that it can open
+// them.
 func TestU1AnAddressToOpenFirstIsReadAgainstWhatWasOffered(t *testing.T) {
 	t.Parallel()
 	const both = `"elicitation":{"form":{},"url":{}}`
@@ -224,7 +227,8 @@ func TestU1AnAddressToOpenFirstIsReadAgainstWhatWasOffered(t *testing.T) {
 	}
 }
 
-// U1: at the URL of all servers no server gets the context of the others, for its own is that of all there.
+// U1: at the URL of all servers no server gets the context of the others, because its own context would be that of all
+// servers.
 func TestU1NoServerGetsTheContextOfAll(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{"thisServer", "allServers"} {
@@ -257,7 +261,7 @@ func TestU1NoServerGetsTheContextOfAll(t *testing.T) {
 	})
 }
 
-// U1: at the URL of all servers each text by which a server shows itself says which one it is.
+// U1: at the URL of all servers each text that a server shows names the server.
 func TestU1EachServerSpeaksInItsOwnName(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,8 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/sse"
 )
 
-// sseEvents reads an event stream as the HTML Standard has it (section 9.2.6),
-// whose lines end in CR LF, LF or CR.
+// sseEvents parses an event stream as the HTML Standard defines it (section 9.2.6): lines end in CR LF, LF or CR.
 func sseEvents(stream string) (events []string, other bool) {
 	var data []string
 	kind := ""
@@ -44,8 +43,7 @@ func sseEvents(stream string) (events []string, other bool) {
 	return events, other || data != nil
 }
 
-// U1: each message that a server sends is one event, of the type message,
-// and reads as what it was.
+// U1: each message of a server becomes one event of the type message, with the same content.
 func FuzzAMessageStaysInItsEvent(f *testing.F) {
 	for _, seed := range []string{
 		`{"jsonrpc":"2.0","method":"notifications/progress","params":{"data":"x"}}`,
@@ -84,10 +82,10 @@ func FuzzAMessageStaysInItsEvent(f *testing.F) {
 	})
 }
 
-// X1: a large message that comes before an answer is read in a turn of its caller.
+// X1: a large message before the answer is parsed in a time slice of its caller.
 func TestX1LargeEventsAreReadInTurns(t *testing.T) {
 	t.Parallel()
-	gone, cancel := context.WithCancel(t.Context()) // who waits for a turn gives up
+	gone, cancel := context.WithCancel(t.Context()) // a wait for a time slice fails at once
 	cancel()
 	for size, want := range map[int]bool{100: true, room.Free + 1: false} {
 		rec, out := answering(gone, t)
@@ -98,7 +96,7 @@ func TestX1LargeEventsAreReadInTurns(t *testing.T) {
 	}
 }
 
-// answering is the answer to a caller that reads event streams.
+// answering returns the response to a caller that reads event streams, and its relay.
 func answering(ctx context.Context, t *testing.T) (*httptest.ResponseRecorder, *relay) {
 	t.Helper()
 	all, err := room.New(room.Answers())

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// comesBack opens a stream behind an event.
+// comesBack opens a stream after the event with this id.
 func (w *world) comesBack(h http.Header, last string) reply {
 	w.t.Helper()
 	back := http.Header{"Accept": {"text/event-stream"}, "Last-Event-Id": {last}}
@@ -21,8 +21,7 @@ func (w *world) comesBack(h http.Header, last string) reply {
 	return w.do("GET", "/mcp/files", "", back)
 }
 
-// A client that has lost the stream of an answer gets the rest of it, and the answer, in its session and
-// nowhere else.
+// A client that has lost the stream of an answer gets the rest and the answer, but only in its own session.
 func TestALostAnswerIsGoneOnWith(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,8 +65,8 @@ func TestALostAnswerIsGoneOnWith(t *testing.T) {
 	})
 }
 
-// Where a server ends the stream of its answer for its client to come back, and gives no way to, the
-// client comes back to the gateway, which says what is known.
+// If a server ends the stream of its answer so that the client reconnects, and can't be resumed, the client reconnects
+// to the gateway, which answers what is known.
 func TestAServerThatLeavesIsComeBackTo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

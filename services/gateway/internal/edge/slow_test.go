@@ -13,8 +13,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// X3: who has no answer because the server was too slow, or because there was no room, is
-// told so, and a call's record says it too.
+// X3: if there is no answer because the server was too slow or memory was short, the caller gets that reason, and the
+// record has it too.
 func TestX3CallersAreToldWhyThereIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	for why, said := range map[error]string{intake.ErrSlow: "too slowly", room.ErrFull: "no memory"} {

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// T4: a subscription brings what serves methods that policy leaves open, and names the resources
-// that it lets the caller subscribe to.
+// T4: a subscription has the notifications for methods that policy allows, and the resources that policy lets the
+// caller subscribe to.
 func TestT4ASubscriptionBringsWhatItMay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -52,8 +52,7 @@ func TestT4ASubscriptionBringsWhatItMay(t *testing.T) {
 	})
 }
 
-// A resource that policy denies is not subscribed to, and a client whose token does not count any
-// more hears nothing.
+// A3: a resource that policy denies is not subscribed to, and a client whose token was revoked gets nothing more.
 func TestA3ASubscriptionIsJudged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -87,14 +86,14 @@ func TestA3ASubscriptionIsJudged(t *testing.T) {
 		if err := w.tokens.Replace(nil); err != nil {
 			t.Fatal(err)
 		}
-		if got := next(); got != "" { // also where the server says nothing any more
+		if got := next(); got != "" { // even if the server sends nothing more
 			t.Errorf("a client without a token got %s", got)
 		}
 	})
 }
 
-// X4: what a subscription has judged counts among the messages that need no rule: many of many
-// resources are no way to have more judged than those.
+// X4: each resource of a subscription counts as a message that needs no rule, so subscriptions can't cause more
+// decisions than that limit.
 func TestX4SubscriptionsAreLimited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// tasked sends a request of a client that takes tasks.
+// tasked sends a request of a client that accepts tasks.
 func (w *world) tasked(method, name, params string, header ...http.Header) reply {
 	w.t.Helper()
 	body, head := modern(method, name, params)
@@ -27,7 +27,7 @@ func (w *world) tasked(method, name, params string, header ...http.Header) reply
 	return w.do("POST", "/mcp/files", strings.Replace(body, `"tasks":{}`, `"extensions":{"io.modelcontextprotocol/tasks":{}}`, 1), head)
 }
 
-// aboutTask asks about a task.
+// aboutTask sends a request about a task.
 func (w *world) aboutTask(method, id string, header ...http.Header) reply {
 	w.t.Helper()
 	return w.tasked(method, id, `"taskId":"`+id+`"`, header...)
@@ -46,8 +46,8 @@ func taskOf(t *testing.T, got reply) string {
 
 var asBen = http.Header{"Authorization": {"Bearer " + benToken}}
 
-// A call that waits for people is a task to who takes tasks: at once, with nothing sent; what people
-// decide is its end.
+// A call that waits for an approval is answered with a task at once if the client accepts tasks, and nothing is sent to
+// the server. The decision ends the task.
 func TestACallThatWaitsIsATask(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -82,8 +82,8 @@ func TestACallThatWaitsIsATask(t *testing.T) {
 	})
 }
 
-// Who does not say that it takes tasks, in each request, gets none; nor does who answers a question or
-// waits in legs already.
+// A client that does not declare in each request that it accepts tasks gets none. Nor does a call with answers, or one
+// that already waits in round trips.
 func TestWhoTakesNoTaskGetsNone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestWhoTakesNoTaskGetsNone(t *testing.T) {
 	})
 }
 
-// I4, A3: a task is its caller's alone, and nothing else is one.
+// I4, A3: only its caller can use a task, and other ids are no tasks.
 func TestI4TasksAreTheirCallersAlone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestI4TasksAreTheirCallersAlone(t *testing.T) {
 	})
 }
 
-// N2: of one caller no more tasks are kept than it has a share of; then its calls get tickets.
+// N2: a caller has a quota of 64 tasks. Beyond it, calls get tickets.
 func TestN2TasksHaveAShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +151,7 @@ func TestN2TasksHaveAShare(t *testing.T) {
 		}
 		w.people.approval = standing(approvalv1.ApprovalState_APPROVAL_STATE_DENIED)
 		w.people.approval.Code = commonv1.Code_CODE_APPROVAL_DENIED
-		for range 2 { // which ends with that, is told, and makes way
+		for range 2 { // the first request ends the task, the second reports the end and frees its place
 			w.aboutTask("tasks/get", ids[7])
 			synctest.Wait()
 		}
@@ -163,8 +163,8 @@ func TestN2TasksHaveAShare(t *testing.T) {
 	})
 }
 
-// I4: a server's task has an id for who got it: the server reads its own, from nobody else, and policy
-// and the record have that too.
+// I4: a server's task gets an id that is bound to its caller. The server gets its own id, only from that caller, and so
+// do policy and the record.
 func TestI4ServersTasksAreBoundToTheirCallers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestI4ServersTasksAreBoundToTheirCallers(t *testing.T) {
 	})
 }
 
-// Where policy does not let a caller ask how tasks stand its servers are not told that it takes any.
+// If policy denies a caller tasks/get, servers do not learn that its client accepts tasks.
 func TestServersHearOfTasksWherePolicyAllows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -226,8 +226,8 @@ func TestServersHearOfTasksWherePolicyAllows(t *testing.T) {
 	})
 }
 
-// A server's answer is a task where it was said that the client takes one, and what the end of a task says
-// is held to what any answer is.
+// U1: a server may answer with a task only if the request declared that the client accepts tasks. The outcome of a task
+// is checked like any other answer.
 func TestU1AnswersAboutTasks(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -271,7 +271,7 @@ func TestU1AnswersAboutTasks(t *testing.T) {
 	}
 }
 
-// X4, X5: what needs no rule is small, and of a closed list of methods.
+// X4, X5: requests about tasks that need no rule are limited in size and to a closed list of methods.
 func TestX5RequestsAboutTasksAreFew(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -288,13 +288,13 @@ func TestX5RequestsAboutTasksAreFew(t *testing.T) {
 	})
 }
 
-// approves has people approve what waits, and policy allow it by now.
+// approves sets the approval to approved, and the decision to allow.
 func (w *world) approves() {
 	w.people.approval = standing(approvalv1.ApprovalState_APPROVAL_STATE_APPROVED)
 	w.decision = &policyv1.Decision{Effect: policyv1.Effect_EFFECT_ALLOW}
 }
 
-// What goes wrong while the call of a task is made ends the task alone, or lets it wait on.
+// A failure while the call of a task is made ends only the task, or lets the task wait again.
 func TestACallOfATaskMayFail(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -349,8 +349,8 @@ func TestACallOfATaskMayFail(t *testing.T) {
 	}
 }
 
-// What a client cancels before it is sent is not sent; of what was sent the task tells what came. While
-// another task waits for the same approval that is not ended.
+// A task that is cancelled before its call is sent sends nothing; after that, it reports the call's outcome. An
+// approval is not ended while another task waits for it.
 func TestCancelledTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -388,7 +388,7 @@ func TestCancelledTasks(t *testing.T) {
 	})
 }
 
-// What ends before anybody is asked keeps no place of a task.
+// A call that ends before an approval is requested uses no place of a task.
 func TestPlacesOfTasksAreGivenBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

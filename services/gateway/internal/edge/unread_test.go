@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// X3: a client that reads, but more slowly than 64 KiB a second, is cut off, be it
-// sent an answer or a stream; one that is a little faster gets everything.
+// X3: a client that reads more slowly than 64 KiB a second is disconnected, for an answer and for a stream. One that is
+// a little faster gets everything.
 func TestX3SlowReadersAreCutOff(t *testing.T) {
 	t.Parallel()
 	const size = 4 << 20
@@ -34,7 +34,7 @@ func TestX3SlowReadersAreCutOff(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name  string
-		piece int // bytes that are read each second
+		piece int // bytes read each second
 		whole bool
 	}{
 		{"a byte", 1, false}, {"48 KiB", 48 << 10, false}, {"80 KiB", 80 << 10, true},
@@ -73,9 +73,8 @@ func TestX3SlowReadersAreCutOff(t *testing.T) {
 	}
 }
 
-// X3: while an answer of a caller's waits for room the caller's next requests are
-// refused before they are sent, on record; others are not, and what was sent has its
-// outcome on record and its caller told.
+// X3: while an answer to a caller waits for memory, the caller's next requests are refused before they are sent, on
+// record. Other callers are not affected. The outcome of what was sent is recorded and answered.
 func TestX3WhoseAnswersWaitAsksForNoMore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -94,7 +93,7 @@ func TestX3WhoseAnswersWaitAsksForNoMore(t *testing.T) {
 			return answer(r, `{"content":[]}`), nil
 		}
 		replies := make(chan reply, room.Share/room.Last+1)
-		for range cap(replies) { // all are read but one, which waits for them in vain
+		for range cap(replies) { // all get memory but one, which waits in vain
 			go func() { replies <- w.do("POST", "/mcp/files", toolCall, anas) }()
 			synctest.Wait()
 		}
@@ -111,7 +110,7 @@ func TestX3WhoseAnswersWaitAsksForNoMore(t *testing.T) {
 		if sent != cap(replies)+1 {
 			t.Error("somebody else was kept out")
 		}
-		late := <-replies // after the server's time-out
+		late := <-replies // after the server's timeout
 		if late.code() != "outcome_unknown" || !strings.Contains(late.body, "no memory is left for the answer") {
 			t.Errorf("%d %s", late.status, late.body)
 		}

@@ -18,8 +18,7 @@ import (
 
 const toolsList = `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`
 
-// asksFor is a policy under which calls of these tools wait for people, and of no
-// other tool are shown.
+// asksFor returns a policy under which calls of these tools need an approval, and all other tools are hidden.
 func asksFor(names ...string) func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	return func(r *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 		resp := new(policyv1.FilterToolsResponse)
@@ -34,7 +33,7 @@ func asksFor(names ...string) func(*policyv1.FilterToolsRequest) (*policyv1.Filt
 	}
 }
 
-// Some servers end their lists by a cursor that is none.
+// Some servers end their lists with a null or empty cursor.
 func TestTheToolToWaitWithIsListedOnTheLastPage(t *testing.T) {
 	t.Parallel()
 	for cursor, last := range map[string]bool{`""`: true, `null`: true, `"x"`: false, `" "`: false} {
@@ -55,15 +54,15 @@ func TestTheToolToWaitWithIsListedOnTheLastPage(t *testing.T) {
 	}
 }
 
-// Who may have to wait is shown the tool to wait with, once, behind the server's; a
-// server's own tool of that name is nobody's.
+// A caller that may have to wait for an approval sees the tool to wait with once, after the server's tools. A server's
+// own tool of that name is hidden.
 func TestTheToolToWaitWithIsListedWhereSomethingWaits(t *testing.T) {
 	t.Parallel()
 	const own = `{"name":"sluice_approval_wait","title":`
 	for name, tt := range map[string]struct {
 		policy func(*policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error)
 		pages  []string
-		// want are the tools of each page, and the last begins with own where it is there.
+		// want is the beginning of the tools of each page. It ends with own if the gateway's tool follows.
 		want []string
 	}{
 		"nothing waits":            {nil, []string{`[{"name":"a"}]`}, []string{`[{"name":"a"}]`}},
@@ -97,7 +96,7 @@ func TestTheToolToWaitWithIsListedWhereSomethingWaits(t *testing.T) {
 					if n := strings.Count(got.body, own); n != strings.Count(want, own) {
 						t.Errorf("%d tools to wait with: %s", n, got.body)
 					}
-					raw(got.body) // it still is what it should be
+					raw(got.body) // fails if the answer can't be parsed
 				}
 			})
 		})
@@ -121,8 +120,7 @@ func standing(state approvalv1.ApprovalState) *approvalv1.Approval {
 	return a
 }
 
-// The tool waits as a call is held, tells how the approval stands, and reaches no
-// server.
+// The tool waits as long as a call is held, returns the state of the approval, and reaches no server.
 func TestWaitingForAnApproval(t *testing.T) {
 	t.Parallel()
 	const (
@@ -172,7 +170,7 @@ func TestWaitingForAnApproval(t *testing.T) {
 	}
 }
 
-// What is no approval of the caller's is none, and nothing but an id is taken.
+// I4: another caller's approval is unknown, and the tool accepts no argument but an id.
 func TestI4WaitingForWhatIsNotOnesOwn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
