@@ -19,41 +19,38 @@ import (
 )
 
 const (
-	// maxBody is how long a record may be, without the fields that the chain adds.
+	// maxBody is the maximum length of a record in bytes, without the members that the chain adds.
 	maxBody = 256 << 10
-	// maxText is how long a string may be that a caller may have made, as it is
-	// written.
+	// maxText is the maximum length of a string that a caller may have chosen, in bytes as written.
 	maxText = 4 << 10
-	// maxRefusedText is how long it may be in a refusal, which costs a caller nothing.
+	// maxRefusedText is the same in a refusal, which costs a caller nothing.
 	maxRefusedText = 256
-	// maxWritten is how many bytes of a line one byte of a string becomes at the most.
+	// maxWritten is the maximum number of bytes that one byte of a string takes in a line.
 	maxWritten = 6
-	// maxFrame is how many bytes the chain adds to a record at the most, that of a segment
-	// which begins included: numbers of 19 digits, a time of 30, hash, key, crc, their names
-	// and the newline.
+	// maxFrame is the maximum number of bytes that the chain adds to a record, including those of a segment's first
+	// record: numbers of 19 digits, a time of 30, hash, key, crc, their names and the newline.
 	maxFrame = 320
 	// crcTail is the length of `,"crc":"` + 8 digits + `"}`.
 	crcTail = 18
 )
 
-// ErrTooLarge says that a record is longer than a line may be: it has too many
-// limits or principals.
+// ErrTooLarge says that a record is longer than a line may be: it has too many limits or principals.
 var ErrTooLarge = errors.New("record is longer than 256 KiB")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// link is a place in a chain: its last record.
+// link is a position in a chain: its last record.
 type link struct {
 	seq  int64
 	hash [sha256.Size]byte
-	// unknown is set where the hash is not known, because retention has removed the
-	// record; the next record's word is taken for it.
+	// unknown is set if the hash is not known because retention has removed the record; the prev of the next record is
+	// then accepted unchecked.
 	unknown bool
 }
 
-// appendLine appends the line of the next record to dst, newline included, and
-// moves on to it. The body is the record's JSON without seq, time, prev and crc; more
-// are members, each with a comma behind it, that stand before it.
+// appendLine appends the line of the next record to dst, including the newline, and advances l to that record. The
+// body is the record's JSON without seq, time, prev and crc; more contains members to insert before it, each followed
+// by a comma.
 func (l *link) appendLine(dst []byte, now time.Time, more, body []byte) []byte {
 	start := len(dst)
 	dst = append(dst, `{"seq":`...)
@@ -70,8 +67,8 @@ func (l *link) appendLine(dst []byte, now time.Time, more, body []byte) []byte {
 	return append(dst, '\n')
 }
 
-// follow reads the line of the next record and moves on to it. An error that wraps
-// errUnreadable means that the line is no record at all.
+// follow parses the line of the next record and advances l to it. An error that wraps errUnreadable means that the
+// line is not a record at all.
 func (l *link) follow(line []byte) (Record, error) {
 	rec, err := parse(line)
 	if err != nil {
@@ -87,13 +84,12 @@ func (l *link) follow(line []byte) (Record, error) {
 	return *rec, nil
 }
 
-// head is the hash of the last record's line, in hex.
+// head returns the hash of the last record's line, in hex.
 func (l *link) head() string { return hex.EncodeToString(l.hash[:]) }
 
-// errUnreadable says that a line is not a record.
 var errUnreadable = errors.New("is not a whole record")
 
-// parse reads one line, without its newline.
+// parse parses one line, without its newline.
 func parse(line []byte) (*Record, error) {
 	sum := max(0, len(line)-crcTail)
 	if want := appendCRC(nil, line[:sum]); !bytes.Equal(line[sum:], want) {
@@ -106,7 +102,7 @@ func parse(line []byte) (*Record, error) {
 	return rec, nil
 }
 
-// appendCRC appends the checksum of text as the last field of a record.
+// appendCRC appends the checksum of text as the last member of a record.
 func appendCRC(dst, text []byte) []byte {
 	var sum [4]byte
 	binary.BigEndian.PutUint32(sum[:], crc32.Checksum(text, castagnoli))
@@ -115,8 +111,8 @@ func appendCRC(dst, text []byte) []byte {
 	return append(dst, `"}`...)
 }
 
-// encodeBody writes the record to buf as one line without the fields that the
-// chain adds, whatever bytes its strings hold. It changes the record.
+// encodeBody writes the record to buf as one line without the members that the chain adds, for strings of any bytes.
+// It changes the record.
 func encodeBody(buf *bytes.Buffer, rec *Record) error {
 	rec.Seq, rec.Time, rec.Prev, rec.SealKey, rec.Oldest, rec.CRC = 0, time.Time{}, "", "", 0, ""
 	rec.ReservedAt, rec.Since = rec.ReservedAt.UTC(), rec.Since.UTC()
@@ -138,8 +134,8 @@ func encodeBody(buf *bytes.Buffer, rec *Record) error {
 	return nil
 }
 
-// RefusalSize is how many bytes [Journal.Refusal] writes for rec, give or take the
-// digits of its place and the name of the build. rec is only read.
+// RefusalSize returns how many bytes [Journal.Refusal] writes for rec, except for differences in the number of digits
+// of its seq and in the name of the build. It only reads rec.
 func RefusalSize(rec *Record) int {
 	refusal := *rec
 	refusal.Kind = KindRefusal
@@ -150,8 +146,7 @@ func RefusalSize(rec *Record) int {
 	return len(new(link).appendLine(nil, time.Now(), nil, body.Bytes()))
 }
 
-// cutTexts shortens the strings that a caller may have made long, so that a refusal
-// can be recorded whatever was refused, and cheaply.
+// cutTexts shortens the strings that a caller may have made long, so that every refusal can be recorded, and cheaply.
 func cutTexts(rec *Record) {
 	most := maxText
 	if rec.Kind == KindRefusal {
@@ -164,14 +159,14 @@ func cutTexts(rec *Record) {
 		*text = cut(*text, most)
 	}
 	if len(rec.Votes) > 0 {
-		rec.Votes = slices.Clone(rec.Votes) // the caller's stay as they are
+		rec.Votes = slices.Clone(rec.Votes) // the caller's votes stay unchanged
 	}
 	for i := range rec.Votes {
 		rec.Votes[i].Comment = cut(rec.Votes[i].Comment, maxRefusedText)
 	}
 }
 
-// cut shortens text to so many bytes as it is written, and marks where it does.
+// cut shortens text so that it takes at most that many bytes as written, and ends it in "…" if it was shortened.
 func cut(text string, most int) string {
 	if len(text) <= most/maxWritten {
 		return text
@@ -184,13 +179,13 @@ func cut(text string, most int) string {
 	return text
 }
 
-// written is how many bytes of a line a character of a string becomes at the most.
+// written returns the maximum number of bytes that a character of a string takes in a line.
 func written(r rune) int {
 	switch {
 	case r == '"', r == '\\':
 		return 2
 	case !isEscaped(r):
-		return utf8.RuneLen(r) // what is no UTF-8 is written as U+FFFD
+		return utf8.RuneLen(r) // invalid UTF-8 is written as U+FFFD
 	case r > 0xffff:
 		return 12
 	default:
@@ -198,15 +193,15 @@ func written(r rune) int {
 	}
 }
 
-// isEscaped says whether a character is written as \uXXXX.
+// isEscaped reports whether a character is written as \uXXXX.
 func isEscaped(r rune) bool { return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) }
 
-// isPlain says whether JSON text holds nothing but printable ASCII. Bytes below
-// 0x20 don't occur in it: the encoder has escaped them.
+// isPlain reports whether JSON text contains only printable ASCII. Bytes below 0x20 don't occur in it: the encoder
+// has escaped them.
 func isPlain(text []byte) bool {
 	const low, high = 0x0101010101010101, 0x8080808080808080
 	for ; len(text) >= 8; text = text[8:] {
-		// Adding one to each byte lifts 0x7f, delete, to where the high bit is seen too.
+		// Adding one to each byte makes 0x7f, delete, set the high bit too.
 		if word := binary.LittleEndian.Uint64(text); (word|(word+low))&high != 0 {
 			return false
 		}
@@ -219,9 +214,8 @@ func isPlain(text []byte) bool {
 	return true
 }
 
-// escape returns JSON text with every control, format and line separating
-// character as \uXXXX, which means the same to readers of JSON and nothing to
-// terminals. The text must be valid UTF-8.
+// escape returns JSON text with every control, format and line separating character as \uXXXX, which is equivalent in
+// JSON and harmless to terminals. The text must be valid UTF-8.
 func escape(text []byte) []byte {
 	out := make([]byte, 0, len(text)+64)
 	for len(text) > 0 {

@@ -11,29 +11,28 @@ import (
 )
 
 const (
-	// retryEvery is how often a chain that can't be written is tried again.
+	// retryEvery is the interval at which a chain that can't be written is tried again.
 	retryEvery = 250 * time.Millisecond
-	// maxBacklog is how many bytes of records may wait for that.
+	// maxBacklog is the maximum number of bytes of records that wait for that.
 	maxBacklog = 32 << 20
 )
 
 var (
-	// ErrUnavailable says that the journal can't be written now. It goes on by itself.
+	// ErrUnavailable says that the journal can't be written now. The journal recovers without help.
 	ErrUnavailable = errors.New("the journal takes no records")
 	// ErrClosed says that the journal was closed.
 	ErrClosed = errors.New("the journal is closed")
 )
 
-// backlog is what has to be written before a chain takes records again.
+// backlog contains the records that must be written before a chain accepts records again.
 type backlog struct {
 	items []item
 	bytes int
-	// lost is how many outcomes found no room, or how many refusals were not written.
+	// lost is how many outcomes did not fit, or how many refusals were not written.
 	lost int64
 }
 
-// fail notes that a write went wrong and returns what callers are told. It needs
-// writing.
+// fail handles a failed write and returns the error for callers. The caller must hold writing.
 func (c *chain) fail(ctx context.Context, cause error) error {
 	err := fmt.Errorf("%w: %w", ErrUnavailable, cause)
 	if mendErr := c.mend(); mendErr != nil {
@@ -46,7 +45,7 @@ func (c *chain) fail(ctx context.Context, cause error) error {
 	return err
 }
 
-// withoutPath says what went wrong, and not where the machine keeps the journal.
+// withoutPath returns the text of an error without the path of the journal's files.
 func withoutPath(err error) string {
 	if in, ok := errors.AsType[*fs.PathError](err); ok {
 		return in.Op + ": " + in.Err.Error()
@@ -54,9 +53,8 @@ func withoutPath(err error) string {
 	return err.Error()
 }
 
-// mend brings the files to where the last good record ends. After a failed sync the
-// segment is left alone from then on: the system may have dropped pages that it
-// still shows to readers.
+// mend truncates the file to the last good record. After a failed sync it also ends the segment: the system may have
+// dropped pages that it still shows to readers.
 func (c *chain) mend() error {
 	if c.file == nil {
 		return nil
@@ -64,11 +62,11 @@ func (c *chain) mend() error {
 	if err := c.file.Truncate(c.size); err != nil {
 		return fmt.Errorf("cut off what was half written: %w", err)
 	}
-	c.reserved = c.size // the cut may have let go of what was behind it
+	c.reserved = c.size // truncating may have released the reserved space
 	if !c.doubtful {
 		return nil
 	}
-	// Else the cut part could come back after a loss of power.
+	// Without a sync the removed part could come back after a loss of power.
 	if err := c.file.Sync(); err != nil {
 		return fmt.Errorf("sync the cut: %w", err)
 	}
@@ -81,7 +79,7 @@ func (c *chain) mend() error {
 	return nil
 }
 
-// note puts a recovery record at the head of what waits.
+// note inserts a recovery record at the beginning of the backlog.
 func (c *chain) note(rec *Record) {
 	rec.Kind = KindRecovery
 	body := c.recordOf(rec)
@@ -89,14 +87,13 @@ func (c *chain) note(rec *Record) {
 	c.backlog.bytes += len(body)
 }
 
-// miss does what can be done about a record that can't be written: an outcome is
-// kept as long as there is room, and of refusals, which anybody can cause without
-// end, only the number.
+// miss handles a record that can't be written: an outcome is stored while the backlog has capacity; refusals, which
+// callers can cause without limit, are only counted.
 func (c *chain) miss(ctx context.Context, e *entry) {
 	switch {
 	case e.rec.Kind == KindRefusal:
 		c.backlog.lost += max(e.rec.Count, 1)
-	case e.rec.Kind != KindOutcome: // an intent's call is not sent
+	case e.rec.Kind != KindOutcome: // the call of such an intent is not sent
 	case c.backlog.bytes+e.body.Len() > maxBacklog:
 		c.backlog.lost++
 		c.cfg.Log.ErrorContext(ctx, "outcome is lost", "chain", c.name, "decision_id", e.rec.DecisionID)
@@ -114,8 +111,8 @@ func (c *chain) losing() string {
 	return "outcomes"
 }
 
-// resume tries to write what waits, and takes records again if that works. It says
-// whether the chain is well.
+// resume tries to write the backlog, and accepts records again if that works. It reports whether the chain accepts
+// records or is closed.
 func (c *chain) resume() bool {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -126,7 +123,7 @@ func (c *chain) resume() bool {
 		return false
 	}
 	if err := c.catchUp(); err != nil {
-		// A cut that fails too is made by the next attempt.
+		// If truncating fails too, the next attempt does it.
 		_ = c.mend()
 		return false
 	}
@@ -136,7 +133,7 @@ func (c *chain) resume() bool {
 	return true
 }
 
-// catchUp writes what waits, and last how much was lost until now.
+// catchUp writes the backlog, and then the number of records that were lost.
 func (c *chain) catchUp() error {
 	for len(c.backlog.items) > 0 {
 		group := c.backlog.items[:min(maxGroup, len(c.backlog.items))]
@@ -162,7 +159,7 @@ func (c *chain) catchUp() error {
 	return nil
 }
 
-// writeAll writes records that nobody waits for, and returns how many were written.
+// writeAll writes records of the journal's own and returns how many were written.
 func (c *chain) writeAll(ctx context.Context, items []item) (int, error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()

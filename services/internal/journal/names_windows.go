@@ -1,5 +1,4 @@
 package journal
 
-// syncDir has nothing to do: Windows can't bring a folder to the device, and NTFS keeps
-// a log of names by itself.
+// syncDir does nothing: Windows can't sync a folder, and NTFS has a journal of names.
 func syncDir(string) error { return nil }

@@ -11,7 +11,7 @@ import (
 
 const tornExtension = ".torn"
 
-// load finds out where the chain stands on disk and makes it ready to go on.
+// load reads the end of the chain from disk and prepares the chain for writing.
 func (c *chain) load(ctx context.Context) error {
 	segments, err := listSegments(c.cfg.Dir, c.name)
 	if err != nil || len(segments) == 0 {
@@ -73,7 +73,7 @@ func (c *chain) loadLast(ctx context.Context, s *segment) error {
 			return err
 		}
 	}
-	if c.size > 0 && key != c.sealKey { // an earlier version's, or another key's: what is written now says whose it is
+	if c.size > 0 && key != c.sealKey { // an earlier version wrote the segment, or the key differs: the next segment names the present key
 		err = c.file.Close()
 		c.file = nil
 	}
@@ -86,8 +86,7 @@ func (c *chain) wayOut(err error) error {
 		c.name, err, c.name)
 }
 
-// cut moves what stands behind the good bytes of a segment into a file of its own,
-// and leaves a record about it to be written.
+// cut moves everything after the good bytes of a segment into a separate file, and queues a record about it.
 func (c *chain) cut(ctx context.Context, s *segment, data []byte, good int) error {
 	torn := data[good:]
 	path, err := writeTorn(s.path, torn)
@@ -104,14 +103,14 @@ func (c *chain) cut(ctx context.Context, s *segment, data []byte, good int) erro
 	return nil
 }
 
-// owe leaves a record about what was found to be written before all others.
+// owe queues a record about what was found at the start, to be written before all others.
 func (c *chain) owe(rec *Record) {
 	c.note(rec)
 	c.down.Store(new(fmt.Errorf("%w: what was found at its start is not recorded yet", ErrUnavailable)))
 }
 
-// missing notes what the newest head that was sealed says to be there and is not. It
-// may be that power was lost, or that somebody cut it off.
+// missing queues a record if the newest sealed head names records that are missing: power was lost, or they were cut
+// off.
 func (c *chain) missing(ctx context.Context) {
 	if c.sealed.Count <= c.pos.seq {
 		return
@@ -122,13 +121,13 @@ func (c *chain) missing(ctx context.Context) {
 	c.owe(&Record{Message: fmt.Sprintf("records %d to %d were sealed and are missing; the head had the hash %s", c.pos.seq+1, c.sealed.Count, c.sealed.Hash), Count: gone})
 }
 
-// sealedAnew notes that a record is not the one that was sealed.
+// sealedAnew queues a record that says that a record differs from the sealed one.
 func (c *chain) sealedAnew(at link) {
 	c.cfg.Log.ErrorContext(context.Background(), "journal is not the one that was sealed", "chain", c.name, "seq", at.seq)
 	c.owe(&Record{Message: fmt.Sprintf("record %d is not the one that was sealed, which had the hash %s", at.seq, c.sealed.Hash)})
 }
 
-// writeTorn saves data beside a segment under a name that is still free.
+// writeTorn saves data next to a segment, under a name that is not in use.
 func writeTorn(segment string, data []byte) (string, error) {
 	for n := 1; ; n++ {
 		path := fmt.Sprintf("%s.%d%s", segment, n, tornExtension)

@@ -18,8 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// ToProto packs a record for those who read it over gRPC. All but its checksum
-// travels.
+// ToProto packs a record for clients that read it over gRPC. It packs everything except the checksum.
 func ToProto(r *Record) *gatewayv1.Record {
 	out := &gatewayv1.Record{
 		Kind:     value[gatewayv1.RecordKind](gatewayv1.RecordKind_value, "RECORD_KIND_", string(r.Kind)),
@@ -38,7 +37,7 @@ func ToProto(r *Record) *gatewayv1.Record {
 		CutBytes: r.CutBytes, CutFile: r.CutFile, Build: r.Build,
 		Limits: all(r.Limits, toLimit), Votes: all(r.Votes, toVote), Pruned: all(r.Pruned, toPruned),
 	}
-	if r.Kind != KindRecovery { // which counts lost outcomes, and there may be none
+	if r.Kind != KindRecovery { // a recovery counts lost outcomes, possibly 0
 		out.Count = max(r.Count, 1)
 	}
 	out.Principal.Session, out.Principal.Run, out.Principal.Chain = r.Session, r.Run, all(r.Chain, toPrincipal)
@@ -51,8 +50,7 @@ func ToProto(r *Record) *gatewayv1.Record {
 	return out
 }
 
-// FromProto unpacks a record that came over gRPC: as the file has it, but for the
-// checksum.
+// FromProto unpacks a record that was received over gRPC: the record as in the file, without the checksum.
 func FromProto(r *gatewayv1.Record) Record {
 	p := r.GetPrincipal()
 	out := Record{
@@ -74,7 +72,7 @@ func FromProto(r *gatewayv1.Record) Record {
 		Peer:      r.GetPeer(), Since: moment(r.GetSince()), CutBytes: r.GetCutBytes(), CutFile: r.GetCutFile(),
 		Pruned: all(r.GetPruned(), fromPruned), Build: r.GetBuild(),
 	}
-	if out.Kind == KindAdmission || out.Kind == KindPassed || out.Kind == KindRecovery || r.GetCount() > 1 { // else it stands for itself
+	if out.Kind == KindAdmission || out.Kind == KindPassed || out.Kind == KindRecovery || r.GetCount() > 1 { // otherwise the record counts as one
 		out.Count = r.GetCount()
 	}
 	return out
@@ -113,7 +111,7 @@ func fromLimit(r *gatewayv1.LimitRecord) Limit {
 	return l
 }
 
-// FromLimit is a limit of a decision as records write it.
+// FromLimit returns a decision's limit in the form of records.
 func FromLimit(l *policyv1.RuleLimit) Limit {
 	reserved := l.GetLimit()
 	return Limit{
@@ -132,7 +130,7 @@ func toVote(v Vote) *approvalv1.Vote {
 	}
 }
 
-// FromVote is a vote as records write it.
+// FromVote returns a vote in the form of records.
 func FromVote(v *approvalv1.Vote) Vote {
 	return Vote{
 		Subject: v.GetSubject(), Verdict: enum.Given(v.GetVerdict()), Time: moment(v.GetTime()), Channel: enum.Given(v.GetChannel()),
@@ -154,12 +152,12 @@ func fromPruned(p *gatewayv1.PrunedSegment) Pruned {
 	}
 }
 
-// CodeOf reads a code as records write it; unspecified for none.
+// CodeOf parses a code as written in records; unspecified for an empty or unknown name.
 func CodeOf(name string) commonv1.Code {
 	return value[commonv1.Code](commonv1.Code_value, "CODE_", name)
 }
 
-// value reads what [enum.Name] wrote; unspecified for a name that is not known.
+// value parses what [enum.Name] wrote; unspecified for an unknown name.
 func value[E ~int32](values map[string]int32, prefix, name string) E {
 	if name == "" {
 		return 0
@@ -167,7 +165,7 @@ func value[E ~int32](values map[string]int32, prefix, name string) E {
 	return E(values[prefix+strings.ToUpper(name)])
 }
 
-// all converts each of a list; nil for an empty one.
+// all converts each element of a list; nil for an empty list.
 func all[A, B any](list []A, convert func(A) B) []B {
 	if len(list) == 0 {
 		return nil

@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// maxPruned is how many segments one record names at the most.
+// maxPruned is the maximum number of segments that one record names.
 const maxPruned = 256
 
-// prune removes the oldest segments until the chain, with the active segment full,
-// is within its retention. It needs writing.
+// prune removes the oldest segments until the size of the chain, counting the active segment as full, is within its
+// retention. The caller must hold writing.
 func (c *chain) prune(ctx context.Context, now time.Time) {
 	for c.sweep(ctx) == nil {
 		gone := c.outdated(now)
@@ -26,8 +26,8 @@ func (c *chain) prune(ctx context.Context, now time.Time) {
 	}
 }
 
-// outdated tells the oldest segments that are to go. One that has records always
-// stays, for the next record names the hash of the last.
+// outdated returns the oldest segments that the retention removes. The newest segment with records always stays,
+// because the next record contains the hash of its last record.
 func (c *chain) outdated(now time.Time) (gone []Pruned) {
 	c.listing.Lock()
 	defer c.listing.Unlock()
@@ -52,8 +52,7 @@ func (c *chain) outdated(now time.Time) (gone []Pruned) {
 	return gone
 }
 
-// removable are the segments before the one that holds the newest record. It needs
-// listing.
+// removable returns the segments before the one that contains the newest record. The caller must hold listing.
 func (c *chain) removable() []segment {
 	n := len(c.segments)
 	if n > 0 && c.segments[n-1].size == 0 {
@@ -62,13 +61,13 @@ func (c *chain) removable() []segment {
 	return c.segments[:max(0, n-1)]
 }
 
-// pruned is what a record says of a segment that goes.
+// pruned returns the record's entry for a segment that is removed.
 func (s segment) pruned(why Why) Pruned {
 	return Pruned{File: filepath.Base(s.path), First: s.first, Last: s.last, Hash: hex.EncodeToString(s.hash[:]), Bytes: s.size, Why: why}
 }
 
-// remove records which of the oldest segments go, and then removes them: what is
-// missing without such a record was removed by somebody else. It needs writing.
+// remove records which of the oldest segments are removed, and then removes them: a segment that is missing without
+// such a record was not removed by the journal. The caller must hold writing.
 func (c *chain) remove(ctx context.Context, gone []Pruned) error {
 	body := c.recordOf(&Record{Kind: KindPruned, Pruned: gone, Count: gone[len(gone)-1].Last - gone[0].First + 1})
 	if err := c.write([]item{{body: body}}); err != nil {
@@ -82,9 +81,9 @@ func (c *chain) remove(ctx context.Context, gone []Pruned) error {
 	return c.sweep(ctx)
 }
 
-// sweep removes the oldest segments, those that are told, up to one whose file can't
-// be removed: without those behind it the chain would have a gap, and the next start
-// would refuse it. It needs writing.
+// sweep removes the oldest segments whose removal is on record. It stops at a segment whose file can't be removed: if
+// the segments after it were removed, the chain would have a gap, and the next start would refuse it. The caller must
+// hold writing.
 func (c *chain) sweep(ctx context.Context) error {
 	for {
 		oldest, ok := c.takeTold()
@@ -105,8 +104,8 @@ func (c *chain) sweep(ctx context.Context) error {
 	}
 }
 
-// takeTold takes the oldest segment out of the chain if it is told, before its file
-// goes: who reads the chain meanwhile is to miss neither.
+// takeTold takes the oldest segment out of the chain if its removal is on record. This happens before its file is
+// removed, so that a concurrent reader misses neither the segment nor its file.
 func (c *chain) takeTold() (segment, bool) {
 	c.listing.Lock()
 	defer c.listing.Unlock()
@@ -118,7 +117,7 @@ func (c *chain) takeTold() (segment, bool) {
 	return oldest, true
 }
 
-// recordOf is the body of a record of the journal's own.
+// recordOf returns the body of a record of the journal's own.
 func (c *chain) recordOf(rec *Record) []byte {
 	rec.Build = c.cfg.Build
 	var body bytes.Buffer
@@ -128,10 +127,10 @@ func (c *chain) recordOf(rec *Record) []byte {
 	return body.Bytes()
 }
 
-// removeSegment removes a segment and what was cut off it.
+// removeSegment removes a segment and the files with the torn ends that were cut off it.
 func removeSegment(path string) error {
 	dir, name := filepath.Split(path)
-	cuts, err := fs.Glob(os.DirFS(dir), name+"*"+tornExtension) // the folder's name is no pattern
+	cuts, err := fs.Glob(os.DirFS(dir), name+"*"+tornExtension) // an fs.FS, because the folder's name is not a pattern
 	if err != nil {
 		return err
 	}

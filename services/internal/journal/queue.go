@@ -10,31 +10,31 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// maxGroup is how many records are written, and synced, at once at the most.
+// maxGroup is the maximum number of records that are written, and synced, at once.
 const maxGroup = 256
 
-// soon is how soon after a group another is one of many callers': a lone one takes longer
-// between its records.
+// soon is the interval within which a group after another shows that there are many callers: a single caller takes
+// longer between its records.
 const soon = 100 * time.Microsecond
 
-// maxKept is how large a buffer may be that is kept for the next record.
+// maxKept is the maximum capacity of a buffer that is reused for another record.
 const maxKept = 16 << 10
 
-// entry is a record on its way to the disk.
+// entry is a record that is being written.
 type entry struct {
 	rec  Record
 	body bytes.Buffer
-	// who is charged for its room.
+	// who is charged for the record's size.
 	who []principal.Key
-	// err is what came of it, set before its turn ends.
+	// err is the result, set before turn receives false.
 	err error
-	// turn wakes the entry's owner: true to lead the next group, false when it is done.
+	// turn wakes the entry's goroutine: true to lead the next group, false when the entry is done.
 	turn chan bool
 }
 
 func newEntry() any { return &entry{turn: make(chan bool, 1)} }
 
-// recycle empties the entry, so that a pool keeps nothing of a call.
+// recycle empties the entry, so that the pool holds no data of a call.
 func (e *entry) recycle(pool *sync.Pool) {
 	if e.body.Cap() > maxKept {
 		return
@@ -46,21 +46,20 @@ func (e *entry) recycle(pool *sync.Pool) {
 	pool.Put(e)
 }
 
-// queue makes groups of entries that come at the same time. Who finds nobody at work
-// leads: it takes all that wait and commits them in one go, while others queue up
-// behind it; then the first of those leads. Where the last group was a moment ago it first lets
-// others go that can run: of callers that are as far as it is most get in. So a lone caller
-// never waits for company, and a crowd shares its writes and syncs.
+// queue forms groups of concurrent entries. A caller that finds no leader becomes the leader: it takes all waiting
+// entries and commits them at once, while others queue; then the first of those leads. If the last group was written
+// a moment ago, the leader first yields the processor, so that most concurrent callers join its group. A single
+// caller therefore never waits for others, and many callers share writes and syncs.
 type queue struct {
 	mu      sync.Mutex
 	leading bool
 	waiting []*entry
 	group   []*entry // the leader's
-	// last is when a group was done.
+	// last is when the last group was done.
 	last time.Time
 }
 
-// do commits e in a group and returns what came of it.
+// do commits e as part of a group and returns the result.
 func (q *queue) do(ctx context.Context, e *entry, commit func(context.Context, []*entry)) error {
 	q.mu.Lock()
 	q.waiting = append(q.waiting, e)
@@ -86,7 +85,7 @@ func (q *queue) do(ctx context.Context, e *entry, commit func(context.Context, [
 	return err
 }
 
-// take moves the entries that wait into the leader's group.
+// take moves the waiting entries into the leader's group.
 func (q *queue) take() []*entry {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -98,7 +97,7 @@ func (q *queue) take() []*entry {
 	return q.group
 }
 
-// pass ends the leader's turn.
+// pass hands the lead to the first waiting entry, if there is one.
 func (q *queue) pass() {
 	q.mu.Lock()
 	defer q.mu.Unlock()

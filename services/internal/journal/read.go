@@ -14,26 +14,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// Filter says whether a record is wanted. It must not keep or change the record. A
-// nil filter takes every record.
+// Filter reports whether a record is wanted. It must not retain or change the record. A nil filter accepts every
+// record.
 type Filter func(*Record) bool
 
 func (f Filter) takes(rec *Record) bool { return f == nil || f(rec) }
 
-// Tail returns the newest records that filter takes, at most n of them, of both
-// chains, oldest first by the time they were written. A filter that takes few makes
-// it read far back; ctx ends that.
+// Tail returns the newest records that filter accepts, at most n of both chains, ordered by the time when they were
+// written, oldest first. With a filter that accepts few records it reads far back; cancelling ctx ends that.
 func (j *Journal) Tail(ctx context.Context, n int, filter Filter) ([]Record, error) {
 	return newest(ctx, j.views(), n, filter)
 }
 
-// view is what a chain held at one moment.
+// view is the list of a chain's segments at one moment.
 type view struct {
 	chain    *chain
 	segments []segment
 }
 
-// last is the seq of the newest record.
+// last returns the seq of the newest record.
 func (v view) last() int64 {
 	if len(v.segments) == 0 {
 		return 0
@@ -66,24 +65,24 @@ func newest(ctx context.Context, views []view, n int, filter Filter) ([]Record, 
 	return records, nil
 }
 
-// Place is a place in the journal: of each chain the record behind it. The zero Place is
-// behind the newest records.
+// Place is a position in the journal: for each chain the seq of the record after it. The zero Place is after the
+// newest records.
 type Place struct {
-	// Calls and Refusals are places in the chains, from 1.
+	// Calls and Refusals are seqs in the chains, from 1; 0 is the end of the chain.
 	Calls, Refusals int64
 }
 
 // Listed is a record of a list.
 type Listed struct {
-	// Record is the record, which nothing else uses.
+	// Record is the record. The receiver owns it.
 	Record *Record
-	// Place is where the list goes on after it.
+	// Place is where the list continues after the record.
 	Place Place
 }
 
-// Backward yields the records before a place that filter takes, of both chains, the
-// newest first by the time they were written, and each chain's in their order. A filter
-// that takes few makes it read far back; ctx ends that.
+// Backward yields the records before a place that filter accepts, of both chains: newest first by the time when they
+// were written, and each chain in its order. With a filter that accepts few records it reads far back; cancelling ctx
+// ends that.
 func (j *Journal) Backward(ctx context.Context, from Place, filter Filter) iter.Seq2[Listed, error] {
 	return backward(ctx, j.views(), from, filter)
 }
@@ -122,11 +121,10 @@ func sortByTime(records []Record) {
 	slices.SortStableFunc(records, func(a, b Record) int { return a.Time.Compare(b.Time) })
 }
 
-// chainBackward yields the records of one chain that stand before a place, newest
-// first.
+// chainBackward yields the records of one chain before a seq, newest first.
 func chainBackward(ctx context.Context, segments []segment, before int64, filter Filter) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
-		var stint turn.Stint // calls go before
+		var stint turn.Stint // gives way to calls
 		for _, s := range slices.Backward(segments) {
 			if s.first >= before {
 				continue
@@ -156,16 +154,15 @@ func chainBackward(ctx context.Context, segments []segment, before int64, filter
 	}
 }
 
-// Find returns every kept record of a decision, in the order in which they were
-// written; none is no error. It reads the whole journal, which takes about as long as
-// reading the files does; ctx ends that.
+// Find returns every stored record of a decision, ordered by time; none is not an error. It reads the whole journal;
+// cancelling ctx ends that.
 func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error) {
 	if decisionID == "" {
 		return nil, nil
 	}
 	id, err := jsontext.AppendQuote([]byte(`"decision_id":`), decisionID)
 	if err != nil {
-		return nil, nil //nolint:nilerr // it is no valid text, so no record has it
+		return nil, nil //nolint:nilerr // invalid UTF-8, so no record contains it
 	}
 	needle := escape(id)
 	var found []Record
@@ -189,8 +186,7 @@ func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error)
 	return found, nil
 }
 
-// holding returns the records of a decision among the segment's data; every line
-// that belongs to it holds needle.
+// holding returns the records of a decision in the segment's data; every line of such a record contains needle.
 func (s segment) holding(data, needle []byte, decisionID string) ([]Record, error) {
 	var found []Record
 	for {
@@ -211,9 +207,9 @@ func (s segment) holding(data, needle []byte, decisionID string) ([]Record, erro
 	}
 }
 
-// Calls yields the kept records of calls, oldest first: from the segment on whose
-// newest record is not older than since, so some may be older. A gateway settles at
-// its start what its predecessor left open. An error ends the sequence.
+// Calls yields the stored records of calls, oldest first. It skips segments whose newest record is older than since,
+// so some records may be older. The gateway uses it at its start to settle the calls that its predecessor left open.
+// An error ends the sequence.
 func (j *Journal) Calls(ctx context.Context, since time.Time) iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for _, s := range j.calls.view() {

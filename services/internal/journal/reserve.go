@@ -6,27 +6,28 @@ import (
 	"syscall"
 )
 
-// reserveBytes is how much space a chain holds behind the end of its active segment, so that records go on for a while
-// when the disk is full, whoever filled it; reserveLeast is what is left of it when it is made larger again.
+// reserveBytes is how much space a chain reserves after the end of its active segment, so that records can be written
+// for a while after the disk has become full. reserveLeast is how much of it must be left; below that the reservation
+// is extended.
 const (
 	reserveBytes = 4 << 20
 	reserveLeast = reserveBytes / 2
 )
 
-// errUnreserved is why a file can't have space reserved: its system has no way to.
+// errUnreserved says that the system or the file system can't reserve space.
 var errUnreserved = errors.New("the file system can't reserve space")
 
-// reserver is a file that can hold space behind its end.
+// reserver is a file that can reserve space after its end.
 type reserver interface {
-	// reserve makes sure that the file can grow up to a size, in bytes, without more of the disk.
+	// reserve makes sure that the file can grow to size bytes without allocating more disk space.
 	reserve(size int64) error
 }
 
 // isFull reports whether an error says that the disk has no more space for this program.
 func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-// reserve makes sure that the active segment has space for the next records. The chain is short of space if the disk
-// has none for that; one that can't reserve space is not. It needs writing.
+// reserve makes sure that the active segment has space for the next records. It marks the chain as short of space if
+// the disk is full, but not if the file system can't reserve space. The caller must hold writing.
 func (c *chain) reserve() {
 	if c.file == nil || c.reserved-c.size >= reserveLeast && !c.short.Load() {
 		return
@@ -42,15 +43,16 @@ func (c *chain) reserve() {
 	c.setShort(isFull(err))
 }
 
-// giveBack lets go of what is reserved in the active segment, which gets no more records. It needs writing.
+// giveBack releases the reserved space of the active segment, which gets no more records. The caller must hold
+// writing.
 func (c *chain) giveBack() {
 	if c.reserved > c.size {
-		_ = c.file.Truncate(c.size) // it is only space
+		_ = c.file.Truncate(c.size) // only space is lost
 	}
 	c.reserved = 0
 }
 
-// lookForSpace finds out whether the disk is full, and reserves space again when it is not any more.
+// lookForSpace checks whether the disk is full, and reserves space again when the disk is no longer full.
 func (c *chain) lookForSpace() {
 	full := freeSpace(c.cfg.Dir) < reserveBytes
 	if full == c.short.Load() {
@@ -67,7 +69,7 @@ func (c *chain) lookForSpace() {
 	}
 }
 
-// setShort notes whether the disk is short of space, and tells operators of a change.
+// setShort sets whether the disk is short of space, and logs a change.
 func (c *chain) setShort(short bool) {
 	if c.short.Swap(short) == short {
 		return
@@ -79,8 +81,8 @@ func (c *chain) setShort(short bool) {
 	c.cfg.Log.InfoContext(context.Background(), "the disk has space for the journal again", "chain", c.name)
 }
 
-// staysFor reports whether records of so many bytes go into the active segment although it is full: a new one would
-// have no space. It needs writing.
+// staysFor reports whether records of that many bytes are written to the active segment although it is full: a new
+// segment would have no space. The caller must hold writing.
 func (c *chain) staysFor(bytes int) bool {
 	if file, ok := c.file.(reserver); ok && c.reserved > 0 {
 		c.setShort(isFull(file.reserve(c.reserved + reserveBytes)))
@@ -88,5 +90,5 @@ func (c *chain) staysFor(bytes int) bool {
 	return c.short.Load() && c.file != nil && c.reserved-c.size >= int64(bytes)
 }
 
-// Short reports whether the journal's disk is full: records go into the space that the journal has reserved.
+// Short reports whether the journal's disk is full: records are then written to the reserved space.
 func (j *Journal) Short() bool { return j.calls.short.Load() || j.refusals.short.Load() }

@@ -8,10 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// systemFile is a file of the system.
 type systemFile struct{ *os.File }
 
-// reserve implements reserver. What is reserved doesn't count as the file's size.
+// reserve implements reserver. The reserved space doesn't count as part of the file's size.
 func (f systemFile) reserve(size int64) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -24,8 +23,8 @@ func (f systemFile) reserve(size int64) error {
 	return err
 }
 
-// freeSpace returns how much space the disk of a folder has for this program, in bytes; the highest number where that
-// can't be found out.
+// freeSpace returns how much disk space this program can use in a folder, in bytes; the highest number if that is
+// unknown.
 func freeSpace(dir string) int64 {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) != nil {

@@ -7,11 +7,10 @@ import (
 	"os"
 )
 
-// systemFile is a file of the system.
 type systemFile struct{ *os.File }
 
-// reserve implements reserver: it is for Linux alone.
+// reserve implements reserver: only Linux can reserve space.
 func (systemFile) reserve(int64) error { return errUnreserved }
 
-// freeSpace is not known here.
+// freeSpace returns the highest number: the free space is unknown.
 func freeSpace(string) int64 { return math.MaxInt64 }

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Room is how much room the records of calls have, and how much of it they take, in bytes.
+// Room is the capacity for the records of calls, and how much of it is used, in bytes.
 type Room struct {
 	Bytes, Used int64
-	// Lasts is for how long the room holds records that come at the rate of those that are there; 0: too few are there.
+	// Lasts is how long the capacity lasts at the rate of the stored records; 0: too few are stored to tell.
 	Lasts time.Duration
 }
 
-// Room returns how much room the records of calls have.
+// Room returns the capacity for the records of calls.
 func (j *Journal) Room() Room {
 	room := Room{Bytes: j.calls.retention.Bytes}
 	segments := j.calls.view()
@@ -27,7 +27,7 @@ func (j *Journal) Room() Room {
 	return room
 }
 
-// lasting returns how long room is enough if used of it was taken within a time.
+// lasting returns how long room bytes last if used bytes were written within a time.
 func lasting(room, used int64, within time.Duration) time.Duration {
 	if room <= 0 || used <= 0 || within <= 0 {
 		return 0

@@ -7,18 +7,17 @@ import (
 )
 
 const (
-	// sealEvery is how often a head is sealed where something was written.
+	// sealEvery is the interval at which a head is sealed if something was written.
 	sealEvery = time.Second
-	// tellEvery is how often the log says it.
+	// tellEvery is the interval at which the head is logged.
 	tellEvery = time.Hour
 )
 
-// Head returns the newest head that was sealed; nil before the first. It is only to be
-// read.
+// Head returns the newest sealed head; nil before the first. The caller must not change it.
 func (j *Journal) Head() *Head { return j.head.Load() }
 
-// seal signs how far both chains go and keeps it in the folder, if they went on since
-// it did so last. Only the keeper and who opens or closes the journal call it.
+// seal signs the ends of both chains and stores the head in the folder, if the chains have grown since the last head.
+// Only the keeper, [Open] and [Journal.Close] call it.
 func (j *Journal) seal() {
 	h := &Head{Time: time.Now().UTC(), Calls: j.calls.end(), Refusals: j.refusals.end()}
 	if old := j.head.Load(); old != nil && old.Calls == h.Calls && old.Refusals == h.Refusals {
@@ -39,8 +38,7 @@ func (j *Journal) seal() {
 	}
 }
 
-// tellHead writes the newest head to the log, from where a copy gets to another
-// machine.
+// tellHead logs the newest head, because logs are usually copied to another machine.
 func (j *Journal) tellHead() {
 	if h := j.head.Load(); h != nil {
 		j.cfg.Log.InfoContext(context.Background(), "journal's head", "head", h.String())

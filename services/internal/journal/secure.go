@@ -8,15 +8,14 @@ import (
 	"slices"
 )
 
-// secures reports whether a record must survive a loss of power whatever the
-// configuration says. An approved call may go out once, and a start gives a claim back
-// that has no intent: so there must be none where the call may be on its way. One sync
-// is enough, for the claim stands before the intent; without the claim, and without
-// what comes after the intent, the call is one of unknown outcome and never sent again.
+// secures reports whether a record must survive a loss of power independent of the configuration. An approved call
+// may be sent once, and a start gives a claim without an intent back: so the intent must be on the device when the
+// call may be under way. One sync is enough, because it includes the claim before the intent. If the claim is
+// missing, or the records after the intent, the outcome of the call is unknown and it is never sent again.
 func secures(kind Kind, rec *Record) bool { return kind == KindIntent && rec.ApprovalID != "" }
 
-// secure brings all that the chain has written to the device, and with it the group
-// that ends at next. It needs writing.
+// secure syncs everything that the chain has written, including the group that ends at next. The caller must hold
+// writing.
 func (c *chain) secure(next link) error {
 	err := c.secureOlder()
 	if err == nil {
@@ -30,9 +29,8 @@ func (c *chain) secure(next link) error {
 	return nil
 }
 
-// secureOlder syncs, where the active segment is to be synced for the first time, its
-// name and the segments before it that were not synced to their ends, be it by an
-// earlier process.
+// secureOlder does nothing if the active segment was synced before. Otherwise it syncs the names of files, and the
+// earlier segments that were not synced to their ends, including those of an earlier process.
 func (c *chain) secureOlder() error {
 	segments := c.view()
 	older := segments[:len(segments)-1]
@@ -50,8 +48,7 @@ func (c *chain) secureOlder() error {
 	return syncDir(c.cfg.Dir)
 }
 
-// syncSegment syncs a segment that has ended. One that somebody has removed is none of
-// it: Check says so.
+// syncSegment syncs a segment that has ended. A segment that does not exist is ignored: [Journal.Check] reports it.
 func (c *chain) syncSegment(path string) error {
 	f, err := c.cfg.open(path, os.O_WRONLY|os.O_APPEND, 0)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -23,28 +23,27 @@ const (
 
 	seqDigits = 20
 	extension = ".jsonl"
-	// chunk is how much of a segment is read at once from its end.
+	// chunk is how many bytes of a segment are read at once from its end.
 	chunk = 64 << 10
 )
 
-// segment is a file that holds a stretch of a chain.
+// segment is a file that contains a part of a chain.
 type segment struct {
 	path string
-	// first is the seq of its first record; the file is named by it.
+	// first is the seq of its first record; it is part of the file's name.
 	first int64
-	// last is the seq of its last record; first-1 where it is empty.
+	// last is the seq of its last record; first-1 if it is empty.
 	last int64
-	// hash is that of its last record's line, or where it is empty of the one before.
+	// hash is the hash of its last record's line; if it is empty, of the line before it.
 	hash [sha256.Size]byte
-	// size is how many bytes count; what stands behind them is not part of the chain.
+	// size is the number of bytes that are part of the chain; bytes after them are not.
 	size int64
 	// newest is when its last record was written.
 	newest time.Time
-	// told says that a record says that it went, and stuck that its file could not be
-	// removed since.
+	// told reports whether its removal is on record, and stuck whether removing its file has failed since.
 	told, stuck bool
-	// tally is who takes how much of it; nil where that was not counted, or is not yet,
-	// and in the active segment.
+	// tally is how many bytes each principal uses in it; nil for the active segment, and if it was not counted yet or
+	// is never counted.
 	tally tally
 }
 
@@ -52,7 +51,7 @@ func segmentPath(dir, chain string, first int64) string {
 	return filepath.Join(dir, fmt.Sprintf("%s-%0*d%s", chain, seqDigits, first, extension))
 }
 
-// segmentFirst takes the seq of the first record out of a file's name.
+// segmentFirst parses the seq of the first record in a file's name.
 func segmentFirst(chain, name string) (int64, bool) {
 	digits, ours := strings.CutPrefix(name, chain+"-")
 	digits, whole := strings.CutSuffix(digits, extension)
@@ -60,8 +59,7 @@ func segmentFirst(chain, name string) (int64, bool) {
 	return first, ours && whole && err == nil && len(digits) == seqDigits && first > 0
 }
 
-// listSegments finds a chain's segments, oldest first. Only path, first and size
-// are filled in.
+// listSegments returns a chain's segments, oldest first. Only path, first, last and size are set.
 func listSegments(dir, chain string) ([]segment, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -85,8 +83,8 @@ func listSegments(dir, chain string) ([]segment, error) {
 	return segments, nil
 }
 
-// read returns the bytes of the segment that count. A segment that retention has
-// removed meanwhile is empty.
+// read returns the bytes of the segment that are part of the chain. A segment that retention has removed meanwhile is
+// empty.
 func (s segment) read() ([]byte, error) {
 	f, err := os.Open(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,8 +101,8 @@ func (s segment) read() ([]byte, error) {
 	return data, nil
 }
 
-// backward yields the segment's lines, newest first, without their newlines. A line
-// is valid until the next one.
+// backward yields the segment's lines, newest first, without their newlines. A line is valid until the next one is
+// yielded.
 func (s segment) backward() iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		f, err := os.Open(s.path)
@@ -131,7 +129,7 @@ func linesBackward(r io.ReaderAt, size int64) iter.Seq2[[]byte, error] {
 		for end := size; end > 0; {
 			n := min(end, chunk)
 			end -= n
-			text, other = slices.Grow(other[:0], int(n)+len(rest))[:n], text // rest lies in the one that is not overwritten
+			text, other = slices.Grow(other[:0], int(n)+len(rest))[:n], text // rest is in the buffer that is not overwritten
 			if _, err := r.ReadAt(text, end); err != nil {
 				yield(nil, fmt.Errorf("read segment: %w", err))
 				return
@@ -153,7 +151,7 @@ func linesBackward(r io.ReaderAt, size int64) iter.Seq2[[]byte, error] {
 	}
 }
 
-// ending reads the segment's last record, and tells where in the chain it stands.
+// ending returns the segment's last record and its position in the chain.
 func (s segment) ending() (Record, link, error) {
 	for line, err := range s.backward() {
 		if err != nil {
@@ -168,7 +166,7 @@ func (s segment) ending() (Record, link, error) {
 	return Record{}, link{}, s.broken(0, errors.New("is empty, and segments follow it"))
 }
 
-// linesOf yields the whole lines of data without their newlines.
+// linesOf yields the complete lines of data without their newlines.
 func linesOf(data []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		for {
@@ -181,9 +179,8 @@ func linesOf(data []byte) iter.Seq[[]byte] {
 	}
 }
 
-// walk checks the lines of data one after the other from at on, and moves at to the
-// last good one. It shows each record to visit, with its place and the size of its
-// line, and returns how many bytes and lines are good.
+// walk checks the lines of data in order, beginning after at, and advances at to the last good one. It calls visit
+// for each record with its position and the size of its line, and returns how many bytes and lines are good.
 func walk(data []byte, at *link, visit func(rec *Record, at link, size int)) (good, lines int, err error) {
 	for good < len(data) {
 		length := bytes.IndexByte(data[good:], '\n')
@@ -205,16 +202,15 @@ func walk(data []byte, at *link, visit func(rec *Record, at link, size int)) (go
 type BrokenError struct {
 	// File is the name of the segment.
 	File string
-	// Line is the number of the line in it, from 1; 0 where lines were not counted.
+	// Line is the number of the line in the file, from 1; 0 if lines were not counted.
 	Line int
-	// Seq is the place in the chain of the record that is due there; 0 where it is not
-	// known.
+	// Seq is the seq that the record should have; 0 if it is not known.
 	Seq int64
-	// Why says what is wrong.
+	// Why is what is wrong.
 	Why error
 }
 
-// Error names the place and the cause.
+// Error returns the place and the cause.
 func (e *BrokenError) Error() string {
 	switch {
 	case e.Line == 0:
@@ -233,12 +229,12 @@ func (s segment) broken(line int, why error) *BrokenError {
 	return &BrokenError{File: filepath.Base(s.path), Line: line, Why: why}
 }
 
-// brokenAt says that the record behind at is broken, or what stands in its place.
+// brokenAt returns an error about the record after at, or what is there instead of it.
 func (s segment) brokenAt(line int, at link, why error) *BrokenError {
 	return &BrokenError{File: filepath.Base(s.path), Line: line, Seq: at.seq + 1, Why: why}
 }
 
-// follows reports whether the segment is the next behind at; if not, records are missing.
+// follows returns an error unless the segment begins right after at; otherwise records are missing.
 func (s segment) follows(at link) error {
 	if s.first == at.seq+1 {
 		return nil

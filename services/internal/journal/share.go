@@ -13,25 +13,23 @@ import (
 )
 
 const (
-	// spared is how old records are at the least that go because of one principal's
-	// calls.
+	// spared is the minimum age of records that are removed because of one principal's calls.
 	spared = 7 * 24 * time.Hour
-	// maxAccounts is how many principals of a whole segment are told apart; of more
-	// those are not counted that take less than a part in as many of it.
+	// maxAccounts is the maximum number of principals that are counted for a complete segment. If it has more,
+	// principals that use less than 1/maxAccounts of it are not counted.
 	maxAccounts = 1024
 )
 
-// ErrShare says that a principal's calls take more than their share of the room, so
-// that one more would push out what others have on record. The same call may be taken
-// once older records have gone.
+// ErrShare says that a principal's calls use more than their share of the capacity, so that another one would
+// displace the records of others. The same call may be accepted after older records were removed.
 var ErrShare = errors.New("the calls of this principal take more than their share of the journal")
 
-// tally is how many bytes the records of each take: its own, and those of agents that it
-// stands behind.
+// tally is the number of bytes that the records of each principal use: its own, and those of agents that act on its
+// behalf.
 type tally map[principal.Key]int64
 
-// appendAccounts appends the accounts that a record is charged to, each once: its principal, those of the
-// chain, and the persons that they work for. The principal's own stands first.
+// appendAccounts appends the principals that a record is charged to, each once: its principal, those of the chain,
+// and the people that they work for. The record's own principal is first.
 func appendAccounts(dst []principal.Key, rec *Record) []principal.Key {
 	dst = appendAccount(dst, &rec.Principal)
 	for i := range rec.Chain {
@@ -49,14 +47,13 @@ func appendAccount(dst []principal.Key, p *Principal) []principal.Key {
 	return dst
 }
 
-// shares is the room of a chain and who takes how much of it. It needs writing. The
-// zero value counts nothing and refuses nobody.
+// shares counts how much of a chain's capacity each principal uses. Access requires writing. The zero value counts
+// nothing and refuses no call.
 type shares struct {
-	// most is how many bytes one may take; 0: nothing is counted.
+	// most is the maximum number of bytes for one principal; 0: nothing is counted.
 	most int64
-	// kept is what the records of all segments take that were counted, and active those
-	// of the active one alone; expected is what those of a group may take that is not
-	// written yet.
+	// kept counts the records of all segments that were counted, active those of the active segment alone, and
+	// expected those of a group that is not written yet.
 	kept, active, expected tally
 }
 
@@ -83,7 +80,7 @@ func (s *shares) charge(who []principal.Key, size int64) {
 	}
 }
 
-// ended returns what the segment's records take that is active no longer.
+// ended begins a new tally for the next segment and returns that of the segment that ended.
 func (s *shares) ended(segmentBytes int64) tally {
 	done := s.active
 	if len(done) == 0 {
@@ -99,7 +96,7 @@ func (s *shares) ended(segmentBytes int64) tally {
 	return kept
 }
 
-// trimmed is the tally without those who take too little to be told apart.
+// trimmed returns the tally without the principals that use too little to be counted.
 func (t tally) trimmed(segmentBytes int64) tally {
 	if len(t) <= maxAccounts {
 		return t
@@ -113,14 +110,12 @@ func (t tally) trimmed(segmentBytes int64) tally {
 	return out
 }
 
-// add counts an older segment's records.
 func (s *shares) add(t tally) {
 	for a, n := range t {
 		s.kept[a] += n
 	}
 }
 
-// drop counts a segment's records no longer.
 func (s *shares) drop(t tally) {
 	for a, n := range t {
 		s.less(a, n)
@@ -133,11 +128,11 @@ func (s *shares) less(a principal.Key, n int64) {
 	}
 }
 
-// admit says why a call may not begin, or nil: whom it is charged to has its share, and
-// nothing is old enough to make room. It needs writing.
+// admit returns the reason why a call may not begin, or nil. A call may not begin if a principal that it is charged
+// to has used its share, and no segment is old enough to be removed for it. The caller must hold writing.
 func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	if e.rec.Kind != KindIntent && e.rec.Kind != KindClaim {
-		return nil // what was begun is told to its end
+		return nil // the records of a call that has begun are always accepted
 	}
 	for _, who := range e.who {
 		for c.shares.kept[who]+c.shares.expected[who]+lineOf(e) > c.shares.most {
@@ -151,11 +146,11 @@ func (c *chain) admit(ctx context.Context, e *entry, now time.Time) error {
 	return nil
 }
 
-// lineOf is how many bytes an entry's line has at the most.
+// lineOf returns the maximum length of an entry's line.
 func lineOf(e *entry) int64 { return int64(e.body.Len()) + maxFrame }
 
-// makeRoom removes the oldest segment, if all its records are old enough to go because
-// of one principal.
+// makeRoom removes the oldest segment if all its records are old enough to be removed because of one principal, and
+// reports whether it did.
 func (c *chain) makeRoom(ctx context.Context, now time.Time) bool {
 	if c.sweep(ctx) != nil {
 		return false
@@ -171,8 +166,7 @@ func (c *chain) makeRoom(ctx context.Context, now time.Time) bool {
 	return may && c.remove(ctx, []Pruned{gone}) == nil
 }
 
-// counted takes what an older segment's records take, once it was read; nothing where
-// it was removed meanwhile.
+// counted adds the tally of an older segment once it was read, unless the segment was removed meanwhile.
 func (c *chain) counted(first int64, t tally) {
 	c.writing.Lock()
 	defer c.writing.Unlock()

@@ -7,48 +7,45 @@ import (
 	"slices"
 )
 
-// Report is what [Verify] saw.
+// Report is the result of [Verify].
 type Report struct {
 	// Calls is the chain of intents and outcomes.
 	Calls ChainReport
 	// Refusals is the chain of refusals and counts.
 	Refusals ChainReport
-	// Head is the newest head in the folder; nil: it has none.
+	// Head is the newest head in the folder; nil: the folder has none.
 	Head *Head
 }
 
-// ChainReport is what was seen of one chain.
+// ChainReport is the result for one chain.
 type ChainReport struct {
-	// Segments is how many files it has.
+	// Segments is how many files the chain has.
 	Segments int
-	// Records is how many records were found good.
+	// Records is how many records are good.
 	Records int64
-	// First is the seq of the oldest record that is kept; 0: there is none. Those before
-	// it were pruned.
+	// First is the seq of the oldest stored record; 0: there is none. Earlier records were pruned.
 	First int64
 	// Last is the seq of the last good record; 0: there is none.
 	Last int64
-	// Head is the hash of that record's line, in hex; empty: there is none.
+	// Head is the hash of the last good record's line, in hex; empty: there is none.
 	Head string
-	// SealKey is the public half of the key that seals heads, as the newest segment that
-	// names one has it; empty: an earlier version wrote all of it.
+	// SealKey is the public half of the key that seals heads, from the newest segment that names one; empty: an
+	// earlier version wrote the whole chain.
 	SealKey string
-	// Torn is how many bytes behind the last record a crash left half written. The next
-	// start moves them to a file of their own.
+	// Torn is how many bytes after the last record are incomplete because of a crash. The next start moves them to a
+	// separate file.
 	Torn int64
 }
 
-// ErrNoJournal says that a folder holds no journal.
+// ErrNoJournal says that a folder contains no journal.
 var ErrNoJournal = errors.New("the folder holds no journal")
 
-// Verify checks both chains in dir, record by record, from the oldest kept segment
-// on, and whether they go as far as the newest head in the folder and the given ones
-// say, which were kept elsewhere. It needs the files only, and no journal that is open
-// on them; one that is may go on.
+// Verify checks both chains in dir, record by record, from the oldest stored segment, and whether they extend to the
+// newest head in the folder and to the given heads, which were stored elsewhere. It only reads files. A journal may
+// be open on them and continue to write.
 //
-// The error wraps a [BrokenError] for each chain that is broken, which names its first
-// broken, moved or missing record. What a crash left half written at the end is no
-// error. The report tells how far each chain is good.
+// The error wraps a [BrokenError] for each chain that is broken, which names its first broken, moved or missing
+// record. An incomplete end that a crash left is not an error. The report says how far each chain is good.
 func Verify(dir string, elsewhere ...Head) (Report, error) {
 	for try := 1; ; try++ {
 		report, err := verify(dir, elsewhere)
@@ -58,8 +55,8 @@ func Verify(dir string, elsewhere ...Head) (Report, error) {
 	}
 }
 
-// pruning reports whether a journal that is open has removed segments meanwhile, so that
-// what was read may not fit together.
+// pruning reports whether an open journal has removed segments meanwhile, so that the parts that were read may not
+// fit together.
 func pruning(dir string, r *Report) bool {
 	for _, chain := range []struct {
 		name  string
@@ -95,8 +92,8 @@ func verify(dir string, elsewhere []Head) (Report, error) {
 	return report, errors.Join(append(errs, headErr, report.vouched(elsewhere))...)
 }
 
-// vouched reports whether the newest head is there and the journal's own, and those that
-// were kept elsewhere are of the same key.
+// vouched returns an error unless the newest head exists and is signed with the journal's key, and the heads that
+// were stored elsewhere have the same key.
 func (r *Report) vouched(elsewhere []Head) error {
 	var errs []error
 	for _, h := range elsewhere {
@@ -118,7 +115,6 @@ func (r *Report) vouched(elsewhere []Head) error {
 	return errors.Join(errs...)
 }
 
-// timeFormat is how errors write times.
 const timeFormat = "2006-01-02T15:04:05Z"
 
 func verifyChain(dir, name string, heads []Head) (ChainReport, error) {
@@ -151,24 +147,24 @@ func verifyChain(dir, name string, heads []Head) (ChainReport, error) {
 	return r.report, err
 }
 
-// reader reads the segments of a chain in their order.
+// reader reads the segments of a chain in order.
 type reader struct {
 	at     link
 	report ChainReport
-	// newest says that the next segment is the last, whose end may be torn.
+	// newest is set for the last segment, whose end may be torn.
 	newest bool
-	// begin is what the oldest kept record says of the one before it.
+	// begin is the prev of the oldest stored record.
 	begin string
-	// oldest is the first record that is to be there by what records say, and before
-	// the hash of the one before that, where they say it; 0 where none does.
+	// oldest is the seq of the oldest record that must exist according to the records, and before the hash of the
+	// record before it; 0 and empty if no record says so.
 	oldest int64
 	before string
-	// sealed are the ends that heads name.
+	// sealed are the ends of the chain in heads.
 	sealed []ChainHead
 	visit  func(*Record, int)
 }
 
-// newReader begins with the record of that seq.
+// newReader returns a reader that begins with the record of seq first.
 func newReader(first int64) *reader {
 	return &reader{at: link{seq: first - 1, unknown: first > 1}}
 }
@@ -204,7 +200,7 @@ func (r *reader) read(s segment) error {
 	return s.brokenAt(lines+1, r.at, err)
 }
 
-// take notes what a good record says.
+// take notes the information of a good record.
 func (r *reader) take(rec *Record, size int) {
 	if r.report.Records == 0 {
 		r.report.First, r.begin = rec.Seq, rec.Prev
@@ -227,8 +223,8 @@ func (r *reader) take(rec *Record, size int) {
 	}
 }
 
-// accounted reports whether what is missing before the oldest kept record was pruned. Of
-// what earlier versions pruned no record says so.
+// accounted returns an error if records before the oldest stored record are missing without having been pruned.
+// Earlier versions pruned segments without a record.
 func (r *reader) accounted(oldest segment) error {
 	before := link{seq: oldest.first - 1}
 	switch {
@@ -244,7 +240,7 @@ func (r *reader) accounted(oldest segment) error {
 	}
 }
 
-// ended reports whether the chain goes as far as heads say.
+// ended returns an error unless the chain extends as far as the heads say.
 func (r *reader) ended(next string) error {
 	for _, h := range r.sealed {
 		if h.Count > r.at.seq {

@@ -15,9 +15,9 @@ const watchBuffer = 1024
 // ErrSlow says that a watcher was too far behind and was dropped.
 var ErrSlow = errors.New("the watcher is too slow: it is more than 1024 records behind")
 
-// watchers are those who want to see records as they are written.
+// watchers are the watchers that receive records as they are written.
 type watchers struct {
-	count atomic.Int32 // so that writers pass by without the lock
+	count atomic.Int32 // lets writers skip the lock if there are no watchers
 	mu    sync.Mutex
 	all   map[*watcher]struct{}
 	// closed is set when nothing more will be written.
@@ -52,7 +52,7 @@ func (w *watchers) add() *watcher {
 	return one
 }
 
-// drop ends one watcher, if it has not ended yet. It needs the lock.
+// drop ends one watcher, if it has not ended yet. The caller must hold mu.
 func (w *watchers) drop(one *watcher, why error) {
 	if _, ok := w.all[one]; !ok {
 		return
@@ -63,14 +63,12 @@ func (w *watchers) drop(one *watcher, why error) {
 	close(one.lines)
 }
 
-// remove ends one watcher that wants no more.
 func (w *watchers) remove(one *watcher) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.drop(one, nil)
 }
 
-// close ends every watcher.
 func (w *watchers) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -80,8 +78,8 @@ func (w *watchers) close() {
 	}
 }
 
-// publish hands the lines of text, of which the first has seq first, to every
-// watcher, and never waits for one.
+// publish sends the lines of text, of which the first has seq first, to every watcher. It never blocks: it drops
+// watchers that are too slow.
 func (w *watchers) publish(from *chain, first int64, text []byte) {
 	if w.count.Load() == 0 {
 		return
@@ -103,15 +101,14 @@ func (w *watchers) publish(from *chain, first int64, text []byte) {
 	}
 }
 
-// Follow returns the newest records, at most last of them, oldest first, and then
-// every record as it is written, without gap or repetition within a chain. Records
-// that filter does not take are left out; nil takes all. Read is called before the
-// older records are read, and what it returns after that; an error of it ends the sequence.
+// Follow returns the newest records, at most last of them, oldest first, and then every record as it is written,
+// without gap or repetition within a chain. Records that filter does not accept are left out; nil accepts all. Read
+// is called before the older records are read, and the function that it returns after that; an error of read ends the
+// sequence.
 //
-// It watches from when Follow returns, until ctx is done or the loop is left. The
-// sequence can be ranged over once. It ends with an error if the watcher is more than
-// 1,024 records behind ([ErrSlow]), the journal is closed ([ErrClosed]), or the
-// records can't be read; it ends without one when ctx is done.
+// Records written after Follow returns are included, until ctx is done or the loop ends. The sequence can be ranged
+// over once. It ends with an error if the watcher is more than 1,024 records behind ([ErrSlow]), the journal is
+// closed ([ErrClosed]), or the records can't be read; it ends without one when ctx is done.
 func (j *Journal) Follow(ctx context.Context, last int, filter Filter, read func() (done func(), err error)) iter.Seq2[Record, error] {
 	one := j.watchers.add()
 	stop := context.AfterFunc(ctx, func() { j.watchers.remove(one) })
@@ -144,7 +141,7 @@ func (j *Journal) Follow(ctx context.Context, last int, filter Filter, read func
 	}
 }
 
-// follow yields what the watcher gets behind what was seen, and what ends it.
+// follow yields the watcher's records after those in seen, and then the error that ended the watcher.
 func (w *watcher) follow(ctx context.Context, seen map[*chain]int64, filter Filter, yield func(Record, error) bool) {
 	for item := range w.lines {
 		if ctx.Err() != nil {

@@ -22,19 +22,17 @@ import (
 )
 
 const (
-	// maxCarried is how many calls of one stream are worked on at a time; the others wait
-	// unread.
+	// maxCarried is how many calls of one stream are processed at a time; the others wait unread.
 	maxCarried = 1024
-	// maxBatch is how many calls or answers travel together, and maxCarriedPart how large a
-	// call's request and its principal may be, as the contract says. What is larger goes by
-	// itself.
+	// maxBatch is the maximum number of calls or answers in one message. A call whose request or principal is larger
+	// than maxCarriedPart, in bytes, is sent as a separate RPC, as the contract says.
 	maxBatch = 32
-	// maxResting is how many goroutines of a stream are kept for calls to come.
+	// maxResting is how many idle goroutines a stream keeps for further calls.
 	maxResting     = 32
 	maxCarriedPart = 16 << 10
 )
 
-// carried is a method whose calls may be carried.
+// carried is a method whose calls may be carried on a stream.
 type carried struct {
 	serve   localMethod
 	request protoreflect.MessageType
@@ -42,16 +40,15 @@ type carried struct {
 	most int
 }
 
-// carrier implements meshv1.CarrierServiceServer: it makes what is carried the calls that
-// they would be by themselves.
+// carrier implements meshv1.CarrierServiceServer: it handles each carried call like a separate RPC.
 type carrier struct {
 	meshv1.UnimplementedCarrierServiceServer
 
 	server *Server
 }
 
-// CarryCalls implements meshv1.CarrierServiceServer. The calls end with their client; those
-// that a server has begun when it stops are answered, if they end in the time that it has.
+// CarryCalls implements meshv1.CarrierServiceServer. The calls are cancelled when the client's stream ends. If the
+// server stops, the calls that have begun are answered if they end within drainTimeout.
 func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
 	ctx := stream.Context()
 	at, _ := peer.FromContext(ctx)
@@ -76,7 +73,7 @@ func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsReq
 		next: make(chan func()), ended: make(chan struct{}), open: make(map[uint64]context.CancelFunc),
 	}
 	read, written := make(chan error, 1), make(chan struct{})
-	go func() { read <- on.read(stream) }() // which a server that stops does not wait for
+	go func() { read <- on.read(stream) }() // a server that stops does not wait for it
 	go func() {
 		defer close(written)
 		on.write(stream)
@@ -97,22 +94,22 @@ func (c carrier) CarryCalls(stream grpc.BidiStreamingServer[meshv1.CarryCallsReq
 type carrying struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // it ends with the stream
-	// from has the role that calls, and nothing else.
-	from    context.Context //nolint:containedctx // what every call of this stream is made of
+	// from contains the role of the client and nothing else.
+	from    context.Context //nolint:containedctx // parent of every call's context on this stream
 	answers *batches[*meshv1.CarriedAnswer]
 	room    chan struct{}
 	working sync.WaitGroup
-	// next hands a call to a goroutine that rests, until ended is closed.
+	// next passes a call to an idle goroutine, until ended is closed.
 	next    chan func()
 	ended   chan struct{}
 	resting atomic.Int32
 
 	mu sync.Mutex
-	// open ends calls, by their numbers; nil once no more are begun.
+	// open cancels calls, by their ids; nil when no more calls may begin.
 	open map[uint64]context.CancelFunc
 }
 
-// read begins what comes, until the stream ends.
+// read begins the received calls, until the stream ends.
 func (on *carrying) read(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) error {
 	for {
 		req, err := stream.Recv()
@@ -130,8 +127,8 @@ func (on *carrying) read(stream grpc.BidiStreamingServer[meshv1.CarryCallsReques
 	}
 }
 
-// write sends what calls have come to, until they have ended and all is sent. Only then is
-// there room for others: who does not read makes no more of them.
+// write sends answers, until all calls have ended and all answers are sent. Only a sent answer frees the slot of its
+// call, so a client that does not read can't begin more calls.
 func (on *carrying) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
 	var err error
 	for {
@@ -140,7 +137,7 @@ func (on *carrying) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsReque
 			return
 		}
 		if err == nil {
-			err = stream.Send(&meshv1.CarryCallsResponse{Answers: batch}) // the stream's reader is told of its end too
+			err = stream.Send(&meshv1.CarryCallsResponse{Answers: batch}) // the reader notices the end of the stream too
 		}
 		for range batch {
 			<-on.room
@@ -148,7 +145,7 @@ func (on *carrying) write(stream grpc.BidiStreamingServer[meshv1.CarryCallsReque
 	}
 }
 
-// end begins no more calls, and waits for those that were.
+// end lets no more calls begin, and waits for those that have begun.
 func (on *carrying) end() {
 	on.mu.Lock()
 	on.open = nil
@@ -158,7 +155,7 @@ func (on *carrying) end() {
 	on.answers.close()
 }
 
-// take begins a call, once there is room, or ends one. Its error ends the stream.
+// take begins a call as soon as there is a free slot, or cancels one. An error ends the stream.
 func (on *carrying) take(call *meshv1.CarriedCall) error {
 	if call.GetGivenUp() {
 		on.mu.Lock()
@@ -192,15 +189,14 @@ func (on *carrying) take(call *meshv1.CarriedCall) error {
 	}
 	select {
 	case on.next <- work:
-	default: // none rests
+	default: // no goroutine is idle
 		on.working.Go(func() { on.work(work) })
 	}
 	return nil
 }
 
-// work makes a call, and others as they come. A goroutine whose stack has grown is used again:
-// the stack of a new one is copied several times until it is large enough, and that took a
-// limiter a quarter of its time.
+// work executes a call, and then further ones. A goroutine whose stack has grown is reused: the stack of a new one is
+// copied several times until it is large enough, which took a quarter of the limiter's time.
 func (on *carrying) work(call func()) {
 	defer on.resting.Add(-1)
 	for {
@@ -217,7 +213,7 @@ func (on *carrying) work(call func()) {
 	}
 }
 
-// answer makes a call and says what came of it.
+// answer executes a call and packs its result.
 func (on *carrying) answer(ctx context.Context, call *meshv1.CarriedCall) *meshv1.CarriedAnswer {
 	resp, err := on.serve(ctx, call)
 	var text []byte
@@ -226,11 +222,11 @@ func (on *carrying) answer(ctx context.Context, call *meshv1.CarriedCall) *meshv
 			return &meshv1.CarriedAnswer{Id: call.GetId(), Result: &meshv1.CarriedAnswer_Response{Response: text}}
 		}
 	}
-	text, _ = proto.Marshal(status.Convert(err).Proto()) // what can't be written has no text, and is a failure too
+	text, _ = proto.Marshal(status.Convert(err).Proto()) // a status that can't be encoded is empty, which is an error too
 	return &meshv1.CarriedAnswer{Id: call.GetId(), Result: &meshv1.CarriedAnswer_Status{Status: text}}
 }
 
-// serve makes a call as the chain lets it.
+// serve executes a call through the chain of interceptors.
 func (on *carrying) serve(ctx context.Context, call *meshv1.CarriedCall) (proto.Message, error) {
 	method, ok := on.server.carried[call.GetMethod()]
 	if !ok {
@@ -265,8 +261,8 @@ func (on *carrying) serve(ctx context.Context, call *meshv1.CarriedCall) (proto.
 	return msg, nil
 }
 
-// batches are what waits to be sent together. Make one with [newBatches]. It is safe for
-// concurrent use; one goroutine takes.
+// batches is a queue of items that are sent together. Create one with [newBatches]. It is safe for concurrent use,
+// but only one goroutine may call take.
 type batches[T any] struct {
 	mu     sync.Mutex
 	items  []T
@@ -276,8 +272,7 @@ type batches[T any] struct {
 
 func newBatches[T any]() *batches[T] { return &batches[T]{some: make(chan struct{}, 1)} }
 
-// add adds what waits from now on. It reports whether there was room: for [maxCarried], until
-// it is closed.
+// add adds an item. It returns false if [maxCarried] items are waiting or the queue is closed.
 func (b *batches[T]) add(item T) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -289,7 +284,7 @@ func (b *batches[T]) add(item T) bool {
 	return true
 }
 
-// close lets nothing more in. What waits may be taken.
+// close refuses further items. take still returns those that are waiting.
 func (b *batches[T]) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -300,19 +295,18 @@ func (b *batches[T]) close() {
 func (b *batches[T]) tell() {
 	select {
 	case b.some <- struct{}{}:
-	default: // somebody was told and has not looked yet
+	default: // a signal is pending already
 	}
 }
 
-// take waits for something and returns the first of it, at most [maxBatch]; nothing once it
-// is closed and empty.
+// take waits for items and returns the first of them, at most [maxBatch]; nothing if the queue is closed and empty.
 func (b *batches[T]) take() []T {
 	for range b.some {
 		b.mu.Lock()
 		n := min(len(b.items), maxBatch)
 		batch, closed := b.items[:n:n], b.closed
 		if b.items = b.items[n:]; len(b.items) == 0 {
-			b.items = nil // what was taken is not kept
+			b.items = nil // release what was taken
 		}
 		if len(b.items) > 0 || closed {
 			b.tell()

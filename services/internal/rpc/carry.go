@@ -21,28 +21,28 @@ import (
 )
 
 const (
-	// again is how long it takes until a stream is opened in the place of one that has broken.
+	// again is the delay before a stream is opened in place of one that has broken.
 	again = 250 * time.Millisecond
-	// hangs is how long nothing is answered where a server is taken to hang.
+	// hangs is how long a stream must have had no answer to be considered hanging.
 	hangs = 100 * time.Millisecond
 )
 
-// A Conn is a connection to a role. Calls of methods whose contract says so are carried on a
-// stream that lasts; where there is none they go by themselves, and so do those that a stream
-// has left without an answer when it broke: they are safe to repeat.
+// A Conn is a connection to a role. Calls of methods whose contract allows it are carried on a persistent stream. If
+// there is no stream, they are sent as separate RPCs, and so are the calls without an answer when a stream breaks:
+// these methods are safe to repeat.
 type Conn struct {
 	*grpc.ClientConn
 
 	side clientSide
-	// methods tells by full name whether a method's calls are carried.
+	// methods caches by full name whether a method's calls are carried.
 	methods sync.Map
 	ctx     context.Context //nolint:containedctx // it ends with the connection
 	close   context.CancelFunc
 
-	// open is the present stream; nil where there is none.
+	// open is the present stream; nil if there is none.
 	open atomic.Pointer[lane]
 	mu   sync.Mutex
-	// next is when a stream may be opened, and opening says that somebody does.
+	// next is when a stream may be opened, and opening is set while one is opened or open.
 	next    time.Time
 	opening bool
 }
@@ -53,7 +53,7 @@ func newConn(cc *grpc.ClientConn, side clientSide) *Conn {
 	return c
 }
 
-// Close ends the connection, and with it every call.
+// Close ends the connection and all its calls.
 func (c *Conn) Close() error {
 	c.close()
 	return c.ClientConn.Close()
@@ -81,11 +81,11 @@ func (c *Conn) carries(method string) bool {
 	return carries
 }
 
-// errNotCarried means that a call is to go by itself.
+// errNotCarried says that a call must be sent as a separate RPC.
 var errNotCarried = errors.New("the call was not carried")
 
-// carry makes a call on the present stream. Its error is [errNotCarried] where there is none
-// that lasts until the answer.
+// carry makes a call on the present stream. The error is [errNotCarried] if there is no stream, or if the stream
+// breaks before the answer.
 func (c *Conn) carry(ctx context.Context, method string, args, reply any) (err error) {
 	on := c.lane()
 	req, ok1 := args.(proto.Message)
@@ -118,7 +118,7 @@ func (c *Conn) carry(ctx context.Context, method string, args, reply any) (err e
 	return read(answer, resp)
 }
 
-// read reads what came of a call.
+// read unpacks the result of a call.
 func read(answer *meshv1.CarriedAnswer, resp proto.Message) error {
 	switch result := answer.GetResult().(type) {
 	case *meshv1.CarriedAnswer_Response:
@@ -137,7 +137,7 @@ func read(answer *meshv1.CarriedAnswer, resp proto.Message) error {
 	}
 }
 
-// lane returns the present stream. Where there is none it has one opened.
+// lane returns the present stream. If there is none, it starts to open one and returns nil.
 func (c *Conn) lane() *lane {
 	if on := c.open.Load(); on != nil {
 		return on
@@ -184,22 +184,21 @@ type lane struct {
 	waiting *batches[*meshv1.CarriedCall]
 
 	mu sync.Mutex
-	// open are those who wait for answers, by the numbers of their calls; nil once the stream
-	// has broken.
+	// open contains the callers that wait for answers, by the ids of their calls; nil if the stream has broken.
 	open map[uint64]waiter
 	last uint64
-	// heard is how many answers came that somebody waited for.
+	// heard is how many expected answers were received.
 	heard uint64
 }
 
-// waiter is who waits for an answer, until its time ends.
+// waiter is a caller that waits for an answer until ends.
 type waiter struct {
 	done chan<- *meshv1.CarriedAnswer
 	ends time.Time
 }
 
-// call makes a call and waits for its answer. Where its time runs out and nothing at all was
-// answered meanwhile the stream ends, for its server may hang where others do not.
+// call makes a call and waits for its answer. If the call's deadline passes and the stream had no answers at all
+// meanwhile, the stream is closed: its server may hang while other replicas do not.
 func (l *lane) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.CarriedAnswer, error) {
 	done, begin := make(chan *meshv1.CarriedAnswer, 1), time.Now()
 	ends, _ := ctx.Deadline()
@@ -227,14 +226,14 @@ func (l *lane) call(ctx context.Context, call *meshv1.CarriedCall) (*meshv1.Carr
 	}
 	switch now := l.forget(call.GetId()); {
 	case !errors.Is(ctx.Err(), context.DeadlineExceeded):
-		l.waiting.add(&meshv1.CarriedCall{Id: call.GetId(), GivenUp: true}) // where there is no room it ends in its time
+		l.waiting.add(&meshv1.CarriedCall{Id: call.GetId(), GivenUp: true}) // if the queue is full, the call ends at its deadline
 	case now == heard && time.Since(begin) > hangs:
 		l.end()
 	}
 	return nil, status.FromContextError(ctx.Err()).Err()
 }
 
-// forget waits for an answer no more. It returns how many were heard.
+// forget stops waiting for an answer. It returns how many answers were received.
 func (l *lane) forget(id uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -242,7 +241,7 @@ func (l *lane) forget(id uint64) uint64 {
 	return l.heard
 }
 
-// write sends what waits, until the stream breaks, which its reader is told too.
+// write sends waiting calls until the stream breaks, which run notices too.
 func (l *lane) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRequest, meshv1.CarryCallsResponse]) {
 	for {
 		batch := l.waiting.take()
@@ -258,8 +257,8 @@ func (l *lane) write(stream grpc.BidiStreamingClient[meshv1.CarryCallsRequest, m
 	}
 }
 
-// wanted are those calls for whose answers somebody still waits, each with the time that it
-// has left, and what was given up: a server that is behind does not work for nobody.
+// wanted returns the cancellations, and the calls whose callers still wait, each with its remaining time: a slow
+// server does not execute calls that were given up.
 func (l *lane) wanted(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -275,7 +274,7 @@ func (l *lane) wanted(batch []*meshv1.CarriedCall) []*meshv1.CarriedCall {
 	})
 }
 
-// answered tells callers what came of their calls. Nobody waits for an answer twice.
+// answered passes answers to the waiting callers. It ignores an answer without a waiting caller.
 func (l *lane) answered(answers []*meshv1.CarriedAnswer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -288,7 +287,7 @@ func (l *lane) answered(answers []*meshv1.CarriedAnswer) {
 	}
 }
 
-// leave lets all calls that have no answer go by themselves.
+// leave makes the callers of all unanswered calls send them as separate RPCs.
 func (l *lane) leave() {
 	l.waiting.close()
 	l.mu.Lock()

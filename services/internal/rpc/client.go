@@ -25,22 +25,20 @@ import (
 // clientDeadline bounds an outgoing unary call whose context has no deadline.
 const clientDeadline = 10 * time.Second
 
-// serviceConfig spreads calls over a role's replicas. Calls wait for a
-// connection up to their deadline, so that a restart of the role is no error by
-// itself.
+// serviceConfig balances calls over a role's replicas. Calls wait for a connection until their deadline, so that a
+// restart of the role alone causes no error.
 const serviceConfig = `{"loadBalancingConfig":[{"round_robin":{}}],"methodConfig":[{"name":[{}],"waitForReady":true}]}`
 
-// ClientDeps are the live objects of a connection; each may be nil.
+// ClientDeps are the dependencies of a connection; each may be nil.
 type ClientDeps struct {
-	// Signer signs the principals of [authn.OnBehalfOf]. Without one a call on
-	// behalf of somebody is refused before it is sent.
+	// Signer signs the principals of [authn.OnBehalfOf]. Without a signer a call on behalf of a principal is refused
+	// before it is sent.
 	Signer *authn.Signer
 	// Trace makes spans.
 	Trace stats.Handler
 }
 
-// Dial returns a connection from a role to a role over the network. It connects
-// when it is first used.
+// Dial returns a connection from a role to a role over the network. It connects on first use.
 func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (*Conn, error) {
 	if cfg == nil {
 		return nil, fmt.Errorf("rpc: connections between roles need TLS: set tls.dir to reach %s at %s", authn.RoleName(server), target)
@@ -49,7 +47,7 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 	opts := []grpc.DialOption{
 		grpc.WithTransportCredentials(credentials.NewTLS(cfg)),
 		grpc.WithDefaultServiceConfig(serviceConfig),
-		grpc.WithDisableServiceConfig(), // DNS says where a role is, not how to call it; and where DNS is slow, its silence is not waited for
+		grpc.WithDisableServiceConfig(), // DNS only locates a role; this also avoids waiting for a slow DNS server
 		grpc.WithUnaryInterceptor(side.unary),
 		grpc.WithStreamInterceptor(side.stream),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second, PermitWithoutStream: true}),
@@ -66,10 +64,9 @@ func Dial(target string, server authv1.Role, cfg *tls.Config, deps ClientDeps) (
 	return newConn(conn, side), nil
 }
 
-// DialPerson returns a connection of a person who brings a token; empty brings
-// none. cfg nil means plaintext, which is for a listener on loopback alone:
-// towards any other target it is an error, for the token would be there for all
-// to read.
+// DialPerson returns a connection of a person with a bearer token; an empty token is not sent. If cfg is nil, the
+// connection is plaintext, which is allowed to loopback only: any other target is an error, because the token could
+// be read on the network.
 func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error) {
 	if cfg == nil && !loopback.Address(target) {
 		return nil, fmt.Errorf("reach %s: a token is sent in the clear to loopback alone: set tls.dir to the folder with ca.pem", target)
@@ -83,7 +80,7 @@ func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error)
 		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 	}
-	if cfg == nil { // whatever the name resolves to, and without a proxy
+	if cfg == nil { // connect to loopback addresses only, and without a proxy
 		opts = append(opts, grpc.WithContextDialer(func(ctx context.Context, at string) (net.Conn, error) { return loopback.Dial(ctx, "tcp", at) }))
 	}
 	if token != "" {
@@ -96,14 +93,13 @@ func DialPerson(target, token string, cfg *tls.Config) (*grpc.ClientConn, error)
 	return conn, nil
 }
 
-// reconnect is quick, so that a role that comes back is found within the time
-// that a call waits for it.
+// reconnect returns a short backoff, so that calls that wait for a role find it soon after its restart.
 func reconnect() backoff.Config {
 	return backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 }
 
-// clientSide is what every outgoing call passes: a deadline, and the principal
-// on whose behalf it is made, signed for the role that is called.
+// clientSide prepares every outgoing call: it sets a deadline and the principal on whose behalf the call is made,
+// signed for the role that is called.
 type clientSide struct {
 	deps     ClientDeps
 	audience func(method string) authv1.Role
@@ -126,7 +122,7 @@ func (c clientSide) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.
 	return streamer(ctx, desc, cc, method, opts...)
 }
 
-// prepare gives an outgoing unary call what it needs.
+// prepare sets the principal and the deadline of an outgoing unary call.
 func (c clientSide) prepare(ctx context.Context, method string) (context.Context, context.CancelFunc, error) {
 	ctx, err := c.assert(ctx, method)
 	if err != nil {
@@ -139,8 +135,7 @@ func (c clientSide) prepare(ctx context.Context, method string) (context.Context
 	return ctx, cancel, nil
 }
 
-// assert attaches the signed principal. Metadata of that key which came from
-// anywhere else is overwritten.
+// assert attaches the signed principal. It overwrites metadata of that key from any other source.
 func (c clientSide) assert(ctx context.Context, method string) (context.Context, error) {
 	text, err := c.principal(ctx, method)
 	if text == "" {
@@ -154,8 +149,7 @@ func (c clientSide) assert(ctx context.Context, method string) (context.Context,
 	return metadata.NewOutgoingContext(ctx, md), nil
 }
 
-// principal is on whose behalf a call is made, signed for whom it calls; empty where it is
-// on nobody's.
+// principal returns the principal on whose behalf a call is made, signed for the called role; empty if there is none.
 func (c clientSide) principal(ctx context.Context, method string) (string, error) {
 	p := authn.BehalfOf(ctx)
 	if p == nil {

@@ -16,8 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/door"
 )
 
-// pipeInfo is the AuthInfo of a pipe inside one process: the pipe itself tells
-// the role.
+// pipeInfo is the AuthInfo of a pipe inside one process, which identifies the client's role.
 type pipeInfo struct {
 	credentials.CommonAuthInfo
 	peer authn.Peer
@@ -26,14 +25,13 @@ type pipeInfo struct {
 // AuthType implements credentials.AuthInfo.
 func (pipeInfo) AuthType() string { return "pipe" }
 
-// pipeConn is a connection that was made inside this process by a role.
+// pipeConn is a connection from a role in this process.
 type pipeConn struct {
 	net.Conn
 	peer authn.Peer
 }
 
-// serverCreds lets pipes in as the roles they are, and everything else through
-// the credentials of the network.
+// serverCreds accepts pipes with the role that they carry, and other connections with the credentials of the network.
 type serverCreds struct {
 	credentials.TransportCredentials
 }
@@ -65,8 +63,8 @@ func (c serverCreds) Clone() credentials.TransportCredentials {
 	return serverCreds{c.TransportCredentials.Clone()}
 }
 
-// networkCreds returns what a listener demands: TLS where it is configured, and
-// plaintext where it is not, which Serve allows on loopback only.
+// networkCreds returns the credentials that a listener requires: TLS if it is configured, otherwise plaintext, which
+// Serve allows on loopback only.
 func networkCreds(cfg *tls.Config) serverCreds {
 	if cfg == nil {
 		return serverCreds{insecure.NewCredentials()}
@@ -74,10 +72,9 @@ func networkCreds(cfg *tls.Config) serverCreds {
 	return serverCreds{credentials.NewTLS(cfg)}
 }
 
-// ServerTLS returns the TLS configuration of a role's listener: its own
-// certificate, and any client certificate verified against the CA if one is
-// given. Persons come without one and bring a token. Both are what present returns at
-// each handshake; it is asked concurrently.
+// ServerTLS returns the TLS configuration of a role's listener: it presents the role's certificate, and verifies a
+// client certificate against the CA if the client sends one. People send none and use a token. The certificate and
+// the CA are those that present returns at each handshake; present is called concurrently.
 func ServerTLS(present func() (*tls.Certificate, *x509.CertPool)) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
@@ -87,7 +84,7 @@ func ServerTLS(present func() (*tls.Certificate, *x509.CertPool)) *tls.Config {
 				return nil, errors.New("there is no certificate")
 			}
 			if ca == nil {
-				ca = x509.NewCertPool() // nil would be every CA that the system trusts
+				ca = x509.NewCertPool() // nil would mean every CA that the system trusts
 			}
 			return &tls.Config{
 				Certificates:           []tls.Certificate{*cert},
@@ -95,16 +92,15 @@ func ServerTLS(present func() (*tls.Certificate, *x509.CertPool)) *tls.Config {
 				ClientAuth:             tls.VerifyClientCertIfGiven,
 				MinVersion:             tls.VersionTLS13,
 				NextProtos:             []string{"h2"},
-				SessionTicketsDisabled: true, // who is let in is asked at every handshake
+				SessionTicketsDisabled: true, // the client is verified at every handshake
 			}, nil
 		},
 	}
 }
 
-// ClientTLS returns the TLS configuration of a connection to server. What is
-// checked is the role that the server's certificate names, not a host name, so
-// that a certificate holds wherever its role runs. cert may be nil for persons,
-// who bring a token.
+// ClientTLS returns the TLS configuration of a connection to server. It verifies the role in the server's certificate
+// and not a host name, so that a certificate is valid wherever its role runs. cert may be nil for people, who use a
+// token.
 func ClientTLS(cert *tls.Certificate, ca *x509.CertPool, server authv1.Role) *tls.Config {
 	cfg := &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -119,8 +115,7 @@ func ClientTLS(cert *tls.Certificate, ca *x509.CertPool, server authv1.Role) *tl
 	return cfg
 }
 
-// verifyRole verifies a server's chain against the CA and that it is the role
-// that was called.
+// verifyRole verifies a server's chain against the CA, and that the server is the role that was called.
 func verifyRole(state tls.ConnectionState, ca *x509.CertPool, want authv1.Role) error {
 	if ca == nil || len(state.PeerCertificates) == 0 {
 		return errors.New("the server sent no certificate, or no CA is configured")
@@ -146,7 +141,7 @@ func verifyRole(state tls.ConnectionState, ca *x509.CertPool, want authv1.Role) 
 // bearer sends a person's token with every call.
 type bearer struct {
 	token string
-	// plaintext allows it outside TLS: to a loopback listener alone.
+	// plaintext allows the token without TLS: to a loopback listener only.
 	plaintext bool
 }
 

@@ -13,24 +13,23 @@ import (
 // errorDomain is the domain of every ErrorInfo that the mesh sends.
 const errorDomain = "sluice.dev"
 
-// An Error is a failure that callers on the other side of the wire are meant to
-// act on. Everything else should stay a plain Go error, which the server hides.
+// An Error is a failure that remote callers can act on. Other failures should be plain Go errors, whose text the
+// server does not send.
 type Error struct {
 	// Code is the gRPC status code. The zero value is sent as INTERNAL: an error
-	// must not arrive as a success.
+	// Code is the gRPC status code. The zero value is sent as INTERNAL, so that an error never arrives as success.
 	Code codes.Code
-	// Reason is stable, UPPER_SNAKE_CASE; clients branch on it.
+	// Reason is a stable name in UPPER_SNAKE_CASE; clients depend on it.
 	Reason string
-	// RetryAfter is when to try again; zero when that will not help.
+	// RetryAfter is when to retry; zero if a retry will not help.
 	RetryAfter time.Duration
-	// Facts are for clients that say it in their own words; names in lower case.
+	// Facts are values for clients that compose their own message; names are in lower case.
 	Facts map[string]string
-	// Err is the cause. Its text is sent to the client. Where it is nil the reason
-	// stands in for it.
+	// Err is the cause. Its text is sent to the client. If it is nil, Reason is sent instead.
 	Err error
 }
 
-// Error returns the cause's text.
+// Error returns the cause's text, or the reason if there is no cause.
 func (e *Error) Error() string {
 	if e.Err == nil {
 		return e.Reason
@@ -38,10 +37,10 @@ func (e *Error) Error() string {
 	return e.Err.Error()
 }
 
-// Unwrap lets errors.Is see the cause on the server's side of the wire.
+// Unwrap returns the cause, on the server's side.
 func (e *Error) Unwrap() error { return e.Err }
 
-// GRPCStatus is how grpc-go finds the status to send.
+// GRPCStatus returns the status to send; grpc-go calls it.
 func (e *Error) GRPCStatus() *status.Status {
 	code := e.Code
 	if code == codes.OK {
@@ -53,13 +52,12 @@ func (e *Error) GRPCStatus() *status.Status {
 		rich, err = rich.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)})
 	}
 	if err != nil {
-		return st // details are a courtesy; the code is the contract
+		return st // the code alone is sufficient
 	}
 	return rich
 }
 
-// Reason returns the stable reason that a server of the mesh gave for err, and
-// "" where it gave none.
+// Reason returns the stable reason in an error of a server of the mesh, and "" if there is none.
 func Reason(err error) string {
 	if own, ok := errors.AsType[*Error](err); ok {
 		return own.Reason
@@ -67,11 +65,10 @@ func Reason(err error) string {
 	return infoOf(err).GetReason()
 }
 
-// Facts returns what a server of the mesh told of err beside the reason, by name.
+// Facts returns the facts in an error of a server of the mesh, by name.
 func Facts(err error) map[string]string { return infoOf(err).GetMetadata() }
 
-// infoOf returns what a server of the mesh sent with err; nil where there is
-// nothing.
+// infoOf returns the ErrorInfo of a server of the mesh in err; nil if there is none.
 func infoOf(err error) *errdetails.ErrorInfo {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {

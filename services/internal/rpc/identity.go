@@ -16,20 +16,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// gate decides who may call what. It is the same for every path into a server.
+// gate decides which callers may call which methods. Every path into a server uses it.
 type gate struct {
 	tokens   *authn.Tokens
 	verifier *authn.Verifier
-	// methods maps full method names to their terms; a name that ends in "/"
-	// stands for a whole service.
+	// methods maps full method names to their terms; a name that ends in "/" applies to a whole service.
 	methods map[string]terms
-	// audience maps services to the role that serves them, for whom principals
-	// are signed.
+	// audience maps services to the roles that serve them, which are the audiences of signed principals.
 	audience map[string]authv1.Role
 }
 
-// admit identifies the caller of method, who told on whose behalf it calls, refuses one that
-// the contract does not name, and returns the context that the handler sees.
+// admit identifies the caller of method, refuses a caller that the contract does not allow, verifies the principal in
+// told, and returns the context for the handler.
 func (g *gate) admit(ctx context.Context, method string, told []string) (context.Context, error) {
 	rule := g.termsOf(method)
 	if rule.anyone {
@@ -57,8 +55,7 @@ func (g *gate) admit(ctx context.Context, method string, told []string) (context
 	return authn.WithCaller(ctx, caller), nil
 }
 
-// termsOf returns the terms on which a method may be called; of one that is not known
-// nobody satisfies them.
+// termsOf returns the terms of a method. No caller satisfies the terms of an unknown method.
 func (g *gate) termsOf(method string) terms {
 	if t, ok := g.methods[method]; ok {
 		return t
@@ -66,7 +63,6 @@ func (g *gate) termsOf(method string) terms {
 	return g.methods["/"+serviceOf(method)+"/"]
 }
 
-// serves reports whether a method is served here.
 func (g *gate) serves(method string) bool {
 	if _, ok := g.methods[method]; ok {
 		return true
@@ -75,12 +71,10 @@ func (g *gate) serves(method string) bool {
 	return whole
 }
 
-// audienceOf returns the role that serves a method.
 func (g *gate) audienceOf(method string) authv1.Role { return g.audience[serviceOf(method)] }
 
-// identify finds out who is at the other end: a role by certificate or pipe, or
-// a person by bearer token, never both. While it is not known which tokens live, one
-// that did when they were last heard of is accepted if lastKnown says so.
+// identify identifies the caller: a role by certificate or pipe, or a person by bearer token, never both. While the
+// valid tokens are unknown, it accepts a token that was valid at the last update if lastKnown is set.
 func (g *gate) identify(ctx context.Context, lastKnown bool) (*authn.Caller, authn.Peer, error) {
 	from, isRole, err := peerOf(ctx)
 	if err != nil {
@@ -113,11 +107,11 @@ func cutBearer(header string) (string, bool) {
 	return secret, ok && strings.EqualFold(scheme, "bearer") && secret != ""
 }
 
-// principal reads on whose behalf a role calls. Whoever is no role must not say.
+// principal verifies the principal on whose behalf a role calls. A person must not send one.
 func (g *gate) principal(texts []string, c *authn.Caller, signer authn.Peer, method string) (*identityv1.Principal, error) {
 	switch {
 	case len(texts) == 0:
-		return nil, nil //nolint:nilnil // whether one is needed is the rule's to say
+		return nil, nil //nolint:nilnil // the method's terms say whether one is required
 	case len(texts) > 1:
 		return nil, errors.New("more than one principal was sent")
 	case c.Person != nil:
@@ -126,8 +120,8 @@ func (g *gate) principal(texts []string, c *authn.Caller, signer authn.Peer, met
 	return g.verifier.Verify(texts[0], signer, g.audienceOf(method))
 }
 
-// check refuses a caller that the contract does not name. Of a person's token it
-// tells the client whose it is, and the roles that would do.
+// check refuses a caller that the contract does not allow. For a person the error contains the token's id and role,
+// and the roles that are allowed.
 func (c callers) check(caller *authn.Caller, method string) error {
 	if caller.Person == nil {
 		if c.roles[caller.Role] {
@@ -147,8 +141,8 @@ func refused(err error, facts map[string]string) error {
 	return &Error{Code: codes.PermissionDenied, Reason: "CALLER_REFUSED", Facts: facts, Err: err}
 }
 
-// peerOf reads the role out of the connection. A certificate that names no role
-// is an error, not the absence of one.
+// peerOf returns the role of the connection's client, and whether it has one. A certificate without a role is an
+// error.
 func peerOf(ctx context.Context) (authn.Peer, bool, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

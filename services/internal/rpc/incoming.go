@@ -16,19 +16,15 @@ import (
 )
 
 const (
-	// maxRequest is the largest request of any method: arguments of 4 MiB and what
-	// goes with them.
+	// maxRequest is the largest request of any method in bytes: arguments of 4 MiB and the other fields.
 	maxRequest = 8 << 20
-	// messageHead is the length of what stands before each message: whether it is
-	// compressed, and its length.
+	// messageHead is the length of the header of each gRPC message: a compression flag and the length.
 	messageHead = 5
 )
 
-// wire is a call below its messages, as gRPC's own stream offers it. A server of
-// grpc-go has one limit on the size of messages for all of its methods, and looks at
-// it before anything of ours sees the message; here each method has its own, and
-// what a caller may hold is known before a byte of it is asked for
-// (docs/decisions/0013-grpc-resource-limits.md).
+// wire is grpc-go's stream of a call, below the messages. A server of grpc-go has one maximum message size for all
+// methods, and checks it before any interceptor sees the message. Here each method has its own maximum, and the
+// caller's quota is checked before the message is read (docs/decisions/0013-grpc-resource-limits.md).
 type wire interface {
 	grpc.ServerTransportStream
 	RecvCompress() string
@@ -36,25 +32,25 @@ type wire interface {
 	Read(n int) (mem.BufferSlice, error)
 }
 
-// incoming reads the messages of one call. One goroutine reads, and another one may end it.
+// incoming reads the messages of one call. One goroutine reads; another one may call end.
 type incoming struct {
 	ctx context.Context //nolint:containedctx // it lives as long as the call
 	// most is the largest message, in bytes.
 	most int
-	// portion is the call's; nil for nobody's, and inside the process, whose streams
-	// carry what their own clients have bounded.
+	// portion is the call's quota; nil for an unauthenticated caller, and inside the process, where clients bound
+	// their own streams.
 	portion *portion
-	// head is what stands before a message.
+	// head is the header of a message.
 	head [messageHead]byte
 
 	mu sync.Mutex
-	// held is how many bytes of the portion are the message's that was read last.
+	// held is how many bytes of the quota the last message holds.
 	held int
-	// ended says that nothing is held any more.
+	// ended is set when nothing is held any more.
 	ended bool
 }
 
-// only reads the one message of a call and sees to it that no other comes.
+// only reads the only message of a call and returns an error if another one follows.
 func (in *incoming) only(m any) error {
 	if err := in.next(m); err != nil {
 		if errors.Is(err, io.EOF) {
@@ -72,8 +68,7 @@ func (in *incoming) only(m any) error {
 	return nil
 }
 
-// next reads a message, or returns io.EOF where there is none. What the one before it
-// held is free.
+// next reads a message, or returns io.EOF if there is none. It first releases what the message before it held.
 func (in *incoming) next(m any) error {
 	in.free()
 	at, err := wireOf(in.ctx)
@@ -104,7 +99,7 @@ func (in *incoming) next(m any) error {
 	return nil
 }
 
-// wireOf returns the call of ctx below its messages.
+// wireOf returns the stream of ctx below the messages.
 func wireOf(ctx context.Context) (wire, error) {
 	at, ok := grpc.ServerTransportStreamFromContext(ctx).(wire)
 	if !ok {
@@ -113,11 +108,11 @@ func wireOf(ctx context.Context) (wire, error) {
 	return at, nil
 }
 
-// errCompressed refuses compression: how large a request is would be known too late, and
-// gRPC compresses the answer likewise, which then is another one than is counted.
+// errCompressed refuses compression: the size of a request would be known too late, and gRPC compresses the answer
+// too, whose size would differ from the counted one.
 var errCompressed = status.Error(codes.Unimplemented, "calls are not to be compressed")
 
-// plain refuses a call that says its messages are compressed.
+// plain refuses a call whose header announces compressed messages.
 func plain(ctx context.Context) error {
 	at, err := wireOf(ctx)
 	if err != nil {
@@ -129,8 +124,8 @@ func plain(ctx context.Context) error {
 	return nil
 }
 
-// hold counts a large message against the caller's share. A small one is not worth
-// it: how many there are is bounded.
+// hold counts a large message against the caller's quota. Small messages are not counted, because the number of calls
+// is bounded.
 func (in *incoming) hold(size int) error {
 	if in.portion == nil || size <= smallRequest {
 		return nil
@@ -147,18 +142,17 @@ func (in *incoming) hold(size int) error {
 	return nil
 }
 
-// free gives back what the last message held.
+// free releases what the last message held.
 func (in *incoming) free() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.held > 0 {
-		_ = in.portion.hold(-in.held) // giving back always works
+		_ = in.portion.hold(-in.held) // releasing always works
 		in.held = 0
 	}
 }
 
-// end gives back what is held, for good: a handler may have returned while its messages are
-// still read.
+// end releases what is held and holds nothing from then on: a handler may return while its messages are still read.
 func (in *incoming) end() {
 	in.mu.Lock()
 	in.ended = true
@@ -166,7 +160,7 @@ func (in *incoming) end() {
 	in.free()
 }
 
-// cut is why a message did not come as a whole; io.EOF where none was to come.
+// cut converts an error of reading; io.EOF if no message follows.
 func cut(err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return status.Error(codes.Internal, "the request ends before its end")

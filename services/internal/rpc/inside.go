@@ -14,23 +14,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// inside is the server's context of a call inside the process. It has the deadline and
-// the end of the client's, its metadata, its span as a remote parent, and none of its
-// values: a server must not see what its client holds, on this path as little as over the
-// network. Most handlers never wait, so there is no timer until one asks when to stop.
+// inside is the server's context of a call inside the process. It has the client's deadline, cancellation and
+// metadata, the client's span as a remote parent, and none of the client's values: as over the network, a server must
+// not see the client's values. Most handlers never wait, so the timer starts only when a handler calls Done.
 type inside struct {
 	client, values context.Context //nolint:containedctx // it is one itself
 	end            time.Time
 
 	mu sync.Mutex
-	// timed ends when the call is to end; nil until somebody waits for that.
+	// timed ends when the call must end; nil until Done is called.
 	timed context.Context //nolint:containedctx // see there
 	stop  func()
 	// err is what was said of the end, which does not change.
 	err error
 }
 
-// newInside returns the context of a call of a client's. Error: its deadline has passed.
+// newInside returns the context of a client's call. It returns an error if the deadline has passed.
 func newInside(client, from context.Context) (*inside, error) {
 	end, ok := client.Deadline()
 	if !ok {
@@ -53,8 +52,8 @@ func newInside(client, from context.Context) (*inside, error) {
 // Deadline implements context.Context.
 func (c *inside) Deadline() (time.Time, bool) { return c.end, true }
 
-// Value implements context.Context. Contexts that are made of this one find the timed one
-// below it, so that no goroutine has to watch this one for them.
+// Value implements context.Context. Contexts derived from this one find the timed context, so that no goroutine has
+// to watch this one for them.
 func (c *inside) Value(key any) any {
 	c.mu.Lock()
 	values := c.timed
@@ -77,7 +76,7 @@ func (c *inside) Done() <-chan struct{} {
 			cancel()
 		}
 		if c.err != nil {
-			c.stop() // whoever was told of the end does not wait for it
+			c.stop() // Err has reported the end already
 		}
 	}
 	return c.timed.Done()
@@ -99,7 +98,7 @@ func (c *inside) Err() error {
 	return c.err
 }
 
-// finish ends it with its call.
+// finish cancels the context when its call returns.
 func (c *inside) finish() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,11 +110,11 @@ func (c *inside) finish() {
 	}
 }
 
-// errForeignMessage is what a role is told that asks one method with another's message.
+// errForeignMessage is returned to a role that calls a method with a message of another type.
 var errForeignMessage = errors.New("a message inside the process has the wrong type")
 
-// inside is a method for roles of the same process: they pass the same chain, but for
-// what bounds strangers.
+// inside returns a method for roles of the same process: it has the same interceptors, except for the limits for
+// unauthenticated callers.
 func (c *chain) inside(method string, impl any, handle grpc.MethodHandler) localMethod {
 	return func(ctx context.Context, principal string, args any) (resp any, err error) {
 		defer func() { err = c.finish(ctx, method, recover(), err) }()
@@ -136,5 +135,5 @@ func (c *chain) inside(method string, impl any, handle grpc.MethodHandler) local
 	}
 }
 
-// unread leaves a message empty: inside the process the client's own is passed on.
+// unread leaves a message empty: inside the process the client's own message is passed on.
 func unread(any) error { return nil }

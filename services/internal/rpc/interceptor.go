@@ -21,36 +21,34 @@ import (
 )
 
 const (
-	// defaultDeadline bounds a unary call whose client set no deadline, and maxDeadline
-	// one whose client set a later one.
+	// defaultDeadline applies to a unary call without a deadline, and maxDeadline to one with a later deadline.
 	defaultDeadline = 30 * time.Second
 	maxDeadline     = 5 * time.Minute
-	// maxReserve is kept back of a client's deadline, so that a time-out can
-	// still be reported. Of a short deadline a tenth is.
+	// maxReserve is the maximum time reserved from a client's deadline to report a timeout: a tenth of the remaining
+	// time, at most this.
 	maxReserve = 20 * time.Millisecond
 )
 
-// chain is what every call into a server passes, whichever way it came: recover,
-// deadline, identity and callers, validation, and hiding of what is not meant
-// for the caller.
+// chain is the sequence of interceptors of every call into a server, on every path: recovery from panics, deadline,
+// authentication and authorization, validation, and hiding of internal errors.
 type chain struct {
 	gate     *gate
 	validate protovalidate.Validator
 	log      *slog.Logger
 	// stopping is closed when the server begins to drain.
 	stopping chan struct{}
-	// people and roles are what callers over the network have in flight.
+	// people and roles count the calls of callers over the network.
 	people, roles *shares
-	// buffers are of what they are answered.
+	// buffers are the buffers for encoded answers.
 	buffers buffers
 }
 
-// errStopping ends the streams of a server that drains. Their clients find
-// another replica, or this one when it is back.
+// errStopping ends the streams of a server that drains. Clients connect to another replica, or to this one after its
+// restart.
 var errStopping = &Error{Code: codes.Unavailable, Reason: "STOPPING", Err: errors.New("the server is stopping")}
 
-// unary puts the chain before a unary method that is called over the network: all that is
-// demanded of a caller comes before its message is read.
+// unary adds the chain to a unary method that is called over the network: all checks of the caller come before its
+// message is read.
 func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandler {
 	checked, most := c.checked, c.gate.termsOf(method).request
 	return func(srv any, ctx context.Context, _ func(any) error, _ grpc.UnaryServerInterceptor) (resp any, err error) {
@@ -75,13 +73,13 @@ func (c *chain) unary(method string, handle grpc.MethodHandler) grpc.MethodHandl
 		if resp, err = handle(srv, admitted, in.only, checked); err != nil {
 			return nil, err
 		}
-		in.free() // the request makes room for its answer
+		in.free() // the request's quota is available for the answer
 		return c.answer(admitted, own, resp)
 	}
 }
 
-// sent is a unary method over the network as a stream of one message each way, which is
-// what gRPC makes of it anyway: so it is seen whether its answer was sent.
+// sent turns a unary method into a stream with one message each way, which is the same on the wire: so the server
+// notices whether the answer was sent.
 func sent(serve grpc.MethodHandler) grpc.StreamHandler {
 	return func(srv any, ss grpc.ServerStream) error {
 		resp, err := serve(srv, ss.Context(), nil, nil)
@@ -92,7 +90,7 @@ func sent(serve grpc.MethodHandler) grpc.StreamHandler {
 	}
 }
 
-// checked validates what a unary method is asked.
+// checked validates the request of a unary method.
 func (c *chain) checked(ctx context.Context, req any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 	if err := c.check(req); err != nil {
 		return nil, err
@@ -100,13 +98,12 @@ func (c *chain) checked(ctx context.Context, req any, _ *grpc.UnaryServerInfo, n
 	return next(ctx, req)
 }
 
-// tap is what a call over the network passes when its head was read, before it has
-// a stream, and so before a byte of its message is kept: who is not let in costs
-// nothing more. What it returns ends with the call.
+// tap handles a call over the network when its header was read, before it has a stream, and so before any of its
+// message is stored: a refused call costs no more than that. The returned context ends with the call.
 func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err error) {
 	v := visitorOf(ctx)
 	if v == nil {
-		return ctx, nil // a pipe's; enter admits it
+		return ctx, nil // a call on a pipe; enter admits it
 	}
 	defer func() {
 		if err != nil {
@@ -130,8 +127,7 @@ func (c *chain) tap(ctx context.Context, info *tap.Info) (_ context.Context, err
 	return inTime(ctx), nil
 }
 
-// inTime bounds a unary call before its message is read: one that never ended would keep
-// its call for ever.
+// inTime bounds a unary call before its message is read: otherwise an incomplete call would last forever.
 func inTime(ctx context.Context) context.Context {
 	most := defaultDeadline
 	if end, ok := ctx.Deadline(); ok {
@@ -144,9 +140,8 @@ func inTime(ctx context.Context) context.Context {
 	return ctx
 }
 
-// enter makes room for a call, until it leaves. Who comes over the network was admitted
-// by the tap and has a share of calls; inside the process who called us has bounded
-// them.
+// enter counts a call against its caller's quota, until it leaves. Calls over the network were admitted by the tap;
+// calls inside the process are admitted here and bounded by their clients.
 func (c *chain) enter(ctx context.Context, method string) (_ context.Context, own *portion, err error) {
 	if visitorOf(ctx) == nil {
 		ctx, err = c.gate.admit(ctx, method, metadata.ValueFromIncomingContext(ctx, authn.PrincipalKey))
@@ -170,8 +165,7 @@ func (c *chain) enter(ctx context.Context, method string) (_ context.Context, ow
 	return ctx, own, err
 }
 
-// stream is the chain of streaming calls. They live as long as their client and
-// the server, and get no deadline.
+// stream is the chain of streaming calls. They last as long as their client and the server, and have no deadline.
 func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) (err error) {
 	ctx, cancel := context.WithCancelCause(ss.Context())
 	defer cancel(nil)
@@ -199,8 +193,8 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	return next(srv, &checkedStream{ServerStream: ss, ctx: admitted, chain: c, in: in, many: info.IsClientStream})
 }
 
-// compile compiles the constraints on all that a service is asked, so that no first
-// caller waits for it, and none that do not compile are found while serving.
+// compile compiles the constraints of all requests of a service, so that no first caller waits for it and errors are
+// found at the start.
 func (c *chain) compile(service string) error {
 	contract, err := contractOf(service)
 	if err != nil {
@@ -216,18 +210,17 @@ func (c *chain) compile(service string) error {
 	return nil
 }
 
-// checkedStream validates what a client sends on a stream, and counts what it has not
-// read of it.
+// checkedStream validates the messages of a client's stream, and counts what is sent to the client and not read.
 type checkedStream struct {
 	grpc.ServerStream
 	ctx   context.Context //nolint:containedctx // grpc.ServerStream hands its context out by method
 	chain *chain
 	in    *incoming
-	// many says that the client may send more messages than one.
+	// many reports whether the client may send more than one message.
 	many bool
 }
 
-// SendMsg sends a message, which waits for the client to read those before it.
+// SendMsg encodes, counts and sends a message.
 func (s *checkedStream) SendMsg(m any) error {
 	answer, err := s.chain.answer(s.ctx, s.in.portion, m)
 	if err != nil {
@@ -251,8 +244,7 @@ func (s *checkedStream) RecvMsg(m any) error {
 	return s.chain.check(m)
 }
 
-// deadline keeps a slice of the caller's deadline back and gives one to a call
-// that has none.
+// deadline reserves a part of the caller's deadline, and sets the default deadline if there is none.
 func (c *chain) deadline(ctx context.Context) (context.Context, context.CancelFunc, error) {
 	end, ok := ctx.Deadline()
 	if !ok {
@@ -267,7 +259,7 @@ func (c *chain) deadline(ctx context.Context) (context.Context, context.CancelFu
 	return ctx, cancel, nil
 }
 
-// reserved is when a handler is to end whose caller waits until end.
+// reserved returns the handler's deadline for a caller's deadline.
 func reserved(end time.Time) (time.Time, error) {
 	left := time.Until(end)
 	if left <= 0 {
@@ -291,9 +283,8 @@ func (c *chain) check(req any) error {
 	return nil
 }
 
-// finish turns what a handler left behind into what the client may see: a status
-// as it is, a deadline or a cancellation by its code, everything else as
-// INTERNAL without text, logged here and nowhere else.
+// finish converts a handler's result into what the client may see: a status unchanged, a deadline or a cancellation
+// as its code, everything else as INTERNAL without text, which is logged here and nowhere else.
 func (c *chain) finish(ctx context.Context, method string, panicked any, err error) error {
 	if panicked != nil {
 		c.log.ErrorContext(ctx, "rpc panicked", "rpc_method", method, "panic", fmt.Sprint(panicked), "stack", string(debug.Stack()))
@@ -311,7 +302,7 @@ func (c *chain) finish(ctx context.Context, method string, panicked any, err err
 	case errors.Is(err, context.Canceled):
 		return status.Error(codes.Canceled, "the call was cancelled")
 	}
-	// A wrapped status is a peer's, and passing on a peer's code would make it ours.
+	// A wrapped status is from another server; sending its code would present it as ours.
 	if st, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return st.GRPCStatus().Err()
 	}

@@ -24,24 +24,22 @@ import (
 // pipeBuffer is the size of the buffer between the ends of a pipe, in bytes.
 const pipeBuffer = 256 << 10
 
-// localMethod is a unary method behind the chain: it answers what it is asked on behalf of
-// a signed principal, empty where there is none.
+// localMethod is a unary method behind the chain: it answers a request on behalf of a signed principal, which is
+// empty if there is none.
 type localMethod func(ctx context.Context, principal string, args any) (any, error)
 
-// localConn is a connection from a role to the server of its own process. Unary
-// calls run the handler and the whole chain of interceptors directly, without
-// copies: a message is read-only once it was sent. Streams go through real gRPC
-// over a pipe, because their flow control is worth having.
+// localConn is a connection from a role to the server in its own process. Unary calls run the handler and the whole
+// chain of interceptors directly, without copies: a message is read-only once it was sent. Streams use gRPC over a
+// pipe, because of its flow control.
 type localConn struct {
 	server *Server
-	// from has the role that calls in it, and nothing else.
-	from   context.Context //nolint:containedctx // what every call of this connection is made of
+	// from contains the role of the client and nothing else.
+	from   context.Context //nolint:containedctx // parent of every call's context on this connection
 	client clientSide
 	pipe   *grpc.ClientConn
 }
 
-// Conn returns a connection from one of this process's roles to this server. It
-// must be called before Serve.
+// Conn returns a connection from one of this process's roles to this server. It must be called before Serve.
 func (s *Server) Conn(from authn.Peer, client ClientDeps) (grpc.ClientConnInterface, error) {
 	if _, err := authn.ParseRole(authn.RoleName(from.Role)); err != nil {
 		return nil, fmt.Errorf("rpc: open a pipe: %w", err)
@@ -68,7 +66,7 @@ func (s *Server) Conn(from authn.Peer, client ClientDeps) (grpc.ClientConnInterf
 	}, nil
 }
 
-// pipeListener hands out connections that carry the role at their other end.
+// pipeListener accepts connections that carry the role of the client.
 type pipeListener struct {
 	*bufconn.Listener
 	peer authn.Peer
@@ -83,8 +81,7 @@ func (l pipeListener) Accept() (net.Conn, error) {
 	return pipeConn{Conn: conn, peer: l.peer}, nil
 }
 
-// Invoke implements grpc.ClientConnInterface. Of the call options none bears on
-// a call inside the process.
+// Invoke implements grpc.ClientConnInterface. It ignores call options.
 func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, _ ...grpc.CallOption) error {
 	serve, ok := c.server.local[method]
 	if !ok {
@@ -113,9 +110,8 @@ func (c *localConn) Invoke(ctx context.Context, method string, args, reply any, 
 	return err
 }
 
-// traced tells a stats handler of a call inside the process what gRPC would tell
-// it of one over the network, so that the same library makes the same spans. It makes
-// none of a call that is not sampled, and incoming carries its trace on.
+// traced calls a stats handler for a call inside the process as gRPC does for a call over the network, so that the
+// same library makes the same spans. It makes none for a call that is not sampled, whose context carries the trace.
 func traced(ctx context.Context, h stats.Handler, method string, client bool) (context.Context, func(error)) {
 	if h == nil || !trace.SpanContextFromContext(ctx).IsSampled() {
 		return ctx, func(error) {}
@@ -137,14 +133,14 @@ func (c *localConn) NewStream(ctx context.Context, desc *grpc.StreamDesc, method
 	return c.pipe.NewStream(ctx, desc, method, opts...)
 }
 
-// share makes dst the same message as src without copying what it holds.
+// share makes dst the same message as src without copying the fields' contents.
 func share(dst, src any) error {
 	to, ok1 := dst.(proto.Message)
 	from, ok2 := src.(proto.Message)
 	if !ok1 || !ok2 || to.ProtoReflect().Descriptor() != from.ProtoReflect().Descriptor() {
 		return errors.New("a message inside the process has the wrong type")
 	}
-	proto.Reset(to) // as reading off the wire does
+	proto.Reset(to) // as unmarshalling does
 	into := to.ProtoReflect()
 	from.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		into.Set(fd, v)

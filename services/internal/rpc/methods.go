@@ -15,37 +15,35 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// callers says who may call a method.
+// callers says which callers may call a method.
 type callers struct {
-	// anyone lets everybody in, unidentified: health alone.
+	// anyone allows unauthenticated callers: for health only.
 	anyone bool
 	roles  map[authv1.Role]bool
 	tokens map[authv1.TokenRole]bool
-	// principal demands that a role says on whose behalf it calls.
+	// principal requires a role to say on whose behalf it calls.
 	principal bool
-	// lastKnown accepts a token that lived when tokens were last heard of.
+	// lastKnown accepts a token that was valid when the tokens were last updated.
 	lastKnown bool
 }
 
-// smallRequest is the largest request, in bytes, of a method whose contract states no
-// other.
+// smallRequest is the largest request, in bytes, of a method whose contract states no maximum.
 const smallRequest = 64 << 10
 
-// terms are on what terms a method may be called. The zero value's nobody satisfies.
+// terms are the conditions under which a method may be called. No caller satisfies the zero value.
 type terms struct {
 	callers
-	// request is the largest request, in bytes; on a stream each message.
+	// request is the largest request, in bytes; of a streaming method, the largest message.
 	request int
-	// lasts says that a call has no end of its own: a stream.
+	// lasts reports whether the method is a stream, whose calls have no deadline.
 	lasts bool
-	// carried says that calls may be carried: see [Conn].
+	// carried reports whether calls may be carried: see [Conn].
 	carried bool
 }
 
-// foreignServices are the gRPC services whose contracts are not ours, and so
-// can't carry the callers option: who may call their methods, by name, the empty
-// name being all others. Every other service states its callers in its contract;
-// a test holds both to it. A stream is for nobody who is not known: it lasts.
+// foreignServices are the gRPC services whose contracts belong to other projects and can't have the callers option.
+// The inner keys are methods; the empty name stands for all others. All other services state their callers in their
+// contract; a test checks both. Streams require authentication because they last.
 var foreignServices = map[string]map[string]callers{
 	"grpc.health.v1.Health": {
 		"":      {anyone: true},
@@ -63,8 +61,7 @@ func people(roles ...authv1.TokenRole) callers {
 	return c
 }
 
-// tokenRoles are the names of the roles whose tokens may call, the one that may
-// least first.
+// tokenRoles returns the names of the roles whose tokens may call, the one with the fewest rights first.
 func (c callers) tokenRoles() (out []string) {
 	for _, role := range slices.Backward(slices.Sorted(maps.Keys(c.tokens))) {
 		out = append(out, enum.Name(role))
@@ -72,9 +69,8 @@ func (c callers) tokenRoles() (out []string) {
 	return out
 }
 
-// termsOf returns the terms of each method of a service, by full method name
-// ("/package.Service/Method"). A method of ours that does not state its callers has
-// none.
+// termsOf returns the terms of each method of a service, by full method name ("/package.Service/Method"). A method of
+// the mesh that does not state its callers has no callers.
 func termsOf(service string) (map[string]terms, error) {
 	if foreign, ok := foreignServices[service]; ok {
 		table := make(map[string]terms, len(foreign))
@@ -97,7 +93,7 @@ func termsOf(service string) (map[string]terms, error) {
 	return table, nil
 }
 
-// contractOf finds a service's contract.
+// contractOf returns a service's contract.
 func contractOf(service string) (protoreflect.ServiceDescriptor, error) {
 	desc, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
 	if err != nil {
@@ -127,11 +123,11 @@ func optionOf(md protoreflect.MethodDescriptor) callers {
 	}
 	delete(c.roles, authv1.Role_ROLE_UNSPECIFIED)
 	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_UNSPECIFIED)
-	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_AGENT) // agent tokens reach no RPC, whatever a contract says
+	delete(c.tokens, authv1.TokenRole_TOKEN_ROLE_AGENT) // agent tokens may call no RPC, even if a contract says so
 	return c
 }
 
-// requestOf is the largest request that a method's contract lets in, in bytes.
+// requestOf returns the largest request that a method's contract allows, in bytes.
 func requestOf(md protoreflect.MethodDescriptor) int {
 	opts, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok || !proto.HasExtension(opts, authv1.E_MaxRequestBytes) {
@@ -141,7 +137,7 @@ func requestOf(md protoreflect.MethodDescriptor) int {
 	return min(int(most), maxRequest)
 }
 
-// isCarried reports whether a method's contract lets its calls be carried.
+// isCarried reports whether a method's contract allows its calls to be carried.
 func isCarried(md protoreflect.MethodDescriptor) bool {
 	opts, ok := md.Options().(*descriptorpb.MethodOptions)
 	if !ok || !proto.HasExtension(opts, authv1.E_Carried) || md.IsStreamingClient() || md.IsStreamingServer() {

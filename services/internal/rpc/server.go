@@ -1,6 +1,5 @@
-// Package rpc is the only place that builds gRPC servers and clients: identity,
-// callers, validation, deadlines, tracing and the shape of errors are the same
-// for every service, over the network and inside one process.
+// Package rpc creates all gRPC servers and clients of the mesh. Authentication, authorization, validation, deadlines,
+// tracing and the form of errors are the same for every service, over the network and inside one process.
 package rpc
 
 import (
@@ -40,23 +39,22 @@ import (
 )
 
 const (
-	// drainTimeout is how long calls in flight may take to end at a stop.
+	// drainTimeout is how long calls in flight may take when the server stops.
 	drainTimeout = 20 * time.Second
-	// healthInterval is how often a service is asked how it is.
+	// healthInterval is the interval of health checks.
 	healthInterval = time.Second
-	// maxMessage is the largest answer.
+	// maxMessage is the largest answer, in bytes.
 	maxMessage = 8 << 20
-	// maxStreams is how many calls one connection carries at a time; the client
-	// lets others wait. Of who is not known it carries fewer.
+	// maxStreams is how many calls one connection carries at a time; the client delays others. Unauthenticated
+	// connections carry fewer.
 	maxStreams = 1024
-	// maxHeaders is the largest head of a call, decoded, as HTTP/2 counts it: 32 bytes
-	// for each field beside its text. The largest is that of a principal of 256 groups
-	// with the longest names.
+	// maxHeaders is the largest header of a call, decoded, as HTTP/2 counts it: 32 bytes for each field in addition to
+	// its text. The largest is that of a principal with 256 groups with the longest names.
 	maxHeaders = 96 << 10
-	// window is how much of a message arrives before anybody asks for it.
+	// window is how many bytes of a message may arrive before it is read.
 	window = 64 << 10
-	// handshakeTimeout is how long TLS and HTTP/2 may take until calls can come, and
-	// idleTimeout how long a connection without a call is kept.
+	// handshakeTimeout is how long TLS and HTTP/2 may take until calls are possible, and idleTimeout how long a
+	// connection without a call stays open.
 	handshakeTimeout = 5 * time.Second
 	idleTimeout      = 5 * time.Minute
 )
@@ -69,26 +67,23 @@ type Service interface {
 
 // A HealthChecker is a [Service] that is not always able to serve.
 type HealthChecker interface {
-	// Health returns why the service can't serve, or nil. It is asked every
-	// second and must be quick.
+	// Health returns why the service can't serve, or nil. It is called every second and must be quick.
 	Health(ctx context.Context) error
 }
 
-// ServerConfig is the data that a [Server] works with.
+// ServerConfig is the configuration of a [Server].
 type ServerConfig struct {
-	// TLS is the listeners' configuration; nil means plaintext, which is served
-	// on loopback only.
+	// TLS is the listeners' configuration; nil means plaintext, which is served on loopback only.
 	TLS *tls.Config
-	// Reflection offers the contracts to grpcurl and the like.
+	// Reflection enables gRPC server reflection, for clients such as grpcurl.
 	Reflection bool
 }
 
-// ServerDeps are the live objects that a [Server] works with. All but Trace are
-// required.
+// ServerDeps are the dependencies of a [Server]. All except Trace are required.
 type ServerDeps struct {
-	// Tokens identifies persons.
+	// Tokens identifies people.
 	Tokens *authn.Tokens
-	// Log receives what callers are not told.
+	// Log receives errors that are not sent to callers.
 	Log *slog.Logger
 	// Trace makes spans; nil makes none.
 	Trace stats.Handler
@@ -101,11 +96,11 @@ type Server struct {
 	chain  *chain
 	grpc   *grpc.Server
 	health *health.Server
-	// checks are the roles that are served; nil for one that always serves.
+	// checks contains the served roles; nil for a role that is always able to serve.
 	checks map[string]HealthChecker
 	pipes  []net.Listener
 	local  map[string]localMethod
-	// carried are those of them whose calls may be carried.
+	// carried contains those of the local methods whose calls may be carried.
 	carried map[string]carried
 	stop    func()
 	err     error
@@ -124,7 +119,7 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Of one person's unary calls so many are worked on at a time; the others wait unread.
+	// This is how many unary calls of one person are processed at a time; the others wait unread.
 	turns, err := turn.New[whose](math.MaxInt, max(2, turn.Processors()/2))
 	if err != nil {
 		return nil, err
@@ -157,12 +152,12 @@ func NewServer(cfg ServerConfig, deps ServerDeps) (*Server, error) {
 		carried: make(map[string]carried),
 		stop:    sync.OnceFunc(func() { close(stopping) }),
 	}
-	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING) // until every service was asked
+	s.health.SetServingStatus("", healthv1.HealthCheckResponse_NOT_SERVING) // until every service was checked
 	s.open()
 	return s, s.err
 }
 
-// open makes the gRPC server and registers what every role offers.
+// open creates the gRPC server and registers the services that every process offers.
 func (s *Server) open() {
 	opts := []grpc.ServerOption{
 		grpc.Creds(networkCreds(s.cfg.TLS)),
@@ -189,7 +184,7 @@ func (s *Server) open() {
 	}
 }
 
-// Add registers a role's service. It must not be called once the server serves.
+// Add registers a role's service. It must not be called after Serve.
 func (s *Server) Add(role authv1.Role, svc Service) error {
 	if _, err := authn.ParseRole(authn.RoleName(role)); err != nil {
 		return fmt.Errorf("rpc: add a service: %w", err)
@@ -214,8 +209,7 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 
 func (s *Server) registrar(role authv1.Role) grpc.ServiceRegistrar { return registrar{s, role} }
 
-// registrar notes what a service offers for the in-process path and the callers
-// of its methods, beside registering it.
+// registrar registers a service, including its in-process methods and the terms of its methods.
 type registrar struct {
 	server *Server
 	role   authv1.Role
@@ -241,7 +235,7 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.grpc.RegisterService(&network, impl)
 }
 
-// carry lets a method's calls be carried.
+// carry allows a method's calls to be carried.
 func (s *Server) carry(name string) error {
 	contract, err := contractOf(serviceOf(name))
 	if err != nil {
@@ -256,10 +250,9 @@ func (s *Server) carry(name string) error {
 	return nil
 }
 
-// Serve serves the process's own pipes and the listeners until ctx ends, then
-// drains: health first, so that balancers stop sending, then the streams, which
-// would not end by themselves, then the calls in flight. A plaintext listener
-// must be on loopback.
+// Serve serves the process's own pipes and the listeners until ctx ends. Then it drains: first it reports itself as
+// not serving, so that balancers stop sending; then it ends the streams, which do not end by themselves; then it
+// waits for the calls in flight. A plaintext listener must be on loopback.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	for _, lis := range listeners {
 		if s.cfg.TLS == nil && !isLoopback(lis.Addr()) {
@@ -277,7 +270,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, lis := range all {
 		group.Go(func() error {
-			if err := s.grpc.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // a stop may come before the start
+			if err := s.grpc.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) { // Stop may come before Serve
 				return err
 			}
 			return nil
@@ -296,8 +289,7 @@ func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	return group.Wait()
 }
 
-// watchHealth asks the services how they are and tells the health service. The
-// process as a whole ("") serves when all of them do.
+// watchHealth calls CheckHealth each second until ctx ends.
 func (s *Server) watchHealth(ctx context.Context) error {
 	tick := time.NewTicker(healthInterval)
 	defer tick.Stop()
@@ -311,8 +303,8 @@ func (s *Server) watchHealth(ctx context.Context) error {
 	}
 }
 
-// CheckHealth asks every service how it is, tells the health service, and
-// returns what is wrong, by role.
+// CheckHealth checks every service, updates the health service, and returns the errors by role. The process as a
+// whole ("") serves if all roles do.
 func (s *Server) CheckHealth(ctx context.Context) map[string]error {
 	sick := make(map[string]error)
 	for role, check := range s.checks {

@@ -11,18 +11,16 @@ import (
 )
 
 const (
-	// personCalls is how many calls one person may have in flight, over all of its
-	// connections.
+	// personCalls is how many calls one person may have in flight, over all connections.
 	personCalls = 512
-	// personBytes, peopleBytes and roleBytes are how large the requests and the answers
-	// may be, beyond what any may have, that one person, all people and one role have in
-	// flight: an answer until it is read.
+	// personBytes, peopleBytes and roleBytes are the maximum sizes of all large requests and answers in flight of one
+	// person, of all people, and of one role and all roles, in bytes. An answer is in flight until it is read.
 	personBytes, peopleBytes, roleBytes = 32 << 20, 128 << 20, 512 << 20
-	// smallAnswer is how large an answer may be whose bytes are not counted.
+	// smallAnswer is the largest answer that is not counted, in bytes.
 	smallAnswer = 64 << 10
 )
 
-// whose is whose share a call has of: a person's, or a role's.
+// whose identifies the quota of a call: a person's or a role's.
 type whose struct {
 	role   authv1.Role
 	person principal.Key
@@ -35,7 +33,7 @@ func whoseOf(c *authn.Caller) whose {
 	return whose{role: c.Role}
 }
 
-// String is how a message names it.
+// String returns the name for messages.
 func (w whose) String() string {
 	if w.role != authv1.Role_ROLE_UNSPECIFIED {
 		return "the role " + authn.RoleName(w.role)
@@ -43,12 +41,11 @@ func (w whose) String() string {
 	return "the person " + w.person.Tenant + "/" + w.person.Subject
 }
 
-// shares bound what callers over the network have in flight: each, and all of them.
-// They are safe for concurrent use.
+// shares are the quotas of callers over the network, for each and for all of them. They are safe for concurrent use.
 type shares struct {
-	// calls and bytes are what one caller may have, all what all may have of bytes.
+	// calls and bytes are the maximum of one caller, all is the maximum of bytes of all callers.
 	calls, bytes, all int
-	// turns are at working on unary calls; nil for who needs none.
+	// turns are the time slices for unary calls; nil if callers need none.
 	turns *turn.Turns[whose]
 
 	mu   sync.Mutex
@@ -59,7 +56,7 @@ type shares struct {
 // load is what one caller has in flight.
 type load struct {
 	calls, bytes int
-	// full says that an answer found no room beside what the caller has not read.
+	// full is set when an answer did not fit because of the answers that the caller has not read.
 	full bool
 }
 
@@ -67,17 +64,17 @@ func newShares(calls, bytes, all int, turns *turn.Turns[whose]) *shares {
 	return &shares{calls: calls, bytes: bytes, all: all, turns: turns, by: make(map[whose]*load)}
 }
 
-// portion is what one call has of its caller's share; nil for a call that needs none.
+// portion is one call's part of its caller's quota; nil for a call that is not counted.
 type portion struct {
 	of   *shares
 	own  whose
 	load *load
-	// uses are the call itself and its answers that were not read: the call is in flight
-	// until the last of them ends. The shares' lock guards it.
+	// uses counts the call itself and its unread answers: the call is in flight until the last of them ends. The
+	// shares' lock guards it.
 	uses int
 }
 
-// enter makes room for a call of a caller, until leave.
+// enter counts a call against its caller's quota, until leave.
 func (s *shares) enter(own whose) (*portion, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,7 +93,7 @@ func (s *shares) enter(own whose) (*portion, error) {
 	return &portion{of: s, own: own, load: l, uses: 1}, nil
 }
 
-// turn waits until a unary call may be worked on. The function says that it no longer is.
+// turn waits until a unary call may be processed. The returned function ends that.
 func (p *portion) turn(ctx context.Context) (func(), error) {
 	if p == nil || p.of.turns == nil {
 		return func() {}, nil
@@ -104,7 +101,7 @@ func (p *portion) turn(ctx context.Context) (func(), error) {
 	return p.of.turns.Take(ctx, p.own)
 }
 
-// leave ends a call; its requests' bytes were given back before.
+// leave ends a call; its requests' bytes were released before.
 func (p *portion) leave() {
 	if p == nil {
 		return
@@ -124,7 +121,7 @@ func (p *portion) end() {
 	}
 }
 
-// hold makes room for the bytes of a request, until they are held no more: -n.
+// hold counts the bytes of a request; a negative n releases them.
 func (p *portion) hold(n int) error {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
@@ -135,8 +132,8 @@ func (p *portion) hold(n int) error {
 	return nil
 }
 
-// answer makes room for an answer of n bytes, until it was read. The bytes of a small one
-// are not counted, for how many there are is bounded: it is a call in flight.
+// answer counts an answer of n bytes, until it was read. The bytes of a small answer are not counted, because the
+// number of answers is bounded: each counts as a call in flight.
 func (p *portion) answer(n int) error {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()
@@ -154,7 +151,7 @@ func (p *portion) answer(n int) error {
 	return nil
 }
 
-// read says that an answer of n bytes is held no more.
+// read releases an answer of n bytes.
 func (p *portion) read(n int) {
 	p.of.mu.Lock()
 	defer p.of.mu.Unlock()

@@ -11,15 +11,15 @@ import (
 	"google.golang.org/grpc/stats"
 )
 
-// ServerTrace returns the handler that makes a server's spans. Calls whose
-// parent is not sampled are skipped: they cost a look at one header. So are calls
-// that come from no role: a stranger starts no trace here.
+// ServerTrace returns the handler that makes a server's spans. It skips calls whose parent is not sampled, at the
+// cost of reading one header. It also skips calls that do not come from a role, so that an untrusted peer can't start
+// a trace.
 func ServerTrace(tp trace.TracerProvider, prop propagation.TextMapPropagator) stats.Handler {
 	return &sampledOnly{inner: otelgrpc.NewServerHandler(options(tp, prop)...), prop: prop, server: true}
 }
 
-// ClientTrace returns the handler that makes a client's spans. Calls whose
-// parent is not sampled are skipped: they only carry their trace on.
+// ClientTrace returns the handler that makes a client's spans. For calls whose parent is not sampled it only sends
+// the trace context.
 func ClientTrace(tp trace.TracerProvider, prop propagation.TextMapPropagator) stats.Handler {
 	return &sampledOnly{inner: otelgrpc.NewClientHandler(options(tp, prop)...), prop: prop}
 }
@@ -32,7 +32,7 @@ func options(tp trace.TracerProvider, prop propagation.TextMapPropagator) []otel
 	}
 }
 
-// sampledOnly passes the calls of sampled traces on to inner and skips the rest.
+// sampledOnly passes the calls of sampled traces to inner and skips the others.
 type sampledOnly struct {
 	inner  stats.Handler
 	prop   propagation.TextMapPropagator
@@ -80,8 +80,7 @@ func (h *sampledOnly) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context
 // HandleConn implements stats.Handler.
 func (h *sampledOnly) HandleConn(context.Context, stats.ConnStats) {}
 
-// received reads trace context in the metadata that came with a call, of which it makes
-// no copy.
+// received reads trace context from a call's metadata without copying it.
 type received struct{ ctx context.Context } //nolint:containedctx // it lives as long as the reading
 
 // Get implements propagation.TextMapCarrier.
@@ -92,10 +91,10 @@ func (r received) Get(key string) string {
 	return ""
 }
 
-// Set implements propagation.TextMapCarrier; what came is only read.
+// Set implements propagation.TextMapCarrier. It does nothing: the metadata is only read.
 func (received) Set(string, string) {}
 
-// Keys implements propagation.TextMapCarrier; nobody asks for them.
+// Keys implements propagation.TextMapCarrier. It is not used.
 func (received) Keys() []string { return nil }
 
 // outgoing reads and writes trace context in gRPC metadata.

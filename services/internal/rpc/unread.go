@@ -16,40 +16,38 @@ import (
 )
 
 const (
-	// readWithin is how long what a connection was sent may lie here unread. Each
-	// readRate bytes that it has read meanwhile give it a second more.
+	// readWithin is how long an answer may wait unread on a connection. Each readRate bytes that the client reads
+	// meanwhile add a second.
 	readWithin = 10 * time.Second
 	readRate   = 64 << 10
-	// piece is how much of an answer gRPC gives back at a time, and tracked the least
-	// capacity of a buffer that it gives back at all.
+	// piece is the size of the pieces of an answer that gRPC releases one by one. tracked is the smallest capacity of
+	// a buffer that gRPC releases at all.
 	piece   = 64 << 10
 	tracked = 2 << 10
 )
 
-// An answer is a message on its way to a caller over the network. gRPC's handlers
-// return before any of it is written, and it lies here for as long as the caller opens
-// no window for it; so it is counted from when it is encoded until gRPC needs it no
-// more. It is the pool of its own pieces, for that is whom gRPC tells
+// An answer is a message that is being sent to a caller over the network. gRPC's handlers return before any of it is
+// written, and it stays in memory until the caller opens its flow-control window; so it is counted from its encoding
+// until gRPC releases it. It is the buffer pool of its own pieces, because gRPC releases buffers to their pool
 // (docs/decisions/0013-grpc-resource-limits.md).
 type answer struct {
-	// data is the text in pieces, and buf what it was encoded into.
+	// data is the encoded message in pieces, and buf the buffer that contains it.
 	data mem.BufferSlice
 	buf  *[]byte
 	pool buffers
-	// to is the connection, and portion the call's; nil for one of nobody known.
+	// to is the connection, and portion the call's quota; nil for an unauthenticated caller.
 	to      *visitor
 	portion *portion
 	size    int
 
-	// The line's lock guards these. since is when it was sent and read how much had been
-	// read then; left are its pieces that were not given back.
+	// The line's lock guards these. since is when the answer was sent, read how many bytes had been read by then, and
+	// left the number of pieces that gRPC has not released.
 	since time.Time
 	read  int64
 	left  int
 }
 
-// answer encodes a message that is to be sent to the caller of ctx, and counts it as its
-// own; inside the process it is sent as it is.
+// answer encodes and counts a message for the caller of ctx. Inside the process it returns the message unchanged.
 func (c *chain) answer(ctx context.Context, own *portion, m any) (any, error) {
 	v := visitorOf(ctx)
 	if v == nil {
@@ -78,7 +76,7 @@ func (c *chain) answer(ctx context.Context, own *portion, m any) (any, error) {
 	return a, nil
 }
 
-// count counts an answer for its caller, until uncount. A stranger's is one of its calls.
+// count counts an answer for its caller, until uncount. That of an unauthenticated caller counts as one of its calls.
 func (a *answer) count() error {
 	if a.portion == nil {
 		a.to.strangers.Add(1)
@@ -95,8 +93,8 @@ func (a *answer) uncount() {
 	a.portion.read(a.size)
 }
 
-// cut cuts the text into pieces, the last of which is up to twice as large, so that
-// none is too small to be given back.
+// cut splits the text into pieces. The last one is up to twice as large, so that no piece is too small to be released
+// by gRPC.
 func (a *answer) cut(text []byte) {
 	a.left = max(1, len(text)/piece)
 	pieces := make([][]byte, a.left)
@@ -109,13 +107,13 @@ func (a *answer) cut(text []byte) {
 	}
 }
 
-// Get implements mem.BufferPool; gRPC takes nothing from this one.
+// Get implements mem.BufferPool; gRPC takes no buffers from this pool.
 func (a *answer) Get(length int) *[]byte {
 	buf := make([]byte, length)
 	return &buf
 }
 
-// Put implements mem.BufferPool: a piece was written, or its stream is gone.
+// Put implements mem.BufferPool: a piece was written, or its stream has ended.
 func (a *answer) Put(piece *[]byte) {
 	if a.to.line.written(a, len(*piece)) {
 		a.pool.put(a.buf)
@@ -126,21 +124,20 @@ func (a *answer) Put(piece *[]byte) {
 func send(ss grpc.ServerStream, m any) error {
 	err := ss.SendMsg(m)
 	if a, ok := m.(*answer); ok && err == nil && over(ss) {
-		a.to.line.settle(a) // the stream went while it was sent, and then gRPC may forget to give it back
+		a.to.line.settle(a) // the stream ended meanwhile, and then gRPC may never release the answer
 	}
 	return err
 }
 
-// over reports whether gRPC has closed a stream that something was sent on. Its context does not:
-// that may have ended while the stream goes on, and holds what it was sent. Headers that are
-// sent a second time are refused in one way on a stream that goes on, and in others on one that
-// does not.
+// over reports whether gRPC has closed a stream on which something was sent. The stream's context does not show that:
+// it may have ended while the stream is open and still holds what was sent. Sending headers again fails with one code
+// on an open stream, and with others on a closed one.
 func over(ss grpc.ServerStream) bool {
 	code := status.Code(ss.SendHeader(nil))
 	return code == codes.Canceled || code == codes.DeadlineExceeded
 }
 
-// codec is gRPC's own, but for answers, which are encoded already.
+// codec is gRPC's own codec, except for answers, which are encoded already.
 type codec struct{ encoding.CodecV2 }
 
 // Marshal implements encoding.CodecV2.
@@ -151,7 +148,7 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.CodecV2.Marshal(v)
 }
 
-// buffers are of what answers are encoded into: the small ones are used again.
+// buffers provides the buffers for encoded answers; small ones are reused.
 type buffers struct{ pool mem.BufferPool }
 
 func newBuffers() (buffers, error) {
@@ -176,22 +173,22 @@ func (b buffers) put(buf *[]byte) {
 	}
 }
 
-// A line is what one connection was sent and has not read. The zero line is empty. It
-// is safe for concurrent use.
+// A line contains the answers that one connection was sent and has not read. The zero line is empty. It is safe for
+// concurrent use.
 type line struct {
 	// hangUp closes the connection.
 	hangUp func()
 
 	mu     sync.Mutex
 	unread map[*answer]struct{}
-	// read is how many bytes gRPC has given back.
+	// read is how many bytes gRPC has released.
 	read int64
-	// clock looks for what lies here for too long, while there is something.
+	// clock calls look while there are unread answers.
 	clock   *time.Timer
 	running bool
 }
 
-// add notes an answer that is about to be sent.
+// add adds an answer that is about to be sent.
 func (l *line) add(a *answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -208,7 +205,7 @@ func (l *line) add(a *answer) {
 	}
 }
 
-// written notes that gRPC gave a piece back, and reports whether it was the last one.
+// written counts a released piece, and reports whether it was the last one.
 func (l *line) written(a *answer, size int) (last bool) {
 	l.mu.Lock()
 	l.read += int64(size)
@@ -221,7 +218,7 @@ func (l *line) written(a *answer, size int) (last bool) {
 	return last
 }
 
-// settle ends the counting of an answer; twice is once.
+// settle uncounts an answer. It is idempotent.
 func (l *line) settle(a *answer) {
 	l.mu.Lock()
 	_, counted := l.unread[a]
@@ -232,8 +229,7 @@ func (l *line) settle(a *answer) {
 	}
 }
 
-// look hangs up if an answer has not been read in time, and else looks again when the
-// next one may be late.
+// look closes the connection if an answer was not read in time, and otherwise schedules the next look.
 func (l *line) look() {
 	l.mu.Lock()
 	now := time.Now()
@@ -251,8 +247,7 @@ func (l *line) look() {
 	}
 }
 
-// end ends the counting of all answers: the connection is closed, and gRPC does not
-// give back what its streams had queued.
+// end uncounts all answers: the connection is closed, and gRPC does not release what its streams had queued.
 func (l *line) end() {
 	l.mu.Lock()
 	left := l.unread
@@ -266,7 +261,7 @@ func (l *line) end() {
 	}
 }
 
-// lined is a connection whose line ends with it.
+// lined is a connection that ends its line when it is closed.
 type lined struct {
 	net.Conn
 	line *line

@@ -17,23 +17,20 @@ import (
 )
 
 const (
-	// strangerCalls is how many calls of nobody known a connection carries at a time,
-	// and strangerTime how long each may take, its sending included. Only health is
-	// open to them.
+	// strangerCalls is how many unauthenticated calls a connection carries at a time, and strangerTime how long each
+	// may take, including sending. They may only call health.
 	strangerCalls = 4
 	strangerTime  = 5 * time.Second
-	// maxRefusals is how many calls are refused on a connection on which nobody was
-	// ever identified, until it ends.
+	// maxRefusals is how many calls are refused on an unauthenticated connection before it is closed.
 	maxRefusals = 100
 )
 
-// doorLimits bound the connections of a listener. A connection takes about 100 KiB
-// while nobody does anything on it.
+// doorLimits returns the limits for the connections of a listener. An idle connection takes about 100 KiB.
 func doorLimits() door.Limits {
 	return door.Limits{Strangers: 256, PerAddress: 64, PerCaller: 256, Identify: 10 * time.Second, Piece: 20 * time.Second}
 }
 
-// visitor is the AuthInfo of a connection that came over the network.
+// visitor is the AuthInfo of a connection over the network.
 type visitor struct {
 	credentials.AuthInfo
 	conn *door.Conn
@@ -43,16 +40,16 @@ type visitor struct {
 	from  authn.Peer
 	wrong error
 	ends  time.Time
-	// strangers is how many calls of nobody known are in flight, or have an answer that
-	// was not read, and refused how many were refused before anybody was identified.
+	// strangers counts the unauthenticated calls that are in flight or have an unread answer. refused counts the calls
+	// that were refused before authentication.
 	strangers, refused atomic.Int32
-	// carries says that a stream of the connection carries calls.
+	// carries is set while a stream of the connection carries calls.
 	carries atomic.Bool
 }
 
 func newVisitor(info credentials.AuthInfo, conn *door.Conn) *visitor {
 	v := &visitor{AuthInfo: info, conn: conn}
-	v.line.hangUp = func() { _ = conn.Close() } // who does not read is told nothing
+	v.line.hangUp = func() { _ = conn.Close() } // without a message, because the client does not read
 	secure, ok := info.(credentials.TLSInfo)
 	if ok && len(secure.State.VerifiedChains) > 0 && len(secure.State.VerifiedChains[0]) > 0 {
 		leaf := secure.State.VerifiedChains[0][0]
@@ -62,13 +59,12 @@ func newVisitor(info credentials.AuthInfo, conn *door.Conn) *visitor {
 	return v
 }
 
-// role tells which role is at the other end, and whether one is. A certificate that
-// names none is an error, not the absence of one.
+// role returns the role of the client, and whether it has one. A certificate without a role is an error.
 func (v *visitor) role() (authn.Peer, bool, error) {
 	switch {
 	case v.ends.IsZero():
 		return authn.Peer{}, false, nil
-	case time.Now().After(v.ends): // the handshake was long ago
+	case time.Now().After(v.ends): // the certificate may have expired since the handshake
 		return authn.Peer{}, false, errors.New("the certificate has expired since the connection was made; make a new one with `sluice certs`")
 	default:
 		return v.from, v.wrong == nil, v.wrong
@@ -85,7 +81,7 @@ func visitorOf(ctx context.Context) *visitor {
 	return v
 }
 
-// identified notes who is at the other end.
+// identified counts the connection for its caller.
 func (v *visitor) identified(caller *authn.Caller) error {
 	if v.conn.Known() {
 		return nil
@@ -96,15 +92,15 @@ func (v *visitor) identified(caller *authn.Caller) error {
 	return nil
 }
 
-// refuse notes a refused call. A connection that brings nothing else ends.
+// refuse counts a refused call. An unauthenticated connection with too many of them is closed.
 func (v *visitor) refuse() {
-	turn.Rest() // it is read while its other calls wait, and others beside it
+	turn.Rest() // refusals are read one by one, so other goroutines run in between
 	if !v.conn.Known() && v.refused.Add(1) > maxRefusals {
-		_ = v.conn.Close() // it was told a hundred times
+		_ = v.conn.Close() // the client has received maxRefusals errors
 	}
 }
 
-// stranger makes room for a call of nobody known, until its context ends.
+// stranger counts an unauthenticated call until its context ends.
 func (v *visitor) stranger(ctx context.Context) (context.Context, error) {
 	if v.strangers.Add(1) > strangerCalls {
 		v.strangers.Add(-1)
