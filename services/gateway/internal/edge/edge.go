@@ -1,5 +1,6 @@
-// Package edge serves MCP over Streamable HTTP, in the 2025 revisions with sessions and in 2026-07-28. It authenticates
-// callers, parses their messages and routes them; package pipeline decides what is carried out.
+// Package edge serves MCP over Streamable HTTP, in the revisions with sessions (2024-11-05 to 2025-11-25) and in
+// 2026-07-28. It authenticates callers, parses their messages and routes them; package pipeline decides what is carried
+// out.
 package edge
 
 import (

@@ -208,7 +208,7 @@ func TestNotifications(t *testing.T) {
 			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 			`{"jsonrpc":"2.0","method":"notifications/initialized"}`,                                                       // repeated
 			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"_meta":{"dev.sluice/run":"r"}}}`, // of no request
-			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`,                // of nothing
+			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`,                // of no request
 			`{"jsonrpc":"2.0","id":9,"result":{}}`,                                                                         // an answer to no request
 		} {
 			if got := w.do("POST", "/mcp/files", body, h); got.status != 202 || got.body != "" {

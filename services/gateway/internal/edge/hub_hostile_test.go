@@ -112,7 +112,8 @@ func TestAServerIsListedInTheEraOfItsCalls(t *testing.T) {
 				return answer(r, `{"tools":[{"name":"safe",`+head+`}}}}]}`), nil
 			}
 		}
-		w.doJoint("tools/call", "files__safe", `"name":"files__safe","arguments":{}`) // after which the server's revisions are known
+		// Afterwards the server's revisions are known.
+		w.doJoint("tools/call", "files__safe", `"name":"files__safe","arguments":{}`)
 		if got := w.doJoint("tools/list", "", ""); !strings.Contains(got.body, `"x-mcp-header":"Region"`) || !strings.Contains(got.body, "files__newer") {
 			t.Errorf("it lists %s", got.body)
 		}

@@ -126,7 +126,8 @@ func (x *exchange) listHub(ctx context.Context) dispatch.Response {
 		return x.refuse(ctx, noCursor())
 	}
 	now := x.lists(ctx)
-	x.sess.Members.Relists(func(before string) string { return aggregate.WithTools(before, now) }) // the client is notified of later changes
+	// The client is notified of later changes.
+	x.sess.Members.Relists(func(before string) string { return aggregate.WithTools(before, now) })
 	servers, refused := x.reached(ctx)
 	if refused != nil {
 		return x.refuse(ctx, refused)
@@ -276,7 +277,8 @@ func isDenial(code commonv1.Code) bool {
 func (s *reached) take(ctx context.Context, field string, size *atomic.Int64) *refusal.Refusal {
 	ctx, cancel := context.WithTimeout(ctx, gatherWithin)
 	defer cancel()
-	s.client, s.sink, s.finally, s.hold = ctx, new(dispatch.Callback), &s.steps, new(time.Duration) // the server can't send requests to the client meanwhile, and the list does not wait for approvers
+	// The server can't send requests to the client meanwhile, and the list does not wait for approvers.
+	s.client, s.sink, s.finally, s.hold = ctx, new(dispatch.Callback), &s.steps, new(time.Duration)
 	defer s.steps.run()
 	until := time.Now().Add(gatherWithin)
 	left, refused := s.enter(ctx)

@@ -31,8 +31,9 @@ func (x *exchange) hearHub(ctx context.Context) dispatch.Response {
 	defer cancel()
 	out.Open()
 	all.Go(func() { out.keepAlive(ctx, cancel) })
-	x.sess.Members.Lists(cmp.Or(x.sess.Members.Lists(""), x.lists(ctx))) // a client that has not listed yet is notified of changes from now on
-	tick := time.NewTicker(aliveEvery)                                   // policy may have changed
+	// A client that has not listed yet is notified of changes from now on.
+	x.sess.Members.Lists(cmp.Or(x.sess.Members.Lists(""), x.lists(ctx)))
+	tick := time.NewTicker(aliveEvery) // policy may have changed
 	defer tick.Stop()
 	for heard := make(map[string]bool); ; {
 		used, changed := x.sess.Members.Opened.Wait(), x.news.Wait()

@@ -42,7 +42,8 @@ func (x *exchange) member(ctx context.Context) (done func(), refused *refusal.Re
 		}
 		return err
 	}
-	said, err := x.standing(ctx) // before Members.Use, because it may have to ask policy, and other requests must not wait for that
+	// Before Members.Use: this may have to ask policy, and other requests must not wait for that.
+	said, err := x.standing(ctx)
 	if err != nil {
 		return nil, policyAway()
 	}

@@ -128,7 +128,8 @@ func (x *exchange) readInputs(answer *gate.Answer, asks bool) (out []*gate.Messa
 				Elicitations []jsontext.Value `json:"elicitations"`
 			} `json:"data"`
 		}
-		err := json.Unmarshal(answer.Error.Of(answer.Raw), &said, json.MatchCaseInsensitiveNames(true)) // some readers ignore case, so two keys that differ only in case are refused
+		// Some readers ignore case, so two keys that differ only in case are refused.
+		err := json.Unmarshal(answer.Error.Of(answer.Raw), &said, json.MatchCaseInsensitiveNames(true))
 		for _, params := range said.Data.Elicitations {
 			if !isAddress(params) {
 				return nil, false

@@ -92,7 +92,7 @@ func (e *Edge) Ask(ctx context.Context, errand Errand) (Done, error) {
 			}
 			ask(handle, insideReady)
 			if sess, done, err := e.deps.Sessions.Use(handle, key); err == nil {
-				if sess.Ready.Load() { // otherwise the server was not notified that the session is initialized: the next call opens another
+				if sess.Ready.Load() { // otherwise the next call opens another session
 					e.insiders.Put(key, handle)
 				}
 				done()

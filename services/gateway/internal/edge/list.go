@@ -107,7 +107,7 @@ func (x *exchange) unfound(ctx context.Context, err error) *refusal.Refusal {
 // definitions. If a tool is not known as accepted, look tries once more: the gateway may not have listed the server in
 // the session's revision yet, or the catalog may have lost its records.
 func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refusal.Refusal) {
-	if discovered(ctx, x.ownList) == nil { // a definition is accepted at first use only after the gateway has seen the whole list
+	if discovered(ctx, x.ownList) == nil { // see Definition: first use needs the whole list
 		x.ownList.Insist(ctx)
 	}
 	for age := time.Duration(anyAge); ; age = newsAfter {
@@ -121,7 +121,7 @@ func (x *exchange) look(ctx context.Context, answer *gate.Answer) (*shown, *refu
 		}
 		if !shown.news || age == newsAfter || !x.mayBeOld(ctx, known) {
 			if len(shown.changed) > 0 {
-				x.ownList.Doubt(ctx, changedAfter) // if the change is not limited to this session, the tool is blocked for all callers
+				x.ownList.Doubt(ctx, changedAfter) // a change for all sessions blocks the tool for all
 			}
 			x.deps.Sessions.Learn(x.sess, shown.of(known.Digests))
 			return shown, nil
@@ -179,7 +179,7 @@ func (s *shown) of(known map[string][]byte) map[string][]byte {
 	}
 	for name := range s.changed {
 		if seen[name] == nil {
-			seen[name] = make([]byte, sha256.Size) // a digest that no definition has, because the tool can be read in more than one way
+			seen[name] = make([]byte, sha256.Size) // no definition has this digest: the tool is ambiguous
 		}
 	}
 	return seen

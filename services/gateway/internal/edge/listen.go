@@ -51,7 +51,7 @@ func (x *exchange) listens(method string) (resp dispatch.Response, has bool) {
 		return x.refuse(ctx, refused), true
 	}
 	id, ok := single(x.header, mcp.HeaderSession)
-	if !ok || method != http.MethodGet || !x.sink.Accepts() { // some clients try without a session, and work without a stream
+	if !ok || method != http.MethodGet || !x.sink.Accepts() { // some clients try this without a session
 		return dispatch.Response{}, false
 	}
 	var err error

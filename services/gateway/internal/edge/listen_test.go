@@ -181,7 +181,8 @@ func TestAServerAsksOnItsStream(t *testing.T) {
 		}
 		w.do("POST", "/mcp/files", `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}`, h)
 		got := w.told(2)
-		if !strings.Contains(got[0], `"id":7,"error":{"code":-31403`) || got[1] != `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}` { // the second request has the id of the first
+		// The second request has the id of the first.
+		if !strings.Contains(got[0], `"id":7,"error":{"code":-31403`) || got[1] != `{"jsonrpc":"2.0","id":7,"result":{"roots":[]}}` {
 			t.Errorf("the server got %q", got)
 		}
 		if intents := w.of(journal.KindIntent); len(intents) != 1 || intents[0].Method != "roots/list" || !intents[0].FromServer {

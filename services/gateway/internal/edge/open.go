@@ -218,8 +218,8 @@ func (x *exchange) abandon(up *upstream.Session) {
 	}
 }
 
-// serverCapabilities returns those capabilities of the server that the caller may use. extensions are those that the
-// gateway lets pass.
+// serverCapabilities returns those capabilities of the server that the caller may use. It adds the extensions, which
+// are the gateway's own.
 func serverCapabilities(answer *gate.Answer, said reach.Standing, extensions ...string) []byte {
 	return mcp.FilterCapabilities(answer.Capabilities.Of(answer.Raw), mayUse(said), extensions...)
 }

@@ -269,8 +269,8 @@ func TestStaleTokens(t *testing.T) {
 	})
 }
 
-// I2: the principal is the one that the token names now, with this session and run, whatever the message declares and
-// whoever's data the session has.
+// I2: the principal is the one that the token names now, with this session and run, whatever the message declares. A
+// token that changes after the session was opened takes effect.
 func TestI2TheCallerIsWhoItsTokenSays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -65,8 +65,8 @@ func TestALostAnswerIsGoneOnWith(t *testing.T) {
 	})
 }
 
-// If a server ends the stream of its answer so that the client reconnects, and can't be resumed, the client reconnects
-// to the gateway, which answers what is known.
+// If a server ends the stream of its answer so that the client reconnects, and the server can't resume the stream, the
+// client reconnects to the gateway, which answers what is known.
 func TestAServerThatLeavesIsComeBackTo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

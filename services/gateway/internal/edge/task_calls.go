@@ -20,8 +20,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/tasks"
 )
 
-// mayBeTask reports whether the request is a call that is answered with a task if it waits for an approval. A task can't
-// pass requests of its server on, so a call in a session whose server may send some does not become a task.
+// mayBeTask reports whether the request is a call that is answered with a task if it waits for an approval. A task
+// can't pass requests of its server on, so a call in a session whose server may send some does not become a task.
 func (x *v2026) mayBeTask() bool {
 	return x.takesTasks && x.msg.Method == mcp.MethodToolsCall && len(x.msg.Raw) <= tasks.MaxMessage &&
 		!x.msg.InputResponses.Present() && !x.msg.RequestState.Present() && x.leg == (leg{}) && (!x.bridged || len(x.can) == 0) &&
@@ -120,7 +120,8 @@ func (e *Edge) withdraw(ctx context.Context, by httpserver.Caller, t *tasks.Task
 	if e.tasks.IsAwaited(approval, t) {
 		return
 	}
-	if err := e.deps.Pipeline.Withdraw(ctx, by.Principal, approval, "its task was cancelled"); err != nil { // an open approval runs nothing by itself
+	// An open approval runs nothing by itself.
+	if err := e.deps.Pipeline.Withdraw(ctx, by.Principal, approval, "its task was cancelled"); err != nil {
 		e.deps.Log.WarnContext(ctx, "approval of a cancelled task was not ended", "approval_id", approval, "error", err)
 	}
 }

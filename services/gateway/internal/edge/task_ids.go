@@ -66,8 +66,8 @@ func (x *exchange) unusable(ctx context.Context, why string) *refusal.Refusal {
 	return &refusal.Refusal{ID: said.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: why}
 }
 
-// restore replaces what the gateway gave the client by what the server reads: it removes the gateway's own requestState,
-// and puts the server's own task id in. It returns nil if the request can be judged.
+// restore replaces what the gateway gave the client by what the server reads: it removes the gateway's own
+// requestState, and puts the server's own task id in. It returns nil if the request can be decided.
 func (x *v2026) restore(ctx context.Context) *refusal.Refusal {
 	if !x.msg.RequestState.Present() && !x.msg.TaskIDValue.Present() {
 		return nil

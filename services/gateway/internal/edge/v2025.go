@@ -63,7 +63,7 @@ func (x v2025) enters(sess *session.Session) {
 	x.version, x.session, x.clientName, x.offer, x.asksOnStreams = sess.Version, sess.Digest, sess.Client.Name, sess.Client.Offer, true
 	x.offer.Joint = x.addressing.isShared()
 	x.ownList = x.target.found
-	if x.msg.Meta.Capabilities.Present() { // capabilities belong in initialize; a server could also act on those of a request
+	if x.msg.Meta.Capabilities.Present() { // a server could act on capabilities in a request
 		x.told = []byte(mcp.Told(sess.Client.Offer.Abilities))
 	}
 	// Clients of older revisions mistake the event that begins a resumable stream for a broken one.

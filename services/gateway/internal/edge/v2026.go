@@ -113,7 +113,8 @@ func (x *v2026) sentTo(speaks bool) {
 	}
 }
 
-// allows sets the terms of a message whose caller and client have these possibilities on the server.
+// allows sets the terms that depend on what policy may allow the caller on the server, and on the client's capabilities
+// there.
 func (x *v2026) allows(said reach.Standing, can []mcp.Ability) {
 	x.scope, x.can = said, can
 	x.offer = question.Offer{Abilities: can, Revision: mcp.Modern, Joint: x.addressing.isShared()}
