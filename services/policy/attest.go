@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// attest signs a decision on the call of a role's principal. What the judge does not
-// know itself, the definition and what stands behind the server's name, it signs as it
-// was told: the approval service compares that with what people see.
+// attest signs a decision about a call of a service's principal. The definition and the server's identity are not
+// known to the policy service, so it signs them as the gateway sent them; the approval service compares them with what
+// approvers see.
 func (s *Service) attest(ctx context.Context, set *activeSet, req *policyv1.DecideCallRequest, d *policyv1.Decision) (*policyv1.SignedDecision, error) {
 	who := authn.CallerOf(ctx).Principal
 	if who == nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Build is the role's [app.Build].
+// Build builds the policy service. It is an [app.Build].
 func Build(ctx context.Context, mesh app.Mesh) (rpc.Service, error) {
 	cfg, err := FromFile(mesh.File, mesh.Env)
 	if err != nil {

@@ -19,22 +19,21 @@ import (
 )
 
 const (
-	// followEvery is how often a store that other processes change is looked at.
+	// followEvery is the interval at which a store that other processes change is read.
 	followEvery = 400 * time.Millisecond
-	// lastGood is for how long what was read last is judged by while the store is away.
+	// lastGood is how long calls are decided by what was read last while the store is unavailable.
 	lastGood = 5 * time.Minute
 )
 
-// errStale means that the catalogue was not read for too long.
 var errStale = errors.New("the store of the catalogue is away for longer than what was read last may be judged by")
 
-// known is what the catalogue knows, as one revision judges by it. It is immutable.
+// known is what the catalog knows, as one revision uses it. It is immutable.
 type known struct {
 	servers map[string]*catalog.Server
-	// versions are those of the changes that made the servers so.
+	// versions are the versions of the changes that made the servers, by server.
 	versions map[string]int64
 	sums     map[string][sha256.Size]byte
-	// sum identifies all that calls are judged by.
+	// sum identifies everything that affects decisions.
 	sum [sha256.Size]byte
 }
 
@@ -42,7 +41,8 @@ func newKnown() *known {
 	return &known{servers: make(map[string]*catalog.Server), versions: make(map[string]int64), sums: make(map[string][sha256.Size]byte)}
 }
 
-// with returns what is known once servers have changed. One that is known newer stays.
+// with returns the catalog after servers have changed. A server that is already known in a newer version is not
+// replaced.
 func (k *known) with(version int64, settings func(string) catalog.Settings, servers ...*catalog.Server) *known {
 	next := &known{servers: maps.Clone(k.servers), versions: maps.Clone(k.versions), sums: maps.Clone(k.sums)}
 	for _, s := range servers {
@@ -54,24 +54,24 @@ func (k *known) with(version int64, settings func(string) catalog.Settings, serv
 	h := sha256.New()
 	for _, name := range slices.Sorted(maps.Keys(next.sums)) {
 		sum := next.sums[name]
-		_, _ = h.Write(sum[:]) // a hash takes everything
+		_, _ = h.Write(sum[:]) // a hash never returns an error
 	}
 	next.sum = [sha256.Size]byte(h.Sum(nil))
 	return next
 }
 
-// revisionOf identifies documents and what is known of tools together.
+// revisionOf identifies the documents and the catalog together.
 func revisionOf(set *engine.Set, k *known) string {
 	sum := sha256.Sum256(append([]byte("sluice.revision.v2 "+set.Revision()+" "), k.sum[:]...))
 	return hex.EncodeToString(sum[:])
 }
 
-// facts are what is known of a tool with the definition of a digest.
+// facts returns what is known of a tool with the definition of the digest.
 func (s *Service) facts(set *activeSet, server, tool string, digest []byte) engine.Facts {
 	return set.known.servers[server].Facts(tool, digest, s.settings(server))
 }
 
-// settings are those of a server, also of one that this configuration does not know.
+// settings returns the settings of a server, with defaults for a server that is not configured.
 func (s *Service) settings(server string) catalog.Settings {
 	if set, ok := s.cfg.Servers[server]; ok {
 		return set
@@ -79,7 +79,7 @@ func (s *Service) settings(server string) catalog.Settings {
 	return catalog.Settings{Mode: catalog.FirstUse}
 }
 
-// openStore opens the store and reads what it has.
+// openStore opens the data folder, if the store is in it, and the store.
 func (s *Service) openStore(ctx context.Context) (err error) {
 	at := store.Config{Source: s.cfg.Source, Log: s.deps.Log}
 	if s.cfg.Source == sqlstore.SQLite {
@@ -92,8 +92,8 @@ func (s *Service) openStore(ctx context.Context) (err error) {
 	return err
 }
 
-// follow keeps up with what other processes change, until ctx ends. A store that only this
-// process has needs no looking at.
+// follow reads the changes of other processes until ctx is cancelled. It returns at once if no other process uses the
+// store.
 func (s *Service) follow(ctx context.Context) error {
 	if s.cfg.Source == sqlstore.SQLite {
 		return nil
@@ -112,7 +112,7 @@ func (s *Service) follow(ctx context.Context) error {
 	}
 }
 
-// catchUp reads what has changed in the store. Of many who ask one reads, for all.
+// catchUp reads what has changed in the store. Concurrent callers share one read.
 func (s *Service) catchUp(ctx context.Context) error {
 	read := s.reading.DoChan("", func() (any, error) {
 		s.inStore.Lock()
@@ -121,10 +121,10 @@ func (s *Service) catchUp(ctx context.Context) error {
 		defer cancel()
 		began := time.Now()
 		servers, err := s.readOn(ctx)
-		if len(servers) > 0 { // meanwhile others may have published what they changed
+		if len(servers) > 0 { // meanwhile other calls may have published their changes
 			s.publish(ctx, s.version, servers...)
 		}
-		if err == nil { // and not before it is judged by
+		if err == nil { // only after publish, so that a fresh time implies that the changes are in use
 			s.heard.Store(&began)
 		}
 		return nil, err
@@ -137,8 +137,8 @@ func (s *Service) catchUp(ctx context.Context) error {
 	}
 }
 
-// readOn reads on from what was read last, and returns the servers that have changed. It has one
-// caller at a time.
+// readOn continues after what was read last, and returns the servers that have changed. Only one caller may run it at
+// a time.
 func (s *Service) readOn(ctx context.Context) ([]*catalog.Server, error) {
 	version, servers, err := s.store.Since(ctx, s.version, func(name string) bool { return s.settings(name).Trusted })
 	if err != nil {
@@ -148,7 +148,7 @@ func (s *Service) readOn(ctx context.Context) ([]*catalog.Server, error) {
 	return servers, nil
 }
 
-// publish judges from now on by servers as changes up to a version have made them; 0 is none.
+// publish makes decisions use servers as of a version. It does nothing if version is 0.
 func (s *Service) publish(ctx context.Context, version int64, servers ...*catalog.Server) {
 	if version == 0 {
 		return
@@ -158,7 +158,7 @@ func (s *Service) publish(ctx context.Context, version int64, servers ...*catalo
 	s.put(ctx, s.active.Load().known.with(version, s.settings, servers...))
 }
 
-// put puts what is known in place of what was. The lock is held.
+// put replaces the catalog in use. The caller holds s.changing.
 func (s *Service) put(ctx context.Context, next *known) {
 	old := s.active.Load()
 	if next == old.known {
@@ -174,7 +174,7 @@ func (s *Service) put(ctx context.Context, next *known) {
 	s.changes.notify()
 }
 
-// fresh refuses to judge by what was read too long ago.
+// fresh returns an error if the catalog was read too long ago.
 func (s *Service) fresh() error {
 	if s.cfg.Source != sqlstore.SQLite && s.age() > lastGood {
 		return errStale
@@ -182,8 +182,8 @@ func (s *Service) fresh() error {
 	return nil
 }
 
-// age is how long ago the store was read last, by the clock that says more of one that goes
-// evenly and the wall's, which a machine that has slept sets on.
+// age returns the time since the store was last read. It takes the larger of the monotonic and the wall clock's
+// difference, because the monotonic clock may stand still while the machine sleeps.
 func (s *Service) age() time.Duration {
 	heard, now := s.heard.Load(), time.Now()
 	return max(now.Sub(*heard), now.Round(0).Sub(heard.Round(0)))

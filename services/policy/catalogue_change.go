@@ -18,11 +18,9 @@ var (
 	errOff    = errors.New("the server's definitions are not pinned: its `pin` is off in the configuration")
 )
 
-// unknownServer is the error about a server that is not known.
 func unknownServer(name string) error { return fmt.Errorf("%w: %q", errServer, name) }
 
-// change has an operator of the installation change a server. From the time that it returns
-// every call is judged by that.
+// change lets an operator of the installation change a server. When it returns, every call is decided by the change.
 func (s *Service) change(ctx context.Context, server string, fn func(before *catalog.Server, by catalog.By) (*catalog.Server, error)) (*catalog.Server, *activeSet, error) {
 	caller := authn.CallerOf(ctx)
 	if !runsAll(caller) {

@@ -26,19 +26,19 @@ const (
 	maxPageDefinitions = 100
 )
 
-// shelf is a server whose pages are written. What all of them need is made at most once.
+// shelf renders the pages of one server. It reads shared data at most once.
 type shelf struct {
 	server   *catalog.Server
 	settings catalog.Settings
 	store    *store.Store
-	// alone says that one tool is asked for, so that no other's text is read.
+	// alone says that only one tool is requested, so that only its text is read.
 	alone bool
 	texts map[catalog.Digest]string
-	// looks are the names of the server's tools by what they look like, once one was asked for.
+	// looks maps what names look like to the server's tools with such names; nil until it is needed.
 	looks map[string][]string
 }
 
-// text is a definition's; empty where it is not kept.
+// text returns the text of a definition; empty if it is not stored.
 func (s *shelf) text(ctx context.Context, d *catalog.Definition) (_ string, err error) {
 	if d == nil {
 		return "", nil
@@ -58,7 +58,7 @@ func (s *shelf) text(ctx context.Context, d *catalog.Definition) (_ string, err 
 	return s.texts[d.Digest], nil
 }
 
-// fits reports whether a tool is among those that are asked for.
+// fits reports whether a tool meets the filters of a request.
 func (s *shelf) fits(ctx context.Context, name string, req *policyv1.ListToolsRequest) (bool, error) {
 	t := s.server.Tools[name]
 	d := t.Newest()
@@ -78,19 +78,19 @@ func (s *shelf) fits(ctx context.Context, name string, req *policyv1.ListToolsRe
 	return strings.Contains(strings.ToLower(name), wanted) || strings.Contains(strings.ToLower(description), wanted), err
 }
 
-// described are the title and the description in a definition.
+// described returns the title and the description of a definition.
 func described(text string) (title, description string) {
 	var in struct {
 		Title       any `json:"title"`
 		Description any `json:"description"`
 	}
-	_ = json.Unmarshal([]byte(text), &in) // what can't be read says nothing
+	_ = json.Unmarshal([]byte(text), &in) // an unreadable definition has neither
 	title, _ = in.Title.(string)
 	description, _ = in.Description.(string)
 	return title, description
 }
 
-// entry is what a list says of a tool.
+// entry returns the entry of a tool in a list.
 func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
 	t := s.server.Tools[name]
 	if t == nil {
@@ -126,7 +126,7 @@ func (s *shelf) entry(ctx context.Context, name string) (*policyv1.CatalogTool, 
 		out.DefinitionDigest, out.Pin = d.Digest[:], packState(d.State, s.settings.Mode == catalog.Off)
 		out.Listed = timestamppb.New(d.Again)
 	}
-	if d != nil && d.By != "" { // times are kept once an hour
+	if d != nil && d.By != "" { // the store updates times at most once an hour
 		out.ListedNow = newest(s.server.Lists).Sub(d.Again) < time.Hour
 	}
 	for i := range t.Definitions {
@@ -162,7 +162,7 @@ func countParameters(text string) (all, required int32) {
 	return int32(len(tool.Parameters)), required
 }
 
-// page is all that is known of a tool.
+// page returns the whole page of a tool.
 func (s *shelf) page(ctx context.Context, name string) (*policyv1.CatalogTool, error) {
 	out, err := s.entry(ctx, name)
 	if err != nil {
@@ -183,7 +183,7 @@ func (s *shelf) page(ctx context.Context, name string) (*policyv1.CatalogTool, e
 		held := proto.CloneOf(derived)
 		if t.Override != nil {
 			class := t.Held(d)
-			held.Category, held.Risk, held.Tags, held.Confidence = class.Category, class.Risk, class.Tags, 1 // a person is sure
+			held.Category, held.Risk, held.Tags, held.Confidence = class.Category, class.Risk, class.Tags, 1 // a person's classification counts as certain
 			out.Derived = derived
 		}
 		out.Classification = held
@@ -195,13 +195,13 @@ func (s *shelf) page(ctx context.Context, name string) (*policyv1.CatalogTool, e
 	return out, nil
 }
 
-// digestOf reads a digest of a request, whose contract wants 32 bytes of it.
+// digestOf returns the digest in a request. The contract requires 32 bytes.
 func digestOf(text []byte) (d catalog.Digest) {
 	copy(d[:], text)
 	return d
 }
 
-// cut returns the start of a text, at most so many bytes of it, without half a character.
+// cut returns the start of a text, at most most bytes, without a partial character.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -219,7 +219,6 @@ func packOverride(o *catalog.Override) *policyv1.ToolOverride {
 	}
 }
 
-// packSeen packs a definition and its flag.
 func packSeen(d *catalog.Definition, settings catalog.Settings, flag string) *policyv1.SeenDefinition {
 	out := &policyv1.SeenDefinition{
 		DefinitionDigest: d.Digest[:], FirstSeen: timestamppb.New(d.Seen), LastSeen: timestamppb.New(d.Again), Pin: packState(d.State, settings.Mode == catalog.Off),
@@ -249,7 +248,7 @@ var pinModes = map[catalog.Mode]policyv1.PinMode{
 	catalog.FirstUse: policyv1.PinMode_PIN_MODE_FIRST_USE, catalog.Review: policyv1.PinMode_PIN_MODE_REVIEW, catalog.Off: policyv1.PinMode_PIN_MODE_OFF,
 }
 
-// newest is when a whole list was seen last; zero where none was.
+// newest returns when a whole list was last seen; zero if never.
 func newest(lists map[string]time.Time) (last time.Time) {
 	for _, at := range lists {
 		if at.After(last) {

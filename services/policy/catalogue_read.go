@@ -42,8 +42,8 @@ func (c catalogue) GetServer(ctx context.Context, req *policyv1.GetServerRequest
 	return &policyv1.GetServerResponse{Server: packServer(server, c.settings(server.Name))}, nil
 }
 
-// ListTools implements policyv1.CatalogServiceServer. A text is looked for in every
-// definition, which takes as long as lists of tools do.
+// ListTools implements policyv1.CatalogServiceServer. It searches a text in every definition, which takes as long as a
+// list of tools does, so it shares their slots.
 func (c catalogue) ListTools(ctx context.Context, req *policyv1.ListToolsRequest) (*policyv1.ListToolsResponse, error) {
 	if err := mayRead(ctx); err != nil {
 		return nil, toStatus(err)
@@ -93,7 +93,7 @@ func (c catalogue) ListTools(ctx context.Context, req *policyv1.ListToolsRequest
 	return resp, nil
 }
 
-// callerShare is whose share of the turns a caller's questions take.
+// callerShare returns the owner that a caller's requests are counted for.
 func callerShare(ctx context.Context) owner {
 	caller := authn.CallerOf(ctx)
 	return owner{caller.Tenant(), caller.Person.GetSubject()}
@@ -112,13 +112,12 @@ func (c catalogue) GetTool(ctx context.Context, req *policyv1.GetToolRequest) (*
 	return &policyv1.GetToolResponse{Tool: page}, nil
 }
 
-// page is a tool's whole page.
 func (s *Service) page(ctx context.Context, server *catalog.Server, tool string) (*policyv1.CatalogTool, error) {
 	shelf := &shelf{server: server, settings: s.settings(server.Name), store: s.store, alone: true}
 	return shelf.page(ctx, tool)
 }
 
-// readable is a server as it is known, for somebody who may read of it.
+// readable returns a server if the caller may read the catalog.
 func (c catalogue) readable(ctx context.Context, name string) (*catalog.Server, error) {
 	if err := mayRead(ctx); err != nil {
 		return nil, err
@@ -129,8 +128,8 @@ func (c catalogue) readable(ctx context.Context, name string) (*catalog.Server, 
 	return nil, unknownServer(name)
 }
 
-// mayRead refuses people of other tenants: what a server lists to somebody of one is not for
-// those of another.
+// mayRead refuses people of other tenants, because what a server lists to a caller of one tenant is not for another
+// tenant.
 func mayRead(ctx context.Context) error {
 	if caller := authn.CallerOf(ctx); caller.Person != nil && caller.Tenant() != home {
 		return errTenant

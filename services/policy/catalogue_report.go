@@ -27,14 +27,14 @@ var (
 	errKept      = errors.New("only what is kept can be compared")
 )
 
-// maxLogged is how many names of tools a line of the log has at most.
+// maxLogged is the largest number of tool names in one log line.
 const maxLogged = 10
 
-// maxLeftName is how long a name may be of what is left out, in bytes.
+// maxLeftName is the largest length of the name of an entry that is left out, in bytes.
 const maxLeftName = 128
 
-// maxReports is how many reports are read at a time, of callers' lists and again of gateways',
-// each of which may have [MaxList] bytes, and maxReportsEach how many of one share.
+// maxReports is how many reports are read at a time, of callers' lists and separately of the gateways' own, each up to
+// [MaxList] bytes. maxReportsEach is how many of them one owner may have.
 const (
 	maxReports     = 8
 	maxReportsEach = 2
@@ -46,11 +46,10 @@ type catalogue struct {
 	*Service
 }
 
-// ReportTools implements policyv1.CatalogServiceServer. To read definitions takes as long
-// as thousands of calls, so it is done for a few lists at a time, of each principal fewer;
-// what the gateway lists by itself has a share for each server. While a report comes in it
-// has none of those turns, for its sender may be slow, but one of more that bound how much
-// is in memory.
+// ReportTools implements policyv1.CatalogServiceServer. Reading definitions takes as long as thousands of calls, so
+// only a few lists are read at a time, and fewer for each principal; a gateway's own lists are counted for each
+// server. While a report arrives it does not hold one of those slots, because its sender may be slow, but one of a
+// larger number that bounds the memory in use.
 func (c catalogue) ReportTools(stream reports) error {
 	ctx := stream.Context()
 	head, err := receiveHead(stream)
@@ -108,8 +107,8 @@ func (c catalogue) ReportTools(stream reports) error {
 	return stream.SendAndClose(resp)
 }
 
-// readTools adds tools to a report, and those that can't be read to what it leaves out. It returns the places of the
-// tools in the report, by their places in the list.
+// readTools adds the tools to a report, and the names of those that can't be read to its LeftOut. It returns the
+// indexes in the report by the indexes in the list.
 func readTools(ctx context.Context, tools []*policyv1.ToolDefinition, report *catalog.Report) (map[int]int, error) {
 	places := make(map[int]int, len(tools))
 	for i, t := range tools {
@@ -117,7 +116,7 @@ func readTools(ctx context.Context, tools []*policyv1.ToolDefinition, report *ca
 			return nil, ctx.Err()
 		}
 		listed, err := catalog.Read(t.GetName(), t.GetDefinitionJson())
-		if err != nil { // no classification is known of such a definition
+		if err != nil { // such a definition has no classification
 			report.LeftOut = append(report.LeftOut, cut(t.GetName(), maxLeftName))
 			continue
 		}
@@ -131,7 +130,6 @@ func seenBy(p *identityv1.Principal) string { return p.GetTenant() + "/" + p.Get
 
 type reports = grpc.ClientStreamingServer[policyv1.ReportToolsRequest, policyv1.ReportToolsResponse]
 
-// receiveHead reads how a report begins.
 func receiveHead(stream reports) (*policyv1.ReportHead, error) {
 	part, err := stream.Recv()
 	switch {
@@ -144,7 +142,7 @@ func receiveHead(stream reports) (*policyv1.ReportHead, error) {
 	}
 }
 
-// receive reads the rest.
+// receive reads the tools of a report.
 func receive(stream reports) (tools []*policyv1.ToolDefinition, err error) {
 	size := 0
 	for {
@@ -164,12 +162,12 @@ func receive(stream reports) (tools []*policyv1.ToolDefinition, err error) {
 	}
 }
 
-// report takes in what a server lists, and returns the states of its definitions. What is
-// known already costs nothing in the store.
+// report applies a server's list and returns the states of its definitions. It does not touch the store if nothing has
+// changed.
 func (s *Service) report(ctx context.Context, server string, r catalog.Report) ([]catalog.State, error) {
 	settings := s.settings(server)
 	twice := catalog.Twice(r.Tools)
-	if twice != "" && r.To != "" { // the list is one session's, and stops no other
+	if twice != "" && r.To != "" { // the list belongs to one session, and stops no other
 		return nil, fmt.Errorf("%w: %q", errDuplicate, twice)
 	}
 	if before := s.active.Load().known.servers[server]; before != nil && twice == "" {

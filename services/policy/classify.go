@@ -13,26 +13,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// Bounds of a list of tools, as ReportTools has them.
+// Bounds of a list of tools, as in ReportTools.
 const (
-	// MaxTools is how many tools a list may have.
+	// MaxTools is the largest number of tools in a list.
 	MaxTools = 10_000
-	// MaxList is how long it may be, in bytes.
+	// MaxList is the largest length of a list, in bytes.
 	MaxList = 64 << 20
 )
 
-// ErrList means that what was given is no list of tools.
+// ErrList means that the input is not a list of tools.
 var ErrList = errors.New("this is no list of tools: give the answer to `tools/list`, its result, or the array in it")
 
-// ClassifiedTool is a tool of a list and what it is held to be.
+// ClassifiedTool is a tool of a list and its classification.
 type ClassifiedTool struct {
 	Name string
 	*policyv1.Classification
 }
 
-// ClassifyList says what each tool of a list does, in the list's order, by the definitions alone.
-// A list is the answer to `tools/list` (MCP, Tools, Listing Tools), its result, or the array in
-// it. Hints of a trusted server may make a tool look better. Errors name the place.
+// ClassifyList classifies each tool of a list by its definition, in the order of the list. A list is the answer to
+// `tools/list` (MCP, Tools, Listing Tools), its result, or the array in the result. Hints can lower the risk of a tool
+// if the server is trusted. Errors name the place in the list.
 func ClassifyList(list []byte, trusted bool) ([]ClassifiedTool, error) {
 	definitions, path, err := definitionsIn(list)
 	if err != nil {
@@ -54,7 +54,7 @@ func ClassifyList(list []byte, trusted bool) ([]ClassifiedTool, error) {
 	return out, nil
 }
 
-// definitionsIn finds the definitions in a list, and says where they stand.
+// definitionsIn returns the definitions in a list and the path to them.
 func definitionsIn(list []byte) (definitions []jsontext.Value, path string, _ error) {
 	if len(list) > MaxList {
 		return nil, "", fmt.Errorf("the list is longer than %d MiB", MaxList>>20)

@@ -18,35 +18,33 @@ import (
 
 // Config configures the policy service.
 type Config struct {
-	// Paths are files or folders with policy documents.
+	// Paths are the files and folders with policy documents.
 	Paths []string
-	// SessionCap is how many sessions' worth of a session's limit one principal
-	// may spend over all its sessions.
+	// SessionCap is how many times the limit of one session a principal may use over all its sessions; at least 1.
 	SessionCap int
-	// Tokens are the live tokens, hashed.
+	// Tokens are the configured tokens, hashed.
 	Tokens []*identityv1.TokenRecord
-	// Decide is how long people have to decide, and Execute how long an approved
-	// call may wait to run, where a rule says nothing; both positive.
+	// Decide is how long people have to decide, and Execute how long an approved call may wait to be made, for rules
+	// that set no time. Both are positive.
 	Decide, Execute time.Duration
-	// Source is where the catalogue is kept: `sqlite`, or the URL of a PostgreSQL
-	// database. Data is the data folder, in which SQLite's is.
+	// Source is where the catalog is stored: `sqlite`, or the URL of a PostgreSQL database. Data is the data folder,
+	// which contains the SQLite database.
 	Source, Data string
-	// Servers are what is configured of servers, by name. Definitions of one that is not
-	// among them are pinned at their first use.
+	// Servers are the settings of the configured servers, by name. Definitions of other servers are pinned at their
+	// first use.
 	Servers map[string]catalog.Settings
-	// OwnerMayApprove says that owners may decide on the calls of their agents.
+	// OwnerMayApprove says whether owners may decide on the calls of their agents.
 	OwnerMayApprove bool
 }
 
-// bare is the service's part of the configuration without its tokens.
+// bare returns the service's part of the configuration without tokens, paths, servers and store.
 func bare(f *config.File) Config {
 	return Config{
 		SessionCap: f.Session.Cap, Decide: f.Approvals.Decide, Execute: f.Approvals.Execute, OwnerMayApprove: f.Approvals.OwnerMayApprove,
 	}
 }
 
-// FromFile returns the service's part of the configuration, with the texts of its
-// tokens resolved and hashed.
+// FromFile returns the service's part of the configuration, with its tokens resolved and hashed.
 func FromFile(f *config.File, env config.Env) (Config, error) {
 	cfg := bare(f)
 	source, err := f.Stores.Policy.Resolve(f, env)
@@ -84,7 +82,7 @@ func tokenRecord(f *config.File, t config.Token, env config.Env) (*identityv1.To
 	return &identityv1.TokenRecord{Sha256: hash, Token: tokenOf(f, t)}, nil
 }
 
-// tokenOf returns a token of the configuration, in all its groups.
+// tokenOf returns a token of the configuration, with all its groups.
 func tokenOf(f *config.File, t config.Token) *identityv1.Token {
 	return &identityv1.Token{
 		Name: t.Name, Tenant: t.Tenant, Subject: t.Subject, Agent: t.Agent, Owner: t.Owner, Groups: f.GroupsOf(t),
@@ -115,7 +113,7 @@ func tokenHash(f *config.File, t config.Token, env config.Env) ([]byte, error) {
 	return hash[:], nil
 }
 
-// Validate returns everything that is wrong with the configuration.
+// Validate returns an error that lists everything wrong with the configuration.
 func (c *Config) Validate() error {
 	var errs []error
 	if c.SessionCap < 1 {
@@ -130,13 +128,13 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// people are those who hold the tokens: of this version's tokens all are known.
+// people returns the holders of the configured tokens. The service knows every token.
 func (c *Config) people() *engine.People {
 	out := &engine.People{OwnersMay: c.OwnerMayApprove}
 	for _, r := range c.Tokens {
 		t := r.GetToken()
 		who := engine.Principal{Tenant: t.GetTenant(), Name: t.GetSubject(), Agent: t.GetAgent(), Groups: t.GetGroups()}
-		switch t.GetRole() { //nolint:exhaustive // others neither call nor decide
+		switch t.GetRole() { //nolint:exhaustive // other roles neither call nor decide
 		case authv1.TokenRole_TOKEN_ROLE_OPERATOR, authv1.TokenRole_TOKEN_ROLE_APPROVER:
 			out.Deciders = append(out.Deciders, who)
 		case authv1.TokenRole_TOKEN_ROLE_AGENT:

@@ -19,11 +19,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// extensions are those of policy documents in a folder.
 var extensions = []string{".yaml", ".yml", ".json"}
 
-// compile makes a set of documents. It returns too what is to be said about it; the
-// set may be active all the same.
+// compile makes a set of documents. The set may be used even if warnings are returned.
 func (c *Config) compile(documents []*policyv1.Document, people *engine.People) (*engine.Set, strictyaml.Errors, error) {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
@@ -39,7 +37,7 @@ func (c *Config) compile(documents []*policyv1.Document, people *engine.People) 
 	return set, parsed.Warnings, err
 }
 
-// read reads the files and, of folders, the documents right inside.
+// read reads the files, and the documents directly in the folders.
 func read(paths []string) ([]*policyv1.Document, error) {
 	var names []string
 	for _, path := range paths {
@@ -64,8 +62,8 @@ func read(paths []string) ([]*policyv1.Document, error) {
 	return out, nil
 }
 
-// documentsAt lists the documents of a path. Hidden names are left out: editors
-// and Kubernetes keep their own files there.
+// documentsAt lists the documents at a path. It skips hidden names, because editors and Kubernetes store their own
+// files there.
 func documentsAt(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -93,14 +91,13 @@ func documentsAt(path string) ([]string, error) {
 // ReadDocuments reads files and folders as the service does.
 func ReadDocuments(paths []string) ([]*policyv1.Document, error) { return read(paths) }
 
-// Lint checks documents as they would be active together, whoever may approve.
-// Without errors among the findings they load.
+// Lint checks documents as they would be active together, without checking who can approve. They load if no finding is
+// an error.
 func Lint(documents []*policyv1.Document) []*policyv1.Finding {
 	return lint(bare(new(config.Default())), documents, nil)
 }
 
-// LintFor checks documents as they would be active under a configuration, of which
-// no secret is resolved.
+// LintFor checks documents as they would be active under a configuration. It resolves no secrets.
 func LintFor(f *config.File, documents []*policyv1.Document) []*policyv1.Finding {
 	cfg := bare(f)
 	for _, t := range f.Auth.Tokens {
@@ -120,7 +117,7 @@ func lint(cfg Config, documents []*policyv1.Document, people *engine.People) []*
 	return out
 }
 
-// findings returns why documents do not load, each with its place.
+// findings returns why documents do not load, with the place of each problem.
 func findings(err error) []*policyv1.Finding {
 	if err == nil {
 		return nil
@@ -145,8 +142,8 @@ func findingOf(p strictyaml.Problem) *policyv1.Finding {
 	return &policyv1.Finding{Path: p.File, Line: int32(p.Line), Column: int32(p.Column), Message: message, Suggestion: p.Suggestion}
 }
 
-// LintDocuments implements policyv1.PolicyServiceServer. Who can give the approvals is for
-// those who may know of all tokens.
+// LintDocuments implements policyv1.PolicyServiceServer. Only operators of the installation, who may see all tokens,
+// get findings about who can approve.
 func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocumentsRequest) (*policyv1.LintDocumentsResponse, error) {
 	var people *engine.People
 	if runsAll(authn.CallerOf(ctx)) {
@@ -155,8 +152,7 @@ func (s *Service) LintDocuments(ctx context.Context, req *policyv1.LintDocuments
 	return &policyv1.LintDocumentsResponse{Findings: lint(s.cfg, req.GetDocuments(), people)}, nil
 }
 
-// ApplyDocuments implements policyv1.PolicyServiceServer: what comes from files is changed
-// there.
+// ApplyDocuments implements policyv1.PolicyServiceServer. It always fails, because documents come from files.
 func (s *Service) ApplyDocuments(ctx context.Context, _ *policyv1.ApplyDocumentsRequest) (*policyv1.ApplyDocumentsResponse, error) {
 	if authn.CallerOf(ctx).Tenant() != home {
 		return nil, toStatus(errTenant)

@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// owner is on whose behalf something is judged that takes long.
+// owner is the principal or person whom expensive work is counted for.
 type owner struct{ tenant, name string }
 
 func ownerOf(who engine.Subject) owner { return owner{who.Caller.Tenant, who.Caller.Name} }
 
-// FilterTools implements policyv1.PolicyServiceServer. A list takes as long as
-// thousands of calls, so lists are judged a few at a time, of each principal fewer.
+// FilterTools implements policyv1.PolicyServiceServer. A list takes as long as thousands of calls, so only a few lists
+// are decided at a time, and fewer for each principal.
 func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	set, who, err := s.judge(ctx, req.GetMinRevision(), req.GetSubject())
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *Service) FilterTools(ctx context.Context, req *policyv1.FilterToolsRequ
 	return s.filter(ctx, set, who, req)
 }
 
-// filter judges a list until ctx ends.
+// filter decides a list. It stops when ctx is cancelled.
 func (s *Service) filter(ctx context.Context, set *activeSet, who engine.Subject, req *policyv1.FilterToolsRequest) (*policyv1.FilterToolsResponse, error) {
 	resp := &policyv1.FilterToolsResponse{
 		PolicyRevision: set.Revision(),
@@ -43,7 +43,7 @@ func (s *Service) filter(ctx context.Context, set *activeSet, who engine.Subject
 	return resp, nil
 }
 
-// told are what lists and notifications tell of, by their methods.
+// told maps the methods of lists and notifications to what they contain.
 var told = map[string]engine.Listed{
 	"prompts/list":                    engine.ListedPrompt,
 	"resources/list":                  engine.ListedResource,
@@ -51,17 +51,17 @@ var told = map[string]engine.Listed{
 	"notifications/resources/updated": engine.ListedUpdate,
 }
 
-// FilterNames implements policyv1.PolicyServiceServer. It takes turns with [Service.FilterTools].
+// FilterNames implements policyv1.PolicyServiceServer. It shares the slots of [Service.FilterTools].
 func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequest) (*policyv1.FilterNamesResponse, error) {
 	set, who, err := s.judge(ctx, "", req.GetSubject())
 	if err != nil {
 		return nil, toStatus(err)
 	}
 	what, known := told[req.GetMethod()]
-	if !known { // the contract lets no other one through
+	if !known { // the contract allows no other method
 		return nil, fmt.Errorf("nothing is told by %q", req.GetMethod())
 	}
-	if len(req.GetNames()) > 1 { // one takes as long as a call
+	if len(req.GetNames()) > 1 { // one name takes as long as a call
 		done, err := s.lists.Take(ctx, ownerOf(who))
 		if err != nil {
 			return nil, err

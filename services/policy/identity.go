@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	// beat is how often a watcher hears that nothing has changed. The contracts
-	// promise 500 ms.
+	// beat is the interval at which a watcher gets a message although nothing has changed. The contracts promise 500
+	// ms.
 	beat = 400 * time.Millisecond
-	// defaultPage is how many entries a list has where the request doesn't say.
+	// defaultPage is the page size if the request states none.
 	defaultPage = 100
 )
 
@@ -32,8 +32,8 @@ var (
 	errUnknown = errors.New("there is none of this name in your tenant")
 )
 
-// identity implements identityv1.IdentityServiceServer over the tokens of the
-// configuration, which don't change while the service runs.
+// identity implements identityv1.IdentityServiceServer over the tokens of the configuration, which don't change while
+// the service runs.
 type identity struct {
 	identityv1.UnimplementedIdentityServiceServer
 	records []*identityv1.TokenRecord
@@ -67,8 +67,8 @@ func (i *identity) ListTokens(ctx context.Context, req *identityv1.ListTokensReq
 	return resp, nil
 }
 
-// seenBy returns the tokens that the caller may see: those of its tenant, and all
-// of them where it is an operator of the installation.
+// seenBy returns the tokens that the caller may see: those of its tenant, or all tokens if it is an operator of the
+// installation.
 func (i *identity) seenBy(ctx context.Context) []*identityv1.Token {
 	caller := authn.CallerOf(ctx)
 	everything := runsAll(caller)

@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// UnknownNames returns as warnings where documents name a server that is not among servers, a tool that no server of a
-// rule lists, or a name of /mcp (`server__tool`), which matches no call. Each server has the names of its tools; nil
-// where they are not known, and then nothing is said of its tools but that.
+// UnknownNames returns a warning for each name in documents that matches no call: a server that is not in servers, a
+// tool that no server of its rule lists, or a name of /mcp (`server__tool`). The map has the names of the tools of
+// each server; nil if they are not known, and then only names of /mcp are reported for that server.
 func UnknownNames(documents []*policyv1.Document, servers map[string][]string) []*policyv1.Finding {
 	files := make([]document.File, len(documents))
 	for i, d := range documents {
@@ -29,8 +29,8 @@ func UnknownNames(documents []*policyv1.Document, servers map[string][]string) [
 	return out
 }
 
-// ListedTools returns the names of the tools that each server listed when the mesh of this configuration ran last, as
-// its data folder has them. It is empty where the catalog is in PostgreSQL, on another machine, or can't be read.
+// ListedTools returns the names of the tools that each server listed when the mesh of this configuration last ran,
+// from its data folder. It is empty if the catalog is in PostgreSQL, on another machine, or unreadable.
 func ListedTools(ctx context.Context, f *config.File, env config.Env) map[string][]string {
 	source, err := f.Stores.Policy.Resolve(f, env)
 	if err != nil || source != sqlstore.SQLite {

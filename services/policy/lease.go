@@ -17,15 +17,13 @@ import (
 )
 
 const (
-	// heardOfLate is how long ago a store that other processes change may have been read
-	// last where a lease is given out, and othersLearn how long after a change no lease of
-	// another process can stand that does not know of it.
+	// heardOfLate is the largest age of the last read of a store that other processes change, if a lease is to be
+	// given. othersLearn is how long after a change another process may still have a lease from before the change.
 	heardOfLate = 2 * followEvery
 	othersLearn = heardOfLate + lease.Longest
 )
 
-// epoch names what decisions of a set are made from: another one for every set, and after
-// every start.
+// epoch identifies what decisions of a set are made from. It differs for every set, and after every start.
 func (s *Service) epoch(set *activeSet) string {
 	return s.boot + "-" + strconv.FormatUint(set.number, 36)
 }
@@ -36,7 +34,7 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 	holder := s.leases.Enter(time.Now())
 	defer holder.Leave()
 	asked, ended := make(chan *policyv1.LeaseRevisionRequest), make(chan error, 1)
-	go func() { // Recv ends once this function has returned, so nobody can wait for it here
+	go func() { // Recv returns only after this function has returned, so it can't be awaited here
 		for {
 			req, err := stream.Recv()
 			if err != nil {
@@ -74,8 +72,8 @@ func (s *Service) LeaseRevision(stream grpc.BidiStreamingServer[policyv1.LeaseRe
 	}
 }
 
-// leased is the next response to a holder: an answer to a request has a lease, unless
-// nothing may be judged by what is known here.
+// leased returns the next response to a holder. The answer to a request has a lease, unless the catalog was read too
+// long ago.
 func (s *Service) leased(ctx context.Context, to *lease.Holder, request uint64) *policyv1.LeaseRevisionResponse {
 	resp := &policyv1.LeaseRevisionResponse{Request: request}
 	now := time.Now()
@@ -94,13 +92,13 @@ func (s *Service) leased(ctx context.Context, to *lease.Holder, request uint64) 
 	return resp
 }
 
-// heardOfLate reports whether what is judged by here is what other processes judge by.
+// heardOfLate reports whether this process has recently read what other processes have changed.
 func (s *Service) heardOfLate() bool {
 	return s.cfg.Source == sqlstore.SQLite || s.age() < heardOfLate
 }
 
-// settle waits until nobody can use a decision any more that was made from what was active
-// before set, here or in the process before this one. The error is that of ctx.
+// settle waits until no decision made before set can be used any more, of this process or of the one before it. It
+// returns the error of ctx.
 func (s *Service) settle(ctx context.Context, set *activeSet) error {
 	for {
 		until, freed := s.leases.Before(set.number, time.Now())
@@ -113,8 +111,7 @@ func (s *Service) settle(ctx context.Context, set *activeSet) error {
 	}
 }
 
-// acknowledge waits until a change that made set holds everywhere: also where other
-// processes give out leases.
+// acknowledge waits until the change that made set is in force everywhere, also for leases of other processes.
 func (s *Service) acknowledge(ctx context.Context, set *activeSet) error {
 	var until time.Time
 	if s.cfg.Source != sqlstore.SQLite {
@@ -126,7 +123,7 @@ func (s *Service) acknowledge(ctx context.Context, set *activeSet) error {
 	return waitUntil(ctx, until, nil)
 }
 
-// waitUntil waits until a time has come, or sooner is closed.
+// waitUntil waits until the time, or until sooner is closed.
 func waitUntil(ctx context.Context, until time.Time, sooner <-chan struct{}) error {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()

@@ -17,8 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// unpackCall reads a call. Of a tool that an operator names without a definition the newest
-// counts.
+// unpackCall reads a call. If an operator names a tool without a definition, the newest definition is used.
 func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Call, who engine.Subject) engine.Call {
 	call := engine.Call{Method: c.GetMethod(), Server: c.GetServer(), Tool: c.GetName(), Ref: c.GetRef(), Params: c.GetParamsJson(), Subject: who}
 	if !call.OfTool() {
@@ -37,8 +36,7 @@ func (s *Service) unpackCall(ctx context.Context, set *activeSet, c *policyv1.Ca
 	return call
 }
 
-// unpackSubject refuses a chain inside a chain, because its principals would not be
-// judged.
+// unpackSubject refuses a chain inside a chain, because the inner principals would not be checked.
 func unpackSubject(p *identityv1.Principal) (engine.Subject, error) {
 	s := engine.Subject{Caller: unpackPrincipal(p)}
 	for _, behind := range p.GetChain() {
@@ -81,7 +79,7 @@ func packDecision(set *activeSet, d engine.Decision, f *engine.Facts) *policyv1.
 	return out
 }
 
-// packClass is what is known of a tool; nil where nothing is.
+// packClass returns the classification of a tool; nil if it has none.
 func packClass(f *engine.Facts) *policyv1.ToolClass {
 	if f.Category == "" {
 		return nil
@@ -151,8 +149,8 @@ func packExplanation(set *activeSet, e engine.Explanation, f *engine.Facts) *pol
 	return out
 }
 
-// withholdRules removes what an explanation says of rules that did not match, and what the others want: people of
-// other tenants than the installation's would read its documents a call at a time.
+// withholdRules removes the rules that did not match from an explanation, and the patterns of the others. Otherwise
+// people of other tenants could read the installation's documents call by call.
 func withholdRules(e *policyv1.ExplainCallResponse) {
 	e.Rules = slices.DeleteFunc(e.GetRules(), func(r *policyv1.ConsideredRule) bool { return !r.GetMatched() })
 	for _, r := range e.GetRules() {
@@ -162,8 +160,7 @@ func withholdRules(e *policyv1.ExplainCallResponse) {
 	}
 }
 
-// packCode finds a code of the core in the closed list. One that is not there
-// can't be, and refuses all the same.
+// packCode converts a code of the engine. An unknown code, which can't occur, becomes a refusal.
 func packCode(c engine.Code) commonv1.Code {
 	if c == "" {
 		return commonv1.Code_CODE_UNSPECIFIED
@@ -174,8 +171,7 @@ func packCode(c engine.Code) commonv1.Code {
 	return commonv1.Code_CODE_DENIED_BY_DEFAULT
 }
 
-// effects has no entry for what is not known, which therefore is unspecified and
-// refuses.
+// effects has no entry for an unknown effect, which thus becomes unspecified and refuses.
 var effects = map[engine.Effect]policyv1.Effect{
 	engine.Deny:            policyv1.Effect_EFFECT_DENY,
 	engine.Allow:           policyv1.Effect_EFFECT_ALLOW,

@@ -1,5 +1,5 @@
-// Package policy serves sluice.policy.v1 and sluice.identity.v1: it holds the
-// policy documents and the tokens, and judges calls.
+// Package policy serves sluice.policy.v1 and sluice.identity.v1: it stores the policy documents, the tool catalog and
+// the tokens, and decides calls.
 package policy
 
 import (
@@ -33,7 +33,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/store"
 )
 
-// home is the tenant of the installation, whose operators run all of it.
+// home is the tenant of the installation. Its operators manage the whole mesh.
 const home = "default"
 
 // Errors that clients act on.
@@ -50,76 +50,75 @@ var (
 	errNested         = errors.New("a principal of a chain has no chain of its own: the caller's names everybody, nearest first")
 )
 
-// Deps are the live objects that a [Service] works with. Every field is required.
+// Deps are the objects that a [Service] uses. Every field is required.
 type Deps struct {
-	// Tokens is filled with the configured tokens.
+	// Tokens receives the configured tokens.
 	Tokens *authn.Tokens
 	// Signer signs decisions for the approval service.
 	Signer *attest.Signer
-	// Log receives what people are to know.
+	// Log receives messages for operators.
 	Log *slog.Logger
 }
 
-// Service implements policyv1.PolicyServiceServer, and with its parts the other
-// contracts of the policy role.
+// Service implements policyv1.PolicyServiceServer and, with its parts, the other contracts of the policy service. It
+// is safe for concurrent use.
 type Service struct {
 	policyv1.UnimplementedPolicyServiceServer
 
 	cfg  Config
 	deps Deps
-	// people are those who may give the approvals.
+	// people are the holders of tokens, who may approve or whose calls may wait.
 	people *engine.People
 	store  *store.Store
-	dir    *datadir.Dir // nil for a store elsewhere
+	dir    *datadir.Dir // nil if the store is PostgreSQL
 
 	active  atomic.Pointer[activeSet]
 	changes *signal
-	// leases are those of gateways that use decisions again. boot is another one for each
-	// start, which was when opened says.
+	// leases are the leases of gateways on cached decisions. boot is random for each start, and opened is the time of
+	// the start.
 	leases *lease.Register
 	boot   string
 	opened time.Time
-	// changing is held by who replaces active.
+	// changing is held while active is replaced.
 	changing sync.Mutex
-	// reading reads the store, and version is up to which all of it was read. inStore is held
-	// meanwhile, so that the store is closed behind it.
+	// reading shares reads of the store. version is the version up to which everything was read. inStore is held while
+	// the store is read or closed.
 	reading singleflight.Group
 	version int64
 	inStore sync.Mutex
-	// heard is from when what is judged by is, as the store had it; never nil once it is open.
+	// heard is when the read began that the catalog in use comes from; never nil after open.
 	heard atomic.Pointer[time.Time]
-	// lists are the turns at judging lists: calls are not to wait for them.
+	// lists are the slots for deciding lists, separate so that calls do not wait for them.
 	lists *turn.Turns[owner]
-	// reports are the turns at reading what servers list to callers, and whole those at reading
-	// what they list to gateways, which wait for no caller.
+	// reports are the slots for receiving lists that callers got from servers. whole are those for the gateways' own
+	// lists, which thus never wait for callers.
 	reports, whole *turn.Turns[owner]
-	// conditions are the turns at calls whose arguments are looked at.
+	// conditions are the slots for calls whose arguments are evaluated.
 	conditions *turn.Turns[owner]
 }
 
 // activeSet is the active revision. It is immutable.
 type activeSet struct {
 	*engine.Set
-	// number is another one for every set that was active: later ones are greater.
+	// number differs for every set that was active; later sets have greater numbers.
 	number uint64
-	// known is what the catalogue knows, and revision identifies both.
+	// known is the catalog. revision identifies the documents and the catalog.
 	known    *known
 	revision string
-	// documents are what it was read from.
+	// documents are the documents that Set was compiled from.
 	documents []*policyv1.Document
 	activated time.Time
-	// warnings are for the log.
+	// warnings are logged.
 	warnings strictyaml.Errors
-	// rejected is why newer documents did not replace it; empty where none are
-	// newer.
+	// rejected says why newer documents did not replace this set; empty if there are none.
 	rejected []*policyv1.Finding
 }
 
-// Revision identifies the documents and what is known of tools: hex SHA-256.
+// Revision identifies the documents and the catalog: hex SHA-256.
 func (a *activeSet) Revision() string { return a.revision }
 
-// New returns a Service whose documents are loaded and whose tokens are in place, which
-// the caller closes. Documents that don't load are an error here, and only a warning later.
+// New loads the documents and tokens and returns a Service, which the caller closes. Documents that don't load are an
+// error here; later they are only logged.
 func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	if deps.Tokens == nil || deps.Signer == nil || deps.Log == nil {
 		return nil, errors.New("policy: every dependency is required")
@@ -153,12 +152,12 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Service, error) {
 	return s, nil
 }
 
-// open takes hold of the store, and judges by what it has.
+// open opens the store and activates the set with the store's catalog.
 func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	if err := s.openStore(ctx); err != nil {
 		return err
 	}
-	s.opened = time.Now() // nobody else has the store from now on, where it is this process's own
+	s.opened = time.Now() // if the store is SQLite, no other process has it from now on
 	began := s.opened
 	servers, err := s.readOn(ctx)
 	if err != nil {
@@ -171,7 +170,7 @@ func (s *Service) open(ctx context.Context, set *activeSet) (err error) {
 	return nil
 }
 
-// Close lets go of the store.
+// Close closes the store.
 func (s *Service) Close() error {
 	s.inStore.Lock()
 	defer s.inStore.Unlock()
@@ -185,8 +184,7 @@ func (s *Service) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run follows changes of the documents, and of what other processes learn of tools, until
-// ctx ends.
+// Run follows changes of the documents, and the catalog changes of other processes, until ctx is cancelled.
 func (s *Service) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return s.watch(ctx) })
@@ -216,7 +214,7 @@ func (s *Service) DecideCall(ctx context.Context, req *policyv1.DecideCallReques
 		return nil, toStatus(err)
 	}
 	call := s.unpackCall(ctx, set, req.GetCall(), who)
-	if set.Evaluates(call) || req.GetAttest() != nil { // to sign reads the params once more
+	if set.Evaluates(call) || req.GetAttest() != nil { // signing reads the params once more
 		done, err := s.conditions.Take(ctx, ownerOf(who))
 		if err != nil {
 			return nil, err
@@ -268,9 +266,8 @@ func (s *Service) CheckServer(ctx context.Context, req *policyv1.CheckServerRequ
 	return resp, nil
 }
 
-// judge finds the revision that judges and on whose behalf: the principal that a
-// role asserts, or the subject that an operator names. Neither may do what the
-// other does.
+// judge returns the set that decides and the subject of the call: the principal that a service asserts, or the subject
+// that an operator names. A service may not name a subject, and an operator must.
 func (s *Service) judge(ctx context.Context, minRevision string, named *identityv1.Principal) (*activeSet, engine.Subject, error) {
 	set := s.active.Load()
 	if set == nil {
@@ -280,7 +277,7 @@ func (s *Service) judge(ctx context.Context, minRevision string, named *identity
 		return nil, engine.Subject{}, err
 	}
 	if minRevision != "" && !set.reaches(minRevision) {
-		// Another process may have learnt of it. The first read may have begun before that.
+		// Another process may have learnt of the revision. The first shared read may have begun before the change.
 		for range 2 {
 			if s.cfg.Source == sqlstore.SQLite || set.reaches(minRevision) || s.catchUp(ctx) != nil {
 				break

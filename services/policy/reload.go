@@ -11,22 +11,20 @@ import (
 )
 
 const (
-	// rescan is how often the documents are read again. They are compared by
-	// content, so that an atomic rename and the links of a Kubernetes ConfigMap are
-	// seen as surely as a write in place.
+	// rescan is the interval at which the documents are read. They are compared by content, so that an atomic rename
+	// and the links of a Kubernetes ConfigMap are noticed as well as a write in place.
 	rescan = 500 * time.Millisecond
-	// maxRejected bounds how much is said about documents that do not load: every
-	// watcher is told with every beat.
+	// maxRejected is the largest number of findings about documents that do not load, because every beat sends them to
+	// every watcher.
 	maxRejected = 100
 )
 
 // fingerprint identifies what a scan has read.
 type fingerprint [sha256.Size]byte
 
-// watch follows changes of the documents until ctx ends. A set that does not load
-// leaves the old one serving. A change is believed when two scans in a row read
-// the same: a file that is being written, or files of which some are new and some
-// old, would make a policy that nobody wrote.
+// watch follows changes of the documents until ctx is cancelled. If a set does not load, the old set stays active. A
+// change counts when two scans in a row read the same, because a partly written file, or a mix of old and new files,
+// could be a policy that the operator did not write.
 func (s *Service) watch(ctx context.Context) error {
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
@@ -48,8 +46,7 @@ func (s *Service) watch(ctx context.Context) error {
 	}
 }
 
-// fingerprintOf identifies documents by name and text, and what kept them from
-// being read.
+// fingerprintOf identifies documents by name and text, and the error of reading them.
 func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	h := sha256.New()
 	for _, d := range documents {
@@ -61,8 +58,7 @@ func fingerprintOf(documents []*policyv1.Document, err error) fingerprint {
 	return fingerprint(h.Sum(nil))
 }
 
-// replace puts documents in place of the active ones, or notes why they do not
-// load. err is why they could not be read.
+// replace activates documents, or records why they do not load. err is the error of reading them.
 func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, err error) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
@@ -95,15 +91,14 @@ func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, e
 	s.changes.notify()
 }
 
-// warn says what the active documents probably do not mean.
+// warn logs the warnings about the active documents.
 func (s *Service) warn(ctx context.Context) {
 	for _, w := range s.active.Load().warnings {
 		s.deps.Log.WarnContext(ctx, "a policy probably does not mean what it says", "warning", w.Error())
 	}
 }
 
-// later returns now, or the first moment after before where the clock was set
-// back: activations only grow.
+// later returns now, or before plus 1 ns if the clock was set back, so that activation times always increase.
 func later(now, before time.Time) time.Time {
 	if now.UnixNano() > before.UnixNano() {
 		return now

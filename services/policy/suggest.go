@@ -12,27 +12,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/advice"
 )
 
-// Use is how a tool was called.
+// Use is how often a tool was called.
 type Use struct {
-	// Calls is how many calls were sent, and Callers by how many principals.
+	// Calls is the number of calls that were sent, and Callers the number of principals that made them.
 	Calls, Callers int
-	// Busiest is how many of them one session made in a minute at the most, or had made by
-	// agents of its own.
+	// Busiest is the largest number of them that one session, including its agents, made in a minute.
 	Busiest int
-	// Last is when the last one was sent.
+	// Last is when the last call was sent.
 	Last time.Time
 }
 
-// Suggest writes a policy document for a server by what its tools are held to be: every tool by
-// its name, with the words of its definition that it was judged by, and everything else denied.
-// People are asked about a tool of which it is not sure what it does, whose risk is critical, or that writes and whose
-// risk is high.
-// It is a draft, for a person to read.
+// Suggest writes a policy document for a server by the classification of its tools: an entry for every tool, with the
+// words of its definition that weighed most, and everything else denied. It asks a person about a tool with an
+// uncertain class, with a critical risk, or that writes with a high risk. The document is a draft that a person must
+// read.
 //
-// With used, by the tools' names, those alone are named that were called, each with a limit that
-// lets its use pass; the others stand there as comments. Where used is nil it does not matter.
+// If used is not nil, it has the use of the tools by name. Then only called tools get an entry, each with a limit that
+// allows its use; the others become comments.
 //
-// The error says where a server of that name can't have a document.
+// Suggest returns an error if a server of that name can't have a document.
 func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte, error) {
 	text := suggestion(server, tools, used)
 	for _, f := range Lint([]*policyv1.Document{{Path: "the document", Text: string(text)}}) {
@@ -43,7 +41,7 @@ func Suggest(server string, tools []ClassifiedTool, used map[string]Use) ([]byte
 	return text, nil
 }
 
-// suggestion is the document; used is nil where it does not matter.
+// suggestion returns the document. used is nil if use is to be ignored.
 func suggestion(server string, tools []ClassifiedTool, used map[string]Use) []byte {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, `# A first policy for the server %s, by what the definitions of its tools say.
@@ -83,7 +81,7 @@ default: deny
 	return out.Bytes()
 }
 
-// because are the words that weigh most for what a tool is held to be, to stand in a comment.
+// because returns the words that weigh most for a tool's category, for a comment.
 func because(t ClassifiedTool) string {
 	for _, e := range t.GetEvidence() {
 		if e.GetCategory() == t.GetCategory() {

@@ -17,24 +17,25 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// activation is the token by which a caller can demand this revision or a later
-// one: when it became active, so that later ones are greater, and which it is.
+// activation returns the token by which a caller can require this revision or a later one. It contains the time of the
+// activation, by which later ones are greater, and the start of the revision.
 func (a *activeSet) activation() string {
 	return strconv.FormatInt(a.activated.UnixNano(), 36) + "-" + a.short()
 }
 
-// short is enough of the revision to tell it from others.
+// short returns the start of the revision, enough to distinguish it.
 func (a *activeSet) short() string { return a.Revision()[:16] }
 
-// reaches reports whether the set is the one that an activation demands, which a
-// replica may have activated at another time, or a later one.
+// reaches reports whether the set is the one that an activation names, which another replica may have activated at
+// another time, or a later one.
 func (a *activeSet) reaches(activation string) bool {
 	when, short, ok := strings.Cut(activation, "-")
 	at, err := strconv.ParseInt(when, 36, 64)
 	return ok && err == nil && (short == a.short() || at < a.activated.UnixNano())
 }
 
-// notYours is the finding that people of other tenants get instead of those of the installation's documents.
+// notYours returns the finding that people of other tenants get instead of findings about the installation's
+// documents.
 func notYours() *policyv1.Finding {
 	return &policyv1.Finding{
 		Severity: policyv1.Severity_SEVERITY_ERROR, Check: "load",
@@ -42,14 +43,14 @@ func notYours() *policyv1.Finding {
 	}
 }
 
-// readsDocuments reports whether a caller may read the policy documents and their findings. The documents are the
-// installation's: roles and people of the tenant "default" read them.
+// readsDocuments reports whether a caller may read the policy documents and their findings. Documents belong to the
+// installation: services, and people of the tenant "default", may read them.
 func readsDocuments(caller *authn.Caller) bool {
 	return caller != nil && (caller.Tenant() == home || caller.Person == nil && caller.Principal == nil)
 }
 
 // describe returns the set as a message for a caller. Findings quote documents, and their suggestions name people of
-// all tenants: operators of the installation alone read suggestions.
+// all tenants, so only operators of the installation get suggestions.
 func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	out := &policyv1.Revision{
 		Id: a.Revision(), Activated: timestamppb.New(a.activated), Activation: a.activation(), Active: true, Rejected: a.rejected,
@@ -71,8 +72,8 @@ func (a *activeSet) describe(caller *authn.Caller) *policyv1.Revision {
 	return out
 }
 
-// GetRevision implements policyv1.PolicyServiceServer. It returns the active revision once this process judges no call by
-// an older one. Older revisions are not kept, because the documents come from files.
+// GetRevision implements policyv1.PolicyServiceServer. It returns the active revision when no call is decided by an
+// older one any more. Older revisions are not stored, because the documents come from files.
 func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequest) (*policyv1.GetRevisionResponse, error) {
 	caller := authn.CallerOf(ctx)
 	if !readsDocuments(caller) {
@@ -91,8 +92,8 @@ func (s *Service) GetRevision(ctx context.Context, req *policyv1.GetRevisionRequ
 	return &policyv1.GetRevisionResponse{Revision: set.describe(caller), Documents: set.documents}, nil
 }
 
-// WatchRevision implements policyv1.PolicyServiceServer. People are told of a revision once
-// no call is judged by an older one, other roles at once.
+// WatchRevision implements policyv1.PolicyServiceServer. People get a revision when no call is decided by an older one
+// any more, services at once.
 func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.ServerStreamingServer[policyv1.WatchRevisionResponse]) error {
 	caller := authn.CallerOf(stream.Context())
 	tick := time.NewTicker(beat)
@@ -120,8 +121,7 @@ func (s *Service) WatchRevision(_ *policyv1.WatchRevisionRequest, stream grpc.Se
 	}
 }
 
-// signal tells any number of waiters that something has changed. It is safe for
-// concurrent use.
+// signal notifies any number of waiters that something has changed. It is safe for concurrent use.
 type signal struct {
 	mu sync.Mutex
 	ch chan struct{}

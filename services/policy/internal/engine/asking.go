@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// approval checks what belongs to approvals.
+// approval checks the keys about approvals.
 func (c *checker) approval(r *Rule) {
 	if r.Action != ActionRequireApproval {
 		c.unasked(r)
@@ -29,8 +29,8 @@ func (c *checker) approval(r *Rule) {
 	c.grant(r.Grant)
 }
 
-// askable checks that people can judge what a rule asks them about. What a grant covers is told by
-// a tool's definition, and no other method has one.
+// askable checks that the rule only requires approval for methods for which people can decide. A grant is bound to a
+// tool's definition, which no other method has.
 func (c *checker) askable(r *Rule) {
 	if _, methods := r.Match.about(); !methods {
 		return
@@ -44,7 +44,7 @@ func (c *checker) askable(r *Rule) {
 	}
 }
 
-// unasked reports what has no use in a rule that does not ask.
+// unasked reports keys that have no effect in a rule that does not require approval.
 func (c *checker) unasked(r *Rule) {
 	for _, key := range []struct {
 		name string
@@ -79,14 +79,14 @@ func (c *checker) approvers(groups []string) {
 	}
 }
 
-// time checks a time of an approval, of which 0 is none.
+// time checks a time of an approval; 0 means none.
 func (c *checker) time(field string, d time.Duration) {
 	if d != 0 && (d < MinTime || d > MaxTime) {
 		c.add(field, "is not between 1s and 30 days", "")
 	}
 }
 
-// selfConfirm refuses what a confirmation by the person at the agent can't give.
+// selfConfirm refuses terms that a confirmation by the person at the agent can't meet.
 func (c *checker) selfConfirm(r *Rule) {
 	switch {
 	case !r.SelfConfirm:
@@ -117,7 +117,6 @@ func (c *checker) grant(g Grant) {
 	}
 }
 
-// condition checks a condition.
 func (c *checker) condition(field, text string) {
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\t' && unprintable(r) }) {
 		c.add(field, "holds a character that is not printed", `write it as an escape, for example "\u00a0"`)

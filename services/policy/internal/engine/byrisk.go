@@ -2,11 +2,10 @@ package engine
 
 import "time"
 
-// byRiskName is how references name what `default: by_risk` does. No rule has such a
-// name.
+// byRiskName is the rule's name in references to `default: by_risk`. No rule can have this name.
 const byRiskName = "default:by_risk"
 
-// byRiskKind is what `default: by_risk` does with a tool.
+// byRiskKind is one of the outcomes of `default: by_risk`.
 type byRiskKind uint8
 
 const (
@@ -14,13 +13,12 @@ const (
 	allowFew
 	allowSome
 	allowFreely
-	askWhat // it is not sure what the tool does
+	askWhat // the class is uncertain
 	kinds
 )
 
-// kindFor is what is recommended for a tool of that risk. Names and descriptions are the
-// server's word, as annotations are: where nobody vouches for them nothing is allowed
-// freely.
+// kindFor returns the outcome for a tool. Names and descriptions are only the server's statements, as annotations are,
+// so nothing is allowed without a limit of its own unless the classification is confirmed.
 func kindFor(f *Facts) byRiskKind {
 	switch {
 	case !f.Sure && f.Risk != "" && f.Risk != "critical":
@@ -36,7 +34,7 @@ func kindFor(f *Facts) byRiskKind {
 	}
 }
 
-// doubt is what an explanation adds about a tool of which it is not sure what it does.
+// doubt returns what an explanation adds about a tool with an uncertain class.
 func doubt(f *Facts) string {
 	if kindFor(f) != askWhat {
 		return ""
@@ -44,7 +42,7 @@ func doubt(f *Facts) string {
 	return " It is not sure what the tool does, so a person is asked."
 }
 
-// byRisk are the rules that a document's `default: by_risk` stands for.
+// byRisk are the rules that a document's `default: by_risk` stands for, by kind.
 type byRisk [kinds]*rule
 
 func newByRisk(d *Document) *byRisk {

@@ -9,57 +9,56 @@ import (
 type Call struct {
 	// Method is the MCP method. Empty means [MethodToolsCall].
 	Method string
-	// Server is the configured name of the server that it goes to.
+	// Server is the configured name of the server that the call goes to.
 	Server string
-	// Tool is the name of the tool or, of another method, what its params name: a prompt by
-	// its name, a resource by its URI, or by a template of that.
+	// Tool is the name of the tool or, for another method, what its params name: the name of a prompt, the URI of a
+	// resource, or a template of URIs.
 	Tool string
-	// Ref is of what a completion is, [RefPrompt] or [RefResource]. A completion that does
-	// not say it is judged as of what rules refuse.
+	// Ref says what a completion is for: [RefPrompt] or [RefResource]. A completion without it is matched by rules that
+	// refuse, and not by rules that allow.
 	Ref string
 	// Params is the `params` of the request, a JSON object; empty means none.
 	Params string
-	// Subject is who calls.
+	// Subject is the caller.
 	Subject Subject
-	// Facts are what the catalogue knows of the tool, with the definition that the
-	// caller's session has listed. Of another method than [MethodToolsCall] only their
-	// Standing is known, which is the server's.
+	// Facts are what the catalog knows of the tool with the definition that the caller's session has listed. For a
+	// method other than [MethodToolsCall] only Standing is set, to that of the server.
 	Facts Facts
 
-	// read are the readings of its URI, once they are made.
+	// read caches the readings of its URI.
 	read *readings
 }
 
-// OfTool reports whether a tool is called.
+// OfTool reports whether the call is of a tool.
 func (c *Call) OfTool() bool { return c.Method == "" || c.Method == MethodToolsCall }
 
-// A Subject is a caller and who stands behind it. The zero Subject is refused.
+// A Subject is a caller and the principals behind it. The zero Subject is refused.
 type Subject struct {
 	// Caller is the principal that calls.
 	Caller Principal
-	// Chain are the principals behind it, nearest first, at most [MaxChain].
+	// Chain are the principals behind the caller, nearest first, at most [MaxChain].
 	Chain []Principal
 }
 
-// A Principal is on whose behalf something is asked.
+// A Principal is a caller, or a principal that made it.
 type Principal struct {
-	// Tenant that it belongs to. Empty is refused.
+	// Tenant of the principal. An empty tenant is refused.
 	Tenant string
-	// Name of the subject, unique in the tenant. Empty is refused.
+	// Name of the subject, unique in the tenant. An empty name is refused.
 	Name string
 	// Agent is the name of the agent that calls; empty for people.
 	Agent string
-	// Owner is the subject of the person for whom it works; empty: itself. Only limits look at it.
+	// Owner is the subject of the person for whom the principal works; empty: the principal itself. Only limits use it.
 	Owner string
 	// Groups of the subject.
 	Groups []string
-	// Session is the gateway's session; empty where the protocol has none.
+	// Session is the gateway's session; empty if the protocol has none.
 	Session string
-	// Run is the run that the client declared; empty where it declared none.
+	// Run is the run that the client declared; empty if it declared none.
 	Run string
 }
 
-// at returns the principal at a place: 0 is the caller, 1 the nearest behind it.
+// at returns the principal at an index: 0 is the caller, 1 the nearest behind it.
 func (s *Subject) at(i int) *Principal {
 	if i == 0 {
 		return &s.Caller
@@ -81,31 +80,29 @@ func (s *Subject) valid() bool {
 	return true
 }
 
-// A Decision is the verdict on a call. The zero value refuses.
+// A Decision is the decision about a call. The zero value refuses.
 type Decision struct {
 	// Effect is what to do.
 	Effect Effect
-	// Code says why the call is refused or held; empty beside [Allow].
+	// Code says why the call is refused or waits; empty with [Allow].
 	Code Code
-	// Message is for the model and for people: the reason of the deciding rule.
-	// Empty where it gives none, and where the tool is hidden.
+	// Message is the reason of the deciding rule, for the model and for people. Empty if the rule gives none, or the
+	// tool is hidden.
 	Message string
-	// Rule decided; zero where no rule did.
+	// Rule is the rule that decided; zero if no rule did.
 	Rule RuleRef
-	// RuleDigest is the SHA-256 of that rule's content; zero where none decided.
+	// RuleDigest is the SHA-256 of that rule's content; zero if no rule decided.
 	RuleDigest [32]byte
-	// Limits are to be reserved, all or nothing, before the call is sent. No two
-	// have the same bucket.
+	// Limits are to be reserved, all or nothing, before the call is sent. No two have the same bucket.
 	Limits []Limit
-	// Approval is present exactly where Effect is [RequireApproval].
+	// Approval is set if and only if Effect is [RequireApproval].
 	Approval *ApprovalTerms
-	// Idempotent says that a call whose outcome is unknown may be sent again: every
-	// rule that decides says so, for each principal at least one.
+	// Idempotent says that a call with an unknown outcome may be sent again: at least one rule decides for each
+	// principal, and every rule that decides says so.
 	Idempotent bool
-	// Hidden says that the caller is told that the tool is unknown.
+	// Hidden says that the caller gets the answer for an unknown tool.
 	Hidden bool
-	// ChainIndex says whose verdict holds: 0 the caller's, else that of the
-	// principal at this place in its chain, from 1.
+	// ChainIndex is the principal whose decision holds: 0 for the caller, otherwise its index in the chain, from 1.
 	ChainIndex int
 }
 
@@ -116,9 +113,9 @@ type Effect uint8
 const (
 	// Deny refuses the call. It is the zero value.
 	Deny Effect = iota
-	// Allow sends it on.
+	// Allow sends the call.
 	Allow
-	// RequireApproval holds it until people approve.
+	// RequireApproval lets the call wait until people approve.
 	RequireApproval
 )
 
@@ -127,32 +124,30 @@ func (e Effect) String() string {
 	return nameOf([]string{"deny", "allow", "require_approval"}, int(e), "Effect")
 }
 
-// Code says why a call is refused or held, as `sluice.common.v1.Code` in lower
-// case without its prefix.
+// Code says why a call is refused or waits: `sluice.common.v1.Code` in lower case without its prefix.
 type Code string
 
-// The codes that judging yields.
+// The codes that the engine returns.
 const (
 	// DeniedByRule means that a rule denies.
 	DeniedByRule Code = "denied_by_rule"
 	// DeniedByDefault means that no rule with an action matched.
 	DeniedByDefault Code = "denied_by_default"
-	// ToolUnknown means that the tool is hidden, or the server's name is none.
+	// ToolUnknown means that the tool is hidden, or that the server's name is not valid.
 	ToolUnknown Code = "tool_unknown"
 	// ToolNameInvalid means that the tool's name breaks the grammar
 	// `^[A-Za-z0-9_./-]{1,128}$`.
 	ToolNameInvalid Code = "tool_name_invalid"
-	// ToolChanged means that the tool's definition is not one that was accepted.
+	// ToolChanged means that the tool's definition is not accepted.
 	ToolChanged Code = "tool_changed"
-	// ToolQuarantined means that the tool, or its server, is stopped.
+	// ToolQuarantined means that the tool or its server is stopped.
 	ToolQuarantined Code = "quarantined"
 	// ApprovalRequired means that people must approve first.
 	ApprovalRequired Code = "approval_required"
-	// MethodDenied means that no rule with an action matched a method other than
-	// [MethodToolsCall], for which there is no default, or that a rule hides it.
+	// MethodDenied means that no rule with an action matched a method other than [MethodToolsCall], which has no
+	// default, or that a rule hides the method.
 	MethodDenied Code = "method_denied"
-	// Unauthenticated means that a principal lacks its tenant or name, or that the
-	// chain is too long.
+	// Unauthenticated means that a principal lacks its tenant or name, or that the chain is too long.
 	Unauthenticated Code = "unauthenticated"
 )
 
@@ -167,41 +162,40 @@ type RuleRef struct {
 // String returns "document/rule".
 func (r RuleRef) String() string { return r.Document + "/" + r.Rule }
 
-// IsZero reports whether it names none.
+// IsZero reports whether the reference names no rule.
 func (r RuleRef) IsZero() bool { return r == RuleRef{} }
 
-// A Limit is one limit that bears on a call: a sliding window, of which the call
-// takes one.
+// A Limit is one limit that applies to a call: a sliding window, of which the call uses one.
 type Limit struct {
-	// Rule brings it.
+	// Rule is the rule that has the limit.
 	Rule RuleRef
-	// Bucket is its identity, 43 characters: the same for every call that shares
-	// the limit, whatever the limit's Max and the revision.
+	// Bucket is the limit's identity, 43 characters. It is the same for every call that shares the limit, and
+	// independent of Max and of the revision.
 	Bucket string
-	// Max is how many calls fit into Window.
+	// Max is the largest number of calls in Window.
 	Max int64
-	// Window is the stretch of time that it looks at.
+	// Window is the length of the sliding window.
 	Window time.Duration
-	// Per is what the bucket is kept by.
+	// Per is what the bucket is counted by.
 	Per []Dimension
-	// Cap says that it is the principal's cap over a limit kept by session.
+	// Cap says that this is the cap of a principal over a limit per session.
 	Cap bool
-	// SessionKey is what stood for the session.
+	// SessionKey is what identified the session.
 	SessionKey SessionKey
 }
 
-// SessionKey is what "per session" meant for a call.
+// SessionKey says what identified the session of a call.
 type SessionKey uint8
 
 // The session keys.
 const (
-	// SessionKeyNone means that the limit is not kept by session.
+	// SessionKeyNone means that the limit is not counted per session.
 	SessionKeyNone SessionKey = iota
 	// SessionKeyRun is the run that the client declared.
 	SessionKeyRun
 	// SessionKeySession is the gateway's session.
 	SessionKeySession
-	// SessionKeyPrincipal is the principal, where there is no session.
+	// SessionKeyPrincipal is the principal, if there is no session.
 	SessionKeyPrincipal
 )
 
@@ -210,7 +204,7 @@ func (k SessionKey) String() string {
 	return nameOf([]string{"none", "run", "session", "principal"}, int(k), "SessionKey")
 }
 
-// validTool reports whether name is in the grammar of tool names.
+// validTool reports whether name matches the grammar of tool names.
 func validTool(name string) bool {
 	if len(name) == 0 || len(name) > 128 {
 		return false
@@ -229,10 +223,10 @@ func toolByte(c byte) bool {
 
 func methodByte(c byte) bool { return toolByte(c) || c == '$' }
 
-// uriByte reports whether a byte may stand in a URI that is written plainly, or in a template.
+// uriByte reports whether a byte may be in a plain URI or in a template.
 func uriByte(c byte) bool { return c > ' ' && c < 0x7f && !strings.ContainsRune("\"<>\\^`|#", rune(c)) }
 
-// validServer reports whether name is in the grammar of server names.
+// validServer reports whether name matches the grammar of server names.
 func validServer(name string) bool {
 	if len(name) == 0 || len(name) > 32 {
 		return false

@@ -11,17 +11,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// Options are what judging needs beside the documents.
+// Options are the settings that decisions depend on in addition to the documents.
 type Options struct {
-	// SessionCap is how many sessions' worth of a limit kept by session one
-	// principal may spend over all its sessions: 1 to [MaxSessionCap].
+	// SessionCap is how many times the limit of one session a principal may use over all its sessions: 1 to
+	// [MaxSessionCap].
 	SessionCap int
-	// Times are those of approvals where a rule says nothing.
+	// Times are the times of approvals for rules that set none.
 	Times Times
 }
 
-// A Set is a set of documents, ready to judge. It is immutable, and safe for
-// concurrent use. Its methods keep nothing of what they are given.
+// A Set is a compiled set of documents. It is immutable and safe for concurrent use. Its methods do not retain their
+// arguments.
 type Set struct {
 	rules      []*rule // by document and name
 	others     []*rule // those about other methods than tools/call
@@ -59,15 +59,14 @@ type rule struct {
 	tenants    patterns
 	// anyone says that the rule matches every principal.
 	anyone bool
-	// classed says that the rule is about what tools are, beside their names.
+	// classed says that the rule names properties of tools other than their names.
 	classed bool
-	// ofTools and ofMethods say that the rule is about calls of tools, and about other
-	// methods.
+	// ofTools and ofMethods say that the rule concerns calls of tools, and other methods.
 	ofTools, ofMethods bool
 }
 
-// Compile makes a set of the documents, whose order does not matter. Without any
-// it denies every call. The error names every fault of every document.
+// Compile compiles the documents, whose order does not matter. Without documents the set denies every call. The error
+// lists every fault of every document.
 func Compile(documents []Document, options Options) (*Set, error) {
 	if options.SessionCap < 1 || options.SessionCap > MaxSessionCap {
 		return nil, fmt.Errorf("a session cap of %d is not between 1 and %d", options.SessionCap, MaxSessionCap)
@@ -101,8 +100,8 @@ func Compile(documents []Document, options Options) (*Set, error) {
 	return s, nil
 }
 
-// Revision returns the hex SHA-256 of what the documents say: 64 characters. It
-// does not depend on the order of documents, rules or patterns.
+// Revision returns the hex SHA-256 of the documents' content: 64 characters. It does not depend on the order of
+// documents, rules or patterns.
 func (s *Set) Revision() string { return s.revision }
 
 func faultsOf(documents []Document) error {
@@ -201,7 +200,7 @@ func compileCondition(g Grant) *condition.Condition {
 	}
 	c, err := condition.Compile(g.Where)
 	switch {
-	case err != nil: // it had no faults: one that is never true is the safe reading
+	case err != nil: // Faults has checked it; a condition that is never true is the safe result
 		return &condition.Condition{}
 	case g.ExtraArgs:
 		return c.WithExtra()
@@ -212,13 +211,13 @@ func compileCondition(g Grant) *condition.Condition {
 func compilePatterns(texts []string) patterns {
 	var ps patterns
 	for _, text := range texts {
-		g, _, _ := compileGlob(text) // has no faults
+		g, _, _ := compileGlob(text) // the document has no faults
 		ps = append(ps, g)
 	}
 	return ps
 }
 
-// about reports whether a rule of the call's index is about the call, whoever calls.
+// about reports whether a rule found by the call's index matches the call, for any caller.
 func (r *rule) about(call *Call) bool {
 	if !r.home.match(call.Server) || !r.servers.match(call.Server) {
 		return false
@@ -235,26 +234,26 @@ func (r *rule) concerns(p *Principal) bool {
 		r.groups.matchAny(p.Groups) && r.tenants.match(p.Tenant)
 }
 
-// fallbacks are the defaults of the documents, by what servers they apply to.
+// fallbacks are the defaults of the documents, by the servers that they apply to.
 type fallbacks struct {
 	everywhere fallback
 	exact      map[string]fallback
 	globs      []fallback
 }
 
-// A fallback is the strictest default of some documents, and the first of those
-// that have it. The zero fallback is no default.
+// A fallback is the strictest default of some documents, and the first document that has it. The zero fallback is no
+// default.
 type fallback struct {
 	value    Default
 	document string
 	home     glob
-	// table is what by_risk does; nil for the others.
+	// table has the rules of by_risk; nil for other defaults.
 	table *byRisk
 }
 
 func newFallbacks() fallbacks { return fallbacks{exact: make(map[string]fallback)} }
 
-// add counts in a document; documents come in the order of their names.
+// add adds a document's default. Documents must be added in the order of their names.
 func (f *fallbacks) add(d *Document, home patterns) {
 	own := fallback{value: d.Default, document: d.Name}
 	if d.Default == DefaultByRisk {

@@ -6,16 +6,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/mcpmethod"
 )
 
-// Decide judges a call. Its time grows with the number of rules that name the
-// call's tool, or its method, or whose patterns fit the start of its name; not with the
-// others.
+// Decide decides a call. Its time grows with the number of rules whose names or pattern starts fit the call's tool or
+// method, not with the number of other rules.
 func (s *Set) Decide(call Call) Decision {
 	d, _ := s.decide(&call)
 	return d
 }
 
-// Evaluates reports whether judging a call may evaluate conditions on its arguments,
-// which arguments can make take thousands of times as long as all else.
+// Evaluates reports whether deciding a call may evaluate conditions on its arguments, which can take thousands of
+// times as long as the rest of a decision.
 func (s *Set) Evaluates(call Call) bool {
 	if !s.conditional || refusal(&call) != "" {
 		return false
@@ -52,7 +51,7 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 	return d, v
 }
 
-// refusal returns why a call is refused before any rule is asked, or nothing.
+// refusal returns why a call is refused before any rule is consulted, or "".
 func refusal(call *Call) Code {
 	switch {
 	case !call.Subject.valid():
@@ -66,28 +65,27 @@ func refusal(call *Call) Code {
 	}
 }
 
-// A verdict is what came of pooling the rules.
+// A verdict is the result of the rules for a call.
 type verdict struct {
-	// action is that of the winner. ActionNone denies, for want of a default.
+	// action is the winner's action. ActionNone denies, because there is no default.
 	action Action
-	// rule won; nil where a default did.
+	// rule is the rule that won; nil if a default did.
 	rule *rule
-	// chain is the place of the principal whose verdict it is.
+	// chain is the index of the principal whose verdict this is.
 	chain int
-	// terms are those of all rules that ask for approval, where action does.
+	// terms are those of all rules that require approval, if action is ActionRequireApproval.
 	terms *ApprovalTerms
-	// idempotent says that all rules that decide call the call idempotent.
+	// idempotent says that all rules that decide declare the call idempotent.
 	idempotent bool
-	// unopened is a rule that asks people about what could be taken for the call's URI, where no
-	// rule allows that; nil for none.
+	// unopened is a rule that requires approval and only matches because the call's URI could be taken for one that it
+	// names, if no rule allows the URI; otherwise nil.
 	unopened *rule
-	// conflict names two rules of which no approver can content both.
+	// conflict has two rules without a common approver group.
 	conflict [2]*rule
 }
 
-// judge pools the rules, which are about the call. Where none has an action the default
-// counts, of which there is one for tools alone; notifications of the protocol pass then, as
-// far as what they are about does.
+// judge combines the rules, which match the call. If none has an action, a call of a tool gets the default, a
+// notification of the protocol passes, and any other method is denied.
 func (s *Set) judge(rules []*rule, call *Call) verdict {
 	var best verdict
 	for i := range call.Subject.size() {
@@ -120,8 +118,8 @@ func (s *Set) judge(rules []*rule, call *Call) verdict {
 	return best
 }
 
-// advised returns the rule that stands for `default: by_risk`, where that is the default
-// and no rule with an action is about some principal; else nil.
+// advised returns the rule for `default: by_risk`, if that is the default and no rule with an action concerns some
+// principal; otherwise nil.
 func (s *Set) advised(rules []*rule, call *Call) *rule {
 	table := s.fallbacks.find(call.Server).table
 	if table == nil || !call.OfTool() {
@@ -135,8 +133,7 @@ func (s *Set) advised(rules []*rule, call *Call) *rule {
 	return nil
 }
 
-// strictest returns the verdict of the rules on one principal: ActionNone where
-// none that concerns it has an action.
+// strictest returns the verdict of the rules on one principal: ActionNone if no rule that concerns it has an action.
 func strictest(rules []*rule, p *Principal) verdict {
 	var best verdict
 	for _, r := range rules {
@@ -148,7 +145,7 @@ func strictest(rules []*rule, p *Principal) verdict {
 	return best
 }
 
-// beats reports whether v wins over o, which came before.
+// beats reports whether v wins over the earlier verdict o.
 func (v *verdict) beats(o *verdict) bool {
 	if v.action != o.action {
 		return v.action > o.action
@@ -163,7 +160,7 @@ func (v *verdict) reason() string {
 	return v.rule.Reason
 }
 
-// action is what a default does. None at all denies; of by_risk a rule says what it does.
+// action returns what a default does. No default denies; by_risk is decided by a rule of its own.
 func (f fallback) action() Action {
 	if f.value == DefaultAllow {
 		return ActionAllow
@@ -171,11 +168,11 @@ func (f fallback) action() Action {
 	return ActionDeny
 }
 
-// opens reports whether a default may allow something, or hold it for people.
+// opens reports whether a default may allow something or require approval for it.
 func (f fallback) opens() bool { return f.value == DefaultAllow || f.value == DefaultByRisk }
 
-// decision turns a verdict on a call into a decision without limits. A method can't be hidden
-// as a tool can: that there is one stands in the specification.
+// decision turns a verdict into a decision without limits. A method can't be hidden as a tool can, because the
+// specification makes it known.
 func (v verdict) decision(call *Call) Decision {
 	d := Decision{Message: v.reason(), ChainIndex: v.chain}
 	if v.rule != nil {
@@ -204,19 +201,17 @@ func (v verdict) decision(call *Call) Decision {
 
 // A Visibility says whether a tool is listed. The zero value hides it.
 type Visibility struct {
-	// Visible says that it is.
+	// Visible says that the tool is listed.
 	Visible bool
-	// Code says why a call would be refused, or held; empty where it would not.
+	// Code says why a call would be refused or would wait; empty if it would be allowed.
 	Code Code
-	// Rule decided; zero where no rule did.
+	// Rule is the rule that decided; zero if no rule did.
 	Rule RuleRef
 }
 
-// Visible says whether a subject may see a tool of a server in a list: where a
-// call might be let through, and where a rule denies it and says why, so that the
-// model can learn the reason. A rule that hides wins over one that gives a reason.
-//
-// A definition that nobody has accepted is shown to nobody.
+// Visible reports whether a subject may see a tool of a server in a list. A tool is shown if a call could be allowed,
+// and if a rule denies it with a reason, so that the model can learn the reason. A rule that hides wins over one that
+// gives a reason. A definition that is not accepted is never shown.
 func (s *Set) Visible(subject Subject, server, tool string, facts Facts) Visibility {
 	call := Call{Server: server, Tool: tool, Subject: subject, Facts: facts}
 	if code := refusal(&call); code != "" {

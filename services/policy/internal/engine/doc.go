@@ -1,30 +1,23 @@
-// Package engine judges calls by policy documents. It is pure: values go in,
-// values come out, nothing is read, kept or timed.
+// Package engine decides calls by policy documents. The policy service uses it. It is pure: it does no I/O, has no
+// clock and stores nothing.
 //
-// The rules of all documents that apply to a server are pooled, and their order
-// never matters. Of the rules that match a call the strictest action wins: hide
-// beats deny, deny beats require_approval, require_approval beats allow. Every
-// limit of every matching rule applies. Only where no rule with an action matched
-// do defaults count, then the strictest of the applicable documents'; where none
-// has one, the call is denied. So two sets of documents can be merged without
-// reading them in order: merging never lets through what a rule of either
-// refuses.
+// The rules of all documents that apply to a server are collected, and their order never matters. Of the rules that
+// match a call the strictest action wins: hide wins over deny, deny over require_approval, require_approval over
+// allow. Every limit of every matching rule applies. If no rule with an action matches, the strictest default of the
+// documents that apply counts; without a default the call is denied. Two sets of documents can therefore be merged in
+// any order, and a merge never allows what a rule of either set refuses.
 //
-// A caller with principals behind it is judged as itself and as each of them. The
-// strictest verdict holds, and a limit weighs on the principal that its rule
-// matches and on everyone behind that one: whoever starts agents gains nothing.
+// A caller with principals behind it is decided as itself and as each of them. The strictest decision holds. A limit
+// applies to the principal that its rule matches and to every principal behind that one, so a caller gains nothing by
+// starting agents.
 //
-// The rule that is named is, among those of the winning action, one that gives a
-// reason before one that gives none, then the caller's before those of the
-// principals behind it, then the first by the names of document and rule. Where
-// several rules ask for approval, all must be content: the largest quorum holds,
-// only groups that every list of approvers names may decide, and the times are the
-// shortest; a person at the agent may confirm, or a grant be given, only where every
-// one of them says so, and the smallest grant holds. Where no group is left the call
-// is denied. A call may be sent again after an unknown outcome only where every rule
-// that decides on it says so.
+// Among the rules with the winning action, a decision names a rule with a reason before one without, then a rule for
+// the caller before one for the principals behind it, then the first by the names of document and rule. If several
+// rules require approval, all of them must be satisfied: the largest quorum and the shortest times hold, and only
+// groups that every list of approvers names may decide. The person at the agent may confirm, or a grant be given, only
+// if every one of these rules says so, and the smallest grant holds. If no group is left, the call is denied. A call
+// with an unknown outcome may be sent again only if every rule that decides on it says so.
 //
-// A rule is about `tools/call` unless it names methods. For other methods there is no
-// default: what no rule allows is denied. Those that always pass are let through before
-// policy is asked.
+// A rule concerns `tools/call` unless it names methods. Other methods have no default: what no rule allows is denied.
+// Methods that always pass are let through before policy is asked.
 package engine

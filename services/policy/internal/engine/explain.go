@@ -13,44 +13,41 @@ import (
 type Explanation struct {
 	// Decision is what [Set.Decide] returns.
 	Decision Decision
-	// Rules is every rule of every document, by the names of document and rule,
-	// each once for the caller and once for each principal behind it. Empty where
-	// the call is refused before any rule is asked.
+	// Rules are all rules of all documents, by the names of document and rule, each once for the caller and once for
+	// each principal behind it. Empty if the call is refused before any rule is consulted.
 	Rules []Considered
-	// Why is one sentence on why the winner won.
+	// Why says in one sentence why the winner won.
 	Why string
 }
 
-// A Considered is what one rule had to say about a call of one principal.
+// A Considered is the result of one rule for a call of one principal.
 type Considered struct {
-	// Rule names it.
+	// Rule is the rule.
 	Rule RuleRef
-	// Matched says that every check but grant.where held.
+	// Matched says that every check except grant.where held.
 	Matched bool
-	// Checks are what the rule looks at.
+	// Checks are the comparisons of the rule.
 	Checks []Check
-	// Action is what it would do.
+	// Action is the rule's action.
 	Action Action
-	// ChainIndex is the principal's place: 0 the caller's.
+	// ChainIndex is the index of the principal: 0 for the caller.
 	ChainIndex int
 }
 
-// A Check is one thing that a rule looks at.
+// A Check is one comparison of a rule.
 type Check struct {
-	// Name is a key of `match`, "document.server", or "grant.where", which is looked at
-	// where the others held and says nothing about the match.
+	// Name is a key of `match`, "document.server", or "grant.where", which is checked only if the others held and does
+	// not affect the match.
 	Name string
-	// Want is what the document says: patterns, separated by ", ", or a condition.
+	// Want is what the document requires: patterns separated by ", ", or a condition.
 	Want string
-	// Got is what the call has, in the same form; for a condition "true", "false", or
-	// why neither can be told.
+	// Got is what the call has, in the same form; for a condition "true", "false", or why it can't be evaluated.
 	Got string
 	// Held says that one of the patterns matched, or that the condition holds.
 	Held bool
 }
 
-// Explain judges a call as [Set.Decide] does and says why. Its time grows with
-// the number of rules.
+// Explain decides a call as [Set.Decide] does and says why. Its time grows with the number of rules.
 func (s *Set) Explain(call Call) Explanation {
 	d, v := s.decide(&call)
 	e := Explanation{Decision: d}
@@ -122,8 +119,7 @@ func (r *rule) considerNames(call *Call, check func(name string, want []string, 
 	check("uri", r.Match.URI, has, r.aboutName(call))
 }
 
-// considerClass checks what the tool is. What is not known of it holds in every rule but
-// one that allows.
+// considerClass checks the tool's class. A property that is not known matches in every rule except one that allows.
 func (r *rule) considerClass(call *Call, check func(name string, want []string, got string, held bool)) {
 	f := &call.Facts
 	alone := func(m Match) bool {
@@ -140,8 +136,8 @@ func (r *rule) considerClass(call *Call, check func(name string, want []string, 
 	check("annotations", r.Match.hints(), has, alone(Match{Annotations: r.Match.Annotations}))
 }
 
-// considerGrant says whether the grant would cover a call with these arguments, or why
-// they can't be read; that does not change whether the rule matches.
+// considerGrant reports whether the grant would cover a call with these arguments, or why they can't be read. It does
+// not affect whether the rule matches.
 func (r *rule) considerGrant(args condition.Arguments, unread error) Check {
 	c := Check{Name: "grant.where", Want: r.Grant.Condition()}
 	if unread != nil {

@@ -7,41 +7,39 @@ import (
 	"strings"
 )
 
-// Facts are what the catalogue knows of a tool's definition. The zero Facts are those
-// of a tool that it does not know, which nobody may call.
+// Facts are what the catalog knows of a tool's definition. The zero Facts are those of an unknown tool, which no
+// caller may call.
 type Facts struct {
 	// Standing says whether a tool with this definition may be called at all.
 	Standing Standing
-	// Category and Risk are one of [Categories] and [Risks]; both empty where they are
-	// not known.
+	// Category and Risk are from [Categories] and [Risks]; both empty if they are not known.
 	Category, Risk string
-	// Tags are those of the definition and those that people gave.
+	// Tags are the tags of the definition and those that people added.
 	Tags []string
-	// Hints are the annotations of the definition, with what the specification says of
-	// those that are absent; nil where nobody believes them.
+	// Hints are the annotations of the definition, with the specification's defaults for absent ones; nil if the server
+	// is not trusted.
 	Hints map[string]bool
-	// Believed says that the server is trusted, or that a person has accepted the
-	// definition or said what the tool is. Else all of this is the server's word.
+	// Believed says that the classification is confirmed: the server is trusted, or a person has accepted the
+	// definition or set the class. Otherwise only the server states it.
 	Believed bool
-	// Sure says that it is sure enough what the tool does, or that a person has said so. The zero value makes
-	// `default: by_risk` ask a person, whatever the risk.
+	// Sure says that the class is certain enough, or that a person has set it. The zero value makes `default: by_risk`
+	// require approval regardless of the risk.
 	Sure bool
 
-	// whatever stands for every tool that there may be.
+	// whatever means that the facts stand for every possible tool.
 	whatever bool
 }
 
-// Standing is whether a tool may be called with a definition.
+// Standing says whether a tool may be called with a definition.
 type Standing uint8
 
 // The standings.
 const (
-	// Unlisted means that no list is known that has the tool. It is the zero value.
+	// Unlisted means that no known list has the tool. It is the zero value.
 	Unlisted Standing = iota
-	// Callable means that nothing but rules stands against it.
+	// Callable means that only rules decide about the call.
 	Callable
-	// Changed means that the definition, or another of the same tool, waits for a
-	// person.
+	// Changed means that the definition, or another definition of the tool, waits for a person.
 	Changed
 	// Quarantined means that the tool or its server is stopped.
 	Quarantined
@@ -52,7 +50,7 @@ func (s Standing) String() string {
 	return nameOf([]string{"unlisted", "callable", "changed", "quarantined"}, int(s), "Standing")
 }
 
-// refusal is why a tool of that standing can't be called, and what to do, for the tools of a server.
+// refusal returns why a tool with that standing can't be called, and what to do, for a tool of the server.
 func (s Standing) refusal(server string) (Code, string) {
 	switch s {
 	case Callable:
@@ -67,22 +65,21 @@ func (s Standing) refusal(server string) (Code, string) {
 	return ToolUnknown, ""
 }
 
-// Categories are what a tool may be held to do, the mildest first.
+// Categories returns the categories of tools, the mildest first.
 func Categories() []string {
 	return []string{"read", "write", "execute", "destructive", "financial"}
 }
 
-// Risks are how bad a wrong call may be held to be, the lowest first.
+// Risks returns the risks of tools, the lowest first.
 func Risks() []string { return []string{"low", "medium", "high", "critical"} }
 
-// Annotations are the hints that a definition may give (MCP 2025-11-25, Tools,
-// ToolAnnotations), with what holds where it does not.
+// Annotations returns the hints that a definition may give (MCP 2025-11-25, Tools, ToolAnnotations), with their
+// defaults.
 func Annotations() map[string]bool {
 	return map[string]bool{"readOnlyHint": false, "destructiveHint": true, "idempotentHint": false, "openWorldHint": true}
 }
 
-// dangerous reports whether a grant must say that it covers such a tool. One that is
-// not known is.
+// dangerous reports whether a grant must state that it covers such a tool. An unclassified tool is dangerous.
 func (f *Facts) dangerous() bool {
 	return f.Category == "" || f.Category == "destructive" || f.Category == "financial" || f.Risk == "" || f.Risk == "critical"
 }

@@ -12,21 +12,20 @@ import (
 
 // A Fault is something wrong with a document.
 type Fault struct {
-	// Rule is the place of the rule in Rules, or -1 for the document itself.
+	// Rule is the index of the rule in Rules, or -1 for the document itself.
 	Rule int
-	// Field names what is wrong, as documents write it: `match.tool[0]`. Empty for
-	// the rule or the document itself.
+	// Field is what is wrong, as documents write it: `match.tool[0]`. Empty for the rule or the document itself.
 	Field string
 	// Message says what is wrong.
 	Message string
-	// Suggestion says what to do about it; may be empty.
+	// Suggestion says how to fix it; may be empty.
 	Suggestion string
-	// Warning says that the document may load all the same.
+	// Warning says that the document loads nevertheless.
 	Warning bool
 }
 
-// Faults returns all that is wrong with the document, in the order of its rules.
-// A document without any but warnings compiles.
+// Faults returns everything wrong with the document, in the order of its rules. A document compiles if it has only
+// warnings.
 func (d *Document) Faults() []Fault {
 	c := &checker{rule: -1}
 	if d.Name == "" {
@@ -54,8 +53,8 @@ func (d *Document) Faults() []Fault {
 	return c.faults
 }
 
-// misspelt returns how the protocol spells what a pattern begins with, where it differs by case
-// alone: a method, or what stands before its last slash. Such a request is never judged.
+// misspelt returns how the protocol spells the start of a pattern, if it differs only by case from a method, or from
+// the part of a method up to its last slash; otherwise "". The gateway refuses such a request before policy is asked.
 func misspelt(prefix string) string {
 	upToSlash := func(s string) string { return s[:strings.LastIndexByte(s, '/')+1] }
 	families := make([]string, 0, len(mcpmethod.All()))
@@ -72,8 +71,8 @@ func misspelt(prefix string) string {
 	return ""
 }
 
-// open warns where a rule refuses everything to somebody and so leaves methods open that
-// another rule of the document opens.
+// open warns of a rule that refuses everything to some callers and does not cover the other methods that another rule
+// of the document allows.
 func (c *checker) open(d *Document) {
 	if !slices.ContainsFunc(d.Rules, func(r Rule) bool {
 		_, methods := r.Match.about()
@@ -97,19 +96,19 @@ func (c *checker) open(d *Document) {
 	}
 }
 
-// refusesAll reports whether a rule refuses whatever is called to those that it is about.
+// refusesAll reports whether a rule refuses every tool to the callers that it matches.
 func (r *Rule) refusesAll() bool {
 	every := len(r.Match.Tool) == 0 || slices.ContainsFunc(compilePatterns(r.Match.Tool), func(g glob) bool { return g.open() && g.prefix == "" })
 	return r.Tool == "" && every && !r.Match.classed() && !r.Match.named() && (r.Action == ActionDeny || r.Action == ActionHide)
 }
 
-// sameButMethod reports whether two rules are about the same servers and callers.
+// sameButMethod reports whether two rules concern the same servers and callers.
 func (r *Rule) sameButMethod(o *Rule) bool {
 	return slices.Equal(r.Match.Server, o.Match.Server) && slices.Equal(r.Match.Agent, o.Match.Agent) && slices.Equal(r.Match.Principal, o.Match.Principal) &&
 		slices.Equal(r.Match.Groups, o.Match.Groups) && slices.Equal(r.Match.Tenant, o.Match.Tenant)
 }
 
-// label is the rule's name in references.
+// label returns the rule's name in references.
 func (r *Rule) label() string {
 	if r.Tool != "" {
 		return "tools." + r.Tool
@@ -160,7 +159,7 @@ func (c *checker) check(r *Rule) {
 	}
 }
 
-// tool explains a tool's name that breaks the grammar.
+// tool reports a tool's name that breaks the grammar.
 func (c *checker) tool(name string) {
 	if strings.ContainsAny(name, `*?\`) {
 		c.add("", "a name under tools is no pattern", "use rules, with match: {tool: …}")
@@ -193,7 +192,7 @@ func (c *checker) match(m *Match) {
 		}
 	}
 	tools, methods := m.about()
-	both := m.named() && (len(m.Prompt) > 0 && len(m.URI) > 0 || len(m.Tool) > 0 || m.classed()) // of which more is said
+	both := m.named() && (len(m.Prompt) > 0 && len(m.URI) > 0 || len(m.Tool) > 0 || m.classed()) // reported by naming
 	switch {
 	case tools || methods || both:
 	case m.named():
@@ -205,7 +204,7 @@ func (c *checker) match(m *Match) {
 		field := fmt.Sprintf("match.method[%d]", i)
 		g, message, _ := compileGlob(pattern)
 		switch known := misspelt(g.prefix); {
-		case message != "": // which is said of it already
+		case message != "": // reported by pattern
 		case known != "":
 			c.add(field, "is no spelling of a method", "write "+known)
 		case g.exact && slices.Contains(mcpmethod.Unasked(), g.prefix):
@@ -237,8 +236,8 @@ func (c *checker) reason(reason string) {
 	}
 }
 
-// unprintable holds for what could forge a line or hide text where a reason is
-// shown. A reason may have lines of its own.
+// unprintable reports whether a character could forge a line or hide text where a reason is shown. Line breaks are
+// allowed.
 func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 func (c *checker) limits(limits []RateLimit) {
@@ -272,7 +271,7 @@ func (c *checker) limits(limits []RateLimit) {
 	}
 }
 
-// A grammar is which characters a name may have, where that is known.
+// A grammar says which characters a name may have. The zero grammar allows all.
 type grammar struct {
 	allows     func(byte) bool
 	what, help string
@@ -286,7 +285,6 @@ var (
 	tenantGrammar = grammar{serverByte, "tenant's name", "tenants have names of lower-case letters, digits and -"}
 )
 
-// A matchKey is one key of a match.
 type matchKey struct {
 	name     string
 	patterns []string

@@ -10,10 +10,10 @@ import (
 
 // A glob is a compiled pattern; see [Match] for its language.
 type glob struct {
-	// prefix is what every match starts with, and all of it where exact.
+	// prefix is what every match starts with, and the whole match if exact.
 	prefix string
 	exact  bool
-	// rest is what follows the prefix; anyRun and anyOne stand among characters.
+	// rest is what follows the prefix, as characters, anyRun and anyOne.
 	rest []rune
 }
 
@@ -22,8 +22,7 @@ const (
 	anyOne
 )
 
-// compileGlob returns the pattern's glob, or what is wrong with it and the way
-// out.
+// compileGlob returns the compiled pattern, or what is wrong with the pattern and how to fix it.
 func compileGlob(pattern string) (g glob, message, suggestion string) {
 	if message, suggestion = checkText(pattern); message != "" {
 		return glob{}, message, suggestion
@@ -62,7 +61,7 @@ func compileGlob(pattern string) (g glob, message, suggestion string) {
 	return g, "", ""
 }
 
-// checkText refuses what no pattern may be.
+// checkText returns what is wrong with a text as a pattern, and how to fix it.
 func checkText(pattern string) (message, suggestion string) {
 	switch {
 	case pattern == "":
@@ -78,7 +77,7 @@ func checkText(pattern string) (message, suggestion string) {
 	}
 }
 
-// stray returns a character that every match would hold though fits refuses it.
+// stray returns a character that every match would contain although fits refuses it.
 func (g *glob) stray(fits func(byte) bool) (rune, bool) {
 	for _, r := range g.prefix + string(g.literals()) {
 		if r >= utf8.RuneSelf || !fits(byte(r)) {
@@ -98,9 +97,8 @@ func (g *glob) literals() []rune {
 	return literal
 }
 
-// match reports whether s is one of the texts that g stands for. On a mismatch it
-// lets the last run take one character more, which suffices: an earlier run could
-// not help a later one. The time is at most that of len(s) times the pattern.
+// match reports whether s matches g. On a mismatch it lets only the last run take one more character, because an
+// earlier run could not help a later one. The time is at most proportional to len(s) times the length of the pattern.
 func (g *glob) match(s string) bool {
 	if g.exact {
 		return s == g.prefix
@@ -133,7 +131,7 @@ func (g *glob) match(s string) bool {
 	return p == len(g.rest)
 }
 
-// patterns are globs of which one must match; none at all always do.
+// patterns are globs of which one must match. An empty list matches everything.
 type patterns []glob
 
 func (ps patterns) match(s string) bool {

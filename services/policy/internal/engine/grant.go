@@ -7,12 +7,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// maxWhere bounds the conditions of one grant: each may take its time.
+// maxWhere bounds the number of conditions of one grant, because each takes time.
 const maxWhere = 8
 
-// poolGrants returns the smallest of the grants and their conditions, where every rule
-// gives one, for such a tool too, and every condition holds for the call; else the zero
-// Grant. A condition that can't be told does not hold.
+// poolGrants returns the smallest of the grants and their conditions, if every rule gives a grant that covers such a
+// tool and every condition holds for the call; otherwise the zero Grant. A condition that can't be evaluated does not
+// hold.
 func poolGrants(asking []*rule, call *Call) (Grant, []string) {
 	pooled := asking[0].Grant
 	conditions := make(map[string]*condition.Condition)

@@ -5,24 +5,23 @@ import (
 	"slices"
 )
 
-// An index finds the rules about a name on a server, of a tool or of a method, without
-// asking each: by the server's name where a rule names one, and by the name or the start
-// that a pattern wants of it. What is left to try one by one are patterns that fit the
-// start of the name.
+// An index finds the rules about the name of a tool or method on a server without trying every rule: by the server's
+// name if a rule names one, and by the name or its start in the rule's pattern. Only patterns whose start fits the
+// name are tried one by one.
 type index struct {
 	exact    map[indexKey][]*rule
 	prefixes map[indexKey][]*rule
 	lengths  []int // of the prefixes, ascending
 }
 
-// An indexKey has an empty server where any might do.
+// An indexKey has an empty server for rules about any server.
 type indexKey struct{ server, name string }
 
 func newIndex() index {
 	return index{exact: make(map[indexKey][]*rule), prefixes: make(map[indexKey][]*rule)}
 }
 
-// add puts a rule in, by its patterns for the name; rules come in order.
+// add adds a rule by its patterns for the name. Rules must be added in their order.
 func (x *index) add(r *rule, names patterns) {
 	for _, server := range r.namedServers() {
 		if len(names) == 0 {
@@ -66,7 +65,7 @@ func (r *rule) namedServers() []string {
 	return []string{""}
 }
 
-// find appends the rules about a call to found, which is empty, each once and in order.
+// find appends the rules about a call to found, which must be empty, each once and in order.
 func (s *Set) find(found []*rule, call *Call) []*rule {
 	x, name := &s.methods, call.Method
 	if call.OfTool() {

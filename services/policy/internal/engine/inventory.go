@@ -9,15 +9,16 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// An Inventory says which servers are configured, and the names of the tools that each lists. A server whose tools are
-// not known has nil.
+// An Inventory has the names of the tools that each configured server lists; nil for a server whose tools are not
+// known.
 type Inventory map[string][]string
 
-// ownTools are tools of the mesh itself, which no server lists.
+// ownTools are the mesh's own tools, which no server lists.
 var ownTools = []string{modelTool, "sluice_approval_wait"}
 
-// Faults returns as warnings which names of a document, which has no faults, stand for no configured server and no
-// listed tool. A rule for other methods than tools/call, and a pattern that begins with `*` or `?`, are not looked at.
+// Faults returns warnings about names in a document that match no configured server or no listed tool. The document
+// must have no faults. Rules for methods other than tools/call, and patterns that begin with `*` or `?`, are not
+// checked.
 func (in Inventory) Faults(d *Document) []Fault {
 	home := in.among(slices.Sorted(maps.Keys(in)), d.Server)
 	if len(home) == 0 {
@@ -30,12 +31,12 @@ func (in Inventory) Faults(d *Document) []Fault {
 	return faults
 }
 
-// among returns the servers that a pattern stands for; all of them where it is empty.
+// among returns the servers that match a pattern; all of them if it is empty.
 func (in Inventory) among(servers []string, pattern string) []string {
 	if pattern == "" {
 		return servers
 	}
-	g, _, _ := compileGlob(pattern) // has no faults
+	g, _, _ := compileGlob(pattern) // the document has no faults
 	return slices.DeleteFunc(slices.Clone(servers), func(name string) bool { return !g.match(name) })
 }
 
@@ -47,7 +48,7 @@ func (in Inventory) noServer(rule int, field, pattern string) Fault {
 	}
 }
 
-// ruleFaults looks at the names in one rule of a document about the servers of home.
+// ruleFaults checks the names in one rule of a document for the servers of home.
 func (in Inventory) ruleFaults(d *Document, rule int, home []string) []Fault {
 	r := &d.Rules[rule]
 	if r.Tool != "" {
@@ -76,9 +77,9 @@ func (in Inventory) ruleFaults(d *Document, rule int, home []string) []Fault {
 	return faults
 }
 
-// toolFaults looks at the name of a tool, or a pattern for names, in a rule about the servers.
+// toolFaults checks the name of a tool, or a pattern, in a rule for the servers.
 func (in Inventory) toolFaults(rule int, field, pattern string, servers []string) []Fault {
-	g, _, _ := compileGlob(pattern) // has no faults
+	g, _, _ := compileGlob(pattern) // the document has no faults
 	if field == "" {
 		g = glob{prefix: pattern, exact: true}
 	}

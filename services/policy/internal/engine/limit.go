@@ -10,25 +10,23 @@ import (
 	"time"
 )
 
-// A limit is a RateLimit of a rule, ready to be applied to calls.
+// A limit is a compiled RateLimit of a rule.
 type limit struct {
 	max    int64
 	window time.Duration
 	own    counter
-	// cap holds the principal over all its sessions; nil where own is not kept by
-	// session.
+	// cap bounds the principal over all its sessions; nil if own is not counted per session.
 	cap *counter
 }
 
-// A counter says what a bucket is kept by.
+// A counter says what a bucket is counted by.
 type counter struct {
 	per []Dimension // sorted
-	// start is what all buckets' identities begin with.
+	// start is the common start of the identities of all buckets.
 	start []byte
 }
 
-// bucketFormat changes only with the form of identities: a change refills every
-// bucket.
+// bucketFormat changes only with the form of identities. A change makes every bucket start empty.
 const bucketFormat = "sluice.bucket.v1"
 
 func compileLimit(ref RuleRef, l RateLimit) limit {
@@ -61,15 +59,13 @@ func compareLimits(a, b limit) int {
 	return cmp.Or(cmp.Compare(a.window, b.window), slices.Compare(a.own.per, b.own.per))
 }
 
-// appendPart appends a part that no other sequence of parts can be mistaken for:
-// its length stands before it.
+// appendPart appends a part with its length before it, so that no two sequences of parts are equal.
 func appendPart[T string | []byte](b []byte, part T) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(part))), part...)
 }
 
-// bucket returns the identity of the bucket that a principal's call counts in. The
-// tenant is always part of it, and the principal part of a session: a session's
-// name alone is no secret, and may be the client's choice.
+// bucket returns the identity of the bucket that a principal's call counts in. It always contains the tenant, and the
+// principal for a session, because the name of a session is not secret and may be chosen by the client.
 func (c *counter) bucket(p *Principal, call *Call) string {
 	var space [512]byte
 	b := appendPart(append(space[:0], c.start...), p.Tenant)
@@ -85,7 +81,7 @@ func (c *counter) bucket(p *Principal, call *Call) string {
 			b = appendPart(b, p.Agent)
 		case PerOwner:
 			b = appendPart(b, cmp.Or(p.Owner, p.Name))
-		case PerTenant: // stands there already
+		case PerTenant: // already included
 		case PerServer:
 			b = appendPart(b, call.Server)
 		case PerTool:
@@ -102,7 +98,7 @@ func (c *counter) bucket(p *Principal, call *Call) string {
 	return string(text[:])
 }
 
-// sessionOf says what stands for the principal's session, and its name.
+// sessionOf returns what identifies the principal's session, and its name.
 func sessionOf(p *Principal) (SessionKey, string) {
 	switch {
 	case p.Run != "":
@@ -114,8 +110,8 @@ func sessionOf(p *Principal) (SessionKey, string) {
 	}
 }
 
-// limits returns the limits of the rules, which are about the call: those of each rule for
-// the principals that it concerns and for all behind them.
+// limits returns the limits of the rules, which match the call: those of each rule for the principals that it concerns
+// and for all principals behind them.
 func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	var found []Limit
 	for _, r := range rules {
@@ -134,7 +130,7 @@ func (s *Set) limits(rules []*rule, call *Call) []Limit {
 	return found
 }
 
-// reach is a call and the first of its principals that a rule weighs on.
+// reach is a call and the first of its principals that a rule concerns.
 type reach struct {
 	call  *Call
 	first int
@@ -159,8 +155,7 @@ func (s *Set) appendLimit(found []Limit, r *rule, l *limit, to reach) []Limit {
 	return found
 }
 
-// appendNew appends a limit unless its bucket stands in found from start on:
-// principals may share one.
+// appendNew appends a limit unless found has its bucket from index start on, because principals may share a bucket.
 func appendNew(found []Limit, start int, l Limit) []Limit {
 	if slices.ContainsFunc(found[start:], func(o Limit) bool { return o.Bucket == l.Bucket }) {
 		return found

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// The methods whose params name a prompt or a resource, and what a completion may be of (MCP
-// 2025-11-25, Completion, Reference Types).
+// The methods whose params name a prompt or a resource, and the kinds of completions (MCP 2025-11-25, Completion,
+// Reference Types).
 const (
 	methodGetPrompt   = "prompts/get"
 	methodRead        = "resources/read"
@@ -17,22 +17,21 @@ const (
 	methodUnsubscribe = "resources/unsubscribe"
 	methodComplete    = "completion/complete"
 
-	// RefPrompt and RefResource are those of a completion.
+	// RefPrompt and RefResource are the kinds of completions.
 	RefPrompt   = "ref/prompt"
 	RefResource = "ref/resource"
 )
 
-// promptMethods and uriMethods are the methods that a rule with a prompt, or with a uri, can be about.
+// promptMethods and uriMethods are the methods that a rule with a prompt, or with a uri, can concern.
 var (
 	promptMethods = []string{methodGetPrompt, methodComplete}
 	uriMethods    = []string{methodRead, methodSubscribe, methodUnsubscribe, methodComplete}
 )
 
-// askable are the methods that people may be asked about: requests that run once, and name what
-// they are about.
+// askable are the methods that can require approval: requests that run once and name what they concern.
 var askable = []string{MethodToolsCall, methodGetPrompt, methodRead}
 
-// asksWell reports whether people may be asked about every method that the match is about.
+// asksWell reports whether every method that the match concerns can require approval.
 func (m *Match) asksWell() bool {
 	patterns := compilePatterns(m.methods())
 	if !m.named() {
@@ -42,15 +41,15 @@ func (m *Match) asksWell() bool {
 	return !slices.ContainsFunc(named.methods(), func(method string) bool { return patterns.match(method) && !slices.Contains(askable, method) })
 }
 
-// naming is what a call names.
+// naming is the kind of thing that a call names.
 type naming uint8
 
 const (
-	// namesNone is that of a call which names neither a prompt nor a resource.
+	// namesNone means that the call names neither a prompt nor a resource.
 	namesNone naming = iota
 	namesPrompt
 	namesResource
-	// namesUnknown is that of a completion which does not say of what it is.
+	// namesUnknown means a completion that does not state its kind.
 	namesUnknown
 )
 
@@ -72,15 +71,15 @@ func (c *Call) naming() naming {
 	return namesNone
 }
 
-// readings are what readers could take the URI of a call for.
+// readings are the URIs that readers could take the URI of a call for.
 type readings struct {
-	// plain is why it is not plain; nil where it is.
+	// plain says why the URI is not plain; nil if it is plain.
 	plain error
-	// folded are the readings of a plain one, in lower case.
+	// folded are the readings of a plain URI, in lower case.
 	folded []string
 }
 
-// uri returns the readings of the call's URI, which are made once.
+// uri returns the readings of the call's URI, computed once.
 func (c *Call) uri() *readings {
 	if c.read != nil {
 		return c.read
@@ -101,13 +100,12 @@ func (c *Call) uri() *readings {
 	return c.read
 }
 
-// named reports whether the rule tells prompts or resources apart.
+// named reports whether the rule distinguishes prompts or resources.
 func (m *Match) named() bool { return len(m.Prompt)+len(m.URI) > 0 }
 
-// aboutName reports whether a call of another method than [MethodToolsCall] names what the rule
-// wants. A server has a reader of URIs of its own, so a rule that allows is about a URI that is
-// plain, exactly as it is written; any other is also about what readers could take for one that it
-// names, and about every URI that is not plain.
+// aboutName reports whether a call of a method other than [MethodToolsCall] names what the rule requires. Each server
+// reads URIs in its own way. A rule that allows therefore matches only plain URIs exactly as written; any other rule
+// also matches what a reader could take for a URI that it names, and every URI that is not plain.
 func (r *rule) aboutName(call *Call) bool {
 	if len(r.prompts)+len(r.uris) == 0 {
 		return true
@@ -132,15 +130,14 @@ func (r *rule) matchesURI(call *Call) bool {
 	return read.plain != nil || slices.ContainsFunc(read.folded, r.foldedURIs.match)
 }
 
-// matchesWritten reports whether the URI of a call is plain, and one that the rule names as it is
-// written.
+// matchesWritten reports whether the URI of a call is plain and matches the rule exactly as written.
 func (r *rule) matchesWritten(call *Call) bool {
 	return call.uri().plain == nil && r.uris.match(call.Tool)
 }
 
-// isOpened reports whether one of the rules, which are about the call, lets a principal come by it: one
-// that allows, or one that asks people about what it names as it is written. What could merely be
-// taken for that a rule that asks does not open; it is asked about where others allow it.
+// isOpened reports whether one of the rules, which match the call, allows it to a principal, or requires approval for
+// a URI that it names as written. A rule that requires approval does not open what could merely be taken for such a
+// URI; it only adds approval if another rule allows it.
 func isOpened(rules []*rule, call *Call, p *Principal) bool {
 	return slices.ContainsFunc(rules, func(r *rule) bool {
 		asks := r.Action == ActionRequireApproval && (len(r.uris) == 0 || r.matchesWritten(call))
@@ -148,7 +145,7 @@ func isOpened(rules []*rule, call *Call, p *Principal) bool {
 	})
 }
 
-// foldPatterns are patterns for what is in lower case.
+// foldPatterns returns the patterns in lower case.
 func foldPatterns(ps patterns) patterns {
 	out := slices.Clone(ps)
 	for i := range out {
@@ -163,24 +160,24 @@ func foldPatterns(ps patterns) patterns {
 	return out
 }
 
-// A Listed is what a list, or a notification, tells of.
+// A Listed is the kind of entry that a list or a notification contains.
 type Listed uint8
 
-// The kinds of what is told of.
+// The kinds of entries.
 const (
-	// ListedPrompt is a prompt by its name, judged as prompts/get.
+	// ListedPrompt is the name of a prompt, decided as prompts/get.
 	ListedPrompt Listed = iota
-	// ListedResource is a resource by its URI, judged as resources/read.
+	// ListedResource is the URI of a resource, decided as resources/read.
 	ListedResource
 	// ListedTemplate is a template of URIs.
 	ListedTemplate
-	// ListedUpdate is a resource that has changed, judged as resources/subscribe.
+	// ListedUpdate is the URI of a changed resource, decided as resources/subscribe.
 	ListedUpdate
 )
 
-// Shows says whether a subject may see what a list of a server's tells of, or hear of it: where a
-// call that names it is allowed, or people are asked about it. A template is shown unless rules
-// tell by its start, before its first expression, that every URI which it may stand for is denied.
+// Shows reports whether a subject may see an entry of a server's list, or be notified of it: whether a call that names
+// it is allowed or requires approval. A template is shown unless the part before its first expression shows that every
+// URI of it is denied.
 func (s *Set) Shows(subject Subject, server string, what Listed, name string, facts Facts) bool {
 	call := Call{Server: server, Tool: name, Subject: subject, Facts: facts}
 	switch what {
@@ -203,8 +200,8 @@ func (s *Set) Shows(subject Subject, server string, what Listed, name string, fa
 	return s.judge(s.find(space[:0], &call), &call).decision(&call).Effect != Deny
 }
 
-// Could reports whether some call of a method could be allowed, or held for people, whatever it
-// names. It errs on the side of "could". It is not about [MethodToolsCall].
+// Could reports whether some call of a method could be allowed or wait for approval, whatever the call names. It errs
+// towards true. The method must not be [MethodToolsCall].
 func (s *Set) Could(subject Subject, server, method string, facts Facts) bool {
 	return s.could(&Call{Method: method, Server: server, Subject: subject, Facts: facts}, "")
 }
@@ -237,30 +234,29 @@ func (s *Set) could(call *Call, start string) bool {
 	return true
 }
 
-// opens reports whether a rule that allows, or asks people, may open something that begins so.
+// opens reports whether a rule that allows, or requires approval, may open something with the start.
 func (r *rule) opens(start string) bool {
 	return len(r.uris) == 0 || slices.ContainsFunc(r.uris, func(g glob) bool {
 		return strings.HasPrefix(g.prefix, start) || !g.exact && strings.HasPrefix(start, g.prefix)
 	})
 }
 
-// closes reports whether a rule that denies is about all that begins so and that a call of the
-// method may name.
+// closes reports whether a rule that denies concerns everything with the start that a call of the method may name.
 func (r *rule) closes(method, start string) bool {
 	switch {
 	case len(r.prompts)+len(r.uris) == 0:
 		return true
-	case method == methodComplete: // which is of both
+	case method == methodComplete: // which may be for a prompt or a resource
 		return false
-	case !slices.Contains((&Match{Prompt: r.Match.Prompt, URI: r.Match.URI}).methods(), method): // which names no such thing
+	case !slices.Contains((&Match{Prompt: r.Match.Prompt, URI: r.Match.URI}).methods(), method): // which does not name such a thing
 		return false
 	}
 	all := func(g glob) bool { return g.open() && strings.HasPrefix(strings.ToLower(start), g.prefix) }
 	return slices.ContainsFunc(r.prompts, all) || slices.ContainsFunc(r.foldedURIs, all)
 }
 
-// alike reports whether no rule tells prompts, and whether none tells resources, of a server
-// apart for a subject.
+// alike reports whether no rule distinguishes prompts, and whether none distinguishes resources, of a server for a
+// subject.
 func (s *Set) alike(subject *Subject, server string) (prompts, resources bool) {
 	prompts, resources = true, true
 	for _, r := range s.others {

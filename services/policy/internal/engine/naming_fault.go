@@ -8,13 +8,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// naming checks what a match says of prompts and resources.
+// naming checks the prompts and resources of a match.
 func (c *checker) naming(r *Rule) {
 	m := &r.Match
 	for i, text := range m.URI {
 		field := fmt.Sprintf("match.uri[%d]", i)
 		g, message, _ := compileGlob(text)
-		if message != "" { // which is said of it already
+		if message != "" { // already reported
 			continue
 		}
 		scheme, _, has := strings.Cut(g.prefix, ":")
@@ -39,7 +39,7 @@ func (c *checker) naming(r *Rule) {
 	}
 }
 
-// endsInHost reports whether a text that begins URLs ends within a host, or at its end.
+// endsInHost reports whether a text that begins URLs ends within a host, or at the end of a host.
 func endsInHost(start string) bool {
 	scheme, rest, has := strings.Cut(start, "://")
 	return has && rest != "" && !strings.Contains(rest, "/") && slices.Contains([]string{"http", "https", "ws", "wss", "ftp"}, scheme)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// People are those whom tokens name: who may decide, and whose calls would wait.
-// Where it is not known who they are there are no People.
+// People are the holders of tokens: those who may decide, and those whose calls may wait. If the holders are not
+// known, the pointer is nil.
 type People struct {
 	// Deciders are the operators and approvers, one for each token.
 	Deciders []Principal
@@ -18,17 +18,16 @@ type People struct {
 	OwnersMay bool
 }
 
-// Owned is an agent and the subject of the person whom it works for, who may be
-// nobody.
+// Owned is an agent and the subject of the person for whom it works; empty if there is none.
 type Owned struct {
 	Principal
 
 	Owner string
 }
 
-// Faults returns which rules ask for more people than there are, and as warnings
-// whose calls nobody could approve though others' can be. Each rule is looked at by
-// itself; the document has no faults else. Suggestions name people.
+// Faults returns which rules require more people than there are, and as warnings the callers whose calls could not be
+// approved although those of others can. Each rule is checked by itself. The document must have no other faults.
+// Suggestions name people.
 func (p *People) Faults(d *Document) []Fault {
 	var faults []Fault
 	for i := range d.Rules {
@@ -65,7 +64,7 @@ func (p *People) faultOf(r *rule) (Fault, bool) {
 	}
 }
 
-// able are the subjects that the rule lets decide, by tenant, each once and sorted.
+// able returns the subjects that the rule lets decide, by tenant, each once and sorted.
 func (p *People) able(r *rule) map[string][]string {
 	out := make(map[string][]string)
 	for i := range p.Deciders {
@@ -82,7 +81,7 @@ func (p *People) able(r *rule) map[string][]string {
 	return out
 }
 
-// stuck warns of callers whose calls too few may approve.
+// stuck returns a warning about callers whose calls too few people may approve.
 func (p *People) stuck(r *rule, quorum int, able map[string][]string) (Fault, bool) {
 	var names []string
 	for i := range p.Callers {
@@ -102,7 +101,7 @@ func (p *People) stuck(r *rule, quorum int, able map[string][]string) (Fault, bo
 	}, true
 }
 
-// left counts those who may decide on the calls of a caller.
+// left returns how many people may decide on the calls of a caller.
 func (p *People) left(c *Owned, able []string) int {
 	n := len(able)
 	if _, found := slices.BinarySearch(able, c.Name); found {
@@ -114,7 +113,7 @@ func (p *People) left(c *Owned, able []string) int {
 	return n
 }
 
-// wanted are the people that a rule asks for.
+// wanted describes the people that a rule requires.
 func wanted(r *rule, quorum int) string {
 	text := "1 operator or approver"
 	if quorum > 1 {
@@ -137,7 +136,7 @@ func counted(n int) string {
 	}
 }
 
-// named says who is known, which is not for everybody to read.
+// named names the known people. Not every reader of findings may see it.
 func named(names []string) string {
 	switch len(names) {
 	case 0:
@@ -149,7 +148,7 @@ func named(names []string) string {
 	}
 }
 
-// advice says how there come to be more people.
+// advice says how to get more people.
 func advice(r *rule) string {
 	text := "give more people a token with role approver or operator"
 	if len(r.Approvers) > 0 {
@@ -158,7 +157,7 @@ func advice(r *rule) string {
 	return text
 }
 
-// some are the first names of a list that may be long.
+// some returns the first names of a list that may be long.
 func some(names []string) string {
 	const most = 5
 	if len(names) <= most {

@@ -2,27 +2,24 @@ package engine
 
 import "slices"
 
-// A Reach is what a subject could come by on a server, whatever the method, the tool and
-// its arguments. The zero value is that of one that can come by nothing, and from which
-// something may be hidden.
+// A Reach says what a subject may do on a server, with any method, tool and arguments. The zero value says that it may
+// do nothing, and that something may be hidden from it.
 type Reach struct {
-	// Some says that some call could be allowed, or held for people. Where it is
-	// false, [Set.Decide] denies every call of the subject on the server, but the protocol's
-	// notifications, which are not to reach who could come by nothing; where it is true, it may still.
+	// Some says that some call could be allowed or wait for approval. If it is false, [Set.Decide] denies every call of
+	// the subject on the server except the protocol's notifications, which must not reach the server for such a
+	// subject. If it is true, every call may still be denied.
 	Some bool
-	// HidesNone says that no rule hides a tool of the server from the subject, or from
-	// anybody behind it.
+	// HidesNone says that no rule hides a tool of the server from the subject or from a principal behind it.
 	HidesNone bool
-	// Lists says that a list of the server's tools could show the subject one: see [Set.Visible].
+	// Lists says that a list of the server's tools could show the subject a tool: see [Set.Visible].
 	Lists bool
-	// PromptsAlike says that no rule tells prompts of the server apart by their names for the
-	// subject or anybody behind it, and ResourcesAlike that none tells resources by their URIs.
+	// PromptsAlike says that no rule distinguishes prompts of the server by name for the subject or a principal behind
+	// it. ResourcesAlike says the same of resources and their URIs.
 	PromptsAlike, ResourcesAlike bool
 }
 
-// Reach says what a subject could come by on a server. It errs on the side of
-// "some": a pattern counts unless one deny covers all of it. Its time grows with the
-// number of rules, and with nothing that a caller writes.
+// Reach returns what a subject may do on a server. It errs towards "some": a pattern counts unless one deny covers all
+// of it. Its time grows with the number of rules, and with nothing that a caller controls.
 func (s *Set) Reach(subject Subject, server string) Reach {
 	call := Call{Server: server, Tool: "any", Subject: subject, Facts: Facts{Standing: Callable, whatever: true}}
 	if refusal(&call) != "" {
@@ -38,8 +35,8 @@ func (s *Set) Reach(subject Subject, server string) Reach {
 	return out
 }
 
-// listsDenied reports whether a tool that is denied to the subject could be listed, because the refusal gives a reason.
-// It errs on the side of "could": a pattern counts unless one rule that hides covers all of it.
+// listsDenied reports whether a tool that is denied to the subject could be listed, because the refusal gives a
+// reason. It errs towards true: a pattern counts unless one rule that hides covers all of it.
 func (s *Set) listsDenied(call *Call) bool {
 	hiding := s.wallsOf(&call.Subject, call.Server, func(r *rule) patterns {
 		if r.Action != ActionHide {
@@ -70,8 +67,7 @@ func (s *Set) saysWhy(call *Call, tool string) bool {
 	return v.decision(&of).Message != ""
 }
 
-// opensToAll reports whether each principal of the subject has a pattern that is not denied
-// as a whole.
+// opensToAll reports whether each principal of the subject has a pattern that is not denied as a whole.
 func (w *walls) opensToAll(subject *Subject) bool {
 	for i := range subject.size() {
 		if !w.opensTo(subject.at(i)) {
@@ -81,18 +77,15 @@ func (w *walls) opensToAll(subject *Subject) bool {
 	return true
 }
 
-// walls are the rules about a server that concern a subject, and the names that they
-// deny it.
+// walls are the rules about a server that concern a subject, with the names that they deny.
 type walls struct {
-	// names are the patterns of a rule that count here: for tools, or for methods.
+	// names returns the patterns of a rule that count here: for tools, or for methods.
 	names func(*rule) patterns
-	// judged says that names without a wildcard are judged by themselves.
+	// judged says that names without a wildcard are decided one by one.
 	judged bool
-	// opening are the rules that allow something to a principal of the subject, or
-	// hold it for people.
+	// opening are the rules that allow something to a principal of the subject or require approval for it.
 	opening []*rule
-	// starts are those of names that are denied whatever follows, and same the other
-	// patterns that are denied.
+	// starts are the starts of names that are denied whatever follows, and same the other denied patterns.
 	starts map[string]bool
 	same   map[string]bool
 	// shortest and longest bound the lengths of starts, in bytes.
@@ -112,7 +105,7 @@ func (s *Set) wallsOf(subject *Subject, server string, names func(*rule) pattern
 			continue
 		}
 		w.hides = w.hides || r.Action == ActionHide
-		if r.classed || r.Match.named() { // which tools, or calls, that denies is not told by these names
+		if r.classed || r.Match.named() { // these names don't show which tools or calls it denies
 			continue
 		}
 		for _, g := range names(r) {
@@ -122,8 +115,8 @@ func (s *Set) wallsOf(subject *Subject, server string, names func(*rule) pattern
 	return w
 }
 
-// toolPatterns are those for the tools that a rule is about; one for all where it names
-// none, and none where it is about no tool.
+// toolPatterns returns the patterns for the tools that a rule concerns: one for all tools if it names none, nil if it
+// concerns no tool.
 func (r *rule) toolPatterns() patterns {
 	switch {
 	case !r.ofTools:
@@ -134,7 +127,7 @@ func (r *rule) toolPatterns() patterns {
 	return r.tools
 }
 
-// methodPatterns are those for the methods that a rule is about beside calls of tools.
+// methodPatterns returns the patterns for the methods other than tools/call that a rule concerns.
 func (r *rule) methodPatterns() patterns {
 	if !r.ofMethods {
 		return nil
@@ -156,7 +149,7 @@ func (w *walls) deny(g *glob) {
 	w.shortest, w.longest = min(w.shortest, len(g.prefix)), max(w.longest, len(g.prefix))
 }
 
-// covers reports whether one deny is about every name that g stands for.
+// covers reports whether one deny concerns every name that g matches.
 func (w *walls) covers(g *glob) bool {
 	if w.same[g.key()] {
 		return true
@@ -172,8 +165,7 @@ func (w *walls) covers(g *glob) bool {
 	return false
 }
 
-// open reports whether anything may follow the start of g, and nothing else is asked
-// of it.
+// open reports whether g matches everything that starts with its prefix.
 func (g *glob) open() bool {
 	for _, r := range g.rest {
 		if r != anyRun {
@@ -183,11 +175,10 @@ func (g *glob) open() bool {
 	return !g.exact
 }
 
-// key is the same for globs that were written alike.
+// key is the same for globs that are written alike.
 func (g *glob) key() string { return g.prefix + "\x00" + string(wildcards(g.rest)) }
 
-// wildcards returns the rest of a pattern with its wildcards as characters that no
-// pattern holds.
+// wildcards returns the rest of a pattern with its wildcards as characters that no pattern contains.
 func wildcards(rest []rune) []rune {
 	out := make([]rune, len(rest))
 	for i, r := range rest {
@@ -203,8 +194,8 @@ func wildcards(rest []rune) []rune {
 	return out
 }
 
-// opensTool reports whether a call of a tool that an opening rule names would pass:
-// those are judged as they would be.
+// opensTool reports whether a call of a tool that an opening rule names would not be denied. Such tools are decided as
+// a call of them would be.
 func (s *Set) opensTool(w *walls, call *Call) bool {
 	for _, r := range w.opening {
 		for _, g := range r.tools {
@@ -215,7 +206,7 @@ func (s *Set) opensTool(w *walls, call *Call) bool {
 			var space [16]*rule
 			rules := s.find(space[:0], call)
 			v := s.judge(rules, call)
-			// Two rules whose approvers have nobody in common may be about different tools.
+			// Two rules without a common approver group may concern different tools.
 			apart := v.conflict[0] != nil && slices.ContainsFunc(rules, func(r *rule) bool { return r.classed })
 			if apart || v.decision(call).Effect != Deny {
 				return true
@@ -225,9 +216,8 @@ func (s *Set) opensTool(w *walls, call *Call) bool {
 	return false
 }
 
-// opensPattern reports whether each principal of the subject has a pattern, or a
-// default, that is not denied as a whole. That they may stand for different names
-// is not looked at.
+// opensPattern reports whether each principal of the subject has a pattern, or a default, that is not denied as a
+// whole. It does not check that the patterns have a name in common.
 func (s *Set) opensPattern(w *walls, call *Call) bool {
 	all := anything()
 	byDefault := s.fallbacks.find(call.Server).opens() && !w.covers(&all)
@@ -239,8 +229,7 @@ func (s *Set) opensPattern(w *walls, call *Call) bool {
 	return true
 }
 
-// opensTo reports whether some pattern of the opening rules that concern a principal
-// is not denied as a whole.
+// opensTo reports whether a pattern of an opening rule that concerns the principal is not denied as a whole.
 func (w *walls) opensTo(p *Principal) bool {
 	for _, r := range w.opening {
 		if !r.concerns(p) {

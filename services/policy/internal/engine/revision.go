@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// A canon is the canonical form of what documents say: parts with their lengths,
-// lists sorted. Its formats change only with the form.
+// A canon is the canonical form of documents: parts with their lengths, lists sorted. The format strings change only
+// with the form.
 type canon []byte
 
 const (
@@ -28,8 +28,7 @@ func (c *canon) list(list []string) {
 	}
 }
 
-// digestOf returns the SHA-256 of a rule's content and of what its document adds
-// to it.
+// digestOf returns the SHA-256 of a rule's content and of what its document adds to it.
 func digestOf(d *Document, r *Rule) [32]byte {
 	var c canon
 	for _, s := range []string{ruleFormat, d.Name, d.Server, r.label(), r.Action.String(), r.Reason} {
@@ -57,8 +56,8 @@ func digestOf(d *Document, r *Rule) [32]byte {
 	return sha256.Sum256(c)
 }
 
-// classes appends what a match says of methods and of what tools are, each part under its
-// name and only where it is set: other rules keep the digest that they had.
+// classes appends the methods and tool properties of a match, each part under its name and only if it is set, so that
+// other rules keep their digests.
 func (c *canon) classes(m *Match) {
 	for _, key := range []struct {
 		name   string
@@ -71,8 +70,8 @@ func (c *canon) classes(m *Match) {
 	}
 }
 
-// options appends what the language did not have from the start, each part under
-// its name and only where it is set: other rules keep the digest that they had.
+// options appends what was added to the language later, each part under its name and only if it is set, so that other
+// rules keep their digests.
 func (c *canon) options(r *Rule) {
 	for _, option := range []struct {
 		name  string
@@ -105,8 +104,7 @@ func flag(set bool) int64 {
 	return 0
 }
 
-// revisionOf returns the hex SHA-256 of documents, which are sorted, and their
-// rules.
+// revisionOf returns the hex SHA-256 of documents, which must be sorted, and their rules.
 func revisionOf(documents []Document, rules []*rule) string {
 	var c canon
 	c.text(revisionFormat)

@@ -8,29 +8,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
-// ApprovalTerms say who may let a call pass, and how.
+// ApprovalTerms say who may approve a call, and on what terms.
 type ApprovalTerms struct {
-	// Approvers are groups whose members may decide, sorted. Empty: whoever may
-	// approve at all.
+	// Approvers are the groups whose members may decide, sorted. Empty: any approver.
 	Approvers []string
 	// Quorum is how many distinct people must agree, at least 1.
 	Quorum int
-	// DecideWithin is how long they have, and ExecuteWithin how long the approved
-	// call may wait to run; 0: the configured time.
+	// DecideWithin is how long people have to decide, and ExecuteWithin how long the approved call may wait to be made;
+	// 0: the configured time.
 	DecideWithin, ExecuteWithin time.Duration
-	// SelfConfirm lets the person at the agent confirm; then Quorum is 1, and
-	// Approvers and Grant are empty.
+	// SelfConfirm lets the person at the agent confirm. Then Quorum is 1, and Approvers and Grant are empty.
 	SelfConfirm bool
-	// Grant is more than one call; zero: this call, once. Its Where is empty: the
-	// conditions are Where below.
+	// Grant covers more than one call; zero: this call, once. Its Where is empty; the conditions are in Where below.
 	Grant Grant
-	// Where are the conditions of all rules that ask, sorted, each once. All hold for
-	// the call. Empty where Grant is zero, or covers all calls of the tool.
+	// Where are the conditions of all rules that require approval, sorted, each once. All hold for the call. Empty if
+	// Grant is zero, or covers all calls of the tool.
 	Where []string
 }
 
-// Scope names the set of calls that the grant covers, beside what every grant is bound
-// to: empty for all, else the hex SHA-256 of the conditions.
+// Scope identifies the set of calls that the grant covers, in addition to what every grant is bound to: empty for all
+// calls, otherwise the hex SHA-256 of the conditions.
 func (t *ApprovalTerms) Scope() string {
 	if len(t.Where) == 0 {
 		return ""
@@ -39,16 +36,14 @@ func (t *ApprovalTerms) Scope() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Times are how long an approval may take where a rule says nothing; both positive.
+// Times are the times of approvals for rules that set none; both positive.
 type Times struct {
-	// Decide is how long people have, and Execute how long an approved call may
-	// wait to run.
+	// Decide is how long people have to decide, and Execute how long an approved call may wait to be made.
 	Decide, Execute time.Duration
 }
 
-// poolTerms contents every rule that asks for approval: the largest quorum, the
-// groups that all lists have in common, the shortest times, and of what makes it
-// easier to approve only what every rule offers.
+// poolTerms sets terms that satisfy every rule that requires approval: the largest quorum, the groups that all lists
+// have in common, the shortest times, and self-confirmation and a grant only if every rule offers them.
 func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	var asking []*rule
 	for _, r := range rules {
@@ -67,7 +62,7 @@ func (s *Set) poolTerms(v *verdict, rules []*rule, call *Call) {
 	v.poolApprovers(asking)
 }
 
-// poolApprovers leaves the groups that all lists have in common.
+// poolApprovers sets the groups that all lists have in common.
 func (v *verdict) poolApprovers(asking []*rule) {
 	var listed *rule // the first that lists approvers
 	for _, r := range asking {
@@ -89,8 +84,8 @@ func (v *verdict) poolApprovers(asking []*rule) {
 	}
 }
 
-// shortest is the shortest time that the rules give, to one that gives none being
-// the configured one; 0 where no rule gives any.
+// shortest returns the shortest time of the rules, counting a rule without a time as the configured time; 0 if no rule
+// sets a time.
 func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Duration) time.Duration {
 	var best time.Duration
 	silent := false
@@ -108,8 +103,8 @@ func shortest(rules []*rule, configured time.Duration, of func(*rule) time.Durat
 	return best
 }
 
-// idempotent reports whether all rules that decide on a call say that it may be sent
-// again. A default says nothing, so for each principal one rule must.
+// idempotent reports whether all rules that decide on a call declare it idempotent. A default does not, so at least
+// one rule must decide for each principal.
 func idempotent(rules []*rule, subject *Subject) bool {
 	for i := range subject.size() {
 		said := false
