@@ -94,7 +94,7 @@ func list(of check) check {
 			}
 			element, wrong := of(raw)
 			if wrong != nil {
-				wrong.what = "has an element that " + wrong.what
+				wrong.what = "of an element " + wrong.what
 				return nil, wrong
 			}
 			separate(&out, '[')
@@ -149,7 +149,7 @@ func each(of check) check {
 		return eachMember(value, func(_ string, raw jsontext.Value) (jsontext.Value, *fault) {
 			out, wrong := of(raw)
 			if wrong != nil {
-				wrong.what = "has a member that " + wrong.what
+				wrong.what = "of a member " + wrong.what
 			}
 			return out, wrong
 		})
