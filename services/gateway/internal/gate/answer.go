@@ -210,7 +210,7 @@ func (r *reader) judge() error {
 	case r.method.Present():
 		return r.judgeMethod(null)
 	case a.Result.Present() == a.Error.Present():
-		return r.envelopeFault(a.Error, "the message has not exactly one of method, result and error")
+		return r.envelopeFault(a.Error, "the message must have exactly one of method, result and error")
 	case !a.ID.Present() || null && a.Result.Present():
 		return r.fail(commonv1.Code_CODE_ID_INVALID, 0, "an answer has no id")
 	}
