@@ -63,7 +63,7 @@ rules:
 	if got := <-heard; !strings.HasPrefix(got, "asked ") {
 		t.Errorf("the client heard %q", got)
 	}
-	if got := call("test_input_required_result_sampling", map[string]any{}); !strings.Contains(got, "asks what may not be asked (method_denied)") {
+	if got := call("test_input_required_result_sampling", map[string]any{}); !strings.Contains(got, "a request for the client that is not allowed (method_denied)") {
 		t.Errorf("it sampled %q", got)
 	}
 	if got := call("test_x_mcp_header", map[string]any{"region": "eu-ü", "query": "q"}); strings.Contains(got, "mismatch") {

@@ -81,7 +81,7 @@ func (o *relay) asked(m *gate.Answer) {
 		return
 	case len(m.Raw) > x.limits.Bytes || !a.has.Add(len(m.Raw)):
 		a.question.Close()
-		a.refuse(x.client, commonv1.Code_CODE_BODY_TOO_LARGE, "it is too large, or too much waits.")
+		a.refuse(x.client, commonv1.Code_CODE_BODY_TOO_LARGE, "it is too large, or too many messages wait to be read.")
 		return
 	}
 	a.raw = bytes.Clone(m.Raw) // the buffer of m is reused for the next message
@@ -118,7 +118,7 @@ func (a *ask) run() {
 	}()
 	if !x.sink.HasClient() || !x.asksOnStreams || mcp.AsksServer(m.Method) {
 		failure = spans.Error(span, mcp.CodeMethodUnknown)
-		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client was not said to do this.")
+		a.refuse(ctx, commonv1.Code_CODE_METHOD_DENIED, "the client takes no such request here.")
 		return
 	}
 	if why := x.offer.Check(m); why != nil {
@@ -274,7 +274,7 @@ func toldWhy(why *question.Error, refused *refusal.Refusal) (code int, text stri
 	if why.Method {
 		return toldServer(refused)
 	}
-	return mcp.CodeInvalidParams, "The gateway does not carry this question: " + why.Detail + ". Decision " + refused.ID + "."
+	return mcp.CodeInvalidParams, "The gateway does not carry this request: " + why.Detail + ". Decision " + refused.ID + "."
 }
 
 func (a *ask) answerError(ctx context.Context, code int, text string) {

@@ -212,8 +212,8 @@ func (e *Edge) Handler() http.Handler {
 // notFound answers a request to any other path with the paths that exist. It names no server, because callers are not
 // authenticated here.
 func notFound(w http.ResponseWriter, _ *http.Request) {
-	writeText(w, http.StatusNotFound, "there is nothing at this path; send messages of MCP to /mcp/NAME, NAME being a server of the configuration, "+
-		"or to /mcp for all servers; /healthz and /readyz say how the gateway is\n")
+	writeText(w, http.StatusNotFound, "there is nothing at this path; send MCP messages to /mcp/NAME for the configured server NAME, "+
+		"or to /mcp for all servers; /healthz and /readyz report the gateway's state\n")
 }
 
 // health reports that the process runs.
@@ -233,7 +233,7 @@ func (e *Edge) ready(w http.ResponseWriter, _ *http.Request) {
 
 // notAllowed refuses an unsupported HTTP method, and GET if there is no stream.
 func (*Edge) notAllowed(w http.ResponseWriter, r *http.Request) {
-	allow, how := "POST, GET, DELETE", "use POST to send a message, GET to hear what the server says in a session, DELETE to end one\n"
+	allow, how := "POST, GET, DELETE", "use POST to send a message, GET to receive a server's messages in a session, DELETE to end a session\n"
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		allow, how = "POST, DELETE", "there is no stream here; use POST to send a message, DELETE to end a session\n"
 	}

@@ -116,7 +116,7 @@ func unaimed(method string, err error) *refusal.Refusal {
 	case "resources/read", mcp.MethodSubscribe, mcp.MethodUnsubscribe:
 		return &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: why + "; URIs begin with mcp.<server>+ here, as resources/list says."}
 	default:
-		return &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "it is for no one of the servers here; send it to /mcp/<server>."}
+		return &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "this method names no server; send it to /mcp/<server>."}
 	}
 }
 

@@ -150,7 +150,7 @@ func (x *exchange) listHub(ctx context.Context) dispatch.Response {
 
 // noCursor returns the refusal of a cursor. Lists of all servers have one page.
 func noCursor() *refusal.Refusal {
-	return &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor is none that this session was given."}
+	return &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor was not given in this session."}
 }
 
 // list sets the server's part to the tools that the caller may see.
@@ -216,7 +216,7 @@ func (x *exchange) gather(ctx context.Context) dispatch.Response {
 		return x.refuse(ctx, noCursor())
 	}
 	if x.msg.RequestState.Present() || x.msg.InputResponses.Present() {
-		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a list asks nothing, so there is nothing to answer or to go on with."})
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "a list has no requests for the client; send it without inputResponses and requestState."})
 	}
 	servers, refused := x.reached(ctx)
 	if refused != nil {

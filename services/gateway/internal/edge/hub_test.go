@@ -131,7 +131,7 @@ func TestWhatIsForNoServerGoesNowhere(t *testing.T) {
 			"a task":                       {"tasks/get", `{"taskId":"files__1"}`, "method_denied", "send it to /mcp/<server>"},
 			"a vendor's method":            {"vendor/x", `{"name":"files__p"}`, "method_denied", "send it to /mcp/<server>"},
 			"what servers ask":             {"sampling/createMessage", `{"uri":"mcp.files+x"}`, "method_denied", "send it to /mcp/<server>"},
-			"a cursor":                     {"tools/list", `{"cursor":"x"}`, "params_invalid", "the cursor is none"},
+			"a cursor":                     {"tools/list", `{"cursor":"x"}`, "params_invalid", "the cursor was not given"},
 		} {
 			before := len(w.of(journal.KindRefusal))
 			got := w.do("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"%s","params":%s}`, tt.method, tt.params), h)

@@ -35,7 +35,7 @@ func (x *exchange) inputs(ctx context.Context, answer *gate.Answer) *refusal.Ref
 	if why == nil {
 		return nil
 	}
-	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has got the request, and asks what may not be asked (" + enum.Given(why.Code) + "); whether it has done anything is not known."}
+	return &refusal.Refusal{ID: why.ID, Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server has received the request, and its answer has a request for the client that is not allowed (" + enum.Given(why.Code) + "); whether it has done anything is not known."}
 }
 
 // unasked returns the refusal of a request in an answer; nil if all are allowed.
@@ -45,7 +45,7 @@ func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) 
 		may = x.asksInAnswers
 	}
 	if !may {
-		return x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client where MCP has no questions.")
+		return x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server sends a request to the client where MCP allows none.")
 	}
 	end, err := x.has.Answer.TurnFor(ctx, len(answer.Raw))
 	if err != nil {
@@ -54,7 +54,7 @@ func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) 
 	asked, ok := x.readInputs(answer, asks)
 	end()
 	if !ok {
-		return x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server asks the client in a way that MCP does not have.")
+		return x.refuseAsked(ctx, "", commonv1.Code_CODE_METHOD_INVALID, "the server's answer has requests for the client that are not valid in MCP.")
 	}
 	for _, m := range asked {
 		if why := x.mayBeAsked(m); why != nil {
@@ -73,7 +73,7 @@ func (x *exchange) unasked(ctx context.Context, answer *gate.Answer, asks bool) 
 func (x *exchange) decide(ctx context.Context, m *gate.Message) *refusal.Refusal {
 	counted, err := x.sess.Asked.Ask(m.ID.Of(m.Raw))
 	if err != nil {
-		return x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of what the server asks, "+err.Error()+".")
+		return x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_ABUSE_LIMITED, "of the server's requests, "+err.Error()+".")
 	}
 	counted.Close() // the client answers in its next request
 	return x.judged(ctx, m, true)
@@ -90,7 +90,7 @@ func (x *v2026) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
 	case err != nil:
 		why = x.refuseAsked(ctx, "", commonv1.Code_CODE_JSON_INVALID, err.Error()+".")
 	case !mcp.IsMultiRound(x.msg.Method):
-		why = x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_METHOD_INVALID, "the server asks the client where MCP has no questions.")
+		why = x.refuseAsked(ctx, m.Method, commonv1.Code_CODE_METHOD_INVALID, "the server sends a request to the client where MCP allows none.")
 	default:
 		if refused := x.mayBeAsked(m); refused != nil {
 			code, text := toldWhy(refused, x.refuseAsked(ctx, m.Method, refused.Code, refused.Detail+"."))
@@ -108,7 +108,7 @@ func (x *v2026) mayAsk(ctx context.Context, id, raw []byte) *upstream.Own {
 // mayBeAsked returns why the request must not be in an answer; nil if it may. Extensions have no such requests.
 func (x *exchange) mayBeAsked(m *gate.Message) *question.Error {
 	if !mcp.AsksClient(m.Method) {
-		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the server asks what it was not told that the client can do"}
+		return &question.Error{Code: commonv1.Code_CODE_METHOD_DENIED, Method: true, Detail: "the method is not one that MCP lets servers send to clients"}
 	}
 	return x.offer.Check(m)
 }

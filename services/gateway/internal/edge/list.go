@@ -75,7 +75,7 @@ func (x *exchange) listed(ctx context.Context, out *relay) (*gate.Answer, *refus
 	case err != nil:
 		return nil, policyAway()
 	case x.msg.Cursor != "" && !x.sess.Cursors.Given(x.msg.Cursor):
-		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor is none that this session was given."}
+		return nil, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "the cursor was not given in this session."}
 	case said.Some:
 		return x.ask(ctx, upstream.ListTools(x.msg.Cursor, x.speaksFor), out)
 	}

@@ -117,7 +117,7 @@ func notAdmitted(err error) *refusal.Refusal {
 	}
 	return &refusal.Refusal{
 		Code:    commonv1.Code_CODE_ABUSE_LIMITED,
-		Message: "answers to this caller wait for others to be read; read them first, or make fewer such calls at once.",
+		Message: "answers to this caller wait until others are read; read those first, or make fewer such calls at once.",
 	}
 }
 

@@ -55,7 +55,7 @@ func (x *exchange) narrowed(ctx context.Context, answer *gate.Answer) (edits []g
 	}
 	list, err := x.listing(ctx, answer, field)
 	if err != nil || !list.ToolList.Present() {
-		return nil, false, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is no list that can be read in one way alone."}
+		return nil, false, &refusal.Refusal{Code: commonv1.Code_CODE_UPSTREAM_UNAVAILABLE, Message: "the server's answer is not a list, or can be read in more than one way."}
 	}
 	shown, refused := x.named(ctx, list)
 	if refused != nil {

@@ -286,7 +286,7 @@ func (x *exchange) carry(ctx context.Context) dispatch.Response {
 	case x.msg.Method == mcp.MethodToolsList:
 		return x.list(ctx)
 	case mcp.AsksClient(x.msg.Method):
-		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "servers ask this of clients."})
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "only servers send this request."})
 	case x.msg.Method == mcp.MethodToolsCall && x.msg.Name == mcp.ToolApprovalWait:
 		return x.awaitApproval(ctx)
 	default:

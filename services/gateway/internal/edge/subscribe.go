@@ -39,7 +39,7 @@ func (x *exchange) wants() (wanted, *refusal.Refusal) {
 		Notifications wanted `json:"notifications"`
 	}
 	if err := json.Unmarshal(x.msg.Params.Of(x.msg.Raw), &params); err != nil || len(params.Notifications.URIs) > maxResources {
-		return wanted{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "notifications is not of the form that MCP gives it, or names more than " + strconv.Itoa(maxResources) + " resources."}
+		return wanted{}, &refusal.Refusal{Code: commonv1.Code_CODE_PARAMS_INVALID, Message: "notifications is not valid in MCP, or names more than " + strconv.Itoa(maxResources) + " resources."}
 	}
 	return params.Notifications, nil
 }
@@ -47,7 +47,7 @@ func (x *exchange) wants() (wanted, *refusal.Refusal) {
 // tooManySubscriptions returns the refusal of a subscription that exceeds the quota, or whose caller's state was
 // evicted.
 func tooManySubscriptions() *refusal.Refusal {
-	return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "this caller has too many subscriptions here, or the gateway has just forgotten it; end some of them, or ask again."}
+	return &refusal.Refusal{Code: commonv1.Code_CODE_ABUSE_LIMITED, Message: "this caller has too many subscriptions here, or its state was just removed; end some of them, or subscribe again."}
 }
 
 // subscribe opens a stream of the changes that the client has subscribed to, as far as policy allows (MCP 2026-07-28,

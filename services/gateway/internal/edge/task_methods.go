@@ -38,7 +38,7 @@ func describe(s tasks.State) taskState {
 	case s.Status == tasks.Working && s.Running:
 		out.Message = "The call is being made."
 	case s.Status == tasks.Working:
-		out.Message = "A person must approve this call, which waits in the list of approvals. It is made once a person has, when this task is asked about."
+		out.Message = "A person must approve this call, which waits in the list of approvals. After the approval it is made when the client polls this task."
 	}
 	return out
 }

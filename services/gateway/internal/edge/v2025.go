@@ -92,7 +92,7 @@ func (x v2025) route(ctx context.Context) dispatch.Response {
 		x.noted(ctx)
 		return dispatch.Accepted() // a refusal is only recorded, because a notification has no answer
 	case x.msg.InputResponses.Present():
-		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "what servers ask in a session is answered by itself."})
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "in a session, answer a server's request with a JSON-RPC response instead of inputResponses."})
 	case x.msg.Method == mcp.MethodPing:
 		return x.pong(ctx)
 	default:

@@ -238,7 +238,7 @@ func (x *v2026) route(ctx context.Context) dispatch.Response {
 func (x *v2026) carries(ctx context.Context) dispatch.Response {
 	switch {
 	case x.msg.InputResponses.Present() && len(x.can) == 0:
-		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "the server may ask nothing of this client, so there is nothing to answer."})
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_METHOD_DENIED, Message: "the server may send no requests to this client; send this request without inputResponses."})
 	case x.msg.Method == mcp.MethodDiscover:
 		return x.discover(ctx)
 	case x.msg.Method == mcp.MethodListen:

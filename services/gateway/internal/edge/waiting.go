@@ -19,7 +19,7 @@ import (
 
 // waitTool is the definition of the gateway's own tool (docs/approvals.md).
 const waitTool = `{"name":"` + mcp.ToolApprovalWait + `","title":"Wait for an approval",` +
-	`"description":"Waits until people have decided on a call that needs their approval, and says how it stands. ` +
+	`"description":"Waits until people have decided on a call that needs their approval, and returns its state. ` +
 	`It runs nothing: once the call is approved, make it again with the same arguments.",` +
 	`"inputSchema":{"type":"object","properties":{"id":{"type":"string","description":"The approval's id, from the answer that said to wait."}},"required":["id"],"additionalProperties":false},` +
 	`"outputSchema":{"type":"object","properties":{"id":{"type":"string"},"state":{"type":"string"},"tool":{"type":"string"},"expiresAt":{"type":"string"},"deniedUntil":{"type":"string"}},"required":["id","state","tool"]},` +
@@ -105,13 +105,13 @@ func moment(t *timestamppb.Timestamp) time.Time {
 
 // states maps each state to the texts of the tool's answer: its name, what has happened, and what to do next.
 var states = map[approvalv1.ApprovalState]struct{ name, text, then string }{
-	approvalv1.ApprovalState_APPROVAL_STATE_PENDING:         {"pending", "still waits for people", "Call this tool again to go on waiting; people may take minutes."},
+	approvalv1.ApprovalState_APPROVAL_STATE_PENDING:         {"pending", "still waits for people", "Call this tool again to keep waiting; people may take minutes."},
 	approvalv1.ApprovalState_APPROVAL_STATE_APPROVED:        {"approved", "is approved", "Make it again with the same arguments now: it runs once."},
 	approvalv1.ApprovalState_APPROVAL_STATE_DENIED:          {"denied", "was ", "Do not make it again."},
-	approvalv1.ApprovalState_APPROVAL_STATE_EXPIRED:         {"expired", "was not decided, or not made, in time", "Making it again asks anew."},
-	approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED:       {"cancelled", "was cancelled", "Making it again asks anew."},
-	approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED:         {"claimed", "is running", "Its answer goes to who made it."},
-	approvalv1.ApprovalState_APPROVAL_STATE_DONE:            {"done", "has run", "Making it again asks anew."},
-	approvalv1.ApprovalState_APPROVAL_STATE_FAILED:          {"failed", "has run and failed", "Making it again asks anew."},
-	approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: {"outcome_unknown", "was sent, and whether it ran is not known", "A person has to look."},
+	approvalv1.ApprovalState_APPROVAL_STATE_EXPIRED:         {"expired", "was not decided, or not made, in time", "Making it again requests a new approval."},
+	approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED:       {"cancelled", "was cancelled", "Making it again requests a new approval."},
+	approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED:         {"claimed", "is running", "Its answer goes to the client that made it."},
+	approvalv1.ApprovalState_APPROVAL_STATE_DONE:            {"done", "has run", "Making it again requests a new approval."},
+	approvalv1.ApprovalState_APPROVAL_STATE_FAILED:          {"failed", "has run and failed", "Making it again requests a new approval."},
+	approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN: {"outcome_unknown", "was sent, and whether it ran is not known", "A person has to check."},
 }
