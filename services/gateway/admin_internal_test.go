@@ -130,7 +130,7 @@ func TestI4DecisionsAreTheTenantsOwn(t *testing.T) {
 	never, err := s.GetDecision(as(t, "evil"), &gatewayv1.GetDecisionRequest{Id: "never-was"})
 	_, foreign := s.GetDecision(as(t, "evil"), &gatewayv1.GetDecisionRequest{Id: id})
 	if never != nil || err == nil || err.Error() != foreign.Error() {
-		t.Errorf("a foreign decision answers %v, one that never was %v", foreign, err)
+		t.Errorf("another tenant's decision is answered with %v, a missing one with %v", foreign, err)
 	}
 }
 
@@ -297,11 +297,11 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 	}()
 	<-opened
 	if _, _, err := s.servers["away"].Open(t.Context(), principal.Key{}, upstream.ListTools("", nil), nil); err == nil {
-		t.Error("a server that is away opens a session")
+		t.Error("an unavailable server opens a session")
 	}
 	for range 10 {
 		if _, _, err := s.servers["rests"].Open(t.Context(), principal.Key{}, upstream.ListTools("", nil), nil); err == nil {
-			t.Error("a server that is away opens a session")
+			t.Error("an unavailable server opens a session")
 		}
 	}
 	resp, err := s.GetStatus(as(t, "default"), nil)
@@ -309,7 +309,7 @@ func TestStatusTellsHowServersAre(t *testing.T) {
 		t.Fatal(err)
 	}
 	if last := resp.GetServers()[3]; time.Until(last.GetRestsUntil().AsTime()) <= 0 {
-		t.Errorf("one that was not reached 10 times in a row: %v", last)
+		t.Errorf("a server that was not reached 10 times in a row: %v", last)
 	} else {
 		last.RestsUntil = nil
 	}
@@ -360,7 +360,7 @@ func (s *Service) pages(t *testing.T, tenant string, size int32, between func())
 		}
 		between()
 	}
-	t.Fatal("the pages don't end")
+	t.Fatal("there is no last page")
 	return nil
 }
 

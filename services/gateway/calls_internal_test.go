@@ -82,6 +82,6 @@ func TestWhatACallerInsideLearns(t *testing.T) {
 	}
 	large := toolAnswer(edge.Done{Answer: []byte(`{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"` + strings.Repeat("x", maxResult) + `"}]}}`), Decision: allowed})
 	if !large.GetTooLarge() || large.GetResultJson() != "" {
-		t.Errorf("a large one: %v, %d bytes", large.GetTooLarge(), len(large.GetResultJson()))
+		t.Errorf("a large result: %v, %d bytes", large.GetTooLarge(), len(large.GetResultJson()))
 	}
 }

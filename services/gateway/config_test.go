@@ -26,7 +26,7 @@ func TestTheDefaultsAreValid(t *testing.T) {
 		t.Error(err)
 	}
 	if cfg.Listen != "127.0.0.1:8080" {
-		t.Errorf("it listens on %s, want loopback alone", cfg.Listen)
+		t.Errorf("it listens on %s, want loopback only", cfg.Listen)
 	}
 }
 
@@ -68,7 +68,7 @@ func TestFromFileResolvesSecrets(t *testing.T) {
 	}
 	file.Servers["keyed"] = config.Server{HTTP: &config.HTTPServer{URL: "http://localhost/mcp?api_key=canary-1"}, Timeout: time.Second}
 	if keyed, err := gateway.FromFile(&file, func(string) (string, bool) { return "s3cret", true }); err != nil || !slices.Equal(keyed.Servers["keyed"].Secrets, []string{"canary-1"}) {
-		t.Errorf("a key in a url is no secret: %+v, %v", keyed.Servers["keyed"], err)
+		t.Errorf("a key in a URL is not a secret: %+v, %v", keyed.Servers["keyed"], err)
 	}
 	secrets := []string{"s3cret"} // the text around a reference is not secret
 	if s := cfg.Servers["web"]; s.Headers["Authorization"] != "Bearer s3cret" || !slices.Equal(s.Secrets, secrets) {
@@ -78,7 +78,7 @@ func TestFromFileResolvesSecrets(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	if _, err := gateway.FromFile(&file, func(string) (string, bool) { return "", false }); err == nil {
-		t.Error("a server goes without its secret")
+		t.Error("a server is used without its secret")
 	}
 }
 
@@ -92,21 +92,21 @@ func TestFromFile_NamesEveryReferenceThatCannotBeResolved(t *testing.T) {
 	}
 	cfg, err := gateway.FromFile(&file, func(name string) (string, bool) { return "value of " + name, name == "HOME" || name == "KEY" })
 	if err == nil {
-		t.Fatal("nothing is wrong")
+		t.Fatal("no error")
 	}
 	for _, want := range []string{
 		"servers.a: X-One: the environment variable ONE is not set", "servers.a: X-Two: the environment variable TWO is not set", "servers.a: X-Two: the environment variable THREE is not set",
 		"servers.b: FOUR: read the secret: open /none/such", "servers.b: FIVE: it begins like a reference and is none",
 	} {
 		if !strings.Contains(err.Error(), want) {
-			t.Errorf("it does not name %q:\n%v", want, err)
+			t.Errorf("the error does not name %q:\n%v", want, err)
 		}
 	}
 	if b := cfg.Servers["b"]; slices.Contains(b.SecretEnv, "GOOD") || !slices.Contains(b.SecretEnv, "FOUR") {
-		t.Errorf("variables that hold a secret are %q", b.SecretEnv)
+		t.Errorf("variables with a secret are %q", b.SecretEnv)
 	}
 	if b := cfg.Servers["b"]; b.Env["GOOD"] != "value of HOME" || !slices.Equal(b.Secrets, []string{"value of KEY"}) {
-		t.Errorf("what is no secret is %q, and secrets are %q", b.Env["GOOD"], b.Secrets)
+		t.Errorf("the value that is not secret is %q, and secrets are %q", b.Env["GOOD"], b.Secrets)
 	}
 }
 
@@ -210,7 +210,7 @@ func TestFromFileReadsEverySetting(t *testing.T) {
 		delete(untested, tt.field[strings.Index(tt.field, ".")+1:])
 	}
 	for field := range untested {
-		t.Errorf("no setting of this test changes %s", field)
+		t.Errorf("this test has no setting that changes %s", field)
 	}
 }
 

@@ -50,13 +50,13 @@ func TestX21NPMEnvironment_HoldsNoSecret(t *testing.T) {
 		"HTTPS_PROXY": "http://proxy.example:3128", "no_proxy": "localhost", "NODE_EXTRA_CA_CERTS": "/ca.pem",
 	}
 	if !maps.Equal(vars, want) {
-		t.Errorf("it sees %v", vars)
+		t.Errorf("the variables are %v", vars)
 	}
 	if !slices.Equal(secret, []string{"ALL_PROXY", "Npm_Config_Token", "http_proxy", "https_proxy", "npm_config__auth"}) {
-		t.Errorf("left out as secret are %q", secret)
+		t.Errorf("the secret variables are %q", secret)
 	}
 	if vars, _ := (&Server{Env: map[string]string{"NPM_CONFIG_USERCONFIG": "/etc/own"}}).npmEnvironment(env); !maps.Equal(vars, map[string]string{"NPM_CONFIG_USERCONFIG": "/etc/own"}) {
-		t.Errorf("with a configuration of its own it sees %v", vars)
+		t.Errorf("with its own configuration the variables are %v", vars)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestInstallation_OfWhatNpxWouldInstall(t *testing.T) {
 	}
 	each := Server{Command: []string{"npx", "server"}, InstallEachStart: true}
 	if in, why := each.installation("one", "/programs", env); in != nil || why != "" {
-		t.Errorf("one that installs at each start: %+v, %s", in, why)
+		t.Errorf("a server that installs at each start: %+v, %s", in, why)
 	}
 }
 
@@ -124,6 +124,6 @@ func TestInstallation_DigestIsOfAllThatDecides(t *testing.T) {
 	add("another Node", Server{Command: []string{"npx", "server"}})
 	in, _ := (&Server{Command: []string{"npx", "-y", "server", "argument"}, Env: map[string]string{"KEY": "x"}}).installation("one", "/programs", env)
 	if in == nil || seen[in.Digest] != "another Node" {
-		t.Error("arguments and variables of the server decide too")
+		t.Error("the digest depends on arguments or variables of the server")
 	}
 }

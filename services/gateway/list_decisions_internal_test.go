@@ -87,13 +87,13 @@ func TestListDecisions_SearchForNothingEndsBetweenPages(t *testing.T) {
 			found = append(found, r.GetDecisionId())
 		}
 		if resp.GetSearched() == nil && resp.GetNextPageToken() != "" {
-			t.Error("a page that is not the last does not say how far the search has come")
+			t.Error("a page that is not the last has no search position")
 		}
 		if req.PageToken = resp.GetNextPageToken(); req.GetPageToken() == "" {
 			break
 		}
 		if time.Since(begin) > time.Minute {
-			t.Fatal("it comes to no end")
+			t.Fatal("there is no last page")
 		}
 	}
 	if !slices.Equal(found, []string{wanted}) {
@@ -134,7 +134,7 @@ func TestReads_CallerThatReadsAlreadyWaits(t *testing.T) {
 		go func() { ended <- read(ctx) }()
 		cancel()
 		if err := <-ended; name != "WatchDecisions" && !errors.Is(err, context.Canceled) { // a cancelled watch returns no error
-			t.Errorf("%s beside another read of the same caller ended with %v, not when its caller gave it up", name, err)
+			t.Errorf("%s during another read of the same caller ended with %v, not when it was cancelled", name, err)
 		}
 		go func() { ended <- read(as(t, "default")) }()
 		done()

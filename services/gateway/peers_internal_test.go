@@ -42,7 +42,7 @@ func TestPeersThatDoNotServeAreMissing(t *testing.T) {
 		approval.says(serving)
 		w := newPeerWatch(map[string]healthv1.HealthClient{"ratelimit": limiter, "approval": approval})
 		if got := w.missing(); !slices.Equal(got, []string{"the approval service is unavailable", "the ratelimit service is unavailable"}) {
-			t.Errorf("before anything was heard: %q", got)
+			t.Errorf("before the first check: %q", got)
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -71,7 +71,7 @@ func TestPeersThatDoNotServeAreMissing(t *testing.T) {
 			limiter.says(serving)
 			time.Sleep(peerTimeout + peerRetry + time.Millisecond)
 			if got := w.missing(); len(got) > 0 {
-				t.Errorf("after the limiter was back: %q", got)
+				t.Errorf("after the limiter was available again: %q", got)
 			}
 		}
 		stop()

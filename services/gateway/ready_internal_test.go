@@ -12,10 +12,10 @@ func TestN1WhatIsNotReadySaysNothingOfTheMachine(t *testing.T) {
 	s := newAdmin(t)
 	const ill = "the journal takes no records; the gateway's log says why"
 	if why := s.NotReady(); slices.Contains(why, ill) {
-		t.Errorf("it is ill from the start: %q", why)
+		t.Errorf("the journal is unhealthy from the start: %q", why)
 	}
 	if why := s.NotReady(); !slices.Contains(why, "the policy service has not reported yet which tokens are valid") {
-		t.Errorf("nobody can be let in, and it says %q", why)
+		t.Errorf("no token can be checked, but the reasons are %q", why)
 	}
 	if err := s.journal.Close(); err != nil {
 		t.Fatal(err)

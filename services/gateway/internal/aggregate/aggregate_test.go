@@ -57,7 +57,7 @@ func TestCapabilities_AreThoseOfAllServersThatTheCallerMayUse(t *testing.T) {
 	}
 	want = map[string]map[string]bool{"tools": {"listChanged": true}, "prompts": {"listChanged": true}, "resources": {"listChanged": true}}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("of a server that has not answered (-want +got):\n%s", diff)
+		t.Errorf("capabilities of a server that has not answered (-want +got):\n%s", diff)
 	}
 }
 
@@ -73,17 +73,17 @@ func TestInstructions_MarkEachLineOfAServer(t *testing.T) {
 	})
 	texts := strings.Split(got, "\n\n")
 	if len(texts) != 3 || texts[1] != "files says:\n> a\n> \n> notes says:\n> b\n> c\n> d" {
-		t.Errorf("they are %q", texts)
+		t.Errorf("the instructions are %q", texts)
 	}
 	if want := "notes says:\n> " + strings.Repeat("ä", 2048) + "…"; texts[2] != want {
-		t.Errorf("a long one has %d bytes, want %d", len(texts[2]), len(want))
+		t.Errorf("long instructions have %d bytes, want %d", len(texts[2]), len(want))
 	}
 	var many []aggregate.Greeting
 	for i := range 100 {
 		many = append(many, greeting(t, fmt.Sprint("s", i), `"instructions":"`+strings.Repeat("x", 1000)+`"`, all))
 	}
 	if got := aggregate.Instructions(many); len(got) > 32<<10 || !strings.Contains(got, "s30 says") {
-		t.Errorf("those of 100 servers have %d bytes", len(got))
+		t.Errorf("the instructions of 100 servers have %d bytes", len(got))
 	}
 }
 
@@ -142,7 +142,7 @@ func TestJoin_NamesWhatIsMissing(t *testing.T) {
 		t.Fatalf("%v: %s", err, body)
 	}
 	if want := `{"jsonrpc":"2.0","id":7,"result":{"x":1,"prompts":[{"name":"a"},{"name":"b"},{"name":"n"}],"_meta":`; !strings.HasPrefix(string(body), want) {
-		t.Errorf("it is %.200s", body)
+		t.Errorf("the list is %.200s", body)
 	}
 	meta := map[string][]map[string]string{
 		"dev.sluice/unavailable": {{"server": "away", "code": "upstream_timeout", "why": "slow"}, {"server": "large", "code": "body_too_large"}},
@@ -194,9 +194,9 @@ func TestChanged_NamesTheListsThatAreOthers(t *testing.T) {
 	}
 	now := aggregate.State(with(func(l *aggregate.Lists) { l.Revision, l.PromptsAlike = "r2", false }))
 	if diff := cmp.Diff(methods[1:2], aggregate.Changed(aggregate.WithTools(before, now), now)); diff != "" {
-		t.Errorf("to a client that has read the tools (-want +got):\n%s", diff)
+		t.Errorf("notifications for a client that has read the tools (-want +got):\n%s", diff)
 	}
 	if aggregate.WithTools("", now) != now || aggregate.WithTools(before, "") != "" {
-		t.Error("a client that knew nothing, or learns nothing, knows something else")
+		t.Error("WithTools changes a state without a previous or a new one")
 	}
 }

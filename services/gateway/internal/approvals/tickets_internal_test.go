@@ -31,7 +31,7 @@ func TestTicketsAreBounded(t *testing.T) {
 	kept.add(nth(0), "again", now.Add(time.Hour), now)
 	kept.add(nth(0), "newer", now.Add(time.Hour), now)
 	if got := kept.find(nth(0), now); got != "newer" {
-		t.Errorf("the newest of a call is %q", got)
+		t.Errorf("the newest approval of a call is %q", got)
 	}
 	kept.forget("newer")
 	kept.forget("nobody")

@@ -70,7 +70,7 @@ func TestAListIsToldOnce(t *testing.T) {
 		} {
 			again()
 			if got := len(told.Reports()); got != 1+want {
-				t.Fatalf("after step %d it was told %d times", want, got)
+				t.Fatalf("after step %d %d lists were reported", want, got)
 			}
 		}
 		whole := page
@@ -95,7 +95,7 @@ func TestWhatIsTooLongIsLeftOut(t *testing.T) {
 	}
 	got := told.Reports()[0]
 	if left := got.Head.GetLeftOut(); len(got.Tools) != 1 || len(left) != 3 || left[1] != "b" || left[2] != "" || !strings.HasPrefix(long, left[0]) || len(left[0]) > 128 || len(left[0]) < 120 {
-		t.Errorf("told %v, left out %q", got.Tools, left)
+		t.Errorf("reported %v, left out %q", got.Tools, left)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestWhatTheCatalogueDoesNotTake(t *testing.T) {
 	r, told := newReporter(t)
 	told.Fail(status.Error(codes.Unavailable, "away"))
 	if _, err := r.Of(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, catalogue.ErrAway) {
-		t.Errorf("away: %v", err)
+		t.Errorf("unavailable: %v", err)
 	}
 	told.Fail(&rpc.Error{Code: codes.ResourceExhausted, Reason: "BUSY", Err: errors.New("busy")})
 	if _, err := r.Of(t.Context(), page, listOf(t, `[{"name":"a"}]`), time.Hour); !errors.Is(err, catalogue.ErrAway) {
@@ -137,7 +137,7 @@ func TestWhatTheCatalogueDoesNotTake(t *testing.T) {
 	}
 	told.Fail(nil)
 	if known, err := r.Of(t.Context(), page, listOf(t, `[{"name":"b"}]`), time.Hour); err != nil || len(known.Digests) != 1 {
-		t.Errorf("back: %v, %v", known, err)
+		t.Errorf("available again: %v, %v", known, err)
 	}
 }
 

@@ -38,10 +38,10 @@ func TestT2AnAliasStandsForOneTool(t *testing.T) {
 	_, forged, _ := joint.Cut(alias)
 	fine := joint.AliasesOf("docs", []string{"a.b", "c"})
 	if name, ok := fine.Called("docs", forged); name != "a.b" || !ok {
-		t.Errorf("called is %q, %v", name, ok)
+		t.Errorf("the called tool is %q, %v", name, ok)
 	}
 	if name, ok := fine.Called("docs", "a.b"); name != "a.b" || !ok {
-		t.Errorf("by its own name called is %q, %v", name, ok)
+		t.Errorf("by its own name, the called tool is %q, %v", name, ok)
 	}
 	bad := joint.AliasesOf("docs", []string{"a.b", "c", forged})
 	for _, name := range []string{"a.b", forged} {
@@ -50,10 +50,10 @@ func TestT2AnAliasStandsForOneTool(t *testing.T) {
 		}
 	}
 	if _, ok := bad.Called("docs", forged); ok {
-		t.Error("an alias of two was called")
+		t.Error("an ambiguous alias was called")
 	}
 	if shown, ok := bad.Shown("docs", "c"); shown != "docs__c" || !ok {
-		t.Errorf("another is shown as %q, %v", shown, ok)
+		t.Errorf("another tool is shown as %q, %v", shown, ok)
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/meters"
 )
 
-// decisions are those of a test, with its log and a clock that it sets.
+// decisions is a cache with its log and a clock that the test sets.
 type decisions struct {
 	*Decisions
 	log bytes.Buffer
@@ -44,10 +44,10 @@ func newDecisions(t testing.TB) *decisions {
 	return d
 }
 
-// pass lets time pass.
+// pass advances the clock.
 func (d *decisions) pass(t time.Duration) { d.now = d.now.after(t) }
 
-// lease gives a lease on an epoch from now on.
+// lease grants a lease on an epoch from now on.
 func (d *decisions) lease(epoch string) {
 	d.take(leased(epoch), &d.now)
 }
@@ -60,7 +60,7 @@ func (d *decisions) keep(q Question, of *policyv1.Decision, epoch string) *polic
 	return d.Keep(context.Background(), q, &policyv1.DecideCallResponse{Decision: of, Keeping: &policyv1.Keeping{Epoch: epoch}})
 }
 
-// find finds what is kept; a question that is asked anyway is asked again.
+// find looks up a decision. It repeats a lookup that asks policy only to compare.
 func (d *decisions) find(q Question) *policyv1.Decision {
 	for range 5 {
 		if found := d.Find(context.Background(), q); found != nil {
@@ -86,56 +86,56 @@ func TestADecisionIsUsedUnderItsLeaseAlone(t *testing.T) {
 	want := func(when string, used bool) {
 		t.Helper()
 		if got := d.find(of("ana")) != nil; got != used {
-			t.Errorf("%s it is used: %v", when, got)
+			t.Errorf("%s: used: %v", when, got)
 		}
 	}
 	d.keep(of("ana"), allow(), "e1")
-	want("before there is a lease", false)
+	want("without a lease", false)
 	d.lease("e1")
-	want("that was kept before there was a lease", false)
+	want("cached before there was a lease", false)
 	d.keep(of("ana"), allow(), "e0")
-	want("where it is of another epoch", false)
+	want("of another epoch", false)
 	d.Keep(t.Context(), of("ana"), &policyv1.DecideCallResponse{Decision: allow()})
-	want("where policy says nothing of keeping it", false)
+	want("without permission to cache it", false)
 	d.keep(of("ana"), allow(), "e1")
-	want("under its lease", true)
+	want("with a lease", true)
 	d.pass(985 * time.Millisecond)
-	want("before the lease is over", true)
+	want("before the lease ends", true)
 	d.pass(5 * time.Millisecond)
-	want("so late that a clock at another pace may say that the lease is over", false)
+	want("so late that the lease is over for a clock of another pace", false)
 	d.lease("e1")
-	want("under a new lease on the same epoch", true)
+	want("with a new lease on the same epoch", true)
 	d.take(&policyv1.LeaseRevisionResponse{Epoch: "e1"}, &d.now)
-	want("once it is known that nothing has changed", true)
+	want("when the epoch is confirmed", true)
 	d.take(&policyv1.LeaseRevisionResponse{Epoch: "e2"}, &d.now)
-	want("once something has changed", false)
+	want("in another epoch", false)
 	d.lease("e1")
-	want("under a lease on an epoch that comes back", false)
+	want("with a lease on an epoch that returns", false)
 	d.keep(of("ana"), allow(), "e1")
-	want("under that", true)
+	want("cached again with that lease", true)
 	d.take(&policyv1.LeaseRevisionResponse{Request: 2, Lease: seconds(1)}, &d.now)
-	want("where no revision is active", false)
+	want("without an active revision", false)
 	d.off = true
 	d.lease("e1")
 	d.keep(of("ana"), allow(), "e1")
-	want("where none is to be kept", false)
+	want("with the cache disabled", false)
 }
 
 func TestALeaseCountsFromBeforeItWasAskedFor(t *testing.T) {
 	t.Parallel()
 	d := newDecisions(t)
 	asked := d.now
-	d.pass(900 * time.Millisecond) // the answer took long
+	d.pass(900 * time.Millisecond) // a slow answer
 	long := leased("e1")
 	long.Lease = seconds(3600)
 	d.take(long, &asked)
 	d.keep(of("ana"), allow(), "e1")
 	if d.find(of("ana")) == nil || d.Leased() != "revision of e1" {
-		t.Error("a lease that is not over is not used")
+		t.Error("a lease that has not ended is not used")
 	}
 	d.pass(95 * time.Millisecond)
 	if d.find(of("ana")) != nil || d.Leased() != "" {
-		t.Error("a lease holds longer than a second from before it was asked for")
+		t.Error("a lease lasts more than a second from its request")
 	}
 }
 
@@ -154,8 +154,8 @@ func TestALeaseIsOverOnceTheMachineHasSlept(t *testing.T) {
 	}
 }
 
-// TestQuestionsAreToldApart draws pairs of questions: what is kept for one is found by the
-// other exactly where policy can't tell them apart.
+// TestQuestionsAreToldApart draws pairs of questions: a decision that is cached for one is found for the other if and
+// only if policy cannot distinguish them.
 func TestQuestionsAreToldApart(t *testing.T) {
 	t.Parallel()
 	outer := t
@@ -190,7 +190,7 @@ func TestQuestionsAreToldApart(t *testing.T) {
 		d := newDecisions(outer)
 		d.lease("e")
 		a, b := draw(t), draw(t)
-		if rapid.Bool().Draw(t, "alike") { // else two are rarely the same
+		if rapid.Bool().Draw(t, "alike") { // otherwise two are rarely the same
 			b = Question{Principal: a.Principal, Method: a.Method, Server: a.Server, Name: a.Name, Ref: a.Ref, Definition: a.Definition}
 			if rapid.Bool().Draw(t, "elsewhere") {
 				p := person(t)
@@ -201,7 +201,7 @@ func TestQuestionsAreToldApart(t *testing.T) {
 		bySession := rapid.Bool().Draw(t, "by session")
 		d.Keep(outer.Context(), a, &policyv1.DecideCallResponse{Decision: allow(), Keeping: &policyv1.Keeping{Epoch: "e", BySession: bySession}})
 		if d.find(a) == nil {
-			t.Fatal("what was kept is not found")
+			t.Fatal("the cached decision is not found")
 		}
 		if got, want := d.find(b) != nil, same(a, b, bySession); got != want {
 			t.Fatalf("found for another question: %v, want %v\n%+v\n%+v", got, want, a, b)
@@ -218,7 +218,7 @@ func TestPolicyIsAskedAllTheSame(t *testing.T) {
 		TraceID: trace.TraceID{1}, SpanID: trace.SpanID{1}, TraceFlags: trace.FlagsSampled,
 	}))
 	if d.Find(sampled, of("ana")) != nil {
-		t.Error("a call whose trace is sampled does not show who decided")
+		t.Error("a call whose trace is sampled is answered from the cache")
 	}
 	asked := 0
 	for range 100_000 {
@@ -226,7 +226,7 @@ func TestPolicyIsAskedAllTheSame(t *testing.T) {
 			asked++
 		}
 	}
-	if asked < 50 || asked > 200 { // 100 are expected; less than one run in a million is beyond
+	if asked < 50 || asked > 200 { // 100 are expected; fewer than one run in a million is outside of the range
 		t.Errorf("of 100,000 calls policy is asked about %d", asked)
 	}
 }
@@ -261,7 +261,7 @@ func TestTwoAnswersToOneQuestion(t *testing.T) {
 			t.Errorf("%s: nothing is logged", name)
 		}
 		if d.find(of("ana")) != nil || d.find(of("ben")) != nil {
-			t.Errorf("%s: something is still kept", name)
+			t.Errorf("%s: the cache is not empty", name)
 		}
 	}
 	d := newDecisions(t)
@@ -272,8 +272,7 @@ func TestTwoAnswersToOneQuestion(t *testing.T) {
 	}
 }
 
-// X5: who asks about ever other tools pushes out nobody's decisions but its own, those of
-// its agents among them.
+// X5: the questions of a principal and its agents replace only decisions of that principal and its agents.
 func TestX5ASharePushesOutItsOwnAlone(t *testing.T) {
 	t.Parallel()
 	d := newDecisions(t)
@@ -285,32 +284,32 @@ func TestX5ASharePushesOutItsOwnAlone(t *testing.T) {
 		q.Name = fmt.Sprintf("tool-%d", i)
 		d.keep(q, allow(), "e")
 		if d.find(q) == nil {
-			t.Fatalf("question %d is not kept", i)
+			t.Fatalf("question %d is not cached", i)
 		}
 	}
 	e := d.epoch.Load()
 	if e.all > maxEach+1 || len(e.shares) != 2 {
-		t.Errorf("%d decisions are kept in %d shares", e.all, len(e.shares))
+		t.Errorf("%d decisions are cached in %d shares", e.all, len(e.shares))
 	}
 	if d.find(of("ben")) == nil {
-		t.Error("somebody else's decision is gone")
+		t.Error("another principal's decision was removed")
 	}
 	long := of("ben")
 	long.Name = strings.Repeat("a", maxKey)
 	d.keep(long, allow(), "e")
 	if d.find(long) != nil {
-		t.Error("a question of any length is kept")
+		t.Error("a question that is too long is cached")
 	}
 	d.pass(idleAfter)
 	d.lease("e")
 	if d.find(of("ben")) == nil {
-		t.Error("it is gone too soon")
+		t.Error("the decision was removed too early")
 	}
 	d.pass(time.Second)
 	e.forget(d.now)
 	d.lease("e")
 	if len(e.shares) != 1 || e.all != 1 || d.find(of("ben")) == nil {
-		t.Errorf("of who asks nothing more something is kept: %d shares, %d decisions", len(e.shares), e.all)
+		t.Errorf("an idle principal still has %d shares, %d decisions", len(e.shares), e.all)
 	}
 }
 

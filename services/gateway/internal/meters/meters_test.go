@@ -103,7 +103,7 @@ func TestOnlyListedValuesAreAttributes(t *testing.T) {
 func TestNewRefusesWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	if m, err := meters.New(nil); err == nil || m != nil {
-		t.Error("it counts without a meter")
+		t.Error("New accepts a nil meter")
 	}
 }
 

@@ -76,6 +76,6 @@ func TestCommand_WhatItsPackageIs(t *testing.T) {
 		}
 	}
 	if c := (npx.Command{Package: "server", Program: "run"}); c.IsBare() {
-		t.Error("a named program is that of the package")
+		t.Error("a command with a named program is bare")
 	}
 }

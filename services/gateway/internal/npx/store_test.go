@@ -95,7 +95,7 @@ func TestCommit_ChoosesTheProgramAsNpxDoes(t *testing.T) {
 			t.Errorf("%s: it holds %s", name, left)
 		}
 		if f.Newest("d2") != nil || f.Newest("d") != nil {
-			t.Error("it stands for another digest")
+			t.Error("it is found for another digest")
 		}
 	}
 }
@@ -175,13 +175,13 @@ func TestX21Commit_TakesNoFolderOfOthers(t *testing.T) {
 		t.Errorf("it runs %s", got.Program)
 	}
 	if f.Newest("d1") != nil {
-		t.Error("it is used")
+		t.Error("the installation is used")
 	}
 	if err := a.Remove(); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(filepath.Join(outside, "package.json")); err != nil {
-		t.Errorf("what the link leads to was removed: %v", err)
+		t.Errorf("the target of the link was removed: %v", err)
 	}
 }
 
@@ -224,7 +224,7 @@ func TestSweep_KeepsWhatIsUsed(t *testing.T) {
 		sweep(map[string]string{}, npx.Grace-time.Hour)
 		sweep(map[string]string{"one": "d1"}, 2*npx.Grace)
 		if !exists(newest) {
-			t.Fatal("what is used again is removed")
+			t.Fatal("an installation that is used again is removed")
 		}
 	}
 	sweep(nil, 0)

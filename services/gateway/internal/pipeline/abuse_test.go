@@ -99,7 +99,7 @@ func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 		}
 		rest := records[len(records)-1]
 		if rest.Code != "abuse_limited" || rest.Subject != "ana" || rest.Tenant != "acme" || rest.Count != all-recordedOneByOne-1 || rest.Since.IsZero() || ids[rest.DecisionID] != all-recordedOneByOne {
-			t.Errorf("the rest is on record as %+v", rest)
+			t.Errorf("the record of the rest is %+v", rest)
 		}
 		if got := p.Do(t.Context(), w.call(t)).Refusal; ids[got.ID] != 0 {
 			t.Error("a new minute begins with the old one's count")
@@ -222,7 +222,7 @@ func TestX1WhatAServerAsksCountsApart(t *testing.T) {
 	}
 	for i, r := range records[recordedOneByOne+1:] {
 		if r.DecisionID != want[i] || r.Code != "method_denied" {
-			t.Errorf("then on record is %+v", r)
+			t.Errorf("the next record is %+v", r)
 		}
 	}
 }

@@ -60,7 +60,7 @@ func TestPolicyIsAskedAnewForADecisionOfThisMoment(t *testing.T) {
 			w.people.claimed = func(r *approvalv1.ClaimApprovalRequest) (*approvalv1.ClaimApprovalResponse, error) {
 				names[r.GetClaimId()] = true
 				if r.GetSignedDecision().GetStatement()[0] != byte(len(*uses)) {
-					t.Error("it claims by a decision of before")
+					t.Error("the claim has an old decision")
 				}
 				if claimed++; claimed <= tt.claims {
 					return nil, errStale

@@ -136,7 +136,7 @@ func TestACallIsHeldUntilPeopleHaveDecided(t *testing.T) {
 					t.Errorf("the ticket is %+v", got.Refusal.Approval)
 				}
 				if tt.code == commonv1.Code_CODE_APPROVAL_PENDING && !strings.Contains(got.Refusal.Text(), "Call the same tool again") {
-					t.Errorf("a model reads %q", got.Refusal.Text())
+					t.Errorf("the text for the model is %q", got.Refusal.Text())
 				}
 			})
 		})
@@ -339,10 +339,10 @@ func TestU1WhatCameOfAnApprovedCallIsTold(t *testing.T) {
 			w.answer = tt.answer
 			w.do(t)
 			if diff := cmp.Diff(tt.told, w.people.told); diff != "" {
-				t.Errorf("told (-want +got):\n%s", diff)
+				t.Errorf("reports (-want +got):\n%s", diff)
 			}
 			if diff := cmp.Diff(tt.last, w.steps[len(w.steps)-len(tt.last):]); diff != "" {
-				t.Errorf("in the end (-want +got):\n%s", diff)
+				t.Errorf("last steps (-want +got):\n%s", diff)
 			}
 		})
 	}

@@ -60,11 +60,11 @@ func TestWhoeverSitsAtTheAgentIsAsked(t *testing.T) {
 		"confirmed":               {attempt.Confirmed, time.Second, nil, []approvalv1.Verdict{approvalv1.Verdict_VERDICT_APPROVE}, 0, time.Second},
 		"declined":                {attempt.Declined, time.Second, nil, []approvalv1.Verdict{approvalv1.Verdict_VERDICT_DENY}, commonv1.Code_CODE_APPROVAL_DENIED, time.Second},
 		"closed":                  {attempt.Unanswered, time.Second, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
-		"nobody there":            {attempt.Confirmed, time.Hour, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
-		"somebody else approves":  {attempt.Confirmed, time.Hour, in(approved), nil, 0, 3 * time.Second},
-		"somebody else denies":    {attempt.Confirmed, time.Hour, in(denied), nil, commonv1.Code_CODE_APPROVAL_DENIED, 3 * time.Second},
+		"no answer in time":       {attempt.Confirmed, time.Hour, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
+		"another person approves": {attempt.Confirmed, time.Hour, in(approved), nil, 0, 3 * time.Second},
+		"another person denies":   {attempt.Confirmed, time.Hour, in(denied), nil, commonv1.Code_CODE_APPROVAL_DENIED, 3 * time.Second},
 		"closed, and approved":    {attempt.Unanswered, time.Second, in(approved), nil, 0, 3 * time.Second},
-		"nobody there, then none": {attempt.Unanswered, time.Hour, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
+		"no answer at all":        {attempt.Unanswered, time.Hour, nil, nil, commonv1.Code_CODE_APPROVAL_PENDING, 45 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -133,7 +133,7 @@ func TestA3WhatStandsBehindAServerIsNotShownAtTheAgent(t *testing.T) {
 			t.Errorf("shown %q", shown)
 		}
 		if w.people.view.GetServerIdentity() == "" {
-			t.Error("what the approval service sent was changed")
+			t.Error("the approval service's answer was changed")
 		}
 	})
 }

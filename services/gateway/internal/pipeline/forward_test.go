@@ -130,7 +130,7 @@ func TestTheServerGetsItsTime(t *testing.T) {
 					}
 					<-ctx.Done()
 					if why := context.Cause(ctx); !errors.Is(why, context.DeadlineExceeded) {
-						t.Errorf("its time ends with %v", why)
+						t.Errorf("the cause of the timeout is %v", why)
 					}
 					return upstream.Answer{}, upstream.ErrTimeout
 				}
@@ -151,14 +151,14 @@ func TestACallThatIsLeftEnds(t *testing.T) {
 		w.answer = func(ctx context.Context, r upstream.Request) (upstream.Answer, error) {
 			r.Leave(upstream.ErrCancelled)
 			if synctest.Wait(); !errors.Is(context.Cause(ctx), upstream.ErrCancelled) {
-				t.Errorf("it ends with %v", context.Cause(ctx))
+				t.Errorf("the cause is %v", context.Cause(ctx))
 			}
 			return upstream.Answer{}, upstream.ErrNoAnswer
 		}
 		begin := time.Now()
 		w.pipeline(t).Do(t.Context(), w.call(t))
 		if took := time.Since(begin); took != 0 {
-			t.Errorf("it was waited for %v", took)
+			t.Errorf("the wait took %v", took)
 		}
 	})
 }

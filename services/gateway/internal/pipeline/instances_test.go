@@ -107,7 +107,7 @@ func TestLimits_LateAnswerOfAnInstanceThatHasGone(t *testing.T) {
 		synctest.Wait()
 		do()
 		if p.Miscounting() {
-			t.Error("a restart is taken for two instances")
+			t.Error("a restart counts as two instances")
 		}
 	})
 }

@@ -36,7 +36,7 @@ func TestR11WhoIsRefusedWithoutEndIsThrottled(t *testing.T) {
 				for ctx.Err() == nil {
 					p.Do(ctx, w.call(t))
 					if asked.Load() > 50_000 { // without a throttle, time would stand still here
-						t.Error("policy is asked without end")
+						t.Error("policy requests are not limited")
 						return
 					}
 				}

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 func golden(t *testing.T, file, got string) {
 	t.Helper()
@@ -54,7 +54,7 @@ func TestEveryCodeHasItsWords(t *testing.T) {
 		r := refusal.Refusal{Code: code}
 		text := r.Text()
 		if !strings.HasSuffix(text, ".") {
-			t.Errorf("%s is said as %q, which is no sentence", code, text)
+			t.Errorf("%s has the text %q, which is not a sentence", code, text)
 		}
 		fmt.Fprintf(&out, "%-24s %-5v %s\n", enum.Given(code), r.Retryable(), text)
 	}

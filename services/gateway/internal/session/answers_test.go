@@ -55,18 +55,18 @@ func TestAnswersAreGoneOnWith(t *testing.T) {
 		}
 		time.AfterFunc(time.Second/2, func() {
 			if _, taken, _ := first.Add([]byte("two")); !taken {
-				t.Error("it is not known that its client is elsewhere")
+				t.Error("the stream does not know that its client has resumed elsewhere")
 			}
 			first.End(true)
 		})
 		if got, ok := said(t, &a, "sluice-1-1"); !ok || strings.Join(got, ",") != "sluice-1-2 two" {
-			t.Errorf("behind the first: %q, %v", got, ok)
+			t.Errorf("after the first: %q, %v", got, ok)
 		}
 		if !first.IsUnrecorded() || second.IsUnrecorded() {
-			t.Error("it is not known whose outcome is not on record")
+			t.Error("the stream does not know that its outcome is not on record")
 		}
 		if _, _, ok := a.After("sluice-1-1", "ben"); ok {
-			t.Error("somebody else goes on with it")
+			t.Error("another owner resumes the stream")
 		}
 		for _, id := range []string{"sluice-1-3", "sluice-1--1", "sluice-1-01", "sluice-1-1 ", "sluice-3-0", "sluice-", "sluice-x-1", "1-1"} {
 			if got, ok := said(t, &a, id); ok {
@@ -95,50 +95,50 @@ func TestX3AnswersThatAreKeptAreBounded(t *testing.T) {
 			s.Add([]byte("x"))
 		}
 		if _, ok := said(t, &a, "sluice-1-43"); ok {
-			t.Error("a message is remembered behind 256 others")
+			t.Error("a message before 256 others is remembered")
 		}
 		if got, ok := said(t, &a, "sluice-1-44"); !ok || len(got) != 256 {
-			t.Errorf("of 256 messages %d are there", len(got))
+			t.Errorf("of 256 messages %d are remembered", len(got))
 		}
 		s.Add(make([]byte, 1<<20))
 		if got, ok := said(t, &a, "sluice-1-300"); !ok || len(got) != 1 {
-			t.Errorf("a large one drops the others, and is there: %d", len(got))
+			t.Errorf("after a large message %d are remembered", len(got))
 		}
 		if _, _, kept := s.Add(make([]byte, 1<<20+1)); kept {
-			t.Error("one that is too large is kept")
+			t.Error("a message that is too large is remembered")
 		}
 		s.End(false)
 		if _, ok := said(t, &a, "sluice-1-300"); ok {
-			t.Error("one that is too large is there")
+			t.Error("a message that is too large can be read")
 		}
 		waiting, next, ok := a.After("sluice-1-302", "ana")
 		if !ok {
-			t.Fatal("its end is not known")
+			t.Fatal("the stream has no end")
 		}
 		if id, _, err := waiting.Next(t.Context(), next); id != "" || err != nil {
-			t.Errorf("behind the end is %q, %v", id, err)
+			t.Errorf("after the end is %q, %v", id, err)
 		}
 		if _, _, err := waiting.Next(t.Context(), 1); err == nil || errors.Is(err, context.Canceled) {
-			t.Errorf("what is forgotten: %v", err)
+			t.Errorf("a forgotten message: %v", err)
 		}
 		for range 15 {
 			a.Begin("s", "ana", holding(t))
 		}
 		if _, ok := said(t, &a, "sluice-1-302"); !ok {
-			t.Error("of 16 streams the first is forgotten")
+			t.Error("the first of 16 streams is forgotten")
 		}
 		if a.Begin("s", "ana", holding(t)) == nil {
-			t.Error("one that has ended does not make way")
+			t.Error("a stream that has ended is not replaced")
 		}
 		if _, ok := said(t, &a, "sluice-1-302"); ok {
 			t.Error("17 streams are remembered")
 		}
 		if a.Begin("s", "ana", holding(t)) != nil {
-			t.Error("one that has not ended makes way")
+			t.Error("a stream that has not ended is replaced")
 		}
 		a.Close()
 		if _, ok := said(t, &a, "sluice-2-0"); ok || a.Begin("s", "ana", holding(t)) != nil {
-			t.Error("a session that is closed remembers a stream")
+			t.Error("a closed session remembers a stream")
 		}
 		synctest.Wait()
 	})

@@ -73,7 +73,7 @@ func TestIDsOfQuestions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := a.Ask([]byte(`"\u0061"`)); !errors.Is(err, session.ErrAskedTwice) {
-		t.Errorf("the same, spelled otherwise: %v", err)
+		t.Errorf("the same id, spelled differently: %v", err)
 	}
 	a.TakeBack([]byte(`"a"`))
 	a.TakeBack([]byte(`"a"`))
@@ -87,14 +87,14 @@ func TestIDsOfQuestions(t *testing.T) {
 		}
 	}
 	if !void(theirs) || void(own) {
-		t.Errorf("taken back: %t, %t", void(theirs), void(own))
+		t.Errorf("cancelled: %t, %t", void(theirs), void(own))
 	}
 	a.Close()
 	if !void(own) {
-		t.Error("a question outlives its session")
+		t.Error("a request outlives its session")
 	}
 	if _, err := a.AskOwn([]byte(`"c"`)); !errors.Is(err, session.ErrAskedClosed) {
-		t.Errorf("a closed session is asked: %v", err)
+		t.Errorf("a request to a closed session: %v", err)
 	}
 	theirs.Close()
 	own.Close()

@@ -29,7 +29,7 @@ func TestCallsAreGivenUpByTheirKey(t *testing.T) {
 	begin("1", "answered meanwhile").End()
 	delete(given, "answered meanwhile")
 	if sess.Calls.GiveUp("1") {
-		t.Error("none was sent, and one is said to be")
+		t.Error("GiveUp reports an unsent call as sent")
 	}
 	got := make(map[string]bool)
 	for name, ctx := range given {
@@ -40,7 +40,7 @@ func TestCallsAreGivenUpByTheirKey(t *testing.T) {
 	}
 	begin("1", "sent").Sent(func(error) {})
 	if !sess.Calls.GiveUp("1") || sess.Calls.GiveUp("2") {
-		t.Error("what was sent is not told from what was not")
+		t.Error("GiveUp does not distinguish sent and unsent calls")
 	}
 }
 
@@ -55,7 +55,7 @@ func TestACallThatWasGivenUpEnds(t *testing.T) {
 		sess.Calls.GiveUp("1")
 		time.Sleep(3*time.Second - 1)
 		if synctest.Wait(); under.Err() != nil {
-			t.Error("an answer that comes late is not waited for")
+			t.Error("a late answer is not awaited")
 		}
 		time.Sleep(time.Nanosecond)
 		if synctest.Wait(); !errors.Is(context.Cause(under), upstream.ErrCancelled) {

@@ -32,7 +32,7 @@ func TestASessionWhoseClientListens(t *testing.T) {
 		done()
 		time.Sleep(50 * time.Second)
 		if s.Len() != 1 {
-			t.Fatal("it is closed before its client could come back")
+			t.Fatal("the session is closed before its client could reconnect")
 		}
 		_, heard, done, err = s.Listen(t.Context(), first.ID, first.Key, false)
 		if err != nil {
@@ -41,14 +41,14 @@ func TestASessionWhoseClientListens(t *testing.T) {
 		add(t, s, key("ana"))
 		last, _ := add(t, s, key("ana"))
 		if heard.Err() == nil {
-			t.Error("it has no session, and its stream goes on")
+			t.Error("the session has ended, and its stream has not")
 		}
 		done()
 		if _, _, _, err := s.Listen(t.Context(), first.ID, first.Key, false); !errors.Is(err, session.ErrUnknown) {
-			t.Errorf("a closed one is listened to: %v", err)
+			t.Errorf("listening to a closed session: %v", err)
 		}
 		if _, _, _, err := s.Listen(t.Context(), last.ID, key("ben"), false); !errors.Is(err, session.ErrUnknown) {
-			t.Errorf("another's is listened to: %v", err)
+			t.Errorf("listening to another principal's session: %v", err)
 		}
 		stop()
 		if err := <-swept; err != nil {
@@ -94,7 +94,7 @@ func TestAllStreamsEndWithTheGateway(t *testing.T) {
 		}
 		s.HangUp()
 		if heard.Err() == nil {
-			t.Error("a stream goes on")
+			t.Error("a stream has not ended")
 		}
 		done()
 	}

@@ -190,7 +190,7 @@ func TestAnEndedSessionIsGone(t *testing.T) {
 		done() // of a request that ended after the session
 		synctest.Wait()
 		if s.Len() != 0 || c.closed.Load() != 1 {
-			t.Errorf("%d sessions are open, its server was told %d times", s.Len(), c.closed.Load())
+			t.Errorf("%d sessions are open, it was closed %d times at its server", s.Len(), c.closed.Load())
 		}
 	})
 }
@@ -268,7 +268,7 @@ func TestTheCapClosesTheLongestIdle(t *testing.T) {
 		}
 		fourth, _ := add(t, s, key("ana"))
 		if !isOpen(s, all[0]) || isOpen(s, all[1]) || !isOpen(s, all[2]) || !isOpen(s, fourth) || !isOpen(s, other) {
-			t.Error("another one than the longest idle was closed")
+			t.Error("a session other than the longest idle was closed")
 		}
 		var release []func()
 		for _, sess := range []*session.Session{all[2], fourth} {
@@ -280,11 +280,11 @@ func TestTheCapClosesTheLongestIdle(t *testing.T) {
 		}
 		fifth, _ := opened(key("ana"))
 		if err := s.Add(fifth); !errors.Is(err, session.ErrTooMany) || isOpen(s, fifth) {
-			t.Errorf("a session was opened though all are at work: %v", err)
+			t.Errorf("a session was opened although all are in use: %v", err)
 		}
 		release[1]()
 		if err := s.Add(fifth); err != nil || isOpen(s, fourth) {
-			t.Errorf("no room was made: %v", err)
+			t.Errorf("no session was closed for a new one: %v", err)
 		}
 		release[0]()
 		done()
@@ -312,14 +312,14 @@ func TestOpeningsAreCapped(t *testing.T) {
 		t.Errorf("a third opening: %v", err)
 	}
 	if other, err := s.Opening(principal.Alone(key("ben").Key)); err != nil {
-		t.Errorf("somebody else: %v", err)
+		t.Errorf("another principal: %v", err)
 	} else {
 		other()
 	}
 	add(t, s, key("ana"))
 	first()
 	if again, err := s.Opening(principal.Alone(key("ana").Key)); err != nil {
-		t.Errorf("once one has ended: %v", err)
+		t.Errorf("after one has ended: %v", err)
 	} else {
 		again()
 	}

@@ -50,7 +50,7 @@ func TestN2SessionsThatEndHaveAShare(t *testing.T) {
 			t.Errorf("while three are being ended: %v", err)
 		}
 		if err := open("ana"); err != nil {
-			t.Errorf("somebody else: %v", err)
+			t.Errorf("another principal: %v", err)
 		}
 		time.Sleep(6 * time.Second)
 		if err := open("mallory"); err != nil {

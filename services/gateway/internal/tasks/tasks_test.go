@@ -46,7 +46,7 @@ func TestTask_WaitsRunsAndEnds(t *testing.T) {
 			t.Errorf("a new task (-want +got):\n%s", diff)
 		}
 		if !tasks.IsOwnID(got.ID) || tasks.IsOwnID("t-1") {
-			t.Errorf("%s is not told from the id of a server's task", got.ID)
+			t.Errorf("%s is not distinguished from the id of a server's task", got.ID)
 		}
 		if approval, ok := task.Awaited(); approval != "a-1" || !ok {
 			t.Errorf("it waits for %q, %t", approval, ok)
@@ -134,7 +134,7 @@ func TestStore_RemovingATaskStopsItsCall(t *testing.T) {
 		time.Sleep(15 * time.Minute)
 		synctest.Wait()
 		if ctx.Err() == nil {
-			t.Error("the call goes on after its task was removed")
+			t.Error("the call continues after its task was removed")
 		}
 	})
 }
