@@ -220,7 +220,7 @@ func kindOf(value reflect.Value) (kind, standard string) {
 	case map[string]config.Secret:
 		return "map of secrets", ""
 	}
-	switch value.Kind() { //nolint:exhaustive // the file has keys of no other kind
+	switch value.Kind() {
 	case reflect.Slice:
 		return "list", ""
 	case reflect.Map, reflect.Pointer:

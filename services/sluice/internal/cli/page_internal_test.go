@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 	"text/template"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 var update = flag.Bool("update", false, "write "+commandPage)
@@ -30,7 +28,7 @@ func TestCommandPage(t *testing.T) {
 	t.Parallel()
 	root := newTool("sluice", io.Discard, io.Discard).root()
 	text, err := template.New("page").Funcs(template.FuncMap{
-		"flags":    func() string { return flagList(root.PersistentFlags()) },
+		"flags":    func() string { return codeBlock(root.PersistentFlags().FlagUsagesWrapped(lineLength)) },
 		"commands": func() string { return strings.TrimSpace(commandSections(root)) },
 	}).ParseFiles(commandText)
 	if err != nil {
@@ -91,8 +89,8 @@ func commandSection(c *cobra.Command) string {
 	if c.Example != "" {
 		out += "\nExamples:\n\n" + codeBlock(c.Example) + "\n"
 	}
-	if c.LocalNonPersistentFlags().HasAvailableFlags() {
-		out += "\n" + flagList(c.LocalNonPersistentFlags()) + "\n"
+	if flags := c.LocalNonPersistentFlags(); flags.HasAvailableFlags() {
+		out += "\n" + codeBlock(flags.FlagUsagesWrapped(lineLength)) + "\n"
 	}
 	return out + "\n"
 }
@@ -110,16 +108,16 @@ func markdownOf(help string) string {
 	return strings.Join(parts, "\n\n")
 }
 
+// codeBlock returns a text as code, without an indentation of two characters.
 func codeBlock(text string) string {
-	lines := strings.Split(text, "\n")
+	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimPrefix(line, "  ")
 	}
 	return "```\n" + strings.Join(lines, "\n") + "\n```"
 }
 
-// lineLength leaves two characters for the indentation of lists.
-const lineLength = 118
+const lineLength = 120
 
 // wrapped joins words into lines.
 func wrapped(words []string) string {
@@ -140,28 +138,4 @@ func wrapped(words []string) string {
 		used += n
 	}
 	return out.String()
-}
-
-// flagList returns a list of flags with their defaults.
-func flagList(flags *pflag.FlagSet) string {
-	var lines []string
-	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || f.Name == "help" {
-			return
-		}
-		kind, meaning := pflag.UnquoteUsage(f)
-		name := "`--" + f.Name
-		if f.Shorthand != "" {
-			name = "`-" + f.Shorthand + "`, " + name
-		}
-		if kind != "" {
-			name += " " + strings.ToUpper(strings.TrimSuffix(strings.TrimSuffix(kind, "Array"), "32"))
-		}
-		name += "`"
-		if !slices.Contains([]string{"", "0", "0s", "[]", "false"}, f.DefValue) {
-			name += " (default `" + f.DefValue + "`)"
-		}
-		lines = append(lines, strings.ReplaceAll(wrapped(strings.Fields("* "+name+": "+meaning)), "\n", "\n  "))
-	})
-	return strings.Join(lines, "\n")
 }

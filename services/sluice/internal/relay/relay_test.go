@@ -183,7 +183,7 @@ func TestMessagesAreCarried(t *testing.T) {
 		t.Errorf("a proxy's page became %s", got)
 	}
 	c.say(`{"jsonrpc":"2.0","id":10,"method":"html"}`)
-	if got := <-c.lines; !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":10,"error":{"code":-32603,"message":"what answers there is no mesh`) {
+	if got := <-c.lines; !strings.HasPrefix(got, `{"jsonrpc":"2.0","id":10,"error":{"code":-32603,"message":"the server there is not a mesh`) {
 		t.Errorf("another's page became %s", got)
 	}
 	c.say(`{"jsonrpc":"2.0","id":11,"method":"half"}`)
@@ -302,7 +302,7 @@ func TestItEnds(t *testing.T) {
 	in, _ := io.Pipe()
 	read, out := io.Pipe()
 	_ = read.Close()
-	if err := relay.Run(t.Context(), cfg, io.MultiReader(strings.NewReader(hello+"\n"), in), out); err == nil || !strings.Contains(err.Error(), "the client reads no more") {
+	if err := relay.Run(t.Context(), cfg, io.MultiReader(strings.NewReader(hello+"\n"), in), out); err == nil || !strings.Contains(err.Error(), "the client no longer reads") {
 		t.Errorf("without a reader: %v", err)
 	}
 	if err := relay.Run(t.Context(), cfg, strings.NewReader(strings.Repeat("x", 5<<20)), io.Discard); err == nil || !strings.Contains(err.Error(), "more than 4194304 bytes") {
