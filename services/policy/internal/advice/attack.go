@@ -7,29 +7,28 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// An Entry is an attack of the catalogue.
+// An Entry is an attack of the catalog.
 type Entry struct {
-	// ID is stable: "AT01" and so on. One that was given is never given to another attack.
+	// ID is stable: "AT01" and so on. An id is never reused for another attack.
 	ID string
-	// Name is for people, for example "Runaway loop".
+	// Name is a name for people, for example "Runaway loop".
 	Name string
 	// Happens says what happens, in sentences for people.
 	Happens string
-	// Stopped says what stops it, in sentences for people.
+	// Stopped says what stops the attack, in sentences for people.
 	Stopped string
-	// Rule is the rule that does, as the YAML of a whole document. It is made to be added
-	// to others, and names of servers, tools, agents and arguments in it are examples.
-	// Empty where no rule can: then it is the catalogue, which lets nobody call a tool
-	// with a definition that was not accepted.
+	// Rule is the rule that stops the attack, as YAML of a whole document, to be added to others. Names of servers,
+	// tools, agents and arguments in it are examples. Empty if no rule can stop it; then the catalog does, because a
+	// tool can't be called with a definition that was not accepted.
 	Rule string
-	// References are the entries of public lists that it maps to, as OWASP names them.
+	// References are the entries of public lists that it corresponds to, with OWASP's names.
 	References []string
 
 	// about are the tools that it exploits.
 	about []access
 }
 
-// Entries is the whole attack catalogue, sorted by id. It is the caller's own.
+// Entries returns the whole attack catalog, sorted by id. The caller may change the result.
 func Entries() []Entry {
 	out := slices.Concat(deeds, flows, definitions, people)
 	for i := range out {
@@ -38,11 +37,11 @@ func Entries() []Entry {
 	return out
 }
 
-// Attacks is the whole attack catalogue as pages show it, sorted by id.
+// Attacks returns the whole attack catalog in the form of pages, sorted by id.
 func Attacks() []*policyv1.Attack { return shown(Entries()) }
 
-// exploiting are the attacks that gain most from a tool that is held to be c, these first.
-// Where several gain the same their ids decide.
+// exploiting returns the attacks that gain most from a tool with the classification c, in descending order and then by
+// id.
 func exploiting(c *policyv1.Classification) []*policyv1.Attack {
 	found := slices.DeleteFunc(Entries(), func(e Entry) bool { return e.from(c) == 0 })
 	slices.SortStableFunc(found, func(a, b Entry) int { return cmp.Compare(b.from(c), a.from(c)) })

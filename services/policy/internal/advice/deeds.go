@@ -1,6 +1,6 @@
 package advice
 
-// deeds are the attacks by what a call does: too often, too much, or what nobody wanted.
+// deeds are the attacks by what a call does: it is made too often, does too much, or does what no person wanted.
 var deeds = []Entry{
 	{
 		ID: "AT01", Name: "Runaway loop",

@@ -1,6 +1,6 @@
 package advice
 
-// definitions are the attacks by servers: by what they say of their tools.
+// definitions are the attacks by servers through the definitions of their tools.
 var definitions = []Entry{
 	{
 		ID: "AT13", Name: "Poisoned definition",

@@ -12,15 +12,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// Bounds of what is quoted, which servers write.
+// Bounds of quotes, which come from servers.
 const (
-	// mostEvidence is how many pieces of evidence are quoted for a category.
+	// mostEvidence is the largest number of quotes for a category.
 	mostEvidence = 3
-	// longestQuote is how many bytes of each are shown.
+	// longestQuote is the largest length of a quote, in bytes.
 	longestQuote = 80
 )
 
-// spoken quotes what speaks for the category.
+// spoken quotes the evidence for the category.
 func spoken(c *policyv1.Classification) string {
 	if pieces := quotes(c, c.GetCategory()); pieces != "" {
 		return "From the tool's definition: " + pieces + "."
@@ -28,7 +28,7 @@ func spoken(c *policyv1.Classification) string {
 	return ""
 }
 
-// stricter quotes what speaks for a stricter category than the tool is held to be of.
+// stricter quotes the evidence for categories stricter than the tool's.
 func stricter(c *policyv1.Classification) string {
 	var said []string
 	for _, d := range denials {
@@ -39,13 +39,11 @@ func stricter(c *policyv1.Classification) string {
 	return strings.Join(said, " ")
 }
 
-// speaksFor reports whether there is evidence for a category.
 func speaksFor(c *policyv1.Classification, category mcpv1.Category) bool {
 	return slices.ContainsFunc(c.GetEvidence(), func(e *policyv1.Evidence) bool { return e.GetCategory() == category })
 }
 
-// quotes are the first pieces of evidence for a category, which weigh most: what they mean,
-// and the words themselves.
+// quotes returns the meaning and the words of the evidence with the largest weights for a category.
 func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	var out []string
 	for _, e := range c.GetEvidence() {
@@ -56,7 +54,7 @@ func quotes(c *policyv1.Classification, category mcpv1.Category) string {
 	return strings.Join(out, "; ")
 }
 
-// quote is a text of a server, cut and in quotes, with all that does not show as escapes.
+// quote returns a server's text, cut and in quotes, with invisible characters as escapes.
 func quote(text string) string {
 	if len(text) > longestQuote {
 		end := longestQuote

@@ -1,6 +1,6 @@
 package advice
 
-// people are the attacks by way of others: of those behind a caller, and of those who approve.
+// people are the attacks by way of people: the principals behind a caller, and approvers.
 var people = []Entry{
 	{
 		ID: "AT17", Name: "Confused deputy",

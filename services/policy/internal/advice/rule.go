@@ -23,12 +23,12 @@ const (
 
 // A measure is what is recommended against the harm that a tool can do.
 type measure struct {
-	// rule are the terms of an entry under `tools`, as YAML on one line; of a limit it lacks
-	// how many calls.
+	// rule has the terms of an entry under `tools`, as YAML on one line, with a verb for the number of calls of a
+	// limit.
 	rule string
-	// most is how many calls the limit lets pass in a minute; 0 where there is none.
+	// most is the number of calls that the limit allows in a minute; 0 if there is no limit.
 	most int
-	// need says the same in a sentence for people.
+	// need says the same in a sentence.
 	need string
 }
 
@@ -38,7 +38,7 @@ const (
 	askOf   = "A policy should have a person decide on each call."
 )
 
-// measures are those for each category.
+// measures are the measures by category.
 var measures = map[mcpv1.Category]measure{
 	read:        {"{action: allow}", 0, "A policy can let it pass."},
 	write:       {limited, 30, limitIt + ": many small changes make a large one."},
@@ -47,17 +47,16 @@ var measures = map[mcpv1.Category]measure{
 	financial:   {"{action: require_approval, reason: it moves money}", 0, askOf},
 }
 
-// surely is the confidence from which a classification counts as sure.
+// surely is the confidence from which a classification is certain.
 const surely = 0.5
 
-// Rule is what is recommended for a tool that is held to be c: the terms of an entry under
-// `tools`, as YAML on one line. People are asked about a tool of which it is not sure what it
-// does, about one of critical or unknown risk, whatever its category, and about one that writes
-// and whose risk is high: an edit that may ruin something is no better than a write that may.
+// Rule returns the recommended terms of an entry under `tools` for a tool with the classification c, as YAML on one
+// line. It requires approval for a tool with an uncertain class, one of critical or unknown risk in any category, and
+// one that writes with a high risk, because an edit that may ruin something is no better than an overwrite.
 func Rule(c *policyv1.Classification) string { return RuleFor(c, 0) }
 
-// RuleFor is [Rule] for a tool of which a session made so many calls in a minute: where there
-// is a limit, that many pass.
+// RuleFor is [Rule] for a tool of which a session made up to busiest calls in a minute: a limit allows at least that
+// many.
 func RuleFor(c *policyv1.Classification, busiest int) string {
 	m := against(c)
 	if m.most == 0 {
@@ -66,7 +65,7 @@ func RuleFor(c *policyv1.Classification, busiest int) string {
 	return fmt.Sprintf(m.rule, max(m.most, busiest))
 }
 
-// against is the measure for a tool that is held to be c.
+// against returns the measure for a tool with the classification c.
 func against(c *policyv1.Classification) measure {
 	own, known := measures[c.GetCategory()]
 	switch {
@@ -81,19 +80,18 @@ func against(c *policyv1.Classification) measure {
 	}
 }
 
-// unsure reports whether it is not sure what the tool does. A confidence that is no number is
-// none.
+// unsure reports whether the class is uncertain. A confidence that is NaN is uncertain.
 func unsure(c *policyv1.Classification) bool {
 	sure := c.GetConfidence() >= surely
 	return !sure
 }
 
-// worst reports whether the risk is the highest. One that is not known counts as that.
+// worst reports whether the risk is critical or unknown.
 func worst(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_CRITICAL || c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED
 }
 
-// What names of servers, tools and documents may be.
+// The grammars of names of servers, tools and documents.
 var (
 	serverName   = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 	toolName     = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,128}$`)
@@ -103,8 +101,8 @@ var (
 // NamesTool reports whether an entry under `tools` can have that name.
 func NamesTool(name string) bool { return toolName.MatchString(name) }
 
-// document is a policy for that one tool; empty where it can't name the server or the tool. It
-// has no default: it says nothing of other tools, and may stand beside any other document.
+// document returns a policy for the one tool; empty if a document can't name the server or the tool. It has no
+// default, so that it can be used together with any other document.
 func document(server, tool string, c *policyv1.Classification) string {
 	if !serverName.MatchString(server) || !NamesTool(tool) {
 		return ""
@@ -113,9 +111,9 @@ func document(server, tool string, c *policyv1.Classification) string {
 		Quoted(titled(server, tool)), Quoted(server), Quoted(tool), Rule(c))
 }
 
-// titled is the name of that document: another one for each tool, so that those of several
-// tools can be active together. No server's name has a `_`, so the first one ends it; where
-// the two are no document's name together, a digest stands for them, without any `_`.
+// titled returns the name of that document, which differs for each tool, so that several can be active together. A
+// server's name has no `_`, so the first `_` ends it. If the two names together are not a document's name, a digest
+// without `_` replaces them.
 func titled(server, tool string) string {
 	name := server + "_" + tool
 	if documentName.MatchString(name) {
@@ -125,8 +123,8 @@ func titled(server, tool string) string {
 	return "tool-" + hex.EncodeToString(sum[:16])
 }
 
-// Quoted is a text as a scalar of YAML: as it stands where every reader of YAML takes that for
-// a text, else in quotes, in ASCII. The text is UTF-8.
+// Quoted returns a text as a YAML scalar: unquoted if every YAML reader takes it for a string, otherwise quoted in
+// ASCII. The text must be UTF-8.
 func Quoted(text string) string {
 	if plain.MatchString(text) && !reserved[strings.ToLower(text)] {
 		return text
@@ -136,7 +134,7 @@ func Quoted(text string) string {
 
 var plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]*$`)
 
-// reserved are words that some readers of YAML take for something else than a text.
+// reserved are words that some YAML readers do not take for strings.
 var reserved = map[string]bool{
 	"y": true, "n": true, "yes": true, "no": true, "on": true, "off": true,
 	"true": true, "false": true, "null": true, "nan": true, "inf": true,

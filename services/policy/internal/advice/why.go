@@ -22,7 +22,7 @@ var does = map[mcpv1.Category]string{
 	financial:   "This tool deals with money: it moves it, promises it, or takes it back.",
 }
 
-// why says why the tool needs a policy, in sentences.
+// why returns why the tool needs a policy, in sentences.
 func why(c *policyv1.Classification) string {
 	if does[c.GetCategory()] == "" {
 		return "Nothing is known of what this tool does, so it may do any harm. " + askOf
@@ -33,7 +33,7 @@ func why(c *policyv1.Classification) string {
 	return strings.Join(slices.DeleteFunc(said, func(sentence string) bool { return sentence == "" }), " ")
 }
 
-// doubt says that it is not sure what the tool does.
+// doubt says that the class is uncertain.
 func doubt(c *policyv1.Classification) string {
 	if !unsure(c) {
 		return ""
@@ -41,7 +41,7 @@ func doubt(c *policyv1.Classification) string {
 	return "That is not sure: the definition leaves it open, and the strictest holds that anything in it speaks for."
 }
 
-// denials say what a tool does not do that is of no such category, the mildest first.
+// denials say what a tool does not do if it is not of the category, the mildest first.
 var denials = []struct {
 	category mcpv1.Category
 	text     string
@@ -52,10 +52,9 @@ var denials = []struct {
 	{financial, "does not move money"},
 }
 
-// denied says what the tool does not do, of what would be stricter: only where it is sure what
-// it does, and where nothing speaks for the other. What is run may do anything, a definition
-// that is not honest denies nothing, and what has a higher risk than others of its category may
-// ruin something.
+// denied says which stricter things the tool does not do, if its class is certain and there is no evidence for them.
+// It says nothing for executing tools, which may do anything, and for dishonest definitions. For a tool with a raised
+// risk it does not deny that the tool deletes data.
 func denied(c *policyv1.Classification) string {
 	if unsure(c) || c.GetCategory() == execute || dishonest(c) {
 		return ""
@@ -88,7 +87,7 @@ func dependence(c *policyv1.Classification) string {
 	}
 }
 
-// degrees says what the axes add. One that was not judged adds nothing to a text.
+// degrees says what the axes add. An axis that was not rated adds nothing.
 func degrees(c *policyv1.Classification) string {
 	var said []string
 	add := func(is, at policyv1.Axis, sentence string) {
@@ -132,22 +131,21 @@ func signs(c *policyv1.Classification) string {
 	return strings.Join(said, " ")
 }
 
-// dishonest reports whether the definition is written for others than who reads it.
+// dishonest reports whether the definition has text for a model or hidden text.
 func dishonest(c *policyv1.Classification) bool { return tagged(tagSpeaks, tagHidden)(c) }
 
-// usual is the risk of a category by itself.
+// usual is the risk of a category alone.
 var usual = map[mcpv1.Category]policyv1.Risk{
 	read: policyv1.Risk_RISK_LOW, write: policyv1.Risk_RISK_MEDIUM, execute: policyv1.Risk_RISK_HIGH,
 	destructive: policyv1.Risk_RISK_CRITICAL, financial: policyv1.Risk_RISK_CRITICAL,
 }
 
-// raisedRisk reports whether the risk is higher than that of the category by itself. One that
-// is not known is.
+// raisedRisk reports whether the risk is higher than that of the category alone, or not known.
 func raisedRisk(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED || c.GetRisk() > usual[c.GetCategory()]
 }
 
-// lifted says so.
+// lifted says that the risk is raised.
 func lifted(c *policyv1.Classification) string {
 	switch {
 	case c.GetRisk() == policyv1.Risk_RISK_UNSPECIFIED:
@@ -159,7 +157,7 @@ func lifted(c *policyv1.Classification) string {
 	}
 }
 
-// named is a value of an enumeration as pages write it, for example "Destructive".
+// named returns an enumeration value in the form of pages, for example "Destructive".
 func named(of protoreflect.Enum) string {
 	name := enum.Name(of)
 	return strings.ToUpper(name[:1]) + name[1:]

@@ -11,27 +11,27 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// Errors of changes that people make.
+// Errors of operators' changes.
 var (
-	// ErrUnknown means that no list was seen that has the tool.
+	// ErrUnknown means that no reported list has the tool.
 	ErrUnknown = errors.New("no gateway has reported this tool")
 	// ErrDefinition means that a digest is not in the tool's history.
 	ErrDefinition = errors.New("the tool was never listed with such a definition")
-	// ErrChanged means that what a person saw is not what there is any more.
+	// ErrChanged means that what an operator saw has changed since.
 	ErrChanged = errors.New("it has changed since it was looked at: look again")
 )
 
-// A By is who changes something, when and why.
+// A By is the operator who makes a change, the reason, and the time.
 type By struct {
 	Who, Why string
 	When     time.Time
 }
 
-// Unknown is [ErrUnknown] about a name.
+// Unknown returns [ErrUnknown] with the name.
 func Unknown(name string) error { return fmt.Errorf("%w: %q", ErrUnknown, name) }
 
-// Settle accepts or refuses a definition of a tool. It returns the same server where that
-// was done before.
+// Settle accepts or refuses a definition of a tool. It returns the same server if nothing changes. A definition that
+// the first list accepted can still be accepted by an operator, which confirms it.
 func (s *Server) Settle(name string, digest Digest, to State, by By) (*Server, error) {
 	t := s.Tools[name]
 	if t == nil {
@@ -41,7 +41,7 @@ func (s *Server) Settle(name string, digest Digest, to State, by By) (*Server, e
 	switch {
 	case d == nil:
 		return nil, ErrDefinition
-	case d.State == to && (d.Settler != "" || to == Refused): // what the first list accepted, a person may vouch for
+	case d.State == to && (d.Settler != "" || to == Refused): // an operator may confirm what the first list accepted
 		return s, nil
 	}
 	t = t.clone()
@@ -50,8 +50,8 @@ func (s *Server) Settle(name string, digest Digest, to State, by By) (*Server, e
 	return s.with(map[string]*Tool{name: t}), nil
 }
 
-// AcceptAll accepts the definitions that wait, if those are what the digest is over, but for those with a
-// [Definition.Flag]. It returns how many it accepted, and the same server if that is none.
+// AcceptAll accepts the definitions that wait, except those with a [Definition.Flag]. It returns [ErrChanged] unless
+// the digest is [Server.WaitingDigest]. It returns how many it accepted, and the same server if it accepted none.
 func (s *Server) AcceptAll(digest []byte, by By) (*Server, int, error) {
 	if len(s.Waiting()) == 0 {
 		return s, 0, nil
@@ -79,8 +79,8 @@ func (s *Server) AcceptAll(digest []byte, by By) (*Server, int, error) {
 	return s.with(changed), accepted, nil
 }
 
-// Set replaces what the catalogue holds a tool to be; nil takes that back. etag is the
-// tool's as the person saw it. It returns the same server where that was done before.
+// Set sets or, with nil, removes an override of a tool. etag is the tool's etag as the operator saw it. It returns the
+// same server if nothing changes.
 func (s *Server) Set(name string, o *Override, etag string) (*Server, error) {
 	if o != nil {
 		own := *o
@@ -104,8 +104,8 @@ func (s *Server) Set(name string, o *Override, etag string) (*Server, error) {
 	return s.with(map[string]*Tool{name: t}), nil
 }
 
-// Halt stops a tool, or the server where the name is empty, or lets it go on. It returns
-// the same server where that was done before.
+// Halt stops or releases a tool, or the whole server if the name is empty. It returns the same server if nothing
+// changes.
 func (s *Server) Halt(name string, stop bool, by By) (*Server, error) {
 	var what *Stop
 	if stop {
@@ -132,15 +132,15 @@ func (s *Server) Halt(name string, stop bool, by By) (*Server, error) {
 	return s.with(map[string]*Tool{name: t}), nil
 }
 
-// Etag changes with everything that is known of a tool but when it was listed: 43
-// characters of URL-safe base64.
+// Etag returns a value that changes with everything about a tool except when it was listed: 43 characters of URL-safe
+// base64.
 func (t *Tool) Etag() string {
 	bare := t.clone()
 	for i := range bare.Definitions {
 		bare.Definitions[i].Again = time.Time{}
 	}
 	text, err := json.Marshal(bare, json.Deterministic(true))
-	if err != nil { // these fields can be written
+	if err != nil { // these fields can always be encoded
 		return ""
 	}
 	return shortSum(sha256.Sum256(text))

@@ -16,8 +16,8 @@ import (
 
 func shortSum(sum [sha256.Size]byte) string { return base64.RawURLEncoding.EncodeToString(sum[:]) }
 
-// Held is what a tool is held to be with a definition, which may be nil: the person's
-// answer where there is one, else what the definition makes of it.
+// Held returns the classification of a tool with a definition, which may be nil: the operator's override if there is
+// one, otherwise the class of the definition.
 func (t *Tool) Held(d *Definition) Class {
 	var c Class
 	if d != nil {
@@ -37,8 +37,8 @@ func (t *Tool) Held(d *Definition) Class {
 	return c
 }
 
-// Facts are what is known of a tool of the server with the definition of a digest, for
-// judging. A nil server was never listed.
+// Facts returns what is known of a tool of the server with the definition of a digest, for a decision. A nil server
+// was never listed.
 func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 	f := engine.Facts{Standing: s.standing(name, digest, set.Mode)}
 	if s == nil || s.Tools[name] == nil {
@@ -59,8 +59,8 @@ func (s *Server) Facts(name string, digest []byte, set Settings) engine.Facts {
 	return f
 }
 
-// OfServer is what is known where no tool is called: whether the server is stopped. A nil
-// server was never listed.
+// OfServer returns the facts for a method that calls no tool: whether the server is stopped. A nil server was never
+// listed.
 func (s *Server) OfServer() engine.Facts {
 	if s != nil && s.Stop != nil {
 		return engine.Facts{Standing: engine.Quarantined}
@@ -68,8 +68,8 @@ func (s *Server) OfServer() engine.Facts {
 	return engine.Facts{Standing: engine.Callable}
 }
 
-// nameOf is a value of an enumeration of the contracts, whose values are in the order of
-// the names and begin with 1; empty for any other.
+// nameOf returns the name of an enumeration value of the contracts, whose values are in the order of the names and
+// begin with 1; empty for any other value.
 func nameOf(names []string, value int) string {
 	if value < 1 || value > len(names) {
 		return ""
@@ -77,7 +77,6 @@ func nameOf(names []string, value int) string {
 	return names[value-1]
 }
 
-// of is Of for a digest in bytes.
 func (t *Tool) of(digest []byte) *Definition {
 	if len(digest) != sha256.Size {
 		return nil
@@ -104,8 +103,7 @@ func (s *Server) standing(name string, digest []byte, mode Mode) engine.Standing
 	return engine.Callable
 }
 
-// Sum identifies all of a server that calls are judged by. classifier is the version of
-// what makes classes.
+// Sum identifies everything about a server that affects decisions. classifier is the version of the classifier.
 func (s *Server) Sum(set Settings, classifier int) [sha256.Size]byte {
 	var b []byte
 	part := func(text string) { b = append(binary.AppendUvarint(b, uint64(len(text))), text...) }
@@ -113,7 +111,7 @@ func (s *Server) Sum(set Settings, classifier int) [sha256.Size]byte {
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
 		t := s.Tools[name]
 		if t.Override == nil && t.Stop == nil && !t.has(Accepted) {
-			continue // nobody can call it, whatever is known of it
+			continue // it can't be called in any case
 		}
 		part(name)
 		part(fmt.Sprintf("%t %t", t.Stop != nil, t.Stopped()))

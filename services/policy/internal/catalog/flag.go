@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// Flag says in a sentence why a definition of a tool of the server is accepted by itself alone, and not with all others
-// that wait; empty if it is accepted with them. looks are those of [Server.Looks].
+// Flag says in a sentence why [Server.AcceptAll] leaves a definition out, so that it must be accepted by itself; empty
+// if it is accepted with the others. looks is the result of [Server.Looks].
 func (d *Definition) Flag(name string, looks map[string][]string) string {
 	switch {
 	case d.Class.Category == 0:
@@ -22,9 +22,9 @@ func (d *Definition) Flag(name string, looks map[string][]string) string {
 	}
 }
 
-// NewlyWaiting returns the names of the tools of which the gateway has listed a definition itself that waits in a later
-// state of the server, and had not, or it did not wait, in this one; sorted. What only sessions were shown is left out:
-// it stops those sessions alone.
+// NewlyWaiting returns the names, sorted, of the tools with a definition that the gateway has listed itself, that
+// waits in the later state of the server, and that did not wait, or was not listed by the gateway, in this one.
+// Definitions that only sessions have listed are left out, because they stop only those sessions.
 func (s *Server) NewlyWaiting(later *Server) []string {
 	forAll := func(d *Definition) bool {
 		return d != nil && d.State == Waiting && (d.By == "" || len(d.Whole) > 0)

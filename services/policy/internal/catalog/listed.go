@@ -15,18 +15,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// Listed is a definition as a server lists it.
+// Listed is a definition in a server's list.
 type Listed struct {
 	Name string
-	// Text is the definition as it came.
+	// Text is the definition as the server sent it.
 	Text   string
 	Digest Digest
 }
 
-// ErrName means that a tool's name is not the one in its definition.
+// ErrName means that a tool's name is not the name in its definition.
 var ErrName = errors.New("the tool's name is not the one in its definition")
 
-// Read reads a definition that is listed under a name.
+// Read reads a definition that is listed under a name. It returns [ErrName] if the definition has another name.
 func Read(name, text string) (Listed, error) {
 	form, err := canonical.Object(text)
 	if err != nil {
@@ -41,8 +41,8 @@ func Read(name, text string) (Listed, error) {
 	return Listed{Name: name, Text: text, Digest: sha256.Sum256([]byte(form))}, nil
 }
 
-// Classify says what a definition alone makes of a tool. One that can't be read as a
-// tool's has no class, and is accepted by nobody but a person.
+// Classify classifies a tool by its definition. A definition that can't be read as a tool's has the zero Class, and
+// only an operator can accept it.
 func Classify(text string, trusted bool) Class {
 	tool, err := classify.Read([]byte(text))
 	if err != nil {
@@ -56,12 +56,12 @@ func Classify(text string, trusted bool) Class {
 	return class
 }
 
-// eraMembers are the members of a definition that older revisions of MCP do not have: a
-// server that speaks several leaves them out for some.
+// eraMembers are the members of a definition that older revisions of MCP do not have. A server that speaks several
+// revisions leaves them out for some.
 var eraMembers = []string{"title", "annotations", "outputSchema", "icons", "_meta", "execution"}
 
-// saysLess reports whether a definition says what another does, but for members which older
-// revisions do not have. It says nothing of its own, so nobody need look at it.
+// saysLess reports whether a definition equals another except for members that older revisions do not have, which it
+// may lack. It adds nothing, so it needs no review.
 func saysLess(definition, than string) bool {
 	var less, whole map[string]jsontext.Value
 	if json.Unmarshal([]byte(definition), &less) != nil || json.Unmarshal([]byte(than), &whole) != nil {
@@ -86,9 +86,8 @@ func sameValue(a, b jsontext.Value) bool {
 	return errA == nil && errB == nil && one == two
 }
 
-// Look is what a name looks like, roughly: names that a reader may take for each
-// other have the same. Letters of other scripts are those of Unicode's confusables (UTS
-// #39) that make whole words look Latin.
+// Look returns what a name roughly looks like: names that a reader may confuse have the same look. The letters of
+// other scripts are those of Unicode's confusables (UTS #39) that make whole words look Latin.
 func Look(name string) string {
 	return likeOne.Replace(strings.Map(func(r rune) rune {
 		switch r {
@@ -106,7 +105,7 @@ func Look(name string) string {
 	}, strings.ToLower(name)))
 }
 
-// likeOne are pairs of letters that look like one.
+// likeOne replaces pairs of letters that look like one letter.
 var likeOne = strings.NewReplacer("rn", "m", "vv", "w")
 
 var looksLatin = map[rune]rune{
@@ -115,8 +114,7 @@ var looksLatin = map[rune]rune{
 	'α': 'a', 'β': 'b', 'ε': 'e', 'η': 'n', 'ι': 'l', 'κ': 'k', 'ν': 'v', 'ο': 'o', 'ρ': 'p', 'τ': 't', 'χ': 'x', 'γ': 'y', 'ѡ': 'w', 'ı': 'l', 'ⅼ': 'l',
 }
 
-// Looks are the names of the server's tools by what they look like, roughly; each list is
-// sorted.
+// Looks returns the names of the server's tools by their [Look]; each list is sorted.
 func (s *Server) Looks() map[string][]string {
 	out := make(map[string][]string, len(s.Tools))
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {

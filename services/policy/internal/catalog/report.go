@@ -8,57 +8,56 @@ import (
 	"time"
 )
 
-// Bounds on what is kept of a server whose lists nobody has accepted.
+// Bounds on the stored data of one server, whose lists may be hostile.
 const (
-	// MaxTools is how many tools are kept of one.
+	// MaxTools is the largest number of tools of a server.
 	MaxTools = 20_000
-	// MaxDefinitions is how many definitions are kept of a tool.
+	// MaxDefinitions is the largest number of definitions of a tool.
 	MaxDefinitions = 100
-	// MaxWaiting is how many definitions of a tool may wait.
+	// MaxWaiting is the largest number of definitions of a tool that wait.
 	MaxWaiting = 10
-	// MaxWaitingBytes is how long the definitions that wait may be together, with what is
-	// known of each, which counts as overhead bytes.
+	// MaxWaitingBytes is the largest total size of the definitions of a server that wait, each counted with overhead
+	// bytes for its state.
 	MaxWaitingBytes = 64 << 20
 	overhead        = 1 << 10
 )
 
-// forgotten is after how long a tool is forgotten that only sessions were shown, and on
-// which nobody has decided anything.
+// forgotten is how long a tool that only sessions have listed, and that no operator has decided about, is remembered.
 const forgotten = 24 * time.Hour
 
-// maxUnkept is up to how many definitions are counted that were not kept.
+// maxUnkept is the largest count of definitions that were not stored.
 const maxUnkept = 1000
 
-// again is how old Again may be before it is brought up to date.
+// again is how old Definition.Again may be before it is updated.
 const again = time.Hour
 
-// A Report is what a server listed.
+// A Report is a list of a server.
 type Report struct {
 	// Version is the negotiated revision of MCP.
 	Version string
-	// Whole says that it is all that the server lists, and not a page of it.
+	// Whole says that the list is the server's whole list, not a page of it.
 	Whole bool
-	// To is to whom it was listed; empty for the gateway itself.
+	// To is the principal to whom the list was sent; empty for the gateway itself.
 	To string
-	// Tools have a name each.
+	// Tools are the entries of the list. Each has another name.
 	Tools []Listed
-	// LeftOut are names of entries that break the bounds.
+	// LeftOut are the names of entries that exceed the bounds.
 	LeftOut []string
 }
 
-// An Outcome is what a report has changed.
+// An Outcome is the result of a report.
 type Outcome struct {
-	// Server is as it is now. It is the same where nothing has changed.
+	// Server is the new state of the server; the same pointer if nothing has changed.
 	Server *Server
-	// States are those of the definitions, in the order of the report's tools.
+	// States are the states of the definitions, in the order of the report's tools.
 	States []State
-	// New are the places of tools whose definitions are to be kept, and Gone are those
-	// that are not any more.
+	// New are the indexes of the report's tools whose definitions must be stored. Gone are definitions that are not
+	// needed any more.
 	New  []int
 	Gone []Digest
 }
 
-// Twice returns a name that stands in a list more than once; empty where none does.
+// Twice returns a name that occurs more than once in a list; empty if there is none.
 func Twice(tools []Listed) string {
 	seen := make(map[string]bool, len(tools))
 	for _, t := range tools {
@@ -70,27 +69,26 @@ func Twice(tools []Listed) string {
 	return ""
 }
 
-// reporting is a report on its way.
+// reporting is a report while it is applied.
 type reporting struct {
 	Report
 
 	now  time.Time
 	mode Mode
-	// text brings a definition that is kept.
+	// text returns a stored definition.
 	text func(Digest) (string, error)
 
 	out     Outcome
 	changed map[string]*Tool
-	// first says that the list is the first whole one, and era that it is the first of
-	// another protocol version.
+	// first says that the list is the server's first whole list, and era that it is the first one of another protocol
+	// version.
 	first, era bool
 	looks      map[string]int
-	// waiting is how much room is taken by what waits, and added how many tools are new.
+	// waiting is the size of the definitions that wait, and added the number of new tools.
 	waiting, added int
 }
 
-// Report takes in what a server listed. text brings a definition that is kept; the error
-// is its own.
+// Report applies a list of the server. text returns a stored definition; Report returns only errors of text.
 func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest) (string, error)) (Outcome, error) {
 	w := &reporting{Report: r, now: now, mode: set.Mode, text: text, out: Outcome{Server: s}, changed: make(map[string]*Tool)}
 	_, known := s.Lists[r.Version]
@@ -116,7 +114,7 @@ func (s *Server) Report(r Report, set Settings, now time.Time, text func(Digest)
 	return w.out, nil
 }
 
-// head notes what a whole list says beside its tools.
+// head records the data of a whole list other than its tools.
 func (w *reporting) head() {
 	s := w.out.Server
 	last, seen := s.Lists[w.Version]
@@ -130,13 +128,13 @@ func (w *reporting) head() {
 	}
 	next.Lists[w.Version] = w.now
 	next.LeftOut = slices.Clone(w.LeftOut)
-	if w.first || w.mode == Review && s.First == "" && len(w.Tools) > 0 { // what was reviewed is not accepted by itself later
+	if w.first || w.mode == Review && s.First == "" && len(w.Tools) > 0 { // so that a later list is not accepted automatically after a review
 		next.First = w.Version
 	}
 	w.out.Server = &next
 }
 
-// tool returns a tool that may be changed.
+// tool returns a copy of a tool that may be changed.
 func (w *reporting) tool(s *Server, name string) *Tool {
 	if t := w.changed[name]; t != nil {
 		return t
@@ -146,7 +144,7 @@ func (w *reporting) tool(s *Server, name string) *Tool {
 	return t
 }
 
-// take takes in one definition.
+// take applies one definition.
 func (w *reporting) take(s *Server, place int, l Listed, set Settings) (State, error) {
 	known := s.Tools[l.Name].Of(l.Digest)
 	if known == nil {
@@ -172,10 +170,10 @@ func (w *reporting) take(s *Server, place int, l Listed, set Settings) (State, e
 	return d.State, nil
 }
 
-// add takes in a definition that was not seen before.
+// add applies a definition that was not seen before.
 func (w *reporting) add(s *Server, place int, l Listed, set Settings) (State, error) {
 	if !w.room(s, l) {
-		if s.Unkept >= maxUnkept { // more is not counted, so that nothing is written
+		if s.Unkept >= maxUnkept { // beyond that it is not counted, so that nothing is written
 			return Waiting, nil
 		}
 		if w.out.Server == s {
@@ -215,7 +213,7 @@ func (w *reporting) add(s *Server, place int, l Listed, set Settings) (State, er
 	return d.State, nil
 }
 
-// judge accepts a definition of the first whole list, unless it is not honest.
+// judge accepts a definition of the first whole list, unless it has a sign of dishonesty.
 func (w *reporting) judge(d *Definition, l Listed) {
 	switch {
 	case d.Class.Category == 0:
@@ -231,14 +229,14 @@ func (w *reporting) judge(d *Definition, l Listed) {
 	}
 }
 
-// compare accepts a definition of the first whole list of another protocol version, where
-// one that was accepted says the same.
+// compare accepts a definition of the first whole list of another protocol version if an accepted definition says the
+// same.
 func (w *reporting) compare(t *Tool, d *Definition, l Listed) error {
 	d.Reason = "it says something else under another protocol version"
 	if !t.has(Accepted) {
 		d.Reason = "it is new on the server"
 	}
-	if t.waitsForAll() || t.has(Refused) { // a person is at it, or was
+	if t.waitsForAll() || t.has(Refused) { // a person must decide, or has decided
 		return nil
 	}
 	for i := range t.Definitions {
@@ -257,7 +255,7 @@ func (w *reporting) compare(t *Tool, d *Definition, l Listed) error {
 	return nil
 }
 
-// room reports whether there is room for one more definition.
+// room reports whether one more definition fits, and counts it if it does.
 func (w *reporting) room(s *Server, l Listed) bool {
 	_, known := s.Tools[l.Name]
 	if w.waiting == 0 {
@@ -273,7 +271,7 @@ func (w *reporting) room(s *Server, l Listed) bool {
 	}
 	stops := waits == 0 || w.To == "" && !t.Stopped()
 	switch {
-	case t != nil && t.has(Accepted) && stops: // else the tool would not be stopped
+	case t != nil && t.has(Accepted) && stops: // it must be stored, because it is what stops the tool
 	case !known && len(s.Tools)+w.added >= MaxTools, w.waiting+len(l.Text)+overhead > MaxWaitingBytes,
 		waits >= MaxWaiting, t != nil && len(t.Definitions) >= MaxDefinitions && oldest(t) < 0:
 		return false
@@ -285,7 +283,7 @@ func (w *reporting) room(s *Server, l Listed) bool {
 	return true
 }
 
-// trim forgets definitions of a tool that has too many.
+// trim removes definitions of a tool that has too many.
 func (w *reporting) trim(t *Tool) {
 	for len(t.Definitions) > MaxDefinitions {
 		i := oldest(t)
@@ -297,9 +295,8 @@ func (w *reporting) trim(t *Tool) {
 	}
 }
 
-// oldest is the place of the definition that may be forgotten first, of those that no
-// whole list has: one that was refused or, where many were accepted, one of those; -1
-// where there is none. What waits is not forgotten for what comes.
+// oldest returns the index of the definition to remove first, among those that no whole list has: a refused one or, if
+// many were accepted, an accepted one; -1 if there is none. A definition that waits is never removed to make space.
 func oldest(t *Tool) int {
 	accepted := 0
 	for i := range t.Definitions {
@@ -320,8 +317,7 @@ func oldest(t *Tool) int {
 	return best
 }
 
-// replace takes what is not in a whole list out of the one before it. A tool that nobody
-// lists any more, and on which nobody has decided anything, is forgotten.
+// replace removes what is not in a whole list from the last whole list of its version. It forgets tools that are idle.
 func (w *reporting) replace(s *Server) {
 	listed := make(map[Digest]bool, len(w.Tools))
 	for _, l := range w.Tools {
@@ -335,7 +331,7 @@ func (w *reporting) replace(s *Server) {
 			if listed[d.Digest] || !slices.Contains(d.Whole, w.Version) {
 				continue
 			}
-			if left := w.tool(s, name).Of(d.Digest); left != nil { // else it was forgotten
+			if left := w.tool(s, name).Of(d.Digest); left != nil { // nil if it was trimmed
 				left.Whole = without(d.Whole, w.Version)
 			}
 		}
@@ -361,7 +357,7 @@ func (w *reporting) replace(s *Server) {
 	w.out.Server = &next
 }
 
-// idle reports whether nobody lists a tool, and nobody has decided anything about it.
+// idle reports whether no list has a tool, and no decision was made about it.
 func (t *Tool) idle(now time.Time) bool {
 	if t.Override != nil || t.Stop != nil {
 		return false
@@ -383,7 +379,7 @@ func (s *Server) waitingBytes() int {
 	return n
 }
 
-// looksOf counts the names of a server and of a list by what they look like.
+// looksOf counts the names of a server and of a list by their [Look].
 func looksOf(s *Server, tools []Listed) map[string]int {
 	names := make(map[string]bool, len(s.Tools)+len(tools))
 	for name := range s.Tools {
@@ -399,8 +395,7 @@ func looksOf(s *Server, tools []Listed) map[string]int {
 	return out
 }
 
-// StopFor stops a server of which a list names a tool twice: nobody knows which of the
-// two a call would reach.
+// StopFor stops a server whose list names a tool twice, because it is unknown which of the two a call would reach.
 func (s *Server) StopFor(name string, now time.Time) *Server {
 	if s.Stop != nil {
 		return s

@@ -27,63 +27,63 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return err
 }
 
-// A Server is a server as it is known. It does not change: what changes it returns
-// another one, which shares what is the same. The zero Server was never listed.
+// A Server is the state of a server. It is immutable: a change returns another Server, which shares unchanged parts.
+// The zero Server was never listed.
 type Server struct {
 	Name string `json:"name"`
-	// Tools are by name; those that nobody lists any more are among them.
+	// Tools are the tools by name, including tools that no list has any more.
 	Tools map[string]*Tool `json:"tools,omitempty"`
-	// Lists are the protocol versions under which a whole list was seen, and when last.
+	// Lists has, for each protocol version, when its whole list was last seen.
 	Lists map[string]time.Time `json:"lists,omitempty"`
-	// First is the protocol version of the first list that was accepted as a whole; empty
-	// where none was.
+	// First is the protocol version of the first whole list that was accepted, or was reviewed in mode [Review]; empty
+	// if there was none.
 	First string `json:"first,omitempty"`
-	// Trusted says whether annotations were believed as the classes were made.
+	// Trusted says whether the server was trusted when the classes were computed.
 	Trusted bool `json:"trusted,omitzero"`
-	// LeftOut are names of entries of the newest whole list that break its bounds.
+	// LeftOut are names of entries of the newest whole list that exceed the bounds.
 	LeftOut []string `json:"leftOut,omitempty"`
-	// Stop says that the whole server is stopped; nil where it is not.
+	// Stop says that the whole server is stopped; nil if it is not.
 	Stop *Stop `json:"stop,omitempty"`
-	// Unkept is how many definitions were seen and not kept.
+	// Unkept is the number of definitions that were seen and not stored.
 	Unkept int `json:"unkept,omitempty"`
 }
 
-// A Tool is a tool as it is known.
+// A Tool is the state of a tool.
 type Tool struct {
-	// Definitions are those that were seen, in the order in which they were first.
+	// Definitions are the definitions that were seen, in the order in which they were first seen.
 	Definitions []Definition `json:"definitions"`
-	// Override is a person's answer in place of the catalogue's; nil for none.
+	// Override is an operator's classification; nil if there is none.
 	Override *Override `json:"override,omitempty"`
-	// Stop says that the tool is stopped, whatever its definition; nil where it is not.
+	// Stop says that the tool is stopped regardless of its definition; nil if it is not.
 	Stop *Stop `json:"stop,omitempty"`
 }
 
-// A Definition is one that was seen.
+// A Definition is a definition that was seen.
 type Definition struct {
 	Digest Digest `json:"digest"`
 	State  State  `json:"state,omitzero"`
-	// Class is what the definition alone makes of the tool.
+	// Class is the classification by this definition alone.
 	Class Class `json:"class"`
-	// Bytes is how long its text is.
+	// Bytes is the length of its text.
 	Bytes int `json:"bytes"`
-	// Seen is when it was listed first, and Again when last, to the hour.
+	// Seen is when it was first listed, and Again when it was last listed, accurate to the hour.
 	Seen  time.Time `json:"seen"`
 	Again time.Time `json:"again"`
-	// By is to whom it was listed first; empty where the gateway has listed it itself, then or later.
+	// By is the principal to whom it was first listed; empty if the gateway has listed it itself, then or later.
 	By string `json:"by,omitempty"`
-	// Versions are those under which it was listed, and Whole those whose newest whole
-	// list has it; both sorted.
+	// Versions are the protocol versions under which it was listed, and Whole those whose newest whole list has it;
+	// both sorted.
 	Versions []string `json:"versions,omitempty"`
 	Whole    []string `json:"whole,omitempty"`
-	// Settler is the operator who accepted or refused it; empty where nobody did.
+	// Settler is the operator who accepted or refused it; empty if no operator did.
 	Settler string `json:"settler,omitempty"`
-	// Settled is when it was accepted or refused; zero where it waits.
+	// Settled is when it was accepted or refused; zero while it waits.
 	Settled time.Time `json:"settled,omitzero"`
 	// Reason is why it was accepted or refused, or why it waits.
 	Reason string `json:"reason,omitempty"`
 }
 
-// State is what was decided on a definition. The zero value waits.
+// State is the decision about a definition. The zero value waits.
 type State uint8
 
 // The states.
@@ -93,31 +93,31 @@ const (
 	Refused
 )
 
-// A Class is what a tool is held to be, without the evidence.
+// A Class is the classification of a tool, without the evidence.
 type Class struct {
 	Category   mcpv1.Category `json:"category"`
 	Risk       policyv1.Risk  `json:"risk"`
 	Confidence float64        `json:"confidence"`
 	Tags       []string       `json:"tags,omitempty"`
-	// Hints are the annotations as the definition gives them.
+	// Hints are the annotations in the definition.
 	Hints map[string]bool `json:"hints,omitempty"`
 }
 
-// An Override is a person's answer in place of the catalogue's.
+// An Override is an operator's classification that replaces the catalog's.
 type Override struct {
-	// Category and Risk are unspecified where the catalogue's hold.
+	// Category and Risk are unspecified if the catalog's apply.
 	Category mcpv1.Category `json:"category,omitzero"`
 	Risk     policyv1.Risk  `json:"risk,omitzero"`
-	// Tags are added.
+	// Tags are added to those of the definition.
 	Tags   []string  `json:"tags,omitempty"`
 	Reason string    `json:"reason"`
 	Author string    `json:"author"`
 	Time   time.Time `json:"time"`
-	// Digest is the definition that was the newest then.
+	// Digest is the definition that was the newest when the override was made.
 	Digest Digest `json:"digest"`
 }
 
-// same reports whether two overrides by one person say the same.
+// same reports whether two overrides are equal, including the author, but not time and digest.
 func (o *Override) same(p *Override) bool {
 	if o == nil || p == nil {
 		return o == p
@@ -125,15 +125,15 @@ func (o *Override) same(p *Override) bool {
 	return o.Category == p.Category && o.Risk == p.Risk && o.Reason == p.Reason && o.Author == p.Author && slices.Equal(o.Tags, p.Tags)
 }
 
-// A Stop says that something is stopped.
+// A Stop says that a tool or server is stopped.
 type Stop struct {
 	Reason string `json:"reason"`
-	// By is the operator who did; empty where the catalogue did.
+	// By is the operator who stopped it; empty if the catalog did.
 	By   string    `json:"by,omitempty"`
 	Time time.Time `json:"time"`
 }
 
-// ListedNow returns the names of the tools in the newest whole lists, sorted; not nil.
+// ListedNow returns the names of the tools in the newest whole lists, sorted; never nil.
 func (s *Server) ListedNow() []string {
 	out := []string{}
 	for name, tool := range s.Tools {
@@ -145,7 +145,7 @@ func (s *Server) ListedNow() []string {
 	return out
 }
 
-// with returns a server with other tools in place of those of the same names.
+// with returns a server with the tools replaced by name.
 func (s *Server) with(tools map[string]*Tool) *Server {
 	out := *s
 	out.Tools = maps.Clone(s.Tools)
@@ -156,7 +156,7 @@ func (s *Server) with(tools map[string]*Tool) *Server {
 	return &out
 }
 
-// clone returns a tool whose definitions may be changed.
+// clone returns a copy of a tool whose definitions may be changed.
 func (t *Tool) clone() *Tool {
 	if t == nil {
 		return new(Tool)
@@ -166,7 +166,7 @@ func (t *Tool) clone() *Tool {
 	return &out
 }
 
-// Of returns the definition of a digest; nil where none was seen.
+// Of returns the definition with a digest; nil if none was seen.
 func (t *Tool) Of(digest Digest) *Definition {
 	if t == nil {
 		return nil
@@ -179,8 +179,8 @@ func (t *Tool) Of(digest Digest) *Definition {
 	return nil
 }
 
-// Newest is the definition that was listed last: of the newest whole lists where one is
-// there; nil where none was seen.
+// Newest returns the definition that was listed last, preferring those of the newest whole lists; nil if none was
+// seen.
 func (t *Tool) Newest() *Definition {
 	if t == nil {
 		return nil
@@ -195,9 +195,9 @@ func (t *Tool) Newest() *Definition {
 	return best
 }
 
-// Stopped reports whether a definition that the gateway has listed itself waits beside one that was accepted: then no
-// session can call the tool. A definition that only sessions were shown stops those sessions, because their calls are
-// judged by it, and no other: else a server could stop a tool for every tenant by what it shows one caller.
+// Stopped reports whether the tool has an accepted definition, and another one waits that the gateway has listed
+// itself. Then no session can call the tool. A definition that only sessions have listed stops only those sessions,
+// whose calls carry it. Otherwise a server could stop a tool for every tenant by what it shows one caller.
 func (t *Tool) Stopped() bool { return t.has(Accepted) && t.waitsForAll() }
 
 // waitsForAll reports whether a definition waits that the gateway has listed itself.
@@ -209,8 +209,7 @@ func (t *Tool) has(state State) bool {
 	return slices.ContainsFunc(t.Definitions, func(d Definition) bool { return d.State == state })
 }
 
-// Waiting are the digests of all definitions that wait, in the order of the tools' names
-// and then of the digests.
+// Waiting returns the digests of all definitions that wait, in the order of the tools' names and then of the digests.
 func (s *Server) Waiting() []Digest {
 	var out []Digest
 	for _, name := range slices.Sorted(maps.Keys(s.Tools)) {
@@ -219,7 +218,7 @@ func (s *Server) Waiting() []Digest {
 	return out
 }
 
-// Waiting are the digests of the definitions that wait, in their order.
+// Waiting returns the digests of the definitions that wait, sorted.
 func (t *Tool) Waiting() []Digest {
 	var out []Digest
 	for i := range t.Definitions {
@@ -231,8 +230,7 @@ func (t *Tool) Waiting() []Digest {
 	return out
 }
 
-// WaitingDigest identifies all that waits: the SHA-256 over the digests; nil where nothing
-// does.
+// WaitingDigest returns the SHA-256 over the digests of all definitions that wait; nil if none waits.
 func (s *Server) WaitingDigest() []byte {
 	all := s.Waiting()
 	if len(all) == 0 {
@@ -240,7 +238,7 @@ func (s *Server) WaitingDigest() []byte {
 	}
 	h := sha256.New()
 	for _, d := range all {
-		_, _ = h.Write(d[:]) // a hash takes everything
+		_, _ = h.Write(d[:]) // a hash never returns an error
 	}
 	return h.Sum(nil)
 }

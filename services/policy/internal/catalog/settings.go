@@ -2,21 +2,20 @@ package catalog
 
 import "fmt"
 
-// Mode is how the definitions of a server's tools are pinned. The zero value accepts
-// nothing by itself.
+// Mode says how the definitions of a server's tools are pinned. The zero value accepts nothing automatically.
 type Mode uint8
 
 // The modes.
 const (
-	// Review accepts nothing by itself.
+	// Review accepts nothing automatically.
 	Review Mode = iota
 	// FirstUse accepts the first whole list.
 	FirstUse
-	// Off pins nothing: a tool may be called whatever its definition is.
+	// Off pins nothing: a tool may be called with any definition.
 	Off
 )
 
-// Settings are what the configuration says of a server.
+// Settings are the configuration of a server.
 type Settings struct {
 	Mode Mode
 	// Trusted says that the server's annotations are believed.

@@ -14,21 +14,20 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// MaxParamsBytes bounds the params that conditions look at: read, each value takes some
-// twenty times its text.
+// MaxParamsBytes bounds the params that conditions read, because a value takes about twenty times the memory of its
+// text.
 const MaxParamsBytes = 256 << 10
 
-// Arguments are those of one call. They are immutable and safe for concurrent use.
-// The zero Arguments are none: no condition holds for them.
+// Arguments are the arguments of one call. They are immutable and safe for concurrent use. No condition holds for the
+// zero Arguments.
 type Arguments struct {
 	values ref.Val
 }
 
-// ParseArguments reads the `arguments` of a call's params, a JSON object, as strictly
-// as the gate does: a repeated key is an error. Params that have none, or null, and no
-// params, give the empty map; arguments that are no object are an error, and so are a
-// number of more than [maxNumberBytes] or of an enormous exponent, and params of more
-// than [MaxParamsBytes].
+// ParseArguments reads the `arguments` of a call's params, a JSON object, as strictly as the gateway does: a repeated
+// key is an error. Empty params, and params without arguments or with null, give the empty map. These are errors:
+// arguments that are not an object, a number of more than [maxNumberBytes] or with an enormous exponent, and params of
+// more than [MaxParamsBytes].
 func ParseArguments(params string) (Arguments, error) {
 	if params == "" {
 		return Arguments{values: newObject(nil)}, nil
@@ -57,13 +56,12 @@ func ParseArguments(params string) (Arguments, error) {
 	return Arguments{values: arguments}, nil
 }
 
-// read reads the next value.
 func read(dec *jsontext.Decoder) (ref.Val, error) {
 	token, err := dec.ReadToken()
 	if err != nil {
 		return nil, err
 	}
-	switch token.Kind() { //nolint:exhaustive // the others end something
+	switch token.Kind() { //nolint:exhaustive // the other kinds end an object or array
 	case '{':
 		return readObject(dec)
 	case '[':
@@ -108,8 +106,7 @@ func readArray(dec *jsontext.Decoder) (ref.Val, error) {
 	return types.NewRefValList(types.DefaultTypeAdapter, out), err
 }
 
-// object is a map that is gone through in the order of its keys. That of Go's maps
-// differs from time to time, and answers would.
+// object is a map that is iterated in the order of its keys. Go's order differs each time, and so could results.
 type object struct {
 	traits.Mapper
 

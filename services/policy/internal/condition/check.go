@@ -9,9 +9,8 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// check refuses what CEL allows and would be misread: expressions that are not known to
-// be true or false, numbers that would be rounded, comparisons that can never be true,
-// patterns that come from arguments, and tests of a path's or URL's text. It returns
+// check refuses what CEL allows and users could misread: expressions that are not boolean, numbers that would be
+// rounded, comparisons that can never be true, patterns from arguments, and string tests of paths or URLs. It returns
 // what the expression reads.
 func check(checked *cel.Ast, text string) (*place, *TextError) {
 	tree := checked.NativeRep()
@@ -25,7 +24,7 @@ func check(checked *cel.Ast, text string) (*place, *TextError) {
 		refuse(tree.Expr(), "is not known to be true or false", "compare it, for example args.draft == true")
 	}
 	ast.PreOrderVisit(tree.Expr(), ast.NewExprVisitor(func(e ast.Expr) {
-		switch e.Kind() { //nolint:exhaustive // the others are harmless
+		switch e.Kind() { //nolint:exhaustive // the other kinds need no check
 		case ast.LiteralKind:
 			if number, ok := e.AsLiteral().(types.Double); ok {
 				refuse(e, "numbers with a point or an exponent are rounded", "write decimal(\""+plain(number)+"\"), and decimal(…) on the other side too")
@@ -46,7 +45,7 @@ func check(checked *cel.Ast, text string) (*place, *TextError) {
 	return trace(tree.Expr(), checkTexts(refuse)), found
 }
 
-// refusing notes what is wrong with an expression, and what to do about it.
+// refusing records a problem of an expression, and how to fix it.
 type refusing func(e ast.Expr, message, suggestion string)
 
 func checkCall(tree *ast.AST, e ast.Expr, refuse refusing) {
@@ -103,8 +102,8 @@ func checkMap(tree *ast.AST, m ast.MapExpr, refuse refusing) {
 	checkMixed(tree, values, refuse)
 }
 
-// checkMixed refuses parts of which some are decimals and others are not: of what is
-// made of them nobody knows any more what it can be compared with.
+// checkMixed refuses parts of which some are decimals and others are not, because their common value could not be
+// compared.
 func checkMixed(tree *ast.AST, parts []ast.Expr, refuse refusing) {
 	for _, part := range parts {
 		if hasDecimal(tree.GetType(part.ID())) != hasDecimal(tree.GetType(parts[0].ID())) {
@@ -113,7 +112,7 @@ func checkMixed(tree *ast.AST, parts []ast.Expr, refuse refusing) {
 	}
 }
 
-// hasDecimal reports whether a type is that of decimals, or of what holds them.
+// hasDecimal reports whether a type is that of decimals, or contains it.
 func hasDecimal(t *types.Type) bool {
 	if t.IsExactType(decimalType) {
 		return true

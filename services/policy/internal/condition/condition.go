@@ -13,8 +13,7 @@ import (
 const (
 	// MaxBytes bounds the text of a condition.
 	MaxBytes = 2048
-	// maxReason bounds what is said about why a condition can't be told: it may repeat
-	// arguments.
+	// maxReason bounds the reason why a condition can't be evaluated, because it may repeat arguments.
 	maxReason = 200
 )
 
@@ -22,10 +21,10 @@ const (
 // The zero Condition never holds.
 type Condition struct {
 	program cel.Program
-	reads   *shape // nil where strays pass
+	reads   *shape // nil if other spellings of keys are accepted
 }
 
-// Compile reads an expression that is true or false. The error is a [*TextError].
+// Compile compiles a boolean expression. The error is a [*TextError].
 func Compile(text string) (*Condition, error) {
 	switch {
 	case len(text) > MaxBytes:
@@ -53,7 +52,7 @@ func Compile(text string) (*Condition, error) {
 	if cost.Max > maxEstimate {
 		return nil, &TextError{Message: "may take too long: it goes through lists in loops in loops"}
 	}
-	// Without OptOptimize: what it makes of `in` is not priced.
+	// Without OptOptimize, because its optimized form of `in` has no cost.
 	program, err := env.Program(ast, cel.CostLimit(maxCost), cel.CostTracking(prices{}), cel.OptimizeRegex(append(comparing(), matching)...))
 	if err != nil {
 		return nil, &TextError{Message: err.Error()}
@@ -61,13 +60,12 @@ func Compile(text string) (*Condition, error) {
 	return &Condition{program: program, reads: newShape(reads)}, nil
 }
 
-// WithExtra returns the condition as it is where other spellings of the keys that it
-// reads don't matter.
+// WithExtra returns the condition without the check for other spellings of the keys that it reads.
 func (c *Condition) WithExtra() *Condition { return &Condition{program: c.program} }
 
-// Holds reports whether the condition is true for arguments. An error says why it can
-// not be told: a key is missing, or one is there that may be taken for one that the
-// condition reads, types don't fit, or it would take too long; then it does not hold.
+// Holds reports whether the condition is true for arguments. It returns false and an error if the condition can't be
+// evaluated: a key is missing, a key could be taken for one that the condition reads, types don't fit, or it would
+// take too long.
 func (c *Condition) Holds(args Arguments) (bool, error) {
 	if c.program == nil || args.values == nil {
 		return false, errors.New("there is nothing to evaluate")
@@ -87,7 +85,7 @@ func (c *Condition) Holds(args Arguments) (bool, error) {
 	return bool(held), nil
 }
 
-// clip cuts what may be long, and writes nothing that would not be seen.
+// clip shortens a reason, and replaces characters that are not printable.
 func clip(reason string) string {
 	if len(reason) > maxReason {
 		reason = reason[:maxReason] + "…"

@@ -11,15 +11,14 @@ import (
 )
 
 const (
-	// maxEstimate bounds what a condition may cost for arguments of an ordinary size, and
-	// maxCost what it may cost in the end: one for each step, and for each ten bytes of
-	// text and each value inside of others that is gone through. CEL counts in a time
-	// that grows with the square of the steps of a loop, and a step that fails costs
-	// little, so that more would be a tenth of a second.
+	// maxEstimate bounds the estimated cost of a condition for arguments of an ordinary size. maxCost bounds the actual
+	// cost: one for each step, and for each ten bytes of text and each nested value that is visited. The time of CEL's
+	// cost tracking grows with the square of the steps of a loop, and a failing step costs little, so that a higher
+	// bound would allow a tenth of a second.
 	maxEstimate = 20_000
 	maxCost     = 6_000
-	// assumedSize is how many entries, or characters, each list, map and text of the
-	// arguments is taken to have where the cost is estimated.
+	// assumedSize is the assumed number of entries, or characters, of each list, map and string of the arguments for
+	// the estimate.
 	assumedSize = 30
 )
 
@@ -36,8 +35,8 @@ func (sizes) EstimateCallCost(string, string, *checker.AstNode, []checker.AstNod
 	return nil
 }
 
-// prices counts what calls have cost. CEL's own prices go by types that are known when
-// an expression is compiled, and those of arguments are not.
+// prices returns the actual cost of calls. CEL's own prices depend on types that are known at compile time, which
+// those of arguments are not.
 type prices struct{}
 
 // CallCost implements interpreter.ActualCostEstimator.
@@ -53,7 +52,7 @@ func (prices) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
 		if text, ok := args[0].(types.String); ok {
 			cost += uint64(min(len(text), locator.MaxBytes)) / 4
 		}
-	case "size": // of a text, whose characters are counted
+	case "size": // characters of a string are counted
 		if text, ok := args[0].(types.String); ok {
 			cost += uint64(len(text)) / 10
 		}
@@ -65,8 +64,8 @@ func (prices) CallCost(function, _ string, args []ref.Val, _ ref.Val) *uint64 {
 	return &cost
 }
 
-// weigh is how much there is to go through in a value, up to most: the bytes of texts,
-// and ten for any other value and for each that holds others.
+// weigh returns the size of a value, up to most: the bytes of strings, and ten for any other value and for each
+// container.
 func weigh(v ref.Val, most uint64) uint64 {
 	total := uint64(10)
 	switch v := v.(type) {

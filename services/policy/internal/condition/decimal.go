@@ -14,11 +14,10 @@ import (
 	"github.com/cockroachdb/apd/v3"
 )
 
-// maxNumberBytes bounds the text of a decimal: reading one takes more time than its
-// length says.
+// maxNumberBytes bounds the text of a decimal, because the time to parse one grows faster than its length.
 const maxNumberBytes = 256
 
-// plainNumber is how a number is written, as in JSON; zeros may lead.
+// plainNumber is the form of a number in JSON; leading zeros are allowed.
 var plainNumber = regexp.MustCompile(`^-?[0-9]+([.][0-9]+)?([eE][+-]?[0-9]+)?$`)
 
 var decimalType = cel.ObjectType("sluice.Decimal", traits.ComparerType)
@@ -26,8 +25,8 @@ var decimalType = cel.ObjectType("sluice.Decimal", traits.ComparerType)
 // decimal is an exact decimal number. It is immutable.
 type decimal struct{ value *apd.Decimal }
 
-// number is a JSON number by its exact value: an int or uint where it is whole and
-// fits 64 bits, else a decimal.
+// number returns a JSON number with its exact value: an int or uint if it is whole and fits 64 bits, otherwise a
+// decimal.
 func number(text string) (ref.Val, error) {
 	if whole, err := strconv.ParseInt(text, 10, 64); err == nil {
 		return types.Int(whole), nil
@@ -45,8 +44,7 @@ func number(text string) (ref.Val, error) {
 	return d, nil
 }
 
-// wholeText writes a decimal that is whole and has at most 20 digits as an integer, and
-// others as what is none.
+// wholeText returns a whole decimal of at most 20 digits as an integer; empty for any other.
 func wholeText(value *apd.Decimal) string {
 	var reduced apd.Decimal
 	reduced.Reduce(value)
@@ -56,7 +54,7 @@ func wholeText(value *apd.Decimal) string {
 	return reduced.Text('f')
 }
 
-// parseDecimal reads a number as JSON writes it.
+// parseDecimal reads a number in the form of JSON.
 func parseDecimal(text string) (decimal, error) {
 	if len(text) > maxNumberBytes || !plainNumber.MatchString(text) {
 		return decimal{}, fmt.Errorf("%s is no number of at most %d bytes", strconv.Quote(clip(text)), maxNumberBytes)
@@ -68,7 +66,7 @@ func parseDecimal(text string) (decimal, error) {
 	return decimal{value}, nil
 }
 
-// toDecimal is the function decimal.
+// toDecimal implements the function decimal.
 func toDecimal(arg ref.Val) ref.Val {
 	switch arg := arg.(type) {
 	case decimal:
@@ -88,10 +86,10 @@ func toDecimal(arg ref.Val) ref.Val {
 	}
 }
 
-// plain writes a double as a decimal.
+// plain returns a double as a decimal text.
 func plain(number types.Double) string { return strconv.FormatFloat(float64(number), 'f', -1, 64) }
 
-// Compare implements traits.Comparer: with decimals and whole numbers.
+// Compare implements traits.Comparer, with decimals and whole numbers.
 func (d decimal) Compare(other ref.Val) ref.Val {
 	switch other.(type) {
 	case decimal, types.Int, types.Uint:
@@ -100,7 +98,7 @@ func (d decimal) Compare(other ref.Val) ref.Val {
 	return types.MaybeNoSuchOverloadErr(other)
 }
 
-// Equal implements ref.Val: values of other types are not equal, as CEL has it.
+// Equal implements ref.Val. Values of other types are not equal, as in CEL.
 func (d decimal) Equal(other ref.Val) ref.Val {
 	o, ok := other.(decimal)
 	return types.Bool(ok && d.value.Cmp(o.value) == 0)
@@ -125,7 +123,7 @@ func (d decimal) Type() ref.Type { return decimalType }
 // Value implements ref.Val.
 func (d decimal) Value() any { return d.value }
 
-// decimals makes decimals known to CEL.
+// decimals returns the CEL options for decimals.
 func decimals() []cel.EnvOption {
 	from := func(name string, t *cel.Type) cel.FunctionOpt {
 		return cel.Overload("decimal_"+name, []*cel.Type{t}, decimalType)

@@ -9,18 +9,18 @@ import (
 	"cel.dev/cel-go/common"
 )
 
-// TextError says why a text is no condition.
+// TextError says why a text is not a valid condition.
 type TextError struct {
 	// Message says what is wrong, in one line, and at which character.
 	Message string
-	// Suggestion says what to do about it; may be empty.
+	// Suggestion says how to fix it; may be empty.
 	Suggestion string
 }
 
 // Error implements error.
 func (p *TextError) Error() string { return strings.TrimSuffix(p.Message+"; "+p.Suggestion, "; ") }
 
-// suggestions are for the messages of CEL that have such a part.
+// suggestions are for messages of CEL that contain the part.
 var suggestions = []struct{ part, suggestion string }{
 	{"'_==_' applied to '(sluice.Decimal", "make both sides decimals, for example decimal(100)"},
 	{"sluice.Decimal)'", "make both sides decimals, for example decimal(100)"},
@@ -40,7 +40,7 @@ var suggestions = []struct{ part, suggestion string }{
 	{"mismatched input 'or'", "write ||"},
 }
 
-// problemAt is a problem at a place of a text.
+// problemAt returns a problem at a location of a text.
 func problemAt(at common.Location, text, message, suggestion string) *TextError {
 	message, _, _ = strings.Cut(strings.ReplaceAll(asWritten(message), " (in container '')", ""), "\n")
 	p := &TextError{Message: message, Suggestion: suggestion}
@@ -69,11 +69,10 @@ func problemAt(at common.Location, text, message, suggestion string) *TextError 
 	return p
 }
 
-// notBefore is a text that ends with the word not.
+// notBefore matches a text that ends with the word not.
 var notBefore = regexp.MustCompile(`\bnot\s+$`)
 
-// around is the text before a place and from there on, in its line; both are empty where
-// there is no such place.
+// around returns the text before and after a location, in its line; both are empty if the location is invalid.
 func around(at common.Location, text string) (before, behind string) {
 	if at == nil || at.Line() < 1 || at.Column() < 0 {
 		return "", ""

@@ -5,22 +5,22 @@ import (
 	"strings"
 )
 
-// CEL's grammar has no name of a function that ends in its word `in`. So `ip.in(` is
-// read as the one below, which has as many characters: places in messages stay right.
+// CEL's grammar has no function name that ends in the word `in`. So `ip.in(` is replaced by the name below, which has
+// the same length, so that locations in messages stay right.
 const (
 	ipInWritten = "ip.in"
 	ipInRead    = "ip.In"
 )
 
-// ipInOrText finds `ip.in(`, and what it may not be looked for in: comments and texts,
-// raw ones and those in three quotes too.
+// ipInOrText matches `ip.in(`, and the places where it must not be replaced: comments and strings, including raw and
+// triple-quoted strings.
 var ipInOrText = regexp.MustCompile(`//[^\n]*` +
 	`|[rR](?:"""(?s:.*?)"""|'''(?s:.*?)'''|"[^"\n]*"|'[^'\n]*')` +
 	`|"""(?s:(?:\\.|[^\\])*?)"""|'''(?s:(?:\\.|[^\\])*?)'''` +
 	`|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'` +
 	`|\bip\s*\.\s*in\s*\(`)
 
-// readable is the text of an expression as CEL can read it.
+// readable returns the text of an expression in a form that CEL can parse.
 func readable(text string) string {
 	return ipInOrText.ReplaceAllStringFunc(text, func(found string) string {
 		if !strings.HasPrefix(found, "ip") {
@@ -30,5 +30,5 @@ func readable(text string) string {
 	})
 }
 
-// asWritten names in a message what stands in the text.
+// asWritten replaces the internal function name in a message by the written one.
 func asWritten(message string) string { return strings.ReplaceAll(message, ipInRead, ipInWritten) }

@@ -14,8 +14,8 @@ import (
 	"cel.dev/cel-go/interpreter"
 )
 
-// known are the functions of CEL's standard library that conditions have. None makes a
-// value larger than those that it is given, and none depends on anything else.
+// known are the functions of CEL's standard library that conditions have. None returns a value larger than its
+// arguments, and none depends on anything else.
 var known = []string{
 	operators.LogicalNot, operators.LogicalAnd, operators.LogicalOr, operators.Conditional,
 	operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
@@ -23,7 +23,7 @@ var known = []string{
 	"contains", "startsWith", "endsWith", "size",
 }
 
-// environment is what expressions know, made once: it takes milliseconds.
+// environment is the CEL environment, made once because that takes milliseconds.
 var environment = sync.OnceValues(func() (*cel.Env, error) {
 	subset := &env.LibrarySubset{IncludeMacros: []string{operators.Has, operators.All, operators.Exists}}
 	for _, name := range known {
@@ -40,14 +40,13 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 })
 
 const (
-	// maxPattern bounds a regular expression, in instructions of its program, and
-	// maxMatched the text that it is matched with, in bytes: both together are what
-	// matching takes.
+	// maxPattern bounds a regular expression, in instructions of its program. maxMatched bounds the string that it is
+	// matched with, in bytes. The time to match is proportional to both.
 	maxPattern = 200
 	maxMatched = 8 << 10
 )
 
-// matching matches texts with regular expressions (RE2's syntax), which are constants.
+// matching compiles the constant regular expressions (RE2 syntax) of a condition once.
 var matching = &interpreter.RegexOptimization{
 	Function:   "matches",
 	RegexIndex: 1,
@@ -80,8 +79,8 @@ func compilePattern(pattern string) (*regexp.Regexp, error) {
 	return regexp.Compile(pattern)
 }
 
-// instructions is about how many a pattern's program has; of those that are far too
-// large it is less. It is found without making the program.
+// instructions estimates the number of instructions of a pattern's program without compiling it. For patterns that are
+// far too large it returns less.
 func instructions(pattern *syntax.Regexp) int {
 	total := 1 + len(pattern.Rune)
 	if pattern.Op == syntax.OpCharClass {

@@ -13,18 +13,18 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// A locatorFunction reads a text as a path, a URL or an address, as package locator
-// does. What can't be read is an error.
+// A locatorFunction reads a string as a path, a URL or an address, as package locator does. A string that can't be
+// read is an error.
 type locatorFunction struct {
 	result *cel.Type
-	// one reads the text; nil where the function compares it with a second one.
+	// one reads the string; nil if the function compares it with a second one.
 	one func(text string) (ref.Val, error)
-	// with reads the second text, which is a constant, once, and returns what compares
-	// the first one with it; nil where there is none.
+	// with reads the second string, which is a constant, once, and returns the comparison with the first one; nil if
+	// there is no second string.
 	with func(constant string) (func(text string) (bool, error), error)
 }
 
-// locatorFunctions are those that conditions have, by their names.
+// locatorFunctions returns the functions by name.
 func locatorFunctions() map[string]locatorFunction {
 	return map[string]locatorFunction{
 		"path.within": {result: cel.BoolType, with: pathWithin},
@@ -99,8 +99,8 @@ func ipIn(constant string) (func(string) (bool, error), error) {
 	}, err
 }
 
-// locators makes the functions known to CEL. Those with a constant are bound where an
-// expression is planned: [comparing].
+// locators returns the CEL options for the functions. Functions with a constant are bound by [comparing] when an
+// expression is planned.
 func locators() []cel.EnvOption {
 	var options []cel.EnvOption
 	for name, f := range locatorFunctions() {
@@ -113,7 +113,7 @@ func locators() []cel.EnvOption {
 	return options
 }
 
-// read is the function of one text.
+// read returns the CEL binding of a function of one string.
 func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
 	return func(arg ref.Val) ref.Val {
 		text, ok := arg.(types.String)
@@ -128,8 +128,8 @@ func (f locatorFunction) read(name string) func(ref.Val) ref.Val {
 	}
 }
 
-// comparing are the functions of a text and a constant, which is read once. The library
-// has this for regular expressions, and asks no more of them than that.
+// comparing binds the functions of a string and a constant, which is read once. The library offers this for regular
+// expressions, and does not require that the constant is one.
 func comparing() []*interpreter.RegexOptimization {
 	var out []*interpreter.RegexOptimization
 	for name, f := range locatorFunctions() {
@@ -162,7 +162,7 @@ func compareText(name string, arg ref.Val, compare func(string) (bool, error)) r
 	return types.Bool(held)
 }
 
-// checkLocator refuses a second text that comes from arguments, or can't be read.
+// checkLocator refuses a second string that is not a constant or can't be read.
 func checkLocator(f locatorFunction, args []ast.Expr, refuse refusing) {
 	if f.with == nil {
 		return

@@ -5,16 +5,15 @@ import (
 	"slices"
 )
 
-// anchored reports whether a pattern is about the whole of a text: each of its
-// alternatives begins where the text does and ends where it does. `(?m)` makes it be
-// about a line.
+// anchored reports whether a pattern only matches a whole string: each of its alternatives is anchored at both ends.
+// With `(?m)` anchors match at lines, so such a pattern is not anchored.
 func anchored(pattern *syntax.Regexp) bool {
 	return pinned(pattern, syntax.OpBeginText, 0) && pinned(pattern, syntax.OpEndText, -1)
 }
 
-// pinned reports whether a pattern has an anchor at its first (0) or last (-1) place.
+// pinned reports whether a pattern has an anchor at its first (0) or last (-1) position.
 func pinned(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
-	switch pattern.Op { //nolint:exhaustive // the others match characters
+	switch pattern.Op { //nolint:exhaustive // the other operators match characters
 	case anchor:
 		return true
 	case syntax.OpCapture, syntax.OpPlus:
@@ -31,11 +30,11 @@ func pinned(pattern *syntax.Regexp, anchor syntax.Op, end int) bool {
 	return false
 }
 
-// tricks are the characters that make a text another path or URL to some readers; a
-// pattern may name them, and not let them pass among others.
+// tricks are characters that make a string another path or URL for some readers. A pattern may name one, but not
+// accept it among other characters.
 const tricks = "\\%@?#\x00\n\t"
 
-// The states of a walk through the segments of a path.
+// States of a walk through the segments of a path.
 const (
 	segmentStart = iota
 	segmentDot
@@ -44,9 +43,9 @@ const (
 	segmentStates
 )
 
-// admitsTricks reports whether an anchored pattern lets a text pass that has a segment
-// `..`, or one of the [tricks] where it takes many characters. It goes through all
-// that the pattern's program can do; the pattern is one that [compilePattern] takes.
+// admitsTricks reports whether an anchored pattern accepts a string with a segment `..`, or with one of the [tricks]
+// where it accepts several characters. It explores all states of the pattern's program. The pattern must be one that
+// [compilePattern] accepts.
 func admitsTricks(pattern *syntax.Regexp) bool {
 	program, err := syntax.Compile(pattern.Simplify())
 	if err != nil {
@@ -70,7 +69,7 @@ func admitsTricks(pattern *syntax.Regexp) bool {
 	return false
 }
 
-// walk returns where an instruction leads from a state, or that it lets a trick pass.
+// walk returns where an instruction leads from a state, or that it accepts a trick.
 func walk(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	to := func(pc uint32, state int) { steps = append(steps, int(pc)*segmentStates+state) }
 	switch inst.Op {
@@ -90,7 +89,7 @@ func walk(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	return steps, false
 }
 
-// takes is [walk] for an instruction that takes a character.
+// takes is [walk] for an instruction that consumes a character.
 func takes(inst *syntax.Inst, state int) (steps []int, trick bool) {
 	to := func(state int) { steps = append(steps, int(inst.Out)*segmentStates+state) }
 	only := len(inst.Rune) == 1 || len(inst.Rune) == 2 && inst.Rune[0] == inst.Rune[1]

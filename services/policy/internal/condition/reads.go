@@ -8,18 +8,17 @@ import (
 	"cel.dev/cel-go/common/types"
 )
 
-// A place is somewhere in the arguments that an expression reads, and what it reads
-// there.
+// A place is a location in the arguments that an expression reads, with what it reads there.
 type place struct {
-	// name is the last key on the way here; that of a list is its elements' too.
+	// name is the last key on the way here. Elements of a list have the name of the list.
 	name string
-	// keys are those of an object that are read by their names, and each is any other
-	// value that an object or list holds; nil where none is read.
+	// keys are the keys of an object that are read by name. each is any other value of an object or list; nil if none
+	// is read.
 	keys map[string]*place
 	each *place
 }
 
-// key is the place of a key of an object.
+// key returns the place of a key of an object.
 func (p *place) key(name string) *place {
 	if p.keys == nil {
 		p.keys = make(map[string]*place)
@@ -30,7 +29,7 @@ func (p *place) key(name string) *place {
 	return p.keys[name]
 }
 
-// any is the place of whatever an object or list holds.
+// any returns the place of all values of an object or list.
 func (p *place) any() *place {
 	if p.each == nil {
 		p.each = &place{name: p.name}
@@ -38,18 +37,17 @@ func (p *place) any() *place {
 	return p.each
 }
 
-// A variable is what a loop's variable stands for: the elements of a list, or the keys
-// of an object.
+// A variable is what a loop's variable stands for: the elements of a list, or the keys of an object.
 type variable struct{ elements, keysOf []*place }
 
-// A tracer finds what of the arguments an expression reads.
+// A tracer finds what an expression reads of the arguments.
 type tracer struct {
-	// tested is told of each test of a text's parts, and of the places where the text
-	// and what it is tested with come from.
+	// tested is called for each test of a string's parts, with the places that the string and the tested text come
+	// from.
 	tested func(e ast.Expr, from []*place)
 }
 
-// trace returns the arguments' place with all that is read there.
+// trace returns the place of the arguments with all that is read there.
 func trace(e ast.Expr, tested func(e ast.Expr, from []*place)) *place {
 	args := &place{}
 	t := tracer{tested: tested}
@@ -59,7 +57,7 @@ func trace(e ast.Expr, tested func(e ast.Expr, from []*place)) *place {
 
 // visit returns the places that an expression's value may come from.
 func (t *tracer) visit(e ast.Expr, scope map[string]variable) []*place {
-	switch e.Kind() { //nolint:exhaustive // the others read nothing
+	switch e.Kind() { //nolint:exhaustive // the other kinds read nothing
 	case ast.IdentKind:
 		return scope[e.AsIdent()].elements
 	case ast.SelectKind:
@@ -146,8 +144,8 @@ func (t *tracer) visitCall(e ast.Expr, scope map[string]variable) []*place {
 	return nil
 }
 
-// nameKeys notes the keys that a loop's variable, which may stand for keys, is compared
-// with: those are read by their names.
+// nameKeys records the keys that a loop's variable, which may stand for keys, is compared with, because they are read
+// by name.
 func nameKeys(compared, with ast.Expr, scope map[string]variable) {
 	if compared.Kind() != ast.IdentKind {
 		return
@@ -179,8 +177,7 @@ func eachOf(from []*place) []*place {
 	return out
 }
 
-// writtenOut reports whether an expression makes a list or map: its places are already
-// those of what it holds.
+// writtenOut reports whether an expression is a list or map literal. Its places are already those of its elements.
 func writtenOut(e ast.Expr) bool { return e.Kind() == ast.ListKind || e.Kind() == ast.MapKind }
 
 func isText(e ast.Expr) bool {
@@ -188,7 +185,7 @@ func isText(e ast.Expr) bool {
 	return ok
 }
 
-// textOf returns the text that an expression is, if it is written out.
+// textOf returns the value of a string literal.
 func textOf(e ast.Expr) (string, bool) {
 	if e.Kind() != ast.LiteralKind {
 		return "", false

@@ -12,21 +12,21 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
-// maxKeys bounds how many keys and elements are looked at for strays.
+// maxKeys bounds how many keys and elements are checked.
 const maxKeys = 20_000
 
 var errTooManyKeys = errors.New("the arguments have too many keys to look through")
 
-// A shape is what an expression reads of a value, ready to be compared with one.
-// The nil shape reads nothing by its name.
+// A shape is what an expression reads of a value, ready to be compared with a value. The nil shape reads nothing by
+// name.
 type shape struct {
 	keys map[string]*shape
-	// alike are the names of keys by how they are folded.
+	// alike maps folded keys to the keys.
 	alike map[string]string
 	each  *shape
 }
 
-// newShape returns the shape of a place; nil where no key is read by its name there.
+// newShape returns the shape of a place; nil if no key is read by name there.
 func newShape(p *place) *shape {
 	if p == nil {
 		return nil
@@ -42,9 +42,9 @@ func newShape(p *place) *shape {
 	return s
 }
 
-// check is an error where an object that is read has a key that is not one of those
-// that are read, and that a reader may take for one: by case, `_` or `-`. The server
-// may be such a reader, and then what it gets is not what the condition held for.
+// check returns an error if an object that is read has a key that is not read but that a reader could take for one
+// that is, by case, `_` or `-`. The server may be such a reader, and would then act on another value than the one that
+// the condition held for.
 func (s *shape) check(value ref.Val, left *int) error {
 	if s == nil {
 		return nil
@@ -85,7 +85,7 @@ func (s *shape) checkObject(o object, left *int) error {
 	return nil
 }
 
-// fold returns the same text for all keys that readers may take for one another.
+// fold returns the same text for all keys that readers may confuse.
 func fold(name string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -11,18 +11,18 @@ import (
 	"cel.dev/cel-go/common/operators"
 )
 
-// A kind is what a text is used as, by its name or by what it is compared with.
+// A kind is what a string is used as, by its name or by what it is compared with.
 type kind int
 
 const (
 	plainText kind = iota
 	pathText
 	urlText
-	hostText // what url.host and email.domain return
+	hostText // results of url.host and email.domain
 	mailText
 )
 
-// instead names, for each kind, what to use for a test of its text.
+// instead says, for each kind, what to use instead of a string test.
 var instead = map[kind]string{
 	pathText: `use path.within(x, "/srv"), path.base(x) or path.ext(x)`,
 	urlText:  `use url.under(x, "https://api.example.com/v1"), or compare url.scheme(x), url.host(x) and url.path(x)`,
@@ -30,7 +30,7 @@ var instead = map[kind]string{
 	mailText: `compare email.domain(x) with ==`,
 }
 
-// why says of each kind what a test of its text lets pass.
+// why says, for each kind, what a string test would accept.
 var why = map[kind]string{
 	pathText: `"/srv/../etc" begins with "/srv"`,
 	urlText:  `"https://api.example.com@evil/" begins with "https://api.example.com"`,
@@ -38,8 +38,7 @@ var why = map[kind]string{
 	mailText: `"a@evil, b@example.com" ends with "@example.com"`,
 }
 
-// checkTexts refuses tests of parts of a text that is a path or URL, and patterns that
-// are not about all of a text.
+// checkTexts refuses tests of parts of a string that is a path or URL, and patterns that do not match a whole string.
 func checkTexts(refuse refusing) func(e ast.Expr, from []*place) {
 	return func(e ast.Expr, from []*place) {
 		function, of, with, ok := tested(e.AsCall())
@@ -59,9 +58,8 @@ func checkTexts(refuse refusing) func(e ast.Expr, from []*place) {
 	}
 }
 
-// tested tells what a call tests, by what function, and with what. To compare by order
-// with a text that is written out tests as startsWith does: what begins with the text
-// comes behind it.
+// tested returns the function, the string that a call tests, and the text that it is tested with. An order comparison
+// with a literal counts as a test like startsWith, because strings that start with the literal sort after it.
 func tested(call ast.CallExpr) (function string, of, with ast.Expr, ok bool) {
 	args := call.Args()
 	symbol, order := operators.FindReverseBinaryOperator(call.FunctionName())
@@ -75,12 +73,11 @@ func tested(call ast.CallExpr) (function string, of, with ast.Expr, ok bool) {
 	}
 }
 
-// checkMatches refuses a pattern, which has an end on either side, or of a path or URL
-// one that lets tricks pass.
+// checkMatches refuses a pattern without anchors, and for a path or URL a pattern that accepts tricks.
 func checkMatches(of kind, text string, at ast.Expr, refuse refusing) {
 	pattern, err := syntax.Parse(text, syntax.Perl)
 	if err != nil || instructions(pattern) > maxPattern {
-		return // refused for that
+		return // refused elsewhere
 	}
 	switch {
 	case !anchored(pattern) && of == plainText:
@@ -92,13 +89,12 @@ func checkMatches(of kind, text string, at ast.Expr, refuse refusing) {
 	}
 }
 
-// String names a kind in messages.
 func (k kind) String() string {
 	return map[kind]string{pathText: "a path", urlText: "a URL", hostText: "a host", mailText: "an address of mail"}[k]
 }
 
-// kindOfText tells what a text is used as: by the function that it comes from, by what
-// it is tested with, or by the argument's name.
+// kindOfText returns what a string is used as: by the function that returns it, by what it is tested with, or by the
+// argument's name.
 func kindOfText(function string, of ast.Expr, with string, from []*place) kind {
 	if of.Kind() == ast.CallKind {
 		switch of.AsCall().FunctionName() {
@@ -121,8 +117,8 @@ func kindOfText(function string, of ast.Expr, with string, from []*place) kind {
 	return plainText
 }
 
-// kindOfPart tells by what a text is tested with: the start of a path or URL, or more of
-// one than a separator, which other texts have too.
+// kindOfPart returns the kind by the tested text: the start of a path or URL, or a part of one that is more than a
+// separator, which other strings have too.
 func kindOfPart(function, with string) kind {
 	with = strings.ReplaceAll(strings.ReplaceAll(with, `\/`, "/"), `\.`, ".")
 	_, behind, hasHost := strings.Cut(with, "://")
@@ -144,8 +140,8 @@ func kindOfPart(function, with string) kind {
 	return plainText
 }
 
-// nameWords are the last words of arguments' names by which they are paths and URLs,
-// and nameEnds those that they may end in without being a word.
+// nameWords are the last words of argument names that mean paths and URLs. nameEnds are endings that mean them even if
+// they are not words of their own.
 var (
 	nameWords = map[string]kind{
 		"path": pathText, "file": pathText, "filename": pathText, "dir": pathText, "directory": pathText, "folder": pathText, "cwd": pathText,
@@ -154,8 +150,8 @@ var (
 	nameEnds = []string{"path", "filename", "directory", "folder", "url", "uri"}
 )
 
-// kindOfName tells by the name of an argument, which ends in such a word, in the plural
-// or not: `filePaths`, `base_url`, `dir`.
+// kindOfName returns the kind by the name of an argument, which ends in such a word, singular or plural: `filePaths`,
+// `base_url`, `dir`.
 func kindOfName(name string) kind {
 	last := strings.ToLower(lastWord(name))
 	for _, word := range []string{last, strings.TrimSuffix(last, "s"), strings.TrimSuffix(last, "ies") + "y"} {
@@ -169,8 +165,8 @@ func kindOfName(name string) kind {
 	return plainText
 }
 
-// lastWord is the last word of a name, as names have words: apart by what is no letter,
-// or by a capital after a small letter.
+// lastWord returns the last word of a name. Words are separated by characters other than letters, or by a capital
+// after a small letter.
 func lastWord(name string) string {
 	letters := []rune(strings.TrimRightFunc(name, func(r rune) bool { return !unicode.IsLetter(r) }))
 	for i := len(letters) - 1; i > 0; i-- {

@@ -22,21 +22,20 @@
 //	    grant: {calls: 10, within: 1h, critical: true, where: args.format == "csv"}
 //	    idempotent: true
 //
-// `match` knows method, tool, prompt, uri, server, agent, principal, groups and tenant, each
+// `match` has the keys method, tool, prompt, uri, server, agent, principal, groups and tenant, each
 // a pattern or a list of them; [engine.Match] has the language of patterns. It also knows what
-// the catalogue holds a tool to be: category, risk and tags, each a name or a list of
-// them, and annotations by name. A key that is absent matches everything, save method:
-// without it a rule is about tools/call alone, or the methods that name a prompt or a URI
-// where it has such a key; `default` is always about tools/call.
+// the catalog gives a tool: category, risk and tags, each a name or a list of
+// them, and annotations by name. An absent key matches everything, except method:
+// without it a rule concerns only tools/call, or the methods that name a prompt or a URI
+// if it has such a key; `default` always concerns tools/call.
 //
-// Under `tools` an entry with a limit alone means allowed, limited. Under `rules` a rule
-// without an action decides nothing; its limits hold where something else allows.
+// Under `tools` an entry with only a limit allows the tool. Under `rules` a rule
+// without an action decides nothing; its limits hold if something else allows the call.
 //
 // `rate_limit` is one limit or a list of them. Its window is a number of seconds
-// or a duration such as 90s, 1h or 7d; `per` names session, principal, owner, agent,
-// tenant, server, tool. Where it is absent, an entry's limit is kept by session,
-// server and tool, a rule's by session, shared by all that the rule matches. Other
-// times are written as windows are.
+// or a duration such as 90s, 1h or 7d; `per` lists session, principal, owner, agent, tenant, server, tool. Without
+// `per`, an entry's limit is counted per session, server and tool, and a rule's per session, shared by all that the
+// rule matches. Other times are written in the same form as windows.
 package document
 
 import (
@@ -51,29 +50,27 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// maxProblems bounds how much is said about one document.
+// maxProblems bounds how many problems of one document are reported.
 const maxProblems = 100
 
 // A File is the text of one document.
 type File struct {
-	// Path names the file in messages, and the document where it has no name.
+	// Path names the file in messages, and the document if it has no name.
 	Path string
 	// Text is YAML or JSON, at most [strictyaml.MaxBytes].
 	Text []byte
 }
 
-// A Set is what files say.
+// A Set is the content of files.
 type Set struct {
-	// Documents are those of the files, in their order.
+	// Documents are the documents of the files, in their order.
 	Documents []engine.Document
-	// Warnings are what probably is not meant; the documents may be active all the
-	// same.
+	// Warnings are about rules that probably do not do what their author meant. The documents load nevertheless.
 	Warnings strictyaml.Errors
 }
 
-// ParseSet reads documents that are to be active together, under people who are to
-// give the approvals; nil: it is not known who they are. The error is a
-// [strictyaml.Errors] with every problem of every file.
+// ParseSet reads documents that are to be active together. people are the holders of tokens; nil if they are not
+// known, and then nothing is checked about them. The error is a [strictyaml.Errors] with every problem of every file.
 func ParseSet(files []File, people *engine.People) (*Set, error) {
 	var problems strictyaml.Errors
 	set := &Set{Documents: make([]engine.Document, 0, len(files))}
@@ -101,8 +98,7 @@ func ParseSet(files []File, people *engine.People) (*Set, error) {
 	return set, nil
 }
 
-// parse reads one document, and returns its reader too. The error is a
-// [strictyaml.Errors].
+// parse reads one document, and returns it with its reader. The error is a [strictyaml.Errors].
 func parse(file string, text []byte, people *engine.People) (*reader, engine.Document, error) {
 	source, err := strictyaml.Parse(file, text)
 	if err != nil {
@@ -139,8 +135,8 @@ type reader struct {
 	places []string
 }
 
-// add reports a problem, unless one is known in the same place or inside it: what
-// could not be read is not missing as well.
+// add reports a problem, unless one is known at the same place or inside it, because what could not be read is not
+// also missing.
 func (r *reader) add(at, message, suggestion string) {
 	if len(r.problems) >= maxProblems {
 		return
@@ -177,7 +173,7 @@ func (r *reader) document(f *form) engine.Document {
 	return d
 }
 
-// fault reports what the engine has against the document.
+// fault reports a fault that the engine found in the document.
 func (r *reader) fault(fault engine.Fault, f *form) {
 	if fault.Rule < 0 {
 		if fault.Field == "name" && f.Name == nil {
@@ -197,7 +193,7 @@ func (r *reader) fault(fault engine.Fault, f *form) {
 	r.add(at, fault.Message, fault.Suggestion)
 }
 
-// filled reports a value that is there and empty.
+// filled reports a value that is present but empty.
 func (r *reader) filled(at string, ok bool, suggestion string) {
 	if !ok {
 		r.add(at, "is empty", suggestion)
@@ -229,7 +225,7 @@ func (r *reader) fallback(text *string) engine.Default {
 	return engine.DefaultDeny
 }
 
-// nameOf returns the name that a file gives its document.
+// nameOf returns the document name that a file name gives.
 func nameOf(file string) string {
 	base := path.Base(filepath.ToSlash(file))
 	return strings.TrimSuffix(base, path.Ext(base))

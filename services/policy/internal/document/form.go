@@ -13,8 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A form is a document as it is written. A pointer tells what is absent from what
-// is empty.
+// A form is a document as written. Pointers distinguish absent values from empty ones.
 type form struct {
 	Version *int             `yaml:"version"`
 	Name    *string          `yaml:"name"`
@@ -24,14 +23,13 @@ type form struct {
 	Rules   []namedRule      `yaml:"rules"`
 }
 
-// A namedRule is an item of `rules`.
 type namedRule struct {
 	Name  string `yaml:"name"`
 	Match match  `yaml:"match"`
 	terms `yaml:",inline"`
 }
 
-// A match is what a rule matches on.
+// A match is what a rule matches.
 type match struct {
 	Method    strictyaml.OneOrMany[string] `yaml:"method"`
 	Tool      strictyaml.OneOrMany[string] `yaml:"tool"`
@@ -69,7 +67,7 @@ type grant struct {
 	Within   *window `yaml:"within"`
 	Critical bool    `yaml:"critical"`
 	Where    *string `yaml:"where"`
-	// ExtraArgs is "allow" or absent.
+	// ExtraArgs is "allow" or nil.
 	ExtraArgs *string `yaml:"extra_args"`
 }
 
@@ -79,8 +77,7 @@ type rateLimit struct {
 	Per    []string `yaml:"per"`
 }
 
-// A window is a whole number of seconds, or a duration as Go writes it, or a
-// whole number of days such as "7d".
+// A window is a whole number of seconds, a duration in Go's form, or a whole number of days such as "7d".
 type window time.Duration
 
 // UnmarshalYAML implements yaml.Unmarshaler.
@@ -113,7 +110,7 @@ func parseWindow(n *yaml.Node) (time.Duration, bool) {
 	}
 }
 
-// saturate returns number units, or some duration that is out of bounds as well.
+// saturate returns number units, or a duration that is also out of bounds.
 func saturate(number int64, unit time.Duration) time.Duration {
 	most := int64(2 * engine.MaxWindow / unit)
 	return time.Duration(min(max(number, -most), most)) * unit
@@ -139,14 +136,12 @@ func (*terms) ExplainKey(key string) (message, suggestion string, ok bool) {
 	return explain(key)
 }
 
-// explain tells a key of the policy language that this version does not act on
-// from one that nobody knows.
+// explain distinguishes a key of the policy language that this version does not support from an unknown key.
 func explain(key string) (message, suggestion string, ok bool) {
 	return fmt.Sprintf("%q is not offered in this version", key), "take it out", slices.Contains(notOffered, key)
 }
 
-// notOffered are the keys of the policy language that this version does not act
-// on, wherever they stand.
+// notOffered are the keys of the policy language that this version does not support, at any place.
 var notOffered = []string{
 	"tests", "mode", // of documents
 	"when", "redact", "on_limiter_error", "timeout", "forward", // of rules

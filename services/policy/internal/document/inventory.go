@@ -5,8 +5,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// UnknownNames returns where documents name a server or a tool that the inventory does not have. A document that does
-// not load is left out: [ParseSet] says why.
+// UnknownNames returns warnings for names of servers and tools in documents that the inventory does not have. It skips
+// documents that do not load; [ParseSet] reports those.
 func UnknownNames(files []File, inventory engine.Inventory) strictyaml.Errors {
 	var out strictyaml.Errors
 	for _, f := range files {

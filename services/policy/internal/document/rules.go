@@ -15,7 +15,7 @@ import (
 func (r *reader) rules(f *form, d *engine.Document) {
 	for _, tool := range slices.Sorted(maps.Keys(f.Tools)) {
 		at := strictyaml.Key("tools", tool)
-		if tool == "" { // would be taken for a rule without a name
+		if tool == "" { // would look like a rule without a name
 			r.add(at, "is no tool's name", "")
 			continue
 		}
@@ -66,8 +66,7 @@ func (r *reader) match(at string, m *match) engine.Match {
 	}
 }
 
-// rule reads what entries and rules have in common. The dimensions are those of a
-// limit that names none.
+// rule reads what entries and rules have in common. per has the dimensions of a limit that names none.
 func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	rule := engine.Rule{Action: r.action(at+".action", t.Action), Reason: t.Reason, Approvers: t.Approvers}
 	r.filled(at+".rate_limit", t.RateLimit == nil || len(t.RateLimit) > 0, "take it out")
@@ -77,7 +76,7 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	}
 	if t.Quorum != nil {
 		rule.Quorum = *t.Quorum
-		if rule.Quorum == 0 { // the engine reads it as one
+		if rule.Quorum == 0 { // the engine treats 0 as 1
 			r.add(at+".quorum", fmt.Sprintf("0 is not between 1 and %d", engine.MaxQuorum), "")
 		}
 	}
@@ -90,7 +89,7 @@ func (r *reader) rule(at string, t *terms, per []engine.Dimension) engine.Rule {
 	return rule
 }
 
-// time reads a time of an approval, of which the engine reads 0 as none.
+// time reads a time of an approval. It reports 0, which the engine treats as unset.
 func (r *reader) time(at string, w *window) time.Duration {
 	if w == nil {
 		return 0
@@ -105,7 +104,7 @@ func (r *reader) grant(at string, g *grant) engine.Grant {
 	grant := engine.Grant{Calls: 1, Within: time.Second, Critical: g.Critical}
 	if g.Calls == nil {
 		r.add(at+".calls", "is required", "say how many calls one approval covers, for example calls: 10")
-	} else if grant.Calls = *g.Calls; grant.Calls == 0 { // the engine reads none as no grant
+	} else if grant.Calls = *g.Calls; grant.Calls == 0 { // the engine treats 0 as no grant
 		r.add(at+".calls", fmt.Sprintf("0 is not between 1 and %d", engine.MaxGrantCalls), "")
 	}
 	if g.Within == nil {

@@ -249,7 +249,7 @@ const (
 	// is allowed 30 times a minute, and all others require approval. An uncertain class requires approval in both
 	// cases.
 	DefaultByRisk
-	// DefaultDeny refuses them.
+	// DefaultDeny refuses calls.
 	DefaultDeny
 )
 

@@ -84,9 +84,8 @@ func (f *Facts) dangerous() bool {
 	return f.Category == "" || f.Category == "destructive" || f.Category == "financial" || f.Risk == "" || f.Risk == "critical"
 }
 
-// fits reports whether a rule is about a tool that is what the facts say. Where that
-// can't be told it counts against the caller: a rule that allows is not about the tool,
-// any other is.
+// fits reports whether a tool with the facts has the properties that a rule names. An unknown property counts against
+// the caller: it does not match in a rule that allows, and matches in any other.
 func (r *rule) fits(f *Facts) bool {
 	if !r.classed {
 		return true
@@ -108,7 +107,7 @@ func (r *rule) fits(f *Facts) bool {
 	return len(r.Match.Annotations) == 0 || f.Hints == nil && doubt || f.hint(r.Match.Annotations)
 }
 
-// hint reports whether the annotations are as a rule wants them.
+// hint reports whether the annotations are those that a rule requires.
 func (f *Facts) hint(wanted map[string]bool) bool {
 	for name, want := range wanted {
 		if has, known := f.Hints[name]; !known || has != want {
@@ -118,12 +117,12 @@ func (f *Facts) hint(wanted map[string]bool) bool {
 	return true
 }
 
-// classed reports whether a match is about what tools are.
+// classed reports whether a match names properties of tools other than their names.
 func (m *Match) classed() bool {
 	return len(m.Category)+len(m.Risk)+len(m.Tags)+len(m.Annotations) > 0
 }
 
-// hints are the annotations that a match wants, as texts, sorted.
+// hints returns the annotations that a match requires as texts, sorted.
 func (m *Match) hints() []string {
 	out := make([]string, 0, len(m.Annotations))
 	for _, name := range slices.Sorted(maps.Keys(m.Annotations)) {
@@ -132,7 +131,7 @@ func (m *Match) hints() []string {
 	return out
 }
 
-// classes checks what a match says of what tools are.
+// classes checks the keys of a match about properties of tools.
 func (c *checker) classes(m *Match) {
 	one := func(key string, values, known []string) {
 		for i, value := range values {

@@ -206,7 +206,7 @@ func (s *Set) Could(subject Subject, server, method string, facts Facts) bool {
 	return s.could(&Call{Method: method, Server: server, Subject: subject, Facts: facts}, "")
 }
 
-// could reports whether a call that names something which begins so could be allowed, or held for people.
+// could reports whether a call that names something with the start could be allowed or wait for approval.
 func (s *Set) could(call *Call, start string) bool {
 	if code, _ := call.Facts.Standing.refusal(call.Server); code != "" || refusal(call) != "" {
 		return false

@@ -1,5 +1,5 @@
-// Package lease knows who may still use what was decided before a change. It decides
-// nothing, and has no clock of its own.
+// Package lease records until when gateways may use decisions that were made before a change. The policy service uses
+// it. It makes no decisions and has no clock of its own.
 package lease
 
 import (
@@ -9,18 +9,17 @@ import (
 	"time"
 )
 
-// Longest is for how long a lease may be.
+// Longest is the longest lease.
 const Longest = time.Second
 
-// ErrDisorder means that somebody has taken what was not sent.
+// ErrDisorder means that a holder has taken a response that was not sent.
 var ErrDisorder = errors.New("a response is taken that was not sent")
 
-// A Register has every lease that was given out. Epochs are numbers that grow. It is safe
-// for concurrent use.
+// A Register holds all leases. Epochs are numbers that grow. It is safe for concurrent use.
 type Register struct {
 	mu      sync.Mutex
 	holders map[*Holder]struct{}
-	// freed is closed, and made again, when somebody gives up a lease.
+	// freed is closed, and replaced, when a holder gives up a lease.
 	freed chan struct{}
 }
 
@@ -29,24 +28,22 @@ func New() *Register {
 	return &Register{holders: make(map[*Holder]struct{}), freed: make(chan struct{})}
 }
 
-// A Holder is somebody who is told of epochs, by responses with numbers.
+// A Holder receives epochs in numbered responses.
 type Holder struct {
 	register *Register
-	// last is the number of the last response, and of those that were taken none before
-	// taken counts any more.
+	// last is the number of the last response, and taken that of the newest response that the holder has taken.
 	last, taken uint64
 	grants      []grant
 	gone        bool
 }
 
-// A grant is until when decisions of an epoch may be used, as a response has said.
+// A grant says until when decisions of an epoch may be used, as of a response.
 type grant struct {
 	response, epoch uint64
 	until           time.Time
 }
 
-// Enter adds a holder, which has no lease, and forgets those that have left and have none
-// any more.
+// Enter adds a holder without a lease, and removes holders that have left and whose leases are over.
 func (r *Register) Enter(now time.Time) *Holder {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -60,28 +57,26 @@ func (r *Register) Enter(now time.Time) *Holder {
 	return h
 }
 
-// Leave says that the holder is told nothing any more. What it was told holds until it is
-// over.
+// Leave says that the holder gets no more responses. Its leases stay until they are over.
 func (h *Holder) Leave() {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
 	h.gone = true
 }
 
-// Tell numbers the next response. What it says comes from active, which is called under
-// the register's lock: the epoch that counts now, and until when it may be used; zero is
-// for no longer than was said before. So a change that happens before [Register.Before] is
-// either told here, or the lease is seen there.
+// Tell numbers the next response. It calls active under the register's lock for the content: the current epoch, and
+// until when it may be used; the zero time does not extend the lease. A change that happens before [Register.Before]
+// is thus either sent here, or the lease is seen there.
 func (h *Holder) Tell(now time.Time, active func() (epoch uint64, until time.Time)) (response uint64) {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
 	h.last++
-	if n := len(h.grants); n > 1 { // who takes nothing does not pile up what is over
+	if n := len(h.grants); n > 1 { // a holder that takes nothing must not accumulate leases that are over
 		over := func(g grant) bool { return !g.until.After(now) }
 		h.grants = append(slices.DeleteFunc(h.grants[:n-1], over), h.grants[n-1])
 	}
 	epoch, until := active()
-	if n := len(h.grants); n > 0 && h.grants[n-1].epoch == epoch { // one entry an epoch
+	if n := len(h.grants); n > 0 && h.grants[n-1].epoch == epoch { // one entry for each epoch
 		h.grants[n-1].response = h.last
 		if until.After(h.grants[n-1].until) {
 			h.grants[n-1].until = until
@@ -92,8 +87,7 @@ func (h *Holder) Tell(now time.Time, active func() (epoch uint64, until time.Tim
 	return h.last
 }
 
-// Took says that the holder has taken a response, and uses no decisions of another epoch
-// than that response's.
+// Took says that the holder has taken a response, and uses only decisions of that response's epoch.
 func (h *Holder) Took(response uint64) error {
 	h.register.mu.Lock()
 	defer h.register.mu.Unlock()
@@ -104,8 +98,8 @@ func (h *Holder) Took(response uint64) error {
 		return nil
 	}
 	h.taken = response
-	// Epochs come in order, each as one entry with its newest response: what stands before
-	// the entry that response is of, or was of, is not used any more.
+	// Epochs are in order, each as one entry with its newest response. Entries before the one that the response belongs
+	// to, or belonged to, are not used any more.
 	keep := 0
 	for keep < len(h.grants)-1 && h.grants[keep].response < response {
 		keep++
@@ -118,8 +112,8 @@ func (h *Holder) Took(response uint64) error {
 	return nil
 }
 
-// Before returns until when somebody may use decisions of an epoch before this one, as far
-// as is known now; freed is closed when somebody gives up a lease. The zero time is never.
+// Before returns until when a holder may use decisions of an epoch before this one, as far as is known now; zero if
+// none may. freed is closed when a holder gives up a lease.
 func (r *Register) Before(epoch uint64, now time.Time) (until time.Time, freed <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// maxEmail, maxMailbox and maxHost are the limits of RFC 5321 and RFC 1035, in bytes.
+// Limits of RFC 5321 and RFC 1035, in bytes.
 const (
 	maxEmail   = 254
 	maxMailbox = 64
@@ -13,10 +13,9 @@ const (
 	maxLabel   = 63
 )
 
-// EmailDomain returns the domain of one bare address, in lower case: a mailbox of RFC
-// 5321 with a dot-string and a domain, in ASCII. Quotes, comments, a name, a list, an
-// address in brackets are errors; so are % and ! before the @, by which a server may
-// be told to send it on to somebody else.
+// EmailDomain returns the domain of one bare address, in lower case: a mailbox of RFC 5321 with a dot-string and a
+// domain, in ASCII. Quotes, comments, a name, a list, and an address in brackets are errors. So are % and ! before the
+// @, which can make a server relay the mail elsewhere.
 func EmailDomain(text string) (string, error) {
 	if err := checkText(text, maxEmail); err != nil {
 		return "", err
@@ -48,8 +47,7 @@ func EmailDomain(text string) (string, error) {
 	return domain, nil
 }
 
-// isAtom reports whether a character may stand before the @ (RFC 5322's atext) and
-// routes nothing.
+// isAtom reports whether a character may be before the @ (RFC 5322's atext) and does not route.
 func isAtom(c byte) bool {
 	return isLetter(c) || isDigit(c) || strings.IndexByte("#$&'*+-/=?^_`{|}~", c) >= 0
 }

@@ -14,11 +14,10 @@ var (
 	errPuny        = errors.New("has a host whose letters some read differently")
 )
 
-// parseHost reads the host of a URL as both standards do: a name in lower case and
-// ASCII without its final dot, or an IP address in its one usual spelling, of IPv6
-// without brackets.
+// parseHost reads the host of a URL as RFC 3986 and the WHATWG standard do: a name in lower case and ASCII without its
+// final dot, or an IP address in its one usual spelling, for IPv6 without brackets.
 func parseHost(text string) (string, error) {
-	if len(text) > 4*maxHost { // in four bytes a letter; making ASCII of it takes the square of it
+	if len(text) > 4*maxHost { // up to four bytes for each letter; conversion to ASCII takes quadratic time
 		return "", errHostForm
 	}
 	if inner, ok := strings.CutPrefix(text, "["); ok {
@@ -29,7 +28,7 @@ func parseHost(text string) (string, error) {
 		}
 		return inner, nil
 	}
-	if endsInNumber(lower(text)) { // after a final dot too
+	if endsInNumber(lower(text)) { // also before a final dot
 		address, err := netip.ParseAddr(text)
 		if err != nil || !address.Is4() || address.String() != text {
 			return "", errAddressForm
@@ -47,8 +46,8 @@ func parseHost(text string) (string, error) {
 	return ascii, checkName(ascii)
 }
 
-// endsInNumber reports whether the WHATWG standard takes a name for an IPv4 address:
-// where its last label is a number, be it hexadecimal.
+// endsInNumber reports whether the WHATWG standard takes a name for an IPv4 address: its last label is a number,
+// decimal or hexadecimal.
 func endsInNumber(name string) bool {
 	name = strings.TrimSuffix(name, ".")
 	last := name[strings.LastIndexByte(name, '.')+1:]
@@ -59,9 +58,8 @@ func endsInNumber(name string) bool {
 	return ok && (hex == "" || every(hex, isHex))
 }
 
-// checkName refuses what is no name of a host: labels of letters, digits, `-` and `_`,
-// each of at most 63 bytes and all of at most 253; those in punycode must be what
-// their letters are written as.
+// checkName refuses what is not a host name: labels of letters, digits, `-` and `_`, each of at most 63 bytes, in
+// total at most 253. A label in punycode must be the encoding of its letters.
 func checkName(name string) error {
 	if len(name) > maxHost {
 		return errHostForm
@@ -84,8 +82,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// toASCII writes a name in ASCII, where its letters stand as the standards leave them:
-// no other character maps to one of them, and old and new readers agree.
+// toASCII returns a name in ASCII if the standards do not map its letters, so that old and new readers agree.
 func toASCII(name string) (string, error) {
 	if !strings.ContainsFunc(name, func(r rune) bool { return r > 0x7f }) {
 		return name, nil
@@ -104,13 +101,13 @@ func toASCII(name string) (string, error) {
 	return ascii, nil
 }
 
-// letterProfile is how names with other letters than those of ASCII are read: UTS 46
-// as the WHATWG standard has it, or as before, when ß was ss.
+// letterProfile returns the profile for names with letters outside of ASCII: UTS 46 as in the WHATWG standard or, with
+// before, as earlier, when ß was ss.
 func letterProfile(before bool) *idna.Profile {
 	return idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(false), idna.CheckHyphens(false), idna.CheckJoiners(true), idna.Transitional(before))
 }
 
-// lower lowers the letters of ASCII, and no others.
+// lower returns the text with the ASCII letters in lower case, and all others unchanged.
 func lower(text string) string {
 	return strings.Map(func(r rune) rune {
 		if 'A' <= r && r <= 'Z' {

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// ParsePrefix reads a network in CIDR notation, such as 10.0.0.0/8. One with bits
-// behind the prefix, and one of IPv4 mapped into IPv6, is an error.
+// ParsePrefix reads a network in CIDR notation, such as 10.0.0.0/8. A network with bits after the prefix, or of IPv4
+// mapped into IPv6, is an error.
 func ParsePrefix(text string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(text)
 	switch {
@@ -21,9 +21,8 @@ func ParsePrefix(text string) (netip.Prefix, error) {
 	return prefix, nil
 }
 
-// ParseIP reads an IP address; one of IPv4 that is mapped into IPv6 is that of IPv4.
-// An address with a zone is an error, and one of IPv4 that is not written in four
-// decimal parts.
+// ParseIP reads an IP address. It returns an IPv4 address for one that is mapped into IPv6. An address with a zone is
+// an error, and so is an IPv4 address that is not four decimal parts.
 func ParseIP(text string) (netip.Addr, error) {
 	address, err := netip.ParseAddr(text)
 	switch {

@@ -9,9 +9,8 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// A Path is a text that was read as a path with slashes, and cleaned: without empty
-// segments, `.` and `..`. What a segment of it is on a disk (a link, say) is not known.
-// The zero Path is the relative one to where one is, ".". It is immutable.
+// A Path is a path with slashes, cleaned of empty segments, `.` and `..`. Links on a disk are not known. The zero Path
+// is the relative path ".". It is immutable.
 type Path struct {
 	absolute bool
 	segments []string
@@ -30,10 +29,9 @@ var (
 	errBlanked = errors.New("has a segment that begins or ends with a blank, which some take away")
 )
 
-// ParsePath reads a path of at most [MaxBytes]. It is an error where two readers could
-// differ: characters that are not printed, `\`, `%` followed by two hex digits, a
-// leading `~`, drive or double slash, a segment that is `.` or `..` to some readers
-// alone, a `..` that climbs above the start, and the empty text.
+// ParsePath reads a path of at most [MaxBytes]. It returns an error if two readers could differ: for unprintable
+// characters, `\`, `%` followed by two hex digits, a leading `~`, drive or double slash, a segment that only some
+// readers take for `.` or `..`, a `..` that climbs above the start, and the empty text.
 func ParsePath(text string) (Path, error) {
 	if err := checkText(text, MaxBytes); err != nil {
 		return Path{}, err
@@ -68,14 +66,13 @@ func ParsePath(text string) (Path, error) {
 		}
 		p.segments = append(p.segments, segment)
 	}
-	if !p.absolute && len(p.segments) > 0 { // "a/../~b" and "./c:" are what they are once cleaned
+	if !p.absolute && len(p.segments) > 0 { // cleaning can make "a/../~b" and "./c:" start with such a segment
 		return p, checkStart(p.segments[0])
 	}
 	return p, nil
 }
 
-// checkStart refuses a first segment that would be more than a name, were it the start
-// of a text.
+// checkStart refuses a first segment that has a special meaning at the start of a path.
 func checkStart(segment string) error {
 	switch {
 	case segment[0] == '~':
@@ -101,7 +98,7 @@ func checkSegment(segment string) error {
 	return nil
 }
 
-// foreign is what of a text is not ASCII.
+// foreign returns the characters of a text that are not ASCII.
 func foreign(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < utf8.RuneSelf {
@@ -123,8 +120,8 @@ func (p Path) String() string {
 	return text
 }
 
-// Within reports whether p is root or lies below it, by segments. It is an error where
-// one of the two is absolute and the other is not.
+// Within reports whether p is root or below it, by segments. It returns an error if one of them is absolute and the
+// other is relative.
 func (p Path) Within(root Path) (bool, error) {
 	if p.absolute != root.absolute {
 		return false, errBoth
@@ -132,7 +129,7 @@ func (p Path) Within(root Path) (bool, error) {
 	return startsWith(p.segments, root.segments), nil
 }
 
-// Base returns the last segment; a path that has none is an error.
+// Base returns the last segment. It returns an error if the path has none.
 func (p Path) Base() (string, error) {
 	if len(p.segments) == 0 {
 		return "", errNoBase
@@ -140,8 +137,8 @@ func (p Path) Base() (string, error) {
 	return p.segments[len(p.segments)-1], nil
 }
 
-// Ext returns the last dot of the last segment and what follows it, as it is written;
-// empty where there is none. Leading dots don't count: ".profile" has none.
+// Ext returns the last dot of the last segment and what follows it, as written; empty if there is no dot. Leading dots
+// don't count: ".profile" has no extension.
 func (p Path) Ext() (string, error) {
 	base, err := p.Base()
 	if err != nil {
@@ -154,7 +151,7 @@ func (p Path) Ext() (string, error) {
 	return "", nil
 }
 
-// startsWith reports whether the first segments are those of a root.
+// startsWith reports whether the first segments equal those of root.
 func startsWith(segments, root []string) bool {
 	return len(segments) >= len(root) && slices.Equal(segments[:len(root)], root)
 }

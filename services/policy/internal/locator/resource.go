@@ -22,12 +22,11 @@ var (
 	errBraces      = errors.New("has a brace without its other one")
 )
 
-// CheckResource says why a URI by which a server knows a resource is not plain; nil where it is.
-// It may be of any scheme. A plain one has no second spelling that a reader could take for it,
-// but for those that [Readings] and letters of another case make: it is what RFC 3986 allows, its
-// scheme is in lower case, nothing is percent-encoded that need not be or that some decode into a
-// separator, it has no fragment and no segments that some take out, and before its path nothing
-// that is left away by some.
+// CheckResource says why the URI of a resource is not plain; nil if it is plain. The URI may have any scheme. A plain
+// URI has no other spelling that a reader could take for it, except those of [Readings] and of letters in another
+// case. It is what RFC 3986 allows, with a lower-case scheme, without a fragment, without percent-encoding that is not
+// needed or that some readers decode into a separator, without segments that some readers remove, and without parts
+// before its path that some readers ignore.
 func CheckResource(uri string) error {
 	if err := checkText(uri, MaxBytes); err != nil {
 		return err
@@ -66,8 +65,8 @@ func CheckResource(uri string) error {
 	return checkQuery(query)
 }
 
-// behindAuthority checks what stands between the scheme and the path, and returns the path with
-// a slash before it, and the query.
+// behindAuthority checks the part between the scheme and the path, and returns the path, with a slash before it, and
+// the query.
 func behindAuthority(uri, scheme, rest string) (string, error) {
 	_, special := schemes[scheme]
 	authority, has := strings.CutPrefix(rest, "//")
@@ -113,7 +112,7 @@ func checkURL(uri string) error {
 	return nil
 }
 
-// checkAuthority checks the authority of a scheme of which nothing is known.
+// checkAuthority checks the authority of an unknown scheme.
 func checkAuthority(authority string) error {
 	if strings.Contains(authority, "%") {
 		return errNeedless
@@ -128,7 +127,7 @@ func checkAuthority(authority string) error {
 	case port != "" && (!every(port, isDigit) || port[0] == '0'):
 		return errPort
 	}
-	if inner, is := strings.CutPrefix(host, "["); is { // an address of IPv6
+	if inner, is := strings.CutPrefix(host, "["); is { // an IPv6 address
 		host = strings.ReplaceAll(strings.TrimSuffix(inner, "]"), ":", "")
 	}
 	if strings.ContainsAny(host, "[]:") {
@@ -137,7 +136,7 @@ func checkAuthority(authority string) error {
 	return nil
 }
 
-// cutPort splits a host and its port; that is empty where there is none.
+// cutPort splits a host and its port; the port is empty if there is none.
 func cutPort(text string) (host, port string) {
 	if colon := strings.LastIndexByte(text, ':'); colon > strings.LastIndexByte(text, ']') {
 		return text[:colon], text[colon+1:]
@@ -145,7 +144,7 @@ func cutPort(text string) (host, port string) {
 	return text, ""
 }
 
-// checkQuery refuses what is percent-encoded in a query without need.
+// checkQuery refuses percent-encoding in a query that is not needed.
 func checkQuery(query string) error {
 	for i := range len(query) {
 		if query[i] != '%' {
@@ -158,7 +157,7 @@ func checkQuery(query string) error {
 	return nil
 }
 
-// decoded is a text without percent-encoding, of which every % begins one.
+// decoded returns a text without percent-encoding. Each % in it must begin an escape.
 func decoded(text string) string {
 	value := func(c byte) byte {
 		if isDigit(c) {
@@ -178,8 +177,7 @@ func decoded(text string) string {
 	return out.String()
 }
 
-// CheckTemplate is [CheckResource] for a template of such URIs (RFC 6570), whatever its
-// expressions stand for.
+// CheckTemplate is [CheckResource] for a template of URIs (RFC 6570), with any values of its expressions.
 func CheckTemplate(template string) error {
 	var out strings.Builder
 	for {
@@ -196,10 +194,9 @@ func CheckTemplate(template string) error {
 	}
 }
 
-// Readings returns a URI, or a template, and what some readers make of it that leave something
-// away, or put it there: its query, parameters of its segments, the streams of its files, also where
-// what begins them is percent-encoded, as a fragment is then, who signs in before its host, the port,
-// and a last slash.
+// Readings returns a URI or template, and the URIs that some readers make of it by removing or adding parts: its
+// query, parameters of segments, file streams, a fragment (each also with a percent-encoded separator), the user
+// before the host, the port, and a final slash.
 func Readings(uri string) []string {
 	out := []string{uri}
 	for _, change := range []func(string) string{withoutFragment, withoutQuery, withoutParameters, withoutStreams, withoutUser, withoutPort, otherEnd} {
@@ -212,7 +209,7 @@ func Readings(uri string) []string {
 	return out
 }
 
-// upTo is a text up to the first of these.
+// upTo returns the text before the first of the ends.
 func upTo(text string, ends ...string) string {
 	for _, end := range ends {
 		text, _, _ = strings.Cut(text, end)
@@ -236,8 +233,7 @@ func withoutParameters(uri string) string {
 	return path
 }
 
-// withoutStreams leaves away what some file systems take for a part of a file: `a.txt::$DATA` is
-// `a.txt`. A drive stays.
+// withoutStreams removes what some file systems take for a stream of a file: `a.txt::$DATA` is `a.txt`. A drive stays.
 func withoutStreams(uri string) string {
 	path, is := strings.CutPrefix(uri, "file:///")
 	if !is {

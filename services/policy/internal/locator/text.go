@@ -16,7 +16,7 @@ var (
 	errBackslash = errors.New(`holds a \, which some read as /`)
 )
 
-// checkText refuses what no kind of locator may hold.
+// checkText refuses what no locator may contain.
 func checkText(text string, most int) error {
 	switch {
 	case text == "":
@@ -30,7 +30,7 @@ func checkText(text string, most int) error {
 		switch {
 		case r == '\\':
 			return errBackslash
-		case !unicode.IsPrint(r): // of white space a plain blank alone is printed
+		case !unicode.IsPrint(r): // the only printable white space is the plain blank
 			return errUnprinted
 		}
 	}
@@ -50,7 +50,7 @@ func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
-// every reports whether a text is not empty and made of such bytes alone.
+// every reports whether a text is not empty and of accepts each of its bytes.
 func every(text string, of func(byte) bool) bool {
 	for i := range len(text) {
 		if !of(text[i]) {

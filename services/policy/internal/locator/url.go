@@ -6,25 +6,22 @@ import (
 	"strings"
 )
 
-// A URL is an absolute one with a host, as RFC 3986 and the WHATWG standard both read
-// it. It is immutable. The zero URL is none.
+// A URL is an absolute URL with a host that RFC 3986 and the WHATWG standard read in the same way. It is immutable.
+// The zero URL is not valid.
 type URL struct {
 	// Scheme is in lower case, without its colon.
 	Scheme string
-	// Host is a name in lower case and ASCII without its final dot, or an IP address
-	// without brackets.
+	// Host is a name in lower case and ASCII without its final dot, or an IP address without brackets.
 	Host string
-	// Port is 1 to 65535: the scheme's where the text has none; 0 where that has none.
+	// Port is 1 to 65535: the scheme's if the text has none; 0 if the scheme has none either.
 	Port int
-	// Path is as it is written, with upper case in what is percent-encoded; "/" where
-	// there is none.
+	// Path is as written, with percent-encoding in upper case; "/" if the text has none.
 	Path string
-	// Bare says that neither a query nor a fragment follows.
+	// Bare says that the URL has neither a query nor a fragment.
 	Bare bool
 }
 
-// schemes are those that the WHATWG standard calls special and that have a host, with
-// their ports.
+// schemes are the special schemes of the WHATWG standard that have a host, with their ports.
 var schemes = map[string]int{"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 
 var (
@@ -42,11 +39,10 @@ var (
 	errBaseQuery = errors.New("has a query or a fragment")
 )
 
-// ParseURL reads an absolute URL with a host, of at most [MaxBytes]. It is an error
-// where the two standards differ, or where well-known readers do: a user, `\`, white
-// space and what is not printed, another number of slashes than two before the host,
-// one that is no plain name or an IP address in an unusual spelling, a port of 0 or
-// none behind a colon, and a path with what some readers take out or decode.
+// ParseURL reads an absolute URL with a host, of at most [MaxBytes]. It returns an error if the two standards, or
+// well-known readers, differ: for a user, `\`, white space and unprintable characters, a number of slashes other than
+// two before the host, a host that is not a plain name or is an IP address in an unusual spelling, a port of 0 or a
+// colon without a port, and a path with parts that some readers remove or decode.
 func ParseURL(text string) (URL, error) {
 	if err := checkText(text, MaxBytes); err != nil {
 		return URL{}, err
@@ -77,7 +73,7 @@ func isSchemeChar(c byte) bool {
 	return isLetter(c) || isDigit(c) || c == '+' || c == '-' || c == '.'
 }
 
-// readAuthority reads what stands between the slashes and the path.
+// readAuthority reads the part between the slashes and the path.
 func (u *URL) readAuthority(text string) error {
 	if strings.Contains(text, "@") {
 		return errUser
@@ -105,7 +101,7 @@ func (u *URL) readAuthority(text string) error {
 	return nil
 }
 
-// readPort returns the port that is written, or else the scheme's.
+// readPort returns the written port, or else the scheme's.
 func (u *URL) readPort(text string) (int, error) {
 	if text == "" {
 		return schemes[u.Scheme], nil
@@ -139,7 +135,7 @@ func (u *URL) readRest(text string) error {
 	u.Path = path
 	segments := u.segments()
 	for i, segment := range segments {
-		name, _, _ := strings.Cut(segment, ";") // some take parameters away
+		name, _, _ := strings.Cut(segment, ";") // some readers remove parameters
 		switch {
 		case name == "." || name == "..":
 			return errDotted
@@ -152,11 +148,11 @@ func (u *URL) readRest(text string) error {
 	return err
 }
 
-// segments are those of the path; the last one is empty where it ends with a slash.
+// segments returns the segments of the path; the last one is empty if the path ends with a slash.
 func (u *URL) segments() []string { return strings.Split(u.Path[1:], "/") }
 
-// upperEscapes writes what is percent-encoded in upper case. It is an error where a
-// reader may decode it and another not, so that the path would be another one.
+// upperEscapes returns the path with percent-encoding in upper case. It returns an error if some readers decode it and
+// others do not, so that they read different paths.
 func upperEscapes(path string) (string, error) {
 	var out, decoded strings.Builder
 	for i := 0; i < len(path); i++ {
@@ -177,7 +173,7 @@ func upperEscapes(path string) (string, error) {
 	return out.String(), checkDecoded(decoded.String())
 }
 
-// checkDecoded refuses a path that would be another one, or none, to who decodes it.
+// checkDecoded refuses a path that is another path, or not a path, for a reader that decodes it.
 func checkDecoded(path string) error {
 	if err := checkText(path, MaxBytes); err != nil {
 		return errNeedless
@@ -193,8 +189,7 @@ func checkDecoded(path string) error {
 	return nil
 }
 
-// Under reports whether u has base's scheme, host and port, and a path that is base's or
-// lies below it, by segments.
+// Under reports whether u has base's scheme, host and port, and a path that is base's or below it, by segments.
 func (u URL) Under(base URL) bool {
 	if u.Scheme != base.Scheme || u.Host != base.Host || u.Port != base.Port || base.Host == "" {
 		return false
@@ -206,8 +201,7 @@ func (u URL) Under(base URL) bool {
 	return startsWith(u.segments(), root)
 }
 
-// ParseBase reads a URL that others are compared with: it has neither query nor
-// fragment.
+// ParseBase reads a URL that others are compared with. A query or fragment is an error.
 func ParseBase(text string) (URL, error) {
 	u, err := ParseURL(text)
 	if err == nil && !u.Bare {

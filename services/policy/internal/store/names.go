@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// ListedTools returns the names of the tools that each server lists now, as SQLite's file has them, also while another
-// process has it open. A server that was never listed is left out. Nothing is written.
+// ListedTools returns the names of the tools that each server lists now, from SQLite's file, even while another
+// process has it open. Servers that were never listed are left out. It writes nothing.
 func ListedTools(ctx context.Context, file string) (tools map[string][]string, err error) {
 	db, err := sqlstore.OpenReadOnly(file)
 	if err != nil {
@@ -24,7 +24,7 @@ func ListedTools(ctx context.Context, file string) (tools map[string][]string, e
 	if err != nil {
 		return nil, fmt.Errorf("read the catalog %s: %w", file, err)
 	}
-	defer rows.Close() //nolint:errcheck // Err says what went wrong
+	defer rows.Close() //nolint:errcheck // Err reports the error
 	tools = make(map[string][]string)
 	for rows.Next() {
 		var state sql.RawBytes

@@ -1,5 +1,5 @@
-// Package store keeps the catalogue in SQLite or PostgreSQL. Every change of a server is
-// one serializable transaction, which also makes the next version of the whole.
+// Package store stores the catalog in SQLite or PostgreSQL. The policy service uses it. Each change of a server is one
+// serializable transaction, which also increments the version of the whole catalog.
 package store
 
 import (
@@ -21,22 +21,21 @@ import (
 //go:embed migrations/*.sql
 var files embed.FS
 
-// ErrNotKept means that a definition's text is not kept.
+// ErrNotKept means that a definition's text is not stored.
 var ErrNotKept = errors.New("the definition is not kept")
 
-// Config says where the catalogue is kept.
+// Config says where the catalog is stored.
 type Config struct {
-	// Source is `sqlite` or the URL of a PostgreSQL database, and File the path of
-	// SQLite's file.
+	// Source is `sqlite` or the URL of a PostgreSQL database. File is the path of SQLite's file.
 	Source, File string
-	// Log takes what migrations do; required.
+	// Log receives messages about migrations; required.
 	Log *slog.Logger
 }
 
 // Store is an open store. It is safe for concurrent use.
 type Store struct{ db *sqlstore.DB }
 
-// Open opens a store, whose tables it makes or brings up to date. The caller closes it.
+// Open opens a store, and creates or migrates its tables. The caller closes it.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	migrations, err := fs.Sub(files, "migrations")
 	if err != nil {
@@ -52,9 +51,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Since returns the servers that have changed since a version, in no order, and the
-// version now. Version 0 has none. Classes that another version of the classifier has made
-// are made again.
+// Since returns the servers that have changed after a version, in no order, and the current version. Version 0 is
+// before the first change. Servers whose classes come from another version of the classifier, or from another trust
+// setting, are classified again in memory.
 func (s *Store) Since(ctx context.Context, known int64, trusted func(server string) bool) (version int64, servers []*catalog.Server, err error) {
 	var stale []*catalog.Server
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
@@ -85,7 +84,7 @@ func (s *Store) Since(ctx context.Context, known int64, trusted func(server stri
 	return version, servers, err
 }
 
-// reclassify makes the classes of a server again.
+// reclassify computes the classes of a server again.
 func (s *Store) reclassify(ctx context.Context, server *catalog.Server, trusted bool) error {
 	texts, err := s.Texts(ctx, server.Name)
 	if err != nil {
@@ -95,7 +94,7 @@ func (s *Store) reclassify(ctx context.Context, server *catalog.Server, trusted 
 	return nil
 }
 
-// classifyAnew makes the classes of a server, which nobody else has yet, of the texts.
+// classifyAnew computes the classes of a server from the texts. The caller must be the server's only user.
 func classifyAnew(server *catalog.Server, texts map[catalog.Digest]string, trusted bool) {
 	server.Trusted = trusted
 	for _, t := range server.Tools {
@@ -107,7 +106,7 @@ func classifyAnew(server *catalog.Server, texts map[catalog.Digest]string, trust
 	}
 }
 
-// Texts are the definitions of a server that are kept.
+// Texts returns the stored definitions of a server.
 func (s *Store) Texts(ctx context.Context, server string) (all map[catalog.Digest]string, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		all, err = textsOf(ctx, tx, server)
@@ -133,7 +132,7 @@ func textsOf(ctx context.Context, tx *sqlstore.Tx, server string) (map[catalog.D
 	return all, err
 }
 
-// Text is one definition of a server. Errors: [ErrNotKept].
+// Text returns one definition of a server. It returns [ErrNotKept] if the definition is not stored.
 func (s *Store) Text(ctx context.Context, server string, digest catalog.Digest) (text string, err error) {
 	err = s.db.Look(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		text, err = textOf(ctx, tx, server, digest)
@@ -155,19 +154,18 @@ func hexOf(d catalog.Digest) string {
 	return string(text)
 }
 
-// A Change is what became of a server.
+// A Change is the result of a change of a server.
 type Change struct {
-	// Server is as it is now: the one that was given where nothing changed.
+	// Server is the new state; the same pointer as before if nothing has changed.
 	Server *catalog.Server
-	// New are definitions to keep, and Gone those that are not kept any more.
+	// New are definitions to store, and Gone those to delete.
 	New  map[catalog.Digest]string
 	Gone []catalog.Digest
 }
 
-// Change changes a server as fn says, of as it is kept, with its classes as this program makes
-// them: an empty one where it is not. fn
-// may run again, and uses nothing but what it is given. Errors are fn's own and
-// [sqlstore.ErrAway]. version is the one that the change made; 0 where fn changed nothing.
+// Change changes a server with fn, which gets the stored server with classes of this version of the classifier, or an
+// empty server if none is stored. fn may run more than once, and must only use its arguments. Errors are those of fn
+// and [sqlstore.ErrAway]. version is the version that the change made; 0 if fn changed nothing.
 func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(now *sqlstore.Tx, before *catalog.Server, text func(catalog.Digest) (string, error)) (Change, error)) (after *catalog.Server, version int64, err error) {
 	err = s.db.Do(ctx, func(ctx context.Context, tx *sqlstore.Tx) error {
 		version = 0
@@ -183,7 +181,7 @@ func (s *Store) Change(ctx context.Context, name string, trusted bool, fn func(n
 			if err := json.Unmarshal(state, before); err != nil {
 				return fmt.Errorf("read a server of the catalogue: %w", err)
 			}
-			if classifier != classify.Version || before.Trusted != trusted { // what is written is of this version
+			if classifier != classify.Version || before.Trusted != trusted { // what is written has classes of this version
 				texts, err := textsOf(ctx, tx, name)
 				if err != nil {
 					return err
