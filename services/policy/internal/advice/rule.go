@@ -21,7 +21,7 @@ const (
 	financial   = mcpv1.Category_CATEGORY_FINANCIAL
 )
 
-// A measure is what is recommended against the harm that a tool can do.
+// A measure is the recommendation for a kind of tool.
 type measure struct {
 	// rule has the terms of an entry under `tools`, as YAML on one line, with a verb for the number of calls of a
 	// limit.

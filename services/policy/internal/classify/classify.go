@@ -8,12 +8,12 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Unsure is the confidence below which the strictest of what there is evidence for holds, and `default: by_risk` asks a
+// Unsure is the confidence below which the strictest category with evidence counts, and `default: by_risk` asks a
 // person.
 const Unsure = 0.5
 
-// Classify says what a tool does. Annotations of servers that are trusted may make it look
-// better; those of others count where they make it look worse.
+// Classify classifies a tool. Annotations of a trusted server can make a classification milder; those of other servers
+// only count if they make it stricter.
 func Classify(t Tool, trusted bool) *policyv1.Classification {
 	c := &finding{tool: t, trusted: trusted, name: ownWords(t.Name), text: textWords(t.Description)}
 	c.byVerbs()
@@ -38,20 +38,20 @@ func Classify(t Tool, trusted bool) *policyv1.Classification {
 	return out
 }
 
-// finding is what was found out about a tool so far.
+// finding is what is known of a tool so far.
 type finding struct {
 	tool    Tool
 	trusted bool
 	name    []word
 	text    []word
 
-	// inName and inText are the verbs that speak for the name and for the description.
+	// inName and inText are the leading verbs of the name and of the description; nil if there is none.
 	inName, inText *said
 	evidence       []*policyv1.Evidence
 	dependsOn      string
 }
 
-// said is a verb that a name or a description says of the tool.
+// said is a verb in a name or a description.
 type said struct {
 	word
 
@@ -61,8 +61,7 @@ type said struct {
 
 func (c *finding) add(e *policyv1.Evidence) { c.evidence = append(c.evidence, e) }
 
-// support is how much evidence there is for each category, each from 0 to 1: pieces of evidence
-// count as if they were independent.
+// support returns the amount of evidence for each category, from 0 to 1. Pieces of evidence count as independent.
 func (c *finding) support() map[mcpv1.Category]float64 {
 	out := make(map[mcpv1.Category]float64)
 	for _, e := range c.evidence {
@@ -73,9 +72,9 @@ func (c *finding) support() map[mcpv1.Category]float64 {
 	return out
 }
 
-// weigh is the strictest category for which there is more than half as much evidence as for the
-// best supported one, and how sure that is. Where nothing speaks for anything it is Execute: what
-// is not known depends on the arguments at least.
+// weigh returns the strictest category with more than half as much evidence as the best supported one, and the
+// confidence. Without evidence the category is Execute, because the effect of an unknown tool depends at least on its
+// arguments.
 func (c *finding) weigh() (mcpv1.Category, float64) {
 	support := c.support()
 	if len(support) == 0 {

@@ -10,15 +10,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// folded is a text as rules of form compare it: NFKC, small letters, marks of emphasis and quotation as blanks, one
-// blank between words, "n't" as " not", and nothing of what hides.
+// folded is a text in the form in which steering forms are compared: NFKC, lower case, marks of emphasis and quotation
+// as blanks, one blank between words, "n't" as " not", and without hidden characters.
 type folded struct {
 	text string
-	// at is, for each byte of text, where that byte comes from; nil if that was not asked for.
+	// at has, for each byte of text, its offset in the original; nil if it was not requested.
 	at []int
 }
 
-// emphasis are characters that stand for a blank.
+// emphasis are characters that count as blanks.
 const emphasis = "*_`\"'“”«»‘’„#>|-–—~()[]{}（）「」『』【】"
 
 func fold(text string, places bool) folded {

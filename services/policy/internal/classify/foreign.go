@@ -22,16 +22,17 @@ var endings = map[byte][]string{
 // A foreign is a verb of another language.
 type foreign struct{ form, english string }
 
-// foreignVerbs are the verbs of other languages.
 type foreignVerbs struct {
 	// latin are forms without diacritics, and split ones by their first word.
 	latin map[string]string
 	split map[string][]foreign
-	// stems are beginnings of words in Cyrillic letters, ideograms parts of texts without blanks, the longest first.
+	// stems are the beginnings of words in Cyrillic letters. ideograms are parts of texts without blanks. Both are
+	// sorted, the longest first.
 	stems, ideograms []foreign
 }
 
-// foreignForms returns the verbs of all translations. Only a process that classifies needs them.
+// foreignForms returns the verbs of all translations. It is computed on the first use, because only some processes
+// classify.
 var foreignForms = sync.OnceValue(func() *foreignVerbs {
 	all := &foreignVerbs{latin: make(map[string]string), split: make(map[string][]foreign)}
 	mildest := func(a, b string) int { // so that a form of two verbs means the stricter one
@@ -53,7 +54,7 @@ var foreignForms = sync.OnceValue(func() *foreignVerbs {
 	return all
 })
 
-// add adds the forms that a word of a translation stands for.
+// add adds the forms of a word of a translation.
 func (f *foreignVerbs) add(english, word string) {
 	first, rest, split := strings.Cut(word, "/")
 	switch s := scriptOf([]rune(word)[0]); {
@@ -72,7 +73,7 @@ func (f *foreignVerbs) add(english, word string) {
 	}
 }
 
-// plain is a word without diacritics.
+// plain returns a word without diacritics.
 func plain(word string) string {
 	for i := range len(word) {
 		if word[i] >= 0x80 {
@@ -90,7 +91,7 @@ func plain(word string) string {
 	return word
 }
 
-// participles end words in Cyrillic letters that are things that something was done to.
+// participles are endings of Russian words for things that something was done to.
 var participles = []string{"енный", "енных", "енные", "ённый", "ённых", "ённые", "анный", "анных", "анные", "енное", "енной", "ённой"}
 
 // translated finds the English verb that a word of another language means.
@@ -99,7 +100,7 @@ func translated(word string) (string, bool) {
 	if len(r) == 0 {
 		return "", false
 	}
-	switch scriptOf(r[0]) { //nolint:exhaustive // no verbs are known in others
+	switch scriptOf(r[0]) { //nolint:exhaustive // no verbs are known in other scripts
 	case latin:
 		english, ok := foreignForms().latin[plain(word)]
 		return english, ok
@@ -116,20 +117,20 @@ func translated(word string) (string, bool) {
 	return "", false
 }
 
-// inEnglish are words that stand in English texts and hardly in others.
+// inEnglish are words that are common in English texts and rare in others.
 var inEnglish = set("the of and to with for from this is are or your by if it")
 
-// speaksEnglish reports whether the description begins in English: a word of it that is a verb elsewhere is none.
+// speaksEnglish reports whether the description begins in English. Words of other languages are then not looked up.
 func (c *finding) speaksEnglish() bool {
 	begin := c.text[:min(len(c.text), maxEnglish)]
 	return near(begin, len(begin), inEnglish)
 }
 
-// maxEnglish is how many words of a description tell whether it is English.
+// maxEnglish is how many words of a description are checked for English.
 const maxEnglish = 40
 
-// speaksUnknown reports whether the description is written in letters of no language whose verbs are known, or is a
-// sentence of Latin ones without a word of English.
+// speaksUnknown reports whether the description is in a script without known verbs, or is a sentence in Latin letters
+// without an English word.
 func (c *finding) speaksUnknown() bool {
 	var letters [scripts]int
 	count(&letters, c.tool.Description)
@@ -137,11 +138,12 @@ func (c *finding) speaksUnknown() bool {
 	return letters[anyOther]+letters[greek] > known || len(c.text) >= 4 && letters[latin] > 0 && !near(c.text, len(c.text), inAnyEnglish)
 }
 
-// inAnyEnglish are words of which English texts of four words and more have one.
+// inAnyEnglish are words of which every English text of four words or more contains one.
 var inAnyEnglish = set(`the of and to with for from this is are or your by if it a an in on at as be not all no you can will that when which use its
 	using into via per only new more id`)
 
-// translatedName returns the verb of another language that the name says, which stands first, last or anywhere.
+// translatedName returns the verbs of another language in the name: the first word if it is one, otherwise the last
+// verb.
 func (c *finding) translatedName() []weighed {
 	var found []weighed
 	speaksEnglish := c.speaksEnglish()
@@ -170,7 +172,7 @@ func (c *finding) translatedName() []weighed {
 	return found[max(0, len(found)-1):]
 }
 
-// translatedText returns the verbs of another language with which the description begins, the one that leads first.
+// translatedText returns the verbs of another language at the start of the description, the leading verb first.
 func (c *finding) translatedText() []weighed {
 	if found := c.inSentence(); len(found) > 0 {
 		return found
@@ -201,13 +203,13 @@ func (c *finding) translatedText() []weighed {
 	return out
 }
 
-// maxLead is how many words may stand before the verb of a description in another language: "Esta herramienta permite".
+// maxLead is how many words may be before the verb of a description in another language: "Esta herramienta permite".
 const maxLead = 6
 
 var conjunctions = set("y e o u et ou und oder ed и или")
 
-// meaning returns the English verb that a word of a sentence means, with the second part that German and French verbs
-// put behind it.
+// meaning returns the English verb that a word of a sentence means, including separable German and French verbs, whose
+// second part comes later.
 func (c *finding) meaning(sentence []word, i int) (string, bool) {
 	rest := sentence[i+1:]
 	for _, verb := range foreignForms().split[plain(sentence[i].text)] {
@@ -221,13 +223,13 @@ func (c *finding) meaning(sentence []word, i int) (string, bool) {
 	return translated(sentence[i].text)
 }
 
-// moneyNouns are money on its way, in Spanish, Portuguese, Italian, French and German.
+// moneyNouns are words for payments and refunds in Spanish, Portuguese, Italian, French and German.
 var moneyNouns = set(`reembolso reembolsos rimborso rimborsi remboursement remboursements pago pagos pagamento pagamentos pagamenti paiement paiements
 	zahlung zahlungen ruckzahlung ruckerstattung rueckerstattung erstattung uberweisung ueberweisung transferencia transferencias transferencia
 	bonifico virement virements`)
 
-// inSentence returns the verbs of the first sentence in Chinese, Japanese or Korean: the first leads in Chinese, the
-// last in the others.
+// inSentence returns the verbs of the first sentence in Chinese, Japanese or Korean. The first verb leads in Chinese,
+// the last in the others.
 func (c *finding) inSentence() []weighed {
 	text := c.tool.Description[:min(len(c.tool.Description), maxSentence)]
 	if end := strings.IndexAny(text, "。\n"); end >= 0 && strings.ContainsFunc(text[:end], func(r rune) bool { return scriptOf(r) == eastAsian }) {
@@ -251,7 +253,7 @@ func (c *finding) inSentence() []weighed {
 			before, after = i, i+1
 		}
 		switch between := text[found[before].offset+len(found[before].raw) : found[after].offset]; {
-		case (before == lead || after == lead) && len(between) <= maxObject && out[0].category != read: // it makes a refund
+		case (before == lead || after == lead) && len(between) <= maxObject && out[0].category != read: // for example "makes a refund"
 			out = append(out, weighed{one, weightText})
 		case joinsIdeograms(between):
 			out = append(out, weighed{one, weightAlso})
@@ -260,19 +262,19 @@ func (c *finding) inSentence() []weighed {
 	return out
 }
 
-// maxObject is how many bytes may stand between a verb and what it makes or runs: two ideograms.
+// maxObject is how many bytes may be between a verb and its object: two ideograms.
 const maxObject = 6
 
-// maxSentence is how many bytes of a description are looked at for verbs that are no words between blanks.
+// maxSentence is how many bytes of a description are searched for verbs of languages without blanks.
 const maxSentence = 1200
 
-// joinsIdeograms reports whether what stands between two verbs joins them.
+// joinsIdeograms reports whether the text between two verbs is a conjunction.
 func joinsIdeograms(between string) bool {
 	return len(between) <= 24 && (strings.ContainsAny(between, "和或并、/及與且") || strings.Contains(between, "または") || strings.Contains(between, "하거나") ||
 		strings.Contains(between, "또는") || strings.Contains(between, "하고"))
 }
 
-// inIdeograms returns the verbs in a text that are no words between blanks, in their order.
+// inIdeograms returns the verbs in a text of a language without blanks, in their order.
 func inIdeograms(text string) []said {
 	var out []said
 	forms := foreignForms().ideograms
@@ -289,7 +291,7 @@ func inIdeograms(text string) []said {
 		f := forms[i]
 		at += len(f.form)
 		if hasAnyPrefix(text[at:], "的", "された", "済み", "した", "された", "된", "한 ", "者", "人") {
-			continue // what was deleted is a thing
+			continue // a participle means a thing
 		}
 		out = append(out, said{word: word{text: f.form, raw: f.form, offset: at - len(f.form)}, base: f.english, sense: verbs[f.english]})
 	}

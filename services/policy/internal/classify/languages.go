@@ -1,7 +1,7 @@
 package classify
 
-// translations are verbs of other languages under the English verb that means the same, whose sense they have.
-// Latin words stand without diacritics, and a mark behind a stem gives its forms: /a verbs of Spanish, Portuguese and
+// translations are verbs of other languages, by the English verb that has the same meaning and therefore the same
+// sense. Latin words have no diacritics. A mark after a stem gives its forms: /a verbs of Spanish, Portuguese and
 // Italian in -ar and -are, /f French ones in -er, /d German ones. Others are whole forms. Russian words are stems;
 // Chinese, Japanese and Korean ones are parts of a sentence.
 var translations = map[string]string{

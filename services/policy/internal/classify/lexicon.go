@@ -16,15 +16,14 @@ const (
 	financial   = mcpv1.Category_CATEGORY_FINANCIAL
 )
 
-// sense is what a verb says of a tool that is named by it or begins its description with it.
+// sense is what a verb means in a tool's name or at the beginning of its description.
 type sense struct {
 	category mcpv1.Category
-	// weak: the word is as often a thing as something that is done, or is done in more than one
-	// way; another verb beside it counts more.
+	// weak says that the word is often a noun, or has several meanings, so that another verb counts more.
 	weak bool
 }
 
-// verbs are the words that say what a tool does, in their base form. A word with ~ is weak.
+// verbs are the known verbs in their base form. A word with ~ is weak.
 var verbs = lexicon(map[mcpv1.Category]string{
 	read: `
 		get list read search find fetch retrieve query show view look describe check count browse explore scan analyze
@@ -86,7 +85,7 @@ func lexicon(words map[mcpv1.Category]string) map[string]sense {
 	return all
 }
 
-// openers stand before the verb of a description and say nothing of it.
+// openers are words before the verb of a description that say nothing about the tool.
 var openers = set(`
 	this that the a an tool tools endpoint api function command method operation action utility helper use used using
 	lets let allows allow enables enable you users to it can be will would for which is mcp please note important

@@ -7,26 +7,26 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// moved are things that are money on its way: what makes or changes one moves money.
+// moved are words for money that is moved: a tool that makes or changes one moves money.
 var moved = set("payment refund payout charge withdrawal deposit donation purchase remittance disbursement reimbursement")
 
-// mayMove are things that may be that: a subscription to a list moves no money, one to a plan does.
+// mayMove are words that may mean that: a subscription to a list moves no money, one to a plan does.
 var mayMove = set("order transaction transfer invoice trade checkout adjustment credit loan bid swap funds money plan")
 
-// movers are verbs that move what may be money.
+// movers are verbs that move something that may be money.
 var movers = set("transfer send swap trade order finalize capture authorize withdraw deposit stake settle fund place")
 
-// takers are verbs that read where they are about anything but money.
+// takers are verbs that mean reading unless they concern money.
 var takers = set("capture take open load return convert place order swap")
 
-// amounts are names of parameters, or parts of them, that speak of money.
+// amounts are names of parameters, or parts of them, about money.
 var amounts = set("amount price currency total cents payment card wallet iban payee payer recipient_account lamports wei usd eur unit_amount plan billing")
 
-// about are words of a description that speak of money.
+// about are words of a description about money.
 var about = set(`money funds payment payments pay pays billing billed usd eur dollar dollars euro cents currency crypto
 	cryptocurrency wallet balance refund charge charged price prices bank card invoice eth btc sol usdc bitcoin`)
 
-// byMoney takes what moves money.
+// byMoney adds evidence for tools that move money.
 func (c *finding) byMoney() {
 	lead := c.leads()
 	if lead == read && !takers[verbText(c.inName)] && !takers[verbText(c.inText)] {
@@ -60,19 +60,19 @@ func (c *finding) byMoney() {
 	c.add(&policyv1.Evidence{Path: "/name", Offset: int32(at.offset), Quote: at.raw, Category: financial, Weight: 0.8, Meaning: meaning})
 }
 
-// behind are the words of the description behind one of them.
+// behind returns the words of the description after a verb.
 func (c *finding) behind(s *said) []word {
 	i := slices.IndexFunc(c.text, func(w word) bool { return w.offset == s.offset })
 	return c.text[i+1:]
 }
 
-// coins are words for what is moved where money is, and sent one of an invoice that is due.
+// coins are words for moved money. sent is the name of an invoice that is due.
 var (
 	coins = set("funds money tokens coins crypto cryptocurrency sol eth btc usdc usdt")
 	sent  = set("sent")
 )
 
-// deals reports whether the description begins with something that is done to orders.
+// deals reports whether the description begins with an action on orders.
 func (c *finding) deals() bool {
 	return c.inText != nil && near(c.behind(c.inText), 7, bids) && c.isAbout(markets)
 }
@@ -82,7 +82,7 @@ var (
 	markets = set("spot unfilled staking defi trade trading perpetual futures leverage margin")
 )
 
-// hasAmount reports whether callers say how much.
+// hasAmount reports whether a parameter is an amount.
 func (c *finding) hasAmount() bool {
 	return slices.ContainsFunc(c.tool.Parameters, func(p Parameter) bool { return near(nameWords(p.Name), 8, sums) })
 }
@@ -95,7 +95,7 @@ var dues = set("send finalize pay issue approve authorize authorise submit charg
 // feeds are words of subscriptions that cost nothing.
 var feeds = set("webhook webhooks event events notification notifications topic topics feed newsletter mailing queue calendar channel resource resources")
 
-// news are such where a description begins with them.
+// news are such words at the beginning of a description.
 var news = set("changes updates")
 
 func verbText(s *said) string {
@@ -105,12 +105,12 @@ func verbText(s *said) string {
 	return s.base
 }
 
-// isAbout reports whether name or description have one of some words.
+// isAbout reports whether the name or the description contains one of some words.
 func (c *finding) isAbout(any map[string]bool) bool {
 	return near(c.name, len(c.name), any) || near(c.text, len(c.text), any)
 }
 
-// object is the thing that the tool is about: the last noun of its name before a preposition.
+// object returns the thing that the tool works on: the last noun of its name before a preposition.
 func (c *finding) object() word {
 	var last word
 	for _, w := range c.name {
@@ -131,7 +131,7 @@ var (
 	kinds        = set("v1 v2 v3 tool api batch bulk")
 )
 
-// speaksOfMoney reports whether parameters or the description speak of money.
+// speaksOfMoney reports whether parameters or the description mention money.
 func (c *finding) speaksOfMoney() bool {
 	for _, p := range c.tool.Parameters {
 		for _, w := range nameWords(p.Name) {

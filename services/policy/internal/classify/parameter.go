@@ -8,16 +8,15 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// programs are names of parameters that take what is run.
+// programs are names of parameters that contain what is run.
 var programs = set(`command cmd commands script shellcommand shell_command javascript js sql statement statements
 	comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
-// sources are names of parameters that take what is run where the verbs do not say that it is
-// only looked at.
+// sources are names of parameters that contain what is run, unless the verbs say that the tool only looks at it.
 var sources = set("code expression function sourcecode source_code program")
 
-// byParameters takes parameters by which callers hand over what is run, on any level of the schema. They count whatever
-// name and description of the tool say; beside such that only read, the tool is unsure.
+// byParameters adds evidence for parameters that contain what is run, at any level of the schema. It counts whatever
+// name and description say; if both say that the tool reads, the class becomes uncertain.
 func (c *finding) byParameters() {
 	lead := c.leads()
 	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
@@ -32,11 +31,11 @@ func (c *finding) byParameters() {
 	}
 }
 
-// surely are those of programs that are nothing else.
+// surely are the names of programs that mean nothing else.
 var surely = set(`command cmd commands script shellcommand shell_command sql python_code pythoncode js_code jscode javascript_code bash_code shell_code
 	shell_script python_script bash_script comando comandos commande befehl befehle kommando skript 命令 脚本 コマンド スクリプト 명령 명령어 команда скрипт`)
 
-// runs returns how much it weighs that a parameter takes what is run; 0 if it takes none.
+// runs returns the weight of a parameter that contains what is run; 0 for other parameters.
 func (c *finding) runs(p Parameter, lead mcpv1.Category) float64 {
 	if len(p.Values) > 0 || len(p.Types) > 0 && !slices.Contains(p.Types, "string") && !slices.Contains(p.Types, "array") && !slices.Contains(p.Types, "object") {
 		return 0
@@ -57,43 +56,43 @@ func (c *finding) runs(p Parameter, lead mcpv1.Category) float64 {
 			return 0.45
 		}
 		return 0
-	case sources[name] && lead != execute && lead != unknown && !said: // "code" is as often a number of something
+	case sources[name] && lead != execute && lead != unknown && !said: // "code" often is the number of something
 		return 0
-	case (lead == write || lead == read) && !asks(c.inName) && !asks(c.inText): // and what they hand over may be what it is about
+	case (lead == write || lead == read) && !asks(c.inName) && !asks(c.inText): // the parameter may be what the tool works on
 		return 0.3
 	}
 	return 0.6
 }
 
-// handsOver are other names of parameters that take what is run where their description says so.
+// handsOver are other names of parameters that contain what is run if their description says so.
 var handsOver = set("query queries q input body text content expr filter pipeline args arguments payload source template")
 
-// maxRuns is how long a description of a parameter is that says what the parameter is, in bytes.
+// maxRuns is the longest description that is searched for what a parameter is, in bytes.
 const maxRuns = 400
 
-// runnable are words in a parameter's description for what is run.
+// runnable matches words for what is run in a parameter's description.
 var runnable = compiled(`(?i)\b(?:sql|cypher|shell|bash|powershell|terminal|javascript|typescript|python|js|lua|ruby|groovy|apex|graphql mutation)\b.{0,24}\b(?:query|queries|statements?|commands?|code|script|snippet|expressions?)\b|` +
 	`\b(?:query|statements?|commands?|code|script|snippet|expressions?) (?:to|that will) (?:be )?(?:execut|run|evaluat)|\b(?:execut|run|evaluat)[a-z]* (?:as|in) (?:a |the )?(?:shell|sql|code|script|sandbox)|\b(?:raw|arbitrary) sql\b`)
 
 func saysItRuns(description string) bool { return runnable().MatchString(description) }
 
-// asks reports whether a verb is to put a query, which may change something.
+// asks reports whether a verb puts a query, which may change something.
 func asks(s *said) bool { return s != nil && s.base == "query" }
 
-// bothRead reports whether name and description both say that it reads.
+// bothRead reports whether name and description both say that the tool reads.
 func (c *finding) bothRead() bool {
 	return c.inName != nil && c.inText != nil && c.inName.category == read && c.inText.category == read
 }
 
-// targets are names of parameters, or parts of them, that say where something is to be written.
+// targets are names of parameters, or parts of them, for a place to write to.
 var targets = set("output out destination dest save target")
 
 var places = set("path file filename dir directory folder")
 
-// keeps are verbs of which it depends on a parameter whether they leave something behind.
+// keeps are verbs that leave something behind or not, depending on a parameter.
 var keeps = set("take capture screenshot download export render generate record snapshot print convert extract")
 
-// byTargets takes parameters that say where what is made is to be kept.
+// byTargets adds evidence for parameters that say where the tool stores its output.
 func (c *finding) byTargets() {
 	if !slices.ContainsFunc([]*said{c.inName, c.inText}, func(s *said) bool { return s != nil && (keeps[s.base] || keeps[s.text]) }) {
 		return
@@ -116,15 +115,14 @@ func (c *finding) byTargets() {
 	}
 }
 
-// removers are names of parameters that make a tool remove something which else looks at it.
+// removers are names of parameters that make a reading or writing tool remove something.
 var removers = set("delete remove purge wipe clear drop destroy reset prune")
 
-// switches are names of parameters by which callers say that it is meant.
+// switches are names of parameters that confirm an action.
 var switches = set("apply dryrun dry_run confirm commit yes")
 
-// byRemovers takes parameters that make a tool remove, and such by which callers say that it is
-// meant where the description speaks of removing. Beside a verb that changes, only a switch
-// removes more than the verb says.
+// byRemovers adds evidence for parameters that make a tool remove something, and for switches if the description
+// mentions removal. If the verb changes something, only a boolean remover adds to that.
 func (c *finding) byRemovers() {
 	lead := c.leads()
 	if lead > write {
@@ -158,8 +156,8 @@ func (c *finding) byRemovers() {
 	}
 }
 
-// byHints takes annotations. They are the server's word: they may make a tool look worse, and
-// better only where the server is trusted.
+// byHints adds evidence for annotations. They are the server's statement, so only a trusted server's annotations can
+// make the classification milder.
 func (c *finding) byHints() {
 	readOnly, hasReadOnly := c.tool.Hints["readOnlyHint"]
 	ruins, hasRuins := c.tool.Hints["destructiveHint"]
@@ -184,7 +182,7 @@ func (c *finding) byHints() {
 	}
 }
 
-// halves are parameters that together do more than look at something: what is kept and where, what is sent and to whom,
+// halves are pairs of parameters that together do more than read: what is stored and where, what is sent and to whom,
 // how much is paid and to whom.
 var halves = []struct {
 	one, other map[string]bool
@@ -196,7 +194,7 @@ var halves = []struct {
 	{set("amount amount_cents lamports value_wei"), set("to recipient payee iban to_account destination_account recipient_account to_address"), financial, "callers hand over how much is paid, and to whom"},
 }
 
-// byHalves takes parameters that name and description do not speak of, where both say that the tool reads.
+// byHalves adds evidence for such pairs if name and description say that the tool reads.
 func (c *finding) byHalves() {
 	if c.leads() != read {
 		return
@@ -212,7 +210,7 @@ func (c *finding) byHalves() {
 	}
 }
 
-// byCuts says what was not looked at. Parameters that were not may do anything.
+// byCuts adds evidence for parts that were not read, because parameters there may do anything.
 func (c *finding) byCuts() {
 	if cut := c.tool.Cut; cut.Path != "" {
 		c.add(&policyv1.Evidence{

@@ -8,18 +8,17 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// phrase is a turn of words that says what a verb leaves open.
+// phrase is a group of words that is evidence for a category.
 type phrase struct {
 	text     string
 	category mcpv1.Category
 	weight   float64
 	meaning  string
-	// of are the categories of the leading verbs that it bears on.
+	// of are the categories of leading verbs with which the phrase counts.
 	of []mcpv1.Category
 }
 
-// phrases are looked for in the whole description. What is denied ("does not overwrite") is not
-// said.
+// phrases are searched in the whole description. A denied phrase ("does not overwrite") does not count.
 var phrases = []phrase{
 	{"cannot be undone", destructive, 0.75, "what it does can't be taken back", changes},
 	{"can't be undone", destructive, 0.75, "what it does can't be taken back", changes},
@@ -57,10 +56,10 @@ var (
 	changes = []mcpv1.Category{unknown, write, execute, destructive, financial}
 )
 
-// denials deny what the next few words say.
+// denials deny the next few words.
 var denials = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead refuse refuses refused fails reject")
 
-// byPhrases takes what the description says beside its verbs.
+// byPhrases adds evidence for phrases of the description.
 func (c *finding) byPhrases() {
 	lower := lowered(c.tool.Description)
 	lead := c.leads()
@@ -77,14 +76,14 @@ func (c *finding) byPhrases() {
 	}
 }
 
-// byRetractions takes what the description says against what else speaks, so it comes last.
+// byRetractions adds what the description says against other evidence, so it runs last.
 func (c *finding) byRetractions() {
 	lower := lowered(c.tool.Description)
 	c.reversible(lower, c.leads())
 	c.onlyReads(lower, c.leads())
 }
 
-// says finds a phrase that stands on its own and is not denied by the words before it.
+// says returns the place of a phrase that is not part of a longer word and not denied by the words before it.
 func (c *finding) says(lower, text string) (int, bool) {
 	for from := 0; ; {
 		i := strings.Index(lower[from:], text)
@@ -103,7 +102,7 @@ func (c *finding) says(lower, text string) (int, bool) {
 	}
 }
 
-// lowered is a text with small letters of ASCII, so that each place is that of the text itself.
+// lowered returns a text with the ASCII letters in lower case, so that offsets stay the same.
 func lowered(text string) string {
 	out := []byte(text)
 	for i, b := range out {
@@ -135,7 +134,7 @@ func (c *finding) denied(at int) bool {
 	return strings.HasSuffix(c.tool.Description[:at], "non-")
 }
 
-// lessen makes evidence count less that something else contradicts which knows better.
+// lessen reduces the weight of evidence that stronger evidence contradicts.
 func (c *finding) lessen(which func(of mcpv1.Category) bool) {
 	for _, e := range c.evidence {
 		if which(e.GetCategory()) {
@@ -144,13 +143,13 @@ func (c *finding) lessen(which func(of mcpv1.Category) bool) {
 	}
 }
 
-// returns are phrases that say that what is removed can be brought back.
+// returns are phrases which say that what is removed can be restored.
 var returns = []string{
 	"to trash", "to the trash", "into the trash", "to the recycle bin", "to recycle bin", "soft delete", "soft-delete", "soft deletes", "soft-deletes",
 	"can be restored", "can be recovered", "can be undone", "in trash",
 }
 
-// reversible lets what removes be Write where the description says that it comes back.
+// reversible turns Destructive into Write if the description says that what is removed can be restored.
 func (c *finding) reversible(lower string, lead mcpv1.Category) {
 	if _, gone := c.says(lower, "permanently"); lead != destructive || gone {
 		return
@@ -169,20 +168,19 @@ func (c *finding) reversible(lower string, lead mcpv1.Category) {
 	}
 }
 
-// questionsOnly are phrases that say of a query that it changes nothing.
+// questionsOnly are phrases which say that a query changes nothing.
 var questionsOnly = []string{"read-only", "read only", "readonly", "select queries", "select query", "select statements"}
 
-// languages are those whose queries never change anything, where one is what is run.
+// languages are query languages that can't change anything.
 var languages = set("soql sosl promql logql jql nrql")
 
-// onlyReads lets what runs a query be Read where the description says that it can't change
-// anything.
+// onlyReads turns a tool that runs queries into Read if the description says that the queries can't change anything.
 func (c *finding) onlyReads(lower string, lead mcpv1.Category) {
 	if lead != execute && lead != read && lead != unknown {
 		return
 	}
 	if slices.ContainsFunc(c.text, func(w word) bool { return statements[w.text] && !c.denied(w.offset) }) {
-		return // it speaks of such that change something, too
+		return // it also mentions queries that change something
 	}
 	asks := false
 	for _, p := range c.tool.Parameters {

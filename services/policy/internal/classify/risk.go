@@ -7,20 +7,21 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// riskOf is how bad a wrong call can be, by what the tool does alone.
+// riskOf is the risk of a category alone.
 var riskOf = map[mcpv1.Category]policyv1.Risk{
 	read: policyv1.Risk_RISK_LOW, write: policyv1.Risk_RISK_MEDIUM, execute: policyv1.Risk_RISK_HIGH,
 	destructive: policyv1.Risk_RISK_CRITICAL, financial: policyv1.Risk_RISK_CRITICAL,
 }
 
-// Tags of definitions that are written for others than who reads them.
+// Tags of definitions with text for a model or hidden text.
 const (
 	tagSpeaks = "speaks-to-the-model"
 	tagHidden = "hidden-text"
 )
 
-// risk is the highest for a definition that is not honest. Else it is that of the category, one degree higher where secrets come back, where much is touched
-// at once, or where the server itself says that it may ruin something.
+// risk returns critical for a dishonest definition. Otherwise it returns the risk of the category, raised by one
+// degree if secrets can be returned, if much is touched at once, or if the server itself says that the tool may ruin
+// something.
 func (c *finding) risk(of *policyv1.Classification) policyv1.Risk {
 	if slices.ContainsFunc(of.GetTags(), func(tag string) bool { return tag == tagSpeaks || tag == tagHidden }) {
 		return policyv1.Risk_RISK_CRITICAL
@@ -45,7 +46,7 @@ var (
 	sends   = set("send post publish reply email message notify broadcast tweet comment")
 )
 
-// sensitivity is how sensitive what comes back can be.
+// sensitivity returns how sensitive the results can be.
 func (c *finding) sensitivity() policyv1.Axis {
 	words := slices.Concat(c.name, c.sentence())
 	switch {
@@ -58,7 +59,7 @@ func (c *finding) sensitivity() policyv1.Axis {
 	}
 }
 
-// hasKey reports whether some words speak of a key that opens something.
+// hasKey reports whether the words name a key that opens something.
 func hasKey(words []word) bool {
 	for i, w := range words {
 		if i > 0 && (w.text == "key" || w.text == "keys") && opensWith[words[i-1].text] {
@@ -70,7 +71,7 @@ func hasKey(words []word) bool {
 
 var opensWith = set("api private access secret ssh signing encryption master")
 
-// openWorld is how far the tool reaches outside its own server.
+// openWorld returns how far the tool reaches outside its own server.
 func (c *finding) openWorld() policyv1.Axis {
 	hint, hinted := c.tool.Hints["openWorldHint"]
 	for _, p := range c.tool.Parameters {
@@ -88,7 +89,7 @@ func (c *finding) openWorld() policyv1.Axis {
 	}
 }
 
-// irreversibility is how hard the tool's effect is to take back.
+// irreversibility returns how hard the tool's effect is to undo.
 func (c *finding) irreversibility(category mcpv1.Category) policyv1.Axis {
 	switch {
 	case category == read:
@@ -102,7 +103,7 @@ func (c *finding) irreversibility(category mcpv1.Category) policyv1.Axis {
 	}
 }
 
-// blastRadius is how much one call can touch.
+// blastRadius returns how much one call can touch.
 func (c *finding) blastRadius() policyv1.Axis {
 	if near(c.name, len(c.name), much) {
 		return policyv1.Axis_AXIS_HIGH
@@ -120,7 +121,7 @@ func (c *finding) blastRadius() policyv1.Axis {
 	return policyv1.Axis_AXIS_LOW
 }
 
-// tags name what else is to be known of a tool.
+// tags returns the tags, and adds the evidence for them.
 func (c *finding) tags() []string {
 	var out []string
 	if c.steers() {

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/viewtext"
 )
 
-// A script is a group of scripts that are written together.
+// A script is a group of scripts that are used together.
 type script uint8
 
 const (
@@ -41,8 +41,8 @@ func scriptOf(r rune) script {
 	return anyOther
 }
 
-// Bounds of a passage in another script than the rest: how many letters it has at least, and how much of its text is in
-// that script at most. A text in two languages has more of each. One ideogram says as much as three letters.
+// Bounds of a passage in another script than the rest: its smallest number of letters, and the largest part of the
+// text that is in that script. A text in two languages has more of each. One ideogram counts as three letters.
 const (
 	minPassage  = 16
 	minIdeogram = 8
@@ -63,7 +63,7 @@ func count(letters *[scripts]int, text string) {
 	}
 }
 
-// isRare reports whether at most maxShare of some letters are of a script.
+// isRare reports whether at most maxShare of the letters are of a script.
 func isRare(letters *[scripts]int, s script) bool {
 	all := 0
 	for _, some := range letters {
@@ -72,9 +72,9 @@ func isRare(letters *[scripts]int, s script) bool {
 	return float64(letters[s]) <= maxShare*float64(all)
 }
 
-// hides reports whether the definition has text that its reader does not see or can't read: characters that show
-// nothing, a word of Latin letters with look-alikes of another script among them, or a passage in another script than
-// the rest. Of a script in which no form of steering is known the rest is the whole definition, of others the text.
+// hides reports whether the definition has text that its reader does not see or can't read: invisible characters, a
+// word of Latin letters mixed with look-alikes of another script, or a passage in another script than the rest. For a
+// script without known steering forms the rest is the whole definition, for others the text.
 func (c *finding) hides() bool {
 	found := false
 	var whole [scripts]int
@@ -105,7 +105,7 @@ func (c *finding) hides() bool {
 	return found
 }
 
-// stranger finds a word of two scripts that look alike, or a passage in a script that is rare.
+// stranger finds a word of two scripts that look alike, or a passage in a rare script.
 func stranger(text string, rare func(script) bool) (from, to int, meaning string) {
 	var word, passage struct {
 		from, letters int
@@ -148,7 +148,7 @@ func stranger(text string, rare func(script) bool) (from, to int, meaning string
 	return 0, 0, ""
 }
 
-// isQuote reports whether r bounds an example within a sentence.
+// isQuote reports whether r delimits an example within a sentence.
 func isQuote(r rune) bool {
 	switch r {
 	case '"', '\'', '`', '“', '”', '«', '»', '„', '(', ')', '（', '）', '「', '」', '‘', '’', '[', ']':

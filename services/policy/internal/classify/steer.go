@@ -10,21 +10,21 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// A form is a form of words that steers whoever reads it instead of saying what the tool does.
+// A form is a pattern of text that steers its reader instead of describing the tool.
 type form struct {
-	// any are words of which one stands in every text of the form: without it words is not tried.
+	// any are words of which every text of the form contains one. The expression is only tried near them.
 	any   []string
 	words func() *regexp.Regexp
-	// raw reports whether words is about the text as it stands, in small letters, and not about the folded one.
+	// raw reports whether words matches the text in lower case instead of the folded text.
 	raw     bool
 	meaning string
 }
 
-// window is how far from one of its words a form reaches at most, in bytes.
+// window is how far a form reaches from one of its words, in bytes.
 const window = 256
 
-// find returns where the form stands in a text, nil if it does not, and how many bytes it was tried on: those around
-// the words of which one stands in each text of the form.
+// find returns where the form matches in a text, nil if it does not, and the number of bytes on which it was tried:
+// those around the words.
 func (f *form) find(text string) (at []int, tried int) {
 	if f.raw {
 		if !slices.ContainsFunc(f.any, func(word string) bool { return strings.Contains(text, word) }) {
@@ -55,7 +55,7 @@ func (f *form) find(text string) (at []int, tried int) {
 		if end <= done {
 			continue
 		}
-		begin = max(begin, done-window) // what stands across both
+		begin = max(begin, done-window) // for matches across both windows
 		for begin = max(begin, 0); begin > 0 && text[begin-1] != ' ' && !utf8.RuneStart(text[begin]); begin-- {
 		}
 		for ; end < len(text) && !utf8.RuneStart(text[end]); end++ {
@@ -69,13 +69,13 @@ func (f *form) find(text string) (at []int, tried int) {
 	return nil, tried
 }
 
-// upTo is some words within a sentence.
+// upTo3 and upTo6 match some words within a sentence.
 const (
 	upTo3 = `(?:[^\s.!?;:]+ ){0,3}`
 	upTo6 = `(?:[^\s.!?;:]+ ){0,6}`
 )
 
-// What the forms of all languages mean.
+// The meanings of forms in all languages.
 const (
 	overrules = "it tells its reader which instructions to follow"
 	conceals  = "it tells its reader what not to tell people"
@@ -87,18 +87,18 @@ const (
 	addresses = "it speaks to the model"
 )
 
-// words compiles a form. A \b in it bounds words of ASCII letters alone.
+// words returns a form. A \b in its expression only bounds words of ASCII letters.
 func words(meaning, any, expression string) form {
 	return form{any: strings.Split(any, "|"), words: compiled(expression), meaning: meaning}
 }
 
-// compiled returns an expression that is compiled when it is first needed, for all together take 10 ms.
+// compiled returns an expression that is compiled when it is first needed, because compiling all takes 10 ms.
 func compiled(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
 
-// steering are the forms in English, which are about folded texts, and those of marks. What real tools say to whoever
-// uses them ("you must call X first", "use this tool before Y") is none of them.
+// steering are the English forms, which match folded texts, and the forms of markup. They do not match what real tools
+// say to their users ("you must call X first", "use this tool before Y").
 var steering = []form{
 	words(overrules, "instruction|rule|guideline|directive|prompt|message|guardrail|restriction|safety|policy|policies|pretend|precedence|stop following",
 		`\b(?:ignor|disregard|forget|overrid|bypass|discard|obey)(?:e|es|s|ing)? `+upTo3+`(?:your|previous|prior|earlier|above|preceding|former|all|any|other|system|safety|users?) ?`+
@@ -140,26 +140,26 @@ var steering = []form{
 	},
 }
 
-// keptAt are places where secrets are kept, in folded texts.
+// keptAt are places where secrets are stored, in folded texts.
 const keptAt = `\.ssh\b|\bid (?:rsa|dsa|ecdsa|ed25519)|\.aws/|(?:^|[ /(])\.env\b|/etc/(?:passwd|shadow)|\.netrc|\.npmrc|\.git credentials|\.kube/config|\.docker/config|\.gnupg|\.pgpass|` +
 	`wallet\.dat|mcp\.json|claude desktop config|bash history|known hosts|authorized keys`
 
-// takes are words for taking what is kept there, or handing it over.
+// takes are words for reading or sending something.
 const takes = `reads?|cat|open|pass|send|include|attach|paste|upload|append|forward|dump|leak|copy|put|contents? of|` +
 	`lee|lea|lis|lisez|lies|lese|leia|leggi|envía|envia|envoie|sende|incolla|pega|colle|cole|transmets|füge|copia|copie|kopiere|` +
 	`读取|發送|讀取|发送|粘贴|复制|読|送|貼|읽|보내|붙여|прочитай|прочти|вставь|отправь|передай|скопируй`
 
-// Bounds of the search for forms: texts shorter than minForm, in bytes, say too little. At most maxFolded bytes of a
-// definition's texts are looked at, and forms are tried on at most maxTried bytes, and what is left of the text that
-// passes it. A definition with more waits for a person.
+// Bounds of the search for forms. Texts shorter than minForm, in bytes, are skipped. At most maxFolded bytes of a
+// definition's texts are read, and forms are tried on at most maxTried bytes, plus the rest of the text that exceeds
+// it. A definition with more waits for a person.
 const (
 	minForm   = 12
 	maxFolded = 128 << 10
 	maxTried  = 1 << 20
 )
 
-// steers takes texts of the definition that steer whoever reads them, wherever they stand. One piece of evidence is
-// given for each meaning.
+// steers reports whether texts of the definition steer their reader, at any place, and adds one piece of evidence for
+// each meaning.
 func (c *finding) steers() bool {
 	seen, read := make(map[string]bool), make(map[string]bool)
 	tried, folded := 0, 0
@@ -198,7 +198,7 @@ func (c *finding) steers() bool {
 	return len(seen) > 0
 }
 
-// lastOf returns where the character ends that begins at a place of a text.
+// lastOf returns the end of the character that begins at an offset.
 func lastOf(text string, at int) int {
 	for i := range text[at:] {
 		if i > 0 {
@@ -208,10 +208,10 @@ func lastOf(text string, at int) int {
 	return len(text)
 }
 
-// maxQuote is how long a quote of what steers is at most, in bytes.
+// maxQuote is the longest quote of a steering text, in bytes.
 const maxQuote = 200
 
-// quote adds a part of a text as evidence for no category: it speaks for the risk.
+// quote adds a part of a text as evidence without a category, for the risk.
 func (c *finding) quote(text Text, from, to int, meaning string) {
 	path := c.tool.path(text)
 	if path == "" {

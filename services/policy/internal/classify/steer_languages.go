@@ -2,11 +2,10 @@ package classify
 
 import "slices"
 
-// forms are those of all languages.
 var forms = slices.Concat(steering, steeringElsewhere)
 
-// steeringElsewhere are the forms of other languages, about folded texts, in which an apostrophe is a blank. RE2 bounds
-// words of ASCII alone, so they do without \b beside other letters.
+// steeringElsewhere are the forms of other languages, for folded texts, in which an apostrophe is a blank. RE2's \b
+// only knows ASCII words, so it is not used next to other letters.
 var steeringElsewhere = []form{
 	// Spanish, Portuguese, Italian, French
 	words(overrules, "instrucc|instruç|istruzioni|instructions|indicac|indicaç|consignes|reglas|regras|regole|règles|directiv|diretriz|direttive",

@@ -1,10 +1,10 @@
-// Package classify says what a tool does to the world, from its definition alone: its category
-// and risk, how sure that is, and the words it was taken from. It uses no model, no network and
-// no list of known servers, and answers the same for the same definition.
+// Package classify classifies a tool by its definition alone: its category and risk, the confidence, and the words
+// that are the evidence. The policy service uses it. It uses no model, no network and no list of known servers, and is
+// deterministic.
 //
-// A definition is the server's word. Whoever wants to be held harmless can write one that reads
-// so, so what is made of it is advice: what policy enforces by it, it enforces for servers that
-// are trusted or whose classification a person has accepted (see docs/policy-reference.md).
+// A definition is only the server's statement. A malicious server can write one that looks harmless, so a
+// classification is advice: policy relies on it only for trusted servers and for classifications that a person has
+// accepted (see docs/policy-reference.md).
 package classify
 
 import (
@@ -16,20 +16,20 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Bounds of what is looked at of a schema: members of an object, values that a parameter may have, parameters inside of
-// others, and how deep those stand.
+// Bounds of what is read of a schema: members of an object, values of a parameter, parameters inside of others, and
+// the depth of those.
 const (
 	maxParameters = 256
 	maxValues     = 64
 	maxNested     = 1024
 	maxDepth      = 16
-	maxParsed     = 8 << 20 // bytes: what stands deep, or is referred to, is parsed more than once
+	maxParsed     = 8 << 20 // in bytes, because deep or shared parts are parsed more than once
 )
 
 // ErrDefinition means that a definition can't be read.
 var ErrDefinition = errors.New("this is no definition of a tool")
 
-// Tool is a tool's definition, as far as it tells what the tool does.
+// Tool is the part of a tool's definition that shows what the tool does.
 type Tool struct {
 	Name        string
 	Description string
@@ -39,9 +39,9 @@ type Tool struct {
 	Nested []Parameter
 	// Cut is the first parameter that was left out because of these bounds; its Path is empty if none was.
 	Cut Parameter
-	// Hints are the annotations that are there.
+	// Hints are the annotations of the definition.
 	Hints map[string]bool
-	// Texts are all texts of the definition, keys too, in its order.
+	// Texts are all texts of the definition, including keys, in its order.
 	Texts []Text
 
 	definition jsontext.Value
@@ -53,16 +53,16 @@ type Parameter struct {
 	Description string
 	Types       []string
 	Required    bool
-	// Values are those that the schema names, where they are texts: at most 64.
+	// Values are the string values that the schema allows, at most 64; empty if it does not list them.
 	Values []string
-	// Cut reports whether it may have more values.
+	// Cut reports whether the schema may list more values.
 	Cut bool
 	// Path is a JSON Pointer into the definition, which ends with the parameter's name.
 	Path string
 }
 
-// Read reads a definition as `tools/list` has it (MCP, Tools, Data Types). Members that say
-// nothing of what a tool does are left alone, whatever they hold; so is a schema that is none.
+// Read reads a definition from `tools/list` (MCP, Tools, Data Types). It ignores members that do not show what a tool
+// does, with any content, and an invalid schema.
 func Read(definition jsontext.Value) (Tool, error) {
 	var in struct {
 		Name        string         `json:"name"`
@@ -88,12 +88,12 @@ func Read(definition jsontext.Value) (Tool, error) {
 	return t, nil
 }
 
-// schema is an input schema. What is written otherwise than JSON Schema has it counts as absent:
-// the tool is judged by the rest.
+// schema is an input schema. Parts that are not valid JSON Schema count as absent, and the tool is classified by the
+// rest.
 type schema struct {
 	properties []property
 	choices    []property // anyOf, oneOf and allOf of the schema itself
-	next       string     // the first property that is one too many
+	next       string     // the first property beyond the bound
 	required   map[string]bool
 	// shared are definitions that properties refer to, by their pointers.
 	shared map[string]jsontext.Value
@@ -109,7 +109,7 @@ type property struct {
 	value jsontext.Value
 }
 
-// UnmarshalJSONFrom keeps the properties' order.
+// UnmarshalJSONFrom keeps the order of the properties.
 func (s *schema) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	value, err := dec.ReadValue()
 	if err != nil {
@@ -138,13 +138,14 @@ func (s *schema) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	return nil
 }
 
-// members are an object's, in their order, at most maxParameters; none of what is no object.
+// members returns an object's members in their order, at most maxParameters; nil if the value is not an object.
 func members(object jsontext.Value) []property {
 	out, _ := firstMembers(object)
 	return out
 }
 
-// firstMembers returns the members of an object, and the name of the first that is one too many; empty if none is.
+// firstMembers returns the members of an object, and the name of the first one beyond the bound; empty if there is
+// none.
 func firstMembers(object jsontext.Value) (out []property, next string) {
 	if object.Kind() != '{' {
 		return nil, ""
@@ -187,14 +188,14 @@ func (s *schema) parameters() []Parameter {
 	return out
 }
 
-// leaveOut keeps the first parameter that is not looked at.
+// leaveOut records the first parameter that is not read.
 func (s *schema) leaveOut(path, name string) {
 	if s.cut.Path == "" && len(path)+len(name) <= maxPath {
 		s.cut = Parameter{Name: name, Path: path + pointer(name)}
 	}
 }
 
-// parameter reads a property that stands at a path, and those inside of it.
+// parameter reads a property at a path, and the properties inside of it.
 func (s *schema) parameter(p property, path string, depth int) Parameter {
 	one := Parameter{Name: p.name, Path: path + pointer(p.name)}
 	if s.parsed += len(p.value); s.parsed > maxParsed {
@@ -250,7 +251,7 @@ func (p *Parameter) alternatives(value jsontext.Value) {
 	}
 }
 
-// inside reads the parameters inside of a schema, wherever they stand in it.
+// inside reads the parameters inside of a schema, at any place.
 func (s *schema) inside(described []property, path string, depth int) {
 	for _, member := range described {
 		at := path + pointer(member.name)
@@ -286,16 +287,16 @@ func (s *schema) inside(described []property, path string, depth int) {
 	}
 }
 
-// schemas are members of a schema in which further parameters can stand.
+// schemas are members of a schema that can contain further parameters.
 var schemas = set("properties items additionalProperties anyOf oneOf allOf")
 
-// elements are those of an array; none of what is no array.
+// elements returns the elements of an array; nil if the value is not an array.
 func elements(value jsontext.Value) (out []jsontext.Value) {
-	_ = json.Unmarshal(value, &out) // what is none has none
+	_ = json.Unmarshal(value, &out) // a value that is not an array has no elements
 	return out
 }
 
-// texts are the texts of a list, or the one that stands there alone.
+// texts returns the strings of a list, or a single string.
 func texts(value jsontext.Value) []string {
 	var all []any
 	if json.Unmarshal(value, &all) != nil {

@@ -9,8 +9,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// How much a verb weighs by where it stands. One is not enough to be sure of much, two that
-// agree are.
+// Weights of verbs by their place. One verb gives little confidence, two that agree give enough.
 const (
 	weightName   = 0.6
 	weightMiddle = 0.5
@@ -19,7 +18,7 @@ const (
 	weightAlso   = 0.35
 )
 
-// byVerbs takes the verbs by which the name and the description say what the tool does.
+// byVerbs adds evidence for the verbs of the name and the description.
 func (c *finding) byVerbs() {
 	name := c.verbsOfName()
 	if len(name) == 0 {
@@ -33,18 +32,18 @@ func (c *finding) byVerbs() {
 		name[0].weight /= 2 // a sentence says more than a word of a name
 	}
 	if len(name) == 1 && len(text) == 1 {
-		switch { // a log that is viewed, and trades that are got
+		switch { // for example a log that is viewed, and trades that are fetched
 		case name[0].weak && !text[0].weak && text[0].category == read:
 			name[0].weight /= 2
 		case text[0].weak && !name[0].weak && name[0].category == read && text[0].text != text[0].base:
 			text[0].weight /= 2
 		}
 	}
-	if len(name) == 2 && len(text) == 1 && !text[0].weak && text[0].category == read { // the status of a deployment
+	if len(name) == 2 && len(text) == 1 && !text[0].weak && text[0].category == read { // for example the status of a deployment
 		name[0].weight /= 2
 	}
 	if len(name) == 1 && len(text) > 0 && name[0].base == text[0].base {
-		name[0].sense = text[0].sense // the sentence has the words that decide
+		name[0].sense = text[0].sense // the sentence has the deciding words
 	}
 	for _, s := range name {
 		c.addVerb("/name", "name", s)
@@ -83,14 +82,14 @@ func (c *finding) byVerbs() {
 
 var determiners = set("a an the all your this that these one each every any some its up off out on down back over away")
 
-// weighed is a verb and how much it weighs.
+// weighed is a verb and its weight.
 type weighed struct {
 	said
 
 	weight float64
 }
 
-// addVerb adds what a verb says of the tool, in a place that people call what.
+// addVerb adds the evidence of a verb. what names the place for people.
 func (c *finding) addVerb(path, what string, s weighed) {
 	meaning := fmt.Sprintf("the %s says that it will %s", what, s.base)
 	if whether[s.base] {
@@ -102,12 +101,12 @@ func (c *finding) addVerb(path, what string, s weighed) {
 // whether are verbs that begin a question: is_stopped.
 var whether = set("is has can")
 
-// states are words that name a thing to be looked at where they end a name, whatever stands
-// before them: deploy_status. Beside a verb that changes they may be what is changed: set_status.
+// states are words that mean reading at the end of a name, after any other word: deploy_status. After a verb that
+// changes they may be what is changed: set_status.
 var states = set("status info list search count stats health history metrics logs report")
 
-// verbsOfName are the verbs that a name is made of, the one that counts most first. Names put the
-// verb first (delete_file), or a thing first and the verb last (file_delete).
+// verbsOfName returns the verbs of the name that count, the most important first. Names have the verb first
+// (delete_file), or a thing first and the verb last (file_delete).
 func (c *finding) verbsOfName() []weighed {
 	var found []weighed
 	last := len(c.name) - 1
@@ -138,7 +137,7 @@ func (c *finding) verbsOfName() []weighed {
 		return joined
 	}
 	best := found[0]
-	better := func(a, b weighed) bool { // whether a counts more than b
+	better := func(a, b weighed) bool { // reports whether a counts more than b
 		place := func(w weighed) int {
 			switch w.offset {
 			case c.name[0].offset:
@@ -155,7 +154,7 @@ func (c *finding) verbsOfName() []weighed {
 		return place(a) > place(b)
 	}
 	for _, one := range found[1:] {
-		thing := mayMove[one.text] && best.weak && best.offset+len(best.raw)+1 == one.offset // "place_order": the second is what is placed
+		thing := mayMove[one.text] && best.weak && best.offset+len(best.raw)+1 == one.offset // in "place_order" the second word is the thing that is placed
 		if !thing && better(one, best) {
 			best = one
 		}
@@ -163,8 +162,8 @@ func (c *finding) verbsOfName() []weighed {
 	return []weighed{best}
 }
 
-// joined are the verbs of a name that stand nearest to an "and" or "or" between them, on either
-// side: search_and_replace, find_one_and_delete.
+// joined returns the verbs of a name on both sides of an "and" or "or", each the nearest: search_and_replace,
+// find_one_and_delete.
 func (c *finding) joined(found []weighed) []weighed {
 	for _, w := range c.name {
 		if w.text != "and" && w.text != "or" {
@@ -184,16 +183,16 @@ func (c *finding) joined(found []weighed) []weighed {
 	return nil
 }
 
-// firm are words that are things in names and verbs where a description begins with them.
+// firm are words that are nouns in names, and verbs at the beginning of a description.
 var firm = set("report monitor profile filter classify sample gather")
 
 var joins = set("and or then to by with")
 
-// light are verbs that leave it to the next word what is done: to perform a search.
+// light are verbs whose object says what is done: to perform a search.
 var light = set("perform make do conduct carry execute run handle issue take start process")
 
-// verbsOfText are the verbs with which a description begins, and others of its first sentence
-// that are joined to the first.
+// verbsOfText returns the leading verb of the description, and stricter ones of its first sentence that are joined to
+// it.
 func (c *finding) verbsOfText() []weighed {
 	words, base, s := c.begin()
 	if len(words) == 0 {
@@ -203,10 +202,10 @@ func (c *finding) verbsOfText() []weighed {
 	lead.weak = lead.weak && !firm[base]
 	if light[base] {
 		for i, w := range words[1:min(len(words), 5)] {
-			if joins[w.text] || strings.ContainsAny(w.after, ",:") { // what follows is another thing it does
+			if joins[w.text] || strings.ContainsAny(w.after, ",:") { // another action follows
 				break
 			}
-			ofThings := i+2 < len(words) && words[i+2].text == "of" // a list of commands
+			ofThings := i+2 < len(words) && words[i+2].text == "of" // for example a list of commands
 			if done, s, ok := doneBy(w.text); ok && (s.category != read || !ofThings) && !s.weak && !light[done] && done != "query" && (s.category == read || s.category == destructive) {
 				lead.said = said{word: w, base: done, sense: s}
 				break
@@ -217,7 +216,7 @@ func (c *finding) verbsOfText() []weighed {
 		lead.weight = weightWeak
 	}
 	out := []weighed{lead}
-	list := true // so far there are verbs and what joins them, and nothing else
+	list := true // true while only verbs and conjunctions were seen
 	for i, w := range words[1:] {
 		if i > 30 {
 			break
@@ -236,10 +235,10 @@ func (c *finding) verbsOfText() []weighed {
 		s = inContext(base, s, words[i+2:])
 		weight := weightAlso
 		switch {
-		case i < 3, list: // "Create or update", and not something far away
+		case i < 3, list: // "Create or update", but not a verb far away
 			weight = weightText
 		case !conjunction, i+2 >= len(words), !determiners[words[i+2].text] && words[i+2].text != "it" && words[i+2].text != "them":
-			continue // "by date or commit message"
+			continue // for example "by date or commit message"
 		case s.category >= destructive:
 			weight = weightMiddle
 		}
@@ -250,8 +249,8 @@ func (c *finding) verbsOfText() []weighed {
 	return out
 }
 
-// begin is the first sentence from its first verb on, which stands behind openers at the sentence's
-// beginning or behind a heading: "Notes - list all notes".
+// begin returns the first sentence from its first verb on. The verb is after openers at the beginning of the sentence,
+// or after a heading: "Notes - list all notes".
 func (c *finding) begin() (words []word, base string, _ sense) {
 	sentence := c.sentence()
 	for i, w := range sentence[:min(len(sentence), maxHeading)] {
@@ -260,7 +259,7 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 		}
 		rest := sentence[i:]
 		from := slices.IndexFunc(rest, func(w word) bool { return !openers[w.text] && !openers[strings.TrimSuffix(w.text, "s")] })
-		if len(rest) > 1 && whom[rest[0].text] && !openers[rest[1].text] { // "Enable monitoring", and not "Enable you to"
+		if len(rest) > 1 && whom[rest[0].text] && !openers[rest[1].text] { // "Enable monitoring", but not "Enable you to"
 			from = 0
 		}
 		if from < 0 || from > maxHeading {
@@ -282,20 +281,20 @@ func (c *finding) begin() (words []word, base string, _ sense) {
 	return nil, "", sense{}
 }
 
-// whom are openers that are verbs where nobody follows who is enabled.
+// whom are openers that are verbs unless the person who is enabled follows.
 var whom = set("enable allow enables allows")
 
 var articles = set("the a an this your its their")
 
-// maxHeading is how many words of a description may stand before its verb.
+// maxHeading is how many words of a description may be before its verb.
 const maxHeading = 14
 
-// sameForm reports whether two verbs stand in the same form, as those do that are joined.
+// sameForm reports whether two verbs have the same form, as joined verbs do.
 func sameForm(one, oneBase, other, otherBase string) bool {
 	return (one == oneBase) == (other == otherBase)
 }
 
-// sentence is the first sentence of the description.
+// sentence returns the first sentence of the description.
 func (c *finding) sentence() []word {
 	for i, w := range c.text {
 		if i > 0 && w.first {
@@ -340,7 +339,7 @@ var (
 	code      = set("javascript script expression function code js snippet")
 )
 
-// context is what a verb means where one of some words is among the next few, and none of others.
+// context is the sense of a verb if one of words, and none of unless, is among the next few words.
 type context struct {
 	verbs         map[string]bool
 	within        int
@@ -372,7 +371,7 @@ var contexts = []context{
 	{set("provide"), 12, guides, nil, sense{category: read}},
 }
 
-// inContext is the sense of a verb with the words after it, where those decide.
+// inContext returns the sense of a verb, changed if the words after it decide.
 func inContext(base string, s sense, next []word) sense {
 	for _, c := range contexts {
 		if c.verbs[base] && near(next, c.within, c.words) && !near(next, 10, c.unless) && (c.unless == nil || near(next, 8, fromIt)) {
@@ -382,13 +381,13 @@ func inContext(base string, s sense, next []word) sense {
 	return s
 }
 
-// work is what runs once it is made.
+// work are words for things that run once they are made.
 var work = set("run job execution deployment build migration rollout")
 
-// starters are verbs that set going what they make.
+// starters are verbs that start what they make.
 var starters = set("create add submit schedule make queue")
 
-// byWork takes what starts work by making it: create_deployment.
+// byWork adds evidence for tools that start work by making it: create_deployment.
 func (c *finding) byWork() {
 	if c.leads() != write || !starters[verbText(c.inName)] && !starters[verbText(c.inText)] {
 		return
@@ -398,7 +397,7 @@ func (c *finding) byWork() {
 	}
 }
 
-// byActions takes the values of a parameter that chooses what is done: the furthest counts.
+// byActions adds evidence for the values of a parameter that chooses the action. The strictest value counts.
 func (c *finding) byActions() {
 	for _, p := range slices.Concat(c.tool.Parameters, c.tool.Nested) {
 		if !choosers[strings.ToLower(p.Name)] || len(p.Values) < 2 {
@@ -417,7 +416,7 @@ func (c *finding) byActions() {
 			if !ok {
 				continue
 			}
-			if value == "remove" && slices.Contains(p.Values, "add") && near(c.name, len(c.name), given) { // it takes off what was put on
+			if value == "remove" && slices.Contains(p.Values, "add") && near(c.name, len(c.name), given) { // it removes what it added
 				s.category = write
 			}
 			known++
@@ -425,7 +424,7 @@ func (c *finding) byActions() {
 				furthest = s
 			}
 		}
-		if furthest.weak && c.bothRead() || 2*known < len(p.Values) && (furthest.weak || furthest.category < destructive || c.bothRead()) { // else it may be what is looked for
+		if furthest.weak && c.bothRead() || 2*known < len(p.Values) && (furthest.weak || furthest.category < destructive || c.bothRead()) { // otherwise the value may be a search term
 			continue
 		}
 		weight := 0.8
@@ -445,7 +444,7 @@ func (c *finding) byActions() {
 
 var choosers = set("action operation op command method actiontype action_type mode")
 
-// actionOf is the sense of a value such as "delete", or "file_delete".
+// actionOf returns the sense of a value such as "delete", or "file_delete".
 func actionOf(value string) (said, bool) {
 	words := nameWords(value)
 	best, ok := said{}, false
@@ -462,12 +461,12 @@ func actionOf(value string) (said, bool) {
 	return best, ok
 }
 
-// pointer is a JSON Pointer's step (RFC 6901, section 3).
+// pointer returns a step of a JSON Pointer (RFC 6901, section 3).
 func pointer(key string) string {
 	return "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
 }
 
-// leads is the category that the verbs of name and description say; unknown where there are none.
+// leads returns the category of the verbs of name and description; unknown if there are none.
 func (c *finding) leads() mcpv1.Category {
 	out := unknown
 	for _, s := range []*said{c.inName, c.inText} {

@@ -1,6 +1,5 @@
 package classify
 
-// Version identifies what this package answers: it rises with every change of an answer to
-// some definition, so that answers which are kept are made again. A test holds it to the
-// answers to the labelled sets.
+// Version is the version of the classifier's results. It increases with every change of the result for any definition,
+// so that stored results are computed again. A test compares it with the results for the labelled sets.
 const Version = 6

@@ -6,31 +6,31 @@ import (
 	"unicode/utf8"
 )
 
-// word is a word of a text, in lower case, and where it stands there.
+// word is a word of a text, in lower case, with its place.
 type word struct {
 	text   string
 	offset int
-	// raw is the word as it stands there.
+	// raw is the word as written.
 	raw string
-	// first tells that it begins a sentence, and after what is between it and the word before.
+	// first says that the word begins a sentence. after is the text between it and the word before.
 	first bool
 	after string
 }
 
-// maxWords is how many words of a text are looked at.
+// maxWords is how many words of a text are read.
 const maxWords = 400
 
-// nameWords are the words of a name: they end at anything but letters and digits, and where
-// a capital begins a new one.
+// nameWords returns the words of a name. They are separated by characters other than letters and digits, and by
+// capitals.
 func nameWords(name string) []word {
 	return split(name, true)
 }
 
-// ownWords are the words of a name without the places that stand before it: "delete" and "note"
-// in "mcp__notes__delete_note" and "NotesV1--DeleteNote". A single word behind a place is about
-// that place, which stays: "payments" and "create" in "payments.create".
+// ownWords returns the words of a name without prefixes: "delete" and "note" for "mcp__notes__delete_note" and
+// "NotesV1--DeleteNote". A single word after a prefix acts on the prefix, which stays: "payments" and "create" for
+// "payments.create".
 func ownWords(name string) []word {
-	from := 0 // where the last part begins, and the part before it
+	from := 0 // the start of the last part, and of the part before it
 	before := 0
 	for _, mark := range [...]string{"__", "--", "::", ".", "/", ":"} {
 		for at := 0; ; {
@@ -60,14 +60,14 @@ func ownWords(name string) []word {
 	return words
 }
 
-// textWords are the words of a text in English.
+// textWords returns the words of an English text.
 func textWords(text string) []word {
 	return split(text, false)
 }
 
 func split(text string, camel bool) []word {
 	var out []word
-	begin, end := -1, 0 // of the word that is being read, and of the last one
+	begin, end := -1, 0 // of the current word, and of the last one
 	flush := func(at int) {
 		if begin < 0 {
 			return
@@ -100,15 +100,14 @@ func split(text string, camel bool) []word {
 	return out
 }
 
-// nextIsLower reports whether the second letter of a text is a small one: in "HTTPServer" the
-// S begins a word.
+// nextIsLower reports whether the second letter of a text is in lower case: in "HTTPServer" the S begins a word.
 func nextIsLower(text string) bool {
 	_, n := utf8.DecodeRuneInString(text)
 	r, _ := utf8.DecodeRuneInString(text[n:])
 	return unicode.IsLower(r)
 }
 
-// verbOf finds the sense of a word in any of its forms, and its base form.
+// verbOf returns the base form and the sense of a verb in any of its forms.
 func verbOf(text string) (base string, s sense, ok bool) {
 	if s, ok := verbs[text]; ok {
 		return text, s, true
@@ -136,7 +135,7 @@ func verbOf(text string) (base string, s sense, ok bool) {
 	return "", sense{}, false
 }
 
-// doneBy is the verb behind a noun such as "deletion".
+// doneBy returns the verb of a noun such as "deletion".
 func doneBy(noun string) (base string, s sense, ok bool) {
 	stem, is := strings.CutSuffix(strings.TrimSuffix(noun, "s"), "ion")
 	if !is {
@@ -150,7 +149,7 @@ func doneBy(noun string) (base string, s sense, ok bool) {
 	return "", sense{}, false
 }
 
-// singular is a noun without its plural's ending.
+// singular returns a noun without its plural ending.
 func singular(noun string) string {
 	switch {
 	case strings.HasSuffix(noun, "ies") && len(noun) > 4:
