@@ -22,39 +22,36 @@ const (
 	PrincipalKey = "sluice-principal"
 	// assertionLife is how long a signed principal is accepted.
 	assertionLife = 60 * time.Second
-	// assertionReuse is how long a signed principal is sent again before a new
-	// one is signed, so that what is sent has at least half its life left.
+	// assertionReuse is how long a signed principal is reused, so that a sent one is valid for at least half its life.
 	assertionReuse = 30 * time.Second
-	// clockSkew is how far the clocks of two machines may be apart.
+	// clockSkew is the accepted difference between the clocks of two machines.
 	clockSkew = 5 * time.Second
-	// cacheSize bounds how many assertions a signer or a verifier remembers.
+	// cacheSize is how many assertions a signer or a verifier caches.
 	cacheSize = 8192
 )
 
 // ErrAssertion is wrapped by every refusal of a signed principal.
 var ErrAssertion = errors.New("the signed principal is not valid")
 
-// claims is the content of a signed principal: a JWT (RFC 7519) whose private
-// claim holds the principal's protobuf encoding, so that it is read in one way
-// only.
+// claims is the content of a signed principal: a JWT (RFC 7519) whose private claim contains the principal's protobuf
+// encoding, so that it can be read in only one way.
 type claims struct {
 	jwt.RegisteredClaims
 	// Principal is the base64url encoding of a sluice.identity.v1.Principal.
 	Principal string `json:"principal"`
 }
 
-// Signer signs principals in the name of one role. It is safe for concurrent
-// use.
+// Signer signs principals for one role. It is safe for concurrent use.
 type Signer struct {
 	issuer string
 	key    ed25519.PrivateKey
-	// signed is what was signed, by a principal's encoding with the audience behind it.
+	// signed caches assertions, by the principal's encoding followed by the audience.
 	signed *cache[string, string]
-	// encodings are buffers for encodings, which are looked up far more often than kept.
+	// encodings are buffers for encodings, which are looked up far more often than stored.
 	encodings sync.Pool
 }
 
-// NewSigner returns a signer for the role that holds key, one that [Signs].
+// NewSigner returns a signer for the role that holds key. [Signs] must be true for the role.
 func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
 	if !Signs(role) {
 		return nil, fmt.Errorf("authn: role %s signs no principals", RoleName(role))
@@ -65,9 +62,8 @@ func NewSigner(role authv1.Role, key ed25519.PrivateKey) (*Signer, error) {
 	return &Signer{issuer: RoleURI(role), key: key, signed: newCache[string, string](cacheSize)}, nil
 }
 
-// Sign returns p as a signed assertion for the audience. It may return one that
-// it made for the same principal less than 30 s ago. A nil principal and an
-// audience that is no role are errors.
+// Sign returns p as a signed assertion for the audience. It may return one that it made for the same principal less
+// than 30 s ago. A nil principal and an audience that is not a role are errors.
 func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, error) {
 	if p == nil || roleNames[audience] == "" {
 		return "", fmt.Errorf("sign for %s: a principal and a role as audience are required", RoleName(audience))
@@ -105,23 +101,21 @@ func (s *Signer) Sign(p *identityv1.Principal, audience authv1.Role) (string, er
 	return text, nil
 }
 
-// Verifier verifies signed principals for the roles that this process serves. It
-// is safe for concurrent use.
+// Verifier verifies signed principals for the roles that this process serves. It is safe for concurrent use.
 type Verifier struct {
 	validate func(proto.Message) error
 	cache    *cache[asserted, *identityv1.Principal]
 }
 
-// asserted is what a verifier has verified: a text, of whom and towards whom.
+// asserted identifies a verified assertion: its text, its signer and its audience.
 type asserted struct {
 	text             string
 	key              [ed25519.PublicKeySize]byte
 	signer, audience authv1.Role
 }
 
-// NewVerifier returns a verifier. validate enforces the constraints that the
-// contract states on a principal, so that an empty one is nobody's; it is
-// required.
+// NewVerifier returns a verifier. validate checks the constraints that the contract states on a principal, so that an
+// empty one is refused; it is required.
 func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	if validate == nil {
 		return nil, errors.New("authn: a verifier needs the contract's constraints")
@@ -129,9 +123,8 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 	return &Verifier{validate: validate, cache: newCache[asserted, *identityv1.Principal](cacheSize)}, nil
 }
 
-// Verify returns the principal that signer, the peer of the connection, asserts
-// towards audience. The answer is shared and must not be changed. Every refusal
-// wraps [ErrAssertion].
+// Verify returns the principal in an assertion by signer, the peer of the connection, for audience. The result is
+// shared and must not be changed. Every refusal wraps [ErrAssertion].
 func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {
 	now := time.Now()
 	if len(signer.Key) != ed25519.PublicKeySize {
@@ -183,16 +176,16 @@ func (v *Verifier) verify(text string, signer Peer, audience authv1.Role) (*iden
 	return p, c.ExpiresAt.Time, mayMint(signer.Role, p)
 }
 
-// mints are the roles that act on behalf of others, and whom each may speak for.
+// mints are the roles that act on behalf of others, and a check of the principals that each may sign.
 var mints = map[authv1.Role]func(*identityv1.Principal) error{
-	authv1.Role_ROLE_GATEWAY:   func(*identityv1.Principal) error { return nil }, // anybody: it has identified them
+	authv1.Role_ROLE_GATEWAY:   func(*identityv1.Principal) error { return nil }, // all principals: the gateway has authenticated them
 	authv1.Role_ROLE_WASMAGENT: ownAgent,
 }
 
 // Signs reports whether a role acts on behalf of others, and so signs principals.
 func Signs(role authv1.Role) bool { return mints[role] != nil }
 
-// mayMint limits whom a role may speak for.
+// mayMint returns an error unless the role may sign the principal.
 func mayMint(role authv1.Role, p *identityv1.Principal) error {
 	if !Signs(role) {
 		return fmt.Errorf("role %s speaks for nobody", RoleName(role))

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// cache remembers values until they expire. When it is full it forgets
-// everything: what it holds can be made again.
+// cache stores values until they expire. When it is full it drops all of them: they can be made again.
 type cache[K comparable, V any] struct {
 	mu    sync.RWMutex
 	items map[K]cached[V]
@@ -33,7 +32,7 @@ func (c *cache[K, V]) get(key K, now time.Time) (V, bool) {
 	return item.value, true
 }
 
-// textOf is get by a key that is bytes, of which it makes no copy.
+// textOf is get for a key of bytes, which it does not copy.
 func textOf(c *cache[string, string], key []byte, now time.Time) (string, bool) {
 	c.mu.RLock()
 	item, ok := c.items[string(key)]

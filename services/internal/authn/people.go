@@ -6,9 +6,8 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Of returns whom the live tokens of a subject stand for, one for each token; none
-// where it has none. The answers are shared and must not be changed. Errors:
-// [ErrTokensStale].
+// Of returns the principals of the valid tokens of a subject, one for each token; none if it has none. The results
+// are shared and must not be changed. Errors: [ErrTokensStale].
 func (t *Tokens) Of(tenant, subject string) ([]*identityv1.Principal, error) {
 	set, now := t.set.Load(), time.Now()
 	heard := t.heard.Load()

@@ -1,5 +1,5 @@
-// Package authn answers who is calling: a role by its certificate or pipe, a
-// person by a bearer token, and on whose behalf by a signed principal.
+// Package authn authenticates callers: a role by its certificate or pipe, a person by a bearer token, and the
+// principal on whose behalf a role calls by a signed assertion.
 package authn
 
 import (
@@ -15,8 +15,7 @@ import (
 // trustDomain is the SPIFFE trust domain of the mesh's certificates.
 const trustDomain = "spiffe://sluice/"
 
-// roleNames maps each role to its name in certificates, configuration and
-// messages.
+// roleNames maps each role to its name in certificates, configuration and messages.
 var roleNames = map[authv1.Role]string{
 	authv1.Role_ROLE_GATEWAY:   "gateway",
 	authv1.Role_ROLE_POLICY:    "policy",
@@ -27,25 +26,23 @@ var roleNames = map[authv1.Role]string{
 	authv1.Role_ROLE_CONSOLE:   "console",
 }
 
-// Roles are the roles that this build serves, each behind those that it needs; so the
-// gateway, which needs all of them, is the last.
+// Roles returns the roles that this build serves, each after those that it needs; so the gateway, which needs all of
+// them, is the last.
 func Roles() []authv1.Role {
 	return []authv1.Role{
 		authv1.Role_ROLE_POLICY, authv1.Role_ROLE_RATELIMIT, authv1.Role_ROLE_APPROVAL, authv1.Role_ROLE_WASMAGENT, authv1.Role_ROLE_GATEWAY,
 	}
 }
 
-// Peer is a process of the mesh at the other end of a connection. The zero
-// value is nobody.
+// Peer is a process of the mesh at the other end of a connection. The zero value has no role.
 type Peer struct {
-	// Role is what the process is.
+	// Role is the role of the process.
 	Role authv1.Role
-	// Key verifies what the process signs: the public key of its certificate.
+	// Key is the public key of its certificate, which verifies what the process signs.
 	Key ed25519.PublicKey
 }
 
-// RoleName returns a role's name, for example "gateway"; "unknown" for a value
-// that names no role.
+// RoleName returns a role's name, for example "gateway"; "unknown" for a value that is not a role.
 func RoleName(r authv1.Role) string {
 	if name, ok := roleNames[r]; ok {
 		return name
@@ -63,12 +60,11 @@ func ParseRole(name string) (authv1.Role, error) {
 	return authv1.Role_ROLE_UNSPECIFIED, fmt.Errorf("%q is not a role of the mesh", name)
 }
 
-// RoleURI returns the URI SAN by which a certificate names a role, a SPIFFE ID
-// such as "spiffe://sluice/gateway".
+// RoleURI returns the URI SAN for a role in a certificate, a SPIFFE ID such as "spiffe://sluice/gateway".
 func RoleURI(r authv1.Role) string { return trustDomain + RoleName(r) }
 
-// PeerOf reads the peer out of a certificate whose chain has been verified. The
-// certificate must name exactly one role and hold an Ed25519 key.
+// PeerOf reads the peer from a certificate whose chain has been verified. The certificate must name exactly one role
+// and contain an Ed25519 key.
 func PeerOf(cert *x509.Certificate) (Peer, error) {
 	var names []string
 	for _, uri := range cert.URIs {

@@ -16,28 +16,27 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Errors of a [Tokens] look-up. Compare with errors.Is.
+// Errors of [Tokens.Lookup]. Compare with errors.Is.
 var (
-	// ErrTokenUnknown means that no live token has that text.
+	// ErrTokenUnknown means that no valid token has that text.
 	ErrTokenUnknown = errors.New("no live token has this text")
-	// ErrTokensStale means that this process has not heard of the tokens for so
-	// long that it no longer knows which of them live.
+	// ErrTokensStale means that this process has not received the tokens' state for so long that it no longer knows
+	// which tokens are valid.
 	ErrTokensStale = errors.New("which tokens live is not known at the moment: the policy role is away")
 )
 
-// minSecret is the least length of a token's text, in bytes.
+// minSecret is the minimum length of a token's text, in bytes.
 const minSecret = 32
 
 const (
-	// maxStale is how old a watched set of tokens may be.
+	// maxStale is the maximum age of a watched set of tokens.
 	maxStale = time.Second
-	// away is how long the source of the tokens may say nothing before it counts as away. Before that, it counts as
-	// busy, and callers wait for it.
+	// away is how long the source of the tokens may be silent before it counts as unavailable. Before that, it counts
+	// as busy, and callers wait for it.
 	away = 2 * time.Second
 )
 
-// sampleSecrets are texts that stand in our documents, or that people write for
-// want of a better idea. None is accepted as a token.
+// sampleSecrets are texts from our documents, and obvious ones. They are not accepted as tokens.
 var sampleSecrets = map[string]bool{
 	"change-me-change-me-change-me-change-me":    true,
 	"replace-with-at-least-32-random-characters": true,
@@ -45,7 +44,7 @@ var sampleSecrets = map[string]bool{
 	"00000000000000000000000000000000":           true,
 }
 
-// CheckSecret refuses a token's text that is too short or known to everybody.
+// CheckSecret returns an error if a token's text is too short or publicly known.
 func CheckSecret(secret string) error {
 	switch {
 	case len(secret) < minSecret:
@@ -57,7 +56,7 @@ func CheckSecret(secret string) error {
 	}
 }
 
-// isSample reports whether a hash is that of a sample, or of no text at all.
+// isSample reports whether a hash is that of a sample or of the empty text.
 func isSample(hash [sha256.Size]byte) bool {
 	for sample := range sampleSecrets {
 		if HashSecret(sample) == hash {
@@ -79,19 +78,18 @@ func allSame(s string) bool {
 // NewSecret returns a random token text of 43 characters.
 func NewSecret() string {
 	raw := make([]byte, 32)
-	rand.Read(raw) // it never fails: it ends the program instead
+	rand.Read(raw) // never fails: it ends the program instead
 	return base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// HashSecret returns the only form in which tokens are kept: SHA-256 of the text.
+// HashSecret returns the SHA-256 of the text, the only form in which tokens are stored.
 func HashSecret(secret string) [sha256.Size]byte { return sha256.Sum256([]byte(secret)) }
 
-// Tokens holds the live tokens. The zero value knows none and is stale. It is
-// safe for concurrent use.
+// Tokens contains the valid tokens. The zero value contains none and is stale. It is safe for concurrent use.
 type Tokens struct {
 	set atomic.Pointer[tokenSet]
-	// heard is when the set was last confirmed; nil for a set that needs no
-	// confirmation because this process is its source.
+	// heard is when the set was last confirmed; nil for a set that needs no confirmation because this process is its
+	// source.
 	heard atomic.Pointer[time.Time]
 
 	mu sync.Mutex
@@ -104,14 +102,13 @@ type tokenSet struct {
 	expiry map[[sha256.Size]byte]time.Time
 }
 
-// NewTokens returns a holder whose set is this process's own and never stale.
+// NewTokens returns Tokens whose source is this process, so that they are never stale.
 func NewTokens(records []*identityv1.TokenRecord) (*Tokens, error) {
 	t := new(Tokens)
 	return t, t.Replace(records)
 }
 
-// Replace puts a new set in place of the old one. On an error, such as for the
-// hash of a text that everybody knows, the old one stays.
+// Replace replaces the set of tokens. On an error, such as for the hash of a publicly known text, the old set stays.
 func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 	set := &tokenSet{
 		byHash: make(map[[sha256.Size]byte]*identityv1.Principal, len(records)),
@@ -137,8 +134,8 @@ func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 	return nil
 }
 
-// Heard notes that the source of the tokens has confirmed the set just now. From
-// then on the set is stale when it has not been confirmed for 1 s.
+// Heard notes that the source of the tokens has just confirmed the set. From then on the set is stale when it has not
+// been confirmed for 1 s.
 func (t *Tokens) Heard() {
 	t.heard.Store(new(time.Now()))
 	t.mu.Lock()
@@ -149,12 +146,12 @@ func (t *Tokens) Heard() {
 	}
 }
 
-// Known reports whether there was ever a set: until then nobody is let in.
+// Known reports whether there was ever a set; before that no token is accepted.
 func (t *Tokens) Known() bool { return t.set.Load() != nil }
 
-// Lookup returns whom a token's text stands for. The answer is shared and must
-// not be changed. Errors: [ErrTokenUnknown], and [ErrTokensStale], beside which
-// the answer is whom the text stood for when the tokens were last heard of.
+// Lookup returns the principal of a token's text. The result is shared and must not be changed. Errors:
+// [ErrTokenUnknown], and [ErrTokensStale], with which Lookup also returns the principal in the last confirmed set, if
+// there is one.
 func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	set := t.set.Load()
 	if set == nil {
@@ -178,9 +175,9 @@ func (t *Tokens) Lookup(secret string) (*identityv1.Principal, error) {
 	}
 }
 
-// Await is [Tokens.Lookup] for a caller who can wait: while the set is stale, but its source does not count as away yet,
-// Await waits until the set is confirmed or ctx ends. A token that was never known waits for nothing, so a stranger
-// can't make a process wait.
+// Await is [Tokens.Lookup] for a caller that can wait: while the set is stale and its source does not count as
+// unavailable yet, Await waits until the set is confirmed or ctx ends. For a token that was never known it does not
+// wait, so an unauthenticated caller can't make a process wait.
 func (t *Tokens) Await(ctx context.Context, secret string) (*identityv1.Principal, error) {
 	for {
 		confirmed := t.next()

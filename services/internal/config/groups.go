@@ -12,20 +12,19 @@ import (
 )
 
 const (
-	// homeTenant is the tenant of the installation, whose people `groups` names.
+	// homeTenant is the tenant of the installation; `groups` contains people of this tenant.
 	homeTenant = "default"
-	// maxGroups is how many groups a principal may have, and maxGroupName how long
-	// the name of one may be, in bytes.
+	// maxGroups is how many groups a principal may have, and maxGroupName the maximum length of a group's name, in
+	// bytes.
 	maxGroups    = 256
 	maxGroupName = 128
 )
 
-// OwnersApprove is what people are told where [Approvals.OwnerMayApprove] is set.
+// OwnersApprove is the warning for people if [Approvals.OwnerMayApprove] is set.
 const OwnersApprove = "approvals.owner_may_approve is true: whoever owns an agent may approve its calls, so no second person need see them"
 
-// GroupsOf returns the groups of a token: its own, and those of `groups` that its
-// subject is in. A subject of another tenant is somebody else of the same name, and
-// is in none of those.
+// GroupsOf returns the groups of a token: its own, and those of `groups` that contain its subject. A token of another
+// tenant has only its own, because its subject is another principal of the same name.
 func (f *File) GroupsOf(t Token) []string {
 	groups := slices.Clone(t.Groups)
 	if t.Tenant != homeTenant {
@@ -39,7 +38,7 @@ func (f *File) GroupsOf(t Token) []string {
 	return groups
 }
 
-// Warnings are what whoever runs the mesh should know of the configuration.
+// Warnings returns what an operator should know about the configuration.
 func (f *File) Warnings() []string {
 	if f.Approvals.OwnerMayApprove {
 		return []string{OwnersApprove}

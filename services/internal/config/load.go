@@ -15,23 +15,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// defaultTimeout bounds a call to a server whose entry says nothing.
+// defaultTimeout bounds a call to a server whose entry sets no timeout.
 const defaultTimeout = 60 * time.Second
 
-// progressFactor is how many times its timeout a call may take whose server tells of progress, and maxProgress how long
-// it may take at most, unless the server's entry says more.
+// progressFactor is how many times its timeout a call may take if its server reports progress, and maxProgress the
+// maximum time of such a call, unless the server's entry sets another one.
 const (
 	progressFactor = 10
 	maxProgress    = time.Hour
 )
 
-// AgentTimeout bounds a call to the mesh's own agents where the server's entry says nothing: a
-// prompt may ask models, and sleep.
+// AgentTimeout bounds a call to the mesh's own agents if the server's entry sets no timeout: a prompt may call
+// models, and sleep.
 const AgentTimeout = 15 * time.Minute
 
-// Load reads the file at path over the defaults, then the environment's
-// SLUICE_… variables over the file, and validates the whole. An empty path means
-// no file. The error holds every problem, each with its place.
+// Load reads the file at path over the defaults, then the environment's SLUICE_… variables over the file, and
+// validates the result. An empty path means no file. The error contains every problem, each with its place.
 func Load(path string, env Env) (*File, error) {
 	if path == "" {
 		f := Default()
@@ -47,7 +46,7 @@ func Load(path string, env Env) (*File, error) {
 	return Parse(path, raw, env)
 }
 
-// Parse does what [Load] does with the content of the file at path, which is not read.
+// Parse does the same as [Load] with raw as the content of the file at path, which it does not read.
 func Parse(path string, raw []byte, env Env) (*File, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
@@ -65,7 +64,7 @@ func Parse(path string, raw []byte, env Env) (*File, error) {
 	return f.over(source, env)
 }
 
-// over reads the environment over the file and validates the whole.
+// over reads the environment over the file and validates the result.
 func (f *File) over(source *strictyaml.Source, env Env) (*File, error) {
 	set, err := f.override(env)
 	if err != nil {
@@ -81,8 +80,8 @@ func (f *File) over(source *strictyaml.Source, env Env) (*File, error) {
 // variables are the environment variables that set a key, by the key's path.
 type variables map[string]string
 
-// place gives problems their places: the variable that set the key, else the
-// line of the file, where there is one.
+// place adds the place to each problem: the variable that set the key, otherwise the line of the file, if there is a
+// file.
 func (v variables) place(problems []Problem, source *strictyaml.Source) error {
 	errs := make([]error, len(problems))
 	for i, p := range problems {
@@ -98,7 +97,7 @@ func (v variables) place(problems []Problem, source *strictyaml.Source) error {
 	return errors.Join(errs...)
 }
 
-// complete fills what entries of maps and lists leave out.
+// complete sets the defaults of map and list entries.
 func (f *File) complete() {
 	f.apart = len(f.Roles) > 0
 	if f.Roles == nil {
@@ -138,8 +137,8 @@ func (f *File) complete() {
 	}
 }
 
-// override sets every scalar key whose variable is set: SLUICE_ and the key's
-// path in upper case, joined by underscores, such as SLUICE_TELEMETRY_SAMPLE.
+// override sets every scalar key whose variable is set: SLUICE_ and the key's path in upper case, joined by
+// underscores, such as SLUICE_TELEMETRY_SAMPLE.
 func (f *File) override(env Env) (variables, error) {
 	set := make(variables)
 	return set, set.override(reflect.ValueOf(f).Elem(), "", env)
@@ -165,7 +164,7 @@ func (v variables) override(part reflect.Value, path string, env Env) error {
 			continue
 		}
 		if !isScalar(field) {
-			continue // for the file alone; cluster software sets some of such names itself
+			continue // only the file sets these; cluster software sets some such names itself
 		}
 		if err := setScalar(field, text); err != nil {
 			return fmt.Errorf("the environment variable %s: %w", name, err)
@@ -179,7 +178,6 @@ func isScalar(field reflect.Value) bool {
 	return field.Kind() != reflect.Slice && field.Kind() != reflect.Map
 }
 
-// setScalar sets a field from text.
 func setScalar(field reflect.Value, text string) error {
 	if field.Type() == reflect.TypeFor[time.Duration]() {
 		d, err := time.ParseDuration(text)

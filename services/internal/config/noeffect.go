@@ -9,11 +9,12 @@ import (
 	"strings"
 )
 
-// unread is a reference where none is replaced. A shell's `${name}` and `${env:-default}` are none.
+// unread matches a reference where references are not replaced. It does not match a shell's `${name}` and
+// `${env:-default}`.
 var unread = regexp.MustCompile(`\$\{(?:env|file|plain):[A-Za-z_./~][^}]*\}`)
 
-// literal refuses a reference in a value that is taken as it stands. The advice says what to write instead, and may
-// name the reference as REF.
+// literal refuses a reference in a value that is used verbatim. The advice says what to write instead; REF in it
+// stands for the reference.
 func (p *problems) literal(path, text, advice string) bool {
 	ref := unread.FindString(text)
 	if ref != "" {
@@ -28,14 +29,14 @@ var ownHeaders = []string{
 	"proxy-connection", "te", "traceparent", "trailer", "transfer-encoding", "upgrade",
 }
 
-// misleading are headers that would make requests or answers unusable, and why.
+// misleading are headers that would make requests or answers unusable, with the reason.
 var misleading = map[string]string{
 	"accept-encoding":     "would have the server compress its answers, which the gateway does not read; take it out",
 	"content-encoding":    "would say of requests that they are compressed, which they are not; take it out",
 	"proxy-authorization": "is for a proxy, and would be sent to the server; write the credentials into the address of http.proxy",
 }
 
-// headers refuses headers that would not be sent, or only one of which would be.
+// headers refuses headers that would not be sent, and headers of which only one would be sent.
 func (p *problems) headers(path string, headers map[string]Secret) {
 	seen := make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
@@ -70,7 +71,8 @@ func (s *HTTPServer) checkWay(p *problems, path string) {
 	}
 }
 
-// checkProxy refuses what is no proxy, as far as references let it be known. What it says holds no credentials.
+// checkProxy refuses a value that is not a proxy, as far as that is known without the references. The message
+// contains no credentials.
 func (s *HTTPServer) checkProxy(p *problems, path string) {
 	if s.Proxy == "" || s.Proxy == ProxyEnv || len(reference.FindString(string(s.Proxy))) > 0 {
 		return
@@ -81,7 +83,7 @@ func (s *HTTPServer) checkProxy(p *problems, path string) {
 	}
 }
 
-// literals refuses references in what a program is started with, but for its environment.
+// literals refuses references in a program's arguments, folder and sandbox; its environment may contain them.
 func (s *StdioServer) literals(p *problems, path string) {
 	for i, arg := range s.Command {
 		p.literal(fmt.Sprintf("%s.command[%d]", path, i), arg, ", and other users see arguments: put the value into env, where the program reads it")

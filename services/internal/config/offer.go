@@ -2,9 +2,8 @@ package config
 
 import "fmt"
 
-// notOffered are keys that a later version is to act on, and what to do without
-// them. They are refused by name: a setting that is read and ignored would be a
-// promise not kept.
+// notOffered are keys of other versions, and what to do without them. They are refused by name, because a setting
+// that is read and ignored would be misleading.
 var notOffered = map[string]string{
 	"wasmagent": "take it out: agents are not offered",
 	"ratelimit": "take it out: limits are kept in memory",

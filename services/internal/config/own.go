@@ -6,9 +6,8 @@ import (
 	"slices"
 )
 
-// OwnSecrets returns the files and folders that nobody but the mesh is to read, beside
-// its data: this file, its certificates and what its secrets refer to, as absolute
-// paths. One may not be there.
+// OwnSecrets returns the files and folders that only the mesh may read, in addition to its data: the configuration
+// file, its certificates and the files that its secrets refer to, as absolute paths. A path need not exist.
 func (f *File) OwnSecrets() []string {
 	paths := []string{f.path, f.TLS.Dir, f.ListenTLS.Key}
 	for _, secret := range secretsIn(reflect.ValueOf(f).Elem()) {

@@ -9,19 +9,18 @@ import (
 	"strings"
 )
 
-// reference is `${env:NAME}`, `${file:PATH}` or `${plain:NAME}`, anywhere in a value. What only
-// begins like one is found too, and refused: read as it stands, a slip of the pen
-// would be a secret that everybody can guess.
+// reference matches `${env:NAME}`, `${file:PATH}` or `${plain:NAME}`, anywhere in a value. It also matches text that
+// only begins like a reference, which is refused: used verbatim, a typing error would become a secret that is easy to
+// guess.
 var reference = regexp.MustCompile(`\$\{(?:([^}:]*):([^}]*)\}|)`)
 
-// Secret is a value that may hold references and must not be shown. It is
-// resolved by the role that needs it, and by no other.
+// Secret is a value that may contain references and must not be shown. Only the role that needs it resolves it.
 type Secret string
 
-// hidden stands for a secret wherever one would be printed.
+// hidden replaces a secret in printed text.
 const hidden = "[hidden]"
 
-// String hides the value.
+// String returns the value hidden.
 func (s Secret) String() string {
 	if s == "" {
 		return ""
@@ -29,22 +28,21 @@ func (s Secret) String() string {
 	return hidden
 }
 
-// GoString hides the value.
+// GoString returns the value hidden.
 func (s Secret) GoString() string { return s.String() }
 
 // LogValue hides the value from logs.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
 
-// MarshalText hides the value from JSON and its like.
+// MarshalText hides the value from JSON and other encodings.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Env looks up environment variables. Only the process's entry reads the real
-// ones.
+// Env looks up environment variables. Only the program's entry point reads the real ones.
 type Env func(name string) (string, bool)
 
-// Resolve returns the secret with its references replaced: `${env:NAME}` by the
-// variable, `${file:PATH}` by the file's content without its last newline, and `${plain:NAME}`
-// by a variable that is no secret. The error names every reference that can't be replaced.
+// Resolve returns the secret with its references replaced: `${env:NAME}` by the variable, `${file:PATH}` by the
+// file's content without newlines at its end, and `${plain:NAME}` by a variable that is not a secret. The error names
+// every reference that can't be replaced.
 func (s Secret) Resolve(f *File, env Env) (string, error) {
 	var broken []error
 	out := reference.ReplaceAllStringFunc(string(s), func(ref string) string {
@@ -61,8 +59,8 @@ func (s Secret) Resolve(f *File, env Env) (string, error) {
 	return out, nil
 }
 
-// References returns the references to secrets that the value holds, each by itself. The text
-// around them and what `${plain:NAME}` stands for are no secrets.
+// References returns the references to secrets in the value, each as a Secret. The text around them and the values of
+// `${plain:NAME}` are not secrets.
 func (s Secret) References() []Secret {
 	var refs []Secret
 	for _, ref := range reference.FindAllStringSubmatch(string(s), -1) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Limits of a program over stdio where the file says nothing.
+// These are the defaults of [StdioLimits].
 const (
 	defaultTasks  = 512
 	defaultMemory = 2 * gib
@@ -22,7 +22,7 @@ const (
 // Size is a number of bytes, written with its unit: MiB or GiB.
 type Size int64
 
-// UnmarshalText reads a size such as "512MiB" or "2GiB".
+// UnmarshalText parses a size such as "512MiB" or "2GiB".
 func (s *Size) UnmarshalText(text []byte) error {
 	for unit, factor := range map[string]Size{"MiB": mib, "GiB": gib} {
 		number, ok := strings.CutSuffix(string(text), unit)
@@ -39,7 +39,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 	return errors.New("is not a size such as 512MiB or 2GiB")
 }
 
-// String writes a size as it is read.
+// String returns the size in the form that UnmarshalText parses.
 func (s Size) String() string {
 	if s%gib == 0 {
 		return fmt.Sprintf("%dGiB", int64(s/gib))
@@ -47,7 +47,7 @@ func (s Size) String() string {
 	return fmt.Sprintf("%dMiB", int64(s/mib))
 }
 
-// MarshalText writes a size as it is read.
+// MarshalText returns the size in the form that UnmarshalText parses.
 func (s Size) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 func (l StdioLimits) check(p *problems, path string) {

@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// credential is what the name of a query parameter contains that holds a credential.
+// credential matches names of query parameters that contain credentials.
 var credential = regexp.MustCompile(`(?i)key|token|secret|passw|pwd|auth|sig|credential|session|sas|jwt|^code$|^pat$`)
 
-// isRandom reports whether a value looks like one that was drawn at random: at least 20 letters, digits, - and _ without
-// a break, upper and lower case and digits among them. Names, versions and UUIDs do not.
+// isRandom reports whether a value looks random: at least 20 characters, all of them letters, digits, - or _, with
+// upper case, lower case and digits. Names, versions and UUIDs do not.
 func isRandom(value string) bool {
 	if len(value) < 20 {
 		return false
@@ -33,9 +33,9 @@ func isRandom(value string) bool {
 	return upper && lower && digit
 }
 
-// URLSecrets returns the credentials that a URL holds: its password, or its user where there is no password, and the
-// values of query parameters whose names say so or that look random, each as written and as decoded. A URL that can't be
-// read has none.
+// URLSecrets returns the credentials in a URL: its password, or its user if there is no password, and the values of
+// query parameters whose names suggest a credential or that look random, each as written and as decoded. For a URL
+// that can't be parsed it returns none.
 func URLSecrets(text string) []string {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -63,8 +63,8 @@ func URLSecrets(text string) []string {
 	return slices.Sorted(maps.Keys(found))
 }
 
-// ShownURL returns a URL as messages show it: without its user, its query and its fragment, each of which may hold a
-// credential. Of one that can't be read nothing behind a `?`, and nothing before an `@`, is shown.
+// ShownURL returns a URL for messages: without its user, its query and its fragment, each of which may contain a
+// credential. The text need not be a valid URL.
 func ShownURL(text string) string {
 	text, _, _ = strings.Cut(text, "#")
 	text, _, hasQuery := strings.Cut(text, "?")

@@ -15,20 +15,20 @@ import (
 	"time"
 )
 
-// maxHold bounds how long a call is held open.
+// maxHold is the maximum time for which a call is held open.
 const maxHold = 10 * time.Minute
 
-// maxClientName bounds the pattern of a client's name: no client's name is longer.
+// maxClientName is the maximum length of the pattern for a client's name: no client's name is longer.
 const maxClientName = 128
 
-// maxDuration bounds every duration of the configuration.
+// maxDuration is the maximum of durations without another maximum.
 const maxDuration = 30 * 24 * time.Hour
 
-// serverName is the form of a server's name: the first `__` of a joined tool
-// name splits, so a name holds no underscore.
+// serverName is the form of a server's name. It has no underscore, because an aggregated tool name is split at its
+// first `__`.
 var serverName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 
-// tokenName and tenantName are the forms of sluice.identity.v1.Token.
+// tokenName and tenantName are the forms in sluice.identity.v1.Token.
 var (
 	tokenName  = regexp.MustCompile(`^[A-Za-z0-9_.@-]{1,128}$`)
 	tenantName = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
@@ -40,14 +40,13 @@ var (
 	digestText = regexp.MustCompile(`^[0-9a-f]{64}$`)
 )
 
-// shippedGuests are names that no other guest has: those that are shipped, and that of one
-// that is to come.
+// shippedGuests are names that a configured guest can't have: those of shipped guests, and one that is reserved.
 var shippedGuests = []string{"agent", "echo", "script"}
 
-// hostName is the form of a host's name as requests give it.
+// hostName is the form of a host's name in requests.
 var hostName = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?$`)
 
-// A Problem is one thing that is wrong with a configuration.
+// A Problem is one problem of a configuration.
 type Problem struct { //nolint:errname // one of many things that are wrong, shown as a list
 	// Path is the key, for example "servers.demo.http.url".
 	Path string
@@ -58,7 +57,7 @@ type Problem struct { //nolint:errname // one of many things that are wrong, sho
 // Error implements error.
 func (p Problem) Error() string { return p.Path + ": " + p.Text }
 
-// problems collects what is wrong, so that all of it is said at once.
+// problems collects all problems, so that all of them are reported at once.
 type problems struct{ found []Problem }
 
 func (p *problems) addf(path, format string, args ...any) {
@@ -80,7 +79,7 @@ func (g Guest) check(p *problems, path, name string) {
 	}
 }
 
-// problems returns everything that is wrong with the configuration.
+// problems returns all problems of the configuration.
 func (f *File) problems() []Problem {
 	p := new(problems)
 	p.address("listen", f.Listen)
@@ -101,7 +100,7 @@ func (f *File) problems() []Problem {
 		if g := f.Servers[name].GRPC; g == nil || !IsRole(g.Target) {
 			continue
 		}
-		if own != "" { // what agents may do by way of one they could do by way of the other
+		if own != "" { // otherwise a rule for one of the servers could be avoided by calls to the other
 			p.addf("servers."+name+".grpc.target", "%q is the mesh's own service of agents, which is the server %q already", f.Servers[name].GRPC.Target, own)
 		}
 		own = name
@@ -138,13 +137,13 @@ func (f *File) problems() []Problem {
 	return p.found
 }
 
-// providerName is what a provider of models may be called, and price an amount of dollars.
+// providerName is the form of a provider's name, and price that of an amount of dollars.
 var (
 	providerName = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
 	price        = regexp.MustCompile(`^[0-9]{1,6}([.][0-9]{1,9})?$`)
 )
 
-// check refuses a provider that could not be asked, or by way of the clear.
+// check refuses a provider that can't be called, or only without encryption.
 func (m Provider) check(p *problems, at, name string) {
 	if !providerName.MatchString(name) || name == "script" {
 		p.addf(at, "%q is no name of a provider: write lower case, digits and -; script is built in", name)
@@ -175,8 +174,8 @@ func (m Provider) check(p *problems, at, name string) {
 	}
 }
 
-// checkListen refuses an MCP edge that would be served in the clear to others than this
-// machine: tokens would be there for all to read.
+// checkListen refuses an MCP listener without TLS on other addresses than loopback: tokens could be read on the
+// network.
 func (f *File) checkListen(p *problems) {
 	if (f.ListenTLS.Cert == "") != (f.ListenTLS.Key == "") {
 		p.addf("listen_tls", "set both cert and key, or neither")
@@ -199,7 +198,7 @@ func loopback(host string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// ParseNetwork reads an address, or a network such as 10.0.0.0/8.
+// ParseNetwork parses an address, or a network such as 10.0.0.0/8.
 func ParseNetwork(text string) (netip.Prefix, error) {
 	if addr, err := netip.ParseAddr(text); err == nil && addr.Zone() == "" {
 		return netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen()), nil
@@ -260,8 +259,8 @@ func (f *File) checkAuth(p *problems) {
 	}
 }
 
-// check holds a token to sluice.identity.v1.Principal: a caller that breaks its
-// contract would be refused on every call.
+// check compares a token with sluice.identity.v1.Principal: a principal that breaks its contract would be refused on
+// every call.
 func (t Token) check(p *problems, path string) {
 	for _, field := range []struct {
 		key, value string

@@ -11,46 +11,44 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// strangerPiece is how much of what a stranger sends is read at a time, in bytes. All of it
-// is looked at before anything else is read, even if the connection ends meanwhile.
+// strangerPiece is how many bytes of an unauthenticated client are read at a time. All of them are parsed before more
+// is read, even if the connection ends meanwhile.
 const strangerPiece = 4 << 10
 
-// Conn is a connection that a [Listener] let in.
+// Conn is a connection that a [Listener] accepted.
 type Conn struct {
 	net.Conn
 	of   *Listener
 	from netip.Prefix
-	// late ends the connection of a stranger; set with stranger.
+	// late closes an unauthenticated connection after Limits.Identify; set together with stranger.
 	late *time.Timer
 
-	// The listener's lock guards these. stranger is its place among the strangers,
-	// nil for none; caller is who was identified, empty for nobody; proxied says that it
-	// is a trusted proxy's.
+	// The listener's lock guards these. stranger is its element in the list of unauthenticated connections, otherwise
+	// nil; caller is the identified caller, empty for none; proxied is set for a connection of a trusted proxy.
 	stranger *list.Element
 	caller   string
 	proxied  bool
 	closed   bool
 
-	// known says that somebody was identified, and counted.
+	// known is set when a caller was identified and counted.
 	known atomic.Bool
 
-	// stint is the reading of what a stranger sends.
+	// stint is the time slice for reading from an unauthenticated client.
 	stint turn.Stint
 
-	// spoke says that something was read.
+	// spoke is set when something was read.
 	spoke atomic.Bool
-	// writing is held while the other end reads.
+	// writing is held while a write waits for the other end to read.
 	writing sync.Mutex
 }
 
-// Identified says that caller is at the other end, and reports whether it has room for
-// one more connection. The first caller of a connection counts; those after it
-// always have room. An empty caller is nobody.
+// Identified sets the caller of the connection, and reports whether the caller may have one more connection. Only the
+// first caller of a connection is counted; for later ones it returns true. It returns false for an empty caller.
 func (c *Conn) Identified(caller string) bool {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	if c.stranger == nil || caller == "" {
-		return caller != "" && !c.closed // known already, or a trusted proxy's
+		return caller != "" && !c.closed // identified before, or a trusted proxy's
 	}
 	if c.of.known[caller] >= c.of.limits.PerCaller {
 		return false
@@ -62,24 +60,24 @@ func (c *Conn) Identified(caller string) bool {
 	return true
 }
 
-// Known reports whether somebody was identified: nobody need be again.
+// Known reports whether a caller was identified, so that Identified need not be called again.
 func (c *Conn) Known() bool { return c.known.Load() }
 
-// NetConn is the connection itself, as that of [crypto/tls.Conn] is.
+// NetConn returns the underlying connection, like [crypto/tls.Conn.NetConn].
 func (c *Conn) NetConn() net.Conn { return c.Conn }
 
-// expire ends the connection if nobody was identified on it.
+// expire closes the connection if no caller was identified.
 func (c *Conn) expire() {
 	c.of.mu.Lock()
 	late := c.stranger != nil
 	c.of.mu.Unlock()
 	if late {
-		_ = c.Close() // nobody waits for an answer on it
+		_ = c.Close() // no answer is pending on it
 	}
 }
 
-// hasSpoken reports whether the other end has said anything, read or not: where many come
-// at once, who serves them is behind.
+// hasSpoken reports whether the other end has sent anything, read or not: with many new connections the server reads
+// late.
 func (c *Conn) hasSpoken() bool {
 	if !c.spoke.Load() && waiting(c.Conn) {
 		c.spoke.Store(true)
@@ -96,12 +94,12 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Read implements net.Conn. Who does not read what it is sent is not listened to
-// until it does: else its requests, and their answers, would pile up here.
+// Read implements net.Conn. It waits while the other end does not read what it is sent: otherwise its requests and
+// their answers would accumulate in memory.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.of.limits.Piece > 0 {
 		c.writing.Lock()
-		c.writing.Unlock() //nolint:staticcheck // waiting is all that it is for
+		c.writing.Unlock() //nolint:staticcheck // only waits
 	}
 	if c.of.limits.Piece > 0 && !c.Known() {
 		c.stint.Part()

@@ -1,8 +1,7 @@
-// Package door lets connections in before anybody is known: each address has a
-// share of those on which nobody was identified, they have to say soon who they
-// are, and where there is no room one of them makes way: the oldest of those that have
-// said nothing, or else the oldest of all. Who is known has a share of its own, which
-// strangers can't take.
+// Package door bounds the connections of a listener before clients are authenticated. Unauthenticated connections are
+// bounded in all and for each address, and must identify a caller soon. If there are too many, one is closed: the
+// oldest of those that have sent nothing, otherwise the oldest of all. Identified callers have quotas of their own,
+// which unauthenticated clients can't use up.
 package door
 
 import (
@@ -16,53 +15,46 @@ import (
 	"time"
 )
 
-// Limits bound the connections of one listener. All are required but Piece and
-// Trusted.
+// Limits bound the connections of one listener. All except Piece and Trusted are required.
 type Limits struct {
-	// Strangers is how many connections there may be on which nobody was identified,
-	// and PerAddress how many of them one address may have.
+	// Strangers is the maximum number of unauthenticated connections, and PerAddress that of one address.
 	Strangers, PerAddress int
-	// PerCaller is how many connections one known caller may have.
+	// PerCaller is the maximum number of connections of one identified caller.
 	PerCaller int
-	// Identify is how long a connection may be open before somebody is identified on
-	// it.
+	// Identify is how long a connection may be open before a caller is identified.
 	Identify time.Duration
-	// Piece is how long the other end may take to read a piece of what it is sent;
-	// until then nothing more is read from it. Zero leaves both to who serves the
-	// connection.
+	// Piece is how long the other end may take to read one write; meanwhile nothing is read from it. Zero leaves both
+	// to the server of the connection.
 	Piece time.Duration
-	// Trusted tells of an address, such as that of a proxy, that its connections are
-	// many people's: of them there may be Proxied in all, and no share is anybody's. Nil
-	// trusts none.
+	// Trusted reports whether an address, such as that of a proxy, carries the connections of many clients: there may
+	// be Proxied of them in all, and no other limit applies. Nil trusts no address.
 	Trusted func(netip.Addr) bool
 	Proxied int
 }
 
-// A Listener lets connections in. It is safe for concurrent use.
+// A Listener accepts bounded connections. It is safe for concurrent use.
 type Listener struct {
 	net.Listener
 	limits Limits
 	log    *slog.Logger
 
 	mu sync.Mutex
-	// strangers are the connections on which nobody was identified, the oldest first,
-	// and at how many of them an address has.
+	// strangers are the unauthenticated connections, the oldest first, and at is how many of them each address has.
 	strangers *list.List
 	at        map[netip.Prefix]int
-	// known is how many connections each caller has, and proxied how many trusted
-	// proxies have.
+	// known is how many connections each caller has, and proxied how many trusted proxies have.
 	known   map[string]int
 	proxied int
-	// turned is how many had to make way since that was logged, at said.
+	// turned is how many connections were closed for others since that was logged, at said.
 	turned int
 	said   time.Time
 }
 
-// sayEvery is how often it is logged that there is no room.
+// sayEvery is the minimum interval between log messages about closed connections.
 const sayEvery = time.Minute
 
-// Listen bounds the connections of lis. The log is told, at most once a minute, that
-// connections had to make way.
+// Listen bounds the connections of lis. It logs at most once a minute that connections were closed to make space for
+// others.
 func Listen(lis net.Listener, limits Limits, log *slog.Logger) (*Listener, error) {
 	if lis == nil || log == nil || limits.Strangers <= 0 || limits.PerAddress <= 0 || limits.PerCaller <= 0 || limits.Identify <= 0 ||
 		limits.Trusted != nil && limits.Proxied <= 0 {
@@ -84,19 +76,19 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit lets a connection in; nil where a proxy has as many as all may have.
+// admit accepts a connection; it returns nil if trusted proxies have Proxied connections already.
 func (l *Listener) admit(inner net.Conn) *Conn {
 	addr := addressOf(inner.RemoteAddr())
 	c := &Conn{Conn: inner, of: l, from: prefixOf(addr)}
 	if l.limits.Trusted != nil && l.limits.Trusted(addr) {
 		if !l.forward(c) {
-			_ = inner.Close() // the proxy tells its client
+			_ = inner.Close() // the proxy reports it to its client
 			return nil
 		}
 		return c
 	}
 	if least, turned := l.enter(c); least != nil {
-		_ = least.Close() // who is at its end is told nothing
+		_ = least.Close() // without a message
 		if turned > 0 {
 			l.log.WarnContext(context.Background(), "connections on which nobody was identified made way for others", "count", turned, "newest", addr.String(), "address", l.Addr().String())
 		}
@@ -104,7 +96,7 @@ func (l *Listener) admit(inner net.Conn) *Conn {
 	return c
 }
 
-// forward counts a connection of a trusted proxy, and reports whether there is room.
+// forward counts a connection of a trusted proxy. It returns false if there are too many.
 func (l *Listener) forward(c *Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,8 +108,8 @@ func (l *Listener) forward(c *Conn) bool {
 	return true
 }
 
-// enter counts a stranger, and returns the one that has to make way for it, and of how
-// many that is to be logged.
+// enter counts an unauthenticated connection. It returns the connection to close for it, if any, and how many closed
+// connections to log now.
 func (l *Listener) enter(c *Conn) (least *Conn, turned int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,7 +129,7 @@ func (l *Listener) enter(c *Conn) (least *Conn, turned int) {
 	return least, turned
 }
 
-// count counts one that had to make way, and returns of how many it is time to say so.
+// count counts a closed connection, and returns how many to log now.
 func (l *Listener) count(now time.Time) (say int) {
 	l.turned++
 	if now.Sub(l.said) < sayEvery {
@@ -147,12 +139,11 @@ func (l *Listener) count(now time.Time) (say int) {
 	return say
 }
 
-// least is the connection of an address that can best be spared: the first that was
-// opened of those on which nothing was said, or else of all. Who is in its handshake so
-// stays beside any number of those who only hold a place.
+// least returns the connection of an address to close: the oldest of those that have sent nothing, otherwise the
+// oldest of all. So a client in its handshake keeps its connection next to any number of silent ones.
 func (l *Listener) least(from netip.Prefix) (oldest *Conn) {
 	for e := l.strangers.Front(); e != nil; e = e.Next() {
-		switch c := e.Value.(*Conn); { //nolint:forcetypeassert // the list holds nothing else
+		switch c := e.Value.(*Conn); { //nolint:forcetypeassert // the list contains nothing else
 		case c.from != from:
 		case !c.hasSpoken():
 			return c
@@ -163,8 +154,7 @@ func (l *Listener) least(from netip.Prefix) (oldest *Conn) {
 	return oldest
 }
 
-// fullest is the address that has the most connections, so that those that have few
-// keep them.
+// fullest returns the address with the most connections, so that addresses with few keep theirs.
 func (l *Listener) fullest() (from netip.Prefix) {
 	most := 0
 	for prefix, n := range l.at {
@@ -175,7 +165,7 @@ func (l *Listener) fullest() (from netip.Prefix) {
 	return from
 }
 
-// leave takes a connection out of the count that it is in; twice is once.
+// leave uncounts a connection. It is idempotent.
 func (l *Listener) leave(c *Conn) {
 	if c.stranger != nil {
 		l.strangers.Remove(c.stranger)
@@ -197,7 +187,7 @@ func (l *Listener) leave(c *Conn) {
 	}
 }
 
-// addressOf is the address of the other end; the zero one where it has none.
+// addressOf returns the address of the other end; the zero value if it has none.
 func addressOf(addr net.Addr) netip.Addr {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {
@@ -206,13 +196,13 @@ func addressOf(addr net.Addr) netip.Addr {
 	return tcp.AddrPort().Addr().Unmap().WithZone("")
 }
 
-// prefixOf is what one party is given of addresses: one of IPv4, a network of 64
-// bits of IPv6 (RFC 6177).
+// prefixOf returns the addresses that count as one client: a single address of IPv4, a network of 64 bits of IPv6
+// (RFC 6177).
 func prefixOf(addr netip.Addr) netip.Prefix {
 	bits := addr.BitLen()
 	if addr.Is6() {
 		bits = 64
 	}
-	prefix, _ := addr.Prefix(bits) // of no address it is the zero prefix, which is one party too
+	prefix, _ := addr.Prefix(bits) // without an address the zero prefix, which counts as one client too
 	return prefix
 }

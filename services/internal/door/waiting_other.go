@@ -4,5 +4,5 @@ package door
 
 import "net"
 
-// waiting can't tell: only what was read counts.
+// waiting returns false: on this system only data that was read counts.
 func waiting(net.Conn) bool { return false }

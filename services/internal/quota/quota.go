@@ -1,6 +1,6 @@
-// Package quota counts what callers hold of something shared, such as processes, requests in flight or calls
-// that wait. One use counts against the caller, against every principal of its chain and against the persons
-// that they work for, so that no caller holds more by making agents.
+// Package quota counts what callers use of something shared, such as processes, requests in flight or waiting calls.
+// One use counts against the caller, against every principal of its chain and against the people that they work for,
+// so that a caller can't use more by creating agents.
 package quota
 
 import (
@@ -12,39 +12,39 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// ErrFull means that one of a caller's accounts holds as much as it may. Compare with errors.Is.
+// ErrFull means that one of a caller's accounts has used its quota. Compare with errors.Is.
 var ErrFull = errors.New("the share is used up")
 
-// PersonFactor is how many times the share of one principal a person has, over all principals with that
-// owner, where a counter has no reason for another factor. An operator gives a person several tokens on
-// purpose; an agent that another caller makes is no such gift, and counts against its maker's share.
+// PersonFactor is the quota of a person, over all principals with that owner, as a multiple of the quota of one
+// principal, unless a counter has a reason for another factor. An operator gives a person several tokens on purpose;
+// an agent that another caller creates counts against its creator's quota.
 const PersonFactor = 4
 
-// Limits are how much one account may hold. Each is at least 1.
+// Limits are how much one account may use. Each is at least 1.
 type Limits struct {
-	// Principal bounds a principal together with all agents that it stands behind.
+	// Principal bounds a principal together with all agents that act on its behalf.
 	Principal int
 	// Person bounds all principals together that work for one person.
 	Person int
 }
 
-// For returns the limits of which a principal's is n and a person's [PersonFactor] times n.
+// For returns limits with n for a principal and [PersonFactor] times n for a person.
 func For(n int) Limits { return Limits{Principal: n, Person: PersonFactor * n} }
 
-// A FullError says whose share is used up. It is an [ErrFull].
+// A FullError says whose quota is used up. It is an [ErrFull].
 type FullError struct {
-	// Account is whose share it is, and Caller who asked.
+	// Account is the account whose quota is used up, and Caller the caller.
 	Account, Caller principal.Key
-	// Person is true where it is the person's share, and false where it is the principal's.
+	// Person is true if the account's quota as a person is used up, and false if it is that as a principal.
 	Person bool
-	// Held is how much the account holds, of Limit.
+	// Held is how much the account uses of Limit.
 	Held, Limit int
-	// What is held, in the plural, such as "processes".
+	// What is counted, in the plural, such as "processes".
 	What string
 }
 
-// Error implements error. It names nobody but the caller and those in its chain, and of another tenant
-// nobody and no number.
+// Error implements error. It names only the caller and principals in its chain. For an account of another tenant it
+// contains no name and no number.
 func (f *FullError) Error() string {
 	if f.Account.Tenant != f.Caller.Tenant {
 		return "a principal of another tenant that this caller works for holds as many " + f.What + " as it may"
@@ -61,14 +61,14 @@ func (f *FullError) Error() string {
 // Is implements the interface of [errors.Is].
 func (f *FullError) Is(target error) bool { return target == ErrFull }
 
-// place is a key in one of the places that a tally tells apart.
+// place is a key in one of the places that a tally counts separately.
 type place struct {
 	principal.Key
 
 	in string
 }
 
-// Why returns whose share is used up, and of what, where err holds a [*FullError]; empty where it holds none.
+// Why returns whose quota is used up, and of what, if err contains a [*FullError]; otherwise it returns "".
 func Why(err error) string {
 	if full, ok := errors.AsType[*FullError](err); ok {
 		return full.Error()
@@ -76,33 +76,33 @@ func Why(err error) string {
 	return ""
 }
 
-// held is what one key holds: as a principal and as a person.
+// held is how much one key uses: as a principal and as a person.
 type held struct{ principal, person int }
 
-// A Tally is what each key holds, without a lock: a counter with state of its own keeps it under that one's.
-// The zero value is not ready, [NewTally] is.
+// A Tally counts what each key uses, without a lock: the caller must use its own lock. The zero value is not usable;
+// create one with [NewTally].
 type Tally struct {
 	what   string
 	limits Limits
 	by     map[place]held
 }
 
-// NewTally returns an empty tally of what is named in the plural.
+// NewTally returns an empty tally; what is the plural name of the counted items.
 func NewTally(what string, l Limits) *Tally {
 	return &Tally{what: what, limits: l, by: make(map[place]held)}
 }
 
-// Take counts n more against all of the accounts, or, where one of them has no room, against none. Without
-// any account it refuses. Errors: a [*FullError].
+// Take counts n more against all of the accounts, or against none if one of them would exceed its limit. Without an
+// account it refuses. Errors: a [*FullError].
 func (t *Tally) Take(of *principal.Accounts, n int) error { return t.TakeIn("", of, n) }
 
 // Give counts n less against all of the accounts that they were taken for.
 func (t *Tally) Give(of *principal.Accounts, n int) { t.GiveIn("", of, n) }
 
-// Count counts n more against all of the accounts without refusing: what is held already, whoever may hold it.
+// Count counts n more against all of the accounts without a check of limits, for what is in use already.
 func (t *Tally) Count(of *principal.Accounts, n int) { t.add("", of, n) }
 
-// TakeIn is [Tally.Take] where each account has its share in each of several places, such as servers.
+// TakeIn is [Tally.Take] with a separate quota in each of several places, such as servers.
 func (t *Tally) TakeIn(in string, of *principal.Accounts, n int) error {
 	if full := t.full(in, of, n); full != nil {
 		return full
@@ -114,8 +114,7 @@ func (t *Tally) TakeIn(in string, of *principal.Accounts, n int) error {
 // GiveIn is [Tally.Give] for what was taken with [Tally.TakeIn].
 func (t *Tally) GiveIn(in string, of *principal.Accounts, n int) { t.add(in, of, -n) }
 
-// Full returns the account that has no room for n more, of several the one furthest behind the caller; nil
-// where all have.
+// Full returns the account that can't take n more, or nil; if there are several, the last in the chain.
 func (t *Tally) Full(of *principal.Accounts, n int) *FullError { return t.full("", of, n) }
 
 func (t *Tally) full(in string, of *principal.Accounts, n int) *FullError {
@@ -154,16 +153,16 @@ func (t *Tally) add(in string, of *principal.Accounts, n int) {
 	}
 }
 
-// Len returns how many keys hold something, in each place.
+// Len returns how many keys use something, counted in each place.
 func (t *Tally) Len() int { return len(t.by) }
 
-// A Quota is a [Tally] that is safe for concurrent use. Make it with [New].
+// A Quota is a [Tally] that is safe for concurrent use. Create one with [New].
 type Quota struct {
 	mu    sync.Mutex
 	tally *Tally
 }
 
-// New returns an empty quota of what is named in the plural.
+// New returns an empty quota; what is the plural name of the counted items.
 func New(what string, l Limits) *Quota { return &Quota{tally: NewTally(what, l)} }
 
 // Take is [Tally.Take].

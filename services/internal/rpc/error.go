@@ -16,7 +16,6 @@ const errorDomain = "sluice.dev"
 // An Error is a failure that remote callers can act on. Other failures should be plain Go errors, whose text the
 // server does not send.
 type Error struct {
-	// Code is the gRPC status code. The zero value is sent as INTERNAL: an error
 	// Code is the gRPC status code. The zero value is sent as INTERNAL, so that an error never arrives as success.
 	Code codes.Code
 	// Reason is a stable name in UPPER_SNAKE_CASE; clients depend on it.

@@ -25,7 +25,7 @@ type inside struct {
 	// timed ends when the call must end; nil until Done is called.
 	timed context.Context //nolint:containedctx // see there
 	stop  func()
-	// err is what was said of the end, which does not change.
+	// err is what Err returned first; it does not change.
 	err error
 }
 

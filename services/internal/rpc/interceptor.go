@@ -172,7 +172,7 @@ func (c *chain) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInf
 	defer func() {
 		panicked := recover()
 		if err != nil && errors.Is(context.Cause(ctx), errStopping) {
-			err = errStopping // whatever the handler made of the end of its context
+			err = errStopping // independent of the error that the handler returned
 		}
 		err = c.finish(ctx, info.FullMethod, panicked, err)
 	}()

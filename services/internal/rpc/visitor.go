@@ -35,8 +35,8 @@ type visitor struct {
 	credentials.AuthInfo
 	conn *door.Conn
 	line line
-	// from is the role that the certificate of the other end names, unless wrong says why
-	// it names none, and ends when the certificate does; the zero time is that of none.
+	// from is the role in the client's certificate, unless wrong says why it has none. ends is when the certificate
+	// expires; zero if there is no certificate.
 	from  authn.Peer
 	wrong error
 	ends  time.Time

@@ -9,37 +9,35 @@ import (
 )
 
 const (
-	// longStint is how long work may keep a processor until others go before.
+	// longStint is how long work may keep a processor before others run.
 	longStint = 250 * time.Microsecond
-	// longestStint is how long it may at the most, where its rests are as long: else small
-	// work without end would let long work never end.
+	// longestStint is the maximum if its rests take as long: otherwise small work without end could delay long work
+	// forever.
 	longestStint = 10 * time.Millisecond
-	// fewSteps are done without looking at the clock.
+	// fewSteps is how many steps are done without reading the clock.
 	fewSteps = 64
 )
 
-// A Stint is work that may keep a processor for long: the runtime takes it away after
-// 10 ms alone, for which everybody else waits. Short work never rests. The zero value is
-// ready, for one goroutine.
+// A Stint is work that may keep a processor for long: the runtime preempts it only after 10 ms, and all others wait
+// meanwhile. Short work never rests. The zero value is ready, for one goroutine.
 type Stint struct {
-	// Longest is how long it may keep a processor at the most; 0: 10 ms.
+	// Longest is how long it may keep a processor at most; 0: 10 ms.
 	Longest time.Duration
 
 	steps int
 	began time.Time
-	// rested is how long it rested last.
+	// rested is how long the last rest took.
 	rested time.Duration
 }
 
-// Step ends a step that takes some microseconds at the most, and rests where the work
-// has gone on for long.
+// Step ends a step that takes at most some microseconds, and rests if the work has run for long.
 func (s *Stint) Step() {
 	if s.steps++; s.steps%fewSteps == 0 {
 		s.Part()
 	}
 }
 
-// Part is [Stint.Step] for one that may take longer.
+// Part is [Stint.Step] for a step that may take longer.
 func (s *Stint) Part() {
 	switch {
 	case s.began.IsZero():
@@ -53,29 +51,28 @@ func (s *Stint) Part() {
 	}
 }
 
-// Rest lets all others go before that have something to do, those too whose network has
-// something for them. [runtime.Gosched] does not: the runtime looks at the network once
-// nothing else can run, or after 10 ms, and who calls that can run. So this waits for the
-// network as well, which answers at once.
+// Rest lets all other goroutines run that can run, including those for which the network has data. [runtime.Gosched]
+// is not enough: the runtime polls the network only if nothing else can run, or after 10 ms, and the goroutine that
+// calls Gosched can run. So Rest waits for the network too, by a pipe that is ready at once.
 func Rest() {
 	if network == nil || !network.wait() {
 		runtime.Gosched()
 	}
 }
 
-// bell is rung over the network, as far as the runtime sees.
+// bell is a pipe, which the runtime polls like the network.
 type bell struct {
 	in, out *os.File
 
 	mu sync.Mutex
-	// waiting are unlocked once it was heard, for who waits in a bubble of testing/synctest
-	// can't be told by a channel; broken says that it never will be.
+	// waiting are unlocked when the byte was read. They are mutexes because a goroutine in a bubble of
+	// testing/synctest can't be woken by a channel from outside. broken is set when no byte will be read any more.
 	waiting []*sync.Mutex
 	broken  bool
 }
 
-// network is the process's bell; nil where there is none. It is made at the start, before
-// anybody can have taken all files.
+// network is the process's bell; nil if there is none. It is created at the start, before the process can run out of
+// file descriptors.
 var network = newBell()
 
 func newBell() *bell {
@@ -88,7 +85,7 @@ func newBell() *bell {
 	return b
 }
 
-// wait rings and waits until that was heard. It reports whether it was.
+// wait writes a byte and waits until it was read. It returns false if the bell is broken.
 func (b *bell) wait() bool {
 	heard := new(sync.Mutex)
 	heard.Lock()
@@ -100,7 +97,7 @@ func (b *bell) wait() bool {
 	b.waiting = append(b.waiting, heard)
 	first := len(b.waiting) == 1
 	b.mu.Unlock()
-	if first { // else it was rung already
+	if first { // otherwise a byte was written already
 		if _, err := b.out.Write([]byte{0}); err != nil {
 			b.heard(true)
 		}
@@ -112,14 +109,14 @@ func (b *bell) wait() bool {
 func (b *bell) listen() {
 	for one := make([]byte, 1); ; {
 		_, err := b.in.Read(one)
-		runtime.Gosched() // what the network had besides goes before
+		runtime.Gosched() // goroutines with data from the network run first
 		if b.heard(err != nil); err != nil {
 			return
 		}
 	}
 }
 
-// heard lets all go on that wait.
+// heard wakes all waiters.
 func (b *bell) heard(broken bool) {
 	b.mu.Lock()
 	waiting := b.waiting

@@ -1,6 +1,5 @@
-// Package turn shares work that takes much of the processor: so much of it is done at
-// a time, so much of that for one owner, and owners take turns. Who asks without end
-// waits for itself.
+// Package turn bounds work that uses the processor for long: the amount at a time in all and for each owner. Owners
+// take turns, so an owner with much work delays only itself.
 package turn
 
 import (
@@ -16,39 +15,36 @@ import (
 const (
 	// maxWaiting is how many pieces of one owner's work may wait.
 	maxWaiting = 1024
-	// shortTurn is how long a turn at a processor may take that needs no rest, and maxRest
-	// the longest rest.
+	// shortTurn is the longest time slice that needs no rest, and maxRest the longest rest.
 	shortTurn, maxRest = time.Millisecond, time.Second
 )
 
-// ErrBusy means that too much of an owner's work waits already. Compare with
-// errors.Is.
+// ErrBusy means that too much of an owner's work waits already. Compare with errors.Is.
 var ErrBusy = errors.New("too much of this caller's work waits: try again")
 
-// Turns are the turns at one kind of work for owners of type K. Make them with [New].
-// They are safe for concurrent use.
+// Turns are the time slices for one kind of work for owners of type K. Create them with [New]. They are safe for
+// concurrent use.
 type Turns[K comparable] struct {
 	all, each int
-	// rests says that an owner's turn rests for as long as it took before it has another.
+	// rests is set if an owner must rest after a slice for as long as the slice took.
 	rests bool
 
 	mu      sync.Mutex
 	working int
 	owners  map[K]*owner
-	// line are the owners that wait, the next one first.
+	// line contains the owners that wait, the next one first.
 	line []*owner
 }
 
-// An owner has work under way or waits for its turn.
+// An owner has work under way or waits for a time slice.
 type owner struct {
-	// working is how many turns it has, and resting how many of them rest.
+	// working is how many slices it has, and resting how many of them rest.
 	working, resting int
-	// waiting are closed when their turn has come, the first first.
+	// waiting are closed when their slice begins, in order.
 	waiting []chan struct{}
 }
 
-// New returns turns of which all may be taken at a time, each by one owner; both are
-// at least 1.
+// New returns Turns with all time slices at a time, of which one owner may have each; both are at least 1.
 func New[K comparable](all, each int) (*Turns[K], error) {
 	if all < 1 || each < 1 {
 		return nil, errors.New("turn: who has no turns waits forever")
@@ -56,19 +52,19 @@ func New[K comparable](all, each int) (*Turns[K], error) {
 	return &Turns[K]{all: all, each: each, owners: make(map[K]*owner)}, nil
 }
 
-// Processors is how many processors the process has, whatever Go works on at a time.
+// Processors returns how many processors the process can use: those of the machine, or GOMAXPROCS if that is less.
 func Processors() int { return min(runtime.NumCPU(), runtime.GOMAXPROCS(0)) }
 
-// ForProcessor returns turns at work that keeps a processor busy: it gets half of the
-// processors, and one owner half of that, but at least one; and that for half of the time,
-// for behind a turn of more than a millisecond the owner waits as long again.
+// ForProcessor returns Turns for work that keeps a processor busy: it may use half of the processors, and one owner
+// half of that, but at least one; and an owner for only half of the time, because after a slice of more than a
+// millisecond it rests for as long, at most 1 s.
 func ForProcessor[K comparable]() *Turns[K] {
 	all := max(1, Processors()/2)
 	return &Turns[K]{all: all, each: max(1, all/2), rests: true, owners: make(map[K]*owner)}
 }
 
-// Take waits for a turn of an owner. The function ends it, and is to be called once.
-// Errors: [ErrBusy], and the cause of ctx where it ends before.
+// Take waits for a time slice of an owner. The returned function ends the slice and must be called once. Errors:
+// [ErrBusy], and the cause of ctx if ctx ends before.
 func (t *Turns[K]) Take(ctx context.Context, of K) (func(), error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("wait for a turn: %w", context.Cause(ctx))
@@ -88,7 +84,7 @@ func (t *Turns[K]) Take(ctx context.Context, of K) (func(), error) {
 	return func() { t.end(of, time.Since(began)) }, nil
 }
 
-// join puts an owner in line, and begins what can begin.
+// join adds a waiter for an owner, and begins slices that can begin.
 func (t *Turns[K]) join(of K) (chan struct{}, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -109,8 +105,7 @@ func (t *Turns[K]) join(of K) (chan struct{}, error) {
 	return mine, nil
 }
 
-// begin begins what can begin. An owner whose turn has come goes to the end of the
-// line.
+// begin begins slices that can begin. An owner whose slice begins goes to the end of the line.
 func (t *Turns[K]) begin() {
 	for t.working < t.all {
 		i := slices.IndexFunc(t.line, func(o *owner) bool { return o.working+o.resting < t.each })
@@ -129,7 +124,7 @@ func (t *Turns[K]) begin() {
 	}
 }
 
-// end ends a turn that took so long.
+// end ends a slice of that length.
 func (t *Turns[K]) end(of K, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,7 +140,7 @@ func (t *Turns[K]) end(of K, took time.Duration) {
 	t.forget(of, o)
 }
 
-// rested ends the rest behind a turn.
+// rested ends the rest after a slice.
 func (t *Turns[K]) rested(of K, o *owner) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,7 +149,7 @@ func (t *Turns[K]) rested(of K, o *owner) {
 	t.forget(of, o)
 }
 
-// giveUp leaves the line. It reports whether that was in time: else the turn had come.
+// giveUp removes a waiter. It returns false if the slice had begun already.
 func (t *Turns[K]) giveUp(of K, mine chan struct{}) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,7 +169,7 @@ func (t *Turns[K]) giveUp(of K, mine chan struct{}) bool {
 	return true
 }
 
-// forget drops an owner that neither works nor rests nor waits.
+// forget removes an owner that has no slice, no rest and no waiter.
 func (t *Turns[K]) forget(of K, o *owner) {
 	if o.working == 0 && o.resting == 0 && len(o.waiting) == 0 {
 		delete(t.owners, of)
