@@ -116,6 +116,9 @@ func (r *Record) unclaimable(c Claiming, now time.Time) *Refused {
 		return &Refused{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN}
 	case c.Decision.GetEffect() == policyv1.Effect_EFFECT_DENY || c.Decision.GetHidden(): // a hidden tool is denied even if the effect is to allow
 		code := deniedCode(c.Decision)
+		if !again {
+			a.PolicyRevision = c.Decision.GetPolicyRevision()
+		}
 		move(denied, cause{reason: "policy denies the call now", code: code})
 		return &Refused{Code: code, Message: c.Decision.GetMessage()}
 	case !bytes.Equal(a.GetDefinitionDigest(), c.Definition) || a.GetServerIdentity() != c.ServerIdentity:

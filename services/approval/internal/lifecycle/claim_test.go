@@ -239,3 +239,15 @@ func TestWhoseParamsAreKept(t *testing.T) {
 		})
 	}
 }
+
+// The history of a call that policy denies at its claim names the revision that denies it.
+func TestClaim_DenialNamesItsRevision(t *testing.T) {
+	t.Parallel()
+	r := approvedOne(t)
+	if _, err := r.Claim(claiming("c", 1, with(&policyv1.Decision{Effect: policyv1.Effect_EFFECT_DENY, PolicyRevision: "denying"})), start); err != nil {
+		t.Fatal(err)
+	}
+	if last := r.Moves[len(r.Moves)-1]; r.Approval.GetPolicyRevision() != "denying" || last.GetPolicyRevision() != "denying" {
+		t.Errorf("it is of revision %q, and its last move of %q", r.Approval.GetPolicyRevision(), last.GetPolicyRevision())
+	}
+}
