@@ -15,31 +15,30 @@ import (
 )
 
 const (
-	// gofail is the tool and the runtime module, pinned.
+	// gofail is the module with the tool and the runtime, at a pinned version.
 	gofail = "go.etcd.io/gofail@v0.2.0"
-	// patience bounds a build, and waiting for that of another process.
+	// patience bounds a build, and the wait for the build of another process.
 	patience  = 10 * time.Minute
 	lockRetry = 100 * time.Millisecond
-	// kept is how long what nobody uses any more is kept.
+	// kept is how long an unused build stays in the cache.
 	kept = 7 * 24 * time.Hour
 )
 
-// programs are what is built, in the folder services.
+// programs returns the packages to build, relative to the folder services.
 func programs() []string { return []string{"./sluice/cmd/sluice", "./approval/cmd/approval"} }
 
-// Build is programs with their failpoints.
+// Build is a set of programs with failpoints enabled.
 type Build struct {
-	// Sluice and Approval are the paths of `sluice` and of the program of that role.
+	// Sluice and Approval are the paths of `sluice` and of the approval service's program.
 	Sluice, Approval string
-	// Digest names what it was built from: the same for the same sources.
+	// Digest identifies the sources. Equal sources have equal digests.
 	Digest string
-	// Points are the names of the failpoints, sorted.
+	// Points holds the names of the failpoints, sorted.
 	Points []string
 }
 
-// Open returns the programs of the tree that the working directory is in, after
-// building it if need be. Calls at the same time, also from other processes, wait for
-// one another.
+// Open returns the programs of the source tree that contains the working directory, and builds them if necessary.
+// Concurrent calls, also from other processes, wait for each other.
 func Open(ctx context.Context) (Build, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -61,7 +60,7 @@ func Open(ctx context.Context) (Build, error) {
 	return b, nil
 }
 
-// ensure builds the programs unless their folder is there.
+// ensure builds the programs unless their folder exists.
 func (t tree) ensure(ctx context.Context, cache, dir string) (err error) {
 	if err := os.MkdirAll(cache, 0o700); err != nil {
 		return err
@@ -81,7 +80,7 @@ func (t tree) ensure(ctx context.Context, cache, dir string) (err error) {
 	return t.build(ctx, filepath.Join(cache, ".unfinished"), dir)
 }
 
-// prune removes what was last used before a time.
+// prune removes the builds that were last used before the given time.
 func prune(cache string, before time.Time) error {
 	entries, err := os.ReadDir(cache)
 	if err != nil {
@@ -101,9 +100,9 @@ func prune(cache string, before time.Time) error {
 	return nil
 }
 
-// build builds in one folder, which it removes, and puts the programs into another.
+// build builds in the folder unfinished, which it removes afterwards, and moves the programs to dir.
 func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
-	if err := os.RemoveAll(unfinished); err != nil { // of a build that was killed
+	if err := os.RemoveAll(unfinished); err != nil { // left by a build that was killed
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(unfinished)) }()
@@ -124,7 +123,7 @@ func (t tree) build(ctx context.Context, unfinished, dir string) (err error) {
 	return os.Rename(out, dir)
 }
 
-// run runs the go command on the copy's workspace.
+// run runs the go command in the workspace of the copy.
 func run(ctx context.Context, dir string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK="+filepath.Join(filepath.Dir(dir), "go.work"))

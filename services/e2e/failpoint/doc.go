@@ -1,9 +1,7 @@
-// Package failpoint builds programs that stand still where a test tells them to, so
-// that they can be killed there.
+// Package failpoint builds programs that block at a point chosen by a test, so that the test can kill them there.
 //
-// The places are comments in the code, `// gofail: var NAME struct{}`, and nothing
-// else in the programs that users run. Here the tree is copied, gofail turns the
-// comments of the copy into code, and the copy is built. What is built is kept in
-// `sluice/failpoints` in the user's cache folder, by its content, for a week after its
-// last use; delete it whenever you like.
+// The points are comments in the code, `// gofail: var NAME struct{}`; in the programs that users run they do
+// nothing. This package copies the source tree, lets gofail turn the comments of the copy into code, and builds the
+// copy. Builds are cached by their content in `sluice/failpoints` in the user's cache folder, for a week after
+// their last use. The folder can be deleted at any time.
 package failpoint

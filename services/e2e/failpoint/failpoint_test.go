@@ -20,8 +20,8 @@ func TestMain(m *testing.M) { os.Exit(stack.Main(m)) }
 
 const policy = "version: 1\nname: p\nserver: raw\ndefault: deny\ntools: {safe: {action: allow}}\n"
 
-// What the comments name is in the program that is built for tests, where it stops who
-// comes after as many as may pass.
+// A failpoint named in a comment exists in the program built for tests. There it blocks all hits after the first
+// Pass.
 func TestAProgramStandsStillWhereItIsTold(t *testing.T) {
 	t.Parallel()
 	build, err := failpoint.Open(t.Context())

@@ -13,23 +13,22 @@ import (
 )
 
 const (
-	// still is how long whoever steps into a trap stands still: until it is killed.
+	// still is how long a goroutine blocks at a failpoint. It exceeds every test: the process is killed earlier.
 	still = time.Hour
-	// look is the pause between looks at a trap.
+	// look is the polling interval.
 	look = time.Millisecond
 )
 
-// Trap is a failpoint at which a program stands still, with whoever comes there
-// after.
+// Trap makes a program block at a failpoint, from the hit after the first Pass on.
 type Trap struct {
-	// Point is the failpoint, and Pass how many go through it before.
+	// Point is the name of the failpoint, and Pass is how many hits it lets through first.
 	Point string
 	Pass  int
-	// Addr is where the program tells of its failpoints: a free address on loopback.
+	// Addr is the address at which the program serves the state of its failpoints: a free loopback address.
 	Addr string
 }
 
-// Env are the variables that set the trap in a program.
+// Env returns the environment variables that set the trap in a program.
 func (tr Trap) Env() []string {
 	term := fmt.Sprintf("sleep(%d)", still.Milliseconds())
 	if tr.Pass > 0 {
@@ -38,8 +37,7 @@ func (tr Trap) Env() []string {
 	return []string{"GOFAIL_FAILPOINTS=" + tr.Point + "=" + term, "GOFAIL_HTTP=" + tr.Addr}
 }
 
-// Await waits until somebody stands in the trap. Its error says that nobody came
-// before ctx ended.
+// Await waits until a hit blocks at the failpoint. It returns an error if none did before ctx ended.
 func (tr Trap) Await(ctx context.Context) error {
 	tick := time.NewTicker(look)
 	defer tick.Stop()
@@ -56,7 +54,7 @@ func (tr Trap) Await(ctx context.Context) error {
 	}
 }
 
-// came is how many have come to the failpoint.
+// came returns how often the failpoint was hit.
 func (tr Trap) came(ctx context.Context) (int, error) {
 	text, err := tr.ask(ctx, tr.Point+"/count")
 	if err != nil {
@@ -65,7 +63,7 @@ func (tr Trap) came(ctx context.Context) (int, error) {
 	return strconv.Atoi(text)
 }
 
-// Points are the failpoints of a running program, sorted.
+// Points returns the names of the failpoints of a running program, sorted.
 func (tr Trap) Points(ctx context.Context) ([]string, error) {
 	text, err := tr.ask(ctx, "")
 	if err != nil {

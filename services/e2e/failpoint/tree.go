@@ -18,20 +18,19 @@ import (
 	"strings"
 )
 
-// point is the line of a failpoint.
+// point matches the line of a failpoint.
 var point = regexp.MustCompile(`(?m)^\s*// gofail: var (\w+) struct\{\}$`)
 
-// file is a file of the tree.
 type file struct {
-	name string // below the root, with slashes
+	name string // relative to the root, with slashes
 	text []byte
 }
 
-// tree is what programs are built from, sorted by name: the modules of the workspace
-// without tests and what only they use.
+// tree holds the files that programs are built from, sorted by name: the modules of the workspace without tests and
+// test helpers.
 type tree []file
 
-// readTree reads the tree that the working directory is in.
+// readTree reads the source tree that contains the working directory.
 func readTree(ctx context.Context) (tree, error) {
 	work, err := exec.CommandContext(ctx, "go", "env", "GOWORK").Output()
 	if err != nil {
@@ -57,7 +56,7 @@ func readTree(ctx context.Context) (tree, error) {
 	return t, nil
 }
 
-// modules are the folders that go.work names.
+// modules returns the folders that go.work names.
 func modules(ctx context.Context, root string) ([]string, error) {
 	cmd := exec.CommandContext(ctx, "go", "work", "edit", "-json")
 	cmd.Dir = root
@@ -99,12 +98,12 @@ func (t *tree) walk(root, dir string) error {
 	})
 }
 
-// isForTests reports whether a folder holds means of tests, which are in no program.
+// isForTests reports whether a folder holds test code, which no program contains.
 func isForTests(dir string) bool {
 	return dir == "services/e2e" || dir == "services/bench"
 }
 
-// digest names what is built from the tree.
+// digest returns an identifier of everything that a build depends on.
 func (t tree) digest() string {
 	h := sha256.New()
 	fmt.Fprintln(h, gofail, programs(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
@@ -114,7 +113,7 @@ func (t tree) digest() string {
 	return hex.EncodeToString(h.Sum(nil))[:16]
 }
 
-// points are the failpoints of the tree by the folders that hold them.
+// points returns the names of the failpoints, by the folder that contains them.
 func (t tree) points() map[string][]string {
 	out := make(map[string][]string)
 	for _, f := range t {
@@ -128,7 +127,6 @@ func (t tree) points() map[string][]string {
 	return out
 }
 
-// write writes the tree into an empty folder.
 func (t tree) write(dir string) error {
 	for _, f := range t {
 		name := filepath.Join(dir, filepath.FromSlash(f.name))

@@ -1,6 +1,5 @@
-// Package network puts a proxy before a server, and lets a test choose how the
-// network between its client and the server fails: by what toxiproxy can do, and
-// by two faults that it lacks, see [Proxy.Lose] and [Proxy.LoseCommits].
+// Package network puts a proxy before a server and lets a test choose how the network between client and server
+// fails. The faults are those of toxiproxy, and two that toxiproxy lacks: [Proxy.Lose] and [Proxy.LoseCommits].
 package network
 
 import (
@@ -14,18 +13,17 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Proxy stands before a server. A test has one fault at a time, and ends it with
-// [Proxy.Mend].
+// Proxy forwards connections to a server. A test sets one fault at a time, and ends it with [Proxy.Mend].
 type Proxy struct {
-	// Addr is where clients find the server.
+	// Addr is the address at which clients reach the server.
 	Addr string
 
 	proxy *toxiproxy.Proxy
 	wire  *wire
-	added []string // the toxics of the fault that lasts
+	added []string // the toxics of the current fault
 }
 
-// Start puts a proxy before the server at an address. It ends with the test.
+// Start starts a proxy before the server at the given address. It is stopped when the test ends.
 func Start(t testing.TB, server string) *Proxy {
 	t.Helper()
 	api := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
@@ -46,34 +44,32 @@ func Start(t testing.TB, server string) *Proxy {
 	return p
 }
 
-// Refuse closes every connection and refuses new ones.
+// Refuse closes all connections and refuses new ones.
 func (p *Proxy) Refuse(testing.TB) { p.proxy.Stop() }
 
-// Silence accepts connections on which nothing arrives any more. They end when it
-// does.
+// Silence accepts connections but delivers nothing on them. They end when the fault ends.
 func (p *Proxy) Silence(t testing.TB) { p.both(t, "timeout", `{"timeout": 0}`) }
 
-// Slow lets everything arrive that much later, in both directions.
+// Slow delays everything by the given time, in both directions.
 func (p *Proxy) Slow(t testing.TB, by time.Duration) {
 	p.both(t, "latency", fmt.Sprintf(`{"latency": %d}`, by.Milliseconds()))
 }
 
-// Reset resets connections as soon as something is sent on them.
+// Reset resets each connection as soon as data is sent on it.
 func (p *Proxy) Reset(t testing.TB) { p.both(t, "reset_peer", `{"timeout": 0}`) }
 
-// Lose makes everything vanish on the connections that there are and on those that
-// are opened meanwhile, also that an end has closed one, as a firewall does that
-// forgets them. They never come back.
+// Lose silently drops everything on the connections that exist and on those that are opened meanwhile, also the
+// closing of a connection, as a firewall does that forgets connections. These connections never recover.
 func (p *Proxy) Lose(testing.TB) { p.wire.flip() }
 
-// LoseCommits lets the next commit of PostgreSQL arrive, and nothing from the
-// server after that: connections end instead of answering.
+// LoseCommits lets the next commit to PostgreSQL arrive, and nothing from the server after that: the connections
+// are closed instead.
 func (p *Proxy) LoseCommits(testing.TB) { p.wire.commits.Store(waits) }
 
-// Opened is how many connections clients have opened so far.
+// Opened returns how many connections clients have opened so far.
 func (p *Proxy) Opened() int64 { return p.wire.opened.Load() }
 
-// Mend ends the fault that lasts.
+// Mend ends the current fault.
 func (p *Proxy) Mend(t testing.TB) {
 	t.Helper()
 	for _, name := range p.added {

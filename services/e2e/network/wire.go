@@ -7,25 +7,24 @@ import (
 	"github.com/Shopify/toxiproxy/v2/toxics"
 )
 
-// kind is the name under which toxiproxy knows [direction].
+// kind is the type name under which [direction] is registered with toxiproxy.
 const kind = "sluice"
 
-// States of the loss of commits' answers.
+// States of [Proxy.LoseCommits].
 const (
 	off int32 = iota
 	waits
 	lost
 )
 
-// commit is how a client of PostgreSQL asks for one: the end of a message.
+// commit is the end of the message with which a client of PostgreSQL commits.
 var commit = []byte("commit\x00")
 
-// wire is the state of faults that toxiproxy lacks, for all connections of a proxy.
+// wire is the state of the faults that toxiproxy lacks, for all connections of a proxy.
 type wire struct {
-	// turns is how often connections have begun and ceased to be lost: they are
-	// while it is odd.
+	// turns counts the starts and ends of [Proxy.Lose]. The fault is active while turns is odd.
 	turns atomic.Int64
-	// commits says whether a commit's answer is to be lost, or is.
+	// commits is the state of [Proxy.LoseCommits]: off, waits or lost.
 	commits atomic.Int32
 	// opened counts connections.
 	opened atomic.Int64
@@ -40,13 +39,13 @@ func (w *wire) mend() {
 	w.commits.Store(off)
 }
 
-// direction is what happens to one direction of every connection: a toxic.
+// direction is the toxic for one direction of every connection.
 type direction struct {
 	wire *wire
 	up   bool
 }
 
-// link is one direction of one connection.
+// link is the state of one direction of one connection. born is the value of turns when it was opened.
 type link struct{ born int64 }
 
 // NewState implements toxics.StatefulToxic.
@@ -57,12 +56,12 @@ func (d *direction) NewState() any {
 	return &link{born: d.wire.turns.Load()}
 }
 
-// isLost reports whether nothing arrives on a connection any more.
+// isLost reports whether a connection drops everything.
 func (d *direction) isLost(l *link) bool { return l.born%2 == 1 || d.wire.turns.Load() != l.born }
 
 // Pipe implements toxics.Toxic.
 func (d *direction) Pipe(stub *toxics.ToxicStub) {
-	l := stub.State.(*link) // NewState made it
+	l := stub.State.(*link) // NewState returns a *link
 	for {
 		select {
 		case <-stub.Interrupt:
@@ -70,7 +69,7 @@ func (d *direction) Pipe(stub *toxics.ToxicStub) {
 		case c := <-stub.Input:
 			switch {
 			case d.isLost(l) && c == nil:
-				<-stub.Interrupt // the other end does not hear of it
+				<-stub.Interrupt // the other end does not learn of it
 				return
 			case d.isLost(l):
 				continue

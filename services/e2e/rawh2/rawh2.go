@@ -1,5 +1,4 @@
-// Package rawh2 speaks HTTP/2 frame by frame, as no well-behaved client of gRPC
-// does.
+// Package rawh2 sends single HTTP/2 frames, so that tests can behave as no correct gRPC client does.
 package rawh2
 
 import (
@@ -17,27 +16,27 @@ import (
 )
 
 const (
-	// dialTimeout bounds how long a connection may take, until its settings are read.
+	// dialTimeout bounds dialing.
 	dialTimeout = 10 * time.Second
-	// newName begins a field that enters the table under a new name, and first is the
-	// index of the newest entry, as a field of its own (RFC 7541, sections 6.1, 6.2.1).
+	// newName begins a field with a new name that is added to the dynamic table. first is the indexed field of the
+	// newest entry (RFC 7541, sections 6.1, 6.2.1).
 	newName, first = 0x40, 0x80 | 62
 )
 
-// A Conn is a connection whose client may send anything. It is for one goroutine;
-// what the server sends is thrown away unless Deaf.
+// A Conn is an HTTP/2 connection on which the client may send anything. It is not safe for concurrent use. It reads
+// and discards what the server sends, unless it was dialed as deaf.
 type Conn struct {
 	net.Conn
 	// Framer writes frames.
 	*http2.Framer
 
 	next uint32
-	// ended is closed when the server has closed the connection, or Close was called.
+	// ended is closed when the server has closed the connection, or when Close was called.
 	ended chan struct{}
 }
 
-// Dial opens a connection, with TLS where cfg is not nil, and says the preface of
-// HTTP/2, with these settings. A deaf one never reads what the server sends.
+// Dial opens a connection, with TLS if cfg is not nil, and sends the HTTP/2 preface with the given settings. If
+// deaf, it never reads what the server sends.
 func Dial(addr string, cfg *tls.Config, deaf bool, settings ...http2.Setting) (*Conn, error) {
 	conn, err := net.DialTimeout("tcp", addr, dialTimeout)
 	if err != nil {
@@ -61,15 +60,14 @@ func Dial(addr string, cfg *tls.Config, deaf bool, settings ...http2.Setting) (*
 
 func (c *Conn) listen() {
 	defer close(c.ended)
-	_, _ = io.Copy(io.Discard, c.Conn) // its end is all that matters
+	_, _ = io.Copy(io.Discard, c.Conn) // only the end of the connection matters
 }
 
-// Ended is closed when the server has closed the connection. A deaf one never
-// knows.
+// Ended returns a channel that is closed when the server has closed the connection. On a deaf connection it is
+// never closed.
 func (c *Conn) Ended() <-chan struct{} { return c.ended }
 
-// Block is the head of a call of a gRPC method, encoded without the dynamic table,
-// and whatever fields follow.
+// Block returns the header block of a gRPC call with the additional fields. It does not use the dynamic table.
 func Block(method string, fields ...hpack.HeaderField) []byte {
 	var block bytes.Buffer
 	enc := hpack.NewEncoder(&block)
@@ -77,14 +75,14 @@ func Block(method string, fields ...hpack.HeaderField) []byte {
 		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: method},
 		{Name: ":authority", Value: "localhost"}, {Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
 	}, fields...) {
-		f.Sensitive = true // which keeps it out of the table
+		f.Sensitive = true // a sensitive field is not added to the table
 		_ = enc.WriteField(f)
 	}
 	return block.Bytes()
 }
 
-// Indexed is a field that stands once on the wire and n times in the head: it
-// enters the table, and every other time is one byte that names it.
+// Indexed returns a header block in which a field is sent once and repeated n times: the first adds it to the
+// dynamic table, and each other is a byte that refers to it.
 func Indexed(name string, value, n int) []byte {
 	block := hpackString([]byte{newName}, name)
 	block = hpackString(block, strings.Repeat("v", value))
@@ -92,15 +90,15 @@ func Indexed(name string, value, n int) []byte {
 }
 
 func hpackString(to []byte, text string) []byte {
-	const most = 127 // what the first byte holds of a length (RFC 7541, section 5.1)
+	const most = 127 // the largest value of the 7-bit prefix of a length (RFC 7541, section 5.1)
 	if len(text) < most {
 		return append(append(to, byte(len(text))), text...)
 	}
 	return append(binary.AppendUvarint(append(to, most), uint64(len(text)-most)), text...)
 }
 
-// Open opens a stream with a head that may need more frames than one, and returns
-// its id. The client has more to say on it unless end.
+// Open opens a stream with a header block, which may need several frames, and returns the stream id. If end is set,
+// the client sends nothing more on the stream.
 func (c *Conn) Open(block []byte, end bool) (uint32, error) {
 	const frame = 16 << 10
 	id := c.next
@@ -120,7 +118,7 @@ func (c *Conn) Open(block []byte, end bool) (uint32, error) {
 	return id, nil
 }
 
-// Message sends the first have bytes of a message that claims to have claimed ones.
+// Message sends the first have bytes of a gRPC message whose prefix declares claimed bytes.
 func (c *Conn) Message(id uint32, claimed, have int) error {
 	head := binary.BigEndian.AppendUint32([]byte{0}, uint32(claimed))
 	if err := c.WriteData(id, false, head); err != nil {

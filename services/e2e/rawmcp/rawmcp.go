@@ -1,6 +1,5 @@
-// Package rawmcp is an MCP server for tests that keeps the very bytes it
-// receives and answers with the very bytes it is told to. It parses as little as
-// it can, so that what a test asserts is what went over the wire.
+// Package rawmcp is an MCP server for tests that records the exact bytes it receives and answers with the exact
+// bytes that the test sets. It parses as little as possible, so that tests assert what was sent over the wire.
 package rawmcp
 
 import (
@@ -13,19 +12,19 @@ import (
 	"testing"
 )
 
-// Request is one POST as it came.
+// Request is one POST as it was received.
 type Request struct {
-	// Body is the bytes.
+	// Body is the body, unchanged.
 	Body []byte
-	// Header is the head.
+	// Header holds the HTTP headers.
 	Header http.Header
 	// Method is the JSON-RPC method, as encoding/json reads it.
 	Method string
-	// Name is params.name, likewise.
+	// Name is params.name, as encoding/json reads it.
 	Name string
 }
 
-// Server is a server under test control. It is safe for concurrent use.
+// Server is an MCP server whose answers the test controls. It is safe for concurrent use.
 type Server struct {
 	// URL is its MCP endpoint.
 	URL string
@@ -40,16 +39,16 @@ type Server struct {
 	second   string
 }
 
-// Stop ends the server, so that nobody reaches it any more.
+// Stop closes the server and its connections. It can't be reached afterwards.
 func (s *Server) Stop() {
 	s.web.CloseClientConnections()
 	s.web.Close()
 }
 
-// Answer writes the answer to a request whose raw id is id.
+// Answer writes the answer to a request. id is the request's JSON-RPC id as raw JSON.
 type Answer func(w http.ResponseWriter, r *http.Request, id string)
 
-// Result answers with a result of these bytes.
+// Result returns an Answer that sends the given JSON as the result.
 func Result(raw string) Answer {
 	return func(w http.ResponseWriter, _ *http.Request, id string) {
 		w.Header().Set("Content-Type", "application/json")
@@ -57,8 +56,8 @@ func Result(raw string) Answer {
 	}
 }
 
-// Start starts a server that lists tools, a JSON array, and answers every call
-// with a text. It ends with the test.
+// Start starts a server that lists tools, a JSON array, and answers every call with a text. It is stopped when the
+// test ends.
 func Start(t testing.TB, tools string) *Server {
 	t.Helper()
 	s := &Server{answers: make(map[string]Answer), tools: tools}
@@ -68,29 +67,29 @@ func Start(t testing.TB, tools string) *Server {
 	return s
 }
 
-// On sets the answer to calls of a tool; an empty name is every method that is
-// not a call.
+// On sets the answer to calls of a tool. An empty name stands for all methods except initialize, tools/list and
+// tools/call.
 func (s *Server) On(tool string, answer Answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.answers[tool] = answer
 }
 
-// List sets the tools that the server lists from now on, a JSON array.
+// List replaces the tools that the server lists. tools is a JSON array.
 func (s *Server) List(tools string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tools = tools
 }
 
-// SecondPage has the list go on behind the cursor "2", from now on; empty: it has one page.
+// SecondPage sets the second page of the list, at the cursor "2". If tools is empty, the list has one page.
 func (s *Server) SecondPage(tools string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.second = tools
 }
 
-// Calls returns the tools/call requests that arrived, or those of one tool.
+// Calls returns the received tools/call requests, or only those of one tool.
 func (s *Server) Calls(tool ...string) []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,24 +102,24 @@ func (s *Server) Calls(tool ...string) []Request {
 	return out
 }
 
-// ownSession is that of the gateway itself, which lists servers by its own.
+// ownSession is the id of the gateway's own session, in which the gateway lists the server.
 const ownSession = "own-session"
 
-// Own returns what arrived in the gateway's own sessions.
+// Own returns the messages received in the gateway's own sessions.
 func (s *Server) Own() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Request(nil), s.own...)
 }
 
-// Requests returns everything that arrived but in the gateway's own sessions.
+// Requests returns all messages received, except those in the gateway's own sessions.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return append([]Request(nil), s.requests...)
 }
 
-// Forget drops what has arrived so far, of which there may be much.
+// Forget drops the messages received so far, to free memory.
 func (s *Server) Forget() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,7 +133,7 @@ func (s *Server) Ended() []string {
 	return append([]string(nil), s.ended...)
 }
 
-// envelope is what the server needs of a message.
+// envelope holds the parts of a message that the server reads.
 type envelope struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method"`
@@ -170,7 +169,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.answerTo(m, body, r)(w, r, string(m.ID))
 }
 
-// answerTo notes a request and finds the answer to it.
+// answerTo records a request and returns the answer to it.
 func (s *Server) answerTo(m envelope, body []byte, r *http.Request) Answer {
 	s.mu.Lock()
 	defer s.mu.Unlock()

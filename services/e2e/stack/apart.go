@@ -25,8 +25,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// Apart is a mesh whose roles are processes of their own, each with its own key
-// and nobody else's.
+// Apart is a mesh in which each role runs in its own process, with its own key and no other.
 type Apart struct {
 	*Stack
 	// Authority is the CA that every role trusts.
@@ -37,21 +36,21 @@ type Apart struct {
 	env   []string
 }
 
-// roleProcess is a role's process, and what it and those before it have logged.
+// roleProcess is the process of a role. Its log covers all starts of that role.
 type roleProcess struct {
 	cmd *exec.Cmd
-	// ended is closed when the process has ended, and err is how.
+	// ended is closed when the process has ended. err is the result of its Wait, and is valid after that.
 	ended chan struct{}
 	err   error
 	log   *output
-	// program is what is started in place of the role's own, and env are more variables
-	// for it; see [Apart.Replace].
+	// program replaces the role's own program if it is not empty. env holds more variables for the process; see
+	// [Apart.Replace].
 	program string
 	env     []string
 }
 
-// StartApart starts every role's program on one configuration, with more
-// environment variables, and waits until all serve. They end with the test.
+// StartApart starts the programs of all roles with one configuration and with the additional environment variables
+// env, and waits until all of them serve. They are killed when the test ends.
 func StartApart(t *testing.T, opts Options, env ...string) *Apart {
 	t.Helper()
 	a := &Apart{addrs: make(map[authv1.Role]string), roles: make(map[authv1.Role]*roleProcess), env: env}
@@ -76,7 +75,7 @@ func StartApart(t *testing.T, opts Options, env ...string) *Apart {
 	return a
 }
 
-// certify makes a folder for each role, with its own key alone.
+// certify creates one certificate folder for each role, which holds only that role's key.
 func (a *Apart) certify(t *testing.T) {
 	t.Helper()
 	var err error
@@ -97,7 +96,7 @@ func (a *Apart) certs(role authv1.Role) string {
 // Addr returns the address at which a role serves gRPC.
 func (a *Apart) Addr(role authv1.Role) string { return a.addrs[role] }
 
-// Start starts a role's process, which must not run, and does not wait.
+// Start starts the process of a role without waiting until it serves. The role must not be running.
 func (a *Apart) Start(t *testing.T, role authv1.Role) {
 	t.Helper()
 	p := a.roles[role]
@@ -115,19 +114,19 @@ func (a *Apart) Start(t *testing.T, role authv1.Role) {
 		p.err = cmd.Wait()
 	}()
 	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended by itself
+		_ = cmd.Process.Kill() // the process may have ended already
 		<-ended
 	})
 }
 
-// Replace makes the role's next starts run another program, with more environment
-// variables; an empty one is the role's own again.
+// Replace makes the next starts of the role run another program, with more environment variables. An empty program
+// selects the role's own program.
 func (a *Apart) Replace(role authv1.Role, program string, env ...string) {
 	a.roles[role].program, a.roles[role].env = program, env
 }
 
-// command is a role's program on the configuration. Its folder of certificates is
-// a variable's, so that one file serves all.
+// command returns the command that runs a role's program with the configuration. The environment names its
+// certificate folder, so that all roles share one configuration file.
 func (a *Apart) command(t *testing.T, role authv1.Role, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(Program(t, authn.RoleName(role)), append([]string{"--config", a.Config}, args...)...)
@@ -136,7 +135,7 @@ func (a *Apart) command(t *testing.T, role authv1.Role, args ...string) *exec.Cm
 	return cmd
 }
 
-// AwaitServing waits until a role's own probe succeeds.
+// AwaitServing waits until the probe of a role succeeds.
 func (a *Apart) AwaitServing(t *testing.T, role authv1.Role) {
 	t.Helper()
 	var last []byte
@@ -147,7 +146,7 @@ func (a *Apart) AwaitServing(t *testing.T, role authv1.Role) {
 	}, func() string { return string(last) + a.Log(role) })
 }
 
-// AwaitReady waits until the gateway says that it is ready, and that no role is away.
+// AwaitReady waits until the gateway reports that it is ready and that no role is unavailable.
 func (a *Apart) AwaitReady(t *testing.T) {
 	t.Helper()
 	var text string
@@ -158,7 +157,8 @@ func (a *Apart) AwaitReady(t *testing.T) {
 	}, func() string { return text + a.Log(authv1.Role_ROLE_GATEWAY) })
 }
 
-// Ready asks /readyz, and returns the status and the text of its answer.
+// Ready requests /readyz and returns the status and the text of the response. On a transport error the status is 0
+// and the text is the error.
 func (a *Apart) Ready(t *testing.T) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.URL+"/readyz", http.NoBody)
@@ -177,8 +177,7 @@ func (a *Apart) Ready(t *testing.T) (int, string) {
 	return resp.StatusCode, string(text)
 }
 
-// await polls until something holds; at the end of its patience it fails with
-// what is known.
+// await polls until holds returns true. After readyTimeout it fails the test with the text that known returns.
 func (a *Apart) await(t *testing.T, what string, holds func() bool, known func() string) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -190,22 +189,23 @@ func (a *Apart) await(t *testing.T, what string, holds func() bool, known func()
 	}
 }
 
-// Kill kills a role's process as kill -9 does, and waits for its end.
+// Kill kills the process of a role as kill -9 does, and waits until it has ended.
 func (a *Apart) Kill(t *testing.T, role authv1.Role) {
 	t.Helper()
 	p := a.roles[role]
-	_ = p.cmd.Process.Kill() // it may have ended by itself
+	_ = p.cmd.Process.Kill() // the process may have ended already
 	<-p.ended
 }
 
-// Stop stops a role's process as an orchestrator does, and returns how it ended.
+// Stop stops the process of a role as an orchestrator does, with SIGTERM, and returns the result of its Wait.
 func (a *Apart) Stop(t *testing.T, role authv1.Role) error {
 	t.Helper()
 	a.Signal(t, role, syscall.SIGTERM)
 	return a.Wait(role)
 }
 
-// Wait waits until a role's process that was told to stop has ended, and returns how it ended.
+// Wait waits until the process of a role, which was signalled to stop, has ended, and returns the result of its
+// Wait.
 func (a *Apart) Wait(role authv1.Role) error {
 	p := a.roles[role]
 	select {
@@ -216,8 +216,8 @@ func (a *Apart) Wait(role authv1.Role) error {
 	}
 }
 
-// Signal sends a role's process a signal. After SIGSTOP it waits until the process
-// has stopped, which takes a moment on a busy machine.
+// Signal sends a signal to the process of a role. After SIGSTOP it waits until the process has stopped, which takes
+// a moment on a busy machine.
 func (a *Apart) Signal(t *testing.T, role authv1.Role, sig syscall.Signal) {
 	t.Helper()
 	process := a.roles[role].cmd.Process
@@ -235,10 +235,10 @@ func (a *Apart) Signal(t *testing.T, role authv1.Role, sig syscall.Signal) {
 	}, func() string { return "its state is " + state })
 }
 
-// Log returns what a role has logged, over all its starts.
+// Log returns everything that a role has logged, over all its starts.
 func (a *Apart) Log(role authv1.Role) string { return a.roles[role].log.String() }
 
-// Person returns a connection to a role of whoever holds token; empty sends none.
+// Person returns a connection to a role that is authenticated with token. An empty token sends none.
 func (a *Apart) Person(t *testing.T, role authv1.Role, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(a.addrs[role], token, rpc.ClientTLS(nil, a.Authority.Pool(), role))
@@ -249,7 +249,7 @@ func (a *Apart) Person(t *testing.T, role authv1.Role, token string) *grpc.Clien
 	return conn
 }
 
-// Identity makes a certificate of the mesh's CA.
+// Identity issues a certificate for the role from the mesh's CA.
 func (a *Apart) Identity(t *testing.T, role authv1.Role) *pki.Identity {
 	t.Helper()
 	certPEM, keyPEM, err := a.Authority.Issue(pki.RoleLeaf(role))
@@ -263,14 +263,14 @@ func (a *Apart) Identity(t *testing.T, role authv1.Role) *pki.Identity {
 	return id
 }
 
-// Raw returns a connection to a role as an outsider makes it, who presents a
-// certificate; nil presents none. It does not wait for a role that is away.
+// Raw returns a connection to a role that presents cert, or no certificate if cert is nil. It does not wait for a
+// role that is unavailable.
 func (a *Apart) Raw(t *testing.T, role authv1.Role, cert *tls.Certificate) *grpc.ClientConn {
 	t.Helper()
 	return a.RawWith(t, role, credentials.NewTLS(rpc.ClientTLS(cert, a.Authority.Pool(), role)))
 }
 
-// RawWith is [Apart.Raw] with credentials of any kind.
+// RawWith is like [Apart.Raw] but takes any transport credentials.
 func (a *Apart) RawWith(t *testing.T, role authv1.Role, creds credentials.TransportCredentials) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+a.addrs[role], grpc.WithTransportCredentials(creds))
@@ -281,7 +281,7 @@ func (a *Apart) RawWith(t *testing.T, role authv1.Role, creds credentials.Transp
 	return conn
 }
 
-// Soon bounds a question by the time that a start may take.
+// Soon returns a context with the deadline of a start, readyTimeout.
 func Soon(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
@@ -289,7 +289,7 @@ func Soon(t *testing.T) context.Context {
 	return ctx
 }
 
-// Recertify gives a role another key and certificate of the mesh's CA, while it runs.
+// Recertify issues another key and certificate of the mesh's CA to a role while the role runs.
 func (a *Apart) Recertify(t *testing.T, role authv1.Role) {
 	t.Helper()
 	if err := a.Authority.WriteRole(a.certs(role), role); err != nil {
@@ -297,12 +297,12 @@ func (a *Apart) Recertify(t *testing.T, role authv1.Role) {
 	}
 }
 
-// Certs is the folder of a role's own key.
+// Certs returns the folder that holds the key of a role.
 func (a *Apart) Certs(role authv1.Role) string { return a.certs(role) }
 
-// Beside starts another process of a role, with a data folder and addresses of its own, and
-// waits until it serves. It finds each role that reach has at the address there. What is
-// returned knows that process alone; its other roles are a's.
+// Beside starts another process of a role, with its own data folder and addresses, and waits until it serves. For
+// each role in reach, the process uses the address given there. The returned Apart controls only that process; for
+// all other roles it has the addresses of a.
 func (a *Apart) Beside(t *testing.T, role authv1.Role, reach map[authv1.Role]string) *Apart {
 	t.Helper()
 	text, err := os.ReadFile(a.Config)

@@ -10,33 +10,32 @@ import (
 	"testing"
 )
 
-// Client is a client that sends the very bytes it is given, with a session of
-// its own.
+// Client is an MCP client that sends exactly the bytes it is given, in its own session.
 type Client struct {
 	t       testing.TB
 	url     string
 	token   string
 	session string
 	http    *http.Client
-	// Version is sent as MCP-Protocol-Version; empty sends none.
+	// Version is the value of the header MCP-Protocol-Version. If it is empty, the header is not sent.
 	Version string
-	// Header is sent beside what the client sends itself.
+	// Header is sent in addition to the client's own headers, and replaces those with the same name.
 	Header http.Header
 }
 
-// Response is an answer as it came.
+// Response is an HTTP response as it was received.
 type Response struct {
 	// Status is the HTTP status.
 	Status int
-	// Header is the head.
+	// Header holds the HTTP headers.
 	Header http.Header
-	// Body is the JSON-RPC message; of an event stream the last one.
+	// Body is the JSON-RPC message. For an event stream it is the last message.
 	Body []byte
-	// Events are the messages of an event stream before the last.
+	// Events holds the messages of an event stream before the last.
 	Events [][]byte
 }
 
-// Decision is `_meta["dev.sluice/decision"]`, or the data of an error.
+// Decision is `_meta["dev.sluice/decision"]` of a result, or the data of an error.
 type Decision struct {
 	ID           string `json:"id"`
 	Code         string `json:"code"`
@@ -44,7 +43,7 @@ type Decision struct {
 	Retryable    bool   `json:"retryable"`
 	RetryAfterMs int64  `json:"retryAfterMs"`
 	SessionKey   string `json:"sessionKey"`
-	// PolicyRevision is the revision that decided.
+	// PolicyRevision is the policy revision that made the decision.
 	PolicyRevision string `json:"policyRevision"`
 }
 
@@ -53,7 +52,7 @@ func NewClient(t testing.TB, url, token string) *Client {
 	return &Client{t: t, url: url, token: token, http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}}
 }
 
-// Connect opens a session of the revision 2025-11-25.
+// Connect opens a session of protocol revision 2025-11-25.
 func Connect(t testing.TB, url, token string) *Client {
 	t.Helper()
 	c := NewClient(t, url, token)
@@ -63,8 +62,7 @@ func Connect(t testing.TB, url, token string) *Client {
 	return c
 }
 
-// Open opens a session of the revision 2025-11-25, in place of any that the
-// client had.
+// Open opens a session of protocol revision 2025-11-25. It replaces the session that the client had, if any.
 func (c *Client) Open() error {
 	c.session, c.Version = "", ""
 	resp, err := c.Try([]byte(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`))
@@ -80,7 +78,7 @@ func (c *Client) Open() error {
 	return err
 }
 
-// Session is the session's handle.
+// Session returns the session id.
 func (c *Client) Session() string { return c.session }
 
 // With returns a client with another token and the same session.
@@ -90,7 +88,7 @@ func (c *Client) With(token string) *Client {
 	return &other
 }
 
-// Post sends one message.
+// Post sends one message. The test fails on a transport error.
 func (c *Client) Post(body string) Response {
 	c.t.Helper()
 	resp, err := c.Try([]byte(body))
@@ -100,7 +98,7 @@ func (c *Client) Post(body string) Response {
 	return resp
 }
 
-// Try sends one message and returns the transport's error, if any.
+// Try sends one message and returns the transport error, if any.
 func (c *Client) Try(body []byte) (Response, error) {
 	req, err := http.NewRequest(http.MethodPost, c.url, bytes.NewReader(body))
 	if err != nil {
@@ -142,7 +140,7 @@ func (c *Client) do(req *http.Request) (Response, error) {
 		for event := range strings.SplitSeq(string(raw), "\n\n") {
 			var data []string
 			for line := range strings.SplitSeq(event, "\n") {
-				if text, ok := strings.CutPrefix(line, "data: "); ok && strings.TrimSpace(text) != "" { // else it is the event by which a stream begins
+				if text, ok := strings.CutPrefix(line, "data: "); ok && strings.TrimSpace(text) != "" { // otherwise it is the empty event that opens a stream
 					data = append(data, text)
 				}
 			}
@@ -157,18 +155,18 @@ func (c *Client) do(req *http.Request) (Response, error) {
 	return out, nil
 }
 
-// Call calls a tool with arguments as JSON text.
+// Call calls a tool. Its arguments are JSON text.
 func (c *Client) Call(tool, arguments string) Response {
 	c.t.Helper()
 	return c.Post(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":` + quote(tool) + `,"arguments":` + arguments + `}}`)
 }
 
 func quote(s string) string {
-	raw, _ := json.Marshal(s) // a string is always JSON
+	raw, _ := json.Marshal(s) // a string always marshals
 	return string(raw)
 }
 
-// answer is what tests read of a JSON-RPC response.
+// answer holds the parts of a JSON-RPC response that tests read.
 type answer struct {
 	Result struct {
 		IsError bool                       `json:"isError"`
@@ -191,8 +189,7 @@ func (r Response) parse(t testing.TB) answer {
 	return a
 }
 
-// Decision returns the decision that the answer carries; zero where it carries
-// none.
+// Decision returns the decision in the response, or the zero Decision if there is none.
 func (r Response) Decision(t testing.TB) Decision {
 	t.Helper()
 	a := r.parse(t)
@@ -209,7 +206,7 @@ func (r Response) Decision(t testing.TB) Decision {
 	return d
 }
 
-// Text returns the first text of a tool's result, or an error's message.
+// Text returns the message of an error, or otherwise the first text of a tool's result.
 func (r Response) Text(t testing.TB) string {
 	t.Helper()
 	a := r.parse(t)
@@ -223,13 +220,13 @@ func (r Response) Text(t testing.TB) string {
 	}
 }
 
-// IsError reports whether a tool's result says so.
+// IsError reports whether the tool's result has isError set.
 func (r Response) IsError(t testing.TB) bool {
 	t.Helper()
 	return r.parse(t).Result.IsError
 }
 
-// ErrorCode returns the JSON-RPC error code; 0 where there is no error.
+// ErrorCode returns the JSON-RPC error code, or 0 if the response is not an error.
 func (r Response) ErrorCode(t testing.TB) int {
 	t.Helper()
 	if a := r.parse(t); a.Error != nil {

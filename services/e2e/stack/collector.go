@@ -16,11 +16,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Collector is an OTLP/gRPC receiver that keeps every span and the last of every
-// metric. It is safe for concurrent use.
+// Collector is an OTLP/gRPC receiver that stores every span and the latest value of every metric. It is safe for
+// concurrent use.
 type Collector struct {
 	collectorv1.UnimplementedTraceServiceServer
-	// URL is what `telemetry.otlp` is to name.
+	// URL is the value for the configuration key `telemetry.otlp`.
 	URL string
 
 	mu      sync.Mutex
@@ -29,25 +29,24 @@ type Collector struct {
 	raw     []byte
 }
 
-// Span is one span as it was exported.
+// Span is one exported span.
 type Span struct {
-	// Service is the `service.name` of the process that made it.
+	// Service is the `service.name` of the process that made the span.
 	Service string
-	// Name and Kind are what it stands for.
+	// Name and Kind are the name and the kind of the span.
 	Name string
 	Kind tracev1.Span_SpanKind
-	// Trace, ID and Parent are identifiers in lower-case hexadecimal; Parent is
-	// empty for the root of a trace.
+	// Trace, ID and Parent are identifiers in lower-case hexadecimal. Parent is empty for the root span of a trace.
 	Trace, ID, Parent string
-	// Links are the traces that it is linked to.
+	// Links holds the trace ids of the linked spans.
 	Links []string
-	// Attributes are its attributes as text.
+	// Attributes holds the attributes of the span, as text.
 	Attributes map[string]string
-	// Failed reports whether its status is an error.
+	// Failed reports whether the status of the span is an error.
 	Failed bool
 }
 
-// NewCollector starts a receiver that ends with the test.
+// NewCollector starts a receiver. It is stopped when the test ends.
 func NewCollector(t *testing.T) *Collector {
 	t.Helper()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -61,7 +60,7 @@ func NewCollector(t *testing.T) *Collector {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = server.Serve(lis) // it ends with the test
+		_ = server.Serve(lis) // Serve returns when the test ends
 	}()
 	t.Cleanup(func() {
 		server.Stop()
@@ -119,7 +118,7 @@ func attributes(list []*commonv1.KeyValue) map[string]string {
 	return out
 }
 
-// Spans returns the spans of a trace, or every span where trace is empty.
+// Spans returns the spans of a trace, or all spans if trace is empty.
 func (c *Collector) Spans(trace string) []Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -132,7 +131,7 @@ func (c *Collector) Spans(trace string) []Span {
 	return out
 }
 
-// Raw returns every byte that was exported.
+// Raw returns all exported requests as bytes, one after the other.
 func (c *Collector) Raw() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()

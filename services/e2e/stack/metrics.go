@@ -12,32 +12,33 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Metric is one metric of a process, as it was exported last.
+// Metric is the latest exported state of one metric of one process.
 type Metric struct {
-	// Service is the `service.name` of the process that made it.
+	// Service is the `service.name` of the process that exports the metric.
 	Service string
-	// Name, Unit and Description are what it says of itself.
+	// Name, Unit and Description are those of the exported metric.
 	Name, Unit, Description string
-	// Kind is `counter`, `gauge` or `histogram`; else what the protocol calls it.
+	// Kind is `counter`, `up-down counter`, `gauge` or `histogram`. For any other metric it is the name of the Go
+	// type.
 	Kind string
-	// Points are its values.
+	// Points holds the values of the metric.
 	Points []Point
 }
 
-// Point is a value of a metric.
+// Point is one value of a metric.
 type Point struct {
-	// Attributes are its attributes as text.
+	// Attributes holds the attributes of the value, as text.
 	Attributes map[string]string
-	// Value is the value; of a histogram how many it has.
+	// Value is the integer value. For a histogram it is the number of values.
 	Value int64
-	// Sum is the sum of a histogram's values.
+	// Sum is the sum of the values of a histogram.
 	Sum float64
 }
 
-// source is where a metric comes from.
+// source identifies a metric: the service.instance.id of its process, and its name.
 type source struct{ instance, name string }
 
-// receiver receives metrics for a collector: both services call their method Export.
+// receiver receives metrics for a collector. It is a type of its own because both services have a method Export.
 type receiver struct {
 	metricsv1.UnimplementedMetricsServiceServer
 
@@ -93,15 +94,15 @@ func readMetric(service string, made *metricv1.Metric) Metric {
 	return out
 }
 
-// Metrics returns every metric of every process, as it was exported last.
+// Metrics returns the latest exported state of every metric of every process.
 func (c *Collector) Metrics() []Metric {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Collect(maps.Values(c.metrics))
 }
 
-// Counts returns the values of the metrics whose names begin so, added up over
-// processes, as NAME{KEY=VALUE,...}. What is 0 is left out.
+// Counts returns the values of the metrics whose names begin with prefix, summed over all processes. The keys have
+// the form NAME{KEY=VALUE,...}. Zero values are left out.
 func (c *Collector) Counts(prefix string) map[string]int64 {
 	out := make(map[string]int64)
 	for _, m := range c.Metrics() {

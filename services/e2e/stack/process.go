@@ -19,21 +19,21 @@ import (
 // stopTimeout bounds an orderly stop.
 const stopTimeout = time.Minute
 
-// Process is a mesh in the program that users run, started by a test.
+// Process is a mesh that runs in the `sluice` program, started by a test.
 type Process struct {
 	*Stack
 
 	cmd *exec.Cmd
-	// line receives the first line of standard output, or what there is of it.
+	// line receives the first line of standard output, or the part of it that was written before the process ended.
 	line chan []byte
-	// ended is closed when the process has ended, and err is how.
+	// ended is closed when the process has ended. err is the result of its Wait, and is valid after that.
 	ended chan struct{}
 	err   error
 
 	stdout, stderr output
 }
 
-// output is what a process prints, which it writes while the test reads.
+// output collects the output of a process. The test may read it while the process writes.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -52,8 +52,8 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// Start starts `sluice up` on a configuration that was written before, and waits
-// until it serves. The process is killed with the test, if it still runs.
+// Start starts `sluice up` with a configuration that was written before, and waits until it serves. The process is
+// killed when the test ends, if it is still running.
 func Start(t *testing.T, s *Stack) *Process {
 	t.Helper()
 	p := Launch(t, s, append([]string{"--output", "json"}, s.Args...)...)
@@ -61,14 +61,14 @@ func Start(t *testing.T, s *Stack) *Process {
 	return p
 }
 
-// StartBare starts `sluice up` with no configuration, in an empty folder: its own
-// demo server, starter policy and tokens, on addresses that the system chooses.
+// StartBare starts `sluice up` without a configuration, in an empty folder. It uses its demo server, starter policy
+// and generated tokens, and addresses that the system chooses.
 func StartBare(t *testing.T) *Process {
 	t.Helper()
 	return StartBareIn(t, t.TempDir())
 }
 
-// StartBareIn is [StartBare] in a folder that an earlier one may have left.
+// StartBareIn is like [StartBare] but uses dir, which may hold the files of an earlier run.
 func StartBareIn(t *testing.T, dir string) *Process {
 	t.Helper()
 	p := Launch(t, &Stack{Dir: dir}, "--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--output", "json")
@@ -76,8 +76,8 @@ func StartBareIn(t *testing.T, dir string) *Process {
 	return p
 }
 
-// Launch starts `sluice up` in the stack's folder, on its configuration if it has
-// one, with more arguments, and does not wait.
+// Launch starts `sluice up` in the stack's folder with the additional arguments, and with the stack's configuration
+// if there is one. It does not wait until the mesh serves.
 func Launch(t *testing.T, s *Stack, args ...string) *Process {
 	t.Helper()
 	args = append([]string{"up"}, args...)
@@ -104,17 +104,17 @@ func Launch(t *testing.T, s *Stack, args ...string) *Process {
 	return p
 }
 
-// follow reads standard output, so that it never fills, until the process ends.
+// follow reads standard output until the process ends, so that the pipe never fills.
 func (p *Process) follow(stdout io.Reader) {
 	defer close(p.ended)
 	lines := bufio.NewReader(io.TeeReader(stdout, &p.stdout))
-	first, _ := lines.ReadBytes('\n') // a process that ends before it serves says why elsewhere
+	first, _ := lines.ReadBytes('\n') // if the process ends before it serves, its standard error has the reason
 	p.line <- first
-	_, _ = io.Copy(io.Discard, lines) // its end is the end of the process
+	_, _ = io.Copy(io.Discard, lines) // Copy returns when the process ends
 	p.err = p.cmd.Wait()
 }
 
-// await waits until the mesh serves, and notes where.
+// await waits until the mesh serves, and stores its addresses.
 func (p *Process) await(t *testing.T) {
 	t.Helper()
 	select {
@@ -145,7 +145,7 @@ func (p *Process) read(t *testing.T, line []byte) {
 	}
 }
 
-// Serves waits until the mesh serves or has ended, and tells which.
+// Serves waits until the mesh serves or has ended, and reports whether it serves.
 func (p *Process) Serves() bool {
 	select {
 	case line := <-p.line:
@@ -156,22 +156,22 @@ func (p *Process) Serves() bool {
 	}
 }
 
-// Stdout and Stderr return what the process has printed.
+// Stdout returns what the process has written to standard output.
 func (p *Process) Stdout() string { return p.stdout.String() }
 
 // Stderr returns what the process has written to standard error.
 func (p *Process) Stderr() string { return p.stderr.String() }
 
-// PID is the process's id.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Kill kills the process as kill -9 does, and waits for its end.
+// Kill kills the process as kill -9 does, and waits until it has ended.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill() // it may have ended by itself
+	_ = p.cmd.Process.Kill() // the process may have ended already
 	<-p.ended
 }
 
-// Interrupt asks the process to stop as Ctrl-C does.
+// Interrupt sends SIGINT to the process, as Ctrl-C does.
 func (p *Process) Interrupt(t *testing.T) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil {
@@ -179,14 +179,14 @@ func (p *Process) Interrupt(t *testing.T) {
 	}
 }
 
-// Stop stops the process as Ctrl-C does, and returns how it ended.
+// Stop stops the process as Ctrl-C does, and returns the result of its Wait.
 func (p *Process) Stop(t *testing.T) error {
 	t.Helper()
 	p.Interrupt(t)
 	return p.Wait()
 }
 
-// Wait waits until a process that was asked to stop has ended, and returns how.
+// Wait waits until a process that was signalled to stop has ended, and returns the result of its Wait.
 func (p *Process) Wait() error {
 	select {
 	case <-p.ended:

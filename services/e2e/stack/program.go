@@ -19,27 +19,26 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// runTimeout bounds a command that is to end by itself.
+// runTimeout bounds a command that ends by itself.
 const runTimeout = time.Minute
 
-// builds holds the programs that tests run, each built once for all tests of a
-// package's run.
+// builds holds the programs that tests run. Each program is built once for each run of a test package.
 type builds struct {
 	mu    sync.Mutex
 	dir   string
 	built map[string]error
-	// self is how this program starts servers over stdio.
+	// self is the launcher with which this process starts servers over stdio.
 	self sandbox.Launcher
 }
 
 var programs = builds{built: make(map[string]error)}
 
-// programsDir names the folder that programs are built into; if it is not set, each run of a package
-// has a temporary folder. `make test` names that of `make build`, so that each program is linked once.
+// programsDir names the environment variable with the folder that programs are built into. If it is not set, each
+// run of a package uses a temporary folder. `make test` sets it to the folder of `make build`, so that each program
+// is linked once.
 const programsDir = "SLUICE_TEST_PROGRAMS"
 
-// build builds a program with the flags of `make build`, so that what is compiled
-// there need not be compiled again.
+// build builds a program with the flags of `make build`, so that the build cache of that command is reused.
 func (b *builds) build(name string) (err error) {
 	if b.dir == "" {
 		if b.dir = os.Getenv(programsDir); b.dir == "" {
@@ -56,8 +55,8 @@ func (b *builds) build(name string) (err error) {
 	return nil
 }
 
-// Program returns the path of a program, `sluice` or that of a role, built for
-// this run. [Main] removes it.
+// Program returns the path of a program, `sluice` or that of a role, and builds it if necessary. [Main] removes the
+// program, unless SLUICE_TEST_PROGRAMS names the folder.
 func Program(t *testing.T, name string) string {
 	t.Helper()
 	programs.mu.Lock()
@@ -73,20 +72,20 @@ func Program(t *testing.T, name string) string {
 	return filepath.Join(programs.dir, name)
 }
 
-// Main runs a package's tests, removes what was built for them, and returns the
-// exit code. A package that uses [Program] or [Up] calls it in TestMain.
+// Main runs the tests of a package, removes the programs that were built for them, and returns the exit code. A
+// package that uses [Program] or [Up] calls Main in TestMain.
 func Main(m *testing.M) int {
 	programs.self = sandbox.RunLauncher()
 	code := m.Run()
 	if programs.dir != "" && programs.dir != os.Getenv(programsDir) {
-		_ = os.RemoveAll(programs.dir) // what stays goes with the system's temporary files
+		_ = os.RemoveAll(programs.dir) // if this fails, the system cleans its temporary files later
 	}
 	return code
 }
 
-// environ is this process's environment without what would configure a mesh, but for what is
-// named with E2E_ before it: E2E_SLUICE_DECISIONS_KEEP=false has all programs ask policy about
-// every call.
+// environ returns the environment of this process without the variables that configure a mesh (SLUICE_* and
+// OTEL_*). A variable E2E_NAME is passed on as NAME: E2E_SLUICE_DECISIONS_KEEP=false makes all programs call the
+// policy service for every call.
 func environ(more ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -101,33 +100,33 @@ func environ(more ...string) []string {
 	return append(env, more...)
 }
 
-// Command is a command to run. The zero value runs `sluice` without arguments.
+// Command describes a command to run. The zero value runs `sluice` without arguments.
 type Command struct {
-	// Program is its name, see [Program]; empty: sluice.
+	// Program is the name of the program, see [Program]. Empty means sluice.
 	Program string
-	// Args are its arguments.
+	// Args holds its arguments.
 	Args []string
-	// Dir is where it runs; empty: where the test does.
+	// Dir is its working directory. Empty means that of the test.
 	Dir string
-	// Env are more variables, as NAME=VALUE.
+	// Env holds more environment variables, as NAME=VALUE.
 	Env []string
 	// Stdin is its standard input.
 	Stdin string
 }
 
-// Ran is what came of a command.
+// Ran is the result of a command.
 type Ran struct {
 	// Code is the exit code.
 	Code int
-	// Stdout and Stderr are what it printed.
+	// Stdout and Stderr hold its output.
 	Stdout, Stderr string
 }
 
-// Run runs a command to its end. The test fails if it could not be run at all.
+// Run runs a command until it ends. The test fails if the command could not be run at all.
 func Run(t *testing.T, c Command) Ran {
 	t.Helper()
 	name := cmp.Or(c.Program, "sluice")
-	program := Program(t, name) // building it may take longer than running it
+	program := Program(t, name) // outside the time limit, because building may take longer than running
 	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, c.Args...)
@@ -140,19 +139,19 @@ func Run(t *testing.T, c Command) Ran {
 	return Ran{Code: cmd.ProcessState.ExitCode(), Stdout: stdout.String(), Stderr: stderr.String()}
 }
 
-// given are the addresses that tests of this process were given: whoever has one may stop
-// listening for a while, and still has it.
+// given holds the addresses that FreeAddr has returned in this process. A test keeps its address even if it stops
+// listening for a while.
 var given sync.Map
 
-// FreeAddr returns an address on loopback that is free, that the system gives to nobody who
-// asks for any, and that no other test of this process was given.
+// FreeAddr returns a free loopback address that no other test of this process was given. Its port is below the
+// ephemeral ports, so that the system never assigns it.
 func FreeAddr(t *testing.T) string {
 	t.Helper()
 	const lowest, count, attempts = 15000, 17000, 100 // below every system's ephemeral ports
 	for range attempts {
 		addr := fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(count))
 		if lis, err := net.Listen("tcp", addr); err == nil {
-			_ = lis.Close() // it was only to be known as free
+			_ = lis.Close() // it was opened only to find out whether the port is free
 			if _, taken := given.LoadOrStore(addr, true); !taken {
 				return addr
 			}

@@ -4,8 +4,7 @@ package stack
 
 import "syscall"
 
-// No process can be made to stand still here: these are no signals, and to send one is an
-// error.
+// A process can't be stopped on this system. These values are not signals; sending one is an error.
 const (
 	SIGSTOP = syscall.Signal(-1)
 	SIGCONT = syscall.Signal(-2)

@@ -4,7 +4,7 @@ package stack
 
 import "syscall"
 
-// A process stands still after the one, and goes on after the other.
+// SIGSTOP stops a process, and SIGCONT continues it.
 const (
 	SIGSTOP = syscall.SIGSTOP
 	SIGCONT = syscall.SIGCONT

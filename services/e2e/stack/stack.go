@@ -1,5 +1,5 @@
-// Package stack starts a real mesh for tests: in this process, or as the program
-// that users run. What a test touches is what a user would.
+// Package stack starts a real mesh for tests, either in the process of the test or as the program that users run. A
+// test uses it as a user would.
 package stack
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/sluice"
 )
 
-// Tokens that every stack knows. They are long enough and in no document.
+// Tokens that every stack accepts. They meet the minimum length, and no document contains them.
 const (
 	AgentToken    = "test-agent-token-A1b2C3d4E5f6G7h8"
 	OtherToken    = "test-other-agent-Z9y8X7w6V5u4T3s2"
@@ -33,58 +33,57 @@ const (
 // readyTimeout bounds a start.
 const readyTimeout = 20 * time.Second
 
-// Options say what a stack serves.
+// Options describes what a stack serves.
 type Options struct {
-	// Servers is YAML for the key `servers`, indented as below it, for example
-	// "  demo: {http: {url: \"http://127.0.0.1:1/mcp\"}}".
+	// Servers is the YAML below the key `servers`, indented, for example "  demo: {http: {url:
+	// \"http://127.0.0.1:1/mcp\"}}".
 	Servers string
 	// Policy is the text of one policy document.
 	Policy string
-	// Tokens is YAML for more tokens, a line for each, indented as below `tokens`.
+	// Tokens is the YAML of more tokens below `auth.tokens`, indented, with one line for each.
 	Tokens string
-	// Extra is more YAML for the top of the configuration.
+	// Extra is more YAML at the top level of the configuration.
 	Extra string
-	// Listen and GRPC are addresses; empty: the system chooses.
+	// Listen and GRPC are listen addresses. If they are empty, the system chooses the ports.
 	Listen, GRPC string
-	// Log receives the mesh's log; nil discards it.
+	// Log receives the log of the mesh. If it is nil, the log is discarded.
 	Log io.Writer
 }
 
 // Stack is a running mesh.
 type Stack struct {
-	// URL is the base of the MCP edge, for example "http://127.0.0.1:40001".
+	// URL is the base URL of the MCP edge, for example "http://127.0.0.1:40001".
 	URL string
 	// GRPC is the address of all services.
 	GRPC string
-	// Dir is the folder with the configuration, the policy and the data.
+	// Dir is the folder that holds the configuration, the policy and the data.
 	Dir string
 	// Config and Policy are the files that the mesh reads.
 	Config, Policy string
-	// Tokens is the folder of generated tokens; a [Process] knows it.
+	// Tokens is the path of the generated tokens. Only a [Process] sets it.
 	Tokens string
-	// Program is the path of the `sluice` that [Launch] starts; empty: the one that
-	// users run. Env are more variables for it.
+	// Program is the path of the `sluice` that [Launch] starts. If it is empty, Launch starts the program that
+	// users run. Env holds more environment variables for it.
 	Program string
 	Env     []string
-	// Args are more arguments for [Start].
+	// Args holds more arguments for [Start].
 	Args []string
-	// OwnGroup gives the program a process group of its own, which Ctrl-C at a terminal
-	// does not reach.
+	// OwnGroup starts the program in its own process group, which does not receive Ctrl-C of a terminal.
 	OwnGroup bool
-	// Under is the command that starts the program, as nice and chrt do; empty: none.
+	// Under is the command that runs the program, such as nice or chrt. Empty means none.
 	Under []string
 }
 
-// MCP returns the URL of a server behind the edge.
+// MCP returns the URL of a server at the MCP edge.
 func (s *Stack) MCP(server string) string { return s.URL + "/mcp/" + server }
 
 // Journal returns the folder of the gateway's journal.
 func (s *Stack) Journal() string { return filepath.Join(s.Dir, "data", "gateway", "journal") }
 
-// Operator returns a connection as the operator. It is closed with the test.
+// Operator returns a connection of the operator. It is closed when the test ends.
 func (s *Stack) Operator(t *testing.T) *grpc.ClientConn { return s.Person(t, OperatorToken) }
 
-// Person returns a connection of whoever holds token; empty sends none.
+// Person returns a connection that is authenticated with token. An empty token sends none.
 func (s *Stack) Person(t *testing.T, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(s.GRPC, token, nil)
@@ -95,7 +94,7 @@ func (s *Stack) Person(t *testing.T, token string) *grpc.ClientConn {
 	return conn
 }
 
-// Up starts a mesh in this process and stops it with the test.
+// Up starts a mesh in this process and stops it when the test ends.
 func Up(t *testing.T, opts Options) *Stack {
 	t.Helper()
 	s := Write(t, opts)
@@ -136,8 +135,8 @@ func Up(t *testing.T, opts Options) *Stack {
 	return s
 }
 
-// Write writes a configuration and its policy into a folder of the test's own,
-// with addresses that the system chooses.
+// Write writes a configuration and its policy into a temporary folder of the test. Unless opts has addresses, the
+// system chooses them.
 func Write(t *testing.T, opts Options) *Stack {
 	t.Helper()
 	dir := t.TempDir()

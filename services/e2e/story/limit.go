@@ -1,5 +1,4 @@
-// Package story holds stories that are told of every deployment alike: of programs
-// on this machine, and of containers.
+// Package story holds test scenarios that run against every deployment: programs on this machine, and containers.
 package story
 
 import (
@@ -16,8 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The limit that the story holds the mesh to: `rate_limit: {max: 4, window: 6}` of
-// [LimitedTool], per session.
+// The limit that the scenario verifies: `rate_limit: {max: 4, window: 6}` on [LimitedTool], for each session.
 const (
 	// LimitedTool is a tool of the demo server.
 	LimitedTool = "create_note"
@@ -27,17 +25,16 @@ const (
 	sessions    = 3
 )
 
-// Limit is a mesh whose policy has the limit.
+// Limit describes a mesh whose policy has the limit.
 type Limit struct {
-	// MCP is the URL of the demo server behind the gateway, and Token an agent's.
+	// MCP is the URL of the demo server behind the gateway, and Token is an agent's token.
 	MCP, Token string
-	// Decisions prints what the journal holds of the tool, as `sluice decisions
-	// tail --output json` does.
+	// Decisions returns the journal's records of the tool, as `sluice decisions tail --output json` prints them.
 	Decisions func(t *testing.T) string
 }
 
-// CallAtRandom calls for a while from several sessions at random times, and holds
-// the limiter's own clock to the limit: 4 in any closed stretch of 6 s.
+// CallAtRandom calls at random times from several sessions until length has passed. It then checks, by the
+// limiter's clock, that each closed interval of 6 s has at most 4 calls of a session.
 func (l Limit) CallAtRandom(t *testing.T, length time.Duration) {
 	t.Helper()
 	end := time.Now().Add(length)
@@ -79,8 +76,8 @@ func (l Limit) CallAtRandom(t *testing.T, length time.Duration) {
 	t.Logf("in %v: %d passed, %d refused; the closest that 5 calls of a session came is %v", length, passed.Load(), refused.Load(), closest)
 }
 
-// callAtRandom calls once and returns how long to wait for the next: at random,
-// or just as long as a refusal says.
+// callAtRandom calls once and returns the pause before the next call: random, or, if heedful, the time that a
+// refusal names.
 func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, refused *atomic.Int64) time.Duration {
 	t.Helper()
 	reply := client.CallTool(npmtest.ToolCall{Name: LimitedTool, Arguments: map[string]any{"title": "at random"}})
@@ -99,7 +96,7 @@ func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, re
 	err := json.Unmarshal(result.Meta["dev.sluice/decision"], &d)
 	switch {
 	case err == nil && strings.HasSuffix(d.Code, "_unavailable") && d.Retryable:
-		return time.Second // a machine that is too busy refuses, which breaks no limit
+		return time.Second // a busy machine refuses too, which does not violate the limit
 	case err != nil || d.Code != "rate_limited" || d.RetryAfterMs <= 0 || d.RetryAfterMs > limitWindow.Milliseconds():
 		t.Errorf("refused with %s: %v", reply.Result, err)
 		return time.Second
@@ -110,7 +107,7 @@ func callAtRandom(t *testing.T, client *npmtest.Client, heedful bool, passed, re
 	return pause
 }
 
-// grants returns when calls were reserved, by the limiter's clock and by session.
+// grants returns the times at which calls were reserved, by the limiter's clock, for each session.
 func grants(t *testing.T, decisions string) map[string][]time.Time {
 	t.Helper()
 	var records []struct {
