@@ -1,3 +1,3 @@
-// Package framing sends requests whose end two readers may see in different places, to
-// the mesh behind proxies that people put in front of it.
+// Package framing sends requests that two HTTP implementations may end at different bytes (request smuggling) to
+// the mesh through common reverse proxies.
 package framing

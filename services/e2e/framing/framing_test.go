@@ -24,7 +24,7 @@ const (
 	policy = "version: 1\nname: open\ndefault: allow\n"
 )
 
-// house is a mesh with a server that a proxy lets through, and one that it does not.
+// house is a mesh with two servers: the proxy lets requests for open through, and refuses those for hidden.
 type house struct {
 	*stack.Stack
 	open, hidden *rawmcp.Server
@@ -40,7 +40,7 @@ func newHouse(t *testing.T) *house {
 	return h
 }
 
-// session opens a session with a server of the mesh, without a proxy.
+// session opens a session with a server directly, without a proxy.
 func (h *house) session(t *testing.T, server string) string {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodPost, h.MCP(server), strings.NewReader(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`))
@@ -56,35 +56,35 @@ func (h *house) session(t *testing.T, server string) string {
 	return resp.Header.Get("Mcp-Session-Id")
 }
 
-// call is a call's body, with an id to know its answer by.
+// call returns the body of a call. The id identifies its answer.
 func call(id int) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"safe"}}`, id)
 }
 
-// heads are the lines of a request that come before those that tell where it ends.
+// heads returns the request line and the headers that precede Content-Length or Transfer-Encoding.
 func heads(path, session string) string {
 	return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + stack.AgentToken +
 		"\r\nContent-Type: application/json\r\nMcp-Session-Id: " + session + "\r\n"
 }
 
-// whole is a request as it should be.
+// whole returns a well-formed request.
 func whole(path, session string, id int) string {
 	body := call(id)
 	return fmt.Sprintf("%sContent-Length: %d\r\n\r\n%s", heads(path, session), len(body), body)
 }
 
-// An ambiguity makes a request whose end is seen in two places: one reader takes what
-// is smuggled for its body, another for the next request.
+// An ambiguity makes a request whose end is ambiguous: one reader takes the smuggled request for part of the body,
+// another for the next request.
 type ambiguity struct {
 	name string
 	make func(head, body, smuggled string) string
 }
 
-// chunk is body in chunks.
+// chunk returns body in chunked encoding.
 func chunk(body string) string { return fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(body), body) }
 
-// both has a Content-Length that takes all that follows and a Transfer-Encoding, as
-// line says, that ends before.
+// both makes a request with a Content-Length that covers everything and a Transfer-Encoding that ends earlier.
+// lines are the header lines.
 func both(lines ...string) func(head, body, smuggled string) string {
 	return func(head, body, smuggled string) string {
 		all := chunk(body) + smuggled
@@ -92,8 +92,8 @@ func both(lines ...string) func(head, body, smuggled string) string {
 	}
 }
 
-// short has a Content-Length that ends before what is smuggled, and something else that
-// may make it part of the body.
+// short makes a request with a Content-Length that ends before the smuggled request, and another header that may
+// extend the body over it.
 func short(lines string) func(head, body, smuggled string) string {
 	return func(head, body, smuggled string) string {
 		return head + strings.ReplaceAll(strings.ReplaceAll(lines, "SHORT", fmt.Sprint(len(body))), "LONG", fmt.Sprint(len(body)+len(smuggled))) + "\r\n" + body + smuggled
@@ -152,8 +152,9 @@ func ambiguities() []ambiguity {
 	}
 }
 
-// A request that proxies and the mesh may end in different places brings nothing past a
-// proxy's rule, and nobody another's answer: it is refused, or read in one way.
+// A request that proxies and the mesh may end at different bytes gets past no rule of a proxy, and no client
+// receives the answer to another client's request: the request is refused, or every reader ends it at the same
+// byte.
 func TestH3AmbiguousFramingIsHarmless(t *testing.T) {
 	t.Parallel()
 	for _, p := range proxies() {
@@ -187,7 +188,7 @@ func TestH3AmbiguousFramingIsHarmless(t *testing.T) {
 	}
 }
 
-// exchange sends bytes on a connection of their own and reads until nothing more comes.
+// exchange sends text on a new connection and returns what is received within 150 ms.
 func exchange(t *testing.T, addr, text string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
@@ -196,15 +197,14 @@ func exchange(t *testing.T, addr, text string) string {
 	}
 	defer conn.Close()
 	if _, err := io.WriteString(conn, text); err != nil {
-		return "" // it was cut off
+		return "" // the server closed the connection
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(150 * time.Millisecond))
-	got, _ := io.ReadAll(conn) // its end is the server's, or the time's
+	got, _ := io.ReadAll(conn) // until the server closes the connection or the deadline passes
 	return string(got)
 }
 
-// victim is a client that goes through the same proxy, and so over the same connections
-// to the mesh.
+// victim is a client behind the same proxy, so its requests use the same connections to the mesh.
 type victim struct {
 	front, session string
 	client         *http.Client
@@ -218,7 +218,7 @@ func newVictim(t *testing.T, front, session string) *victim {
 	return v
 }
 
-// calls makes calls and checks that each has its own answer.
+// calls makes two calls and fails the test unless each receives its own answer.
 func (v *victim) calls(t *testing.T, after string) {
 	t.Helper()
 	for range 2 {

@@ -24,14 +24,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// patience bounds what a test waits for.
+// patience bounds each wait of a test.
 const patience = 20 * time.Second
 
-// A proxy stands before the mesh and lets requests for the server "open" through, and
-// for nothing else.
+// A proxy runs in front of the mesh and lets only requests for the server "open" through.
 type proxy struct {
 	name string
-	// start starts it in front of the mesh at target, and returns where it listens.
+	// start starts the proxy in front of the mesh at target, and returns its listen address.
 	start func(t *testing.T, target string) string
 }
 
@@ -39,7 +38,7 @@ func proxies() []proxy {
 	return []proxy{{"nginx", startNginx}, {"HAProxy", startHAProxy}, {"one that reads Content-Length alone", startNaive}}
 }
 
-// program returns where a program is that these tests run.
+// program returns the path of an installed program. The test is skipped if it is not installed.
 func program(t *testing.T, name, debian string) string {
 	t.Helper()
 	for _, dir := range append(filepath.SplitList(os.Getenv("PATH")), "/usr/sbin", "/usr/local/sbin") {
@@ -102,8 +101,7 @@ func startHAProxy(t *testing.T, target string) string {
 	return addr
 }
 
-// run runs a program on a configuration, until the test ends, and waits until it
-// listens.
+// run runs a program with a configuration until the test ends. It returns when the program listens.
 func run(t *testing.T, addr, config string, command ...string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "conf")
@@ -117,7 +115,7 @@ func run(t *testing.T, addr, config string, command ...string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // it has children
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) // the whole process group, because the program has children
 		_ = cmd.Wait()
 		if t.Failed() {
 			t.Logf("%s said:\n%s", command[0], said.String())
@@ -136,7 +134,7 @@ func run(t *testing.T, addr, config string, command ...string) {
 	}
 }
 
-// output is what a program says while the test reads it.
+// output collects the output of a program while the test reads it.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -154,8 +152,8 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// startNaive starts a proxy as nobody should write one: it knows Content-Length alone,
-// sends heads on as they are, and shares one connection to the mesh.
+// startNaive starts an incorrect proxy: it evaluates only Content-Length, forwards headers unchanged, and uses one
+// connection to the mesh for all clients.
 func startNaive(t *testing.T, target string) string {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -175,7 +173,7 @@ func startNaive(t *testing.T, target string) string {
 			serving.Go(func() {
 				defer conn.Close()
 				defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-				_ = n.serve(conn) // its end is the client's to see
+				_ = n.serve(conn) // the client sees the end of the connection
 			})
 		}
 	})
@@ -197,7 +195,7 @@ type naive struct {
 
 var errNotOpen = errors.New("only /mcp/open is let through")
 
-// serve passes requests on, one after the other.
+// serve forwards requests one after the other.
 func (n *naive) serve(client net.Conn) error {
 	in := textproto.NewReader(newReader(client))
 	for {
@@ -220,7 +218,7 @@ func (n *naive) serve(client net.Conn) error {
 				break
 			}
 			if name, value, ok := strings.Cut(string(line), ":"); ok && strings.EqualFold(name, "Content-Length") {
-				length, _ = strconv.Atoi(strings.TrimSpace(value)) // what is no number is no body to it
+				length, _ = strconv.Atoi(strings.TrimSpace(value)) // a value that is not a number means no body
 			}
 		}
 		body := make([]byte, min(max(length, 0), 1<<20))
@@ -233,11 +231,11 @@ func (n *naive) serve(client net.Conn) error {
 	}
 }
 
-// pass sends one request on and brings one answer back.
+// pass forwards one request and its response.
 func (n *naive) pass(client net.Conn, request []byte) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for kept := true; kept; { // the one that is kept may have ended
+	for kept := true; kept; { // the cached connection may have been closed
 		if kept = n.conn != nil; !kept {
 			conn, err := net.Dial("tcp", n.target)
 			if err != nil {

@@ -22,15 +22,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// attackerVariable makes this test program a server over stdio (value "server") or a helper of one.
+// attackerVariable makes this test binary a server over stdio (value "server") or a helper process of that server.
 const attackerVariable = "SLUICE_LIMITS_ATTACKER"
 
 const (
-	// maxChildren is how many processes an attacker starts before it stops by itself.
+	// maxChildren is the number of processes after which an attacker stops by itself.
 	maxChildren = 3000
-	// maxThreads is how many threads an attacker starts before it stops by itself.
+	// maxThreads is the number of threads after which an attacker stops by itself.
 	maxThreads = 2000
-	// maxHog is how much memory an attacker takes before it stops by itself, in bytes.
+	// maxHog is the memory after which an attacker stops by itself, in bytes.
 	maxHog = 768 << 20
 )
 
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(stack.Main(m))
 }
 
-// attacker runs one of the roles of the attackers' program.
+// attacker runs one role of the attacker program and returns its exit code.
 func attacker(role string) int {
 	switch role {
 	case "server":
@@ -54,7 +54,7 @@ func attacker(role string) int {
 	return 0
 }
 
-// serve answers MCP over standard input and output. Its tools are `fine`, `pid` and `attack`.
+// serve serves MCP on standard input and output, with the tools `fine`, `pid` and `attack`.
 func serve() {
 	in := bufio.NewScanner(os.Stdin)
 	for in.Scan() {
@@ -87,7 +87,7 @@ func serve() {
 	}
 }
 
-// attack makes one attack and returns what came of it.
+// attack runs one attack and returns its result as text.
 func attack(kind string) string {
 	kind, argument, _ := strings.Cut(kind, ":")
 	attacks := map[string]func(string) error{
@@ -118,21 +118,21 @@ func attack(kind string) string {
 	return "did all of it"
 }
 
-// forkMany starts processes until that fails or there are maxChildren.
+// forkMany starts processes until a start fails or maxChildren are running.
 func forkMany(sys *syscall.SysProcAttr) error {
 	for range maxChildren {
 		cmd := exec.Command("/bin/sleep", "60")
 		cmd.SysProcAttr = sys
 		if err := cmd.Start(); err != nil {
-			time.Sleep(30 * time.Second) // what it was ended for is found meanwhile
+			time.Sleep(30 * time.Second) // meanwhile the gateway detects the limit and ends this program
 			return err
 		}
 	}
 	return nil
 }
 
-// doubleFork starts processes whose parents end at once, each ten in a session of their own. They sleep for so many
-// seconds.
+// doubleFork starts groups of ten processes whose parent ends at once, each group in its own session. Each process
+// sleeps for the given number of seconds.
 func doubleFork(seconds string) error {
 	for range maxChildren / 10 {
 		cmd := exec.Command("/bin/sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10; do sleep "+seconds+" & done")
@@ -145,7 +145,7 @@ func doubleFork(seconds string) error {
 	return nil
 }
 
-// threads starts threads of its own process.
+// threads starts threads in this process.
 func threads() error {
 	for range maxThreads {
 		go func() {
@@ -160,7 +160,7 @@ func threads() error {
 // waitLong blocks the thread.
 func waitLong() { _ = unix.Nanosleep(&unix.Timespec{Sec: 30}, nil) }
 
-// hog takes memory and keeps it.
+// hog allocates memory and holds it.
 func hog() {
 	var kept [][]byte
 	for total := 0; total < maxHog; total += 8 << 20 {
@@ -174,7 +174,7 @@ func hog() {
 	runtime.KeepAlive(kept)
 }
 
-// grandchildHog has a process that is not its own child take the memory.
+// grandchildHog lets a process that is not a direct child allocate the memory.
 func grandchildHog() error {
 	self, err := os.Executable()
 	if err != nil {
@@ -183,11 +183,12 @@ func grandchildHog() error {
 	cmd := exec.Command("/bin/sh", "-c", `"$0" & wait`, self)
 	cmd.Env = []string{attackerVariable + "=hog"}
 	err = cmd.Run()
-	waitLong() // what the process was ended for is found meanwhile
+	waitLong() // meanwhile the gateway detects the limit and ends this program
 	return err
 }
 
-// oneFile writes one file until the disk or 512 MiB end it, and removes its name first where that is wanted.
+// oneFile writes one file until the disk is full or it has 512 MiB. If unlinked is set, it removes the name of the
+// file first.
 func oneFile(name string, unlinked bool) error {
 	f, err := os.Create(name)
 	if err != nil {
@@ -199,7 +200,7 @@ func oneFile(name string, unlinked bool) error {
 	block := make([]byte, 1<<20)
 	for range 512 {
 		if _, err := f.Write(block); err != nil {
-			waitLong() // with the file open: its blocks stay taken
+			waitLong() // with the file open, so that its blocks stay allocated
 			return err
 		}
 	}
@@ -207,7 +208,7 @@ func oneFile(name string, unlinked bool) error {
 	return errors.Join(f.Close())
 }
 
-// smallFiles makes many empty files.
+// smallFiles creates many empty files.
 func smallFiles() error {
 	for i := range 1_000_000 {
 		dir := strconv.Itoa(i / 1000)
@@ -228,7 +229,7 @@ func smallFiles() error {
 	return nil
 }
 
-// sparse makes a file of 1 TiB that has no blocks, which takes no space.
+// sparse creates a file of 1 TiB without blocks, which takes no space.
 func sparse() error {
 	f, err := os.Create("sparse")
 	if err != nil {
@@ -237,7 +238,7 @@ func sparse() error {
 	return errors.Join(f.Truncate(1<<40), f.Close())
 }
 
-// nested makes folders in one another until no path reaches the last one, and a large file in it.
+// nested creates folders within each other until no path can name the innermost one, and writes a large file there.
 func nested() error {
 	name := strings.Repeat("d", 250)
 	for range 40 {
@@ -251,7 +252,7 @@ func nested() error {
 	return oneFile("big", false)
 }
 
-// inotify makes instances of inotify until that fails.
+// inotify creates inotify instances until that fails.
 func inotify() error {
 	for n := range 1000 {
 		if _, err := unix.InotifyInit1(0); err != nil {
@@ -261,7 +262,7 @@ func inotify() error {
 	return nil
 }
 
-// fileOf writes a file of so many MiB.
+// fileOf writes a file of the given number of MiB.
 func fileOf(mib string) error {
 	n, err := strconv.Atoi(mib)
 	if err != nil {
@@ -270,7 +271,7 @@ func fileOf(mib string) error {
 	return os.WriteFile("kept", make([]byte, n<<20), 0o600)
 }
 
-// oomScore says how readily the kernel ends it.
+// oomScore returns the process's oom_score_adj, as the text of an error.
 func oomScore() error {
 	raw, err := os.ReadFile("/proc/self/oom_score_adj")
 	return fmt.Errorf("score %s%w", strings.TrimSpace(string(raw)), errors.Join(err))

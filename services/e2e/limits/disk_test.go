@@ -12,16 +12,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// smallDisk puts the mesh's data on a file system of 96 MiB and 20,000 files, which the mesh's end removes.
+// smallDisk mounts a file system of 96 MiB and 20,000 files for the data of the mesh. The mount disappears when the
+// mesh ends.
 const smallDisk = `mount -t tmpfs -o size=96m,nr_inodes=20000 none "$DATA"`
 
-// A program that fills its private folder is ended, and calls of others are made and recorded all the while.
+// A program that fills its private folder is ended. Meanwhile calls to other servers are made and recorded.
 func TestX20Limits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"one-file", "unlinked", "small-files", "nested"} {
 		t.Run(kind, func(t *testing.T) {
 			m := meshOf(t, "disk: 32MiB", "", smallDisk)
-			m.othersGoOn() // so that the tools of the other server are known, which takes space
+			m.othersGoOn() // so that the tools of the other server are in the catalog, which takes disk space
 			done := make(chan string)
 			go func() { done <- m.callsOfOthers(40) }()
 			m.refusedFor(m.attack(kind), "disk")
@@ -34,7 +35,7 @@ func TestX20Limits_ServerThatFillsItsFolderIsEnded(t *testing.T) {
 	}
 }
 
-// callsOfOthers makes calls of another server and returns the first answer that is none of its; empty for none.
+// callsOfOthers calls another server n times. It returns the first answer that is not that server's, or "".
 func (m *mesh) callsOfOthers(n int) string {
 	c := stack.NewClient(m.t, m.MCP("other"), stack.OtherToken)
 	if err := c.Open(); err != nil {
@@ -49,7 +50,7 @@ func (m *mesh) callsOfOthers(n int) string {
 	return ""
 }
 
-// A sparse file takes no space, so it is no reason to end a server.
+// A sparse file takes no space, so its server is not ended.
 func TestX20Limits_SparseFileCountsItsBlocksAlone(t *testing.T) {
 	t.Parallel()
 	m := meshOf(t, "disk: 32MiB", "", "")
@@ -61,8 +62,8 @@ func TestX20Limits_SparseFileCountsItsBlocksAlone(t *testing.T) {
 	}
 }
 
-// A folder over its limit is kept where the disk has room, and no process is started in it until an operator has made
-// room in it.
+// A folder that exceeds its limit is kept if the disk has space. No process starts in it until an operator has
+// deleted files there.
 func TestX20Limits_FolderOverItsLimitIsKept(t *testing.T) {
 	t.Parallel()
 	m := meshOf(t, "disk: 16MiB", "", "")

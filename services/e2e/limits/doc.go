@@ -1,3 +1,3 @@
-// Package limits runs a real mesh with programs over stdio that try to use up the machine: tasks, memory, disk,
-// inotify instances. Each attacker is bounded: it stops by itself at a few thousand tasks or some hundred MiB.
+// Package limits runs a real mesh with stdio servers that try to exhaust the machine: tasks, memory, disk, inotify
+// instances. Each attacker stops by itself at a few thousand tasks or a few hundred MiB.
 package limits

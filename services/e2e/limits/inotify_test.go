@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// instances counts the inotify instances that a process and its descendants have open, each once for each descriptor.
+// instances returns how many descriptors of inotify instances a process has open.
 func instances(pid int) int {
 	n := 0
 	links, _ := filepath.Glob("/proc/" + strconv.Itoa(pid) + "/fd/*")
@@ -22,7 +22,8 @@ func instances(pid int) int {
 	return n
 }
 
-// Class N: all programs of a gateway are watched with one inotify instance, and one program can't take those of others.
+// Class N: the gateway watches all programs with one inotify instance, and a program can't use up the instances of
+// others.
 func TestX20Limits_ProgramTakesFewInotifyInstances(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {

@@ -16,14 +16,14 @@ import (
 
 const openPolicy = "version: 1\nname: open\ndefault: allow\n"
 
-// mesh is a mesh with the attackers' program as the server `attacker`, and as `other` with the default limits.
+// mesh is a mesh with two servers that run the attacker program: `attacker`, and `other` with the default limits.
 type mesh struct {
 	*stack.Process
 	t *testing.T
 }
 
-// meshOf starts a mesh whose server `attacker` has these limits and more keys of `stdio`. setup is a shell script
-// that runs before, in a mount namespace of its own; empty: none.
+// meshOf starts a mesh whose server `attacker` has these limits, and more as further keys of `stdio`. setup is a
+// shell script that runs before in a new mount namespace; empty means none.
 func meshOf(t *testing.T, limits, more, setup string) *mesh {
 	t.Helper()
 	self, err := os.Executable()
@@ -43,7 +43,7 @@ func meshOf(t *testing.T, limits, more, setup string) *mesh {
 		s.Env = append(s.Env, "DATA="+s.Dir+"/data")
 	}
 	p := stack.Start(t, s)
-	t.Cleanup(func() { _ = p.Stop(t) }) // in good order, so that it removes its cgroups
+	t.Cleanup(func() { _ = p.Stop(t) }) // an orderly stop, which removes the cgroups
 	return &mesh{p, t}
 }
 
@@ -52,13 +52,13 @@ func (m *mesh) status() string {
 	return stack.Run(m.t, stack.Command{Args: []string{"status", "--config", m.Config, "--addr", m.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}).Stdout
 }
 
-// attack makes the attack and returns the answer.
+// attack calls the tool attack and returns the response.
 func (m *mesh) attack(kind string) stack.Response {
 	m.t.Helper()
 	return stack.Connect(m.t, m.MCP("attacker"), stack.AgentToken).Call("attack", `{"kind":"`+kind+`"}`)
 }
 
-// othersGoOn fails the test unless the other server answers.
+// othersGoOn fails the test unless the other server answers calls.
 func (m *mesh) othersGoOn() {
 	m.t.Helper()
 	c := stack.Connect(m.t, m.MCP("other"), stack.OtherToken)
@@ -69,7 +69,7 @@ func (m *mesh) othersGoOn() {
 	}
 }
 
-// marked counts the processes on this machine that carry a text in their command line.
+// marked returns how many processes of this machine have a command line that matches text.
 func marked(text string) int {
 	out, _ := exec.Command("pgrep", "-c", "-f", text).Output()
 	n := 0
@@ -79,21 +79,22 @@ func marked(text string) int {
 
 const noCgroups = "mount -t tmpfs none /sys/fs/cgroup"
 
-// ways are the two ways in which limits hold: by the kernel's cgroups, and by watching.
+// ways holds the two ways in which limits are enforced, by cgroups of the kernel and by watching, with their setup
+// scripts.
 var ways = map[string]string{"cgroup": "", "watched": noCgroups}
 
-// A program that starts processes or threads without end is ended with all that it started, and nothing else
-// is.
+// A program that starts processes or threads without end is ended with all its descendants. No other process is
+// affected.
 func TestX20Limits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 	t.Parallel()
 	for way, setup := range ways {
 		for _, kind := range []string{"fork", "setsid", "double-fork", "threads"} {
 			if way == "watched" && (kind == "setsid" || kind == "threads") {
-				continue // package proclimit tests sessions in less time, and threads count as processes do
+				continue // package proclimit tests sessions faster, and threads are counted as processes are
 			}
 			t.Run(way+"/"+kind, func(t *testing.T) {
 				m := meshOf(t, "tasks: 200", "", setup)
-				seconds := fmt.Sprintf("61.%d", m.PID()) // tells the attacker's processes from others of this machine
+				seconds := fmt.Sprintf("61.%d", m.PID()) // identifies the attacker's processes on this machine
 				m.refusedFor(m.attack(kind+":"+seconds), "tasks")
 				m.othersGoOn()
 				m.saysInStatus("servers.attacker.stdio.limits.tasks")
@@ -103,13 +104,13 @@ func TestX20Limits_ServerThatForksWithoutEndIsEnded(t *testing.T) {
 	}
 }
 
-// A program that takes memory without end is ended, whichever of its processes takes it.
+// A program that allocates memory without end is ended, also if one of its descendants allocates it.
 func TestX20Limits_ServerThatTakesMemoryWithoutEndIsEnded(t *testing.T) {
 	t.Parallel()
 	for way, setup := range ways {
 		for _, kind := range []string{"memory", "grandchild"} {
 			if way == "watched" && kind == "memory" {
-				continue // a grandchild is the same for what counts both
+				continue // watching counts a process and its grandchild in the same way
 			}
 			t.Run(way+"/"+kind, func(t *testing.T) {
 				m := meshOf(t, "memory: 128MiB", "", setup)
@@ -121,7 +122,7 @@ func TestX20Limits_ServerThatTakesMemoryWithoutEndIsEnded(t *testing.T) {
 	}
 }
 
-// refusedFor fails the test unless the answer names the limit and its key.
+// refusedFor fails the test unless the answer names the key of the limit.
 func (m *mesh) refusedFor(got stack.Response, limit string) {
 	m.t.Helper()
 	if text := got.Text(m.t); !strings.Contains(text, "servers.attacker.stdio.limits."+limit) {
@@ -136,7 +137,8 @@ func (m *mesh) saysInStatus(text string) {
 	}
 }
 
-// A server that was ended for a limit is started again only after a pause, and says why.
+// A server that was ended because of a limit starts again only after a pause. Until then the answer gives the
+// reason.
 func TestX20Limits_EndedServerIsStartedAgainAfterAPause(t *testing.T) {
 	t.Parallel()
 	m := meshOf(t, "tasks: 200", "", "")
@@ -151,7 +153,7 @@ func TestX20Limits_EndedServerIsStartedAgainAfterAPause(t *testing.T) {
 	})
 }
 
-// `status` and `doctor` say how limits hold on this system.
+// `status` and `doctor` report how limits are enforced on this system.
 func TestX20Limits_StatusSaysWhatIsNotHeld(t *testing.T) {
 	t.Parallel()
 	m := meshOf(t, "", "", noCgroups)
@@ -163,8 +165,8 @@ func TestX20Limits_StatusSaysWhatIsNotHeld(t *testing.T) {
 	}
 }
 
-// A limit that can't be held is no reason not to start: a server runs in a container that shows little of /proc, and
-// without any capability, such as in a pod whose processes the kernel ends first anyhow.
+// A server starts also if its limits can't be enforced: in a container that shows little of /proc, or without any
+// capability, such as in a pod whose processes the kernel kills first in any case.
 func TestX20Limits_ServerRunsWhereNothingCanBeLimited(t *testing.T) {
 	t.Parallel()
 	const noCapabilities = noCgroups + ` && echo 1000 > /proc/self/oom_score_adj && set -- setpriv --bounding-set=-all --inh-caps=-all "$@"`
@@ -183,7 +185,7 @@ func TestX20Limits_ServerRunsWhereNothingCanBeLimited(t *testing.T) {
 	}
 }
 
-// The kernel ends a child before the mesh where memory is short.
+// If memory runs out, the kernel kills a child before the mesh.
 func TestX20Limits_ChildrenAreTheFirstThatTheKernelEnds(t *testing.T) {
 	t.Parallel()
 	m := meshOf(t, "", "", "")

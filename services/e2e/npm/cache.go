@@ -16,19 +16,18 @@ import (
 )
 
 const (
-	marker    = ".complete"            // in a folder whose install went well
+	marker    = ".complete"            // in the folder of a complete install
 	nodeLink  = ".bin/node"            // in node_modules: npm's link to the platform's binary
-	patience  = 5 * time.Minute        // for one install, and for another process's
-	lockRetry = 100 * time.Millisecond // between looks at another process's lock
-	worstTail = 2000                   // bytes of npm's last words in an error
+	patience  = 5 * time.Minute        // for one install, and for the wait for another process
+	lockRetry = 100 * time.Millisecond // the pause between attempts to take the lock of another process
+	worstTail = 2000                   // the largest part of npm's output in an error, in bytes
 )
 
-// Cache is a folder in which sets are installed, one folder for each content of a set. Processes may
-// share it. The zero value has no folder and installs nothing.
+// Cache is a folder in which sets are installed, one folder for each content of a set. Several processes may share
+// it. The zero value has no folder and installs nothing.
 type Cache struct{ dir string }
 
-// Open returns the user's cache: sluice/npm in the folder that [os.UserCacheDir] names. Nothing is
-// made until something is installed.
+// Open returns the user's cache: sluice/npm in the folder of [os.UserCacheDir]. It creates nothing.
 func Open() (Cache, error) {
 	user, err := os.UserCacheDir()
 	if err != nil {
@@ -40,10 +39,9 @@ func Open() (Cache, error) {
 // At returns the cache in dir, an absolute path.
 func At(dir string) Cache { return Cache{dir: dir} }
 
-// Install returns the folder of a set, after installing it if need be. That takes npm 9 or later in
-// PATH and a connection to npm's registry; once installed, neither. Calls at the same time, also from
-// other processes, wait for one another. An install that fails leaves nothing behind that a later one
-// could take for complete.
+// Install returns the folder of a set, and installs the set if necessary. An install needs npm 9 or later in PATH
+// and a connection to npm's registry; an installed set needs neither. Concurrent calls, also from other processes,
+// wait for each other. A failed install leaves nothing that a later call could take for complete.
 func (c Cache) Install(ctx context.Context, s Set) (Dir, error) {
 	if c.dir == "" {
 		return "", fmt.Errorf("install npm set %q: the cache has no folder: use npm.Open or npm.At", s)
@@ -62,8 +60,8 @@ func (c Cache) Install(ctx context.Context, s Set) (Dir, error) {
 	return Dir(dir), nil
 }
 
-// NodeBinary returns the path of Node 22, after installing the set [Node] if need be. Its folder holds
-// nothing else that one could run, so it may be put in a PATH.
+// NodeBinary returns the path of Node 22, and installs the set [Node] if necessary. The folder of the binary holds
+// no other program, so it may be added to a PATH.
 func (c Cache) NodeBinary(ctx context.Context) (string, error) {
 	dir, err := c.Install(ctx, Node)
 	if err != nil {
@@ -81,7 +79,7 @@ func complete(dir string) bool {
 	return err == nil
 }
 
-// installLocked installs s into dir unless somebody else does so first.
+// installLocked installs s into dir under the lock, unless another process has done so.
 func (c Cache) installLocked(ctx context.Context, s Set, files fs.FS, dir string) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -99,10 +97,11 @@ func (c Cache) installLocked(ctx context.Context, s Set, files fs.FS, dir string
 	return c.installFresh(ctx, s, files, dir)
 }
 
-// installFresh installs into a folder beside dir and renames it when all is there. The lock is held.
+// installFresh installs into a temporary folder next to dir and renames it when it is complete. The lock must be
+// held.
 func (c Cache) installFresh(ctx context.Context, s Set, files fs.FS, dir string) (err error) {
 	unfinished := filepath.Join(c.dir, ".unfinished-"+string(s))
-	// What is there is of an install that was killed, or whose removal was.
+	// Both folders can be left by a killed install or by a removal that was killed.
 	if err := errors.Join(os.RemoveAll(unfinished), os.RemoveAll(dir)); err != nil {
 		return fmt.Errorf("remove an unfinished install: %w", err)
 	}
@@ -113,7 +112,7 @@ func (c Cache) installFresh(ctx context.Context, s Set, files fs.FS, dir string)
 	if err := run(ctx, unfinished, s.install()); err != nil {
 		return err
 	}
-	// npm takes it for a success when an optional package could not be fetched, and each Node is one.
+	// npm succeeds if an optional package can't be fetched, and the package of Node for each platform is optional.
 	if _, err := os.Stat(Dir(unfinished).Module(nodeLink)); s == Node && err != nil {
 		return fmt.Errorf("npm brought no Node for %s/%s: see that `npm ping` answers; if it does, sets/node lacks "+
 			"a package for this platform: add it and run relock.mjs", runtime.GOOS, runtime.GOARCH)
@@ -127,7 +126,6 @@ func (c Cache) installFresh(ctx context.Context, s Set, files fs.FS, dir string)
 	return nil
 }
 
-// run runs npm in dir.
 func run(ctx context.Context, dir string, args []string) error {
 	binary, err := exec.LookPath("npm")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// fakeNpm makes script the only program in PATH besides the shell's own, under the name npm. In it,
-// $TALLY is a file that counts runs if each writes a line.
+// fakeNpm makes script the program npm. PATH holds only it and the system's own programs. In the script, $TALLY is
+// the path of the file tally; if each run appends a line to it, its lines count the runs.
 func fakeNpm(t *testing.T, script string) (tally string) {
 	t.Helper()
 	bin := t.TempDir()

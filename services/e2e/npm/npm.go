@@ -1,7 +1,6 @@
-// Package npm brings the programs from npm that end-to-end tests talk to: Node itself, an MCP client
-// and MCP servers that nobody here wrote. Each set of packages is pinned by a lock file, installed once
-// into a folder of the user's cache, without running any package's install scripts, and found there
-// from then on with no network and no npm.
+// Package npm installs the npm programs that end-to-end tests use: Node itself, and MCP clients and servers of
+// other authors. Each set of packages is pinned by a lock file and installed once into a folder of the user's
+// cache, without running any install scripts. After that it needs neither a network nor npm.
 package npm
 
 import (
@@ -14,13 +13,13 @@ import (
 	"runtime"
 )
 
-// Set names packages that are installed together, apart from all other sets. Its manifest and lock
-// file are in the folder of the same name under sets.
+// Set names packages that are installed together, separately from all other sets. Its manifest and lock file are in
+// the folder of that name below sets.
 type Set string
 
-// The sets that there are.
+// The sets.
 const (
-	// Node is Node 22 for the platform that runs.
+	// Node is Node 22 for the current platform.
 	Node Set = "node"
 	// TypeScriptSDK is the official MCP SDK for TypeScript, version 1.
 	TypeScriptSDK Set = "typescript-sdk"
@@ -32,19 +31,19 @@ const (
 	ServerFilesystem Set = "server-filesystem"
 	// ServerMemory is the official MCP memory server.
 	ServerMemory Set = "server-memory"
-	// ServerEverything is the official MCP server that has something of everything.
+	// ServerEverything is the official MCP server that demonstrates every feature.
 	ServerEverything Set = "server-everything"
-	// Clients are MCP clients that programs are built on: Vercel's AI SDK, LangChain's adapters,
-	// mcp-remote and mcporter.
+	// Clients are MCP client libraries and programs: Vercel's AI SDK, LangChain's adapters, mcp-remote and
+	// mcporter.
 	Clients Set = "clients"
-	// ClaudeCode is Claude Code for the platform that runs.
+	// ClaudeCode is Claude Code for the current platform.
 	ClaudeCode Set = "claude-code"
 	// ClaudeFlow is Claude Flow with the module that its WASM agents need.
 	ClaudeFlow Set = "claude-flow"
-	// AssemblyScript is the compiler of AssemblyScript.
+	// AssemblyScript is the AssemblyScript compiler.
 	AssemblyScript Set = "assemblyscript"
-	// Conformance is the official conformance suite, and Conformance2 its version 0.2, which
-	// asks what each revision of the protocol requires.
+	// Conformance is the official conformance suite. Conformance2 is version 0.2 of it, which tests the
+	// requirements of each protocol revision.
 	Conformance  Set = "conformance"
 	Conformance2 Set = "conformance-2"
 )
@@ -60,9 +59,9 @@ var manifests embed.FS
 //go:embed client.mjs typescript-sdk.mjs typescript-sdk-2.mjs clients.mjs
 var scripts embed.FS
 
-// ClientScripts returns a program for Node that drives the MCP client of a set, which is
-// [TypeScriptSDK] or [TypeScriptSDK2], by JSON lines: client.mjs, and sdk.mjs that it imports, which
-// holds what the versions differ in. How, is said in client.mjs; package npmtest speaks it.
+// ClientScripts returns a program for Node that drives the MCP client of a set, [TypeScriptSDK] or
+// [TypeScriptSDK2], with JSON lines. It consists of client.mjs, which describes the lines, and of sdk.mjs, which
+// client.mjs imports and which holds the differences between the versions. Package npmtest sends these lines.
 func ClientScripts(s Set) (client, sdk []byte, err error) {
 	if client, err = scripts.ReadFile("client.mjs"); err != nil {
 		return nil, nil, err
@@ -74,20 +73,20 @@ func ClientScripts(s Set) (client, sdk []byte, err error) {
 }
 
 // ClientsScript returns a program for Node that drives a client of the sets [Clients], [TypeScriptSDK] or
-// [TypeScriptSDK2] through what it can do. How, is said in it.
+// [TypeScriptSDK2] through its features. The program describes its arguments.
 func ClientsScript() ([]byte, error) { return scripts.ReadFile("clients.mjs") }
 
-// Dir is the folder of an installed set. It is shared by all tests on the machine: read it, run it,
-// write nothing into it.
+// Dir is the folder of an installed set. All tests on the machine share it: it may be read and run, but not written
+// to.
 type Dir string
 
-// Module returns the path of a file of a package, such as "claude-flow/bin/cli.js".
+// Module returns the path of a file in node_modules, such as "claude-flow/bin/cli.js".
 func (d Dir) Module(path string) string {
 	return filepath.Join(string(d), "node_modules", filepath.FromSlash(path))
 }
 
-// files returns the set's manifest and lock file, and a digest of all that decides what an install
-// leaves behind.
+// files returns the set's manifest and lock file, and a digest of everything that determines the result of an
+// install.
 func (s Set) files() (files fs.FS, digest string, err error) {
 	files, err = fs.Sub(manifests, "sets/"+string(s))
 	if err != nil {
@@ -105,8 +104,8 @@ func (s Set) files() (files fs.FS, digest string, err error) {
 	return files, hex.EncodeToString(sum.Sum(nil))[:16], nil
 }
 
-// install returns npm's arguments. Only the sets that are nothing but optional packages, one for each
-// platform, want them.
+// install returns npm's arguments. Only the sets that consist of one optional package for each platform include
+// optional packages.
 func (s Set) install() []string {
 	optional := "--omit=optional"
 	if s == Node || s == ClaudeCode {
@@ -114,7 +113,7 @@ func (s Set) install() []string {
 	}
 	return []string{
 		"ci", "--ignore-scripts", optional, "--no-audit", "--no-fund", "--loglevel=error",
-		// npm's own patience with a registry that does not answer is above a minute.
+		// With npm's own settings the wait for a registry that does not answer exceeds a minute.
 		"--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000",
 	}
 }

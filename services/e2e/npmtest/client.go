@@ -20,14 +20,14 @@ import (
 )
 
 const (
-	patience    = 2 * time.Minute // for one answer; the SDK itself gives up after 60 s by default
-	exitIn      = 5 * time.Second // from the end of its input
-	longestLine = 64 << 20        // bytes of one answer
+	patience    = 2 * time.Minute // for one response; the SDK itself gives up after 60 s by default
+	exitIn      = 5 * time.Second // after its input was closed
+	longestLine = 64 << 20        // bytes of one response
 )
 
-// Client is the official TypeScript SDK in a process of its own. Its methods may be called at the
-// same time, from any goroutine; what the SDK reports is in the [Reply]. When the process itself is at
-// fault the test fails and the reply's error is named HarnessError.
+// Client runs the official TypeScript SDK in its own process. Its methods are safe for concurrent use. Errors of
+// the SDK are in the [Reply]. If the process itself fails, the test fails and the error of the reply is named
+// HarnessError.
 type Client struct {
 	t testing.TB
 
@@ -35,25 +35,25 @@ type Client struct {
 	in      io.WriteCloser
 	last    int64
 	waiting map[int64]chan Reply
-	ended   error // why no more answers come; nil while they may
+	ended   error // why no more responses arrive; nil while the process runs
 }
 
-// ToolCall is a `tools/call` as the SDK's users write it.
+// ToolCall is a `tools/call` as users of the SDK write it.
 type ToolCall struct {
-	// Name of the tool.
+	// Name is the name of the tool.
 	Name string
-	// Arguments is anything that marshals to a JSON object; nil sends none. Integers of any size go out
-	// digit for digit.
+	// Arguments is any value that marshals to a JSON object. If it is nil, none are sent. Integers of any size are
+	// sent digit for digit.
 	Arguments any
-	// Meta is sent as `_meta`; nil sends none.
+	// Meta is sent as `_meta`. If it is nil, it is not sent.
 	Meta map[string]any
-	// Progress asks for progress notifications and lets each one start the time limit again.
+	// Progress requests progress notifications. Each of them restarts the time limit.
 	Progress bool
 	// Timeout is the SDK's time limit, at least 1 ms; 0 means its default of 60 s.
 	Timeout time.Duration
 }
 
-// command is one line to the program; client.mjs says what it means.
+// command is one line sent to the program; client.mjs describes it.
 type command struct {
 	ID        int64          `json:"id"`
 	Op        string         `json:"op"`
@@ -69,14 +69,14 @@ type command struct {
 	TimeoutMs int64          `json:"timeoutMs,omitzero"`
 }
 
-// StartClient starts a client of version 1 and connects it to the Streamable HTTP endpoint at url, with a
-// bearer token unless it is empty. The test fails if it can't connect. The process ends with the test.
+// StartClient starts a client of version 1 and connects it to the Streamable HTTP endpoint at url. An empty token
+// sends no bearer token. The test fails if it can't connect. The process is stopped when the test ends.
 func StartClient(t testing.TB, url, token string) *Client {
 	t.Helper()
 	return StartVersion(t, npm.TypeScriptSDK, url, token)
 }
 
-// StartVersion is StartClient of a version: [npm.TypeScriptSDK] or [npm.TypeScriptSDK2].
+// StartVersion is like StartClient for a version: [npm.TypeScriptSDK] or [npm.TypeScriptSDK2].
 func StartVersion(t testing.TB, version npm.Set, url, token string) *Client {
 	t.Helper()
 	c := NewClient(t, version)
@@ -86,7 +86,7 @@ func StartVersion(t testing.TB, version npm.Set, url, token string) *Client {
 	return c
 }
 
-// NewClient starts a client of a version that is not yet connected. The process ends with the test.
+// NewClient starts a client of a version without connecting it. The process is stopped when the test ends.
 func NewClient(t testing.TB, version npm.Set) *Client {
 	t.Helper()
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), Node(t), script(t, version))
@@ -115,10 +115,10 @@ func NewClient(t testing.TB, version npm.Set) *Client {
 	return c
 }
 
-// stop ends the process by ending its input, and kills it if it does not care.
+// stop closes the input of the process, which ends it, and kills the process if it still runs after exitIn.
 func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
 	t.Helper()
-	_ = in.Close() // it may have ended already
+	_ = in.Close() // the process may have ended already
 	overdue := time.AfterFunc(exitIn, func() { _ = cmd.Process.Kill() })
 	defer overdue.Stop()
 	<-read
@@ -127,7 +127,7 @@ func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
 	}
 }
 
-// script lays the program down beside the SDK, where Node looks for imports, and returns its path.
+// script writes the program next to a link to the SDK, where Node resolves its imports, and returns its path.
 func script(t testing.TB, version npm.Set) string {
 	t.Helper()
 	client, sdk, err := npm.ClientScripts(version)
@@ -145,20 +145,20 @@ func script(t testing.TB, version npm.Set) string {
 	return path
 }
 
-// Connect opens a session. The result holds sessionId, protocolVersion, serverInfo, capabilities and
+// Connect opens a session. The result has the members sessionId, protocolVersion, serverInfo, capabilities and
 // instructions.
 func (c *Client) Connect(url, token string) Reply {
 	return c.do(command{Op: "connect", URL: url, Token: token})
 }
 
-// Negotiate is Connect that asks for the server's revisions by `server/discover` first, which version 2
-// alone can.
+// Negotiate is like Connect, but first requests the server's revisions with `server/discover`. Only version 2 can
+// do that.
 func (c *Client) Negotiate(url, token string) Reply {
 	return c.do(command{Op: "connect", URL: url, Token: token, Negotiate: true})
 }
 
-// ListTools sends `tools/list`. From then on the SDK checks the results of calls against the output
-// schemas that it was given.
+// ListTools sends `tools/list`. Afterwards the SDK validates the results of calls against the output schemas of the
+// list.
 func (c *Client) ListTools() Reply { return c.do(command{Op: "listTools"}) }
 
 // CallTool sends `tools/call` and waits for the result.
@@ -169,7 +169,7 @@ func (c *Client) CallTool(call ToolCall) Reply {
 	})
 }
 
-// Request sends any other request. Params is anything that marshals to a JSON object; nil sends none.
+// Request sends any other request. params is any value that marshals to a JSON object; nil sends none.
 func (c *Client) Request(method string, params any) Reply {
 	return c.do(command{Op: "request", Method: method, Params: params})
 }
@@ -177,7 +177,7 @@ func (c *Client) Request(method string, params any) Reply {
 // Close ends the session (HTTP DELETE) and the connection. The client may connect again.
 func (c *Client) Close() Reply { return c.do(command{Op: "close"}) }
 
-// do sends a command and waits for its answer.
+// do sends a command and waits for its response.
 func (c *Client) do(cmd command) Reply {
 	answer, err := c.send(cmd)
 	if err != nil {
@@ -198,7 +198,7 @@ func (c *Client) do(cmd command) Reply {
 	}
 }
 
-// broken fails the test for a fault that is none of the SDK's.
+// broken fails the test because of a fault that is not the SDK's.
 func (c *Client) broken(op string, err error) Reply {
 	c.t.Errorf("ask the TypeScript SDK's process to %s: %v", op, err)
 	return Reply{Error: &Error{Name: "HarnessError", Message: err.Error()}}
@@ -224,7 +224,7 @@ func (c *Client) send(cmd command) (<-chan Reply, error) {
 	return answer, nil
 }
 
-// read hands answers to those who wait, until there are no more.
+// read delivers responses to the waiting callers until the output ends.
 func (c *Client) read(out io.Reader) {
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, longestLine)
@@ -248,7 +248,7 @@ func (c *Client) deliver(reply Reply) {
 	}
 }
 
-// end tells everybody who waits that no answer comes.
+// end fails all waiting callers, and all later commands, with why.
 func (c *Client) end(why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

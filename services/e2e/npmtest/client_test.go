@@ -21,15 +21,15 @@ import (
 
 const (
 	token = "only-for-this-test"
-	// Neither the number nor the fields that begin with x are anything that the SDK knows.
+	// The SDK represents neither the numbers nor the fields that begin with x.
 	oddTools  = `{"tools":[{"name":"odd","inputSchema":{"type":"object"},"xUnknown":{"n":9007199254740993},"_meta":{"x":1.50}}]}`
 	oddResult = `{"content":[{"type":"text","text":"hé"}],"structuredContent":{"n":18446744073709551615},"xUnknown":[1e400,-0.0]}`
 )
 
-// canned is a server that answers with fixed bytes, whatever an SDK might make of them.
+// canned is a server that answers with fixed bytes, also with bytes that an SDK would change.
 type canned struct {
 	mu   sync.Mutex
-	seen []string // every request: method of HTTP, method of JSON-RPC
+	seen []string // each request: HTTP method and JSON-RPC method
 }
 
 func (c *canned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -43,7 +43,7 @@ func (c *canned) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			Meta      struct{ ProgressToken jsontext.Value } `json:"_meta"`
 		}
 	}
-	_ = json.Unmarshal(body, &msg, json.MatchCaseInsensitiveNames(true)) // a GET has none
+	_ = json.Unmarshal(body, &msg, json.MatchCaseInsensitiveNames(true)) // a GET has no body
 	c.mu.Lock()
 	c.seen = append(c.seen, strings.TrimSpace(r.Method+" "+msg.Method))
 	c.mu.Unlock()
@@ -99,7 +99,7 @@ func respond(w http.ResponseWriter, message string) {
 	fmt.Fprint(w, message)
 }
 
-// startClient connects a client to a canned server.
+// startClient connects a client to a new canned server.
 func startClient(t *testing.T) (*npmtest.Client, *canned) {
 	t.Helper()
 	server := new(canned)
@@ -214,7 +214,7 @@ func TestAClientWithTheWrongTokenIsToldSo(t *testing.T) {
 	}
 }
 
-// witness is a test that notes its failure instead of failing.
+// witness is a testing.TB that records failures instead of failing.
 type witness struct {
 	testing.TB
 	failures []string
@@ -241,7 +241,7 @@ func TestAClosedSessionIsEndedAtTheServer(t *testing.T) {
 	}
 	server.mu.Lock()
 	defer server.mu.Unlock()
-	if !slices.Contains(server.seen, "DELETE") { // the client's GET, which nobody waits for, may come behind it
+	if !slices.Contains(server.seen, "DELETE") { // the client's GET runs concurrently and may be recorded later
 		t.Errorf("the server saw %v, want a DELETE", server.seen)
 	}
 }

@@ -21,29 +21,29 @@ func ServerEverything(t testing.TB, transport string) []string {
 	return []string{Node(t), Install(t, npm.ServerEverything).Module("@modelcontextprotocol/server-everything/dist/index.js"), transport}
 }
 
-// Remote returns the command of mcp-remote, which speaks over stdio what an endpoint does over HTTP.
+// Remote returns the command of mcp-remote, which serves over stdio what the endpoint at url serves over HTTP.
 func Remote(t testing.TB, url, token string) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.Clients).Module("mcp-remote/dist/proxy.js"), url, "--header", "Authorization: Bearer " + token, "--allow-http", "--transport", "http-only"}
 }
 
-// Try is what a client uses of a feature of MCP: a tool or a prompt, or a resource, or both.
+// Try is the tool, prompt or resource that a client uses when it tries a feature of MCP.
 type Try struct {
 	Name      string         `json:"name,omitzero"`
 	URI       string         `json:"uri,omitzero"`
 	Arguments map[string]any `json:"arguments,omitzero"`
 }
 
-// Did is what came of it.
+// Did is the result of a Try.
 type Did struct {
-	// Listed are the names, or the URIs, that the client listed before.
+	// Listed holds the names, or the URIs, that the client has listed.
 	Listed []string `json:"listed"`
-	// Text is what came in the end, and Error why nothing did.
+	// Text is the text of the result, and Error is the reason if there is none.
 	Text  string `json:"text"`
 	Error string `json:"error"`
 }
 
-// Libraries are the clients that [Library] drives, and the sets that hold them.
+// Libraries returns the clients that [Library] drives, with the sets that hold them.
 func Libraries() map[string]npm.Set {
 	return map[string]npm.Set{
 		"typescript-sdk": npm.TypeScriptSDK, "typescript-sdk-2": npm.TypeScriptSDK2, "typescript-sdk-2, without sessions": npm.TypeScriptSDK2,
@@ -51,7 +51,8 @@ func Libraries() map[string]npm.Set {
 	}
 }
 
-// Library has one of [Libraries] use features at an endpoint, which it all can, in one session.
+// Library makes one of [Libraries] use features at an endpoint in one session. All of them support tools, prompts
+// and resources.
 func Library(t testing.TB, name, url, token string, tries map[string]Try) map[string]Did {
 	t.Helper()
 	script, err := npm.ClientsScript()
@@ -74,13 +75,13 @@ func Library(t testing.TB, name, url, token string, tries map[string]Try) map[st
 	return out
 }
 
-// Mcporter is mcporter's command line, pointed at one endpoint. Each use is a process of its own.
+// Mcporter is the command line of mcporter, configured for one endpoint. Each use runs its own process.
 type Mcporter struct {
 	t             testing.TB
 	program, file string
 }
 
-// NewMcporter returns an mcporter of the Streamable HTTP endpoint at url, with a bearer token.
+// NewMcporter returns an Mcporter for the Streamable HTTP endpoint at url, with a bearer token.
 func NewMcporter(t testing.TB, url, token string) *Mcporter {
 	t.Helper()
 	m := &Mcporter{t: t, program: Install(t, npm.Clients).Module("mcporter/dist/cli.js"), file: filepath.Join(t.TempDir(), "mcporter.json")}
@@ -121,8 +122,8 @@ func (m *Mcporter) output(args ...string) jsontext.Value {
 	return output(m.t, append([]string{m.program, "--config", m.file}, args...)...)
 }
 
-// ClaudeCode has Claude Code add an endpoint to its servers, and returns what it says of them all: whether
-// it is connected. It needs no login for that, and reaches nothing but the endpoint.
+// ClaudeCode makes Claude Code add an endpoint to its servers, and returns the output of `claude mcp list`, which
+// says whether the endpoint is connected. It needs no login, and connects to no other endpoint.
 func ClaudeCode(t testing.TB, url, token string) string {
 	t.Helper()
 	found, err := filepath.Glob(Install(t, npm.ClaudeCode).Module("@anthropic-ai/*/claude"))
@@ -146,7 +147,7 @@ func ClaudeCode(t testing.TB, url, token string) string {
 	return run("mcp", "list")
 }
 
-// members are a member of each object in a list that is a member of an object.
+// members returns one string member of each object in a list. The list is a member of the object raw.
 func members(t testing.TB, raw jsontext.Value, list, member string) (all []string) {
 	t.Helper()
 	var whole map[string]jsontext.Value
@@ -168,7 +169,7 @@ func members(t testing.TB, raw jsontext.Value, list, member string) (all []strin
 	return all
 }
 
-// output is what a program for Node prints. The test fails where it fails.
+// output runs a Node program and returns its standard output. The test fails if the program fails.
 func output(t testing.TB, args ...string) jsontext.Value {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)

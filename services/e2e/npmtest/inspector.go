@@ -14,19 +14,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// toolFailed is the inspector's exit code for a result that says isError.
+// toolFailed is the exit code of the inspector for a result with isError.
 const toolFailed = 5
 
-// Inspector is the official MCP inspector on its command line. Each call is a process and a session of
-// its own, and none asks for progress or has a time limit of its choice: the command line has no option
-// for either. Its methods may be called at the same time.
+// Inspector is the official MCP inspector on its command line. Each call runs its own process in its own session.
+// The command line has no option for progress or for a time limit, so calls use neither. Its methods are safe for
+// concurrent use.
 type Inspector struct {
 	t                testing.TB
 	node, cli        string
 	url, token, home string
 }
 
-// NewInspector returns an inspector of the Streamable HTTP endpoint at url, with a bearer token.
+// NewInspector returns an Inspector for the Streamable HTTP endpoint at url, with a bearer token.
 func NewInspector(t testing.TB, url, token string) *Inspector {
 	t.Helper()
 	return &Inspector{
@@ -35,8 +35,8 @@ func NewInspector(t testing.TB, url, token string) *Inspector {
 	}
 }
 
-// CallTool sends `tools/call` and waits for the result. Of the call only the name and the arguments are
-// used. A fault of the inspector's own is an error named InspectorError, with its exit code.
+// CallTool sends `tools/call` and waits for the result. It uses only the name and the arguments of the call. If the
+// inspector fails, the error is named InspectorError and has its exit code.
 func (i *Inspector) CallTool(call ToolCall) Reply {
 	args, err := json.Marshal(call.Arguments)
 	if err != nil {
@@ -48,7 +48,7 @@ func (i *Inspector) CallTool(call ToolCall) Reply {
 		"--header", "Authorization: Bearer "+i.token, "--method", "tools/call", "--tool-name", call.Name,
 		"--tool-args-json", string(args), "--format", "json", "--stored-auth-only")
 	cmd.Dir, cmd.Env = i.home, []string{"HOME=" + i.home, "PATH=" + filepath.Dir(i.node)}
-	var out, said bytes.Buffer // what it printed, and what it has to say about that
+	var out, said bytes.Buffer // standard output and standard error
 	cmd.Stdout, cmd.Stderr = &out, &said
 	err = cmd.Run()
 	exit, exited := errors.AsType[*exec.ExitError](err)
@@ -85,7 +85,7 @@ func (i *Inspector) Prompts(try Try) Did {
 	return Did{Listed: listed, Text: string(i.output("prompts/get", "--prompt-name", try.Name))}
 }
 
-// output sends a request, as the inspector's command line does, and returns the result.
+// output sends a request with the inspector's command line and returns the result.
 func (i *Inspector) output(method string, args ...string) jsontext.Value {
 	i.t.Helper()
 	said := output(i.t, append([]string{

@@ -1,6 +1,6 @@
-// Package npmtest gives tests the programs of package npm: Node, MCP servers to put behind the gateway,
-// and the official TypeScript client to put before it. What is missing is installed; where that can't
-// be, the test fails and says what to do. Nothing is skipped.
+// Package npmtest gives tests the programs of package npm: Node, MCP servers to run behind the gateway, and MCP
+// clients to run in front of it. It installs missing programs. If an install fails, the test fails with an error
+// that says what to do; it is not skipped.
 package npmtest
 
 import (
@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npm"
 )
 
-// Install returns the folder of an installed set.
+// Install returns the folder of a set, and installs it if necessary.
 func Install(t testing.TB, set npm.Set) npm.Dir {
 	t.Helper()
 	dir, err := cache(t).Install(t.Context(), set)
@@ -19,7 +19,7 @@ func Install(t testing.TB, set npm.Set) npm.Dir {
 	return dir
 }
 
-// Node returns the path of a Node 22 that needs nothing else.
+// Node returns the path of Node 22.
 func Node(t testing.TB) string {
 	t.Helper()
 	node, err := cache(t).NodeBinary(t.Context())
@@ -29,36 +29,35 @@ func Node(t testing.TB) string {
 	return node
 }
 
-// ClaudeFlow returns the command that starts Claude Flow's MCP server over stdio. Start it in a
-// writable folder of its own, with PATH and HOME as its whole environment: a provider's key makes it
-// refuse to create agents.
+// ClaudeFlow returns the command that starts Claude Flow's MCP server over stdio. It must run in its own writable
+// folder, and its environment must hold only PATH and HOME: with a provider's key it refuses to create agents.
 func ClaudeFlow(t testing.TB) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.ClaudeFlow).Module("claude-flow/bin/cli.js"), "mcp", "start"}
 }
 
-// Conformance is the command that runs the official conformance suite, of which set is a version,
-// against the server whose URL follows as `--url`.
+// Conformance returns the command of the official conformance suite for servers. set selects its version. The
+// caller appends `--url` and the URL of the server.
 func Conformance(t testing.TB, set npm.Set) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, set).Module("@modelcontextprotocol/conformance/dist/index.js"), "server"}
 }
 
-// ConformanceOfClients is the command that runs a scenario of the suite for clients, which follows as
-// `--scenario`, against the client whose command follows as `--command`.
+// ConformanceOfClients returns the command of the conformance suite for clients. The caller appends `--scenario`
+// with a scenario and `--command` with the command of the client.
 func ConformanceOfClients(t testing.TB, set npm.Set) []string {
 	t.Helper()
 	return append(Conformance(t, set)[:2], "client")
 }
 
-// ServerMemory is the command that starts the official memory server.
+// ServerMemory returns the command that starts the official memory server.
 func ServerMemory(t testing.TB) []string {
 	t.Helper()
 	return []string{Node(t), Install(t, npm.ServerMemory).Module("@modelcontextprotocol/server-memory/dist/index.js")}
 }
 
-// ServerFilesystem returns the command that starts the official file system server over stdio. It
-// serves the given folders, at least one, and nothing outside them.
+// ServerFilesystem returns the command that starts the official file system server over stdio. It serves only the
+// given folders, at least one.
 func ServerFilesystem(t testing.TB, folders ...string) []string {
 	t.Helper()
 	script := Install(t, npm.ServerFilesystem).Module("@modelcontextprotocol/server-filesystem/dist/index.js")

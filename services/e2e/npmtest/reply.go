@@ -9,55 +9,55 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Reply is what became of one command: Result or Error.
+// Reply is the result of one command. It holds either Result or Error.
 type Reply struct {
-	// ID is the command's.
+	// ID is the id of the command.
 	ID int64 `json:"id"`
-	// Result is what the SDK returned, written out again: numbers are doubles, unknown fields are those
-	// that its schemas let through. [Reply.Message] has what really came.
+	// Result is the value that the SDK returned, marshalled again: numbers are doubles, and unknown fields are kept
+	// only where the SDK's schema allows them. [Reply.Message] returns the bytes received.
 	Result jsontext.Value `json:"result"`
-	// Error is what the SDK threw, nil when it returned.
+	// Error is the error that the SDK threw, or nil.
 	Error *Error `json:"error"`
-	// Progress holds the params of the progress notifications, without their token, in order.
+	// Progress holds the params of the progress notifications, in order and without the token.
 	Progress []jsontext.Value `json:"progress"`
-	// HTTP holds the POSTs that this command caused and that were answered, in the order of their answers.
+	// HTTP holds the answered POSTs of this command, in the order of their responses.
 	HTTP []Exchange `json:"http"`
 }
 
 // Error is an error of the SDK.
 type Error struct {
-	// Name is its class: McpError for a JSON-RPC error, StreamableHTTPError for an HTTP status.
+	// Name is the class of the error: McpError for a JSON-RPC error, StreamableHTTPError for an HTTP status.
 	Name string `json:"name"`
-	// Code is the JSON-RPC code or the HTTP status; 0 when there is none.
+	// Code is the JSON-RPC code or the HTTP status, or 0 if there is none.
 	Code int64 `json:"code"`
-	// Message is for people. The SDK puts text of its own before the server's.
+	// Message is the text for people. The SDK puts its own text before the server's.
 	Message string `json:"message"`
-	// Data is the JSON-RPC error's, numbers as doubles; nil when there is none.
+	// Data is the data of the JSON-RPC error, with numbers as doubles, or nil.
 	Data jsontext.Value `json:"data"`
 }
 
-// Error says it all in one line.
+// Error returns all fields in one line.
 func (e *Error) Error() string {
 	return fmt.Sprintf("%s %d: %s %s", e.Name, e.Code, e.Message, e.Data)
 }
 
-// Exchange is one HTTP POST as it went out and came back.
+// Exchange is one HTTP POST with its response.
 type Exchange struct {
 	// Sent is the body of the request.
 	Sent string `json:"sent"`
 	// Status is the HTTP status.
 	Status int `json:"status"`
-	// Headers are those of the response, names in lower case.
+	// Headers holds the headers of the response, with names in lower case.
 	Headers map[string]string `json:"headers"`
-	// Body is the body of the response, an event stream included: all of it, or what had come two
-	// seconds after the SDK was done.
+	// Body is the body of the response, also of an event stream: all of it, or the part received within two seconds
+	// after the SDK was done.
 	Body string `json:"body"`
-	// Broken says why the body stopped short; empty when it did not.
+	// Broken is the reason why the body is incomplete, or empty.
 	Broken string `json:"broken"`
 }
 
-// Messages returns the JSON-RPC messages of the response, byte for byte, whether they came as one body
-// or as events. A body of another media type has none.
+// Messages returns the JSON-RPC messages of the response, byte for byte, from a JSON body or from an event stream.
+// For any other media type it returns nil.
 func (e Exchange) Messages() []string {
 	mediaType, _, _ := strings.Cut(e.Headers["content-type"], ";")
 	switch mediaType {
@@ -70,7 +70,7 @@ func (e Exchange) Messages() []string {
 	}
 }
 
-// events returns the data of the events of a stream that have any (WHATWG HTML, section 9.2).
+// events returns the data of all events of a stream that have data (WHATWG HTML, section 9.2).
 func events(stream string) []string {
 	var all []string
 	var data []string
@@ -104,20 +104,20 @@ func (r Reply) Message(t testing.TB) string {
 
 // ToolResult is a result of `tools/call`.
 type ToolResult struct {
-	// IsError tells that the call failed as a tool does, or was refused.
+	// IsError reports whether the tool failed or the call was refused.
 	IsError bool `json:"isError"`
-	// Content holds the pieces meant for a model. Only text is read.
+	// Content holds the content for the model. Only text is parsed.
 	Content []struct {
 		Type string `json:"type"`
 		Text string `json:"text"`
 	} `json:"content"`
-	// StructuredContent is nil when there is none. Its numbers are doubles.
+	// StructuredContent is nil if there is none. Its numbers are doubles.
 	StructuredContent jsontext.Value `json:"structuredContent"`
 	// Meta is the result's `_meta`.
 	Meta map[string]jsontext.Value `json:"_meta"`
 }
 
-// Text returns the text of all pieces, a line each.
+// Text returns the text of all content, one line each.
 func (r ToolResult) Text() string {
 	var b strings.Builder
 	for i, piece := range r.Content {
@@ -129,7 +129,7 @@ func (r ToolResult) Text() string {
 	return b.String()
 }
 
-// ToolResult reads the result of a call. The test fails if the SDK threw instead.
+// ToolResult parses the result of a call. The test fails if the SDK threw an error.
 func (r Reply) ToolResult(t testing.TB) ToolResult {
 	t.Helper()
 	var result ToolResult
@@ -137,7 +137,7 @@ func (r Reply) ToolResult(t testing.TB) ToolResult {
 	return result
 }
 
-// ToolNames returns the names in a list of tools, in order. The test fails if the SDK threw instead.
+// ToolNames returns the names in a list of tools, in order. The test fails if the SDK threw an error.
 func (r Reply) ToolNames(t testing.TB) []string {
 	t.Helper()
 	var list struct {
@@ -153,7 +153,7 @@ func (r Reply) ToolNames(t testing.TB) []string {
 	return names
 }
 
-// Into reads the result into a pointer. The test fails if the SDK threw instead.
+// Into unmarshals the result into a pointer. The test fails if the SDK threw an error.
 func (r Reply) Into(t testing.TB, result any) {
 	t.Helper()
 	if r.Error != nil {

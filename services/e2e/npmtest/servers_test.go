@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 )
 
-// start starts a server in a folder of its own with nothing but PATH and HOME in its environment, and
-// connects to it over stdio.
+// start starts a server over stdio in its own folder, with only PATH and HOME in its environment, and connects to
+// it.
 func start(t *testing.T, command []string) *mcp.ClientSession {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
@@ -24,7 +24,7 @@ func start(t *testing.T, command []string) *mcp.ClientSession {
 	if err != nil {
 		t.Fatalf("start %v: %v", command, err)
 	}
-	t.Cleanup(func() { _ = session.Close() }) // the test is over; what it asserts is asserted
+	t.Cleanup(func() { _ = session.Close() }) // the assertions are over
 	return session
 }
 

@@ -25,7 +25,7 @@ const (
 // acme is a package with an install script.
 var acme = map[string]any{"bin": map[string]string{"server": "cli.js"}, "scripts": map[string]string{"postinstall": "node install.js"}}
 
-// looked is what the tool of the server answers.
+// looked is the answer of the server's tool.
 type looked struct {
 	Program, Version, Cwd, Key string
 	Args, Wrote                []string
@@ -37,7 +37,7 @@ type looked struct {
 	}
 }
 
-// mesh is a configuration with servers that npx starts, and the processes that serve it.
+// mesh is a configuration with npx servers, and the process that serves it.
 type mesh struct {
 	*stack.Stack
 	registry *registry
@@ -56,7 +56,7 @@ func (m *mesh) start(t *testing.T) {
 	m.Process = stack.Start(t, m.Stack)
 }
 
-// restart kills the mesh, and starts it with other servers.
+// restart kills the mesh and starts it with other servers.
 func (m *mesh) restart(t *testing.T, servers string) {
 	t.Helper()
 	m.Kill()
@@ -93,7 +93,7 @@ func (m *mesh) look(t *testing.T, token, server string) (got looked) {
 	return got
 }
 
-// operator runs a command as the operator.
+// operator runs a command with the operator's token.
 func (m *mesh) operator(t *testing.T, args ...string) stack.Ran {
 	t.Helper()
 	return stack.Run(t, stack.Command{
@@ -102,7 +102,7 @@ func (m *mesh) operator(t *testing.T, args ...string) stack.Ran {
 	})
 }
 
-// installed returns the folders of a server's packages.
+// installed returns the package folders of a server.
 func (m *mesh) installed(server string) []string {
 	names, _ := filepath.Glob(filepath.Join(m.Dir, "data/gateway/programs", server, "*"))
 	return names
@@ -114,8 +114,8 @@ const servers = `  one: {stdio: {command: [npx, -y, "@acme/server@1.0.0", --flag
   open: {stdio: {command: [npx, -y, "@acme/server@1.0.0"], env: {npm_config_registry: "REGISTRY"}, sandbox: {mode: off}}}
 `
 
-// The package of a server is installed once, without its secrets, into a folder that the installation alone writes to
-// and the server's processes alone read (X21).
+// The package of a server is installed once, without the server's secrets. Only the installation can write to its
+// folder, and only the server's processes can read it (X21).
 func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
 	t.Parallel()
 	held := os.Getenv("SLUICE_TEST_NO_SANDBOX") == ""
@@ -178,7 +178,7 @@ func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
 	if !held {
 		return
 	}
-	byLandlock := strings.Contains(m.operator(t, "status").Stdout, "held by Landlock") // which holds no modes, as it says
+	byLandlock := strings.Contains(m.operator(t, "status").Stdout, "held by Landlock") // Landlock does not restrict chmod, and status says so
 	for _, one := range []looked{first, got[1], two} {
 		one.Wrote = slices.DeleteFunc(one.Wrote, func(what string) bool { return byLandlock && what == "chmod" })
 		if !slices.Equal(one.Wrote, []string{"own"}) {
@@ -193,7 +193,7 @@ func TestX21Npx_InstalledOnceAndReadOnly(t *testing.T) {
 	}
 }
 
-// An installation that fails is named where people look, with npm's reason for operators.
+// A failed installation is reported to agents and operators; operators also see npm's reason.
 func TestNpx_FailedInstallationIsNamed(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -233,7 +233,7 @@ func TestNpx_FailedInstallationIsNamed(t *testing.T) {
 	}
 }
 
-// An installation that was cut off is of no use to anybody, and is made again.
+// An interrupted installation is never used, and is made again.
 func TestX21Npx_CutOffInstallationIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -262,7 +262,7 @@ func TestX21Npx_CutOffInstallationIsMadeAgain(t *testing.T) {
 	}
 }
 
-// A package that no server uses goes, after a grace; one whose configuration comes back stays.
+// A package that no server uses is removed after a grace period. If its configuration comes back before, it stays.
 func TestNpx_UnusedFolderGoes(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -285,7 +285,7 @@ func TestNpx_UnusedFolderGoes(t *testing.T) {
 	}
 	m.restart(t, none)
 	age()
-	m.restart(t, one) // the configuration was put back
+	m.restart(t, one) // with the first configuration again
 	if after := m.look(t, stack.AgentToken, "one").Program; after != before {
 		t.Errorf("it was installed again: %s, before %s", after, before)
 	}
@@ -303,8 +303,8 @@ func TestNpx_UnusedFolderGoes(t *testing.T) {
 	}
 }
 
-// A package without an exact version is renewed once its installation is a day old; without the registry the older one
-// goes on.
+// A package without an exact version is updated when its installation is a day old. If the registry is unavailable,
+// the older version stays in use.
 func TestNpx_VersionThatFloatsIsRenewed(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -354,7 +354,8 @@ func TestNpx_VersionThatFloatsIsRenewed(t *testing.T) {
 	eventually.Holds(t, "the older version goes when no process runs it", func() bool { return len(m.installed("one")) == 1 })
 }
 
-// Commands that the gateway does not install run as before, and config check says which install at each start.
+// Commands that the gateway does not install run unchanged, and `config check` reports which of them install their
+// package at each start.
 func TestNpx_OtherFormsRunAsBefore(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)
@@ -389,7 +390,7 @@ func TestNpx_OtherFormsRunAsBefore(t *testing.T) {
 	}
 }
 
-// An installation is held to the server's limits, and its end is named with the limit's key (X21).
+// The server's limits apply to an installation too. If one ends it, the error names the key of the limit (X21).
 func TestX21Npx_InstallationIsHeldToLimits(t *testing.T) {
 	t.Parallel()
 	r := startRegistry(t)

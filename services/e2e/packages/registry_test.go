@@ -18,21 +18,22 @@ import (
 	"testing"
 )
 
-// registry is a registry of npm, with what it was asked for.
+// registry is an npm registry that records requests.
 type registry struct {
 	url string
 
 	mu sync.Mutex
-	// packages are the manifests of each package by its versions, and tarballs are the files, by their paths.
+	// packages holds the manifests by package and version. tarballs holds the files by path.
 	packages map[string]map[string]map[string]any
 	latest   map[string]string
 	tarballs map[string][]byte
-	// fetched counts the requests for each tarball.
+	// fetched counts the requests for each tarball, by path.
 	fetched map[string]int
-	// asked receives the path of a tarball before it is sent, which waits for go; nil: none does.
+	// asked receives the path of each requested tarball, which is sent only after goOn is closed. If asked is nil,
+	// tarballs are sent at once.
 	asked chan string
 	goOn  chan struct{}
-	// away has it answer nothing but errors.
+	// away makes the registry answer every request with an error.
 	away bool
 }
 
@@ -47,7 +48,7 @@ func startRegistry(t *testing.T) *registry {
 	return r
 }
 
-// publish adds a version of a package, which is the newest then. The files lie in the package, executable.
+// publish adds a version of a package and makes it the latest. The files are executable.
 func (r *registry) publish(t *testing.T, name, version string, manifest map[string]any, files map[string]string) {
 	t.Helper()
 	manifest = maps.Clone(manifest)
@@ -105,7 +106,7 @@ func (r *registry) serve(w http.ResponseWriter, req *http.Request) {
 	r.mu.Unlock()
 	switch {
 	case away:
-		w.WriteHeader(http.StatusForbidden) // which npm does not ask for again
+		w.WriteHeader(http.StatusForbidden) // a status that npm does not retry
 	case tarball != nil:
 		if asked != nil {
 			asked <- path
@@ -135,7 +136,7 @@ func (r *registry) fetches(name, version string) (n int) {
 	return n
 }
 
-// hold has each tarball wait until release is called.
+// hold delays all tarballs until release is called.
 func (r *registry) hold() (asked <-chan string, release func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,5 +1,5 @@
-// Command npm-warm installs every npm package that the tests need into the user's cache, so that they
-// run without a network from then on. It prints where each set is and how long it took.
+// Command npm-warm installs every npm package that the tests need into the user's cache, so that the tests later
+// run without a network. It prints the folder of each set and the time its install took.
 package main
 
 import (
