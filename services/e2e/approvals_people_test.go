@@ -15,7 +15,7 @@ import (
 func TestAQuorumThatCantBeReachedIsRefused(t *testing.T) {
 	t.Parallel()
 	const (
-		refused = "policy.yaml:7:3: tools.pay: can never be approved: it asks for 2 operators or approvers of finance, and known is 1; " +
+		refused = "policy.yaml:7:3: tools.pay: can never be approved: it asks for 2 operators or approvers of finance, and there is 1; " +
 			"that is ana: give more people a token with role approver or operator, and such a group"
 		groups = "groups: {finance: [ana, ben], ghosts: [nobody]}\n"
 	)
@@ -50,7 +50,7 @@ func TestTheGeneratedOperatorMayApprove(t *testing.T) {
 	}
 	holds(t, run("config", "check"), 0, "")
 	two := run("policy", "lint", "two.yaml")
-	holds(t, two, 1, two.Stdout, "and known is 1; that is local-operator: ")
+	holds(t, two, 1, two.Stdout, "and there is 1; that is local-operator: ")
 }
 
 // What owner_may_approve means is said wherever somebody would see it.

@@ -118,8 +118,8 @@ func TestCatalogClassifyErrors(t *testing.T) {
 		code  int
 		says  string
 	}{
-		{"no list", []string{"--server", "s", "--file", file("no.json", `{"x":1}`)}, 1, "no.json: this is no list of tools: give the answer to `tools/list`, its result, or the array in it"},
-		{"not JSON", []string{"--server", "s", "--file", file("cut.json", `[{"name":"a"}`)}, 1, "cut.json: this is no list of tools"},
+		{"no list", []string{"--server", "s", "--file", file("no.json", `{"x":1}`)}, 1, "no.json: this is not a list of tools: give the answer to `tools/list`, its result, or the array in it"},
+		{"not JSON", []string{"--server", "s", "--file", file("cut.json", `[{"name":"a"}`)}, 1, "cut.json: this is not a list of tools"},
 		{"two lists", []string{"--server", "s", "--file", file("two.json", `[] []`)}, 1, "something follows it"},
 		{"a name twice", []string{"--server", "s", "--file", file("twice.json", `{"tools":[{"name":"a"},{"name":"b"},{"name":"a"}]}`)}, 1, `tools[2]: the name "a" stands at tools[0] already`},
 		{"a key twice", []string{"--server", "s", "--file", file("key.json", `[{"name":"a","name":"b"}]`)}, 1, "duplicate"},

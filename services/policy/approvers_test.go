@@ -23,11 +23,11 @@ import (
 
 const (
 	asksTwo   = "version: 1\nname: p\ntools: {read: {action: allow}}\nrules:\n  - name: pay\n    match: {tool: pay}\n    action: require_approval\n    approvers: [finance]\n    quorum: 2\n"
-	tooFew    = "rules[0]: can never be approved: it asks for 3 operators or approvers of finance, and known are 2"
+	tooFew    = "rules[0]: can never be approved: it asks for 3 operators or approvers of finance, and there are 2"
 	whoIsThem = "those are fay, finn: give more people a token with role approver or operator, and such a group"
 )
 
-// asksThree is one more than there are.
+// asksThree requires one more approver than there are.
 func asksThree() string { return strings.Replace(asksTwo, "quorum: 2", "quorum: 3", 1) }
 
 func person(tenant string, role authv1.TokenRole) *identityv1.Principal {
@@ -68,7 +68,7 @@ func TestAChangeToAQuorumThatCantBeReachedKeepsTheOldRevision(t *testing.T) {
 	})
 }
 
-// What people of other tenants read names nobody.
+// Findings for people of other tenants name no person.
 func TestWhyAQuorumCantBeReachedNamesPeopleToOperatorsAlone(t *testing.T) {
 	t.Parallel()
 	follow(t, one(asksTwo), func(r *reloading) {
@@ -106,7 +106,7 @@ func TestAnOwnerWhoAloneCouldApproveIsWarnedOf(t *testing.T) {
 	doc := strings.Replace(asksTwo, "pay}", "pay, principal: bot}", 1)
 	s := serve(t, options{tokens: tokens})
 	for name, want := range map[string][]policyv1.Severity{
-		"operator": {policyv1.Severity_SEVERITY_WARNING}, "viewer": nil, // who may not know of all tokens
+		"operator": {policyv1.Severity_SEVERITY_WARNING}, "viewer": nil, // must not know all tokens
 	} {
 		resp, err := policyv1.NewPolicyServiceClient(s.Person(t, name)).LintDocuments(t.Context(), &policyv1.LintDocumentsRequest{Documents: []*policyv1.Document{{Path: "p.yaml", Text: doc}}})
 		if err != nil {
@@ -186,7 +186,7 @@ func TestDecideTellsAllTermsOfAnApproval(t *testing.T) {
 	}
 }
 
-// Groups of the configuration reach the tokens of the subjects that they name.
+// Groups of the configuration apply to the tokens of the subjects that they name.
 func TestFromFilePutsPeopleIntoTheirGroups(t *testing.T) {
 	t.Parallel()
 	f := load(t, "    - {name: a, token: "+oneText+", subject: ana, groups: [ops], role: operator}\n"+

@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// What is signed is what was judged, for whom and for which use; and nothing is that was
-// not asked for.
+// The signed statement has the decision, the principal and the use. Without a request nothing is signed.
 func TestADecisionIsSignedWhereThatIsAskedFor(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})

@@ -60,7 +60,7 @@ func TestTheRoleServes(t *testing.T) {
 	serve(t, options{}).CheckHealth(t, "policy")
 }
 
-// What the contract has and this version does not serve says so, and what to use instead.
+// A method that this version does not serve says so, and what to use instead.
 func TestNotServed_AnswerSaysWhatToUseInstead(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})

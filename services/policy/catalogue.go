@@ -25,7 +25,7 @@ const (
 	lastGood = 5 * time.Minute
 )
 
-var errStale = errors.New("the store of the catalogue is away for longer than what was read last may be judged by")
+var errStale = errors.New("the store of the catalog has been unavailable for too long: calls are not decided by older data")
 
 // known is what the catalog knows, as one revision uses it. It is immutable.
 type known struct {
@@ -107,7 +107,7 @@ func (s *Service) follow(ctx context.Context) error {
 		case <-tick.C:
 		}
 		if err := s.catchUp(ctx); err != nil && ctx.Err() == nil {
-			s.deps.Log.WarnContext(ctx, "the catalogue could not be read; the last one stays", "error", err)
+			s.deps.Log.WarnContext(ctx, "the catalog could not be read; the last state stays in use", "error", err)
 		}
 	}
 }
@@ -168,7 +168,7 @@ func (s *Service) put(ctx context.Context, next *known) {
 	set.known, set.number = next, old.number+1
 	if next.sum != old.known.sum {
 		set.revision, set.activated = revisionOf(set.Set, next), later(time.Now(), old.activated)
-		s.deps.Log.InfoContext(ctx, "what is known of tools has changed", "revision", set.revision, "before", old.revision)
+		s.deps.Log.InfoContext(ctx, "the catalog has changed", "revision", set.revision, "before", old.revision)
 	}
 	s.active.Store(&set)
 	s.changes.notify()

@@ -16,9 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// BenchmarkAThousandServers is a catalogue of 1,000 servers with 100 tools each: what it
-// costs to learn of them, to start with them, to show a page and to decide by category, that
-// also while there is one server.
+// BenchmarkAThousandServers measures a catalog of 1,000 servers with 100 tools each: reporting them, starting with
+// them, showing a page, and deciding by category, which is also measured with one server.
 func BenchmarkAThousandServers(b *testing.B) {
 	const servers, tools = 1000, 100
 	opts := options{paths: []string{folder(b, byClass)}, servers: map[string]catalog.Settings{}, data: b.TempDir()}
@@ -97,7 +96,7 @@ func BenchmarkAThousandServers(b *testing.B) {
 	})
 }
 
-// BenchmarkFilterPinnedList judges a list of 353 real tools whose definitions are pinned.
+// BenchmarkFilterPinnedList filters a list of 353 real tools whose definitions are pinned.
 func BenchmarkFilterPinnedList(b *testing.B) {
 	raw, err := os.ReadFile("internal/classify/testdata/lists/claude-flow.json")
 	if err != nil {
@@ -131,7 +130,7 @@ func BenchmarkFilterPinnedList(b *testing.B) {
 	}
 }
 
-// asGateway is a context in which the gateway asks for ana.
+// asGateway returns a context in which the gateway asks for ana.
 func asGateway(ctx context.Context) context.Context {
 	return authn.WithCaller(ctx, &authn.Caller{Role: authv1.Role_ROLE_GATEWAY, Principal: &identityv1.Principal{Tenant: "default", Subject: "ana"}})
 }

@@ -21,10 +21,10 @@ import (
 
 // Errors of reports.
 var (
-	errList      = errors.New("this is no list of tools")
+	errList      = errors.New("this is not a list of tools")
 	errTooLong   = fmt.Errorf("the list has more than %d tools or %d MiB", MaxTools, MaxList>>20)
 	errDuplicate = errors.New("the list names a tool twice")
-	errKept      = errors.New("only what is kept can be compared")
+	errKept      = errors.New("only stored definitions can be compared")
 )
 
 // maxLogged is the largest number of tool names in one log line.

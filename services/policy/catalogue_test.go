@@ -30,7 +30,7 @@ rules:
   - {name: prompts, match: {method: "prompts/*"}, action: allow}
 `
 
-// library is a policy service whose catalogue a gateway fills.
+// library is a policy service whose catalog a gateway fills.
 type library struct {
 	t testing.TB
 	*rpctest.Server
@@ -39,7 +39,7 @@ type library struct {
 	judge             policyv1.PolicyServiceClient
 }
 
-// pinned is a configuration whose server `files` has definitions that are pinned.
+// pinned returns a configuration in which the definitions of the server `files` are pinned.
 func pinned(t *testing.T) options {
 	t.Helper()
 	return options{paths: []string{folder(t, byClass)}, servers: map[string]catalog.Settings{"files": {Mode: catalog.FirstUse}}, data: t.TempDir()}
@@ -62,7 +62,7 @@ func asAna(ctx context.Context) context.Context {
 	return authn.OnBehalfOf(ctx, &identityv1.Principal{Tenant: "default", Subject: "ana", Role: authv1.TokenRole_TOKEN_ROLE_AGENT})
 }
 
-// definition is a tool's definition, and its name.
+// definition returns a tool's definition.
 func definition(name, description string) *policyv1.ToolDefinition {
 	text, _ := json.Marshal(map[string]any{"name": name, "description": description, "inputSchema": map[string]any{"type": "object"}})
 	return &policyv1.ToolDefinition{Name: name, DefinitionJson: string(text)}
@@ -78,12 +78,12 @@ func (l *library) send(ctx context.Context, head *policyv1.ReportHead, tools ...
 		_ = stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Head{Head: head}})
 	}
 	for _, tool := range tools {
-		_ = stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Tool{Tool: tool}}) // the answer says why
+		_ = stream.Send(&policyv1.ReportToolsRequest{Part: &policyv1.ReportToolsRequest_Tool{Tool: tool}}) // the response says why
 	}
 	return stream.CloseAndRecv()
 }
 
-// lists has the gateway list the server by itself.
+// lists lets the gateway list the server by itself.
 func (l *library) lists(tools ...*policyv1.ToolDefinition) *policyv1.ReportToolsResponse {
 	l.t.Helper()
 	resp, err := l.send(asCatalogue(l.t.Context()), &policyv1.ReportHead{Server: "files", ProtocolVersion: "2025-11-25", Whole: true}, tools...)
@@ -93,13 +93,13 @@ func (l *library) lists(tools ...*policyv1.ToolDefinition) *policyv1.ReportTools
 	return resp
 }
 
-// decide judges a call with a definition, which is read as a report reads it.
+// decide decides a call with a definition, whose digest is computed as for a report.
 func (l *library) decide(tool *policyv1.ToolDefinition) *policyv1.Decision {
 	l.t.Helper()
 	return l.decided(tool).GetDecision()
 }
 
-// decided is the whole answer on a call.
+// decided returns the whole response for a call.
 func (l *library) decided(tool *policyv1.ToolDefinition) *policyv1.DecideCallResponse {
 	l.t.Helper()
 	listed, err := catalog.Read(tool.GetName(), tool.GetDefinitionJson())
@@ -140,13 +140,13 @@ const (
 	quiet = commonv1.Code_CODE_UNSPECIFIED
 )
 
-// T1: what the gateway reports is pinned and judged by, also after a restart, and what
-// changes waits for an operator.
+// T1: definitions that the gateway reports are pinned and used for decisions, also after a restart. Changed
+// definitions wait for an operator.
 func TestT1DefinitionsArePinned(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)
 	get, rm := definition("get_file", "Gets a file."), definition("delete_file", "Deletes a file permanently.")
-	func() { // the service that learnt of them is gone with this
+	func() { // the first service is closed at the end of this function
 		t.Run("first", func(t *testing.T) {
 			l := newLibrary(t, opts)
 			l.want(no, commonv1.Code_CODE_TOOL_UNKNOWN, get)
@@ -211,7 +211,7 @@ func (l *library) page(tool string) *policyv1.CatalogTool {
 	return resp.GetTool()
 }
 
-// T1: what one caller is shown, on whichever page, counts for all.
+// T1: a definition that one caller is shown, on any page, counts for calls with it.
 func TestT1WhatACallerIsShownCounts(t *testing.T) {
 	t.Parallel()
 	l := newLibrary(t, pinned(t))
@@ -230,7 +230,7 @@ func TestT1WhatACallerIsShownCounts(t *testing.T) {
 	if _, err := l.send(asAna(t.Context()), head, other); err != nil {
 		t.Fatal(err)
 	}
-	l.want(ok, quiet, get) // which other sessions were shown
+	l.want(ok, quiet, get) // other sessions were shown it
 	l.want(no, commonv1.Code_CODE_TOOL_CHANGED, other)
 	page := l.page("get_file")
 	if page.GetHistory()[0].GetSeenBy() != "default/ana" {
@@ -402,7 +402,7 @@ func TestWhatTheCatalogueRefuses(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// X1: reports that come in slowly hold up callers' reports alone, and of one caller few.
+// X1: slow reports only delay reports of callers, and only few for each caller.
 func TestX1SlowReportsHoldUpNoGateway(t *testing.T) {
 	t.Parallel()
 	l := newLibrary(t, pinned(t))

@@ -22,7 +22,7 @@ const (
 )
 
 // ErrList means that the input is not a list of tools.
-var ErrList = errors.New("this is no list of tools: give the answer to `tools/list`, its result, or the array in it")
+var ErrList = errors.New("this is not a list of tools: give the answer to `tools/list`, its result, or the array in it")
 
 // ClassifiedTool is a tool of a list and its classification.
 type ClassifiedTool struct {
@@ -46,7 +46,7 @@ func ClassifyList(list []byte, trusted bool) ([]ClassifiedTool, error) {
 			return nil, fmt.Errorf("%s[%d]: %w", path, i, err)
 		}
 		if before, twice := places[tool.Name]; twice {
-			return nil, fmt.Errorf("%s[%d]: the name %q stands at %s[%d] already: nobody knows which of the two a call would reach", path, i, tool.Name, path, before)
+			return nil, fmt.Errorf("%s[%d]: the name %q is already at %s[%d]: it is unknown which of the two a call would reach", path, i, tool.Name, path, before)
 		}
 		places[tool.Name] = i
 		out = append(out, ClassifiedTool{tool.Name, classify.Classify(tool, trusted)})

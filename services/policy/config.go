@@ -120,7 +120,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, errors.New("policy: session cap must be at least 1"))
 	}
 	if c.Source == "" || c.Source == sqlstore.SQLite && c.Data == "" {
-		errs = append(errs, errors.New("policy: there must be a store"))
+		errs = append(errs, errors.New("policy: a store is required"))
 	}
 	if c.Decide <= 0 || c.Execute <= 0 {
 		errs = append(errs, errors.New("policy: the times to decide and to execute must be positive"))

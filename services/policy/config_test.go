@@ -18,7 +18,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// Texts of tokens.
 const (
 	oneText   = "n3Vq8LrT2xWz7JkP5sYc9DfG4hMbA6uE"
 	otherText = "k7Rw2NpX9vBt4QzS6gHj3LmC8yFdU5aE"
@@ -29,7 +28,7 @@ func digest(text string) []byte {
 	return hash[:]
 }
 
-// load reads a configuration whose tokens are given in YAML, and files beside it.
+// load reads a configuration with tokens in YAML, and files in the same folder.
 func load(t *testing.T, tokens string, files map[string]string) *config.File {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,7 +45,7 @@ func load(t *testing.T, tokens string, files map[string]string) *config.File {
 
 func noEnv(string) (string, bool) { return "", false }
 
-// env is an environment of one variable.
+// env returns an environment with one variable.
 func env(name, value string) config.Env {
 	return func(asked string) (string, bool) { return value, asked == name }
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// loadDocuments loads documents, which have to be at least so many, and finds nothing to
-// say about them.
+// loadDocuments checks that at least so many documents load, without findings.
 func loadDocuments(t *testing.T, least int, paths ...string) {
 	t.Helper()
 	documents, err := policy.ReadDocuments(paths)
@@ -30,13 +29,13 @@ func loadDocuments(t *testing.T, least int, paths ...string) {
 	}
 }
 
-// The documents that users start from load, together and as they are.
+// The example documents load together and unchanged.
 func TestExamplesLoad(t *testing.T) {
 	t.Parallel()
 	loadDocuments(t, 3, "../../examples/policies", "../sluice/internal/cli/starter.yaml")
 }
 
-// So does the configuration of an example, and each folder of policies beside it.
+// The example configuration and each folder of policies next to it load.
 func TestClaudeFlowExampleLoads(t *testing.T) {
 	t.Parallel()
 	const dir = "../../examples/claude-flow/"
@@ -55,7 +54,7 @@ func TestClaudeFlowExampleLoads(t *testing.T) {
 	}
 }
 
-// What compose runs loads too, and its people can give the approvals.
+// The configuration of compose loads, and its people can give the approvals.
 func TestDeployedConfigurationLoads(t *testing.T) {
 	t.Parallel()
 	file, err := config.Load("../../deploy/config/sluice.yaml", func(string) (string, bool) { return "", false })
@@ -71,8 +70,8 @@ func TestDeployedConfigurationLoads(t *testing.T) {
 	}
 }
 
-// The policies for real servers load one by one, name every tool of the lists that they were
-// made from, and ask a person about each that readers hold to destroy or to move money.
+// The policies for real servers load one by one, name every tool of the lists that they were made from, and require
+// approval for each tool that labellers call destructive or financial.
 func TestPoliciesForRealServers(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../examples/policies/servers/*.yaml")
@@ -115,7 +114,7 @@ func TestPoliciesForRealServers(t *testing.T) {
 	}
 }
 
-// severeTools are those that readers hold to destroy or to move money.
+// severeTools returns the tools that labellers call destructive or financial.
 func severeTools(t *testing.T, labels string) map[string]bool {
 	t.Helper()
 	raw, err := os.ReadFile(labels)

@@ -59,7 +59,7 @@ func (s *Service) FilterNames(ctx context.Context, req *policyv1.FilterNamesRequ
 	}
 	what, known := told[req.GetMethod()]
 	if !known { // the contract allows no other method
-		return nil, fmt.Errorf("nothing is told by %q", req.GetMethod())
+		return nil, fmt.Errorf("method %q has no names to filter", req.GetMethod())
 	}
 	if len(req.GetNames()) > 1 { // one name takes as long as a call
 		done, err := s.lists.Take(ctx, ownerOf(who))

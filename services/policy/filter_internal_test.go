@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// bareService is a service that allows one tool, and asks about another.
+// bareService returns a service that allows one tool, and requires approval for another.
 func bareService(t testing.TB) *Service {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "policy.yaml")
@@ -46,14 +46,14 @@ func bareService(t testing.TB) *Service {
 	return s
 }
 
-// as is a context in which the gateway asks for a principal.
+// as returns a context in which the gateway asks for a principal.
 func as(ctx context.Context, name string) context.Context {
 	return authn.WithCaller(ctx, &authn.Caller{
 		Role: authv1.Role_ROLE_GATEWAY, Principal: &identityv1.Principal{Tenant: "default", Subject: name},
 	})
 }
 
-// longList is as long a list as may be asked about.
+// longList returns the longest list that a request may have.
 func longList() *policyv1.FilterToolsRequest {
 	req := &policyv1.FilterToolsRequest{Server: "demo"}
 	for i := range 10_000 {
@@ -62,8 +62,7 @@ func longList() *policyv1.FilterToolsRequest {
 	return req
 }
 
-// X1: lists wait for lists, those of one principal for its own share, and no call
-// waits for any.
+// X1: lists wait for lists, those of one principal for its own slots, and no call waits for a list.
 func TestX1CallsDoNotWaitForLists(t *testing.T) {
 	t.Parallel()
 	s := bareService(t)
@@ -85,7 +84,7 @@ func TestX1CallsDoNotWaitForLists(t *testing.T) {
 	})
 }
 
-// X1: calls whose arguments are looked at wait for one another, and no other call does.
+// X1: calls whose arguments are evaluated wait for one another, and no other call waits for them.
 func TestX1CallsDoNotWaitForConditions(t *testing.T) {
 	t.Parallel()
 	s := bareService(t)
@@ -108,7 +107,7 @@ func TestX1CallsDoNotWaitForConditions(t *testing.T) {
 	})
 }
 
-// takeAll takes every turn, for many owners.
+// takeAll takes every slot, for many owners.
 func takeAll(t *testing.T, turns *turn.Turns[owner]) (done func()) {
 	t.Helper()
 	var taken []func()
@@ -127,7 +126,7 @@ func takeAll(t *testing.T, turns *turn.Turns[owner]) (done func()) {
 	}
 }
 
-// runsOut is a context that ends when it has been asked about so often.
+// runsOut is a context that is cancelled after it was asked a number of times.
 type runsOut struct {
 	context.Context
 	left int
@@ -140,7 +139,7 @@ func (c *runsOut) Err() error {
 	return nil
 }
 
-// X1: a list is judged for as long as somebody waits for it.
+// X1: a list is decided only while its caller waits for it.
 func TestX1AListEndsWithItsCaller(t *testing.T) {
 	t.Parallel()
 	s := bareService(t)
@@ -153,8 +152,8 @@ func TestX1AListEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-// BenchmarkDecideBesideLists tells how long calls of one principal take while another
-// lists 10,000 tools a hundred times at once, without end.
+// BenchmarkDecideBesideLists measures calls of one principal while another lists 10,000 tools in a hundred concurrent
+// requests, without end.
 func BenchmarkDecideBesideLists(b *testing.B) {
 	s := bareService(b)
 	ctx, cancel := context.WithCancel(b.Context())
@@ -169,7 +168,7 @@ func BenchmarkDecideBesideLists(b *testing.B) {
 	call := &policyv1.DecideCallRequest{Call: &policyv1.Call{Server: "demo", Name: "read"}}
 	var took []time.Duration
 	for b.Loop() {
-		time.Sleep(time.Millisecond) // calls come one by one
+		time.Sleep(time.Millisecond) // calls arrive one by one
 		begin, done := time.Now(), make(chan error)
 		go func() { // as a server answers
 			_, err := s.DecideCall(as(ctx, "ana"), call)

@@ -10,11 +10,10 @@ import (
 	"google.golang.org/grpc"
 )
 
-// longestSilence is what the contracts promise to watchers.
+// longestSilence is the largest interval between messages that the contracts promise to watchers.
 const longestSilence = 500 * time.Millisecond
 
-// A hearing is the stream of a watcher inside a bubble. It is safe for concurrent
-// use.
+// A hearing is the stream of a watcher inside a synctest bubble. It is safe for concurrent use.
 type hearing[M any] struct {
 	grpc.ServerStream
 	ctx   context.Context
@@ -51,7 +50,7 @@ func (h *hearing[M]) all() []heard[M] {
 	return slices.Clone(h.heard)
 }
 
-// wantBeats checks that there was never a silence longer than what is promised.
+// wantBeats checks that no interval between messages was longer than promised.
 func (h *hearing[M]) wantBeats(t *testing.T) {
 	t.Helper()
 	var last time.Duration

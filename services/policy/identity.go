@@ -29,7 +29,7 @@ var (
 	// errConfigured means that tokens can't be changed by RPC.
 	errConfigured = errors.New("the tokens come from the configuration (auth.tokens): change them there")
 	// errUnknown means that the caller may see no such token.
-	errUnknown = errors.New("there is none of this name in your tenant")
+	errUnknown = errors.New("there is no token of this name in your tenant")
 )
 
 // identity implements identityv1.IdentityServiceServer over the tokens of the configuration, which don't change while

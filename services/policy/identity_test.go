@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// household are tokens of two tenants, in no order.
+// household has tokens of two tenants, in no order.
 func household() []*identityv1.TokenRecord {
 	return append(rpctest.Records(),
 		rpctest.Record("zoe", "acme", authv1.TokenRole_TOKEN_ROLE_AGENT),
@@ -166,7 +166,7 @@ func TestTokensOfTheConfigurationAreChangedThere(t *testing.T) {
 	}
 }
 
-// registered is the identity service that a policy service registers.
+// registered captures the identity service that a policy service registers.
 type registered struct {
 	server identityv1.IdentityServiceServer
 }

@@ -19,15 +19,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc/rpctest"
 )
 
-// ana is on whose behalf the gateway asks.
+// ana is the principal for which the gateway asks.
 func ana() *identityv1.Principal { return rpctest.Principal("default", "ana") }
 
 func rule(name string) *policyv1.RuleRef {
 	return &policyv1.RuleRef{Document: "starter", Rule: name}
 }
 
-// verdicts are what the document says of calls, but for what differs from one run
-// to the next.
+// verdicts are the decisions of the document, without what differs from one run to the next.
 var verdicts = []struct {
 	name   string
 	call   *policyv1.Call
@@ -325,8 +324,8 @@ func TestExplainNamesEveryRuleAndItsChecks(t *testing.T) {
 	}
 }
 
-// X4: who can come by nothing on a server is told apart from who can, and so is who
-// has something hidden there.
+// X4: CheckServer distinguishes callers that may do nothing on a server from others, and callers from whom something
+// is hidden there.
 func TestX4CheckServer(t *testing.T) {
 	t.Parallel()
 	s := serve(t, options{})

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// document is what most tests judge by.
+// document is the policy of most tests.
 const document = `version: 1
 name: starter
 server: demo
@@ -39,7 +39,6 @@ rules:
   - {name: prompts, match: {method: "prompts/*"}, action: allow}
 `
 
-// write writes a file into a folder, in place.
 func write(t testing.TB, dir, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -47,7 +46,7 @@ func write(t testing.TB, dir, name, text string) {
 	}
 }
 
-// folder returns a folder that holds one document.
+// folder returns a folder with one document.
 func folder(t testing.TB, text string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -55,19 +54,19 @@ func folder(t testing.TB, text string) string {
 	return dir
 }
 
-// options say what a service is made of. The zero value serves [document].
+// options describe a service. The zero value serves [document].
 type options struct {
 	paths  []string
 	tokens []*identityv1.TokenRecord
 	log    io.Writer
-	// servers are [document]'s with definitions that are not pinned, where they are nil.
+	// servers are the configured servers; nil: those of [document], not pinned.
 	servers map[string]catalog.Settings
-	// data is a folder of its own where it is empty.
+	// data is the data folder; empty: a new folder.
 	data string
 }
 
-// records are a token of each role, and those of two people in finance, so that
-// [document] asks for nobody who is not there.
+// records returns a token of each role, and those of two people in finance, so that the approvals of [document] are
+// possible.
 func records() []*identityv1.TokenRecord {
 	all := rpctest.Records()
 	for _, name := range []string{"fay", "finn"} {
@@ -78,11 +77,11 @@ func records() []*identityv1.TokenRecord {
 	return all
 }
 
-// build returns a service that nobody can reach yet, and the tokens that it filled.
+// build returns a service that is not reachable yet, and its tokens.
 func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	t.Helper()
 	switch {
-	case opts.paths == nil && opts.tokens != nil: // who may not be those that it asks for
+	case opts.paths == nil && opts.tokens != nil: // the tokens may not include enough approvers
 		opts.paths = []string{folder(t, strings.Replace(document, "pay:", "# pay:", 1))}
 	case opts.paths == nil:
 		opts.paths = []string{folder(t, document)}
@@ -113,7 +112,7 @@ func build(t testing.TB, opts options) (*policy.Service, *authn.Tokens) {
 	return svc, tokens
 }
 
-// signer signs decisions that nobody verifies.
+// signer returns a signer of decisions that are not verified.
 func signer(t testing.TB) *attest.Signer {
 	t.Helper()
 	s, _, err := attest.Pair()
@@ -130,5 +129,5 @@ func serve(t *testing.T, opts options) *rpctest.Server {
 	return rpctest.Serve(t, authv1.Role_ROLE_POLICY, svc, rpctest.Options{Tokens: tokens})
 }
 
-// call is a call of a tool of the server that the documents are about.
+// call returns a call of a tool of the server that the documents concern.
 func call(tool string) *policyv1.Call { return &policyv1.Call{Server: "demo", Name: tool} }

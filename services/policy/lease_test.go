@@ -31,7 +31,7 @@ func (l *library) leases() *leasing {
 	return &leasing{t: t, stream: stream}
 }
 
-// ask asks for a lease, having taken a response.
+// ask requests a lease, having taken a response.
 func (l *leasing) ask(taken uint64) {
 	l.t.Helper()
 	l.number++
@@ -49,7 +49,7 @@ func (l *leasing) hear() *policyv1.LeaseRevisionResponse {
 	return resp
 }
 
-// stop quarantines the server from now on, and says when that was acknowledged.
+// stop quarantines the server, and returns when that was acknowledged.
 func (l *library) stop() <-chan error {
 	done := make(chan error, 1)
 	go func() {
@@ -78,7 +78,7 @@ func TestALeaseNamesWhatDecisionsAreMadeFrom(t *testing.T) {
 	if again := gateway.hear(); again.GetEpoch() != first.GetEpoch() || again.GetNumber() != 2 || again.GetRequest() != 2 || again.GetLease() == nil {
 		t.Errorf("renewed: %v", again)
 	}
-	lib.lists(get, definition("set_file", "Sets a file.")) // which waits for a person: no decision of today differs
+	lib.lists(get, definition("set_file", "Sets a file.")) // it waits for a person, so no present decision changes
 	news := gateway.hear()
 	if news.GetEpoch() == first.GetEpoch() || news.GetRequest() != 0 || news.GetLease() != nil {
 		t.Errorf("what is told of a change: %v", news)
@@ -91,12 +91,12 @@ func TestALeaseNamesWhatDecisionsAreMadeFrom(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.InvalidArgument, "LEASE_DISORDER")
 }
 
-// A change is acknowledged once the gateway has taken it, and not before.
+// A change is acknowledged when the gateway has taken it, and not before.
 func TestAChangeIsAcknowledgedOnceItIsTaken(t *testing.T) {
 	t.Parallel()
 	lib := newLibrary(t, pinned(t))
 	lib.lists(definition("get_file", "Gets a file."))
-	time.Sleep(time.Second) // a service that has just started waits for the leases of another one before it
+	time.Sleep(time.Second) // a new service waits for the leases of the service before it
 	gateway := lib.leases()
 	gateway.ask(0)
 	first := gateway.hear()
@@ -107,7 +107,7 @@ func TestAChangeIsAcknowledgedOnceItIsTaken(t *testing.T) {
 		t.Fatalf("a change that the gateway has not taken is acknowledged: %v", err)
 	case <-time.After(100 * time.Millisecond):
 	}
-	gateway.ask(first.GetNumber()) // it has not seen it yet
+	gateway.ask(first.GetNumber()) // the gateway has not seen the change yet
 	if resp := gateway.hear(); resp.GetEpoch() != news.GetEpoch() || resp.GetLease() == nil {
 		t.Fatalf("the next lease: %v, behind %v", resp, news)
 	}
@@ -122,15 +122,15 @@ func TestAChangeIsAcknowledgedOnceItIsTaken(t *testing.T) {
 	}
 }
 
-// A gateway that says nothing holds a change up for as long as its lease is, though it is
-// gone; and whoever gives up meanwhile is told no success.
+// A gateway that sends nothing delays a change for the length of its lease, even if it is gone. A caller that gives up
+// meanwhile gets an error.
 func TestAChangeWaitsForLeasesToEnd(t *testing.T) {
 	t.Parallel()
 	lib := newLibrary(t, pinned(t))
 	lib.lists(definition("get_file", "Gets a file."))
 	time.Sleep(time.Second)
 	gateway := lib.leases()
-	begin := time.Now() // the lease begins later, whatever the machine does meanwhile
+	begin := time.Now() // the lease begins later, even on a slow machine
 	gateway.ask(0)
 	gateway.hear()
 	if err := gateway.stream.CloseSend(); err != nil {
@@ -148,7 +148,7 @@ func TestAChangeWaitsForLeasesToEnd(t *testing.T) {
 	}
 }
 
-// Leases of a process before this one are not known, so its first changes wait for their end.
+// Leases of the process before this one are not known, so the first changes wait for their end.
 func TestAServiceThatHasJustStartedWaits(t *testing.T) {
 	t.Parallel()
 	opts := pinned(t)

@@ -24,7 +24,7 @@ rules:
   - {name: not-for-contractors, match: {uri: "*", groups: [contractors]}, action: deny}
 `
 
-// servesNames serves a policy that tells prompts and resources apart.
+// servesNames serves a policy that distinguishes prompts and resources by name.
 func servesNames(t *testing.T) *rpctest.Server {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "named.yaml")
@@ -80,8 +80,8 @@ func TestFilterNames(t *testing.T) {
 	rpctest.WantStatus(t, err, codes.Unauthenticated, "PRINCIPAL_REQUIRED")
 }
 
-// Whether names matter is told of the caller's own rules, and a method is open where some name of
-// it is.
+// CheckServer reports by the caller's own rules whether names matter, and reports a method as open if a call with some
+// name is allowed.
 func TestCheckServerTellsWhetherNamesMatter(t *testing.T) {
 	t.Parallel()
 	gateway := policyv1.NewPolicyServiceClient(servesNames(t).Gateway())
@@ -109,7 +109,7 @@ func TestCheckServerTellsWhetherNamesMatter(t *testing.T) {
 	}
 }
 
-// A decision on one name is kept for calls of that alone.
+// A decision about one name is cached only for calls with that name.
 func TestADecisionOnANameIsTold(t *testing.T) {
 	t.Parallel()
 	gateway := policyv1.NewPolicyServiceClient(servesNames(t).Gateway())

@@ -39,15 +39,15 @@ const home = "default"
 // Errors that clients act on.
 var (
 	errNoPolicy       = errors.New("no policy is active: the documents did not load; see the log of the policy service")
-	errNoRevision     = errors.New("no such revision is kept: of policies that come from files only the active one is")
-	errTooOld         = errors.New("the revision that was asked for is not active here yet")
-	errSubject        = errors.New("a subject may be named by operators alone: a role's caller is the principal of its metadata")
+	errNoRevision     = errors.New("no such revision is stored: only the active one is, because the policies come from files")
+	errTooOld         = errors.New("the requested revision is not active here yet")
+	errSubject        = errors.New("only operators may name a subject: a service's caller is the principal of its metadata")
 	errSubjectMissing = errors.New("name the subject on whose behalf the call would be made")
-	errTenant         = errors.New("that is for people of the tenant \"default\": people of other tenants name their own tenant, read and change no policy documents and read no catalogue")
+	errTenant         = errors.New("only people of the tenant \"default\" may do this: people of other tenants may only name principals of their own tenant, and may not read or change policy documents or read the catalog")
 	errInFiles        = errors.New("the policies come from files: change those")
-	errAttest         = errors.New("a signature is for roles alone: who asks about others gets none")
+	errAttest         = errors.New("only services may request a signed decision: operators ask about other principals")
 	errParams         = errors.New("params_json can't be read")
-	errNested         = errors.New("a principal of a chain has no chain of its own: the caller's names everybody, nearest first")
+	errNested         = errors.New("a principal of a chain must not have a chain: put all principals into the caller's chain, nearest first")
 )
 
 // Deps are the objects that a [Service] uses. Every field is required.

@@ -94,7 +94,7 @@ func (s *Service) replace(ctx context.Context, documents []*policyv1.Document, e
 // warn logs the warnings about the active documents.
 func (s *Service) warn(ctx context.Context) {
 	for _, w := range s.active.Load().warnings {
-		s.deps.Log.WarnContext(ctx, "a policy probably does not mean what it says", "warning", w.Error())
+		s.deps.Log.WarnContext(ctx, "a policy may not do what its author meant", "warning", w.Error())
 	}
 }
 

@@ -19,7 +19,7 @@ import (
 const (
 	// notice is how long a change may take to be in force.
 	notice = 2 * time.Second
-	// blink is shorter than the time that a change has to stand to be believed.
+	// blink is shorter than the time for which files must be unchanged before a change counts.
 	blink = 300 * time.Millisecond
 
 	allows  = "version: 1\nname: p\ntools: {read: {action: allow}}\n"
@@ -27,7 +27,7 @@ const (
 	broken  = "version: 1\nname: p\ntools: {read: {action: alow}}\n"
 )
 
-// A reloading is a service that follows a folder, on the clock of a bubble.
+// A reloading is a service that follows a folder, on the clock of a synctest bubble.
 type reloading struct {
 	*testing.T
 	svc *policy.Service
@@ -35,8 +35,7 @@ type reloading struct {
 	log *bytes.Buffer
 }
 
-// follow runs test in a bubble with a service that follows the documents of a
-// folder, which set makes.
+// follow runs test in a bubble with a service that follows the documents of a folder, which set makes.
 func follow(t *testing.T, set func(t *testing.T, dir string), test func(r *reloading)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -60,7 +59,7 @@ func one(text string) func(*testing.T, string) {
 
 func (r *reloading) write(name, text string) { r.Helper(); write(r.T, r.dir, name, text) }
 
-// do fails the test where a change of the folder could not be made.
+// do fails the test if the folder could not be changed.
 func (r *reloading) do(err error) {
 	r.Helper()
 	if err != nil {
@@ -88,7 +87,7 @@ func (r *reloading) get() *policyv1.GetRevisionResponse {
 	return resp
 }
 
-// want waits until a change must be in force, and checks what is.
+// want waits until a change must be in force, and checks the revision.
 func (r *reloading) want(effect policyv1.Effect, changed, rejected bool) {
 	r.Helper()
 	before := r.get().GetRevision()
@@ -273,7 +272,7 @@ func TestAFileThatIsHalfWrittenIsNotBelieved(t *testing.T) {
 	whole := "version: 1\nname: p\ndefault: allow\ntools:\n  other: {action: allow}\n  read: {action: deny}\n"
 	half, _, _ := strings.Cut(whole, "  read")
 	follow(t, one(whole), func(r *reloading) {
-		for i := range 20 { // wherever in the service's rhythm the writer is slow
+		for i := range 20 { // at any phase of the service's scans
 			r.write("policy.yaml", half)
 			for range 2 {
 				time.Sleep(blink / 2)

@@ -56,7 +56,7 @@ default: deny
 	var idle []string
 	for _, t := range tools {
 		if !advice.NamesTool(t.Name) {
-			fmt.Fprintf(&out, "# left out, and denied: %s is no tool's name\n", strconv.QuoteToASCII(t.Name))
+			fmt.Fprintf(&out, "# left out, and denied: %s is not a tool's name\n", strconv.QuoteToASCII(t.Name))
 			continue
 		}
 		use := used[t.Name]

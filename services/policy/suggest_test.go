@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// What is suggested for real servers loads as it stands, and names each tool.
+// Suggestions for real servers load unchanged, and name each tool.
 func TestSuggestionsLoad(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join("internal", "classify", "testdata", "*", "*.json"))
@@ -36,7 +36,7 @@ func TestSuggestionsLoad(t *testing.T) {
 	}
 }
 
-// suggested is a suggestion, which has to load without a warning.
+// suggested returns a suggestion, which must load without a warning.
 func suggested(t *testing.T, server string, tools []policy.ClassifiedTool) string {
 	t.Helper()
 	text, err := policy.Suggest(server, tools, nil)
@@ -49,7 +49,7 @@ func suggested(t *testing.T, server string, tools []policy.ClassifiedTool) strin
 	return string(text)
 }
 
-// What speaks to the model, or hides something, is asked about, whatever it says that it does.
+// A tool whose definition speaks to the model or hides text requires approval, whatever the definition says.
 func TestSuggestionsTrustNoTricks(t *testing.T) {
 	t.Parallel()
 	tools, err := policy.ClassifyList([]byte(`[
@@ -63,7 +63,7 @@ func TestSuggestionsTrustNoTricks(t *testing.T) {
 	}
 }
 
-// An edit of high risk is asked about, whatever verb it is called by, as a write of high risk is.
+// An edit of high risk requires approval, with any verb, as a write of high risk does.
 func TestSuggest_EditOfHighRiskIsAskedAbout(t *testing.T) {
 	t.Parallel()
 	list := `[
@@ -82,7 +82,7 @@ func TestSuggest_EditOfHighRiskIsAskedAbout(t *testing.T) {
 	}
 }
 
-// Names and words of a server write nothing into a document but themselves.
+// Names and words of a server add nothing else to a document.
 func TestSuggestionsHoldHostileNames(t *testing.T) {
 	t.Parallel()
 	list := `[
@@ -124,7 +124,7 @@ func TestSuggest(t *testing.T) {
 	}
 }
 
-// Of a server that is used only what is called is suggested, with limits that let it pass.
+// For a server that is used, only called tools are suggested, with limits that allow their use.
 func TestSuggestUsed(t *testing.T) {
 	t.Parallel()
 	list := `[{"name":"get_note","description":"Get a note."},{"name":"add_note","description":"Add a note."},{"name":"run_note","description":"Run a note."},

@@ -27,10 +27,10 @@ rules:
   - {name: both, match: {tool: export, tenant: [acme, umbrella], principal: [bob, "mallory-of-umbrella"]}, action: allow}
 `
 
-// ofUmbrella are words that only people of the tenant "default" may read of twoTenants.
+// ofUmbrella are words of twoTenants that only people of the tenant "default" may read.
 var ofUmbrella = []string{"umbrella", "acme-takeover"}
 
-// foreigners are people of another tenant than the installation's.
+// foreigners are people of a tenant other than the installation's.
 func foreigners() []*identityv1.TokenRecord {
 	return []*identityv1.TokenRecord{
 		rpctest.Record("acme-operator", "acme", authv1.TokenRole_TOKEN_ROLE_OPERATOR),
@@ -46,7 +46,7 @@ func TestDocuments_PeopleOfAnotherTenantReadNone(t *testing.T) {
 		_, err := client.GetRevision(t.Context(), new(policyv1.GetRevisionRequest))
 		rpctest.WantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED")
 		_, err = client.GetRevision(t.Context(), &policyv1.GetRevisionRequest{Revision: strings.Repeat("0", 64)})
-		rpctest.WantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED") // as for one that is kept
+		rpctest.WantStatus(t, err, codes.PermissionDenied, "TENANT_REFUSED") // the same as for a stored revision
 		stream, err := client.WatchRevision(t.Context(), new(policyv1.WatchRevisionRequest))
 		if err != nil {
 			t.Fatal(err)

@@ -15,8 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/advice"
 )
 
-// The catalogue as a list. An id that stands here stays with its attack: pages, and people, have
-// written it down.
+// The catalog as a list. An id here stays with its attack, because pages and people refer to it.
 func TestEntries(t *testing.T) {
 	t.Parallel()
 	want := []string{
@@ -34,11 +33,11 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// reference is how OWASP names an entry of one of its two lists.
+// reference matches OWASP's name of an entry of one of its two lists.
 var reference = regexp.MustCompile(`^OWASP (MCP(0[1-9]|10):2025|ASI(0[1-9]|10)) [A-Z].+$`)
 
-// Every entry is complete: sentences, references, each with one name, and a rule that loads by
-// itself, or a word on what there is in place of one.
+// Every entry is complete: sentences, references, each with one name, and a rule that loads by itself, or a sentence
+// about what replaces it.
 func TestEntriesAreComplete(t *testing.T) {
 	t.Parallel()
 	names := make(map[string]string)
@@ -71,7 +70,7 @@ func TestEntriesAreComplete(t *testing.T) {
 	}
 }
 
-// kinds are the references with the MCP list before the other one, each in its order.
+// kinds returns the references with the MCP list first, each list in its order.
 func kinds(references []string) []string {
 	out := make([]string, 0, len(references))
 	for _, r := range references {
@@ -110,7 +109,7 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// classifications are all that differ in what attacks look at.
+// classifications returns all classifications that differ in what attacks depend on.
 func classifications() []*policyv1.Classification {
 	var out []*policyv1.Classification
 	axes := []policyv1.Axis{policyv1.Axis_AXIS_UNSPECIFIED, policyv1.Axis_AXIS_LOW, policyv1.Axis_AXIS_MEDIUM, policyv1.Axis_AXIS_HIGH}
@@ -129,8 +128,7 @@ func classifications() []*policyv1.Classification {
 	return out
 }
 
-// Whatever a tool is, its attacks are at most six, each once; and each attack of the catalogue
-// is shown with some tool.
+// Every tool has at most six attacks, each once. Each attack of the catalog is shown for some tool.
 func TestEveryAttackIsShown(t *testing.T) {
 	t.Parallel()
 	shown := make(map[string]bool)
@@ -150,7 +148,7 @@ func TestEveryAttackIsShown(t *testing.T) {
 	}
 }
 
-// exploited are the ids of the attacks that a tool is advised on.
+// exploited returns the ids of the attacks in a tool's advice.
 func exploited(c *policyv1.Classification) []string {
 	var ids []string
 	for _, a := range advice.For("server", "tool", c).GetAttacks() {
@@ -159,7 +157,7 @@ func exploited(c *policyv1.Classification) []string {
 	return ids
 }
 
-// The attacks that a kind of tools is made for come first.
+// The attacks that need such a tool come first.
 func TestAttacksOfKinds(t *testing.T) {
 	t.Parallel()
 	const low, medium, high = policyv1.Axis_AXIS_LOW, policyv1.Axis_AXIS_MEDIUM, policyv1.Axis_AXIS_HIGH

@@ -19,17 +19,16 @@ type attempt struct {
 		Args   jsontext.Value `json:"args"`
 	} `json:"call"`
 	Subject principal `json:"subject"`
-	// Tool is what the catalogue knows of it.
+	// Tool is what the catalog knows of the tool.
 	Tool facts `json:"tool"`
-	// Times is how often the call is made, at once; absent: once.
+	// Times is how often the call is made at once; absent: once.
 	Times int `json:"times"`
-	// Anew is what is another one in each call: "session", "agent" (with a subject of its
-	// own) or nothing.
+	// Anew is what differs in each call: "session", "agent" (with its own subject) or nothing.
 	Anew string `json:"anew"`
-	// Want is what comes of the calls: "allowed", "limited" (at some call), "denied",
-	// "held" (a person is asked about each) or "covered" (a person is asked, once for many).
+	// Want is the result of the calls: "allowed", "limited" (at some call), "denied", "held" (each needs an approval)
+	// or "covered" (one approval covers many).
 	Want string `json:"want"`
-	// People is how many must approve, where that matters.
+	// People is how many people must approve, if that matters.
 	People int `json:"people"`
 }
 
@@ -51,10 +50,10 @@ type principal struct {
 	Chain   []principal `json:"chain"`
 }
 
-// standings are those of stories; one without a word is callable.
+// standings are the standings in stories; empty is callable.
 var standings = map[string]engine.Standing{"": engine.Callable, "changed": engine.Changed, "quarantined": engine.Quarantined}
 
-// spelled checks the words that would else be taken for something that is not known.
+// spelled checks the words that would otherwise count as unknown values.
 func (a *attempt) spelled(t *testing.T) {
 	t.Helper()
 	if _, known := standings[a.Tool.Standing]; !known {
@@ -71,8 +70,8 @@ func (a *attempt) spelled(t *testing.T) {
 	}
 }
 
-// outcome is what comes of an attempt, and how many people must approve where any must. All its
-// calls are made at once, so a limit is a number of calls.
+// outcome returns the result of an attempt, and how many people must approve. All its calls are made at once, so a
+// limit is a number of calls.
 func (a *attempt) outcome(set *engine.Set) (string, int) {
 	spent := make(map[string]int64)
 	for i := range max(a.Times, 1) {
@@ -96,7 +95,7 @@ func (a *attempt) outcome(set *engine.Set) (string, int) {
 	return "allowed", 0
 }
 
-// call is the attempt's call number i.
+// call returns call number i of the attempt.
 func (a *attempt) call(i int) engine.Call {
 	caller := a.Subject.engine()
 	switch a.Anew {

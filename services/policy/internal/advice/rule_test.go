@@ -14,8 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// What is recommended for a tool, tried as a policy: how many calls pass in a minute, or that
-// people are asked.
+// The recommendation for a tool, tested as a policy: how many calls pass in a minute, or that approval is required.
 func TestRecommendedRule(t *testing.T) {
 	t.Parallel()
 	const ask = -1
@@ -70,13 +69,13 @@ func TestRecommendedRule(t *testing.T) {
 	}
 }
 
-// tricky are names that YAML, or who writes it, may take for something else.
+// tricky are names that YAML, or its author, may take for something else.
 var tricky = []string{
 	"no", "No", "y", "N", "on", "OFF", "yes", "true", "False", "null", "Null", "nan", ".nan", ".inf", "-.inf", "Infinity", "1e3", "0x1f", "0o7", "1_000", "12",
 	"-1", "1.5", ".", "..", "-", "--", "---", "...", "a/b", "/", "a.b", "-a", "_", "_a", "a-", "2024-01-01", "name", "action", "tools", "e", strings.Repeat("a", 128),
 }
 
-// Documents of all tools can be active together, whatever the tools are called.
+// Documents of all tools can be active together, with any names of tools.
 func TestRecommendedRulesStandTogether(t *testing.T) {
 	t.Parallel()
 	var all []string
@@ -100,8 +99,8 @@ func TestQuoted(t *testing.T) {
 	}
 }
 
-// For any name of a server and of a tool that is in their grammars there is a rule, which loads
-// without a warning, and is about that tool alone. For any other name there is none.
+// For every valid name of a server and of a tool there is a rule, which loads without a warning and concerns only that
+// tool. For any other name there is none.
 func FuzzRecommendedRuleLoads(f *testing.F) {
 	for _, tool := range tricky {
 		f.Add("claude-flow", tool, int32(2), int32(2), 1.0)

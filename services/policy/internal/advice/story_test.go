@@ -17,14 +17,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// A story is an archive testdata/ID_name.txtar: each NAME.attack.json is an attempt that the
-// entry's rule must stop, each NAME.ordinary.json one that must go on under it. The rule is the
-// catalogue's own; a story has none.
+// A story is an archive testdata/ID_name.txtar: each NAME.attack.json is an attempt that the entry's rule must stop,
+// each NAME.ordinary.json one that must still pass. The rule is the catalog's own; a story has none.
 type story struct {
 	attacks, ordinary []attempt
 }
 
-// readStory reads the one story of an entry.
 func readStory(t *testing.T, e advice.Entry) story {
 	t.Helper()
 	name := strings.ToLower(strings.ReplaceAll(e.Name, " ", "_"))
@@ -54,10 +52,10 @@ func readStory(t *testing.T, e advice.Entry) story {
 	return s
 }
 
-// permissive lets everything through: what stops an attack beside it is what is tried.
+// permissive allows everything, so that only the tested rule can stop an attack.
 const permissive = "version: 1\nname: permissive\ndefault: allow\n"
 
-// compiled is the set of some documents.
+// compiled returns the set of some documents.
 func compiled(t *testing.T, texts ...string) *engine.Set {
 	t.Helper()
 	var files []document.File
@@ -78,7 +76,7 @@ func compiled(t *testing.T, texts ...string) *engine.Set {
 	return set
 }
 
-// check is what is wrong with a story under the documents that are to stop its attacks.
+// check returns what is wrong with a story under the documents that must stop its attacks.
 func (s *story) check(set *engine.Set) []string {
 	var wrong []string
 	say := func(a *attempt, format string, args ...any) {
@@ -106,7 +104,7 @@ func (s *story) check(set *engine.Set) []string {
 	return wrong
 }
 
-// undefended is the story without the catalogue's word on standings.
+// undefended returns the story with all tools callable.
 func (s story) undefended() story {
 	s.attacks = slices.Clone(s.attacks)
 	for i := range s.attacks {
@@ -115,8 +113,8 @@ func (s story) undefended() story {
 	return s
 }
 
-// Every entry has a story, and its rule stops the story's attacks and nothing ordinary. Where
-// it has none, the catalogue's word on the definition does.
+// Every entry has a story, and its rule stops the story's attacks and nothing ordinary. If it has no rule, the
+// catalog's standing of the definition does.
 func TestStories(t *testing.T) {
 	t.Parallel()
 	for _, e := range advice.Entries() {
@@ -137,8 +135,7 @@ func TestStories(t *testing.T) {
 	}
 }
 
-// Without the rule, and without the catalogue's word on the definition, every attack passes: so
-// each story can fail.
+// Without the rule, and without the catalog's standing of the definition, every attack passes. So each story can fail.
 func TestStoriesCanFail(t *testing.T) {
 	t.Parallel()
 	for _, e := range advice.Entries() {

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// listed are the real tools that the classifier is measured on, as it classifies them.
+// listed returns the real tools with which the classifier is measured, with its results.
 func listed(t *testing.T) map[string]*policyv1.Classification {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("..", "classify", "testdata", "*", "*.json"))
@@ -49,7 +49,7 @@ func listed(t *testing.T) map[string]*policyv1.Classification {
 	return out
 }
 
-// What stands under the heading "Why it needs a policy" for the three tools of the seeds.
+// The text under the heading "Why it needs a policy" for the three tools of the seeds.
 func TestWhyOfTheSeeds(t *testing.T) {
 	t.Parallel()
 	tools := listed(t)
@@ -71,7 +71,7 @@ func TestWhyOfTheSeeds(t *testing.T) {
 	}
 }
 
-// Each fact has its sentence, and a denial stands only where the classification bears it.
+// Each fact has its sentence, and a denial appears only if the classification supports it.
 func TestWhy(t *testing.T) {
 	t.Parallel()
 	const read, write, execute, destructive, financial = mcpv1.Category_CATEGORY_READ, mcpv1.Category_CATEGORY_WRITE,
@@ -114,7 +114,7 @@ func TestWhy(t *testing.T) {
 	}
 }
 
-// Whatever a server writes, the text is one line, bounded, and steers nothing.
+// With any text of a server, the result is one line, bounded, and steers no reader.
 func TestWhyHoldsHostileWords(t *testing.T) {
 	t.Parallel()
 	hostile := strings.Repeat("é\x1b[2J\n\u202e\u2028\xff ", 1000)
@@ -135,7 +135,7 @@ func checkLine(t *testing.T, text string) {
 	}
 }
 
-// The advice on real tools is whole, and always the same.
+// The advice on real tools is complete and deterministic.
 func TestAdviceOnRealTools(t *testing.T) {
 	t.Parallel()
 	for tool, c := range listed(t) {

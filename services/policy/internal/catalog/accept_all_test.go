@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// What is flagged is accepted by itself alone, though the digest of the whole server covers it.
+// A flagged definition must be accepted by itself, although the digest of the whole server covers it.
 func TestAcceptingAll_LeavesOutWhatIsFlagged(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, catalog.Settings{})
@@ -38,7 +38,7 @@ func TestAcceptingAll_LeavesOutWhatIsFlagged(t *testing.T) {
 	s.want(engine.Callable, hidden)
 }
 
-// A definition waits newly once the gateway has listed it itself, and not before, nor again.
+// A definition newly waits when the gateway first lists it itself, not before, and not again.
 func TestNewlyWaiting(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, first)

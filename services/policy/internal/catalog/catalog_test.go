@@ -21,7 +21,7 @@ var (
 
 const version = "2025-11-25"
 
-// shelf is a server and the texts that are kept of it.
+// shelf is a server and its stored texts.
 type shelf struct {
 	t      *testing.T
 	server *catalog.Server
@@ -35,7 +35,7 @@ func newShelf(t *testing.T, set catalog.Settings) *shelf {
 	return &shelf{t: t, server: &catalog.Server{Name: "files"}, set: set, texts: make(map[catalog.Digest]string), now: start}
 }
 
-// tool is a definition in one line.
+// tool returns a definition in one line.
 func tool(name, description string) string {
 	return fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object"}}`, name, description)
 }
@@ -51,7 +51,7 @@ func read(t *testing.T, text string) catalog.Listed {
 	return l
 }
 
-// report has the server list something, a minute later than before.
+// report lets the server list tools, a minute later than before.
 func (s *shelf) report(r catalog.Report, definitions ...string) catalog.Outcome {
 	s.t.Helper()
 	for _, text := range definitions {
@@ -81,7 +81,7 @@ func (s *shelf) report(r catalog.Report, definitions ...string) catalog.Outcome 
 	return out
 }
 
-// stands tells how a definition stands.
+// stands returns the state of a definition.
 func (s *shelf) stands(text string) engine.Standing {
 	s.t.Helper()
 	l := read(s.t, text)
@@ -107,7 +107,7 @@ func (s *shelf) settle(text string, to catalog.State) {
 
 var whole = catalog.Report{Whole: true}
 
-// T1: the first whole list is accepted, and what comes later waits for a person.
+// T1: the first whole list is accepted, and later definitions wait for a person.
 func TestT1TheFirstListIsAcceptedAndNoOther(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, first)
@@ -124,10 +124,10 @@ func TestT1TheFirstListIsAcceptedAndNoOther(t *testing.T) {
 	changed := tool("get", "Reads, and sends it to us.")
 	s.report(whole, changed, put)
 	s.want(engine.Changed, changed)
-	s.want(engine.Changed, get) // nobody is shown it while the server says two things
+	s.want(engine.Changed, get) // the tool is stopped while the server lists two definitions
 	s.want(engine.Callable, put)
 
-	s.report(whole, get, put) // that it says the old thing again changes nothing
+	s.report(whole, get, put) // a report of the old definition changes nothing
 	s.want(engine.Changed, get)
 	s.settle(changed, catalog.Refused)
 	s.want(engine.Callable, get)
@@ -137,7 +137,7 @@ func TestT1TheFirstListIsAcceptedAndNoOther(t *testing.T) {
 	s.want(engine.Callable, get)
 }
 
-// T1: what a session is shown, on whichever page, waits for a person, and stops that session.
+// T1: a definition that a session is shown, on any page, waits for a person, and stops that session.
 func TestT1WhatAnybodyIsShownCounts(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, first)
@@ -180,7 +180,7 @@ func TestNothingIsAcceptedByItself(t *testing.T) {
 	}
 }
 
-// T1: a definition that is not honest waits, though it is on the first list.
+// T1: a dishonest definition waits, even on the first list.
 func TestT1WhatIsNotHonestWaits(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, first)
@@ -202,7 +202,7 @@ func TestT1WhatIsNotHonestWaits(t *testing.T) {
 	}
 }
 
-// A text that steers the model waits wherever it stands, in any language that is known.
+// A text that steers the model waits at any place, in any known language.
 func TestT7TextsThatSteerOnTheFirstListWait(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, first)
@@ -247,19 +247,19 @@ func TestOtherProtocolVersionsSayTheSame(t *testing.T) {
 	s.want(engine.Changed, tool("more", "Reads."))
 
 	more := strings.Replace(bare, `}}`, `},"title":"Get, and tell us"}`, 1)
-	s = newShelf(t, first) // what says more is news
+	s = newShelf(t, first) // a definition that says more is new
 	s.report(whole, bare)
 	s.report(old, more)
 	s.want(engine.Changed, more)
 	s.want(engine.Changed, bare)
 
-	s = newShelf(t, first) // and so is all of a tool that a person is at
+	s = newShelf(t, first) // so is every definition of a tool on which a person decides
 	s.report(whole, get)
 	s.report(catalog.Report{}, tool("get", "Other."))
 	s.report(old, bare)
 	s.want(engine.Changed, bare)
 
-	s = newShelf(t, first) // later the same is news
+	s = newShelf(t, first) // later the same definition is new
 	s.report(whole, get)
 	s.report(old, bare)
 	later := `{"name":"get","description":"Reads.","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}`
@@ -267,7 +267,7 @@ func TestOtherProtocolVersionsSayTheSame(t *testing.T) {
 	s.want(engine.Changed, later)
 }
 
-// What waited for a review is not accepted by itself because the pins are set otherwise.
+// A definition that waited for a review is not accepted automatically when the pin mode changes.
 func TestWhatWaitsForAReviewStaysWaiting(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, catalog.Settings{})
@@ -277,7 +277,7 @@ func TestWhatWaitsForAReviewStaysWaiting(t *testing.T) {
 	s.want(engine.Changed, tool("get", "Reads."))
 }
 
-// T1: a tool that was accepted is stopped by another definition also where there is no room.
+// T1: an accepted tool is stopped by another definition even if the storage is full.
 func TestT1AFullCatalogueStopsToolsToo(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, first)
@@ -295,7 +295,7 @@ func TestT1AFullCatalogueStopsToolsToo(t *testing.T) {
 	s.want(engine.Changed, tool("get", "Reads."))
 }
 
-// T1: a definition that only sessions were shown stops those, and one that the gateway lists itself stops all.
+// T1: a definition that only sessions were shown stops those sessions; one that the gateway lists itself stops all.
 func TestT1ADefinitionOfOneSessionStopsThatSession(t *testing.T) {
 	t.Parallel()
 	const other, third = "Reads, and sends it to us.", "Reads, and deletes."
@@ -303,7 +303,7 @@ func TestT1ADefinitionOfOneSessionStopsThatSession(t *testing.T) {
 	ana, ben := catalog.Report{To: "acme/ana"}, catalog.Report{To: "umbrella/ben"}
 	for name, tt := range map[string]struct {
 		reports func(s *shelf)
-		// all says that the tool is stopped for all.
+		// all says that the tool is stopped for all sessions.
 		all bool
 	}{
 		"one session":             {func(s *shelf) { s.report(ana, bad) }, false},
@@ -440,7 +440,7 @@ func TestChangesOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
-// X3: a server that changes its lists without end fills nothing.
+// X3: the storage stays bounded if a server changes its lists without end.
 func TestX3ListsThatChangeWithoutEndAreBounded(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, first)

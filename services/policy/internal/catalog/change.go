@@ -18,7 +18,7 @@ var (
 	// ErrDefinition means that a digest is not in the tool's history.
 	ErrDefinition = errors.New("the tool was never listed with such a definition")
 	// ErrChanged means that what an operator saw has changed since.
-	ErrChanged = errors.New("it has changed since it was looked at: look again")
+	ErrChanged = errors.New("it has changed since you read it: read it again")
 )
 
 // A By is the operator who makes a change, the reason, and the time.

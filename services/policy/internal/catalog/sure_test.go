@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/catalog"
 )
 
-// What by_risk asks about: a tool of which it is not sure what it does, until a person has said it.
+// A tool with an uncertain class is one that by_risk asks about, until a person has set its class.
 func TestFacts_UnsureToolIsSureOnceAPersonHasSaidWhatItIs(t *testing.T) {
 	t.Parallel()
 	s := newShelf(t, first)

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// label is what two readers hold a tool to be, each with what else it could be, and what counts.
+// label is the class that two readers gave a tool, with the alternatives of each, and the one that counts.
 type label struct {
 	Server   string   `json:"server"`
 	Name     string   `json:"name"`
@@ -27,7 +27,7 @@ type label struct {
 	Why      string   `json:"why"`
 }
 
-// allows reports whether one of the readers could hold the tool to be that.
+// allows reports whether one of the readers accepts the class.
 func (l label) allows(category string) bool {
 	return category == l.Category || slices.Contains(l.One, category) || slices.Contains(l.Other, category)
 }
@@ -50,7 +50,7 @@ func labels(t *testing.T, file string) (out []label) {
 	return out
 }
 
-// tools are the real tools of the lists, by server and name.
+// tools returns the real tools of the lists, by server and name.
 func tools(t testing.TB, folder string) map[[2]string]classify.Tool {
 	t.Helper()
 	out := make(map[[2]string]classify.Tool)
@@ -80,9 +80,8 @@ func tools(t testing.TB, folder string) map[[2]string]classify.Tool {
 	return out
 }
 
-// The classifier agrees with people who have labelled real tools: what it gets wrong, it gets
-// wrong within what they could hold the tool to be, and what removes or pays is never called
-// reading.
+// The classifier agrees with people who labelled real tools. Its errors are within the alternatives of the labels, and
+// a tool that removes or pays is never called Read.
 func TestAgreement(t *testing.T) {
 	t.Parallel()
 	for _, set := range []struct {
@@ -103,7 +102,7 @@ func TestAgreement(t *testing.T) {
 	}
 }
 
-// minSafe is which part of a set is called what a reader could hold it to be, or something stricter.
+// minSafe is the smallest part of a set that must get a class that a reader accepts, or a stricter one.
 const minSafe = 0.975
 
 func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, wantStrict, wantWithin float64) {
@@ -166,10 +165,10 @@ func agrees(t *testing.T, all map[[2]string]classify.Tool, set []label, wantStri
 	}
 }
 
-// titled is a name as labels write it.
+// titled returns a name in the form of labels.
 func titled(name string) string { return strings.ToUpper(name[:1]) + name[1:] }
 
-// verbFirst is the floor: what a tool is by the first verb of its name that everybody knows.
+// verbFirst is the baseline: the class by the first known verb of the name.
 func verbFirst(name string) string {
 	for _, w := range strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return r < 'a' || r > 'z' }) {
 		switch w {

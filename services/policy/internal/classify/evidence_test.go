@@ -12,9 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// stands reports whether a piece of evidence stands in a definition where it says.
+// stands reports whether a piece of evidence is at its place in a definition.
 func stands(tool classify.Tool, e *policyv1.Evidence) bool {
-	if e.GetCategory() == 0 { // it speaks for no category, and stands in any text
+	if e.GetCategory() == 0 { // it has no category, and can be in any text
 		return slices.ContainsFunc(tool.Texts, func(one classify.Text) bool {
 			return one.InKey == e.GetInKey() && strings.HasPrefix(one.Value[min(int(e.GetOffset()), len(one.Value)):], e.GetQuote()) && e.GetQuote() != ""
 		})
@@ -38,7 +38,7 @@ func stands(tool classify.Tool, e *policyv1.Evidence) bool {
 	return int(e.GetOffset()) <= len(text) && strings.HasPrefix(text[e.GetOffset():], e.GetQuote()) && e.GetQuote() != ""
 }
 
-// well checks what holds for every classification.
+// well checks the properties of every classification.
 func well(t *testing.T, tool classify.Tool, trusted bool) {
 	t.Helper()
 	got := classify.Classify(tool, trusted)
@@ -55,7 +55,7 @@ func well(t *testing.T, tool classify.Tool, trusted bool) {
 	}
 }
 
-// Every quote stands in the definition, where the evidence says.
+// Every quote is in the definition, at the place of the evidence.
 func TestEvidenceStandsWhereItSays(t *testing.T) {
 	t.Parallel()
 	for _, tool := range tools(t, "lists") {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// What is dangerous is called Read in none of the languages that are known, by names that say nothing, and what reads is
-// called Read and is sure.
+// In every known language, dangerous tools with meaningless names are not called Read, and reading tools are called
+// Read with certainty.
 func TestClassify_DescriptionsInOtherLanguages(t *testing.T) {
 	t.Parallel()
 	const read, write, execute, destructive, financial = mcpv1.Category_CATEGORY_READ, mcpv1.Category_CATEGORY_WRITE,
@@ -69,7 +69,7 @@ func TestClassify_DescriptionsInOtherLanguages(t *testing.T) {
 	}
 }
 
-// In a language that is not known, and in words that are not, a tool is Execute and unsure.
+// In an unknown language, and with unknown words, a tool is Execute and uncertain.
 func TestClassify_TextWithoutAKnownVerbIsExecuteAndUnsure(t *testing.T) {
 	t.Parallel()
 	for _, definition := range []string{

@@ -10,8 +10,9 @@ import (
 	"testing"
 )
 
-// The lists and labels of the sets that stood before the classifier ran on them stay as they were: labels that are
-// changed afterwards would follow the classifier. Whoever corrects one says so in the set's README and in the digest.
+// The lists and labels of sets that were made before the classifier ran on them stay unchanged, because labels that
+// are changed afterwards could follow the classifier. A correction must be noted in the set's README and in the
+// digest.
 func TestLabels_FreshSetsStayAsTheyWereLabelled(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{

@@ -8,7 +8,7 @@ import (
 )
 
 // lying are definitions whose name and description say that the tool reads, and whose schema says otherwise. The last
-// ones betray themselves nowhere.
+// ones have no sign of it.
 var lying = []string{
 	`{"name":"get_info","description":"Gets information.","inputSchema":{"properties":{"command":{"type":"string"}}}}`,
 	`{"name":"list_files","description":"Lists files.","inputSchema":{"properties":{"cmd":{"type":"string"}}}}`,
@@ -36,7 +36,7 @@ var lying = []string{
 	`{"name":"list_users","description":"Lists users.","inputSchema":{"properties":{}}}`,
 }
 
-// At least 80 % of definitions that lie are not called Read, or it is not sure that they are.
+// At least 80 % of lying definitions are not called Read, or are uncertain.
 func TestClassify_LyingDefinitionsAreNotSurelyRead(t *testing.T) {
 	t.Parallel()
 	found := 0

@@ -45,7 +45,7 @@ func (c *finding) byMoney() {
 	switch {
 	case object == "charge" && c.isAbout(batteries):
 		return
-	case object == "invoice" && !dues[verbText(c.inName)] && !dues[verbText(c.inText)] && !near(c.name, len(c.name), sent): // to draw one up is to keep books
+	case object == "invoice" && !dues[verbText(c.inName)] && !dues[verbText(c.inText)] && !near(c.name, len(c.name), sent): // writing an invoice only keeps books
 		return
 	case object == "subscription" && !c.isAbout(feeds) && !near(c.sentence(), len(c.text), news),
 		moved[object]:

@@ -96,7 +96,7 @@ func (c *finding) says(lower, text string) (int, bool) {
 			continue
 		}
 		if strings.HasPrefix(text, "irreversib") && (strings.HasSuffix(lower[:at], "may be ") || strings.HasSuffix(lower[:at], "might be ")) {
-			continue // which is said of every tool of some servers
+			continue // some servers say this of every tool
 		}
 		return at, true
 	}

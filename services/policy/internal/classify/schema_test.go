@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// What is not looked at may do anything: the tool is unsure, and the evidence says where reading ended.
+// Parts that are not read may do anything, so the class is uncertain, and the evidence says where reading ended.
 func TestClassify_WhatIsCutIsSaidAndMakesTheToolUnsure(t *testing.T) {
 	t.Parallel()
 	var many, deep, values strings.Builder
@@ -69,8 +69,8 @@ func TestRead_SchemaThatRefersToItselfIsBounded(t *testing.T) {
 	}
 }
 
-// Long texts, and schemas that are deep in ways that name no parameter, are read in time that grows with their size.
-// Each of these took minutes when it was read once for each verb or level.
+// Long texts, and schemas that are deep without naming a parameter, are read in time that grows with their size. Each
+// of these took minutes when it was read once for each verb or level.
 func TestClassify_HostileSchemasAndTextsAreBounded(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 1<<20)

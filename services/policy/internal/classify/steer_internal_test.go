@@ -2,7 +2,7 @@ package classify
 
 import "testing"
 
-// TestForms_EachExpressionCompiles compiles what is otherwise compiled when a text needs it.
+// TestForms_EachExpressionCompiles compiles the expressions that are otherwise compiled when a text needs them.
 func TestForms_EachExpressionCompiles(t *testing.T) {
 	t.Parallel()
 	for _, f := range forms {

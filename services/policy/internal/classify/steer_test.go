@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// steered returns a definition that has a text where a server can put one.
+// steered returns a definition with a text at a place where a server can put one.
 func steered(t testing.TB, at, text string) classify.Tool {
 	t.Helper()
 	a := map[string]any{"type": "number", "description": "The first number."}
@@ -63,13 +63,13 @@ func steering(t testing.TB, file string) (out [][3]string) {
 	return out
 }
 
-// waits reports whether a person is asked before the definition is accepted.
+// waits reports whether the definition waits for a person.
 func waits(c *policyv1.Classification) bool {
 	return c.GetRisk() == policyv1.Risk_RISK_CRITICAL &&
 		(slices.Contains(c.GetTags(), "speaks-to-the-model") || slices.Contains(c.GetTags(), "hidden-text"))
 }
 
-// Texts that steer the model are found wherever they stand in the definition, in ten languages.
+// Texts that steer the model are found at any place of the definition, in ten languages.
 func TestT7TextsThatSteerTheModelWait(t *testing.T) {
 	t.Parallel()
 	all := steering(t, "steering.tsv")
@@ -90,7 +90,7 @@ func TestT7TextsThatSteerTheModelWait(t *testing.T) {
 	}
 }
 
-// Texts that were written when the forms stood, without a look at them. The forms find most of these; the figure is in
+// Texts that were written after the forms, without knowledge of them. The forms find most of these; the figure is in
 // docs/catalog.md.
 func TestSteering_TextsThatTheFormsWereNotMadeWith(t *testing.T) {
 	t.Parallel()
@@ -109,8 +109,8 @@ func TestSteering_TextsThatTheFormsWereNotMadeWith(t *testing.T) {
 	}
 }
 
-// Of the real tools that are labelled, at most 0.5 % wait for a person because of how they speak. Many of them say
-// "you must call X first" or "before using this tool".
+// At most 0.5 % of the labelled real tools wait because of their texts. Many of them say "you must call X first" or
+// "before using this tool".
 func TestSteering_RealToolsDoNotWait(t *testing.T) {
 	t.Parallel()
 	all, waiting := 0, 0
@@ -133,7 +133,7 @@ func TestSteering_RealToolsDoNotWait(t *testing.T) {
 	}
 }
 
-// A definition that has more text of the kind that may steer than is read waits, and the evidence says where reading ended.
+// A definition with more text than is read waits, and the evidence says where reading ended.
 func TestSteering_LongDefinitionWaitsAndCostsLittle(t *testing.T) {
 	t.Parallel()
 	examples := make([]any, 4000)

@@ -6,16 +6,16 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxPath is how long the path of a piece of evidence may be, in bytes: a longer one is left out with its evidence.
+// maxPath is the longest path of a piece of evidence, in bytes. Evidence with a longer path is left out.
 const maxPath = 1024
 
-// Text is a text of a definition, wherever it stands: a client may show a model any of it.
+// Text is a text at any place of a definition. A client may show a model any of them.
 type Text struct {
 	Value string
-	// InKey reports whether Value is a member's name and not a value.
+	// InKey reports whether Value is a member's name, not a value.
 	InKey bool
 
-	// token counts the tokens of the definition up to this one.
+	// token is the number of the text's token in the definition, from 1.
 	token int
 }
 
@@ -25,7 +25,7 @@ func textsIn(definition jsontext.Value) []Text {
 	dec := jsontext.NewDecoder(bytes.NewReader(definition))
 	for count := 1; ; count++ {
 		token, err := dec.ReadToken()
-		if err != nil { // its end: it was read before
+		if err != nil { // its end: it was parsed before
 			return out
 		}
 		if token.Kind() == '"' {
@@ -35,7 +35,7 @@ func textsIn(definition jsontext.Value) []Text {
 	}
 }
 
-// path returns where a text of the tool stands; empty if that is longer than maxPath. It reads the definition again,
+// path returns the path of a text of the tool; empty if it is longer than maxPath. It reads the definition again,
 // because the paths of all texts together can be as long as the square of the definition.
 func (t *Tool) path(text Text) string {
 	dec := jsontext.NewDecoder(bytes.NewReader(t.definition))

@@ -221,7 +221,7 @@ func (s *schema) parameter(p property, path string, depth int) Parameter {
 	for _, member := range described {
 		switch member.name {
 		case "description":
-			_ = json.Unmarshal(member.value, &one.Description) // no text counts as none
+			_ = json.Unmarshal(member.value, &one.Description) // a description that is not a string counts as absent
 		case "type":
 			one.Types = append(one.Types, texts(member.value)...)
 		case "enum", "const":

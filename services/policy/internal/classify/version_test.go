@@ -15,8 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/classify"
 )
 
-// Answers that are kept are made again where Version is another one. So it rises with every
-// change of an answer to a real tool.
+// Stored results are computed again if Version changes, so it must increase with every changed result for a real tool.
 func TestTheVersionRisesWithTheAnswers(t *testing.T) {
 	t.Parallel()
 	h := sha256.New()

@@ -68,7 +68,7 @@ func (c *Condition) WithExtra() *Condition { return &Condition{program: c.progra
 // take too long.
 func (c *Condition) Holds(args Arguments) (bool, error) {
 	if c.program == nil || args.values == nil {
-		return false, errors.New("there is nothing to evaluate")
+		return false, errors.New("there is no condition, or there are no arguments")
 	}
 	left := maxKeys
 	if err := c.reads.check(args.values, &left); err != nil {

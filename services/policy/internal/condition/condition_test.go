@@ -55,11 +55,11 @@ func TestConditions(t *testing.T) {
 		{`args.b ? args.n == 1 : args.n == 2`, `{"b":false,"n":2}`, "true"},
 		{`args.n == -5 && !(args.n > 0)`, `{"n":-5}`, "true"},
 
-		// types are not coerced
+		// Types are not coerced.
 		{`args.n < 100`, `{"n":"99"}`, "no such overload"},
 		{`args.n == 99`, `{"n":"99"}`, "false"},
 
-		// however a whole number is written, it is that number
+		// A whole number is that number, however it is written.
 		{`args.n == 1`, `{"n":1.0}`, "true"},
 		{`args.n in [9007199254740993]`, `{"n":9.007199254740993e15}`, "true"},
 		{`args.n != 9007199254740993`, `{"n":9007199254740993.0}`, "false"},
@@ -70,7 +70,7 @@ func TestConditions(t *testing.T) {
 		{`args.n < 100`, `{"n":18446744073709551616}`, "false"}, // a decimal
 		{`args.n == args.m`, `{"n":1` + strings.Repeat("0", 40) + `,"m":1e40}`, "true"},
 
-		// and any other is a decimal
+		// Any other number is a decimal.
 		{`args.n <= 100`, `{"n":99.5}`, "true"},
 		{`args.n <= 100`, `{"n":100.00000000000000000001}`, "false"},
 		{`args.n <= 0`, `{"n":1e-400}`, "false"},
@@ -89,7 +89,7 @@ func TestConditions(t *testing.T) {
 		{`decimal(args.n) < decimal(100)`, `{"n":"12.50"}`, "true"},
 		{`decimal(args.n) < decimal(100)`, `{"n":null}`, "no such overload"},
 
-		// A number that can't be read is no part of anything that is equal.
+		// A number that can't be read is not equal to anything.
 		{`args == {"n": 10}`, `{"n":1000000.` + long + `}`, "read the params: "},
 		{`args.l == ["a"]`, `{"l":[1e9999999999]}`, "read the params: "},
 		{`args.l == ["a"]`, `{"l":[1e-200000]}`, "read the params: "},
@@ -164,7 +164,7 @@ func TestConditionsThatDoNotCompile(t *testing.T) {
 	}
 }
 
-// The same arguments have the same answer, though Go goes through maps at random.
+// The same arguments have the same result, although Go iterates maps in random order.
 func TestMapsAreGoneThroughInOrder(t *testing.T) {
 	t.Parallel()
 	var many strings.Builder
@@ -184,8 +184,8 @@ func TestMapsAreGoneThroughInOrder(t *testing.T) {
 	}
 }
 
-// Whatever numbers are written like, their exact values are compared; where a decimal
-// is on the right of a whole number that is an error.
+// The exact values of numbers are compared, however they are written. A decimal on the right of a whole number is an
+// error.
 func TestNumbersAreComparedExactly(t *testing.T) {
 	t.Parallel()
 	less, same := compile(t, `decimal(args.a) < decimal(args.b)`), compile(t, `decimal(args.a) == decimal(args.b)`)
@@ -223,8 +223,7 @@ func TestNumbersAreComparedExactly(t *testing.T) {
 	})
 }
 
-// Neither an expression nor arguments make it panic, and what can't be told does not
-// hold.
+// No expression and no arguments cause a panic, and a condition that can't be evaluated does not hold.
 func FuzzHolds(f *testing.F) {
 	f.Add(`decimal(args.a) < decimal("1.5")`, `{"arguments":{"a":1e-7}}`)
 	f.Add(`args.a.matches("a{3}") || args.a.size() in [1]`, `{"arguments":{"a":"aaa"}}`)
@@ -246,8 +245,8 @@ func FuzzHolds(f *testing.F) {
 	})
 }
 
-// What is fast for ordinary arguments is given up on for others, before it takes long:
-// BenchmarkWorst says how long.
+// A condition that is fast for ordinary arguments is stopped for others before it takes long. BenchmarkWorst measures
+// how long.
 func TestAConditionThatTakesTooLongDoesNotHold(t *testing.T) {
 	t.Parallel()
 	for _, tt := range worst() {
@@ -257,7 +256,7 @@ func TestAConditionThatTakesTooLongDoesNotHold(t *testing.T) {
 	}
 }
 
-// worst are conditions, with arguments that make them take long.
+// worst are conditions with arguments that make them slow.
 func worst() []struct{ text, args string } {
 	numbers := "[" + strings.Repeat("1,", 60_000) + "1]"
 	texts := "[" + strings.Repeat(`"a",`, 50_000) + `"a"]`
@@ -278,7 +277,7 @@ func worst() []struct{ text, args string } {
 	}
 }
 
-// keys are so many members of an object.
+// keys returns a number of members of an object.
 func keys(n int) string {
 	var out []string
 	for i := range n {
@@ -330,7 +329,7 @@ func BenchmarkHolds(b *testing.B) {
 	}
 }
 
-// The most that arguments can make a condition take.
+// BenchmarkWorst measures the longest time that arguments can make a condition take.
 func BenchmarkWorst(b *testing.B) {
 	for _, tt := range worst() {
 		b.Run(tt.text, func(b *testing.B) {

@@ -7,8 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// What each function reads of texts package locator tests; here is that conditions have
-// them, and what comes of it.
+// Package locator tests what each function reads. This tests that conditions have the functions, and their results.
 func TestP14LocatorsInConditions(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ text, args, want string }{
@@ -55,8 +54,8 @@ func answer(held bool, err error) string {
 	return "false"
 }
 
-// A text with tricks is read by nobody, and a part of one says little: where a
-// condition tests it so it does not load, and says what to use.
+// A path or URL with tricks can't be read, and a part of it says little. A condition that tests a part does not load,
+// and the message says what to use.
 func TestP14WhatMisleadsAboutPathsAndURLsIsRefused(t *testing.T) {
 	t.Parallel()
 	const (
@@ -67,7 +66,7 @@ func TestP14WhatMisleadsAboutPathsAndURLsIsRefused(t *testing.T) {
 		useEnds = "write ^(?:…)$"
 	)
 	for _, tt := range []struct{ text, want string }{
-		// by what the text is tested with
+		// by the tested text
 		{`args.x.startsWith("/srv")`, usePath},
 		{`args.x.startsWith("./a")`, usePath},
 		{`args.x.startsWith("~/a")`, usePath},
@@ -80,7 +79,7 @@ func TestP14WhatMisleadsAboutPathsAndURLsIsRefused(t *testing.T) {
 		{`args.x.startsWith("http")`, useURL},
 		{`args.x.contains("://example.com/")`, useURL},
 		{`args.to.endsWith("@example.com")`, useMail},
-		// by its name, whichever way it comes
+		// by the name, from any expression
 		{`args.path.startsWith("a")`, usePath},
 		{`args["file_paths"].exists(p, p.startsWith("a"))`, usePath},
 		{`args.files[0].endsWith("x")`, usePath},
@@ -97,7 +96,7 @@ func TestP14WhatMisleadsAboutPathsAndURLsIsRefused(t *testing.T) {
 		{`url.host(args.x).endsWith("example.com")`, useHost},
 		{`url.host(args.x).startsWith("api.")`, useHost},
 		{`email.domain(args.x).contains("example")`, useHost},
-		// by order: what begins with a text comes after it
+		// by order: strings that start with a text sort after it
 		{`args.path >= "/srv/" && args.path < "/srv0"`, usePath},
 		{`args.x > "/srv/"`, usePath},
 		{`"/srv/" <= args.x`, usePath},
@@ -160,7 +159,7 @@ func TestP14WhatMisleadsAboutPathsAndURLsIsRefused(t *testing.T) {
 	}
 }
 
-// The second text of a function is written out, and can be read.
+// The second string of a function is a valid constant.
 func TestP14WhatTextsAreComparedWith(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/condition"
 )
 
-// A server that takes Amount for amount gets a million where a condition held for one.
+// A server that reads Amount for amount would get a million although the condition held for one.
 func TestP14KeysThatNobodyNamed(t *testing.T) {
 	t.Parallel()
 	const taken = " may be taken for "

@@ -12,7 +12,6 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// parse reads one document.
 func parse(file string, text []byte) (engine.Document, error) {
 	set, err := document.ParseSet([]document.File{{Path: file, Text: text}}, nil)
 	if err != nil {
@@ -194,8 +193,7 @@ func expect(t *testing.T, text, want string) {
 	}
 }
 
-// FuzzParse holds that what Parse accepts compiles, whatever the bytes, and what
-// it refuses it explains.
+// FuzzParse checks that every document that parse accepts compiles, and that every refusal is explained.
 func FuzzParse(f *testing.F) {
 	f.Add([]byte("version: 1\nserver: s*\ndefault: allow\ntools: {t: {action: deny, reason: r, rate_limit: {max: 1, window: 60}}}"))
 	f.Add([]byte(`{"version":1,"rules":[{"name":"r","match":{"tool":["a*"],"groups":"x"},"action":"require_approval","approvers":["g"],"quorum":2}]}`))

@@ -19,14 +19,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// message is a document that is refused, or warned of, and what is said of it.
+// message is a document that is refused or warned about, and the expected messages.
 type message struct {
 	name string
 	text []byte
 	want string
 }
 
-// messages are in an archive: each document, and behind it a file called errors.
+// messages returns the documents of the archive, each followed by a file called errors.
 func messages(t testing.TB) (out []message) {
 	t.Helper()
 	archive, err := txtar.ParseFile(filepath.Join("testdata", "messages.txtar"))
@@ -42,13 +42,13 @@ func messages(t testing.TB) (out []message) {
 	return out
 }
 
-// some are people, of whom few may decide.
+// some are people of whom few may decide.
 var some = &engine.People{
 	Deciders: []engine.Principal{{Tenant: "default", Name: "ana", Groups: []string{"finance"}}, {Tenant: "default", Name: "ben"}},
 	Callers:  []engine.Owned{{Principal: engine.Principal{Tenant: "default", Name: "bot"}, Owner: "ana"}},
 }
 
-// said is what loading a document says: why it is refused, or what it is warned of.
+// said returns the messages of loading a document: errors or warnings.
 func said(t *testing.T, m message) string {
 	t.Helper()
 	var people *engine.People
@@ -67,8 +67,7 @@ func said(t *testing.T, m message) string {
 	return problems.Error() + "\n"
 }
 
-// Every message of the loader stands in testdata/messages.txtar, with a document that has it
-// said.
+// Every message of the loader is in testdata/messages.txtar, with a document that causes it.
 func TestMessages(t *testing.T) {
 	t.Parallel()
 	all := messages(t)
@@ -90,8 +89,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// speaking are the sources of the loader whose texts are messages, and elsewhere the texts
-// in them that are none, or that no document of the archive can have said.
+// speaking are the sources of the loader whose strings are messages. elsewhere are strings in them that are not
+// messages, or that no document of the archive can cause.
 var (
 	speaking = []string{
 		".", "../engine/fault.go", "../engine/naming_fault.go", "../engine/glob.go", "../engine/people.go", "../../../internal/strictyaml/survey.go",

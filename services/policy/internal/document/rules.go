@@ -16,7 +16,7 @@ func (r *reader) rules(f *form, d *engine.Document) {
 	for _, tool := range slices.Sorted(maps.Keys(f.Tools)) {
 		at := strictyaml.Key("tools", tool)
 		if tool == "" { // would look like a rule without a name
-			r.add(at, "is no tool's name", "")
+			r.add(at, "is not a tool's name", "")
 			continue
 		}
 		entry := f.Tools[tool]

@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// storyCall is a call.json: a call and its subject, as ExplainRequest has them.
+// storyCall is a call.json: a call and its subject, in the form of ExplainRequest.
 type storyCall struct {
 	Call struct {
 		Method string `json:"method"`
@@ -31,7 +31,7 @@ type storyCall struct {
 		Params string `json:"paramsJson"`
 	} `json:"call"`
 	Subject storyPrincipal `json:"subject"`
-	// Tool is what the catalogue knows of it; where it is absent, that it may be called.
+	// Tool is what the catalog knows of the tool; absent: a callable tool.
 	Tool *storyFacts `json:"tool"`
 }
 
@@ -45,7 +45,7 @@ type storyFacts struct {
 	Unsure   bool            `json:"unsure"`
 }
 
-// standings are those of stories; one without a word is callable.
+// standings are the standings in stories; empty is callable.
 var standings = map[string]engine.Standing{
 	"": engine.Callable, "callable": engine.Callable, "unlisted": engine.Unlisted, "changed": engine.Changed, "quarantined": engine.Quarantined,
 }
@@ -60,8 +60,7 @@ type storyPrincipal struct {
 	Chain   []storyPrincipal `json:"chain"`
 }
 
-// storyAnswer is a want.json: the decision, named as Decision has it, whether the
-// tool is listed, and why.
+// storyAnswer is a want.json: the decision, with the names of Decision, whether the tool is listed, and why.
 type storyAnswer struct {
 	Effect     string         `json:"effect"`
 	Code       string         `json:"code,omitzero"`
@@ -85,9 +84,8 @@ type storyApproval struct {
 	Grant         string   `json:"grant,omitzero"`
 }
 
-// TestStories runs each archive of testdata/decide: every .yaml is a policy, and
-// each NAME.call.json has its NAME.want.json. With -update the latter are
-// rewritten.
+// TestStories runs each archive of testdata/decide: every .yaml is a policy, and each NAME.call.json has its
+// NAME.want.json. -update rewrites the latter.
 func TestStories(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("../../testdata/decide/*.txtar")

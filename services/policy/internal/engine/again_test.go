@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestADecisionHoldsWhereItIsSaidTo judges a call, and others that differ in what the
-// decision is said not to depend on: they get the same decision.
+// TestADecisionHoldsWhereItIsSaidTo compares the decision on a call with those on calls that differ in what the
+// decision does not depend on.
 func TestADecisionHoldsWhereItIsSaidTo(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -36,11 +36,11 @@ func (c *checker) askable(r *Rule) {
 		return
 	}
 	if !r.Match.asksWell() {
-		c.add("action", "people are asked about "+strings.Join(askable, ", ")+" alone",
-			"name those that are meant in match.method, without wildcards; allow or deny other methods by a rule of their own")
+		c.add("action", "approval is possible only for "+strings.Join(askable, ", "),
+			"name the methods in match.method, without wildcards; allow or deny other methods by a rule of their own")
 	}
 	if r.Grant != (Grant{}) {
-		c.add("grant", "covers calls of a tool, as it is defined; of other methods people are asked each time", "take it out, or give tools/call a rule of its own")
+		c.add("grant", "is bound to a tool's definition; other methods need an approval for each call", "take it out, or give tools/call a rule of its own")
 	}
 }
 
@@ -58,7 +58,7 @@ func (c *checker) unasked(r *Rule) {
 		{"grant", r.Grant != Grant{}},
 	} {
 		if key.set {
-			c.add(key.name, "has no use without action: require_approval", "")
+			c.add(key.name, "has no effect without action: require_approval", "")
 		}
 	}
 }
@@ -71,10 +71,10 @@ func (c *checker) approvers(groups []string) {
 	for i, group := range groups {
 		field := fmt.Sprintf("approvers[%d]", i)
 		if group == "" || len(group) > MaxNameBytes || !utf8.ValidString(group) || strings.ContainsFunc(group, unicode.IsControl) {
-			c.add(field, "is no group's name", "use 1 to 128 bytes without control characters")
+			c.add(field, "is not a group's name", "use 1 to 128 bytes without control characters")
 		}
 		if slices.Contains(groups[:i], group) {
-			c.add(field, "stands there twice", "keep one of them")
+			c.add(field, "is listed twice", "keep one of them")
 		}
 	}
 }
@@ -91,7 +91,7 @@ func (c *checker) selfConfirm(r *Rule) {
 	switch {
 	case !r.SelfConfirm:
 	case len(r.Approvers) > 0:
-		c.add("self_confirm", "lets the person at the agent confirm, whose groups nobody knows, and approvers names groups", "take one of them out")
+		c.add("self_confirm", "lets the person at the agent confirm, whose groups are not known, but approvers names groups", "take one of them out")
 	case r.Quorum > 1:
 		c.add("self_confirm", fmt.Sprintf("lets one person confirm, and the quorum is %d", r.Quorum), "take one of them out")
 	case r.Grant != Grant{}:
@@ -113,13 +113,13 @@ func (c *checker) grant(g Grant) {
 	case g.Where != "":
 		c.condition("grant.where", g.Condition())
 	case g.ExtraArgs:
-		c.add("grant.extra_args", "has no use without where", "take it out: the grant covers all calls of the tool")
+		c.add("grant.extra_args", "has no effect without where", "take it out: the grant covers all calls of the tool")
 	}
 }
 
 func (c *checker) condition(field, text string) {
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r != '\t' && unprintable(r) }) {
-		c.add(field, "holds a character that is not printed", `write it as an escape, for example "\u00a0"`)
+		c.add(field, "contains an unprintable character", `write it as an escape, for example "\u00a0"`)
 		return
 	}
 	if _, err := condition.Compile(text); err != nil {

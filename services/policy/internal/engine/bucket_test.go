@@ -39,8 +39,7 @@ func (c counted) bucket(t rapid.TB) (own, capped string) {
 	return limits[0].Bucket, capped
 }
 
-// base is a limit by everything, so that every part of a call is part of its
-// bucket.
+// base is a limit by all dimensions, so that every part of a call is part of its bucket.
 func base() counted {
 	return counted{
 		Document: "d", Rule: "r", Window: time.Minute, max: 10, Server: "s", Tool: "t", Tenant: "default", Name: "ana",
@@ -51,8 +50,7 @@ func base() counted {
 	}
 }
 
-// TestBucketsStayWhatTheyAre pins identities: where one changes, a release refills
-// every limit.
+// TestBucketsStayWhatTheyAre fixes identities, because a changed identity makes a limit start empty after an upgrade.
 func TestBucketsStayWhatTheyAre(t *testing.T) {
 	t.Parallel()
 	own, capped := base().bucket(t)
@@ -78,7 +76,7 @@ func TestBucketsAreOfEveryPart(t *testing.T) {
 		"subject":  func(c *counted) { c.Name = "ben" },
 		"agent":    func(c *counted) { c.Agent = "ci" },
 		"session":  func(c *counted) { c.Session = "s2" },
-		"run":      func(c *counted) { c.Run = "s1" }, // a run named like the session
+		"run":      func(c *counted) { c.Run = "s1" }, // a run with the name of the session
 		"neither":  func(c *counted) { c.Session = "" },
 	}
 	seen := make(map[string]string)
@@ -124,8 +122,7 @@ func TestBucketsOfCapsAreSharedBySessionsAlone(t *testing.T) {
 	}
 }
 
-// TestBucketsAreInjective holds that equal buckets mean equal parts: a:b and c is
-// never a and b:c.
+// TestBucketsAreInjective checks that equal buckets mean equal parts: a:b and c never equal a and b:c.
 func TestBucketsAreInjective(t *testing.T) {
 	t.Parallel()
 	text := rapid.StringOfN(rapid.SampledFrom([]rune("a:\x00\x01")), 0, 3, -1)
@@ -150,7 +147,7 @@ func TestBucketsAreInjective(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := draw(t), draw(t)
-		if rapid.Bool().Draw(t, "near") { // shift a border between two parts
+		if rapid.Bool().Draw(t, "near") { // moves a border between two parts
 			b = a
 			joined := a.Name + a.Agent
 			cut := rapid.IntRange(1, len(joined)).Draw(t, "cut")
@@ -164,8 +161,8 @@ func TestBucketsAreInjective(t *testing.T) {
 	})
 }
 
-// TestSessionsAreInjective holds the same for a limit by session alone, whose
-// bucket is of the principal and the session.
+// TestSessionsAreInjective checks the same for a limit by session only, whose bucket has the principal and the
+// session.
 func TestSessionsAreInjective(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -191,8 +188,8 @@ func TestSessionsAreInjective(t *testing.T) {
 	})
 }
 
-// I6: what works for one person has one bucket of a limit per owner: agents with a chain or without, agents that those
-// made, tokens with that owner, and the person.
+// I6: everything that works for one person shares the bucket of a limit per owner: agents with or without a chain,
+// agents that those made, tokens with that owner, and the person.
 func TestBuckets_PerOwnerAreSharedByAllThatWorkForAPerson(t *testing.T) {
 	t.Parallel()
 	set, err := engine.Compile([]engine.Document{{Name: "d", Rules: []engine.Rule{{

@@ -46,7 +46,7 @@ func (s *Set) decide(call *Call) (Decision, verdict) {
 	d.Limits = s.limits(rules, call)
 	if len(d.Limits) > MaxLimits {
 		d.Effect, d.Code, d.Limits, d.Approval, d.Idempotent = Deny, DeniedByRule, nil, nil, false
-		d.Message = "more limits bear on the call than can be reserved at once"
+		d.Message = "more limits apply to the call than can be reserved at once"
 	}
 	return d, v
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// oldDigest is what a version without the newer keys made of a rule.
+// oldDigest is the digest that a version without the newer keys computed for a rule.
 const oldDigest = "a4409e3d1956f5e91ec368d4cdf66405293f941711700949fcd72a8b86782721"
 
 func TestRuleDigestChangesWithTheRuleAlone(t *testing.T) {
@@ -47,8 +47,7 @@ func TestRuleDigestChangesWithTheRuleAlone(t *testing.T) {
 	}
 }
 
-// A rule that says nothing of what came into the language later keeps the digest that
-// it had before: approvals outlive an upgrade.
+// A rule without newer keys keeps its digest, so that approvals survive an upgrade.
 func TestTheDigestOfAnOldRuleStays(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{{

@@ -23,7 +23,7 @@ func compile(t testing.TB, documents ...engine.Document) *engine.Set {
 	return set
 }
 
-// known are the facts of a tool of which nothing is known but that it may be called.
+// known are the facts of a callable tool without a class.
 var known = engine.Facts{Standing: engine.Callable}
 
 func person(name string) engine.Subject {
@@ -90,7 +90,7 @@ func TestCompileRefuses(t *testing.T) {
 		},
 		{
 			"two rules of one name", []engine.Document{{Name: "a", Rules: []engine.Rule{rule, rule}}}, options,
-			`document "a": rule "r": name: another rule has the name "r"; give each its own`,
+			`document "a": rule "r": name: another rule has the name "r"; give each rule its own name`,
 		},
 		{
 			"an entry with a name and a match",
@@ -116,7 +116,7 @@ func TestCompileRefuses(t *testing.T) {
 				Name: "r", Action: engine.ActionRequireApproval, Approvers: []string{""}, Quorum: -1,
 			}}}}, options,
 			"document \"a\": rule \"r\": quorum: -1 is not between 1 and 16\n" +
-				`document "a": rule "r": approvers[0]: is no group's name; use 1 to 128 bytes without control characters`,
+				`document "a": rule "r": approvers[0]: is not a group's name; use 1 to 128 bytes without control characters`,
 		},
 	}
 	for _, tt := range tests {

@@ -170,7 +170,7 @@ func (s *Set) why(d Decision, v verdict, call *Call) string {
 	}
 	switch {
 	case d.Code == ToolChanged, d.Code == ToolQuarantined, d.Code == ToolUnknown && v.action < ActionDeny:
-		return fmt.Sprintf("The strictest action of the rules that match is %s, but by the catalogue nobody may call the tool with this definition: it is %s.", v.action, facts.Standing)
+		return fmt.Sprintf("The strictest action of the rules that match is %s, but the catalog allows no call of the tool with this definition: it is %s.", v.action, facts.Standing)
 	case v.rule != nil && v.rule.ref.Rule == byRiskName:
 		return fmt.Sprintf("No rule with an action matches %s; the strictest default of the documents for the server is by_risk, in %s, and the tool's risk is %s.%s",
 			whose, v.rule.ref.Document, cmp.Or(facts.Risk, "unknown"), doubt(facts))

@@ -137,13 +137,13 @@ func (c *checker) classes(m *Match) {
 		for i, value := range values {
 			field := fmt.Sprintf("match.%s[%d]", key, i)
 			if slices.Contains(values[:i], value) {
-				c.add(field, "stands there twice", "keep one of them")
+				c.add(field, "is listed twice", "keep one of them")
 			}
 			if known != nil && !slices.Contains(known, value) {
-				c.add(field, fmt.Sprintf("%q is none", value), "use "+strings.Join(known, ", "))
+				c.add(field, fmt.Sprintf("%q is unknown", value), "use "+strings.Join(known, ", "))
 			}
 			if known == nil && !validTag(value) {
-				c.add(field, fmt.Sprintf("%q is no tag", value), "tags are of 1 to 64 lower-case letters, digits and -")
+				c.add(field, fmt.Sprintf("%q is not a tag", value), "tags are of 1 to 64 lower-case letters, digits and -")
 			}
 		}
 	}

@@ -44,7 +44,7 @@ func (d *Document) Faults() []Fault {
 		r := &d.Rules[i]
 		c.rule = i
 		if r.label() != "" && seen[r.label()] {
-			c.add("name", fmt.Sprintf("another rule has the name %q", r.label()), "give each its own")
+			c.add("name", fmt.Sprintf("another rule has the name %q", r.label()), "give each rule its own name")
 		}
 		seen[r.label()] = true
 		c.check(r)
@@ -90,8 +90,8 @@ func (c *checker) open(d *Document) {
 		}
 		c.faults = append(c.faults, Fault{
 			Rule: i, Field: "match", Warning: true,
-			Message:    "is about tools/call alone: the other methods that this document opens stay open",
-			Suggestion: `add method: "*" where all of them are meant`,
+			Message:    "concerns only tools/call: the other methods that this document allows stay allowed",
+			Suggestion: `add method: "*" if it should concern all methods`,
 		})
 	}
 }
@@ -155,7 +155,7 @@ func (c *checker) check(r *Rule) {
 	c.limits(r.Limits)
 	c.approval(r)
 	if r.Idempotent && r.Action != ActionAllow && r.Action != ActionRequireApproval {
-		c.add("idempotent", "has no use without action: allow or require_approval", "")
+		c.add("idempotent", "has no effect without action: allow or require_approval", "")
 	}
 }
 
@@ -165,7 +165,7 @@ func (c *checker) tool(name string) {
 		c.add("", "a name under tools is no pattern", "use rules, with match: {tool: …}")
 		return
 	}
-	c.add("", "is no tool's name", "tools have names of 1 to 128 letters, digits and _ . / -")
+	c.add("", "is not a tool's name", "tools have names of 1 to 128 letters, digits and _ . / -")
 }
 
 func (c *checker) name(field, name string) {
@@ -185,7 +185,7 @@ func (c *checker) match(m *Match) {
 		for i, pattern := range key.patterns {
 			field := fmt.Sprintf("match.%s[%d]", key.name, i)
 			if seen[pattern] {
-				c.add(field, "stands there twice", "keep one of them")
+				c.add(field, "is listed twice", "keep one of them")
 			}
 			seen[pattern] = true
 			c.pattern(field, pattern, key.grammar)
@@ -196,9 +196,9 @@ func (c *checker) match(m *Match) {
 	switch {
 	case tools || methods || both:
 	case m.named():
-		c.add("match.method", "can never match: it is of none of the methods that name such a thing", "take method out, or use "+strings.Join((&Match{Prompt: m.Prompt, URI: m.URI}).methods(), ", "))
+		c.add("match.method", "can never match: none of its methods names such a thing", "take method out, or use "+strings.Join((&Match{Prompt: m.Prompt, URI: m.URI}).methods(), ", "))
 	default:
-		c.add("match.method", "can never match: what the rule wants of a tool only tools/call has", "take method out, or what is wanted of the tool")
+		c.add("match.method", "can never match: only tools/call has what the rule requires of a tool", "take out method, or the keys about the tool")
 	}
 	for i, pattern := range m.Method {
 		field := fmt.Sprintf("match.method[%d]", i)
@@ -206,9 +206,9 @@ func (c *checker) match(m *Match) {
 		switch known := misspelt(g.prefix); {
 		case message != "": // reported by pattern
 		case known != "":
-			c.add(field, "is no spelling of a method", "write "+known)
+			c.add(field, "is not how a method is spelled", "write "+known)
 		case g.exact && slices.Contains(mcpmethod.Unasked(), g.prefix):
-			c.add(field, "is about what passes, or is refused, without a rule", "take it out")
+			c.add(field, "names a method that passes, or is refused, without a rule", "take it out")
 		}
 	}
 }
@@ -232,7 +232,7 @@ func (c *checker) reason(reason string) {
 	case len(reason) > MaxReasonBytes:
 		c.add("reason", fmt.Sprintf("is longer than %d bytes", MaxReasonBytes), "")
 	case !utf8.ValidString(reason) || strings.ContainsFunc(reason, unprintable):
-		c.add("reason", "holds a character that is not printed", "")
+		c.add("reason", "contains an unprintable character", "")
 	}
 }
 
@@ -261,7 +261,7 @@ func (c *checker) limits(limits []RateLimit) {
 				c.add(fmt.Sprintf("%s.per[%d]", field, j), d.String()+" is none", "")
 			}
 			if slices.Contains(l.Per[:j], d) {
-				c.add(fmt.Sprintf("%s.per[%d]", field, j), d.String()+" stands there twice", "keep one of them")
+				c.add(fmt.Sprintf("%s.per[%d]", field, j), d.String()+" is listed twice", "keep one of them")
 			}
 		}
 		same := func(o RateLimit) bool { return o.Window == l.Window && slices.Equal(o.per(), l.per()) }
@@ -280,7 +280,7 @@ type grammar struct {
 var (
 	toolGrammar   = grammar{toolByte, "tool's name", "tools have names of letters, digits and _ . / -"}
 	methodGrammar = grammar{methodByte, "method's name", "methods have names of letters, digits and _ . / $ -"}
-	uriGrammar    = grammar{uriByte, "URI that is written plainly", "URIs are of ASCII; percent-encode what stands in none, and leave away what stands behind #"}
+	uriGrammar    = grammar{uriByte, "plain URI", "URIs are ASCII; percent-encode other characters, and leave out # and what follows it"}
 	serverGrammar = grammar{serverByte, "server's name", "servers have names of lower-case letters, digits and -"}
 	tenantGrammar = grammar{serverByte, "tenant's name", "tenants have names of lower-case letters, digits and -"}
 )

@@ -10,9 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// TestDecideFindsEveryRuleThatMatches asks a set with a rule for each pair of
-// patterns, so that every path through the index is taken, and compares with
-// trying the patterns one by one.
+// TestDecideFindsEveryRuleThatMatches uses a set with a rule for each pair of patterns, so that every path through the
+// index is taken, and compares with trying the patterns one by one.
 func TestDecideFindsEveryRuleThatMatches(t *testing.T) {
 	t.Parallel()
 	servers := [][]string{nil, {"s"}, {"s", "t"}, {"s*"}, {"t", "?"}, {"*"}}
@@ -35,7 +34,7 @@ func TestDecideFindsEveryRuleThatMatches(t *testing.T) {
 			call := engine.Call{Facts: known, Server: server, Tool: tool, Subject: person("x")}
 			for _, d := range documents {
 				for _, r := range d.Rules {
-					// Alone among rules that match nothing, a rule must be found, or not.
+					// Among rules that match nothing, the rule must be found if and only if it matches.
 					r.Action = engine.ActionDeny
 					set := compile(t, engine.Document{Name: "d", Server: d.Server, Default: engine.DefaultAllow, Rules: []engine.Rule{
 						r, {Name: "z", Match: engine.Match{Tool: []string{"none", "t.*"}}, Action: engine.ActionHide},

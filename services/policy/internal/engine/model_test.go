@@ -15,9 +15,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The model judges as the documentation says, rule by rule, without an index.
+// The model decides as the documentation says, rule by rule, without an index.
 
-// A vote is what one rule, or the default, says on one principal.
+// A vote is the result of one rule, or of the default, for one principal.
 type vote struct {
 	action   engine.Action
 	reason   string
@@ -43,7 +43,7 @@ func modelApplies(d engine.Document, server string) bool {
 	return d.Server == "" || modelMatches([]string{d.Server}, server)
 }
 
-// modelAbout reports whether a match is about calls of tools, and whether about other methods.
+// modelAbout reports whether a match concerns calls of tools, and whether it concerns other methods.
 func modelAbout(m engine.Match) (tools, methods bool) {
 	if m.Prompt != nil || m.URI != nil {
 		return false, true
@@ -55,7 +55,7 @@ func modelAbout(m engine.Match) (tools, methods bool) {
 	return modelMatches(m.Method, "tools/call"), !wants && !slices.Equal(m.Method, []string{"tools/call"})
 }
 
-// modelNames reports whether a call names what a rule is about.
+// modelNames reports whether a call names what a rule requires.
 func modelNames(r engine.Rule, call engine.Call) bool {
 	prompt, uri := call.Method == "prompts/get", strings.HasPrefix(call.Method, "resources/")
 	if call.Method == "completion/complete" {
@@ -111,8 +111,8 @@ func modelConcerns(d engine.Document, r engine.Rule, call engine.Call, p engine.
 		modelMatches(m.Tenant, p.Tenant)
 }
 
-// modelIs reports whether a tool is what a rule is about. Of what is not known it is, unless
-// the rule allows.
+// modelIs reports whether a tool has the properties that a rule names. An unknown property matches unless the rule
+// allows.
 func modelIs(r engine.Rule, f engine.Facts) bool {
 	doubt := r.Action != engine.ActionAllow
 	one := func(wanted []string, known bool, has ...string) bool {
@@ -132,8 +132,7 @@ func modelIs(r engine.Rule, f engine.Facts) bool {
 
 func modelCallsTool(call engine.Call) bool { return call.Method == "" || call.Method == "tools/call" }
 
-// modelAdvised adds the rule that stands for by_risk, where that is the strictest default
-// and somebody has no other.
+// modelAdvised adds the rule of by_risk, if that is the strictest default and some principal has no other rule.
 func modelAdvised(documents []engine.Document, call engine.Call) []engine.Document {
 	var strictest engine.Document
 	for _, d := range documents {
@@ -223,8 +222,8 @@ func modelVotes(documents []engine.Document, call engine.Call) []vote {
 			votes = append(votes, vote{action: engine.ActionDeny, chain: i})
 		}
 	}
-	// Each principal's own winner first, then the winner among those. Of two that are
-	// equal, a rule that somebody wrote is named, not what stands for a default.
+	// Each principal's own winner first, then the winner among those. Of two equal ones, a written rule is named before
+	// the rule of a default.
 	byRank := func(a, b vote) int {
 		told := func(v vote) int { return min(len(v.reason), 1) }
 		stands := func(v vote) int { return strings.Count(v.name, "default:by_risk") }
@@ -294,7 +293,7 @@ func modelTerms(documents []engine.Document, call engine.Call) (terms engine.App
 	return terms, lists == 0 || len(terms.Approvers) > 0
 }
 
-// modelTime is 0 where all are, else the shortest, 0 being the configured one.
+// modelTime returns 0 if all are 0, otherwise the shortest, with 0 counted as the configured time.
 func modelTime(given []time.Duration, configured time.Duration) time.Duration {
 	if slices.Max(given) == 0 {
 		return 0
@@ -305,8 +304,7 @@ func modelTime(given []time.Duration, configured time.Duration) time.Duration {
 	return slices.Min(given)
 }
 
-// modelIdempotent says whether each principal has a rule that decides, and all of
-// those rules say so.
+// modelIdempotent reports whether each principal has a rule that decides, and all of those rules are idempotent.
 func modelIdempotent(documents []engine.Document, call engine.Call) bool {
 	for _, p := range principals(call.Subject) {
 		var said []bool
@@ -324,7 +322,7 @@ func modelIdempotent(documents []engine.Document, call engine.Call) bool {
 	return true
 }
 
-// modelLimits returns what each limit is kept by, in words, sorted.
+// modelLimits returns the description of each limit's bucket, sorted.
 func modelLimits(documents []engine.Document, call engine.Call) []string {
 	var limits []string
 	for _, d := range documents {
@@ -384,7 +382,7 @@ func modelLimit(d engine.Document, r engine.Rule, l engine.RateLimit, p engine.P
 
 func TestDecideAgreesWithTheModel(t *testing.T) {
 	t.Parallel()
-	buckets := make(map[string]string) // what each bucket was kept by, over all runs
+	buckets := make(map[string]string) // what each bucket was counted by, over all runs
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
 		got := decide(t, documents, call)
@@ -424,7 +422,7 @@ func TestDecideAgreesWithTheModel(t *testing.T) {
 	})
 }
 
-// Rules that ask for every call meet on each, so that their terms are pooled.
+// Rules that require approval for every call meet on each call, so that their terms are combined.
 func TestPooledTermsAgreeWithTheModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -435,7 +433,7 @@ func TestPooledTermsAgreeWithTheModel(t *testing.T) {
 			d.Rules = append(d.Rules, r)
 		}
 		documents, call := []engine.Document{d}, drawCall(t)
-		call.Method, call.Ref, call.Tool = "", "", "t" // the rules are about tools
+		call.Method, call.Ref, call.Tool = "", "", "t" // the rules concern tools
 		got := decide(t, documents, call)
 		want, _ := modelTerms(documents, call)
 		if diff := gocmp.Diff(&want, got.Approval); diff != "" {
@@ -447,8 +445,7 @@ func TestPooledTermsAgreeWithTheModel(t *testing.T) {
 	})
 }
 
-// checkLimits compares the limits with the model's, of which each bucket stands
-// for one, in every call.
+// checkLimits compares the limits with the model's. A bucket must have the same description in every call.
 func checkLimits(t *rapid.T, want []string, got []engine.Limit, buckets map[string]string) {
 	if len(want) != len(got) {
 		t.Fatalf("%d limits, want %d:\n%+v\n%s", len(got), len(want), got, strings.Join(want, "\n"))

@@ -20,13 +20,13 @@ func (c *checker) naming(r *Rule) {
 		scheme, _, has := strings.Cut(g.prefix, ":")
 		switch err := locator.CheckTemplate(g.prefix); {
 		case has && scheme != strings.ToLower(scheme):
-			c.add(field, "names a scheme in upper case, which no URI has that is written plainly", "write "+strings.ToLower(scheme)+":")
+			c.add(field, "names a scheme in upper case, which no plain URI has", "write "+strings.ToLower(scheme)+":")
 		case g.exact && err != nil:
-			c.add(field, "is no URI that is written plainly: it "+err.Error(), "a rule that allows is never about such a URI, and any other is about all of them")
+			c.add(field, "is not a plain URI: it "+err.Error(), "a rule that allows never matches such a URI, and any other rule matches all of them")
 		case r.Action == ActionAllow && !g.exact && endsInHost(g.prefix):
 			c.faults = append(c.faults, Fault{
 				Rule: c.rule, Field: field, Warning: true,
-				Message: "also allows what is at other hosts whose names begin so", Suggestion: "put a / before the first * or ?",
+				Message: "also allows other hosts whose names begin like this", Suggestion: "put a / before the first * or ?",
 			})
 		}
 	}
@@ -35,7 +35,7 @@ func (c *checker) naming(r *Rule) {
 	case len(m.Prompt) > 0 && len(m.URI) > 0:
 		c.add("match.uri", "can never match: no request names both a prompt and a URI", "make it two rules")
 	case len(m.Tool) > 0 || m.classed():
-		c.add("match", "can never match: what is wanted of a tool only tools/call has, which names neither prompt nor URI", "make it two rules")
+		c.add("match", "can never match: only tools/call has what it requires of a tool, and tools/call names neither prompt nor URI", "make it two rules")
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// T4: a rule that allows is about what is plain alone, and one that denies about every spelling. What
-// one that asks people opens is what it would allow.
+// T4: a rule that allows matches only plain URIs, and a rule that denies every spelling. A rule that requires approval
+// opens what it would allow.
 func TestT4WhichURIsARuleIsAbout(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -70,7 +70,7 @@ func TestT4WhichURIsARuleIsAbout(t *testing.T) {
 	}
 }
 
-// What was compared is explained, and why a URI is not plain.
+// The explanation has what was compared, and why a URI is not plain.
 func TestNamesAreExplained(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{
@@ -101,7 +101,7 @@ func TestNamesAreExplained(t *testing.T) {
 	}
 }
 
-// A template is shown unless its start tells that all which it stands for is denied.
+// A template is shown unless its start shows that every URI of it is denied.
 func TestWhichTemplatesAreShown(t *testing.T) {
 	t.Parallel()
 	set := compile(t, engine.Document{Name: "d", Rules: []engine.Rule{
@@ -119,7 +119,7 @@ func TestWhichTemplatesAreShown(t *testing.T) {
 		"file:///pub/secret/{a}/{b}":  false,
 		"file:///held/{path}":         true,
 		"file:///helm/{path}":         false,
-		"file:///pub/x{?q}":           true, // of one that is denied by its whole text some may not be
+		"file:///pub/x{?q}":           true, // the denied URI is only one of those that it stands for
 		"file:///etc/{path}":          false,
 		"note://{a}":                  true,
 		"note://a/b{c}":               true,
@@ -127,7 +127,7 @@ func TestWhichTemplatesAreShown(t *testing.T) {
 		"{+any}":                      true,
 		"file:///pub/plain":           true, // without an expression it is a URI
 		"file:///pub/x":               false,
-		"file:///pub/../etc/{passwd}": true, // nothing that it stands for is read, so nothing is lost
+		"file:///pub/../etc/{passwd}": true, // no URI of it can be read, so showing it is harmless
 	} {
 		if got := set.Shows(person("x"), "s", engine.ListedTemplate, template, known); got != want {
 			t.Errorf("%s is shown: %t", template, got)
@@ -138,7 +138,7 @@ func TestWhichTemplatesAreShown(t *testing.T) {
 	}
 }
 
-// What is shown of a list is what may be called, and where no rule tells names apart they are alike.
+// What is shown of a list may be called. If no rule distinguishes names, all names get the same result.
 func TestNamesThatAreShownMayBeCalled(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

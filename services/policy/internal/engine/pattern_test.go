@@ -59,8 +59,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
-// TestPatternsAgreeWithRegularExpressions translates patterns character by
-// character.
+// TestPatternsAgreeWithRegularExpressions translates patterns character by character.
 func TestPatternsAgreeWithRegularExpressions(t *testing.T) {
 	t.Parallel()
 	pattern := rapid.StringOfN(rapid.SampledFrom([]rune(`abé**?\\`)), 1, 8, -1)

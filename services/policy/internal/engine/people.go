@@ -56,7 +56,7 @@ func (p *People) faultOf(r *rule) (Fault, bool) {
 		return Fault{}, false
 	case len(best) < quorum:
 		return Fault{
-			Message:    fmt.Sprintf("can never be approved: it asks for %s, and known %s", wanted(r, quorum), counted(len(best))),
+			Message:    fmt.Sprintf("can never be approved: it asks for %s, and there %s", wanted(r, quorum), counted(len(best))),
 			Suggestion: named(best) + advice(r),
 		}, true
 	default:
@@ -128,7 +128,7 @@ func wanted(r *rule, quorum int) string {
 func counted(n int) string {
 	switch n {
 	case 0:
-		return "is nobody"
+		return "are 0"
 	case 1:
 		return "is 1"
 	default:

@@ -17,7 +17,7 @@ const (
 	noGroup  = noPeople + ", and such a group"
 )
 
-// What a rule asks for is held against who is there.
+// What a rule requires is compared with the people who exist.
 func TestPeople(t *testing.T) {
 	t.Parallel()
 	ask := func(change ...func(*engine.Rule)) engine.Rule {
@@ -45,23 +45,23 @@ func TestPeople(t *testing.T) {
 	}{
 		{"enough", engine.People{Deciders: []engine.Principal{ana, ben}}, ask(quorum(2, "finance")), nil},
 		{"two tokens of one person", engine.People{Deciders: []engine.Principal{ana, ana}}, ask(quorum(2, "finance")), []engine.Fault{{
-			Message: "can never be approved: it asks for 2 operators or approvers of finance, and known is 1", Suggestion: "that is ana: " + noGroup,
+			Message: "can never be approved: it asks for 2 operators or approvers of finance, and there is 1", Suggestion: "that is ana: " + noGroup,
 		}}},
 		{"members of either group", engine.People{Deciders: []engine.Principal{ana, somebody("default", "carl", "legal")}}, ask(quorum(2, "finance", "legal")), nil},
 		{"members of other groups", engine.People{Deciders: []engine.Principal{ana, ben}}, ask(quorum(2, "legal")), []engine.Fault{{
-			Message: "can never be approved: it asks for 2 operators or approvers of legal, and known is 1", Suggestion: "that is ben: " + noGroup,
+			Message: "can never be approved: it asks for 2 operators or approvers of legal, and there is 1", Suggestion: "that is ben: " + noGroup,
 		}}},
 		{"nobody", engine.People{}, ask(), []engine.Fault{{
-			Message: "can never be approved: it asks for 1 operator or approver, and known is nobody", Suggestion: noPeople,
+			Message: "can never be approved: it asks for 1 operator or approver, and there are 0", Suggestion: noPeople,
 		}}},
 		{"too few without groups", engine.People{Deciders: []engine.Principal{ana, ben}}, ask(quorum(3)), []engine.Fault{{
-			Message: "can never be approved: it asks for 3 operators or approvers, and known are 2", Suggestion: "those are ana, ben: " + noPeople,
+			Message: "can never be approved: it asks for 3 operators or approvers, and there are 2", Suggestion: "those are ana, ben: " + noPeople,
 		}}},
 		{"people of two tenants", engine.People{Deciders: []engine.Principal{ana, twin, somebody("acme", "zoe")}}, ask(quorum(3)), []engine.Fault{{
-			Message: "can never be approved: it asks for 3 operators or approvers, and known are 2", Suggestion: "those are ana, zoe: " + noPeople,
+			Message: "can never be approved: it asks for 3 operators or approvers, and there are 2", Suggestion: "those are ana, zoe: " + noPeople,
 		}}},
 		{"a tenant that the rule is not about", engine.People{Deciders: []engine.Principal{ana, ben, twin}}, ask(quorum(2), tenant("ac*")), []engine.Fault{{
-			Message: "can never be approved: it asks for 2 operators or approvers, and known is 1", Suggestion: "that is ana: " + noPeople,
+			Message: "can never be approved: it asks for 2 operators or approvers, and there is 1", Suggestion: "that is ana: " + noPeople,
 		}}},
 		{"the person at the agent", engine.People{}, ask(confirmed), nil},
 		{"a rule that does not ask", engine.People{}, engine.Rule{Name: "r", Action: engine.ActionAllow}, nil},

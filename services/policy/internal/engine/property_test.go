@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// The vocabulary is small, so that documents and calls often meet.
+// The vocabulary is small, so that documents and calls often match.
 var (
 	someServers = []string{"", "", "s", "st", "s*", "?"}
 	someTools   = []string{"t", "tu", "t.u", "u"}
@@ -26,8 +26,7 @@ var (
 	somePrompts = []string{"p", "pq", "q"}
 )
 
-// someURIs are URIs with what readers could take them for, in lower case; nil where they are not
-// plain.
+// someURIs are URIs with the readings that readers could take them for, in lower case; nil if they are not plain.
 var someURIs = map[string][]string{
 	"a:x/y":   {"a:x/y", "a:x/y/"},
 	"a:x/y/":  {"a:x/y", "a:x/y/"},
@@ -76,7 +75,7 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 		})
 	}
 	_, methods := modelAbout(r.Match)
-	if methods && r.Action == engine.ActionRequireApproval { // people are asked about some of them alone
+	if methods && r.Action == engine.ActionRequireApproval { // approval is possible only for some of them
 		switch {
 		case r.Match.Prompt != nil:
 			r.Match.Method = []string{"prompts/get"}
@@ -103,8 +102,8 @@ func drawRule(t *rapid.T, name string) engine.Rule {
 	return r
 }
 
-// drawMethods draws patterns for methods, of which one is for tools/call where something is
-// wanted of the tool: else there would be a fault.
+// drawMethods draws patterns for methods. One of them is for tools/call if the rule has keys about the tool, because
+// anything else is a fault.
 func drawMethods(t *rapid.T, m *engine.Match) []string {
 	methods := drawSome(t, "match method", []string{"tools/call", "*", "prompts/*", "resources/read", "t*"}, 2)
 	if len(methods) > 0 && !modelMatches(methods, "tools/call") && len(m.Tool)+len(m.Category)+len(m.Risk)+len(m.Tags) > 0 {
@@ -113,7 +112,7 @@ func drawMethods(t *rapid.T, m *engine.Match) []string {
 	return methods
 }
 
-// drawNaming makes one match of four one that tells prompts or resources apart, and reports whether it is.
+// drawNaming makes one match of four distinguish prompts or resources, and reports whether it did.
 func drawNaming(t *rapid.T, m *engine.Match) bool {
 	switch rapid.IntRange(0, 7).Draw(t, "names") {
 	case 0:
@@ -189,10 +188,10 @@ var someParams = map[string][]string{
 	`{"arguments":{"n":1}}`:           {"args.n == 1", "args.n < 3"},
 	`{"arguments":{"n":2,"ok":true}}`: {"args.n < 3", "args.?ok.orValue(false) == true"},
 	`{"arguments":{"n":"1"}}`:         {},
-	`{"arguments":{"n":1,"n":1}}`:     {}, // nobody can tell
+	`{"arguments":{"n":1,"n":1}}`:     {}, // can't be evaluated
 }
 
-// withRule adds a rule unless one of its name is there.
+// withRule adds a rule unless the document has one of the same name.
 func withRule(rules []engine.Rule, r engine.Rule) []engine.Rule {
 	if slices.ContainsFunc(rules, func(o engine.Rule) bool { return o.Name == r.Name && o.Tool == r.Tool }) {
 		return rules
@@ -227,7 +226,7 @@ func drawCall(t *rapid.T) engine.Call {
 	return call
 }
 
-// drawFacts draws what is known of a tool that may be called.
+// drawFacts draws the facts of a tool that may be called.
 func drawFacts(t *rapid.T) engine.Facts {
 	f := engine.Facts{Standing: engine.Callable}
 	if rapid.Bool().Draw(t, "is classed") {
@@ -268,8 +267,7 @@ func strictness(d engine.Decision) int {
 	}
 }
 
-// looser returns what is easier under the terms of b than under those of a;
-// empty where nothing is.
+// looser returns what is easier under the terms of b than under those of a; empty if nothing is.
 func looser(a, b *engine.ApprovalTerms) string {
 	decide := func(t *engine.ApprovalTerms) time.Duration { return cmp.Or(t.DecideWithin, options.Times.Decide) }
 	execute := func(t *engine.ApprovalTerms) time.Duration { return cmp.Or(t.ExecuteWithin, options.Times.Execute) }
@@ -292,7 +290,7 @@ func looser(a, b *engine.ApprovalTerms) string {
 	}
 }
 
-// ruled reports whether rules decide for everybody in the chain, and no default.
+// ruled reports whether rules, and no default, decide for every principal of the chain.
 func ruled(t *rapid.T, documents []engine.Document, call engine.Call) bool {
 	for _, p := range append([]engine.Principal{call.Subject.Caller}, call.Subject.Chain...) {
 		alone := call
@@ -304,8 +302,8 @@ func ruled(t *rapid.T, documents []engine.Document, call engine.Call) bool {
 	return true
 }
 
-// checkTerms fails where a stricter set makes it easier to run a call. Only where a
-// default decided may a rule say that it may be sent again.
+// checkTerms fails if a stricter set makes it easier to make a call. A rule may declare a call idempotent only if a
+// default decided before.
 func checkTerms(t *rapid.T, before, after engine.Decision, ruled bool) {
 	if before.Approval != nil && after.Approval != nil && ruled {
 		if easier := looser(before.Approval, after.Approval); easier != "" {
@@ -342,9 +340,8 @@ func TestOrderNeverMatters(t *testing.T) {
 	})
 }
 
-// TestAddedRulesOnlyTighten holds for rules of every kind: what a rule decided is
-// never decided more leniently by a set that has more rules, and no limit is lost.
-// Only where a default decided may a rule that allows let more through.
+// TestAddedRulesOnlyTighten checks for rules of every kind that a set with more rules never decides more leniently
+// than a rule did, and that no limit is lost. Only if a default decided may a rule that allows permit more.
 func TestAddedRulesOnlyTighten(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -377,8 +374,7 @@ func TestAddedRulesOnlyTighten(t *testing.T) {
 	})
 }
 
-// TestMergedSetsRefuseWhatARuleOfEitherRefuses is what lets people merge policies
-// unread.
+// TestMergedSetsRefuseWhatARuleOfEitherRefuses checks the property by which policies can be merged unread.
 func TestMergedSetsRefuseWhatARuleOfEitherRefuses(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -420,7 +416,7 @@ func TestListsAgreeWithCalls(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		documents, call := drawDocuments(t, "d"), drawCall(t)
-		call.Method, call.Ref = "", "" // tools alone are listed so
+		call.Method, call.Ref = "", "" // only tools are listed in this way
 		set, err := engine.Compile(documents, options)
 		if err != nil {
 			t.Fatal(err)

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/engine"
 )
 
-// X4: where any call at all is allowed or held, reach says so; and where any is
-// hidden, it does not say that none is.
+// X4: if any call is allowed or waits for approval, Reach says so. If anything is hidden, Reach does not say that
+// nothing is.
 func TestX4ReachMissesNothing(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -40,8 +40,8 @@ func TestX4ReachMissesNothing(t *testing.T) {
 	})
 }
 
-// X4: where documents name tools one by one, reach says no exactly where every one
-// of them is denied, also to a caller with others behind it.
+// X4: if documents name tools one by one, Reach says no if and only if every tool is denied, also to a caller with
+// others behind it.
 func TestX4ReachIsExactWhereToolsAreNamed(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -176,7 +176,7 @@ func BenchmarkReach(b *testing.B) {
 	}
 }
 
-// X9: what a list could show is told apart from what could be called.
+// X9: what a list could show is distinguished from what could be called.
 func TestReach_Lists(t *testing.T) {
 	t.Parallel()
 	rule := func(action engine.Action, reason string, tools ...string) engine.Rule {

@@ -13,7 +13,7 @@ import (
 const Longest = time.Second
 
 // ErrDisorder means that a holder has taken a response that was not sent.
-var ErrDisorder = errors.New("a response is taken that was not sent")
+var ErrDisorder = errors.New("the response that was taken was never sent")
 
 // A Register holds all leases. Epochs are numbers that grow. It is safe for concurrent use.
 type Register struct {

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/lease"
 )
 
-// A gateway is what the register has to be right about: somebody to whom responses are on
-// their way, who uses decisions of one epoch for a while.
+// A gateway models the holder that the register must be right about: responses to it are in transit, and it uses
+// decisions of one epoch for a while.
 type gateway struct {
 	*lease.Holder
 	queue []response
@@ -19,7 +19,7 @@ type gateway struct {
 	epoch uint64
 	until time.Time
 	taken uint64
-	// gone says that it asks no more; it uses what it has all the same.
+	// gone says that it sends no more requests; it still uses its lease.
 	gone bool
 }
 
@@ -41,10 +41,9 @@ func (g *gateway) take() {
 	g.taken = r.number
 }
 
-// TestNobodyUsesWhatTheRegisterHasGivenUp plays gateways whose responses are late, which take
-// them late and say so late, or go away, while epochs change: when the register says that
-// nobody can use an older epoch nobody does, then or ever after; and it says so at the latest
-// once the longest lease is over.
+// TestNobodyUsesWhatTheRegisterHasGivenUp models gateways that get responses late, take them late and report that
+// late, or leave, while epochs change. When the register says that no gateway can use an older epoch, none does, then
+// or later. The register says so at the latest when the longest lease is over.
 func TestNobodyUsesWhatTheRegisterHasGivenUp(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// What the longest texts take, the worst that were found among them.
+// BenchmarkWorst measures the longest texts, the slowest that are known.
 func BenchmarkWorst(b *testing.B) {
 	for _, tt := range []struct{ name, text string }{
 		{"path", "/" + strings.Repeat("a/", 2000)},

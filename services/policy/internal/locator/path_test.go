@@ -109,8 +109,8 @@ func TestP14TheNameAtTheEndOfAPath(t *testing.T) {
 	}
 }
 
-// Whatever lies within a root lies within it to the standard library too, and cleaned,
-// and below; what is told does not change when it is cleaned.
+// A path within a root is also within it for the standard library, and after cleaning. The result does not change when
+// the path is cleaned.
 func FuzzP14PathWithin(f *testing.F) {
 	for _, seed := range []string{"/srv/../etc", "/srv/a/./b//c/..", "a/../..", "/srv/.. /x", "~", "/srv/\uff0e./x", "//srv", `/srv\..\x`, "/srv/%2e%2e/x", "c:/x", "./c:/x"} {
 		f.Add(seed, "/srv")
@@ -155,7 +155,7 @@ func within(text, root string) (bool, error) {
 	return p.Within(r)
 }
 
-// answer is what was told, or why nothing was.
+// answer returns the result, or the error.
 func answer(yes bool, err error) string {
 	switch {
 	case err != nil && yes:

@@ -15,8 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// pieces are what URLs are put together from, the odd ones that readers fall out over
-// among them.
+// pieces are parts of URLs, including odd ones on which readers differ.
 var pieces = [][]string{
 	{"https", "http", "HTTP", "ftp", "wss", "s3", "file", "javascript", "h\tttp", ""},
 	{"://", "://", "://", ":", ":/", ":///", ":\\\\", ":/\\", "//", ":// "},
@@ -30,8 +29,8 @@ var pieces = [][]string{
 	{"", "", "?q=1", "?a@b", "#f", "#@b", "? ", "?\\", "?é", "?%", "#/../x", "?'|{}"},
 }
 
-// Whatever is read as a URL is read as the same one by the WHATWG standard, as Node has
-// it, and by RFC 3986, as the standard library has it.
+// A URL that is read is read as the same URL by the WHATWG standard, as in Node, and by RFC 3986, as in the standard
+// library.
 func TestP14URLsAreReadAsOthersReadThem(t *testing.T) {
 	t.Parallel()
 	texts := make([]string, 0, 30_000)
@@ -59,7 +58,7 @@ func TestP14URLsAreReadAsOthersReadThem(t *testing.T) {
 	}
 }
 
-// madeURL puts pieces together, mostly plain ones but for one or two.
+// madeURL joins pieces, most of them plain.
 func madeURL(random *rand.Rand) string {
 	var text strings.Builder
 	odd, odder := random.IntN(len(pieces)), random.IntN(len(pieces))
@@ -71,17 +70,17 @@ func madeURL(random *rand.Rand) string {
 		text.WriteString(some[random.IntN(from)])
 	}
 	made := text.String()
-	if random.IntN(4) == 0 && made != "" { // a character too much somewhere
+	if random.IntN(4) == 0 && made != "" { // an extra character at some place
 		at := random.IntN(len(made) + 1)
 		made = strings.ToValidUTF8(made[:at]+string([]rune("\t\n /\\@:.%#?[]\u3002\u00a0\u2044é0-")[random.IntN(19)])+made[at:], "")
 	}
 	return made
 }
 
-// A reading is what a reader makes of a URL; the zero one is that it reads none.
+// A reading is what a reader makes of a URL; the zero reading means that it refuses the URL.
 type reading struct{ scheme, host, port, path string }
 
-// same reports whether two readings agree; that a path is not there is that of "/".
+// same reports whether two readings agree. An absent path equals "/".
 func (r reading) same(o reading) bool {
 	if o.path == "" && o.scheme != "" {
 		o.path = "/"
@@ -99,7 +98,7 @@ func bracketed(host string) string {
 	return host
 }
 
-// portText is the port as the WHATWG standard writes it: nothing for the scheme's own.
+// portText returns the port in the form of the WHATWG standard: empty for the scheme's own.
 func portText(u locator.URL) string {
 	own := map[string]int{"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 	if u.Port == own[u.Scheme] {
@@ -108,7 +107,7 @@ func portText(u locator.URL) string {
 	return strconv.Itoa(u.Port)
 }
 
-// whatwg is what Node reads. The final dot of a host is taken off, as by us.
+// whatwg returns what Node reads. The final dot of a host is removed, as this package does.
 func whatwg(t *testing.T, texts []string) []reading {
 	t.Helper()
 	const script = `
@@ -141,8 +140,7 @@ console.log(JSON.stringify(texts.map((text) => {
 	return readings
 }
 
-// checkRFC3986 compares with the standard library, which leaves names as they are
-// written.
+// checkRFC3986 compares with the standard library, which leaves names as written.
 func checkRFC3986(t interface {
 	Helper()
 	Errorf(format string, args ...any)
@@ -166,8 +164,8 @@ func checkRFC3986(t interface {
 	}
 }
 
-// What is read as a URL is read so by RFC 3986, and made of what was read it is the
-// same URL, which is under itself and whose path is within its own.
+// A URL that is read is read in the same way by RFC 3986. Written again from its parts it is the same URL, is under
+// itself, and its path is within its own.
 func FuzzP14URL(f *testing.F) {
 	for _, tt := range urls {
 		f.Add(tt.text)
@@ -195,7 +193,7 @@ func FuzzP14URL(f *testing.F) {
 	})
 }
 
-// An address of mail has one @ and a domain that a URL can have for its host.
+// A mail address has one @ and a domain that can be the host of a URL.
 func FuzzP14EmailDomain(f *testing.F) {
 	for _, seed := range []string{"a@b.example", `"a@b"@c`, "a@b,c@d", "a%b@c", "a@[1.2.3.4]", "a@xn--bcher-kva.example"} {
 		f.Add(seed)

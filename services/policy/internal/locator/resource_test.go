@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy/internal/locator"
 )
 
-// resources are URIs, with part of why they are not plain; nothing where they are.
+// resources are URIs, with a part of the reason why they are not plain; empty if they are.
 var resources = []struct{ text, want string }{
 	{"file:///srv/notes/today.md", ""},
 	{"file:///srv/a%20b/%C3%A9.md", ""},
@@ -183,8 +183,7 @@ func respelt(t *rapid.T, uri string) string {
 	return scheme + ":" + rest
 }
 
-// A rule that denies is not passed by another spelling: what is plain is read as the URI that it
-// was made of, too.
+// No other spelling passes a rule that denies: a plain spelling is read as the URI that it was made from.
 func TestNoSpellingOfAResourceIsPlain(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -209,8 +208,7 @@ func TestNoSpellingOfAResourceIsPlain(t *testing.T) {
 	})
 }
 
-// What is plain net/url reads as it is written, and nothing in its path is taken out or decoded
-// into something else.
+// net/url reads a plain URI as written, and removes or decodes nothing in its path.
 func FuzzCheckResource(f *testing.F) {
 	for _, tt := range resources {
 		f.Add(tt.text)
@@ -228,7 +226,7 @@ func FuzzCheckResource(f *testing.F) {
 		}
 		u, err := url.Parse(text)
 		if err != nil {
-			t.Skip() // of an authority that net/url is stricter about
+			t.Skip() // net/url is stricter about this authority
 		}
 		if u.Scheme != strings.ToLower(u.Scheme) || !strings.HasPrefix(text, u.Scheme+":") || u.Fragment != "" {
 			t.Fatalf("%q is read as %#v", text, u)

@@ -12,7 +12,7 @@ const MaxBytes = 4096
 
 var (
 	errEmpty     = errors.New("is empty")
-	errUnprinted = errors.New("holds a character that is not printed, or white space that is no plain one")
+	errUnprinted = errors.New("contains an unprintable character, or white space other than a plain blank")
 	errBackslash = errors.New(`holds a \, which some read as /`)
 )
 

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(sqlstoretest.Main(m)) }
 
-// each runs a story on every kind of store. open opens it, each time the same tables.
+// each runs a test on every kind of store. open opens it, each time with the same tables.
 func each(t *testing.T, story func(t *testing.T, open func() *store.Store)) {
 	t.Helper()
 	t.Parallel()
@@ -47,7 +47,7 @@ func each(t *testing.T, story func(t *testing.T, open func() *store.Store)) {
 
 func untrusted(string) bool { return false }
 
-// list has a server list definitions, and returns it and the version.
+// list lets a server list definitions, and returns it and the version.
 func list(t *testing.T, s *store.Store, name string, definitions map[string]string) (*catalog.Server, int64) {
 	t.Helper()
 	r := catalog.Report{Version: "2025-11-25", Whole: true}
@@ -136,7 +136,7 @@ func TestNothingChangesNothing(t *testing.T) {
 	})
 }
 
-// Two processes change one server at once, and neither loses what the other did.
+// Two processes change one server at once, and no change is lost.
 func TestReplicasChangeOneServer(t *testing.T) {
 	each(t, func(t *testing.T, open func() *store.Store) {
 		one, two := open(), open()
@@ -169,7 +169,7 @@ func TestReplicasChangeOneServer(t *testing.T) {
 	})
 }
 
-// Classes that were made while a server was trusted, or by another classifier, are made again:
+// Classes that were computed while a server was trusted, or by another version of the classifier, are computed again
 // when they are read, and when anything of the server changes.
 func TestClassesAreMadeAnew(t *testing.T) {
 	each(t, func(t *testing.T, open func() *store.Store) {
