@@ -14,11 +14,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// caKeyFile is where the CA's key lies. No service needs it.
+// caKeyFile is the file of the CA's key. Services do not need it.
 const caKeyFile = "ca-key.pem"
 
-// EnsureAuthority reads the CA of dir, or makes one where there is none. A
-// folder with half of one is an error: a new CA would lock every role out.
+// EnsureAuthority reads the CA of dir, or creates one if there is none. If only one of its two files exists, it
+// returns an error: a new CA would make all roles' certificates invalid.
 func EnsureAuthority(dir string) (a *Authority, made bool, err error) {
 	certFile, keyFile := filepath.Join(dir, "ca.pem"), filepath.Join(dir, caKeyFile)
 	certPEM, certErr := os.ReadFile(certFile)
@@ -73,7 +73,7 @@ func parseAuthority(certPEM, keyPEM []byte) (*Authority, error) {
 	return &Authority{cert: cert, key: key}, nil
 }
 
-// WriteRole issues a role's certificate into dir, beside the CA's certificate.
+// WriteRole issues a role's certificate into dir, which contains the CA's certificate.
 func (a *Authority) WriteRole(dir string, role authv1.Role) error {
 	certPEM, keyPEM, err := a.Issue(RoleLeaf(role))
 	if err != nil {
@@ -87,8 +87,8 @@ func (a *Authority) WriteRole(dir string, role authv1.Role) error {
 	)
 }
 
-// WriteFile writes a file whole or not at all: under another name first. The
-// folder is made where it is missing, for its owner alone.
+// WriteFile writes a file atomically: first under another name. It creates the folder if it does not exist, for its
+// owner only.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("make the folder of %s: %w", path, err)

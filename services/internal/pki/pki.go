@@ -1,6 +1,5 @@
-// Package pki makes and reads the certificates by which the roles of the mesh
-// know each other: a development CA, and one Ed25519 certificate a role whose
-// URI SAN names the role.
+// Package pki creates and reads the certificates that identify the roles of the mesh: a development CA, and one
+// Ed25519 certificate for each role, whose URI SAN names the role.
 package pki
 
 import (
@@ -32,7 +31,7 @@ const (
 	backdate = 5 * time.Minute
 )
 
-// Authority signs certificates.
+// Authority is a CA, which signs certificates.
 type Authority struct {
 	cert *x509.Certificate
 	key  ed25519.PrivateKey
@@ -40,15 +39,15 @@ type Authority struct {
 
 // Identity is a role's certificate and key.
 type Identity struct {
-	// Cert is what TLS presents.
+	// Cert is the certificate for TLS.
 	Cert tls.Certificate
 	// Key signs principals.
 	Key ed25519.PrivateKey
-	// Peer is what others see.
+	// Peer is the role as other roles see it.
 	Peer authn.Peer
 }
 
-// NewAuthority makes a CA.
+// NewAuthority creates a CA.
 func NewAuthority() (*Authority, error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -75,7 +74,7 @@ func NewAuthority() (*Authority, error) {
 	return &Authority{cert: cert, key: key}, nil
 }
 
-// Pool returns a pool that holds the CA alone.
+// Pool returns a pool that contains only the CA.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
@@ -85,24 +84,23 @@ func (a *Authority) Pool() *x509.CertPool {
 // CertPEM returns the CA's certificate.
 func (a *Authority) CertPEM() []byte { return encode("CERTIFICATE", a.cert.Raw) }
 
-// Leaf says what a certificate is to name. The zero value names nothing.
+// Leaf describes a certificate. The zero value has no names.
 type Leaf struct {
-	// Name is the common name and, beside localhost, the DNS name.
+	// Name is the common name and, in addition to localhost, the DNS name.
 	Name string
 	// URIs are its URI SANs.
 	URIs []string
-	// Life is how long it is valid; zero means [CertLife], less than zero that it
-	// has expired.
+	// Life is how long it is valid; zero means [CertLife], less than zero that it has expired.
 	Life time.Duration
 }
 
-// RoleLeaf returns what the certificate of a role names: the role, its service
-// name in a deployment, and localhost.
+// RoleLeaf describes the certificate of a role: its names are the role, its service name in a deployment, and
+// localhost.
 func RoleLeaf(role authv1.Role) Leaf {
 	return Leaf{Name: authn.RoleName(role), URIs: []string{authn.RoleURI(role)}}
 }
 
-// Issue makes a certificate and its key, both PEM encoded.
+// Issue creates a certificate and its key, both PEM encoded.
 func (a *Authority) Issue(leaf Leaf) (certPEM, keyPEM []byte, err error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -147,7 +145,7 @@ func (l Leaf) life() time.Duration {
 	}
 }
 
-// NewIdentity reads a role's certificate and key.
+// NewIdentity parses a role's certificate and key.
 func NewIdentity(certPEM, keyPEM []byte) (*Identity, error) {
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
@@ -164,8 +162,8 @@ func NewIdentity(certPEM, keyPEM []byte) (*Identity, error) {
 	return &Identity{Cert: pair, Key: key, Peer: peer}, nil
 }
 
-// Ephemeral makes the identity of a role that lives in one process: a key that
-// leaves it never, without a certificate.
+// Ephemeral creates the identity of a role inside one process: a key that never leaves the process, without a
+// certificate.
 func Ephemeral(role authv1.Role) (*Identity, error) {
 	pub, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -220,6 +218,6 @@ func encode(kind string, der []byte) []byte {
 
 func serial() *big.Int {
 	raw := make([]byte, 16)
-	rand.Read(raw) // it never fails: it ends the program instead
+	rand.Read(raw) // never fails: it ends the program instead
 	return new(big.Int).SetBytes(raw)
 }

@@ -19,13 +19,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// rescan is how often files are read again. They are compared by content, so that an
-// atomic rename and the links of a Kubernetes Secret are seen as surely as a write in
-// place.
+// rescan is the interval at which files are read again. Their contents are compared, so that atomic renames and the
+// links of a Kubernetes Secret are noticed as reliably as writes in place.
 const rescan = 500 * time.Millisecond
 
-// A Source is what certificate files hold, and follows them while Run runs. What can't
-// be used leaves what was there before. It is safe for concurrent use.
+// A Source has the contents of certificate files, and follows changes while Run runs. If new contents can't be used,
+// the old ones stay. It is safe for concurrent use.
 type Source[T any] struct {
 	files   []string
 	load    func() (*T, error)
@@ -38,7 +37,7 @@ type Source[T any] struct {
 	changed func(*T)
 }
 
-// fingerprint identifies what files hold.
+// fingerprint identifies the contents of the files.
 type fingerprint [sha256.Size]byte
 
 // Keys are a role's identity and the CA that it trusts.
@@ -47,8 +46,8 @@ type Keys struct {
 	Pool *x509.CertPool
 }
 
-// Follow reads DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem, which must be in
-// order now, and may change.
+// Follow reads DIR/ca.pem, DIR/<role>.pem and DIR/<role>-key.pem. It returns an error if they can't be used now; they
+// may change later.
 func Follow(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], error) {
 	name := authn.RoleName(role)
 	files := []string{filepath.Join(dir, "ca.pem"), filepath.Join(dir, name+".pem"), filepath.Join(dir, name+"-key.pem")}
@@ -62,8 +61,8 @@ func Follow(dir string, role authv1.Role, log *slog.Logger) (*Source[Keys], erro
 	return follow(files, load, func(k *Keys) time.Time { return k.Cert.Leaf.NotAfter }, log)
 }
 
-// FollowPair reads a certificate with its chain and its key, both PEM encoded, of any
-// CA, which must be in order now, and may change.
+// FollowPair reads a certificate of any CA with its chain, and its key, both PEM encoded. It returns an error if they
+// can't be used now; they may change later.
 func FollowPair(certFile, keyFile string, log *slog.Logger) (*Source[tls.Certificate], error) {
 	load := func() (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
@@ -88,18 +87,18 @@ func follow[T any](files []string, load func() (*T, error), ends func(*T) time.T
 	return s, nil
 }
 
-// Current returns what the files held when they were last in order.
+// Current returns the last usable contents of the files.
 func (s *Source[T]) Current() *T { return s.current.Load() }
 
-// OnChange has do called, by Run, with what is new. There is one at most.
+// OnChange makes Run call do with new contents. There is at most one such function.
 func (s *Source[T]) OnChange(do func(*T)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changed = do
 }
 
-// Run follows the files until ctx ends. A change is believed when two scans in a row
-// read the same: files of which some are new and some old belong to nobody.
+// Run follows the files until ctx ends. It uses a change when two scans in a row read the same contents, so that it
+// does not mix old and new files.
 func (s *Source[T]) Run(ctx context.Context) error {
 	tick := time.NewTicker(rescan)
 	defer tick.Stop()
@@ -118,7 +117,7 @@ func (s *Source[T]) Run(ctx context.Context) error {
 	}
 }
 
-// replace puts what the files hold in place of what they held before.
+// replace replaces the contents by those of the files.
 func (s *Source[T]) replace(ctx context.Context) {
 	next, err := s.read()
 	if err != nil {
@@ -134,7 +133,7 @@ func (s *Source[T]) replace(ctx context.Context) {
 	}
 }
 
-// read loads the files, and refuses what has ended.
+// read loads the files, and returns an error if the certificate has expired.
 func (s *Source[T]) read() (*T, error) {
 	next, err := s.load()
 	if err != nil {

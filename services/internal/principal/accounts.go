@@ -6,24 +6,24 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// An Account is a principal, a person, or one that is both, whose shares a caller's use counts against.
+// An Account is a principal, a person, or both, against whose quota a caller's use counts.
 type Account struct {
 	Key
 
 	// Principal is true for the caller itself and for each principal of its chain.
 	Principal bool
-	// Person is true for each person that the caller or a principal of its chain works for. A principal
-	// without an owner is its own person.
+	// Person is true for each person that the caller or a principal of its chain works for. A principal without an
+	// owner is its own person.
 	Person bool
 }
 
-// Accounts are all accounts that one caller's use counts against, each key once: the caller first. An agent
-// counts against the principals that made it, at any depth, and against the person whom they work for, so
-// that a caller gains nothing by making agents. The zero value has no accounts. They do not change, and are
-// safe for concurrent use.
+// Accounts are all accounts that one caller's use counts against, each key once: the caller first. An agent counts
+// against the principals that created it, at any depth, and against the person that they work for, so that a caller
+// gains nothing by creating agents. The zero value has no accounts. They do not change, and are safe for concurrent
+// use.
 type Accounts struct {
-	// few holds the accounts of most callers without an allocation; more holds all of them where they are
-	// more than fit there.
+	// few contains the accounts of most callers without an allocation; more contains all of them if they do not fit
+	// into few.
 	few  [2]Account
 	n    int
 	more []Account
@@ -44,7 +44,7 @@ func AccountsOf(p *identityv1.Principal) Accounts {
 	return a
 }
 
-// Alone returns the accounts of a principal of which nothing but its key is known.
+// Alone returns the accounts of a principal of which only the key is known.
 func Alone(who Key) Accounts {
 	var a Accounts
 	a.root = who
@@ -77,7 +77,7 @@ func (a *Accounts) All() []Account {
 	return a.few[:a.n]
 }
 
-// Caller returns the key of the caller; the zero key where there is none.
+// Caller returns the key of the caller; the zero key if there is none.
 func (a *Accounts) Caller() Key {
 	if a.n == 0 {
 		return Key{}
@@ -85,6 +85,6 @@ func (a *Accounts) Caller() Key {
 	return a.few[0].Key
 }
 
-// Root returns the key of the person behind the last principal of the chain: whose turn it is where callers
+// Root returns the key of the person behind the last principal of the chain, which identifies the owner if callers
 // take turns. The zero key means that there is no caller.
 func (a *Accounts) Root() Key { return a.root }

@@ -1,4 +1,4 @@
-// Package principal names principals, as shares are counted for them.
+// Package principal contains the keys of principals by which quotas are counted.
 package principal
 
 import (
@@ -7,22 +7,21 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// Catalogue is the subject for whom the gateway lists servers by itself. No subject of a
-// token has a colon.
+// Catalogue is the subject for which the gateway itself lists servers. No subject of a token contains a colon.
 const Catalogue = "system:catalogue"
 
-// Agent begins the subjects of agents of the mesh.
+// Agent is the prefix of the subjects of agents of the mesh.
 const Agent = "agent:"
 
-// Key is a principal, or a person behind it, whatever token, session or run it uses. The
-// zero value is nobody.
+// Key identifies a principal, or a person that it works for, independent of token, session and run. The zero value
+// identifies no principal.
 type Key struct{ Tenant, Subject string }
 
-// Of is the key of a principal.
+// Of returns the key of a principal.
 func Of(p *identityv1.Principal) Key { return Key{p.GetTenant(), p.GetSubject()} }
 
-// Root returns the person behind the last principal of the chain: the one whose agents, and their agents, a
-// cache or a queue tells apart from those of others.
+// Root returns the person behind the last principal of the chain. Caches and queues treat that person's agents, and
+// their agents, as one.
 func Root(p *identityv1.Principal) Key {
 	if chain := p.GetChain(); len(chain) > 0 {
 		return Person(chain[len(chain)-1])
@@ -30,7 +29,7 @@ func Root(p *identityv1.Principal) Key {
 	return Person(p)
 }
 
-// Person is for whom a principal works: its owner, or itself where nobody is named.
+// Person returns the key of the person that a principal works for: its owner, or itself if it has no owner.
 func Person(p *identityv1.Principal) Key {
 	return Key{p.GetTenant(), cmp.Or(p.GetOwner(), p.GetSubject())}
 }

@@ -14,21 +14,21 @@ import (
 	"sync/atomic"
 )
 
-// basePrefix begins the name of the cgroup that a limiter makes for its groups; the number of the process follows, and
-// that of the limiter in the process.
+// basePrefix is the prefix of the name of a limiter's cgroup; the process id follows, and the limiter's number in the
+// process.
 const basePrefix = "sluice-"
 
 // limiters counts the limiters of this process.
 var limiters atomic.Int64
 
-// mainGroup is the cgroup, version 2, into which this process moves so that its own may have others in it.
+// mainGroup is the cgroup, version 2, into which this process moves so that its own cgroup may have others in it.
 const mainGroup = "sluice-main"
 
 // A controller is one of the kernel's cgroup controllers, `pids` or `memory`.
 type controller struct {
 	name    string
 	version int
-	// own is the folder of this process's cgroup, and base that of the one in which groups are made.
+	// own is the folder of this process's cgroup, and base that of the cgroup in which groups are created.
 	own, base string
 }
 
@@ -46,8 +46,8 @@ func (c *controller) dir() string {
 	return c.base
 }
 
-// findControllers returns the controllers that this process's cgroups have; nil for one that can't be used, with the
-// reason among why.
+// findControllers returns the controllers of this process's cgroups; nil for one that can't be used, with the reason
+// in why.
 func findControllers(base string) (pids, memory *controller, why []error) {
 	mounts, err := cgroupMounts()
 	if err != nil {
@@ -141,7 +141,7 @@ func cgroupPaths() (map[string]string, error) {
 	return out, nil
 }
 
-// begin makes the cgroup in which groups are made, with the limits that all of them have together.
+// begin creates the cgroup in which groups are created, with the limits for all of them together.
 func (c *controller) begin(share Limits) error {
 	c.sweep()
 	if c.version == 2 {
@@ -160,12 +160,12 @@ func (c *controller) begin(share Limits) error {
 	return nil
 }
 
-// sweep removes what processes that were killed left behind. A cgroup with processes in it can't be removed.
+// sweep removes cgroups that killed processes left behind. A cgroup with processes in it can't be removed.
 func (c *controller) sweep() {
 	found, _ := filepath.Glob(filepath.Join(c.own, basePrefix+"[0-9]*"))
 	for _, dir := range found {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), basePrefix), "-")
-		// One of this process's number is of a process before it, unless this one has made it.
+		// A cgroup with this process's id is one of an earlier process, unless this process has created it.
 		if _, err := os.Stat("/proc/" + pid); !errors.Is(err, fs.ErrNotExist) && (pid != strconv.Itoa(os.Getpid()) || limiters.Load() > 1) {
 			continue
 		}
@@ -177,14 +177,14 @@ func (c *controller) sweep() {
 	}
 }
 
-// delegate lets the cgroup of this process, version 2, have others with this controller in it. A cgroup that has such
-// may hold no processes itself, so this process and its children move into one of their own. Where the cgroup holds
-// other programs' processes it is left alone.
+// delegate enables this controller for cgroups below that of this process, version 2. A cgroup with enabled
+// controllers may contain no processes itself, so this process and its children move into one of their own. If the
+// cgroup contains processes of other programs, nothing is changed.
 func (c *controller) delegate() error {
 	if slices.Contains(strings.Fields(text(c.own, "cgroup.subtree_control")), c.name) {
 		return nil
 	}
-	if text(c.own, "cgroup.type") != "" { // the root has no such file, and may hold processes
+	if text(c.own, "cgroup.type") != "" { // the root has no such file, and may contain processes
 		if err := c.moveAside(); err != nil {
 			return err
 		}
@@ -214,7 +214,7 @@ func (c *controller) moveAside() error {
 	return nil
 }
 
-// make makes a cgroup with limits. In version 2 the other controller may have made it.
+// make creates a cgroup with limits. In version 2 the other controller may have created it.
 func (c *controller) make(dir string, limits Limits) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && (c.version == 1 || !errors.Is(err, fs.ErrExist)) {
 		return err
@@ -227,20 +227,20 @@ func (c *controller) make(dir string, limits Limits) error {
 		if err := put(dir, "memory.limit_in_bytes", most); err != nil {
 			return err
 		}
-		_ = put(dir, "memory.memsw.limit_in_bytes", most) // where the kernel counts swap
+		_ = put(dir, "memory.memsw.limit_in_bytes", most) // if the kernel counts swap
 		return nil
 	}
 	if err := put(dir, "memory.max", most); err != nil {
 		return err
 	}
-	_ = put(dir, "memory.swap.max", "0") // where there is swap
-	if dir != c.base {                   // else all servers would end
+	_ = put(dir, "memory.swap.max", "0") // if there is swap
+	if dir != c.base {                   // otherwise all servers would be ended
 		_ = put(dir, "memory.oom.group", "1")
 	}
 	return nil
 }
 
-// kills returns how many processes of a cgroup the kernel has ended because memory was short.
+// kills returns how many processes of a cgroup the kernel has ended because of memory.
 func (c *controller) kills(dir string) int64 {
 	if c.version == 1 {
 		return counter(dir, "memory.oom_control", "oom_kill")
@@ -254,11 +254,11 @@ func put(dir, file, value string) error {
 }
 
 func text(dir, file string) string {
-	raw, _ := os.ReadFile(filepath.Join(dir, file)) // what can't be read says nothing
+	raw, _ := os.ReadFile(filepath.Join(dir, file)) // an unreadable file counts as empty
 	return string(raw)
 }
 
-// number reads a file that holds one number; 0 where it holds none, and the highest where it says `max`.
+// number reads a file that contains one number: 0 if it contains none, and the highest number for `max`.
 func number(dir, file string) int64 {
 	said := strings.TrimSpace(text(dir, file))
 	if said == "max" {

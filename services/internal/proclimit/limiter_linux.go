@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// A Limiter makes groups of processes with limits. It is safe for concurrent use.
+// A Limiter creates groups of processes with limits. It is safe for concurrent use.
 type Limiter struct {
 	pids, memory *controller
-	// share is what all groups may take together.
+	// share is what all groups may use together.
 	share Limits
 
 	mu     sync.Mutex
@@ -26,10 +26,10 @@ type Limiter struct {
 type Group struct {
 	limiter *Limiter
 	limits  Limits
-	// pids and memory are the folders of its cgroups; empty where that controller is not used. They are the same in
+	// pids and memory are the folders of its cgroups; empty if that controller is not used. They are the same in
 	// version 2.
 	pids, memory string
-	// made are the folders that were made for it, whether they are used or not.
+	// made are the folders that were created for it, used or not.
 	made   []string
 	leader int
 	// known are the processes that were found to belong to it, with the start time of each. Limiter.mu guards it.
@@ -39,14 +39,14 @@ type Group struct {
 	refused int64
 }
 
-// usage is what a group takes.
+// usage is what a group uses.
 type usage struct {
 	tasks  int
 	memory int64
 }
 
-// New returns a limiter that uses cgroups where it can make them. It makes one for this process's groups, which Close
-// removes. Without cgroups it watches; it never fails.
+// New returns a limiter that uses cgroups if it can create them. It creates one for this process's groups, which
+// Close removes. Without cgroups it watches processes; it never fails.
 func New() *Limiter {
 	l := &Limiter{groups: make(map[*Group]struct{})}
 	var why []error
@@ -78,23 +78,23 @@ func NewWatching() *Limiter {
 	return l
 }
 
-// Report says how limits hold on this system.
+// Report says which limits are enforced on this system.
 func (l *Limiter) Report() Report {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.report.clone()
 }
 
-// Close removes what the limiter made. All groups must have been closed. What can't be removed is left for the next
-// limiter of this cgroup.
+// Close removes what the limiter created. All groups must have been closed. What can't be removed is left for the
+// next limiter of this cgroup.
 func (l *Limiter) Close() {
 	for _, dir := range foldersOf(l.pids.dir(), l.memory.dir()) {
 		removeSoon(dir)
 	}
 }
 
-// Group makes a group for a process that is not started yet. The name becomes a part of a file name. A group for which
-// no cgroups can be made is watched.
+// Group creates a group for a process that is not started yet. The name becomes a part of a file name. If no cgroups
+// can be created, the group is watched.
 func (l *Limiter) Group(name string, limits Limits) *Group {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,14 +118,14 @@ func (l *Limiter) Group(name string, limits Limits) *Group {
 	return g
 }
 
-// fallBack has the group watched instead of held by cgroups. It needs Limiter.mu.
+// fallBack makes the limiter watch the group instead of using cgroups. The caller must hold Limiter.mu.
 func (g *Group) fallBack(err error) {
 	g.pids, g.memory = "", ""
 	g.limiter.report.note("tasks and memory of some programs: watched, not limited by the kernel", err)
 }
 
-// Join puts a process into the group, before it has any children, and makes it one of the first that the kernel ends
-// where memory is short. What does not work is a part of [Limiter.Report]: a program runs without it, too.
+// Join puts a process into the group, before it has children, and makes it one of the first that the kernel ends when
+// memory is short. Failures are reported by [Limiter.Report]: the program runs anyway.
 func (g *Group) Join(pid int) {
 	g.limiter.mu.Lock()
 	defer g.limiter.mu.Unlock()
@@ -141,7 +141,7 @@ func (g *Group) Join(pid int) {
 	}
 }
 
-// raiseScore sets the oom_score_adj of a process unless it is higher: only the privileged may lower one.
+// raiseScore sets the oom_score_adj of a process unless it is higher: only privileged processes may lower one.
 func raiseScore(pid int) error {
 	dir := "/proc/" + strconv.Itoa(pid)
 	if number(dir, "oom_score_adj") >= OOMScore {
@@ -150,14 +150,14 @@ func raiseScore(pid int) error {
 	return put(dir, "oom_score_adj", strconv.Itoa(OOMScore))
 }
 
-// alive reports whether a process runs; one that has ended, and was not waited for, does not.
+// alive reports whether a process runs; an ended process that was not waited for does not.
 func alive(pid int) bool {
 	raw, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	p, ok := parseStat(raw)
 	return ok && !p.dead
 }
 
-// Check returns an [ExceededError] if the group has reached a limit since it was made, nil otherwise.
+// Check returns an [ExceededError] if the group has reached a limit since it was created, nil otherwise.
 func (g *Group) Check() error {
 	l := g.limiter
 	l.mu.Lock()
@@ -172,10 +172,10 @@ func (g *Group) Check() error {
 		g.usage.tasks = int(number(g.pids, "pids.current"))
 	}
 	if g.memory != "" {
-		g.usage.memory = 0 // the kernel holds the share, too; what it counts has caches in it
+		g.usage.memory = 0 // the kernel enforces the limit of all groups too; its count contains caches
 	}
 	switch {
-	case g.usage.tasks > g.limits.Tasks: // in a cgroup, too: a program may have raised the limit of its own
+	case g.usage.tasks > g.limits.Tasks: // with cgroups too: a program may have raised its own limit
 		return &ExceededError{Limit: Tasks, Most: int64(g.limits.Tasks)}
 	case g.memory == "" && g.usage.memory > g.limits.Memory:
 		return &ExceededError{Limit: Memory, Most: g.limits.Memory}
@@ -194,8 +194,8 @@ func (g *Group) reached() error {
 	return nil
 }
 
-// wasRefused reports whether the kernel has refused a fork because of the group's own limit. Some kernels count one that
-// was refused because of the limit of all groups together, too: then the group that takes the most is ended.
+// wasRefused reports whether the kernel has refused a fork because of the group's own limit. Some kernels also count
+// a fork that was refused because of the limit of all groups together: then the group that uses the most is ended.
 func (g *Group) wasRefused() bool {
 	times := counter(g.pids, "pids.events", "max")
 	if times <= g.refused {
@@ -209,7 +209,7 @@ func (g *Group) wasRefused() bool {
 	return true
 }
 
-// checkShare returns an [ExceededError] if all groups together take too much and this one takes the most.
+// checkShare returns an [ExceededError] if all groups together use too much and this one uses the most.
 func (g *Group) checkShare() error {
 	var all, most usage
 	for other := range g.limiter.groups {
@@ -227,7 +227,7 @@ func (g *Group) checkShare() error {
 	return nil
 }
 
-// PIDs returns the processes of the group that are known now.
+// PIDs returns the known processes of the group.
 func (g *Group) PIDs() []int {
 	l := g.limiter
 	l.mu.Lock()
@@ -251,8 +251,8 @@ func (g *Group) folder() string {
 	return g.memory
 }
 
-// End kills what the group has beside its leader, wherever that went. The number of the leader must not be another
-// process's yet.
+// End kills the group's processes except the leader, in any session. The leader's process id must not have been
+// reused.
 func (g *Group) End() { g.kill() }
 
 // Close removes the group's cgroups. All its processes must have ended.
@@ -265,7 +265,7 @@ func (g *Group) Close() {
 	}
 }
 
-// foldersOf returns the folders that are named, each once.
+// foldersOf returns the non-empty folders, each once.
 func foldersOf(dirs ...string) []string {
 	var out []string
 	for i, dir := range dirs {

@@ -2,19 +2,19 @@
 
 package proclimit
 
-// A Limiter makes groups of processes. This system has no way to limit them.
+// A Limiter creates groups of processes. On this system it can't limit them.
 type Limiter struct{}
 
 // A Group is one process with all its descendants.
 type Group struct{}
 
-// New returns a limiter that holds nothing.
+// New returns a limiter that limits nothing.
 func New() *Limiter { return &Limiter{} }
 
-// NewWatching returns a limiter that holds nothing.
+// NewWatching returns a limiter that limits nothing.
 func NewWatching() *Limiter { return &Limiter{} }
 
-// Report says that nothing is held.
+// Report says that no limit is enforced.
 func (*Limiter) Report() Report {
 	return Report{NotHeld: []string{"tasks: not limited", "memory: not limited"}, Why: "limits are for Linux alone"}
 }

@@ -1,7 +1,6 @@
-// Package proclimit limits the tasks and the memory of child processes, each together with all its descendants.
-//
-// On Linux the kernel holds the limits where this process can make control groups (cgroups, version 1 or 2). Elsewhere
-// the descendants are counted at intervals, and the caller ends the processes that are over a limit.
+// Package proclimit limits the tasks and the memory of child processes, each together with all its descendants. On
+// Linux the kernel enforces the limits if this process can create control groups (cgroups, version 1 or 2). Otherwise
+// the descendants are counted at intervals, and the caller ends processes that exceed a limit.
 package proclimit
 
 import (
@@ -11,24 +10,24 @@ import (
 	"time"
 )
 
-// Names of limits, as [ExceededError] has them.
+// These are the names of limits in [ExceededError].
 const (
 	Tasks  = "tasks"
 	Memory = "memory"
 )
 
-// OOMScore is the oom_score_adj of processes in a group. The kernel ends a process with a higher score first; the range
-// is -1000 to 1000, and 0 is the default.
+// OOMScore is the oom_score_adj of processes in a group. The kernel ends a process with a higher score first; the
+// range is -1000 to 1000, and 0 is the default.
 const OOMScore = 800
 
-// CheckEvery is how often a group is to be checked.
+// CheckEvery is the interval at which callers should check a group.
 const CheckEvery = 100 * time.Millisecond
 
-// Limits are those of one process with all its descendants. Zero values are no limits: callers set both.
+// Limits are those of one process with all its descendants. A zero value is no limit; callers set both.
 type Limits struct {
-	// Tasks is how many processes and threads there may be at a time.
+	// Tasks is the maximum number of processes and threads at a time.
 	Tasks int
-	// Memory is how much memory they may take, in bytes: what the cgroup counts, or the sum of resident pages.
+	// Memory is the maximum memory in bytes: what the cgroup counts, or the sum of resident pages.
 	Memory int64
 }
 
@@ -38,11 +37,11 @@ type ExceededError struct {
 	Limit string
 	// Most is the limit: a number of tasks, or bytes.
 	Most int64
-	// Shared says that it is the limit of all groups together, of which this one takes the most.
+	// Shared reports whether it is the limit of all groups together, of which this one uses the most.
 	Shared bool
 }
 
-// Error says which limit it is.
+// Error names the limit.
 func (e *ExceededError) Error() string {
 	whose := "its limit"
 	if e.Shared {
@@ -54,15 +53,15 @@ func (e *ExceededError) Error() string {
 	return fmt.Sprintf("it reached %s of %d MiB of memory", whose, e.Most>>20)
 }
 
-// Report says how limits hold on this system.
+// Report says which limits are enforced on this system.
 type Report struct {
-	// Held and NotHeld are what the kernel holds and what it does not, each a few words.
+	// Held and NotHeld are what the kernel enforces and what it does not, each a few words.
 	Held, NotHeld []string
-	// Why says why the kernel does not hold all; empty where it does.
+	// Why is the reason why the kernel does not enforce all; empty if it does.
 	Why string
 }
 
-// note adds what is not held and why, once.
+// note adds something that is not enforced and the reason, each once.
 func (r *Report) note(what string, err error) {
 	if slices.Contains(r.NotHeld, what) {
 		return
@@ -75,7 +74,7 @@ func (r *Report) clone() Report {
 	return Report{slices.Clone(r.Held), slices.Clone(r.NotHeld), r.Why}
 }
 
-// add notes how a limit is held.
+// add notes how a limit is enforced.
 func (r *Report) add(limit string, version int) {
 	if version > 0 {
 		r.Held = append(r.Held, fmt.Sprintf("%s: limited by cgroup version %d", limit, version))

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// tableAge is how old the table of processes may be, and tableTasks and tableMemory by how much the machine's
-	// tasks and its free memory, in bytes, may have changed since it was read.
+	// tableAge is the maximum age of the table of processes. tableTasks and tableMemory are by how much the machine's
+	// tasks and its free memory, in bytes, may have changed since the table was read.
 	tableAge    = time.Second
 	tableTasks  = 48
 	tableMemory = 64 << 20
-	// killRounds bounds how often the processes of a group are looked for to be ended, with a pause in between.
+	// killRounds is how often the processes of a group are searched for and killed, with pauses in between.
 	killRounds = 100
 	killPause  = 5 * time.Millisecond
 )
 
-// table is what all processes of the machine are, for groups without cgroups.
+// table contains all processes of the machine, for groups without cgroups.
 type table struct {
 	at     time.Time
 	tasks  int64
 	memory int64
 }
 
-// refresh reads the table again where it may be out of date: what a look costs grows with the machine's processes.
+// refresh reads the table again if it may be outdated: the cost of reading grows with the machine's processes.
 func (t *table) refresh(groups map[*Group]struct{}) {
 	tasks, memory := machineTasks(), freeMemory()
 	if time.Since(t.at) < tableAge && tasks-t.tasks < tableTasks && t.memory-memory < tableMemory {
@@ -39,17 +39,17 @@ func (t *table) refresh(groups map[*Group]struct{}) {
 	t.at, t.tasks, t.memory = time.Now(), tasks, memory
 }
 
-// process is one line of the table.
+// process is one process of the table.
 type process struct {
 	pid, parent, session, group int
 	threads                     int
 	started                     uint64
 	resident                    int64
-	// dead says that it has ended and was not waited for.
+	// dead reports whether it has ended and was not waited for.
 	dead bool
 }
 
-// read finds out which processes belong to which group, and what they take.
+// read finds out which processes belong to which group, and what they use.
 func (t *table) read(groups map[*Group]struct{}) {
 	all := processes()
 	for g := range groups {
@@ -59,7 +59,7 @@ func (t *table) read(groups map[*Group]struct{}) {
 	}
 }
 
-// count finds the group's processes: the leader and its session, what was known before, and all descendants of these.
+// count finds the group's processes: the leader and its session, those known before, and all descendants of these.
 func (g *Group) count(all map[int]process) {
 	belongs := make(map[int]bool)
 	var find func(pid int) bool
@@ -71,7 +71,7 @@ func (g *Group) count(all map[int]process) {
 		if said, seen := belongs[pid]; seen {
 			return said
 		}
-		belongs[pid] = false // where parents go in a circle, which is what a table has that was read slowly
+		belongs[pid] = false // parents can form a circle, because the table is read slowly
 		known, was := g.known[pid]
 		in := pid == g.leader || p.session == g.leader || p.group == g.leader || was && known == p.started || find(p.parent)
 		belongs[pid] = in
@@ -82,7 +82,7 @@ func (g *Group) count(all map[int]process) {
 	for pid, p := range all {
 		switch {
 		case !find(pid):
-		case p.dead: // it counts while its parent, which is to wait for it, is of the group
+		case p.dead: // it counts while its parent, which must wait for it, is in the group
 			if find(p.parent) {
 				g.usage.tasks++
 			}
@@ -95,8 +95,8 @@ func (g *Group) count(all map[int]process) {
 	g.known = known
 }
 
-// sharedMemory returns how much of a process's resident memory is of files or shared, in bytes (proc_pid_statm(5)):
-// pages of one program would otherwise count once for each of its processes.
+// sharedMemory returns how much of a process's resident memory is shared or belongs to files, in bytes
+// (proc_pid_statm(5)): otherwise pages of one program would count once for each of its processes.
 func sharedMemory(pid int) int64 {
 	raw, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
 	fields := strings.Fields(string(raw))
@@ -107,7 +107,7 @@ func sharedMemory(pid int) int64 {
 	return n * int64(os.Getpagesize())
 }
 
-// kill ends every process of the group, wherever it went.
+// kill ends every process of the group, in any session.
 func (g *Group) kill() {
 	for range killRounds {
 		left := 0
@@ -123,7 +123,7 @@ func (g *Group) kill() {
 	}
 }
 
-// removeSoon removes a cgroup, whose processes may take a moment to be gone.
+// removeSoon removes a cgroup. Its processes may take a moment to end.
 func removeSoon(dir string) {
 	for range killRounds {
 		if err := os.Remove(dir); err == nil || os.IsNotExist(err) {
@@ -156,7 +156,7 @@ func processes() map[int]process {
 	return out
 }
 
-// parseStat reads /proc/PID/stat (proc_pid_stat(5)), whose second field may hold anything but ends with the last
+// parseStat parses /proc/PID/stat (proc_pid_stat(5)), whose second field may contain anything but ends with the last
 // parenthesis.
 func parseStat(raw []byte) (p process, ok bool) {
 	end := bytes.LastIndexByte(raw, ')')
@@ -176,7 +176,7 @@ func parseStat(raw []byte) (p process, ok bool) {
 	return p, true
 }
 
-// descends reports whether a process is another or descends from it.
+// descends reports whether a process is another one or descends from it.
 func descends(pid, ancestor int) bool {
 	for pid > 1 {
 		if pid == ancestor {
@@ -213,11 +213,11 @@ func freeMemory() int64 {
 	return int64(info.Freeram) * int64(info.Unit)
 }
 
-// noLimit stands for a limit of the machine that can't be found out.
+// noLimit stands for an unknown limit of the machine.
 const noLimit = 1 << 30
 
-// shareOfMachine returns what all groups may take together: three quarters of the tasks that there may be, and of the
-// memory. What can't be found out is no limit.
+// shareOfMachine returns what all groups may use together: three quarters of the machine's maximum of tasks, and of
+// its memory. An unknown maximum is no limit.
 func shareOfMachine(pids, memory *controller) Limits {
 	tasks := int64(noLimit)
 	for _, file := range []string{"threads-max", "pid_max"} {

@@ -1,25 +1,24 @@
-// Package publicname is what is shown of a name of a caller's making where it is not to tell what
-// arguments say: in records, lists and notices.
+// Package publicname shortens names that callers choose for records, lists and notices, so that they don't reveal
+// arguments.
 package publicname
 
 import "strings"
 
-// most is how much of a name is shown, in bytes.
+// most is how many bytes of a name are shown.
 const most = 256
 
-// Of is the name of a tool or prompt, a task or a URI as it may be shown: cut, and without what may
-// hold a secret, which is a query, a fragment and who signs in.
+// Of returns the name of a tool or prompt, a task or a URI in the form that may be shown: shortened, and without
+// parts that may contain a secret, which are a query, a fragment and user information.
 func Of(name string) string {
-	text := publicURI(name) // a name may be a URI as well
+	text := publicURI(name) // a name may be a URI too
 	if len(text) <= most {
 		return text
 	}
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// publicURI returns a URI without its query, its fragment and who signs in (RFC 3986,
-// sections 3.2.1, 3.4 and 3.5). It reads any text, for nobody has checked that it is
-// one; of data that stands in the URI itself only the scheme is left.
+// publicURI returns a URI without its query, its fragment and its user information (RFC 3986, sections 3.2.1, 3.4 and
+// 3.5). It accepts any text, which need not be a valid URI; of a data URI only the scheme is left.
 func publicURI(uri string) string {
 	if i := strings.IndexAny(uri, "?#"); i >= 0 {
 		uri = uri[:i]
@@ -36,9 +35,8 @@ func publicURI(uri string) string {
 	return uri[:start] + uri[start+signed:]
 }
 
-// authority is where a URI says who signs in where: behind "//", and behind what many
-// take for it, such as `https:/` and `https:\\` (https://url.spec.whatwg.org). It is the
-// end of what says nothing of the kind.
+// authority matches the text before the authority of a URI: "//", and what many parsers accept as such, for example
+// `https:/` and `https:\\` (https://url.spec.whatwg.org). It also matches the end of a text without an authority.
 func authority(uri string) int {
 	for i := 0; i < len(uri); {
 		first := strings.IndexAny(uri[i:], `/\`)

@@ -1,4 +1,4 @@
-// Package scrub removes secrets from what a server, or a provider of models, writes.
+// Package scrub removes secrets from the output of servers and model providers.
 package scrub
 
 import (
@@ -14,28 +14,27 @@ import (
 )
 
 const (
-	// redacted stands where a secret stood. It needs no escape in JSON.
+	// redacted replaces a secret. It needs no escape in JSON.
 	redacted = "[redacted]"
-	// minLogged and minAnswered are how long a text must be to be blotted out of the
-	// log and of answers, in bytes. Shorter ones are words of any text, and in answers
-	// every other byte counts.
+	// minLogged and minAnswered are the minimum lengths of secrets that are removed from logs and from answers, in
+	// bytes. Shorter ones occur in ordinary text, and answers must not be changed by mistake.
 	minLogged, minAnswered = 6, 8
 )
 
-// Scrubber blots out what a server was configured with. The zero value blots nothing out
-// of answers. It is safe for concurrent use.
+// Scrubber removes the secrets that a server was configured with. The zero value removes nothing from answers. It is
+// safe for concurrent use.
 type Scrubber struct {
 	log *strings.Replacer
-	// logged are what log replaces, the longer ones first.
+	// logged are what log replaces, longer texts first.
 	logged []string
-	// secrets are what answers must not hold, the longer ones first, and begins the
-	// bytes with which the spelling of one can begin.
+	// secrets are the secrets to remove from answers, the longer ones first, and begins the bytes with which a
+	// spelling of one can begin.
 	secrets []string
 	begins  [256]bool
 }
 
-// New returns a scrubber that blots secrets out of answers, and out of the
-// log also the values of variables, which may be some.
+// New returns a scrubber that removes secrets from answers, and secrets and the values of variables, which may be
+// secrets, from logs.
 func New(env map[string]string, secrets []string) *Scrubber {
 	var pairs []string
 	logged := longLines(slices.AppendSeq(slices.Clone(secrets), maps.Values(env)), minLogged)
@@ -50,8 +49,8 @@ func New(env map[string]string, secrets []string) *Scrubber {
 	return s
 }
 
-// longLines returns the lines of values that have a length, the longer ones first: a
-// secret may hold another.
+// longLines returns the lines of values that have a minimum length, the longer ones first, because one secret may
+// contain another.
 func longLines(values []string, length int) []string {
 	var out []string
 	for _, value := range values {
@@ -65,12 +64,11 @@ func longLines(values []string, length int) []string {
 	return out
 }
 
-// Log blots secrets out of a text for the log. Of the zero value it panics.
+// Log removes secrets from a text for the log. It panics for the zero value.
 func (s *Scrubber) Log(text string) string { return s.log.Replace(text) }
 
-// Answer blots secrets out of the strings of a JSON text, in whatever spelling they
-// stand there; a server that was misled may well send back what it was given. All
-// else stays what it is, so JSON stays JSON, and what is none is no more so.
+// Answer removes secrets from the strings of a JSON text, in any spelling: a misled server may return what it was
+// given. Everything else is unchanged, so valid JSON stays valid and invalid JSON invalid.
 func (s *Scrubber) Answer(raw []byte) []byte {
 	if !s.suspects(raw) {
 		return raw
@@ -101,7 +99,7 @@ func (s *Scrubber) Answer(raw []byte) []byte {
 	return append(out, raw[done:]...)
 }
 
-// suspects reports whether a text may hold a secret: as it is, or with escapes.
+// suspects reports whether a text may contain a secret, verbatim or with escapes.
 func (s *Scrubber) suspects(raw []byte) bool {
 	if len(s.secrets) == 0 {
 		return false
@@ -110,8 +108,8 @@ func (s *Scrubber) suspects(raw []byte) bool {
 		slices.ContainsFunc(s.secrets, func(secret string) bool { return bytes.Contains(raw, []byte(secret)) })
 }
 
-// secretAt returns how many bytes at the beginning of text, which is inside of a
-// JSON string, spell a secret; 0 where they spell none.
+// secretAt returns how many bytes at the beginning of text, which is inside a JSON string, spell a secret; 0 if they
+// spell none.
 func (s *Scrubber) secretAt(text []byte) int {
 	for _, secret := range s.secrets {
 		if n := spells(text, secret); n > 0 {
@@ -134,9 +132,8 @@ func spells(text []byte, secret string) int {
 	return at
 }
 
-// nextChar returns what stands at the beginning of text, which is inside of a JSON
-// string, and how many bytes spell it: a byte or an escape. At the string's end, and
-// where an escape is none, these are none.
+// nextChar returns the character at the beginning of text, which is inside a JSON string, and how many bytes spell
+// it: a byte or an escape. At the string's end and for an invalid escape it returns none.
 func nextChar(text []byte) (string, int) {
 	const short, meant = `"\/bfnrt`, "\"\\/\b\f\n\r\t"
 	switch {
@@ -161,7 +158,7 @@ func nextChar(text []byte) (string, int) {
 	return string(high), 6
 }
 
-// codeUnit reads an escape such as \u00e9.
+// codeUnit parses an escape such as \u00e9.
 func codeUnit(text []byte) (rune, bool) {
 	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
 		return 0, false

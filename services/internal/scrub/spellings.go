@@ -12,9 +12,9 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Spellings returns a secret and the forms in which programs repeat one: encoded for URLs, for
-// JSON, in base64 as a part of any text, and in hexadecimal digits. A secret of less than 6 bytes
-// has none: it is a part of any text.
+// Spellings returns a secret and the forms in which programs repeat one: encoded for URLs, for JSON, in base64 as a
+// part of any text, and in hexadecimal digits. A secret of less than 6 bytes has none, because it occurs in ordinary
+// text.
 func Spellings(secret string) []string {
 	secret = strings.TrimSpace(secret)
 	if len(secret) < minLogged {
@@ -39,8 +39,8 @@ func Spellings(secret string) []string {
 	return slices.Compact(out)
 }
 
-// Every returns a scrubber that blots values out of a text for people, each line of a value in all of its [Spellings]:
-// what a program or a server was given it may write down in another form.
+// Every returns a scrubber for texts that people read. It removes each line of a value in all of its [Spellings],
+// because a program or a server may write a value in another form.
 func Every(values []string) *Scrubber {
 	var all []string
 	for _, line := range longLines(values, minLogged) {
@@ -51,18 +51,17 @@ func Every(values []string) *Scrubber {
 
 var percent = regexp.MustCompile(`%[0-9A-F]{2}`)
 
-// A Stream blots secrets out of a text that comes in pieces, over the bounds of pieces. It is
-// for one goroutine.
+// A Stream removes secrets from a text that arrives in pieces, also across pieces. It is for one goroutine.
 type Stream struct {
 	scrubber *Scrubber
 	tell     func(string)
 	held     string
 }
 
-// Stream returns a stream that passes what it is safe to show to tell.
+// Stream returns a stream that passes the text without secrets to tell.
 func (s *Scrubber) Stream(tell func(string)) *Stream { return &Stream{scrubber: s, tell: tell} }
 
-// Write adds a piece. An end of it that may be the beginning of a secret is held until more comes.
+// Write adds a piece. It holds back an end that may be the beginning of a secret.
 func (s *Stream) Write(piece string) {
 	text := s.scrubber.Log(s.held + piece)
 	at := len(text) - s.scrubber.begun(text)
@@ -70,7 +69,7 @@ func (s *Stream) Write(piece string) {
 	s.pass(text[:at])
 }
 
-// Close passes what is held. Without it, it stays untold.
+// Close passes the text that was held back.
 func (s *Stream) Close() {
 	s.pass(s.held)
 	s.held = ""
@@ -82,7 +81,7 @@ func (s *Stream) pass(text string) {
 	}
 }
 
-// begun returns how long the longest end of a text is with which a secret begins, in bytes.
+// begun returns the length of the longest end of a text with which a secret begins, in bytes.
 func (s *Scrubber) begun(text string) (most int) {
 	for _, secret := range s.logged {
 		for n := min(len(secret)-1, len(text)); n > most; n-- {

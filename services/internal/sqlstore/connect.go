@@ -7,19 +7,18 @@ import (
 	"time"
 )
 
-// connectPause is how long nobody tries to connect where somebody has just failed to.
+// connectPause is the minimum time between attempts to connect while they fail.
 const connectPause = 100 * time.Millisecond
 
-// connector opens connections. While that fails, one attempt is made every connectPause
-// and all others get the error of the last one: a server makes a process for each attempt
-// before it can refuse it, and when it works again it has to end all of them before it
-// hears anybody new. It is safe for concurrent use.
+// connector opens connections. While that fails, it makes one attempt every connectPause, and other callers get the
+// error of the last one: a PostgreSQL server starts a process for each attempt before it can refuse it, and after its
+// recovery has to end all of them before it accepts new connections. It is safe for concurrent use.
 type connector struct {
 	driver.Connector
 
 	mu     sync.Mutex
-	failed error     // how the last attempt failed; nil where it did not
-	next   time.Time // when the next attempt may be made, where the last has failed
+	failed error     // the error of the last attempt, or nil
+	next   time.Time // when the next attempt may be made, if the last one failed
 }
 
 // Connect implements [driver.Connector].
@@ -29,7 +28,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	conn, err := c.Connector.Connect(ctx)
 	if err != nil && ctx.Err() != nil {
-		return nil, err // who asked has given up, which says nothing of the server
+		return nil, err // the caller gave up, which says nothing about the server
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,7 +36,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	return conn, err
 }
 
-// turn is nil where an attempt may be made.
+// turn returns nil if an attempt may be made, otherwise the last error.
 func (c *connector) turn() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

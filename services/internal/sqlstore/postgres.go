@@ -10,31 +10,29 @@ import (
 )
 
 const (
-	// maxOpen is how many connections to PostgreSQL one process keeps.
+	// maxOpen is how many connections to PostgreSQL one process has.
 	maxOpen = 16
-	// idle is how long an unused connection is kept.
+	// idle is how long an unused connection stays open.
 	idle = 5 * time.Minute
-	// connectTime bounds opening a connection, where the address says nothing of
-	// connect_timeout. The pool opens some of its own accord, for whoever waits, and
-	// one that no answer comes to would be in the way for ever.
+	// connectTime is how long opening a connection may take if the address has no connect_timeout. The pool opens some
+	// connections by itself for waiting callers, and one without an answer would block forever.
 	connectTime = 2 * time.Second
-	// stale is how long a connection may be unused before it is asked whether it
-	// still works, and pingTime how long it may take to say so. Of connections that
-	// were lost without a word there may be many, and somebody waits.
+	// stale is how long a connection may be unused before it is tested, and pingTime how long the test may take. Many
+	// connections may be lost silently, and callers wait for the tests.
 	stale    = time.Second
 	pingTime = 500 * time.Millisecond
-	// answerTime bounds each answer until a transaction has begun: none waits longer
-	// than patience for another transaction, so a store that takes longer is away.
+	// answerTime is how long each answer may take until a transaction has begun: no transaction waits longer than
+	// patience for another one, so a slower store is unavailable.
 	answerTime = 2 * time.Second
-	// transactionTime bounds a transaction as a whole.
+	// transactionTime is how long a transaction may take.
 	transactionTime = time.Minute
 )
 
-// openPostgres opens a pool of connections, none of which is made yet.
+// openPostgres creates a pool of connections, without opening one.
 func openPostgres(source string) (*sql.DB, error) {
 	cfg, err := pgx.ParseConfig(source)
 	if err != nil {
-		return nil, err // it hides the password
+		return nil, err // the cause contains the password
 	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTime
@@ -46,8 +44,8 @@ func openPostgres(source string) (*sql.DB, error) {
 	return db, nil
 }
 
-// works asks a connection that was not used lately whether it works. Where it does
-// not it is closed by then, which the ping that is asked for finds out at once.
+// works tests a connection that was not used lately. A lost connection has been closed by then, which the ping
+// notices at once.
 func works(ctx context.Context, p stdlib.ShouldPingParams) (pingAgain bool) {
 	if p.IdleDuration <= stale {
 		return false

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// sharedTable is the table of versions of releases in which one role alone could use a database.
+	// sharedTable is the table of versions of releases in which a database could belong to only one role.
 	sharedTable = "goose_db_version"
 	// adoptLock is the advisory lock under which a role takes that table over.
 	adoptLock = 0x736c7569636501
@@ -19,22 +19,23 @@ var nameGrammar = regexp.MustCompile(`^[a-z]{1,32}$`)
 
 func isName(name string) bool { return nameGrammar.MatchString(name) }
 
-// versionTable is where a role has the version of its tables in PostgreSQL.
+// versionTable returns the table that contains the version of a role's tables in PostgreSQL.
 func versionTable(cfg Config) string { return sharedTable + "_" + cfg.Name }
 
-// isOurs reports whether the current schema, and no other on the search path, has the shared table and all tables that
-// the role's first migration makes: another application's table of versions is left alone.
+// isOurs reports whether the current schema, and no other on the search path, contains the shared table and all
+// tables of the role's first migration: another application's table of versions is not touched.
 const isOurs = `SELECT NOT bool_or(name = $1) AND bool_or(name = $2) AND $3::text[] <@ array_agg(name)
 	FROM (SELECT tablename::text AS name FROM pg_tables WHERE schemaname = current_schema() UNION SELECT '') AS tables`
 
-// adopt renames the table of versions of an earlier release, if the role's own tables are what it is about. It is not
-// copied: a program of that release would not learn from the copy's original that the tables are newer than it knows.
+// adopt renames the table of versions of an earlier release if it belongs to the role's own tables. A copy would not
+// do: a program of that release would still read the old table, and not notice that the tables are newer than it
+// knows.
 func adopt(ctx context.Context, db *sql.DB, cfg Config) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	defer func() { _ = tx.Rollback() }() // does nothing after a commit
 	if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", int64(adoptLock)); err != nil {
 		return err
 	}

@@ -20,29 +20,28 @@ import (
 // SQLite is the source that means a file in the role's own data folder.
 const SQLite = "sqlite"
 
-// ErrAway means that the store could not be reached, or that its answer to a
-// commit was lost: whether the change holds is not known, and asking again is the
-// way to learn it.
+// ErrAway means that the store could not be reached, or that its answer to a commit was lost: then it is unknown
+// whether the change was made, and a repetition finds out.
 var ErrAway = errors.New("the store is away")
 
-// Config says where tables are kept. Every field but Queue and Now is required.
+// Config is the configuration of a store. Every field except Queue and Now is required; File is required for SQLite.
 type Config struct {
 	// Source is [SQLite], or the URL of a PostgreSQL database, `postgres://…`.
 	Source string
-	// File is the path of SQLite's file; it is made where it is missing.
+	// File is the path of SQLite's file, which is created if it does not exist.
 	File string
-	// Name is the role whose tables they are, `[a-z]+`. Roles may share a PostgreSQL database: each has its version in a
-	// table of its own, and no two have a table of the same name.
+	// Name is the role that the tables belong to, `[a-z]{1,32}`. Roles may share a PostgreSQL database: each has a
+	// table of versions of its own, and no two have a table of the same name.
 	Name string
-	// Marker names the tables that the first migration makes, separated by spaces. They tell whose version a database of an earlier release has,
-	// where all roles named the table of versions alike.
+	// Marker names the tables of the first migration, separated by spaces. They show which role a database of an
+	// earlier release belongs to, because then all roles had the same table of versions.
 	Marker string
 	// Migrations are goose's, in SQL, in the root of the file system.
 	Migrations fs.FS
-	// Queue names a table at which transactions of [DB.Do] take turns in PostgreSQL, so
-	// that they do not collide. Empty: each tries until it is lucky.
+	// Queue names a table that transactions of [DB.Do] lock one after the other in PostgreSQL, so that they do not
+	// collide. Empty: they collide, and are repeated.
 	Queue string
-	// Log takes what migrations do.
+	// Log receives the messages of migrations.
 	Log *slog.Logger
 	// Now is SQLite's clock, for tests; nil means time.Now. PostgreSQL has its own.
 	Now func() time.Time
@@ -51,15 +50,14 @@ type Config struct {
 // DB is an open store. It is safe for concurrent use.
 type DB struct {
 	sql   *sql.DB
-	queue string           // SQL that waits for a transaction's turn; empty for none
+	queue string           // SQL that waits for the transactions before; empty for none
 	now   func() time.Time // nil: the database's
-	// working has a place for each transaction that has a connection; nil where all take
-	// turns at one.
+	// working has a slot for each transaction that has a connection; nil for SQLite, which has one connection.
 	working chan struct{}
 }
 
-// Open opens a store and brings its tables up to date, forward alone. The caller
-// closes it. An error names the source, without its password.
+// Open opens a store and migrates its tables forward. The caller closes the store. An error names the source without
+// its password.
 func Open(ctx context.Context, cfg Config) (*DB, error) {
 	if cfg.Migrations == nil || cfg.Log == nil || cfg.Marker == "" || !isName(cfg.Name) {
 		return nil, errors.New("sqlstore: a name, a marker, migrations and a log are required")
@@ -80,8 +78,8 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 		if err := private(cfg.File); err != nil {
 			return nil, "", err
 		}
-		// One connection: the file has one writer anyway, and readers never find it
-		// busy. FULL survives the loss of power after a commit.
+		// There is one connection, because SQLite has one writer anyway, and so reads never fail as busy. FULL makes
+		// commits survive a loss of power.
 		dsn := "file:" + (&url.URL{Path: cfg.File}).EscapedPath() +
 			"?_txlock=immediate&_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)&_pragma=foreign_keys(1)&_pragma=secure_delete(1)&_pragma=busy_timeout(5000)"
 		db, err := sql.Open("sqlite", dsn)
@@ -109,8 +107,8 @@ func open(cfg Config) (*DB, goose.Dialect, error) {
 	}
 }
 
-// private makes the file, where there is none, for this user alone: SQLite would make
-// it for everybody who may read the folder. Its companions get the same mode.
+// private creates the file, if it does not exist, with access for this user only: SQLite would allow every user to
+// read it who may read the folder. SQLite creates its other files with the same mode.
 func private(file string) error {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -119,8 +117,8 @@ func private(file string) error {
 	return f.Close()
 }
 
-// migrate applies the migrations that the store does not have yet. Processes that
-// start together on one PostgreSQL wait for each other.
+// migrate applies the migrations that the store does not have yet. Processes that start at the same time wait for
+// each other in PostgreSQL.
 func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, cfg Config) error {
 	opts := []goose.ProviderOption{goose.WithSlog(cfg.Log), goose.WithDisableGlobalRegistry(true)}
 	if dialect == goose.DialectPostgres {
@@ -150,7 +148,7 @@ func migrate(ctx context.Context, db *sql.DB, dialect goose.Dialect, cfg Config)
 	return nil
 }
 
-// name is the source as errors may show it.
+// name returns the source for errors, without credentials.
 func name(cfg Config) string {
 	if u, err := url.Parse(cfg.Source); err == nil && u.Host != "" {
 		return u.Scheme + "://" + u.Host + u.Path

@@ -22,7 +22,7 @@ type Tx struct {
 	Now time.Time
 }
 
-// Each calls read with every row that a query finds, until it returns an error.
+// Each calls read for every row of a query, until read returns an error.
 func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string, args ...any) (err error) {
 	rows, err := tx.QueryContext(ctx, query, args...)
 	if err != nil {
@@ -37,30 +37,28 @@ func (tx *Tx) Each(ctx context.Context, read func(*sql.Rows) error, query string
 	return rows.Err()
 }
 
-// Times of PostgreSQL, in milliseconds. silence is how long it lets a process be
-// silent within a transaction: as long as those who ask wait for an answer. patience is
-// how long one waits for its turn before it joins the end of the queue again: those whom
-// the network has lost must not have turns for long.
+// These are timeouts of PostgreSQL, in milliseconds. silence is how long a process may be silent within a
+// transaction: as long as callers wait for an answer. patience is how long a transaction waits for its turn before it
+// joins the end of the queue again, so that processes that the network has lost don't hold turns for long.
 const (
 	silence  = "2000"
 	patience = "1000"
 )
 
-// pauses between attempts, each drawn at random up to it.
+// These bound the pause between attempts, which is random.
 const (
 	firstPause = 2 * time.Millisecond
 	lastPause  = 100 * time.Millisecond
 )
 
-// Do runs fn in one serializable transaction, in its turn, and commits it where fn
-// returns nil. Where it collides with another, fn is run again, so it must do nothing
-// but use its transaction. Errors are fn's own, and [ErrAway], also where ctx has
-// ended. No transaction takes longer than a minute, whatever ctx allows.
+// Do runs fn in one serializable transaction, after the transactions before it, and commits it if fn returns nil. If
+// it collides with another transaction, fn runs again, so fn must do nothing except use its transaction. Errors are
+// those of fn, and [ErrAway], also if ctx has ended. A transaction takes at most a minute, even if ctx allows more.
 func (d *DB) Do(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return d.do(ctx, d.queue, fn)
 }
 
-// Look is Do for what will hardly change anything: it waits for nobody, unless it has
+// Look is Do for a function that rarely changes anything: it does not wait for other transactions, unless it has
 // collided.
 func (d *DB) Look(ctx context.Context, fn func(ctx context.Context, tx *Tx) error) error {
 	return d.do(ctx, "", fn)
@@ -76,13 +74,13 @@ func (d *DB) do(ctx context.Context, queue string, fn func(ctx context.Context, 
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", ErrAway, ctx.Err())
-		case <-time.After(rand.N(pause)): //nolint:gosec // no secret
+		case <-time.After(rand.N(pause)): //nolint:gosec // not a secret
 		}
 	}
 }
 
-// begin waits until there is a connection for one more transaction, as long as ctx: those
-// that have them work, so the store is not away for who waits. The function ends it.
+// begin waits for a free connection until ctx ends. It has no shorter timeout, because the connections in use work,
+// so the store is available. The returned function ends the use.
 func (d *DB) begin(ctx context.Context) (end func(), err error) {
 	if d.working == nil {
 		return func() {}, nil
@@ -106,14 +104,14 @@ func (d *DB) once(ctx context.Context, queue string, fn func(ctx context.Context
 	defer giveUp()
 	answer := time.AfterFunc(answerTime, giveUp)
 	defer answer.Stop()
-	if d.now != nil { // in SQLite who begins waits for all who have begun before
+	if d.now != nil { // SQLite begins a transaction only after all earlier ones have ended
 		answer.Stop()
 	}
 	inner, err := d.sql.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelSerializable})
 	if err != nil {
 		return err
 	}
-	defer inner.Rollback() //nolint:errcheck // after a commit there is nothing to roll back
+	defer inner.Rollback() //nolint:errcheck // nothing to roll back after a commit
 	tx := &Tx{Tx: inner}
 	if queue != "" {
 		answer.Reset(answerTime)
@@ -132,11 +130,9 @@ func (d *DB) once(ctx context.Context, queue string, fn func(ctx context.Context
 	return inner.Commit()
 }
 
-// clock is the store's time, not that of the process that asks: replicas must
-// agree on what has expired. With the question PostgreSQL is told to end the
-// transaction of a process that it hears nothing of, so that what is locked is free
-// when the network has lost one: here, and not as the connection is made, because
-// poolers refuse settings then.
+// clock returns the store's time, not that of this process: replicas must agree on what has expired. The query also
+// makes PostgreSQL end the transaction if this process is silent, so that locks are released when the network has
+// lost it. This is set here and not when the connection is opened, because poolers refuse settings then.
 func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
 	if d.now != nil {
 		return d.now().UTC().Truncate(time.Microsecond), nil
@@ -147,7 +143,7 @@ func (d *DB) clock(ctx context.Context, tx *sql.Tx) (time.Time, error) {
 	return Time(micros), err
 }
 
-// Micros is a time as tables keep it; 0 for the zero time.
+// Micros returns a time in the form of tables; 0 for the zero time.
 func Micros(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -155,7 +151,7 @@ func Micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// Time is the time that Micros wrote.
+// Time returns the time for a result of Micros.
 func Time(micros int64) time.Time {
 	if micros == 0 {
 		return time.Time{}
@@ -163,24 +159,23 @@ func Time(micros int64) time.Time {
 	return time.UnixMicro(micros).UTC()
 }
 
-// collided reports whether a transaction was rolled back because of another one
-// (PostgreSQL, appendix A, class 40), or has waited too long for it (55P03).
+// collided reports whether a transaction was rolled back because of another one (PostgreSQL, appendix A, class 40),
+// or has waited too long for it (55P03).
 func collided(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == "40001" || pg.Code == "40P01" || pg.Code == "55P03")
 }
 
-// queueFor is the SQL that waits for all transactions that write to a table. None of it
-// fixes what its transaction sees (PostgreSQL, LOCK): that is what they have left. The
-// silence is limited before the wait, for nobody may be there any more when it ends.
+// queueFor returns the SQL that waits for all transactions that write to a table. It does not fix the transaction's
+// snapshot (PostgreSQL, LOCK), so the transaction sees the changes of those before. The silence is limited before the
+// wait, because the process may be lost when the wait ends.
 func queueFor(table string) string {
 	return "SET LOCAL idle_in_transaction_session_timeout = " + silence + "; SET LOCAL lock_timeout = " + patience +
 		"; LOCK TABLE " + pgx.Identifier{table}.Sanitize() + " IN EXCLUSIVE MODE"
 }
 
-// away marks the errors that mean that the store could not be reached or did not
-// answer, and those by which it says that it is going (class 57), full of
-// connections (class 53), or has given up a process that was silent (25P03).
+// away marks errors that mean that the store could not be reached or did not answer, or that it is shutting down
+// (class 57), has too many connections (class 53), or has ended the transaction of a silent process (25P03).
 func away(err error) error {
 	if err == nil || errors.Is(err, ErrAway) {
 		return err

@@ -16,12 +16,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// exporterVariable is OpenTelemetry's own name for whether metrics are exported:
-// "none" is the value that switches them off.
+// exporterVariable is OpenTelemetry's variable for whether metrics are exported: "none" disables them.
 const exporterVariable = "OTEL_METRICS_EXPORTER"
 
-// startMetrics exports metrics every minute, or as often as OpenTelemetry's own
-// OTEL_METRIC_EXPORT_INTERVAL says, which the reader reads.
+// startMetrics exports metrics every minute, or at the interval in OpenTelemetry's OTEL_METRIC_EXPORT_INTERVAL, which
+// the reader reads.
 func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, process *resource.Resource) error {
 	if cfg.Endpoint == "" || os.Getenv(exporterVariable) == "none" {
 		t.Meters = noop.NewMeterProvider()
@@ -42,8 +41,8 @@ func (t *Telemetry) startMetrics(ctx context.Context, cfg Config, process *resou
 	return countGoroutines(provider)
 }
 
-// wanted exports to a collector that may take spans alone, as Jaeger does: that is
-// said once and no failure after that.
+// wanted exports to a collector that may accept only spans, such as Jaeger: then it logs that once, and does not
+// return errors.
 type wanted struct {
 	sdkmetric.Exporter
 

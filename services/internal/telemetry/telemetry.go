@@ -1,7 +1,6 @@
-// Package telemetry starts OpenTelemetry for a process: traces over OTLP, sampled
-// at the root, and a provider that makes trace ids even where nothing is
-// exported, so that journals, logs and upstreams always name the same trace; and
-// metrics over OTLP, to the same place.
+// Package telemetry starts OpenTelemetry for a process: traces over OTLP, sampled at the root, and metrics over OTLP
+// to the same collector. It makes trace ids even if nothing is exported, so that journals, logs and servers always
+// name the same trace.
 package telemetry
 
 import (
@@ -28,49 +27,43 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// endpointVariable is OpenTelemetry's own name for where to export to. The
-// configuration wins over it.
+// endpointVariable is OpenTelemetry's variable for the collector. The configuration has precedence.
 const endpointVariable = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
-// flushTimeout bounds how long a stop waits for what is left to be exported.
+// flushTimeout is how long a stop waits for the remaining data to be exported.
 const flushTimeout = 3 * time.Second
 
-// Config says what to trace and where to send it, and metrics. The zero value exports
-// nothing and samples nothing.
+// Config is the configuration of traces and metrics. The zero value exports nothing and samples nothing.
 type Config struct {
 	// Service is the process's `service.name`.
 	Service string
 	// Version is its `service.version`.
 	Version string
-	// Endpoint is where spans and metrics go, as an OTLP/gRPC URL such as
-	// "http://localhost:4317"; empty exports nothing.
+	// Endpoint is the collector, as an OTLP/gRPC URL such as "http://localhost:4317"; empty exports nothing.
 	Endpoint string
-	// Sample is the share of traces that are sampled where this process is the
-	// root: 0 to 1.
+	// Sample is the part of traces that are sampled if this process is their root: 0 to 1.
 	Sample float64
-	// Log takes what OpenTelemetry says goes wrong, such as that nobody takes what is
-	// exported; required. OpenTelemetry has one place for that in a process, so the log
-	// of who started last gets it.
+	// Log receives OpenTelemetry's errors, such as that the collector is unavailable; required. OpenTelemetry has one
+	// error handler for each process, so the log of the last Start receives them.
 	Log *slog.Logger
 }
 
-// Telemetry is what a process traces and counts with. It is safe for concurrent use.
+// Telemetry makes the traces and metrics of a process. It is safe for concurrent use.
 type Telemetry struct {
 	// Provider makes tracers.
 	Provider trace.TracerProvider
-	// Meters makes meters. Where nothing is exported, what they count costs nothing.
+	// Meters makes meters. If nothing is exported, counting costs nothing.
 	Meters metric.MeterProvider
-	// Propagator carries W3C Trace Context, and nothing else: baggage of
-	// strangers is dropped.
+	// Propagator carries W3C Trace Context, and nothing else: the baggage of untrusted clients is dropped.
 	Propagator propagation.TextMapPropagator
 
-	// flush are what exports the rest and stops.
+	// flush exports the remaining data and stops.
 	flush []func(context.Context) error
 }
 
-// Start starts telemetry, which the caller closes.
+// Start starts telemetry. The caller must close it.
 func Start(ctx context.Context, cfg Config) (*Telemetry, error) {
-	if !(cfg.Sample >= 0 && cfg.Sample <= 1) { // NaN is neither
+	if !(cfg.Sample >= 0 && cfg.Sample <= 1) { // false for NaN
 		return nil, fmt.Errorf("telemetry: sample %v is not between 0 and 1", cfg.Sample)
 	}
 	if cfg.Log == nil {
@@ -93,9 +86,8 @@ func Start(ctx context.Context, cfg Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// process is what names the process to whoever reads what it exports. The instance
-// tells replicas apart, whose counts would else be taken for those of one; whoever
-// runs them may name it.
+// process returns the resource that identifies the process in exported data. The instance id tells replicas apart,
+// whose counts would otherwise be taken for those of one; an operator may set it.
 func (c *Config) process() (*resource.Resource, error) {
 	instance := resource.NewSchemaless(attribute.String("service.instance.id", uuid.NewString()))
 	named, err := resource.Merge(instance, resource.Environment())
@@ -116,7 +108,7 @@ func (t *Telemetry) startTraces(ctx context.Context, cfg Config, process *resour
 	if cfg.Endpoint != "" {
 		exporter, err := otlptracegrpc.New(ctx,
 			otlptracegrpc.WithEndpointURL(cfg.Endpoint),
-			// Else it would wait for DNS to say how to call, which a closed network never does.
+			// Without this the client would wait for a service config from DNS, which never arrives on a closed network.
 			otlptracegrpc.WithDialOption(grpc.WithDisableServiceConfig()),
 		)
 		if err != nil {
@@ -129,18 +121,18 @@ func (t *Telemetry) startTraces(ctx context.Context, cfg Config, process *resour
 	return nil
 }
 
-// Close exports what is left, for at most 3 s, and stops.
+// Close exports the remaining data, for at most 3 s, and stops.
 func (t *Telemetry) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()
-	var group errgroup.Group // side by side: where the collector is away, each takes all the time
+	var group errgroup.Group // at the same time: if the collector is unavailable, each takes the whole time
 	for _, flush := range t.flush {
 		group.Go(func() error { return flush(ctx) })
 	}
 	err := group.Wait()
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.Unimplemented:
-		return nil // nobody takes it, which is no failure of this process
+		return nil // an unavailable collector is not an error of this process
 	case err != nil:
 		return fmt.Errorf("export what is left: %w", err)
 	default:
@@ -148,7 +140,7 @@ func (t *Telemetry) Close() error {
 	}
 }
 
-// countGoroutines has the goroutines of the process counted (OpenTelemetry semantic conventions, Go runtime).
+// countGoroutines counts the goroutines of the process (OpenTelemetry semantic conventions, Go runtime).
 func countGoroutines(of metric.MeterProvider) error {
 	_, err := of.Meter("runtime").Int64ObservableUpDownCounter("go.goroutine.count",
 		metric.WithUnit("{goroutine}"), metric.WithDescription("Goroutines of the process"),

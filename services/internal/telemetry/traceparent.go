@@ -7,9 +7,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// TraceParent returns a span's context as W3C Trace Context writes it, in 55 bytes, also
-// where it is not sampled: journals, approvals and upstreams are to name the same trace.
-// It is empty where there is no trace.
+// TraceParent returns a span's context in the form of W3C Trace Context, in 55 bytes, even if it is not sampled, so
+// that journals, approvals and servers name the same trace. It is empty if there is no trace.
 func TraceParent(span trace.SpanContext) string {
 	if !span.IsValid() {
 		return ""
@@ -17,9 +16,8 @@ func TraceParent(span trace.SpanContext) string {
 	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-" + span.TraceFlags().String()
 }
 
-// Link links a span to the one that parent names, as [TraceParent] has written it. It
-// does nothing where parent names none, or one of the span's own trace, and where the
-// span is not sampled: then it costs a look.
+// Link links a span to the one that parent, a result of [TraceParent], names. It does nothing if parent names none or
+// one of the span's own trace, or if the span is not sampled.
 func Link(span trace.Span, parent string) {
 	if parent == "" || !span.IsRecording() {
 		return

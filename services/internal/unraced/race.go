@@ -19,7 +19,7 @@ func Run(*testing.M) int {
 		fmt.Println(err)
 		return 1
 	}
-	defer os.RemoveAll(dir) //nolint:errcheck // what stays goes with the system's temporary files
+	defer os.RemoveAll(dir) //nolint:errcheck // the rest is removed with the system's temporary files
 	program := filepath.Join(dir, "unraced.test")
 	if out, err := exec.Command("go", "test", "-c", "-trimpath", "-o", program, ".").CombinedOutput(); err != nil {
 		fmt.Printf("build the tests: %v\n%s", err, out)

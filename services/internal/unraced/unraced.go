@@ -1,3 +1,3 @@
-// Package unraced runs the tests of packages that compute without sharing anything: with
-// the race detector they would take some twenty times as long, and find nothing.
+// Package unraced runs tests without the race detector, for packages that compute without concurrency: with it they
+// would take about twenty times as long, and find nothing.
 package unraced

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// Approval is an approval as machines are shown it: who asks for what, and where it
-// stands, without a value of an argument.
+// Approval is the machine-readable form of an approval: the requested call and the state, without values of
+// arguments.
 type Approval struct {
 	ID            string    `json:"id"`
 	State         string    `json:"state"`
@@ -39,18 +39,18 @@ type Approval struct {
 	Grant         *Grant    `json:"grant,omitzero"`
 }
 
-// Grant is how far an approval reaches that is for more than one call.
+// Grant is the scope of an approval for more than one call.
 type Grant struct {
 	Calls int64 `json:"calls"`
 	Used  int64 `json:"used"`
-	// Within is how long it holds in seconds, from the decision on.
+	// Within is how many seconds it is valid after the decision.
 	Within  float64   `json:"withinSeconds"`
 	Expires time.Time `json:"expires,omitzero"`
 	// Where are the conditions that a call must meet, in CEL; empty: none.
 	Where []string `json:"where,omitempty"`
 }
 
-// Vote is one person's word.
+// Vote is one person's vote.
 type Vote struct {
 	Subject string    `json:"subject"`
 	Verdict string    `json:"verdict"`
@@ -60,7 +60,7 @@ type Vote struct {
 	Void    string    `json:"void,omitzero"`
 }
 
-// Of is an approval as machines are shown it.
+// Of returns the machine-readable form of an approval.
 func Of(a *approvalv1.Approval) Approval {
 	out := Approval{
 		ID: a.GetId(), State: enum.Name(a.GetState()), Server: a.GetServer(), Tool: a.GetName(), Method: a.GetMethod(),

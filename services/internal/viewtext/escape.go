@@ -7,8 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// blanks are characters that Unicode counts as printable and that show nothing, or
-// change how their neighbour shows.
+// blanks are characters that Unicode counts as printable and that show nothing, or change how their neighbour shows.
 var blanks = &unicode.RangeTable{
 	R16: []unicode.Range16{
 		{Lo: 0x034f, Hi: 0x034f, Stride: 1}, {Lo: 0x115f, Hi: 0x1160, Stride: 1}, {Lo: 0x17b4, Hi: 0x17b5, Stride: 1},
@@ -18,13 +17,12 @@ var blanks = &unicode.RangeTable{
 	R32: []unicode.Range32{{Lo: 0xe0100, Hi: 0xe01ef, Stride: 1}},
 }
 
-// Hides reports whether a character is shown as an escape: controls, formats such as
-// bidirectional overrides, separators but the blank, blanks of other names, and
-// what is no character.
+// Hides reports whether a character is shown as an escape: controls, formats such as bidirectional overrides,
+// separators except the space, other blanks, and invalid characters.
 func Hides(r rune) bool { return !unicode.IsPrint(r) || unicode.Is(blanks, r) }
 
-// Escape writes a text so that it shows what it holds: what hides, and the
-// backslash, as `\u` and four hexadecimal digits for each UTF-16 unit.
+// Escape returns a text in which everything is visible: hidden characters, and the backslash, are written as `\u` and
+// four hexadecimal digits for each UTF-16 unit.
 func Escape(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return r == '\\' || Hides(r) }) {
 		return text
@@ -43,7 +41,7 @@ func Escape(text string) string {
 	return out.String()
 }
 
-// Quote writes a text as a JSON string in the same manner.
+// Quote returns a text as a JSON string with the same escapes.
 func Quote(text string) string {
 	var out strings.Builder
 	out.WriteByte('"')
@@ -62,15 +60,13 @@ func Quote(text string) string {
 	return out.String()
 }
 
-// Line writes a text as one line that steers no terminal. Unlike [Escape] it keeps a
-// backslash as it is, for some such texts are escaped already, and what only shows
-// nothing: people read them, and decide on nothing by them.
+// Line returns a text as one line without effect on a terminal. Unlike [Escape] it leaves the backslash, because some
+// such texts are escaped already, and characters that only show nothing: no decision depends on these texts.
 func Line(text string) string {
 	return replace(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// replace writes characters as escapes, and bytes that are none as the character that
-// stands for such.
+// replace writes characters as escapes, and invalid bytes as the replacement character.
 func replace(text string, gone func(rune) bool) string {
 	if !strings.ContainsFunc(text, gone) && utf8.ValidString(text) {
 		return text
@@ -86,7 +82,7 @@ func replace(text string, gone func(rune) bool) string {
 	return out.String()
 }
 
-// Lines does the same to each line of a text, in which a tab is four blanks.
+// Lines does the same for each line of a text, in which a tab becomes four spaces.
 func Lines(text string) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
@@ -99,7 +95,7 @@ func Lines(text string) string {
 	return out.String()
 }
 
-// units writes a character as escapes. A call of 4 MiB may be made of nothing else.
+// units writes a character as escapes. It must be fast, because a call of 4 MiB may consist of them.
 func units(r rune) string {
 	if a, b := utf16.EncodeRune(r); a != unicode.ReplacementChar {
 		return unit(a) + unit(b)

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// Code points that Invisible treats by what stands around them.
+// These are code points whose meaning for Invisible depends on their neighbours.
 const (
 	zeroWidthNonJoiner = 0x200c
 	zeroWidthJoiner    = 0x200d
@@ -18,7 +18,7 @@ const (
 	cancelTag          = 0xe007f
 )
 
-// maxFlagTags is how many tag characters a flag of a region has at most: `gbeng`, and one to spare.
+// maxFlagTags is the maximum number of tag characters in a region's flag: `gbeng`, and one more.
 const maxFlagTags = 6
 
 // joining are scripts whose words need joiners (Unicode 16, section 23.2, and UAX 31, section 2.3).
@@ -27,20 +27,21 @@ var joining = []*unicode.RangeTable{
 	unicode.Oriya, unicode.Tamil, unicode.Telugu, unicode.Kannada, unicode.Malayalam, unicode.Sinhala, unicode.Khmer, unicode.Myanmar, unicode.Tibetan,
 }
 
-// rightToLeft are scripts in which marks of direction stand between words.
+// rightToLeft are scripts in which marks of direction occur between words.
 var rightToLeft = []*unicode.RangeTable{unicode.Arabic, unicode.Hebrew, unicode.Syriac, unicode.Thaana, unicode.Nko}
 
-// Invisible returns where the first character stands that shows nothing or changes how its neighbours show, in bytes;
-// -1 if there is none. It is the list of [Hides], without line ends, tabs and the blanks of French and of Chinese,
-// Japanese and Korean, and without what emoji and scripts need at that place: a joiner between emoji, a selector behind
-// a symbol, the tags of a flag, joiners in scripts whose letters join, and marks of direction beside such as run to the left.
+// Invisible returns the offset in bytes of the first character that shows nothing or changes how its neighbours show;
+// -1 if there is none. The characters are those of [Hides], except for line ends, tabs and the blanks of French and
+// of Chinese, Japanese and Korean, and except for what emoji and scripts need at that place: a joiner between emoji,
+// a selector after a symbol, the tags of a flag, joiners in scripts whose letters join, and marks of direction next
+// to right-to-left scripts.
 func Invisible(text string) int {
-	var before, base rune // the character before this one, and the last one that shows
+	var before, base rune // the previous character, and the last visible one
 	for at := 0; at < len(text); {
 		r, size := utf8.DecodeRuneInString(text[at:])
 		after, _ := utf8.DecodeRuneInString(text[at+size:])
 		switch {
-		case r == utf8.RuneError && size == 1: // no character: it is shown as one that stands for such
+		case r == utf8.RuneError && size == 1: // invalid: shown as the replacement character
 		case r == '\n', r == '\t', r == '\r' && after == '\n', r == 0xa0, r == 0x202f, r == 0x3000, isNewEmoji(r), !Hides(r):
 		case r == blackFlag:
 		case firstTag <= r && r <= lastTag && before == blackFlag:
@@ -65,7 +66,8 @@ func Invisible(text string) int {
 // isNewEmoji reports whether r is in the blocks of emoji and not assigned in this version of Unicode.
 func isNewEmoji(r rune) bool { return 0x1f300 <= r && r <= 0x1faff && !unicode.Is(unicode.Cf, r) }
 
-// flagEnd returns how long the tags are that a text begins with, with the one that ends them; 0 if they are of no flag.
+// flagEnd returns the length of the tags at the beginning of a text, including the final tag; 0 if they do not belong
+// to a flag.
 func flagEnd(tags string) int {
 	for at, count := 0, 0; at < len(tags); count++ {
 		r, size := utf8.DecodeRuneInString(tags[at:])
@@ -80,7 +82,7 @@ func flagEnd(tags string) int {
 	return 0
 }
 
-// needed reports whether a character that hides is needed between its neighbours. base is the last one that shows.
+// needed reports whether a hidden character is needed between its neighbours. base is the last visible one.
 func needed(r, before, base, after rune) bool {
 	switch r {
 	case emojiStyle, textStyle:
@@ -98,7 +100,7 @@ func needed(r, before, base, after rune) bool {
 	return 0xe0100 <= r && r <= 0xe01ef && before == base && unicode.Is(unicode.Han, base)
 }
 
-// isSymbol reports whether emoji are made of r.
+// isSymbol reports whether emoji can contain r.
 func isSymbol(r rune) bool {
 	return unicode.In(r, unicode.So, unicode.Sk, unicode.Sm) || isNewEmoji(r) || r == 0x203c || r == 0x2049 || r == 0x3030 || r == 0x303d
 }

@@ -1,6 +1,5 @@
-// Package viewtext writes what a person must see before deciding on a call as plain
-// text, and an approval for machines: the same on the command line, in a chat, in a
-// mail and in a webhook.
+// Package viewtext writes the view of a call, which a person must see before deciding, as plain text, and an approval
+// in machine-readable form. The command line, chats, mails and webhooks use it.
 package viewtext
 
 import (
@@ -13,9 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// Facts writes everything of a view but its params, a line for each fact. The view
-// has escaped what hides, so every line shows what it holds; and whatever a view holds,
-// a fact stays on its line.
+// Facts returns everything of a view except its params, one line for each fact. The view's hidden characters are
+// escaped, so every line is fully visible and each fact stays on its line.
 func Facts(v *approvalv1.View) string {
 	var out lines
 	out.add("call", Call(v.GetServer(), v.GetMethod(), v.GetName()))
@@ -48,7 +46,7 @@ func Facts(v *approvalv1.View) string {
 	return out.String()
 }
 
-// Call says in one line what is called: the server's tool or, by another method, what that names.
+// Call returns the called item in one line: the server's tool or, for another method, what that method addresses.
 func Call(server, method, name string) string {
 	if !isTools(method) {
 		server += " " + method

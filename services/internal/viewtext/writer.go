@@ -7,19 +7,18 @@ import (
 	"unicode/utf8"
 )
 
-// Writer passes on what it is given, with escapes for what hides: whatever was
-// forgotten before, nothing that a stranger wrote steers the terminal behind it. Line
-// breaks and tabs pass, for columns and completions are made of them, so a stranger's
-// own have to go before, by [Line]. What JSON writes stays the same JSON: there such a
-// character stands in a string, and an escape means it. It is safe for concurrent use.
+// Writer writes text with escapes for hidden characters, so that no untrusted text can control a terminal, even if it
+// was not escaped before. Line breaks and tabs are unchanged, because columns and completions need them, so those in
+// untrusted text must be escaped before, by [Line]. JSON keeps its meaning: there such a character is inside a
+// string, and its escape is equivalent. It is safe for concurrent use.
 type Writer struct {
 	to io.Writer
 
 	mu   sync.Mutex
-	rest []byte // what is written next; between writes the begin of a character
+	rest []byte // text to write next; between writes the beginning of a character
 }
 
-// NewWriter returns a writer to a terminal, or to what may be shown on one.
+// NewWriter returns a writer whose output goes to w, which may be a terminal.
 func NewWriter(to io.Writer) *Writer { return &Writer{to: to} }
 
 // Write implements io.Writer.
@@ -36,11 +35,10 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// steers reports whether a character is none that a terminal just shows, nor one that
-// parts what it shows.
+// steers reports whether a character is neither one that a terminal just shows nor a separator.
 func steers(r rune) bool { return r != '\n' && r != '\t' && !unicode.IsPrint(r) }
 
-// unfinished is how many bytes at the end of a text begin a character.
+// unfinished returns how many bytes at the end of a text are the beginning of a character.
 func unfinished(text []byte) int {
 	for n := 1; n < utf8.UTFMax && n <= len(text); n++ {
 		if begin := text[len(text)-n:]; utf8.RuneStart(begin[0]) {

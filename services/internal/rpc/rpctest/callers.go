@@ -26,21 +26,19 @@ import (
 // callTimeout bounds one call.
 const callTimeout = 10 * time.Second
 
-// A caller is somebody who may call some methods.
+// A caller is a kind of caller in the tests.
 type caller struct {
 	name   string
 	conn   grpc.ClientConnInterface
 	behalf *identityv1.Principal
-	// refusal is the code by which a contract refuses the caller; OK where it
-	// doesn't.
+	// refusal is the code with which a contract refuses the caller; OK if it does not.
 	refusal func(*authv1.Callers) codes.Code
 }
 
-// CheckCallers calls every method of every service of a package of contracts, each
-// with a request that its contract accepts, as everybody: each role with and
-// without a principal, each kind of token, none, and one that nobody made. Whom the
-// contract's callers don't name is refused. Who is admitted is answered
-// UNIMPLEMENTED, save by the methods that are implemented, by their full names.
+// CheckCallers calls every method of every service of a package of contracts, each with a request that its contract
+// accepts, as every kind of caller: each role with and without a principal, each kind of token, no token, and an
+// unknown token. Callers that the contract does not name must be refused. Others must get UNIMPLEMENTED, except from
+// the methods in implemented, by their full names.
 func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, implemented ...protoreflect.FullName) {
 	t.Helper()
 	callers := s.callers(t)
@@ -63,8 +61,8 @@ func (s *Server) CheckCallers(t *testing.T, contracts protoreflect.FullName, imp
 	}
 }
 
-// methodsOf returns the methods of a package of contracts. None at all is an error:
-// a name that is wrong would pass every check.
+// methodsOf returns the methods of a package of contracts. No methods are an error: a wrong name would pass every
+// check.
 func methodsOf(contracts protoreflect.FullName) ([]protoreflect.MethodDescriptor, error) {
 	var out []protoreflect.MethodDescriptor
 	protoregistry.GlobalFiles.RangeFilesByPackage(contracts, func(file protoreflect.FileDescriptor) bool {
@@ -127,7 +125,7 @@ func (s *Server) persons(t *testing.T) []caller {
 		caller{name: "a stranger", conn: s.Person(t, "stranger"), refusal: unknown})
 }
 
-// somebody is a principal for whom every role that signs may speak.
+// somebody is a principal on whose behalf every signing role may call.
 func somebody() *identityv1.Principal {
 	p := Principal("default", "agent:default/1")
 	p.Chain = []*identityv1.Principal{Principal("default", "creator")}
@@ -174,7 +172,7 @@ func (c *caller) call(t *testing.T, method protoreflect.MethodDescriptor) error 
 	if err != nil {
 		return err
 	}
-	if err := stream.SendMsg(req); err != nil && !errors.Is(err, io.EOF) { // EOF: RecvMsg says why
+	if err := stream.SendMsg(req); err != nil && !errors.Is(err, io.EOF) { // EOF: RecvMsg returns the reason
 		return err
 	}
 	if err := stream.CloseSend(); err != nil {

@@ -14,10 +14,10 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// samples are texts of which every pattern of the contracts accepts one.
+// samples are texts, at least one of which matches each pattern of the contracts.
 var samples = []string{"a", "0", "2026-07-28", strings.Repeat("0", 64), "a:a"}
 
-// Request returns the least request that the contract of a method accepts.
+// Request returns the smallest request that the contract of a method accepts.
 func Request(t *testing.T, method protoreflect.MethodDescriptor) proto.Message {
 	t.Helper()
 	req := message(t, method.Input())
@@ -70,9 +70,9 @@ func set(m protoreflect.Message, field protoreflect.FieldDescriptor, rules *vali
 	m.Set(field, value(m.NewField(field), field, rules))
 }
 
-// value returns the least value that rules accept; zero is the type's own.
+// value returns the smallest value that rules accept; zero is the type's own.
 func value(zero protoreflect.Value, field protoreflect.FieldDescriptor, rules *validatev1.FieldRules) protoreflect.Value {
-	switch field.Kind() { //nolint:exhaustive // of the other kinds the zero value will do
+	switch field.Kind() { //nolint:exhaustive // the zero value of other kinds is accepted
 	case protoreflect.StringKind:
 		return protoreflect.ValueOfString(text(rules.GetString()))
 	case protoreflect.BytesKind:

@@ -11,16 +11,16 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Witness is a connection that remembers every message of every unary call as it
-// was when it was sent or received. Inside one process both ends hold the same
-// messages, so that none may change any more. It is safe for concurrent use.
+// A Witness is a connection that records every message of every unary call as it was when it was sent or received.
+// Inside one process both ends have the same messages, so neither may change them afterwards. It is safe for
+// concurrent use.
 type Witness struct {
 	grpc.ClientConnInterface
 	mu   sync.Mutex
 	seen []memory
 }
 
-// A memory is a message and what it was.
+// A memory is a message and its original encoding.
 type memory struct {
 	method string
 	what   string
@@ -28,8 +28,7 @@ type memory struct {
 	then   []byte
 }
 
-// NewWitness returns a witness of conn, and fails the test at its end for every
-// message that is not what it was.
+// NewWitness returns a witness of conn, and at the end of the test fails it for every message that was changed.
 func NewWitness(t testing.TB, conn grpc.ClientConnInterface) *Witness {
 	t.Helper()
 	w := &Witness{ClientConnInterface: conn}
@@ -70,7 +69,7 @@ func (w *Witness) remember(method, what string, message any) {
 	w.seen = append(w.seen, memory{method, what, m, encode(m)})
 }
 
-// changed returns the messages that are not what they were.
+// changed returns the messages that were changed.
 func (w *Witness) changed() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -86,7 +85,7 @@ func (w *Witness) changed() []string {
 func encode(m proto.Message) []byte {
 	raw, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
-		panic(err) // a message of a contract always encodes
+		panic(err) // a message of a contract can always be encoded
 	}
 	return raw
 }

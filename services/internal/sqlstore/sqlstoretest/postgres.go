@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// startTime bounds how long a server may take until it answers.
+	// startTime is how long a server may take until it answers.
 	startTime = time.Minute
-	// missing says what to do where PostgreSQL is not there.
+	// missing says what to do if PostgreSQL is not installed.
 	missing = "these tests start a PostgreSQL of their own and need its programs (13 or later): install them " +
 		"(Debian: apt-get install postgresql; macOS: brew install postgresql), or name their folder in PG_BIN"
 )
 
-// Server is a PostgreSQL that belongs to one test program.
+// Server is a PostgreSQL server that belongs to one test program.
 type Server struct {
 	bin, dir string
 	addr     string
@@ -42,8 +42,8 @@ var shared struct {
 	err    error
 }
 
-// Main runs a test program's tests and then stops what they have started. Every
-// package that calls [Postgres] has it in its TestMain.
+// Main runs a test program's tests and then stops the servers that they have started. Every package that calls
+// [Postgres] calls Main in its TestMain.
 func Main(m *testing.M) int {
 	code := m.Run()
 	if shared.server != nil {
@@ -55,9 +55,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// Postgres returns the URL of an empty database on a server that all tests of the
-// program share. A connection may take as long to open as a busy machine needs: a test of a server that is away
-// starts its own with [Start].
+// Postgres returns the URL of an empty database on a server that all tests of the program share. A connection may
+// take as long to open as a busy machine needs: a test of an unavailable server starts its own with [Start].
 func Postgres(t testing.TB) string {
 	t.Helper()
 	shared.once.Do(func() { shared.server, shared.err = newServer() })
@@ -67,8 +66,7 @@ func Postgres(t testing.TB) string {
 	return shared.server.Database(t) + "?connect_timeout=30"
 }
 
-// Start starts a server of the test's own, which it may stop and start again. It
-// is removed with the test.
+// Start starts a server for one test, which may stop and restart it. It is removed with the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	s, err := newServer()
@@ -83,10 +81,10 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Addr is where the server listens.
+// Addr returns the address where the server listens.
 func (s *Server) Addr() string { return s.addr }
 
-// Database makes an empty database and returns its URL.
+// Database creates an empty database and returns its URL.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
 	name := fmt.Sprintf("test%d", s.made.Add(1))
@@ -101,7 +99,7 @@ func (s *Server) Database(t testing.TB) string {
 	return s.url(s.addr, name)
 }
 
-// Through is a database's URL by another address, such as that of a proxy.
+// Through returns a database's URL with another address, such as that of a proxy.
 func (s *Server) Through(addr, database string) string { return s.url(addr, filepath.Base(database)) }
 
 func (*Server) url(addr, database string) string {
@@ -192,7 +190,7 @@ func (s *Server) run(name string, args ...string) error {
 	cmd.SysProcAttr = s.as
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "HOME="+s.dir)
-	out, err := os.CreateTemp(s.dir, name) // a pipe would stay open in the server
+	out, err := os.CreateTemp(s.dir, name) // the server would keep a pipe open
 	if err != nil {
 		return err
 	}

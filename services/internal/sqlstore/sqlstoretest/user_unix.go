@@ -10,8 +10,7 @@ import (
 	"syscall"
 )
 
-// unprivileged makes another user of root, as PostgreSQL wants it, and gives it
-// the folder.
+// unprivileged makes a command of root run as another user, as PostgreSQL requires, and gives that user the folder.
 func unprivileged(dir string) (*syscall.SysProcAttr, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil //nolint:nilnil // nothing to change
