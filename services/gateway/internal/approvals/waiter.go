@@ -129,7 +129,7 @@ func (w *Waiter) Approved(ctx context.Context, q Question) (Asked, *refusal.Refu
 	asked := Asked{Approval: resp.GetAsked().GetApproval(), Decision: decision}
 	switch {
 	case err != nil:
-		w.log.WarnContext(ctx, "approval was not asked for", "decision_id", q.DecisionID, "error", err)
+		w.log.WarnContext(ctx, "approval was not requested", "decision_id", q.DecisionID, "error", err)
 		return asked, Unavailable()
 	case resp == nil:
 		return asked, refused

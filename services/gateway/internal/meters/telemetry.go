@@ -44,6 +44,6 @@ func (m *Meters) make(meter metric.Meter) error {
 	m.rested, errs[6] = meter.Int64Counter("sluice.upstream.rests",
 		metric.WithUnit("{rest}"), metric.WithDescription("Times that nothing was sent to a server for 2 s, because it was not reached 10 times in a row"))
 	m.differed, errs[5] = meter.Int64Counter("sluice.decisions.differing",
-		metric.WithUnit("{decision}"), metric.WithDescription("Decisions that policy made otherwise than before, though nothing had changed; each is a fault"))
+		metric.WithUnit("{decision}"), metric.WithDescription("Decisions that differ from an earlier decision on the same call in the same policy epoch; each is a fault"))
 	return errors.Join(errs[:]...)
 }

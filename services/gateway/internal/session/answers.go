@@ -215,7 +215,7 @@ func (a *Answers) After(id, owner string) (s *Answering, from int, ok bool) {
 }
 
 // errForgotten means that a message was dropped before its client asked for it.
-var errForgotten = errors.New("it is forgotten")
+var errForgotten = errors.New("the message is no longer stored")
 
 // Next waits for the message with number n and returns it with its event id. If the stream has ended before n, it
 // returns neither a message nor an error. The error is the cause of ctx, or says that the message was dropped.
