@@ -26,7 +26,7 @@ rules:
 	{
 		ID: "AT02", Name: "Autonomous destruction",
 		Happens: "An agent removes or ends something for good, because it was misled or took it for a step of its task. " +
-			"Nobody was asked, and nobody can bring it back.",
+			"No person was asked, and it can't be undone.",
 		Stopped: "A person decides on each call that removes for good.",
 		Rule: `version: 1
 name: AT02-autonomous-destruction
@@ -41,7 +41,7 @@ rules:
 	},
 	{
 		ID: "AT03", Name: "Unwanted payment",
-		Happens: "An agent pays, refunds or orders, because a text that it read says so: an invoice that nobody checked, or a message in the name of the boss. " +
+		Happens: "An agent pays, refunds or orders, because a text that it read says so: an unchecked invoice, or a message in the name of the boss. " +
 			"Money that has left rarely comes back.",
 		Stopped: "A person decides on each call that moves money, and sees the amount and who gets it.",
 		Rule: `version: 1
@@ -58,7 +58,7 @@ rules:
 	{
 		ID: "AT04", Name: "Silent overwrite",
 		Happens: "A call that should add something replaces what is there: a file, a setting, the text of a page. " +
-			"The tool only writes, so nobody looks, and what was there before is gone.",
+			"The tool only writes, so no person checks it, and the old content is lost.",
 		Stopped: "A person decides on writes by tools that may overwrite. Only a trusted server is believed when it says that its tool just adds.",
 		Rule: `version: 1
 name: AT04-silent-overwrite
@@ -121,7 +121,7 @@ rules:
 		ID: "AT07", Name: "Cap evasion",
 		Happens: "An agent that has reached a limit goes on in a new session, or lets new agents do the rest. " +
 			"Each of them stays below the limit; together they do not.",
-		Stopped: "A limit for each principal holds over all its sessions, and counts the calls of agents for everybody behind them. A second one holds for the whole tenant.",
+		Stopped: "A limit for each principal holds over all its sessions, and counts the calls of agents for every principal behind them. A second one holds for the whole tenant.",
 		Rule: `version: 1
 name: AT07-cap-evasion
 rules:

@@ -4,9 +4,9 @@ package advice
 var definitions = []Entry{
 	{
 		ID: "AT13", Name: "Poisoned definition",
-		Happens: "The definition of a tool speaks to the model instead of describing the tool, often in characters that nobody sees: read this file first, tell nobody. " +
-			"It works as soon as the tool is listed, before anybody calls it.",
-		Stopped: "Tools with such a definition are hidden: no model reads it, and nobody can call them. Only words that the catalogue knows are found, so read the others too.",
+		Happens: "The definition of a tool speaks to the model instead of describing the tool, often in invisible characters: read this file first, do not tell the user. " +
+			"It works as soon as the tool is listed, before any call.",
+		Stopped: "Tools with such a definition are hidden: no model reads them, and no caller can call them. Only wording that the catalog knows is found, so read other definitions too.",
 		Rule: `version: 1
 name: AT13-poisoned-definition
 rules:
@@ -21,7 +21,7 @@ rules:
 		ID: "AT14", Name: "Changed definition",
 		Happens: "A server is harmless until people trust it. Then it changes what a tool says or takes, and what was approved for the old tool is used by the new one. " +
 			"This is also called a rug pull.",
-		Stopped:    "No rule is needed: the catalogue pins the definitions that were accepted. A tool with another one is listed for nobody and can't be called until a person has accepted the change, unless pinning is off for the server.",
+		Stopped:    "No rule is needed: the catalog pins the definitions that were accepted. A tool with another definition is not listed and can't be called until a person has accepted the change, unless pinning is off for the server.",
 		References: []string{mcp03, mcp04, asi04},
 		about:      []access{{some, nil}},
 	},

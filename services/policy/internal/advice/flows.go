@@ -40,8 +40,8 @@ rules:
 	{
 		ID: "AT09", Name: "Exfiltration through results",
 		Happens: "A call that only reads hands out more than the task needs: passwords and keys, or, call by call, a whole archive. " +
-			"Whatever has come back stands before the model and may go on from there.",
-		Stopped: "A person decides on reads that may hand out secrets, and a limit for a day stops who reads everything.",
+			"Everything that was returned is in the model's context and may be passed on.",
+		Stopped: "A person decides on reads that may hand out secrets, and a daily limit stops a caller that reads everything.",
 		Rule: `version: 1
 name: AT09-exfiltration-through-results
 rules:
@@ -63,8 +63,8 @@ rules:
 	},
 	{
 		ID: "AT10", Name: "Injection into code",
-		Happens: "A text that strangers wrote becomes part of what is run: a command of a shell, a script, a query in SQL. " +
-			"Behind a semicolon stands a program of theirs, and it runs with the rights of the server.",
+		Happens: "A text from an untrusted author becomes part of what is run: a command of a shell, a script, a query in SQL. " +
+			"After a semicolon comes the author's own program, which runs with the rights of the server.",
 		Stopped: "A person reads what is to be run. One approval covers later calls only where they run exactly what a condition names.",
 		Rule: `version: 1
 name: AT10-injection-into-code
@@ -83,9 +83,9 @@ rules:
 	},
 	{
 		ID: "AT11", Name: "Indirect prompt injection",
-		Happens: "What a tool brings back was written by strangers: a web page, a mail, a comment. It holds instructions, the model takes them for its task, " +
-			"and the next call does what the stranger wants.",
-		Stopped: "An agent that reads strangers' texts may change nothing, and nobody can do it for such an agent: the calls of agents that it makes are judged as its own, too.",
+		Happens: "A tool returns text of untrusted authors: a web page, a mail, a comment. It contains instructions, the model takes them for its task, " +
+			"and the next call does what the author wants.",
+		Stopped: "An agent that reads untrusted texts may change nothing, and no other agent can do it instead: the calls of agents that it makes are also decided as its own.",
 		Rule: `version: 1
 name: AT11-indirect-prompt-injection
 rules:

@@ -4,9 +4,9 @@ package advice
 var people = []Entry{
 	{
 		ID: "AT17", Name: "Confused deputy",
-		Happens: "Somebody with few rights has an agent with many do the work. " +
-			"The call comes from the agent and its rights are enough, so nobody asks for whom it acts.",
-		Stopped: "A call is judged as its caller's and as that of everybody behind the caller, and the strictest answer holds. A rule about the one with few rights is enough.",
+		Happens: "A person with few rights lets an agent with many rights do the work. " +
+			"The call comes from the agent and its rights are enough, so it does not matter for whom it acts.",
+		Stopped: "A call is decided for its caller and for every principal behind the caller, and the strictest decision holds. A rule about the person with few rights is enough.",
 		Rule: `version: 1
 name: AT17-confused-deputy
 rules:
@@ -26,7 +26,7 @@ rules:
 		ID: "AT18", Name: "Approval fatigue",
 		Happens: "People are asked so often about calls that do not matter that they approve without reading. " +
 			"The one call that matters is among them.",
-		Stopped: "One approval covers many calls that do not matter, and those that matter need two people. Beside that, no caller can have people asked more than 30 times an hour, unless the configuration says otherwise.",
+		Stopped: "One approval covers many calls that do not matter, and those that matter need two people. In addition, no caller can request approval more than 30 times an hour, unless the configuration says otherwise.",
 		Rule: `version: 1
 name: AT18-approval-fatigue
 rules:

@@ -42,7 +42,7 @@ const (
 var measures = map[mcpv1.Category]measure{
 	read:        {"{action: allow}", 0, "A policy can let it pass."},
 	write:       {limited, 30, limitIt + ": many small changes make a large one."},
-	execute:     {limited, 10, limitIt + ", and somebody should look at what it is given."},
+	execute:     {limited, 10, limitIt + ", and a person should check its arguments."},
 	destructive: {"{action: require_approval, reason: it removes or overwrites for good}", 0, askOf},
 	financial:   {"{action: require_approval, reason: it moves money}", 0, askOf},
 }

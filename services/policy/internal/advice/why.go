@@ -97,7 +97,7 @@ func degrees(c *policyv1.Classification) string {
 	}
 	add(c.GetSensitivity(), policyv1.Axis_AXIS_MEDIUM, "What comes back can be personal or internal.")
 	add(c.GetSensitivity(), policyv1.Axis_AXIS_HIGH, "What comes back can be secret, such as passwords and keys.")
-	add(c.GetOpenWorld(), policyv1.Axis_AXIS_HIGH, "It reaches outside its own server, so data can leave and strangers' texts can come in.")
+	add(c.GetOpenWorld(), policyv1.Axis_AXIS_HIGH, "It reaches outside its own server, so data can leave and untrusted texts can come in.")
 	if c.GetCategory() != read {
 		add(c.GetBlastRadius(), policyv1.Axis_AXIS_HIGH, "One call can touch much at once.")
 	}
@@ -117,7 +117,7 @@ func signs(c *policyv1.Classification) string {
 	for _, tag := range c.GetTags() {
 		switch tag {
 		case tagSpeaks:
-			said = append(said, "Its definition tells whoever reads it what to do or what to hide, instead of what the tool does.")
+			said = append(said, "Its definition tells its reader what to do or what to hide, instead of what the tool does.")
 		case tagHidden:
 			said = append(said, "Its definition has characters that show nothing, or text in another script than the rest.")
 		case tagDepends: // said already

@@ -12,7 +12,7 @@ func (d *Definition) Flag(name string, looks map[string][]string) string {
 	case d.Class.Category == 0:
 		return "it can't be read as the definition of a tool"
 	case slices.Contains(d.Class.Tags, "speaks-to-the-model"):
-		return "it tells the model what to do, beside what the tool does"
+		return "it tells the model what to do, in addition to what the tool does"
 	case slices.Contains(d.Class.Tags, "hidden-text"):
 		return "it has characters that are not visible"
 	case len(looks[Look(name)]) > 1:

@@ -219,7 +219,7 @@ func (w *reporting) judge(d *Definition, l Listed) {
 	case d.Class.Category == 0:
 		d.Reason = "it can't be read as the definition of a tool"
 	case slices.Contains(d.Class.Tags, "speaks-to-the-model"):
-		d.Reason = "it tells the model what to do, beside what the tool does"
+		d.Reason = "it tells the model what to do, in addition to what the tool does"
 	case slices.Contains(d.Class.Tags, "hidden-text"):
 		d.Reason = "it has characters that show nothing, or text in another script than the rest"
 	case w.looks[Look(l.Name)] > 1:
