@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// agentStories make an agent in its container, and follow a prompt through every process.
+// agentStories creates an agent in its container and follows a prompt through every process.
 func agentStories(t *testing.T, d *deployment) {
 	client := npmtest.StartClient(t, strings.TrimSuffix(d.mcp(), "demo")+"agents", d.agent)
 	client.ListTools()

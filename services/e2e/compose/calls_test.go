@@ -28,9 +28,9 @@ type decision struct {
 type caller struct {
 	d      *deployment
 	client *npmtest.Client
-	// denied is the decision on a call that was denied.
+	// denied is the id of the decision on a denied call.
 	denied string
-	// opens is when the limit that was hit said that it lets a call through.
+	// opens is the time at which, according to the refusal, the limit lets a call through again.
 	opens time.Time
 }
 
@@ -39,7 +39,7 @@ func newCaller(t *testing.T, d *deployment) *caller {
 	return &caller{d: d, client: npmtest.StartClient(t, d.mcp(), d.agent)}
 }
 
-// newNote calls the tool whose limit is four a minute and session.
+// newNote calls the tool that is limited to four calls a minute and session.
 func (c *caller) newNote(t *testing.T) npmtest.ToolResult {
 	t.Helper()
 	return c.client.CallTool(npmtest.ToolCall{Name: "create_note", Arguments: map[string]any{"title": "tea"}}).ToolResult(t)
@@ -92,7 +92,7 @@ func (c *caller) refusals(t *testing.T) {
 		}
 	}
 	after := c.reached(t)
-	delete(before, "get_note") // what reached calls itself
+	delete(before, "get_note") // the calls of reached itself
 	delete(after, "get_note")
 	if diff := cmp.Diff(before, after); diff != "" {
 		t.Errorf("calls that reached the server (-before +after):\n%s", diff)
@@ -117,8 +117,7 @@ func (c *caller) limit(t *testing.T) {
 	}
 }
 
-// limitHolds narrows the limit while the mesh runs, and calls at random for a
-// minute.
+// limitHolds shortens the window of the limit while the mesh runs, and calls at random for a minute.
 func (c *caller) limitHolds(t *testing.T) {
 	const was, is = "rate_limit: {max: 4, window: 60}", "rate_limit: {max: 4, window: 6}"
 	c.d.changePolicy(t, was, is)
@@ -130,7 +129,7 @@ func (c *caller) limitHolds(t *testing.T) {
 	}}.CallAtRandom(t, time.Minute)
 }
 
-// limitOpens waits until the moment that the refusal named.
+// limitOpens waits until the time that the refusal named, and calls.
 func (c *caller) limitOpens(t *testing.T) {
 	<-time.After(time.Until(c.opens))
 	if result := c.newNote(t); result.IsError {
@@ -138,9 +137,8 @@ func (c *caller) limitOpens(t *testing.T) {
 	}
 }
 
-// reached counts the calls that the demo server has logged, by tool. It sends a
-// call that is let through and waits for that one's line, so that no line of an
-// earlier call is missing.
+// reached counts the calls that the demo server has logged, by tool. It makes an allowed call and waits for its log
+// line, so that the lines of all earlier calls are complete.
 func (c *caller) reached(t *testing.T) map[string]int {
 	t.Helper()
 	before := count(c.d.demoCalls(t))
@@ -155,7 +153,7 @@ func (c *caller) reached(t *testing.T) map[string]int {
 	return after
 }
 
-// demoCall is a line of the demo server's log: a call that arrived.
+// demoCall is a log line of the demo server for a call that it received.
 type demoCall struct {
 	Message     string `json:"msg"`
 	Tool        string `json:"tool"`
@@ -163,7 +161,7 @@ type demoCall struct {
 	TraceParent string `json:"traceparent"`
 }
 
-// demoCalls reads every call out of the demo server's log.
+// demoCalls returns all calls in the demo server's log.
 func (d *deployment) demoCalls(t *testing.T) []demoCall {
 	t.Helper()
 	var calls []demoCall

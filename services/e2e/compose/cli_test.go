@@ -10,7 +10,7 @@ import (
 	"github.com/go-json-experiment/json"
 )
 
-// cliStories ask the command line in its container, as deploy/README.md does.
+// cliStories runs the commands of deploy/README.md in their container.
 func cliStories(t *testing.T, d *deployment) {
 	t.Run("checks the configuration", func(t *testing.T) {
 		got := d.cli(t, "config", "check")
@@ -74,7 +74,7 @@ func cliStories(t *testing.T, d *deployment) {
 	})
 }
 
-// image is the mesh's own.
+// image returns the name of the mesh's image.
 func (d *deployment) image(t *testing.T) string {
 	t.Helper()
 	return strings.TrimSpace(d.compose(t, "config", "--images", "demo"))

@@ -4,8 +4,7 @@ package compose_test
 
 import "testing"
 
-// TestCompose tells the stories of one deployment, in order: later ones restart
-// what earlier ones need.
+// TestCompose runs the scenarios on one deployment. Their order matters: later ones restart what earlier ones need.
 func TestCompose(t *testing.T) {
 	d := up(t)
 	calls := newCaller(t, d)

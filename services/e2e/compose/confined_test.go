@@ -12,7 +12,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 )
 
-// container is what the tests read of `docker inspect`.
+// container holds the fields of `docker inspect` that the tests read.
 type container struct {
 	ID     string `json:"Id"`
 	Config struct{ User string }
@@ -33,7 +33,7 @@ type container struct {
 			Type   string
 			Config map[string]string
 		}
-		PortBindings map[string][]struct{ HostIp string } // Docker's spelling
+		PortBindings map[string][]struct{ HostIp string } // the spelling of Docker
 	}
 	Mounts []struct {
 		Type, Name, Destination string
@@ -44,7 +44,7 @@ type container struct {
 	}
 }
 
-// inspect returns a service's container.
+// inspect returns the container of a service.
 func (d *deployment) inspect(t *testing.T, service string) container {
 	t.Helper()
 	id := strings.TrimSpace(d.compose(t, "ps", "--all", "--quiet", service))
@@ -55,8 +55,7 @@ func (d *deployment) inspect(t *testing.T, service string) container {
 	return found[0]
 }
 
-// volumes are what each container mounts, beside the configuration; "rw" where it
-// may write.
+// volumes lists the volumes that each container mounts in addition to the configuration; "rw" means writable.
 var volumes = map[string][]string{
 	"setup": {
 		"approval-keys rw", "ca rw", "gateway-keys rw", "operator rw", "policy-keys rw", "ratelimit-keys rw", "wasmagent-keys rw",
@@ -74,11 +73,11 @@ var volumes = map[string][]string{
 	"files":      {"shared rw"},
 }
 
-// users are those who run what is not the mesh's own.
+// users holds the users of the containers that run other images than the mesh's.
 var users = map[string]string{"everything": "65601:65601", "files": "65602:65602"}
 
-// unasked are the services that nobody asks whether they are well: one ends by
-// itself, the other passes on what the others are asked.
+// unasked are the services without a health check: setup ends by itself, and door only forwards connections to
+// services that have one.
 var unasked = []string{"setup", "door"}
 
 func confinedStories(t *testing.T, d *deployment) {
@@ -131,8 +130,8 @@ func confinedStories(t *testing.T, d *deployment) {
 	})
 }
 
-// mounted lists a container's volumes without the project's name. The
-// configuration must be there read-only wherever a role runs.
+// mounted returns the volumes of a container, without the name of the project. The test fails unless the
+// configuration is mounted read-only in every role's container.
 func mounted(t *testing.T, c container) []string {
 	t.Helper()
 	var out []string

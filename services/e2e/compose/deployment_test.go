@@ -17,33 +17,32 @@ import (
 )
 
 const (
-	// project is compose's name for everything that the tests make.
+	// project is the compose project name of everything that the tests create.
 	project = "sluice-e2e"
-	// imageTime bounds building images that are not there yet, of Go's sources too.
+	// imageTime bounds building the images, including building Go from its sources.
 	imageTime = 20 * time.Minute
-	// readyTime bounds the start of all containers until they are healthy.
+	// readyTime bounds the time until all containers are healthy.
 	readyTime = 3 * time.Minute
 	// commandTime bounds every other command.
 	commandTime = time.Minute
 )
 
-// deployment is the mesh as compose runs it.
+// deployment is the mesh as started with compose.
 type deployment struct {
-	// root is the repository, where `docker compose` is run.
+	// root is the repository, in which `docker compose` runs.
 	root string
 	env  []string
-	// port is where each thing is published on 127.0.0.1, by the name of its
-	// variable.
+	// port holds the ports published on 127.0.0.1, by the name of their variable.
 	port map[string]int
-	// config is a copy of the configuration, which the roles read.
+	// config is the folder with a copy of the configuration that the roles read.
 	config string
-	// keys is a copy of what setup made, the CA's key included.
+	// keys is the folder with a copy of the keys that setup made, including the CA's key.
 	keys string
-	// agent and operator are the tokens.
+	// agent and operator are tokens.
 	agent, operator string
 }
 
-// up brings a deployment up and takes it down when the test ends.
+// up starts a deployment and removes it when the test ends.
 func up(t *testing.T) *deployment {
 	t.Helper()
 	root, err := filepath.Abs("../../..")
@@ -61,7 +60,7 @@ func up(t *testing.T) *deployment {
 	for line := range strings.Lines(d.run(t, imageTime, "deploy/local-images.sh")) {
 		d.env = append(d.env, strings.TrimPrefix(strings.TrimSpace(line), "export "))
 	}
-	d.down(t) // what an earlier run that was killed has left
+	d.down(t) // left by an earlier run that was killed
 	d.timed(t, "build", func() { d.run(t, imageTime, "docker", "compose", "build") })
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -81,8 +80,8 @@ func (d *deployment) down(t *testing.T) {
 	d.run(t, readyTime, "docker", "compose", "--profile", "cli", "down", "--volumes", "--remove-orphans")
 }
 
-// choosePorts finds a free port for everything that is published, so that a mesh
-// that somebody runs here is left alone.
+// choosePorts chooses a free port for every published service, so that another mesh on this machine is not
+// affected.
 func (d *deployment) choosePorts(t *testing.T) {
 	t.Helper()
 	d.port = make(map[string]int)
@@ -91,14 +90,13 @@ func (d *deployment) choosePorts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer lis.Close() // only when all are chosen, or one would be chosen twice
+		defer lis.Close() // deferred, so that no port is chosen twice
 		d.port[name] = lis.Addr().(*net.TCPAddr).Port
 		d.env = append(d.env, fmt.Sprintf("%s=%d", name, d.port[name]))
 	}
 }
 
-// copyConfig copies the configuration to where a test may change it. Containers
-// read it as another user.
+// copyConfig copies the configuration to a folder that the test may change. Containers read it as another user.
 func (d *deployment) copyConfig(t *testing.T) {
 	t.Helper()
 	d.config = filepath.Join(t.TempDir(), "config")
@@ -115,7 +113,7 @@ func (d *deployment) copyConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raw = append(raw, "\napprovals: {hold: 0s}\n"...) // a call that waits for a person is told so at once
+	raw = append(raw, "\napprovals: {hold: 0s}\n"...) // a call that needs approval is answered at once
 	raw = bytes.Replace(raw, []byte("\nservers:\n"), []byte("\nservers:\n"+ownServers), 1)
 	written := []error{os.WriteFile(path, raw, 0o644)}
 	for name, text := range ownPolicies {
@@ -127,7 +125,7 @@ func (d *deployment) copyConfig(t *testing.T) {
 	d.env = append(d.env, "CONFIG_DIR="+d.config)
 }
 
-// changePolicy replaces text of the demo server's policy.
+// changePolicy replaces was by is in the policy of the demo server.
 func (d *deployment) changePolicy(t *testing.T, was, is string) {
 	t.Helper()
 	path := filepath.Join(d.config, "policies", "demo.yaml")
@@ -140,32 +138,30 @@ func (d *deployment) changePolicy(t *testing.T, was, is string) {
 	}
 }
 
-// addr is where something is published.
+// addr returns the address of a published port.
 func (d *deployment) addr(port string) string { return fmt.Sprintf("127.0.0.1:%d", d.port[port]) }
 
-// mcp is the URL of the demo server behind the gateway.
+// mcp returns the URL of the demo server behind the gateway.
 func (d *deployment) mcp() string { return "http://" + d.addr("MCP_PORT") + "/mcp/demo" }
 
-// key is the path of a file that setup made.
+// key returns the path of a file that setup made.
 func (d *deployment) key(path ...string) string {
 	return filepath.Join(append([]string{d.keys}, path...)...)
 }
 
-// compose runs `docker compose` and returns what it printed. The test fails where
-// it fails.
+// compose runs `docker compose` and returns its output. The test fails if the command fails.
 func (d *deployment) compose(t *testing.T, args ...string) string {
 	t.Helper()
 	return d.run(t, commandTime, "docker", append([]string{"compose"}, args...)...)
 }
 
-// cli runs the command line as the operator.
+// cli runs the command line with the operator's token.
 func (d *deployment) cli(t *testing.T, args ...string) string {
 	t.Helper()
 	return d.compose(t, append([]string{"run", "--rm", "sluice"}, args...)...)
 }
 
-// run runs a command in the repository and returns what it printed on standard
-// output. The test fails where it fails.
+// run runs a command in the repository and returns its standard output. The test fails if the command fails.
 func (d *deployment) run(t *testing.T, limit time.Duration, name string, args ...string) string {
 	t.Helper()
 	out, err := d.try(t, limit, name, args...)
@@ -175,8 +171,7 @@ func (d *deployment) run(t *testing.T, limit time.Duration, name string, args ..
 	return out
 }
 
-// try runs a command in the repository. The error holds the end of what it
-// printed on standard error.
+// try runs a command in the repository. The error includes the end of its standard error.
 func (d *deployment) try(t *testing.T, limit time.Duration, name string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), limit)
@@ -199,7 +194,7 @@ func (d *deployment) try(t *testing.T, limit time.Duration, name string, args ..
 	return out.String(), nil
 }
 
-// timed says how long something took.
+// timed logs how long do took.
 func (*deployment) timed(t *testing.T, what string, do func()) {
 	t.Helper()
 	start := time.Now()

@@ -1,8 +1,7 @@
-// Package compose proves the deployment in deploy/ on a real Docker engine: what
-// `docker compose up` starts refuses, limits, traces and keeps apart what it says.
+// Package compose tests the deployment in deploy/ with a real Docker engine: that the mesh started by `docker
+// compose up` refuses, limits, traces and isolates as documented.
 //
-// Its tests need Docker with the compose plugin, so they stand behind the build
-// tag "compose", and `make e2e-compose` runs them. They bring up a project of
-// their own on free ports of 127.0.0.1 and take it down again; nothing of it is
-// left but images.
+// Its tests need Docker with the compose plugin. They have the build tag "compose", and `make e2e-compose` runs
+// them. They start a compose project of their own on free ports of 127.0.0.1 and remove it again, except for its
+// images.
 package compose

@@ -16,7 +16,7 @@ const (
 		"subject": {"tenant": "default", "subject": "agent", "agent": "demo", "role": "TOKEN_ROLE_AGENT"}}`
 )
 
-// grpcurl is the command, built once into the user's cache.
+// grpcurl is the grpcurl command, built once into the user's cache.
 type grpcurl struct {
 	d      *deployment
 	binary string
@@ -36,7 +36,7 @@ func newGrpcurl(t *testing.T, d *deployment) *grpcurl {
 	return &grpcurl{d: d, binary: binary}
 }
 
-// ask runs grpcurl against policy. An empty token sends none.
+// ask runs grpcurl with a token against the operator's CA. An empty token sends none.
 func (g *grpcurl) ask(t *testing.T, token string, args ...string) (string, error) {
 	t.Helper()
 	flags := []string{"-cacert", g.d.key("operator", "ca.pem")}
@@ -78,7 +78,7 @@ func grpcurlStories(t *testing.T, d *deployment) {
 			"an agent":            {d.agent, "Code: PermissionDenied"},
 		} {
 			t.Run(method+" refuses "+name, func(t *testing.T) {
-				// With the contracts in hand, it is the method that refuses and not reflection.
+				// With the contracts given, the refusal comes from the method and not from reflection.
 				_, err := g.ask(t, refused.token, "-protoset", contracts, "-d", question, policy, policyService+"/"+method)
 				if err == nil || !strings.Contains(err.Error(), refused.want) {
 					t.Errorf("got %v, want %s", err, refused.want)

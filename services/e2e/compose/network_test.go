@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// network is what the tests read of `docker network inspect`.
+// network holds the fields of `docker network inspect` that the tests read.
 type network struct {
 	Internal   bool
 	Containers map[string]struct{ Name string }
@@ -23,7 +23,7 @@ type network struct {
 	}
 }
 
-// members are who is on each network that has no way out.
+// members lists the services on each internal network.
 var members = map[string][]string{
 	"mesh":       {"approval", "door", "gateway", "policy", "ratelimit", "wasmagent"},
 	"traces":     {"approval", "door", "gateway", "jaeger", "policy", "ratelimit", "wasmagent"},
@@ -50,7 +50,7 @@ func networkStories(t *testing.T, d *deployment) {
 	d.hostStories(t)
 }
 
-// upstreamStories knock at the demo server.
+// upstreamStories try to reach the demo server from different networks.
 func (d *deployment) upstreamStories(t *testing.T) {
 	demo := d.inspect(t, "demo")
 	ip := demo.NetworkSettings.Networks[project+"_upstream"].IPAddress
@@ -59,7 +59,7 @@ func (d *deployment) upstreamStories(t *testing.T) {
 	}
 	t.Run("from its network the demo server answers", func(t *testing.T) {
 		for _, host := range []string{"demo", ip} {
-			// It speaks no TLS: that it answers at all is what is looked for.
+			// It does not serve TLS; any answer shows that it can be reached.
 			if got := d.knock(t, "upstream", host+":8000"); !strings.Contains(got, "HTTP response to HTTPS client") {
 				t.Errorf("asked %s, got %q, want an answer", host, got)
 			}
@@ -76,15 +76,14 @@ func (d *deployment) upstreamStories(t *testing.T) {
 	}
 }
 
-// hostStories knock at this machine, which listens on every address that a container
-// could find it at.
+// hostStories try to reach this machine, which listens on every address at which a container could find it.
 func (d *deployment) hostStories(t *testing.T) {
-	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "0.0.0.0:0") // that it is reached from elsewhere is what is tried
+	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "0.0.0.0:0") // all addresses, because the test is whether containers reach them
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer lis.Close()
-	go http.Serve(lis, http.NotFoundHandler()) // it ends with the test
+	go http.Serve(lis, http.NotFoundHandler()) // it ends when the test ends
 	_, port, _ := net.SplitHostPort(lis.Addr().String())
 	edge := d.network(t, "edge").IPAM.Config[0].Gateway
 	t.Run("from edge, which leads out, this machine answers", func(t *testing.T) {
@@ -113,12 +112,12 @@ func (d *deployment) network(t *testing.T, name string) network {
 	return found[0]
 }
 
-// knock asks an address on a network for its tools, with a container of its own, and
-// returns how that failed; empty where nothing came in 10 s.
+// knock sends a request for tools to an address on a network from a new container, and returns the error. It
+// returns "" if there was no response within 10 s.
 func (d *deployment) knock(t *testing.T, network, addr string) string {
 	t.Helper()
 	const name = project + "-knock"
-	t.Cleanup(func() { _, _ = d.try(t, commandTime, "docker", "rm", "--force", name) }) // it may have gone by itself
+	t.Cleanup(func() { _, _ = d.try(t, commandTime, "docker", "rm", "--force", name) }) // it may have been removed already
 	_, err := d.try(t, 10*time.Second, "docker", "run", "--rm", "--name", name, "--network", project+"_"+network,
 		"--env", "SLUICE_TOKEN=none", "--env", "SLUICE_URL=https://"+addr, d.image(t), "tools", "demo")
 	_, _ = d.try(t, commandTime, "docker", "rm", "--force", name)

@@ -32,8 +32,8 @@ const (
 	console   = authv1.Role_ROLE_CONSOLE
 )
 
-// service is one of the five, with a method, a role that its contract lets call
-// it, and a role of the mesh that it does not.
+// service is one of the five services with one method, a role that the method's contract permits to call it, and a
+// role that the contract does not permit.
 type service struct {
 	role            authv1.Role
 	port, method    string
@@ -48,7 +48,7 @@ var services = []service{
 	{gateway, "GATEWAY_PORT", "/sluice.gateway.v1.GatewayService/GetStatus", console, policy},
 }
 
-// refusals are the codes by which a caller is turned away before it is heard.
+// refusals are the status codes with which a caller is refused before its request is read.
 var refusals = []codes.Code{codes.Unavailable, codes.Unauthenticated, codes.PermissionDenied, codes.DeadlineExceeded}
 
 func peerStories(t *testing.T, d *deployment) {
@@ -103,11 +103,11 @@ func peerStories(t *testing.T, d *deployment) {
 	}
 }
 
-// creds presents a certificate whether or not the server's list of CAs has a place
-// for it. Without an authority it presents none.
+// creds presents a certificate of from even if the server's list of CAs does not include it. If from is nil, it
+// presents none.
 func creds(t *testing.T, from *pki.Authority, leaf pki.Leaf) credentials.TransportCredentials {
 	t.Helper()
-	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true} // what the server checks is what is asked here
+	cfg := &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true} // only the server's verification is tested
 	if from == nil {
 		return credentials.NewTLS(cfg)
 	}
@@ -123,7 +123,7 @@ func creds(t *testing.T, from *pki.Authority, leaf pki.Leaf) credentials.Transpo
 	return credentials.NewTLS(cfg)
 }
 
-// ask calls a method with an empty request and returns what came of it.
+// ask calls a method with an empty request and returns the error.
 func ask(t *testing.T, addr, method string, creds credentials.TransportCredentials) error {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
@@ -136,8 +136,7 @@ func ask(t *testing.T, addr, method string, creds credentials.TransportCredentia
 	return conn.Invoke(ctx, method, new(emptypb.Empty), new(emptypb.Empty))
 }
 
-// askAs calls a method as a role of the mesh does, on behalf of an agent where the
-// role may speak for others.
+// askAs calls a method as a role of the mesh, on behalf of an agent if the role may assert principals.
 func askAs(t *testing.T, addr string, s service, ca *pki.Authority) error {
 	t.Helper()
 	certPEM, keyPEM, err := ca.Issue(pki.RoleLeaf(s.caller))

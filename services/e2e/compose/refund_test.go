@@ -14,8 +14,7 @@ import (
 
 const approvalService = "sluice.approval.v1.ApprovalService"
 
-// refundStories let a person approve a refund as deploy/README.md does: by the command
-// line, and by grpcurl.
+// refundStories approves a refund as deploy/README.md describes: with the command line, and with grpcurl.
 func refundStories(t *testing.T, d *deployment, calls *caller) {
 	g := newGrpcurl(t, d)
 	t.Run("by the command line", func(t *testing.T) {
@@ -59,7 +58,7 @@ func refundStories(t *testing.T, d *deployment, calls *caller) {
 	})
 }
 
-// approvedCall is what the tests read of an approved call's intent.
+// approvedCall holds the fields of an approved call's intent that the tests read.
 type approvedCall struct {
 	ApprovalID string `json:"approvalId"`
 	TraceID    string `json:"traceId"`
@@ -69,7 +68,7 @@ type approvedCall struct {
 	} `json:"votes"`
 }
 
-// intentOf returns the journal's record of the call that an approval let pass.
+// intentOf returns the intent record of the call that was approved.
 func (g *grpcurl) intentOf(t *testing.T, approval string) approvedCall {
 	t.Helper()
 	got, err := g.ask(t, g.d.operator, "-d", `{"filter": {"tool": "refund", "kinds": ["RECORD_KIND_INTENT"]}}`,
@@ -89,8 +88,8 @@ func (g *grpcurl) intentOf(t *testing.T, approval string) approvedCall {
 	return approvedCall{}
 }
 
-// refundOnce asks for a refund, lets it be approved, and calls twice: the first runs it,
-// the second asks again. It returns the approval.
+// refundOnce requests a refund, has it approved, and calls twice: the first call runs it, the second needs another
+// approval. It returns the first approval.
 func (c *caller) refundOnce(t *testing.T, amount string, approve func(id string)) string {
 	t.Helper()
 	refund := func() npmtest.ToolResult {

@@ -11,11 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// healTime bounds how long a mesh may refuse once what it needs is back.
+// healTime bounds how long the mesh may refuse calls after the service it needs is available again.
 const healTime = 15 * time.Second
 
-// restartStories restart what decides and what records. denied is a decision that
-// was made before.
+// restartStories restarts the services that decide and record. denied is a decision made before.
 func restartStories(t *testing.T, d *deployment, denied string) {
 	client := npmtest.StartClient(t, d.mcp(), d.agent)
 	passes := func() (passed bool, code string) {

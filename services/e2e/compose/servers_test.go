@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// ownServers and ownPolicies are what deploy/README.md adds for the servers of
-// servers.yaml: to sluice.yaml, and as files beside the policies.
+// ownServers and ownPolicies are the additions that deploy/README.md describes for servers.yaml: to sluice.yaml,
+// and as files next to the policies.
 const ownServers = `  everything: {http: {url: http://everything:8000/mcp}}
   files: {http: {url: http://files:8000/mcp}}
 `
@@ -29,7 +29,7 @@ tools:
 `,
 }
 
-// serverStories call servers that npx would start, each in a container of its own.
+// serverStories calls servers that npx would start, each in its own container.
 func serverStories(t *testing.T, d *deployment) {
 	call := func(t *testing.T, args ...string) (string, error) {
 		t.Helper()

@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// span is a span as the test compares it.
+// span holds the fields of a span that the test compares.
 type span struct {
 	ID, Parent    string
 	Service, Name string
 }
 
-// jaegerTraces is what Jaeger's HTTP API answers.
+// jaegerTraces is the response of Jaeger's HTTP API.
 type jaegerTraces struct {
 	Data []struct {
 		Spans []struct {
@@ -63,7 +63,7 @@ func traceStories(t *testing.T, d *deployment) {
 		decide  = policyService + "/DecideCall"
 		reserve = "sluice.ratelimit.v1.RateLimitService/ReserveLimits"
 	)
-	want := []string{ // each span, and the one that it is a child of
+	want := []string{ // each span with its parent
 		call + " <- ",
 		call + " <- " + call,
 		"sluice-gateway journal intent <- " + call,
@@ -77,7 +77,7 @@ func traceStories(t *testing.T, d *deployment) {
 	if diff := cmp.Diff(want, tree(spans)); diff != "" {
 		t.Errorf("spans of trace %s (-want +got):\n%s", arrived.TraceID, diff)
 	}
-	// The server at the end was told of the span that sent it the call.
+	// The server received the trace context of the span that sent it the call.
 	for _, s := range spans {
 		if arrived.TraceParent == "00-"+arrived.TraceID+"-"+s.ID+"-01" && s.Parent != "" && s.Service+" "+s.Name == call {
 			return
@@ -86,7 +86,7 @@ func traceStories(t *testing.T, d *deployment) {
 	t.Errorf("the demo server got traceparent %s, which names no span that sends a call: %+v", arrived.TraceParent, spans)
 }
 
-// tree writes each span with its parent, by name.
+// tree returns each span with its parent, by name.
 func tree(spans []span) []string {
 	names := make(map[string]string)
 	for _, s := range spans {
@@ -104,7 +104,7 @@ func tree(spans []span) []string {
 	return out
 }
 
-// trace asks Jaeger for the spans of a trace; none where it does not know it yet.
+// trace returns the spans of a trace from Jaeger, or none if Jaeger does not have the trace yet.
 func (d *deployment) trace(t *testing.T, id string) []span {
 	t.Helper()
 	resp, err := http.Get("http://" + d.addr("JAEGER_PORT") + "/api/traces/" + id)

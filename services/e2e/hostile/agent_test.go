@@ -18,12 +18,12 @@ import (
 )
 
 const (
-	// callers call at the same time, each with a pause behind each call.
+	// callers call at the same time, each with a pause after each call.
 	callers = 4
 	pause   = 40 * time.Millisecond
 )
 
-// agent is the well-behaved one. Each of its calls has a number of its own.
+// agent is the well-behaved agent. Each of its calls has a unique number.
 type agent struct {
 	clients []*stack.Client
 	made    atomic.Int64
@@ -38,8 +38,8 @@ func newAgent(t *testing.T, url string) *agent {
 	return a
 }
 
-// call calls for a while, or until ctx ends, and returns how long its calls took, the
-// shortest first. A call that does not pass is a failure.
+// call calls until length has passed or ctx ends, and returns the durations of the calls, sorted. A call that does
+// not pass fails the test.
 func (a *agent) call(ctx context.Context, t *testing.T, length time.Duration) []time.Duration {
 	t.Helper()
 	var mu sync.Mutex
@@ -68,7 +68,7 @@ func (a *agent) call(ctx context.Context, t *testing.T, length time.Duration) []
 	return took
 }
 
-// percentile is how long so many of 100 calls took at the most.
+// percentile returns the n-th percentile of sorted durations, or 0 if there are none.
 func percentile(sorted []time.Duration, n int) time.Duration {
 	if len(sorted) == 0 {
 		return 0
@@ -76,7 +76,7 @@ func percentile(sorted []time.Duration, n int) time.Duration {
 	return sorted[(len(sorted)-1)*n/100].Round(10 * time.Microsecond)
 }
 
-// counting is the well-behaved agent's server. It counts how often each call came.
+// counting is the server of the well-behaved agent. It counts how often it received each call.
 type counting struct {
 	mcpServer
 
@@ -103,7 +103,7 @@ func (s *counting) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mcpServer.ServeHTTP(w, r)
 }
 
-// check fails unless each of so many calls came once.
+// check fails the test unless each of the made calls was received exactly once.
 func (s *counting) check(t *testing.T, made int64) {
 	t.Helper()
 	s.mu.Lock()

@@ -19,14 +19,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// asAttackers makes the test's binary the process of the attackers and their servers.
-// Real ones have machines of their own. Here they have what the mesh, the well-behaved
-// agent and its server leave of this one (SCHED_IDLE, by chrt): so what the agent
-// suffers is what the mesh does for them.
+// asAttackers makes the test binary the process of the attackers and their servers. Real attackers have their own
+// machines. Here they run only on processor time that the mesh, the well-behaved agent and its server leave
+// (SCHED_IDLE, by chrt), so that the agent is slowed only by the work of the mesh.
 const asAttackers = "SLUICE_TEST_AS_ATTACKERS"
 
-// comesFirst marks the process of the agent and its server. They have machines of their
-// own, too: where the system permits it they go before all that is done here (SCHED_RR).
+// comesFirst marks the process of the agent and its server. Real ones have their own machines too: if the system
+// permits it, this process has priority over all others (SCHED_RR).
 const comesFirst = "SLUICE_TEST_COMES_FIRST"
 
 func TestMain(m *testing.M) {
@@ -40,22 +39,21 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// comeFirst starts this program again, so that it goes before all others; it returns where
-// that was done, or can't be.
+// comeFirst starts this program again with priority over all others. It returns if that was done already or is not
+// possible.
 func comeFirst() {
 	under := []string{"chrt", "--rr", "1"}
 	chrt, err := exec.LookPath(under[0])
 	if os.Getenv(comesFirst) != "" || err != nil || exec.Command(under[0], append(under[1:], "true")...).Run() != nil {
 		return
 	}
-	_ = syscall.Exec(chrt, append(under, os.Args...), append(os.Environ(), comesFirst+"=1")) // else as it is
+	_ = syscall.Exec(chrt, append(under, os.Args...), append(os.Environ(), comesFirst+"=1")) // if it fails, this process continues without priority
 }
 
-// serveAttacks serves the hostile servers, whose URLs it prints first, reads the target,
-// and then a line for each change between attacking and resting. It answers each with
-// how often each attack was done so far.
+// serveAttacks starts the hostile servers, prints their URLs, and reads the target. Then it reads one line for each
+// change between attacking and resting, and answers each with the number of times that each attack was made so far.
 func serveAttacks(in io.Reader, out io.Writer) error {
-	signal.Ignore(os.Interrupt) // it ends with its input
+	signal.Ignore(os.Interrupt) // it ends when its input ends
 	urls := make(map[string]string)
 	for name, handler := range servers() {
 		server := httptest.NewServer(handler)
@@ -92,7 +90,7 @@ func serveAttacks(in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// begin attacks until stop is called, which waits for the end of all attacks.
+// begin attacks until stop is called. stop returns when all attacks have ended.
 func begin(m target, all []attack, done []atomic.Int64) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var working sync.WaitGroup
@@ -139,7 +137,7 @@ func startAttackers(t *testing.T) *attackers {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGKILL) // nothing of it matters now
+		_ = cmd.Process.Signal(syscall.SIGKILL) // its exit does not matter
 		_ = cmd.Wait()
 	})
 	a := &attackers{t: t, in: in, out: bufio.NewScanner(out)}
@@ -147,7 +145,7 @@ func startAttackers(t *testing.T) *attackers {
 	return a
 }
 
-// aim tells them what to attack.
+// aim sends the attackers their target.
 func (a *attackers) aim(at target) {
 	a.t.Helper()
 	raw, err := json.Marshal(at)
@@ -157,14 +155,13 @@ func (a *attackers) aim(at target) {
 	a.tell(string(raw))
 }
 
-// The turns that attackers take.
+// The commands to the attackers.
 const (
 	toAttack = "attack"
 	toRest   = "rest"
 )
 
-// turn makes them attack or rest, and returns when they do, and how often each attack
-// was done.
+// turn makes the attackers attack or rest. It returns, when they have changed, how often each attack was made.
 func (a *attackers) turn(what string) (counts map[string]int64) {
 	a.t.Helper()
 	a.tell(what)
@@ -172,7 +169,6 @@ func (a *attackers) turn(what string) (counts map[string]int64) {
 	return counts
 }
 
-// tell sends a line.
 func (a *attackers) tell(line string) {
 	a.t.Helper()
 	if _, err := fmt.Fprintln(a.in, line); err != nil {
@@ -180,7 +176,7 @@ func (a *attackers) tell(line string) {
 	}
 }
 
-// hear reads a line into what.
+// hear reads a line of JSON into what.
 func (a *attackers) hear(what any) {
 	a.t.Helper()
 	if !a.out.Scan() {

@@ -21,20 +21,18 @@ import (
 type target struct {
 	// MCP is the base URL of the edge, GRPC the address of all services.
 	MCP, GRPC string
-	// Token is the attackers' agent token.
+	// Token is the agent token of the attackers.
 	Token string
 }
 
-// attack is one way to harm. It is done over and over by so many workers; do tells
-// whether it came as far as the mesh.
+// attack is one kind of attack. Its workers repeat it; do reports whether it reached the mesh.
 type attack struct {
 	name    string
 	workers int
 	do      func(ctx context.Context, m target) bool
 }
 
-// attacks are the cases X1 to X10 as far as they come from outside, R11, N2 and their
-// relatives.
+// attacks returns the cases X1 to X10 that can come from outside, R11, N2 and variants of them.
 func attacks() []attack {
 	const most = 3 << 20
 	text := strings.Repeat("z", most)
@@ -89,17 +87,17 @@ func attacks() []attack {
 	}
 }
 
-// chosen are the attacks whose names match SLUICE_ATTACKS, a regular expression; all
-// where it says nothing.
+// chosen returns the attacks whose names match the regular expression SLUICE_ATTACKS. If it is not set, it returns
+// all attacks.
 func chosen() []attack {
 	only := regexp.MustCompile(os.Getenv("SLUICE_ATTACKS"))
 	return slices.DeleteFunc(attacks(), func(a attack) bool { return !only.MatchString(a.name) })
 }
 
-// client never waits longer than a held call does.
+// client times out after a minute, the longest time that a held call takes.
 var client = &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
 
-// open opens a session, whose handle it returns.
+// open opens a session and returns its id, or "" if there was no response.
 func (m target) open(ctx context.Context, server string) string {
 	resp := m.post(ctx, server, "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`)
 	if resp == nil {
@@ -109,8 +107,7 @@ func (m target) open(ctx context.Context, server string) string {
 	return resp.Header.Get("Mcp-Session-Id")
 }
 
-// ask opens a session, asks one thing in it, reads the answer, and reports whether there
-// was one.
+// ask opens a session, sends one request in it, reads the response, and reports whether there was one.
 func (m target) ask(ctx context.Context, server, method, params string) bool {
 	session := m.open(ctx, server)
 	defer m.end(ctx, server, session)
@@ -126,15 +123,15 @@ func (m target) call(ctx context.Context, server, tool, arguments string) bool {
 	return m.ask(ctx, server, "tools/call", `{"name":"`+tool+`","arguments":`+arguments+`}`)
 }
 
-// edge is the address of the edge.
+// edge returns the address of the MCP edge.
 func (m target) edge() string { return strings.TrimPrefix(m.MCP, "http://") }
 
-// head is the head of a request, but for what tells where its body ends.
+// head returns the request line and the headers that precede the length of the body.
 func (m target) head(server string) string {
 	return "POST /mcp/" + server + " HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + m.Token + "\r\nContent-Type: application/json\r\n"
 }
 
-// post sends a message; nil where nothing of HTTP came back.
+// post sends a message. It returns nil if there was no HTTP response.
 func (m target) post(ctx context.Context, server, session, body string) *http.Response {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.MCP+"/mcp/"+server, strings.NewReader(body))
 	if err != nil {
@@ -166,12 +163,11 @@ func (m target) send(req *http.Request, session string) *http.Response {
 }
 
 func drain(resp *http.Response) {
-	_, _ = io.Copy(io.Discard, resp.Body) // what it says is nobody's
+	_, _ = io.Copy(io.Discard, resp.Body) // the content does not matter
 	_ = resp.Body.Close()
 }
 
-// readSlowly has a large answer made and reads 64 KiB of it a second, until it is cut
-// off.
+// readSlowly requests a large answer and reads 64 KiB of it a second until the connection is closed.
 func readSlowly(ctx context.Context, m target) bool {
 	session := m.open(ctx, "big")
 	defer m.end(ctx, "big", session)
@@ -187,7 +183,7 @@ func readSlowly(ctx context.Context, m target) bool {
 	}
 }
 
-// hold opens connections that say so much and no more, and keeps each for a while.
+// hold opens a connection, sends the given text and no more, and keeps the connection open for 30 s.
 func hold(ctx context.Context, addr, say string) bool {
 	defer rest(ctx, 10*time.Millisecond)
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
@@ -200,8 +196,7 @@ func hold(ctx context.Context, addr, say string) bool {
 	return err == nil
 }
 
-// smuggle sends a request whose end depends on which of its two lengths is believed,
-// and behind it another one.
+// smuggle sends a request whose end depends on which of its two lengths is used, followed by another request.
 func smuggle(ctx context.Context, m target) bool {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.edge())
 	if err != nil {
@@ -210,11 +205,12 @@ func smuggle(ctx context.Context, m target) bool {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	_, err = io.WriteString(conn, m.head("free")+"Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"+m.head("free")+"Content-Length: 2\r\n\r\n{}")
-	n, _ := io.Copy(io.Discard, conn) // it is closed behind the first answer
+	n, _ := io.Copy(io.Discard, conn) // the mesh closes the connection after the first response
 	return err == nil && n > 0
 }
 
-// frames opens a connection to gRPC; nil where there is none. It ends with ctx or end.
+// frames opens an HTTP/2 connection to gRPC, or returns nil if that fails. The connection is closed when ctx ends
+// or end is called.
 func (m target) frames(ctx context.Context) (to *http2.Framer, end func()) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", m.GRPC)
 	if err != nil {
@@ -227,22 +223,22 @@ func (m target) frames(ctx context.Context) (to *http2.Framer, end func()) {
 		end()
 		return nil, nil
 	}
-	go io.Copy(io.Discard, conn) // what it says is nobody's
+	go io.Copy(io.Discard, conn) // the content does not matter
 	return to, end
 }
 
-// request encodes the head of a call of gRPC, and fields of that size behind it.
+// request encodes the headers of a gRPC call and a number of fields with values of the given size.
 func request(enc *hpack.Encoder, fields, size int) {
 	for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/sluice.policy.v1.PolicyService/DecideCall"}, {":authority", "localhost"}, {"content-type", "application/grpc"}} {
-		_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}) // into memory
+		_ = enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}) // writing to memory does not fail
 	}
 	for range fields {
 		_ = enc.WriteField(hpack.HeaderField{Name: "x", Value: strings.Repeat("v", size)})
 	}
 }
 
-// hpackBomb opens streams whose headers are small on the wire and large where they are
-// read (RFC 7541, section 7.3), until the connection ends.
+// hpackBomb opens streams whose headers are small on the wire and large when decoded (RFC 7541, section 7.3), until
+// the connection is closed.
 func hpackBomb(ctx context.Context, m target) bool {
 	to, end := m.frames(ctx)
 	if to == nil {
@@ -271,8 +267,7 @@ func hpackBomb(ctx context.Context, m target) bool {
 	return true
 }
 
-// rapidReset opens streams and takes each back at once (CVE-2023-44487), until the
-// connection ends.
+// rapidReset opens streams and resets each at once (CVE-2023-44487), until the connection is closed.
 func rapidReset(ctx context.Context, m target) bool {
 	to, end := m.frames(ctx)
 	if to == nil {
@@ -292,7 +287,7 @@ func rapidReset(ctx context.Context, m target) bool {
 	return true
 }
 
-// rest waits, and reports whether ctx goes on.
+// rest waits for d, and reports whether ctx is still active.
 func rest(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -302,5 +297,5 @@ func rest(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// rand is a text that was never there before.
+// rand returns a unique text.
 func rand() string { return crand.Text() }

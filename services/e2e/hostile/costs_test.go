@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// TestCostsOfAttacks prints the processor time that the mesh spends on each attack, done by one
-// worker at a time for as long as SLUICE_ATTACK_COSTS says. Two builds can be compared by it on a
-// machine that is too busy for the ratios of TestAWellBehavedCallerBesideAttackers.
+// TestCostsOfAttacks prints the processor time that the mesh spends on each attack. One worker at a time makes the
+// attack, for the time in SLUICE_ATTACK_COSTS. The times allow a comparison of two builds on a machine that is too
+// busy for the ratios of TestAWellBehavedCallerBesideAttackers.
 func TestCostsOfAttacks(t *testing.T) {
 	lasts, err := time.ParseDuration(os.Getenv("SLUICE_ATTACK_COSTS"))
 	if err != nil {

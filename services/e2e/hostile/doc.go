@@ -1,7 +1,8 @@
-// Package hostile holds a mesh under agents, servers and strangers that do all that
-// could spend the machine or push out what is kept, at once, and looks at how one
-// well-behaved agent fares beside them, in turns with how it fares without them.
-// `make hostile` runs it for an hour and judges that too: the 99th of 100 calls may take
-// twice as long. A line a minute says how it goes, and Ctrl-C ends it with what is known
-// by then; `make hostile HOSTILE=2m ATTACKS='X3|X8'` looks at some attacks alone.
+// Package hostile tests a mesh under attack. Agents, servers and unauthenticated clients do everything that could
+// exhaust the machine or evict stored state, all at once, in turns with periods of rest. The test compares how one
+// well-behaved agent fares in both.
+//
+// `make hostile` runs it for an hour and also judges the latency: the 99th percentile of calls may at most double.
+// It logs a line each minute, and Ctrl-C ends it with the results so far. `make hostile HOSTILE=2m ATTACKS='X3|X8'`
+// runs some of the attacks.
 package hostile

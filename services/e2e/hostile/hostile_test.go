@@ -18,28 +18,27 @@ import (
 )
 
 const (
-	// byDefault is how long it lasts where SLUICE_HOSTILE does not say.
+	// byDefault is the duration of the test if SLUICE_HOSTILE is not set.
 	byDefault = 24 * time.Second
-	// stretch is how long the agent is looked at while the attackers rest, and then how
-	// long while they attack; settling is how long it goes on unseen before, so that
-	// neither is judged by the other's end.
+	// stretch is how long the agent is measured while the attackers rest, and again while they attack. settling is
+	// the unmeasured time before each measurement, so that neither is affected by the end of the other.
 	stretch  = 6 * time.Second
 	settling = 2 * time.Second
-	// slower is how many times slower the 99th of 100 calls may be under attack, in the
-	// middle one of all rounds: a hiccup of the machine decides nothing.
+	// slower is the highest permitted ratio of the 99th percentiles under attack and at rest. The median of all
+	// rounds is compared, so that a single delay of the machine does not matter.
 	slower = 2
-	// mostMemory is what the mesh may have resident, in MiB: what it has at rest, and four
-	// times the shares of a principal's requests and answers, 64 MiB each, and of a
-	// person's, 32 MiB. The collector goes over what is used once it has doubled, and the
-	// system has back what was used before only later.
+	// mostMemory is the highest permitted resident memory of the mesh, in MiB. It allows for the memory at rest,
+	// and four times the quotas of a principal's requests and answers, 64 MiB each, and of a person's, 32 MiB. The
+	// factor is there because the garbage collector runs when the heap has doubled, and memory is returned to the
+	// system only later.
 	mostMemory = 768
-	// told is how often the log says how it goes, and afterwards is what is kept of the
-	// test's own time for the end.
+	// told is the interval of the log lines. afterwards is the part of the test's own time limit that is reserved
+	// for the end.
 	told, afterwards = time.Minute, 3 * time.Minute
-	// patience is how much longer it lasts until each attack was done: on a busy machine
-	// little is left for attackers.
+	// patience is how much longer the test runs until each attack was made: on a busy machine attackers get little
+	// processor time.
 	patience = time.Minute
-	// badToken is the attackers'.
+	// badToken is the token of the attackers.
 	badToken = "test-attackers-token-B5n4M3c2X1z0L9"
 )
 
@@ -60,11 +59,10 @@ tools:
   secret: {action: hide}
 `
 
-// TestAWellBehavedCallerBesideAttackers lets agents, servers and strangers do their
-// worst, in turns with rest, while one agent calls as it always does. Each of its calls
-// must pass, reach its server once and be on record, and the mesh must keep to its
-// memory. How much slower its calls are is judged where SLUICE_HOSTILE asks for a run of
-// a length, and only told otherwise. Ctrl-C ends it with what is known by then.
+// TestAWellBehavedCallerBesideAttackers makes agents, servers and unauthenticated clients attack, in turns with
+// rest, while one agent calls as usual. Each of its calls must pass, reach its server once and be on record, and
+// the mesh must stay within its memory limit. The latency is judged only if SLUICE_HOSTILE sets a duration;
+// otherwise it is only logged. Ctrl-C ends the test with the results so far.
 func TestAWellBehavedCallerBesideAttackers(t *testing.T) {
 	lasts, judged := byDefault, false
 	if text, ok := os.LookupEnv("SLUICE_HOSTILE"); ok {
@@ -74,7 +72,7 @@ func TestAWellBehavedCallerBesideAttackers(t *testing.T) {
 		}
 		judged = true
 	}
-	stack.Program(t, "sluice") // building it is no part of the run
+	stack.Program(t, "sluice") // building it is not part of the run
 	server := newCounting()
 	good := httptest.NewServer(server)
 	defer good.Close()
@@ -113,7 +111,7 @@ func TestAWellBehavedCallerBesideAttackers(t *testing.T) {
 	}
 }
 
-// startMesh starts a mesh in front of the good agent's server and the hostile ones.
+// startMesh starts a mesh in front of the well-behaved agent's server and the hostile servers.
 func startMesh(t *testing.T, good string, bad map[string]string) *stack.Process {
 	t.Helper()
 	servers := "  good: {http: {url: " + good + "}}\n  spam: {stdio: {command: [chrt, --idle, \"0\", sh, -c, \"yes\"]}}\n"
@@ -123,7 +121,7 @@ func startMesh(t *testing.T, good string, bad map[string]string) *stack.Process 
 	s := stack.Write(t, stack.Options{
 		Servers: servers, Policy: policy,
 		Tokens: fmt.Sprintf("    - {name: attackers, token: %q, agent: bad, role: agent}\n", badToken),
-		// In an hour the good agent makes more calls than its share of the journal holds as it is set.
+		// In an hour the well-behaved agent makes more calls than its default quota of the journal holds.
 		Extra: "approvals: {hold: 0s}\njournal: {calls_mib: 8192}\n",
 	})
 	s.OwnGroup = true
@@ -135,8 +133,7 @@ func startMesh(t *testing.T, good string, bad map[string]string) *stack.Process 
 	return stack.Start(t, s)
 }
 
-// recorded looks for the records of all the calls that the well-behaved agent made, and
-// whether the journal is whole.
+// recorded checks that the journal is intact and holds the records of all calls that the well-behaved agent made.
 func recorded(t *testing.T, mesh *stack.Stack, made int) {
 	t.Helper()
 	if _, err := journal.Verify(mesh.Journal()); err != nil {

@@ -10,17 +10,17 @@ import (
 )
 
 const (
-	// wideTools is how many tools the server "wide" lists: all that a list may have.
+	// wideTools is how many tools the server "wide" lists: the maximum of a list.
 	wideTools = 10_000
-	// bigAnswer is the size of an answer of the server "big", in bytes: near the most
-	// that is taken from a server.
+	// bigAnswer is the size of an answer of the server "big", in bytes: just below the maximum that is accepted
+	// from a server.
 	bigAnswer = 15 << 20
-	// longNumber is how many digits the numbers of the server "number" have.
+	// longNumber is the number of digits in the numbers of the server "number".
 	longNumber = 4 << 20
 )
 
-// servers are the hostile servers by their names, each with what it lists and what it
-// answers to a call: both JSON texts, the list one of tools.
+// servers returns the hostile servers by name. Each has a list of tools and an answer to every call, both as JSON
+// text.
 func servers() map[string]http.Handler {
 	wide := make([]string, wideTools)
 	for i := range wide {
@@ -55,7 +55,7 @@ func servers() map[string]http.Handler {
 	}
 }
 
-// mcpServer answers with what it is told to, whatever it is asked.
+// mcpServer answers every call with the same result.
 type mcpServer struct {
 	list   func() string
 	answer string
@@ -89,7 +89,7 @@ func (s mcpServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
 }
 
-// lingering does not answer when a session is to end.
+// lingering does not answer the request that ends a session.
 type lingering struct{ mcpServer }
 
 func (s lingering) ServeHTTP(w http.ResponseWriter, r *http.Request) {

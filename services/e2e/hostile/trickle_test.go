@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// trickling is a server that answers as another does, but for calls: it begins large
-// answers and goes on byte by byte.
+// trickling is a server that answers a call with the beginning of a large answer and then sends it byte by byte. It
+// passes all other requests to Handler.
 type trickling struct{ http.Handler }
 
 func (s trickling) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// readNothing asks for 100 pages of records, as a person who may
-// only look, and opens no window for them.
+// readNothing requests 100 pages of records as a viewer, with a flow-control window of zero, so that it never reads
+// them.
 func readNothing(ctx context.Context, m target) bool {
 	request, err := proto.Marshal(&gatewayv1.ListDecisionsRequest{PageSize: 1000})
 	if err != nil {
@@ -36,7 +36,7 @@ func readNothing(ctx context.Context, m target) bool {
 	}
 	select {
 	case <-ctx.Done():
-	case <-conn.Ended(): // it was cut off
+	case <-conn.Ended(): // the server closed the connection
 	}
 	return true
 }

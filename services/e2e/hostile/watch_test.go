@@ -12,25 +12,25 @@ import (
 	"time"
 )
 
-// watch is what is seen of a run.
+// watch holds the measurements of a run.
 type watch struct {
 	pid   int
 	began time.Time
-	// quiet and attacked are how long calls took while the attackers rested, and while
-	// they attacked; ratios are those of the two 99th of 100 calls, of each round.
+	// quiet and attacked hold the durations of calls while the attackers rested and while they attacked. ratios
+	// holds, for each round, the ratio of the 99th percentiles.
 	quiet, attacked []time.Duration
 	ratios          []float64
-	// attacks are how often each attack was done, in so much time.
+	// attacks counts how often each attack was made, and attacking is the total time of the attacks.
 	attacks   map[string]int64
 	attacking time.Duration
-	// now and most are what the mesh has resident, and has had, in MiB.
+	// now and most are the current and the highest resident memory of the mesh, in MiB.
 	now, most int
-	// restCPU and attackCPU are the processor time of the mesh in the stretches.
+	// restCPU and attackCPU are the processor time of the mesh in the measured stretches.
 	restCPU, attackCPU time.Duration
 }
 
-// round looks at the agent while the attackers rest, and while they attack. One that
-// ctx ends is not compared.
+// round measures the agent while the attackers rest and while they attack. A round that is interrupted by ctx is
+// not compared.
 func (w *watch) round(ctx context.Context, t *testing.T, caller *agent, bad *attackers) {
 	t.Helper()
 	caller.call(ctx, t, settling)
@@ -52,7 +52,7 @@ func (w *watch) round(ctx context.Context, t *testing.T, caller *agent, bad *att
 	}
 }
 
-// ratio is that of the middle one of all rounds; 0 where there was none.
+// ratio returns the median ratio of all rounds, or 0 if there was none.
 func (w *watch) ratio() float64 {
 	if len(w.ratios) == 0 {
 		return 0
@@ -61,7 +61,7 @@ func (w *watch) ratio() float64 {
 	return sorted[len(sorted)/2]
 }
 
-// tell logs how it goes, in a line.
+// tell logs the state of the run in one line.
 func (w *watch) tell(t *testing.T) {
 	t.Helper()
 	slices.Sort(w.quiet)
@@ -75,7 +75,7 @@ func (w *watch) tell(t *testing.T) {
 		w.now, w.most, attacks, len(w.quiet)+len(w.attacked))
 }
 
-// lacks names an attack that was not done so far; empty where each was.
+// lacks returns the name of an attack that was not made so far, or "" if all were.
 func (w *watch) lacks() string {
 	for _, name := range slices.Sorted(maps.Keys(w.attacks)) {
 		if w.attacks[name] == 0 {
@@ -85,7 +85,7 @@ func (w *watch) lacks() string {
 	return ""
 }
 
-// summary logs all that was seen.
+// summary logs all measurements.
 func (w *watch) summary(t *testing.T) {
 	t.Helper()
 	w.tell(t)
@@ -103,13 +103,13 @@ func (w *watch) summary(t *testing.T) {
 	}
 }
 
-// memory looks at what the mesh has resident.
+// memory measures the resident memory of the mesh.
 func (w *watch) memory(t *testing.T) {
 	t.Helper()
 	raw := w.proc(t, "status")
 	for line := range strings.Lines(raw) {
 		name, text, _ := strings.Cut(line, ":")
-		kib, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(text), " kB")) // other lines are no numbers
+		kib, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(text), " kB")) // other lines have no numbers and are ignored
 		switch name {
 		case "VmRSS":
 			w.now = kib >> 10
@@ -122,12 +122,12 @@ func (w *watch) memory(t *testing.T) {
 	}
 }
 
-// cpu is the processor time of the mesh so far.
+// cpu returns the processor time that the mesh has used so far.
 func (w *watch) cpu(t *testing.T) (used time.Duration) {
 	t.Helper()
-	_, text, _ := strings.Cut(w.proc(t, "stat"), ") ") // behind the program's name
+	_, text, _ := strings.Cut(w.proc(t, "stat"), ") ") // after the program's name
 	fields := strings.Fields(text)
-	const utime, stime, tick = 11, 12, 10 * time.Millisecond // see proc_pid_stat(5), whose fields 1 and 2 are gone
+	const utime, stime, tick = 11, 12, 10 * time.Millisecond // see proc_pid_stat(5); without fields 1 and 2
 	for _, at := range []int{utime, stime} {
 		ticks, err := strconv.Atoi(fields[at])
 		if err != nil {
