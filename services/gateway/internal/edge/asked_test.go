@@ -277,7 +277,7 @@ func TestAServerHearsThatItsClientHasGone(t *testing.T) {
 				begin := time.Now()
 				leave(w, h, hangUp)
 				if took := (<-told).Sub(begin); took > time.Second {
-					t.Errorf("it was told after %v", took)
+					t.Errorf("it got the error after %v", took)
 				}
 			})
 		})

@@ -59,7 +59,7 @@ func (w *world) asked(h http.Header) (id string, rest func() string) {
 		}
 	}
 	if id == "" {
-		w.t.Fatal("nobody was asked")
+		w.t.Fatal("no confirmation was sent")
 	}
 	return id, func() string {
 		defer resp.Body.Close()

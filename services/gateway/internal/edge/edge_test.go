@@ -118,7 +118,7 @@ func TestWhoIsNobodyIsCounted(t *testing.T) {
 			wrong := tt.name == "a wrong token" // only here the token is sent and unknown
 			if challenge := got.header.Get("WWW-Authenticate"); strings.Contains(challenge, `error="invalid_token"`) != wrong ||
 				tt.status == 401 && strings.Contains(got.body, "does not know this bearer token") != wrong || tt.status == 401 && strings.Contains(got.body, "has no bearer token") == wrong {
-				t.Errorf("%s is told %q: %s", tt.name, challenge, got.body)
+				t.Errorf("%s gets %q: %s", tt.name, challenge, got.body)
 			}
 			want = append(want, tt.code+" from pipe")
 		}
@@ -126,7 +126,7 @@ func TestWhoIsNobodyIsCounted(t *testing.T) {
 			t.Errorf("counted (-want +got):\n%s", diff)
 		}
 		if n := len(w.of(journal.KindRefusal)); n != 0 {
-			t.Errorf("%d records of nobody", n)
+			t.Errorf("%d records of unauthenticated requests", n)
 		}
 	})
 }
@@ -171,7 +171,7 @@ func TestRefusalsOfIdentifiedCallersAreOnRecord(t *testing.T) {
 			{"no session", "/mcp/files", toolCall, nil, 400, "session_required", true},
 			{"two sessions", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id, id}}, 400, "header_mismatch", true},
 			{"another session", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {"x"}}, 404, "session_unknown", true},
-			{"somebody else's session", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id}, "Authorization": {"Bearer " + benToken}}, 404, "session_unknown", true},
+			{"another caller's session", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id}, "Authorization": {"Bearer " + benToken}}, 404, "session_unknown", true},
 			{"a revision of the future", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id}, "Mcp-Protocol-Version": {"2026-07-28"}}, 400, "protocol_version", true},
 			{"a revision that is no text", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id}, "Mcp-Protocol-Version": {strings.Repeat("\xff", 100)}}, 400, "protocol_version", true},
 			{"two revisions", "/mcp/files", toolCall, http.Header{"Mcp-Session-Id": {id}, "Mcp-Protocol-Version": {"2025-11-25", "2025-11-25"}}, 400, "header_mismatch", true},
@@ -259,7 +259,7 @@ func TestListsShowWhatPolicyCallsVisible(t *testing.T) {
 		{"policy says too much", list, visible("a", "b", "c", "d"), "", code},
 		{"policy speaks of others", list, visible("x", "y", "z"), `{"tools":[]}`, ""},
 		{"no list", `{"content":[]}`, nil, "", "upstream_unavailable"},
-		{"a list that is none", `{"tools":{}}`, nil, "", "upstream_unavailable"},
+		{"a list that is an object", `{"tools":{}}`, nil, "", "upstream_unavailable"},
 		{"T2: a name that stands there twice", `{"tools":[{"name":"a"},{"name":"c"},{"name":"a","description":"another"}]}`, nil, `{"tools":[{"name":"c"}]}`, ""},
 		{"T2: twice, once in escapes", `{"tools":[{"name":"a"},{"name":"\u0061"}]}`, nil, `{"tools":[]}`, ""},
 		{"a tool without a name", `{"tools":[{"description":"x"},{"name":"c"},7]}`, nil, `{"tools":[{"name":"c"}]}`, ""},

@@ -31,7 +31,7 @@ func TestFirstUse_GatewayListsAServerAgainThatAnswersASession(t *testing.T) {
 			}
 		}
 		if whole != 1 {
-			t.Errorf("the catalogue was told %d whole lists, want one", whole)
+			t.Errorf("the catalog got %d whole lists, want one", whole)
 		}
 	})
 }

@@ -200,7 +200,7 @@ func TestN2RequestsInFlightAreBounded(t *testing.T) {
 			t.Errorf("what asks nothing of the server: %d %s", got.status, got.body)
 		}
 		if got := w.do("POST", "/mcp/files", toolCall, ben); got.status != 200 || got.code() != "" {
-			t.Errorf("somebody else: %d %s", got.status, got.body)
+			t.Errorf("another caller: %d %s", got.status, got.body)
 		}
 		waiting.Wait()
 		if got := w.do("POST", "/mcp/files", toolCall, anas); got.status != 200 || got.code() != "" {
@@ -255,7 +255,7 @@ func TestN2OnePersonsAgentsHaveAShareOfTheBodies(t *testing.T) {
 		}
 		large := strings.Replace(ping, `"ping"`, `"ping","x":"`+strings.Repeat("x", size/2)+`"`, 1)
 		if got := w.do("POST", "/mcp/files", large, http.Header{"Authorization": {"Bearer " + benToken}}); got.status == http.StatusTooManyRequests {
-			t.Errorf("somebody else's request: %d %s", got.status, got.body)
+			t.Errorf("another caller's request: %d %s", got.status, got.body)
 		}
 		time.Sleep(31 * time.Second) // the connections are closed
 	})

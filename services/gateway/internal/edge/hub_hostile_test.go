@@ -49,7 +49,7 @@ func TestU1NoServerAsksAsAnother(t *testing.T) {
 		"lines":                     {form(`"message":"hi\n\rfiles asks:\u2028x",`), `"message":"notes asks: hi\nnotes asks: \nnotes asks: files asks:\nnotes asks: x"`, ""},
 		"an address without a text": {url(""), "", "outcome_unknown"},
 		"a form without a text":     {form(""), "", "outcome_unknown"},
-		"a text that is none":       {form(`"message":7,`), "", "outcome_unknown"},
+		"a text that is a number":   {form(`"message":7,`), "", "outcome_unknown"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -77,7 +77,7 @@ func TestU1NoServerAsksAsAnother(t *testing.T) {
 			w.request = func(_ context.Context, r upstream.Request, events func([]byte)) (upstream.Answer, error) {
 				events([]byte(`{"jsonrpc":"2.0","id":3,"method":"elicitation/create","params":{"requestedSchema":{}}}`))
 				if told := w.told(2)[1]; !strings.Contains(told, `"error"`) {
-					t.Errorf("it was told %s", told)
+					t.Errorf("it got %s", told)
 				}
 				return answer(r, `{"content":[]}`), nil
 			}

@@ -29,7 +29,7 @@ func TestAServerThatIsAwayIsNamed(t *testing.T) {
 			return upstream.Answer{}, upstream.ErrTimeout
 		}, "upstream_unavailable", 3 * time.Second},
 		"it is away": {func(upstream.Request) (upstream.Answer, error) { return upstream.Answer{}, upstream.ErrNeverSent }, "upstream_unavailable", 0},
-		"its list is none": {func(r upstream.Request) (upstream.Answer, error) {
+		"it has no list": {func(r upstream.Request) (upstream.Answer, error) {
 			return answer(r, `{"protocolVersion":"2025-11-25","capabilities":{}}`), nil
 		}, `upstream_unavailable","why":"the list of tools can't be read: the answer has no list of tools.`, 0},
 		"it speaks something new": {func(r upstream.Request) (upstream.Answer, error) {

@@ -96,7 +96,7 @@ func TestManyServersWithoutASession(t *testing.T) {
 			t.Errorf("a call of notes: %d %s", got.status, got.body)
 		}
 		if len(files) != 1 || !strings.Contains(files[0], `"name":"safe","arguments":{"r":"eu","n":12345678901234567}`) || len(mirrored) != 1 || mirrored[0].Value != "eu" {
-			t.Errorf("files got %s, and beside %+v", files, mirrored)
+			t.Errorf("files got %s, with the headers %+v", files, mirrored)
 		}
 		if len(notes) != 1 || !strings.Contains(notes[0], `"name":"safe"`) || strings.Contains(notes[0], "io.modelcontextprotocol") {
 			t.Errorf("notes got %s", notes)
@@ -191,7 +191,7 @@ func TestU1ManyServersAskInTheirAnswers(t *testing.T) {
 		state, key := between(`"requestState":"`), between(`"inputRequests":{"`)
 		got = w.doJoint("tools/call", "notes__safe", `"name":"notes__safe","requestState":"`+state+`","inputResponses":{"`+key+`":{"action":"accept","content":{}}}`)
 		if told := <-said; !strings.Contains(told, `"action":"accept"`) || !strings.Contains(got.body, `"resultType":"complete"`) {
-			t.Errorf("notes was told %s, and answers %s", told, got.body)
+			t.Errorf("notes got %s, and answers %s", told, got.body)
 		}
 	})
 }
@@ -269,7 +269,7 @@ func TestT4ManyServersSayWhatIsSubscribedTo(t *testing.T) {
 			<-ctx.Done()
 			return upstream.Answer{}, fmt.Errorf("%w: %w", upstream.ErrNoAnswer, ctx.Err())
 		}
-		body, head := modern("subscriptions/listen", "", `"notifications":{"toolsListChanged":true,"resourceSubscriptions":["mcp.files+file:///a","mcp.nobody+file:///a","file:///a","files+file:///a","mcp.files+"]}`)
+		body, head := modern("subscriptions/listen", "", `"notifications":{"toolsListChanged":true,"resourceSubscriptions":["mcp.files+file:///a","mcp.none+file:///a","file:///a","files+file:///a","mcp.files+"]}`)
 		next, hangUp := w.streaming(head, body)
 		defer hangUp()
 		for _, want := range []string{
@@ -319,7 +319,7 @@ func TestS1WhatStandsForManyServers(t *testing.T) {
 		}
 		told := string(w.beside.opened[1].Body())
 		if strings.Contains(told, "sampling") || !strings.Contains(told, "elicitation") {
-			t.Errorf("of the second it was told %s", told)
+			t.Errorf("for the second client it got %s", told)
 		}
 	})
 }

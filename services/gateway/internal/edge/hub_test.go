@@ -83,7 +83,7 @@ func TestManyServersAreOne(t *testing.T) {
 			t.Errorf("it lists %s", list.body)
 		}
 		if len(w.opened)+len(w.beside.opened) != 0 {
-			t.Error("a server heard of a session that nobody has used")
+			t.Error("a server heard of a session that was not used")
 		}
 		call := func(name string) string {
 			return `{"id":1, "params":{"name":"` + name + `","arguments":{"n":12345678901234567,"name":"files__x"},"_meta":{"progressToken":1,"x":2}},"method":"tools/call","jsonrpc":"2.0"}`
@@ -95,7 +95,7 @@ func TestManyServersAreOne(t *testing.T) {
 			t.Errorf("files got %s, notes %s", files, notes)
 		}
 		if told := string(w.beside.opened[0].Body()); !strings.Contains(told, `"name":"c"`) || !strings.Contains(told, `"capabilities":{"elicitation":{"form":{}},"roots":{"listChanged":true},"sampling":{"tools":{}}}`) {
-			t.Errorf("notes was told %s", told)
+			t.Errorf("notes got %s", told)
 		}
 		for _, r := range w.of(journal.KindIntent) {
 			if r.Server != "notes" || r.Tool != "safe" || r.Session == "" {
@@ -123,7 +123,7 @@ func TestWhatIsForNoServerGoesNowhere(t *testing.T) {
 		h := w.connectAs(able)
 		for name, tt := range map[string]struct{ method, params, code, says string }{
 			"a tool of no server":          {"tools/call", `{"name":"safe"}`, "tool_unknown", "tools are called <server>__<tool> here"},
-			"a tool of another":            {"tools/call", `{"name":"nobody__safe"}`, "tool_unknown", `there is no server \"nobody\" here`},
+			"a tool of another":            {"tools/call", `{"name":"none__safe"}`, "tool_unknown", `there is no server \"none\" here`},
 			"a prompt of no server":        {"prompts/get", `{"name":"p"}`, "params_invalid", "prompts are called <server>__<prompt> here"},
 			"a resource of no server":      {"resources/read", `{"uri":"file:///a"}`, "params_invalid", "URIs begin with mcp.<server>+ here"},
 			"a completion for two servers": {"completion/complete", `{"ref":{"name":"files__p","uri":"mcp.notes+x"}}`, "params_invalid", "more than one server"},
@@ -146,7 +146,7 @@ func TestWhatIsForNoServerGoesNowhere(t *testing.T) {
 			t.Errorf("a notification that no client has: %d", got.status)
 		}
 		if got := w.do("POST", "/mcp", toolCall, http.Header{"Mcp-Session-Id": h["Mcp-Session-Id"], "Authorization": {"Bearer " + benToken}}); got.status != 404 {
-			t.Errorf("N2: somebody else in the session: %d %s", got.status, got.body)
+			t.Errorf("N2: another caller in the session: %d %s", got.status, got.body)
 		}
 		if got := w.do("POST", "/mcp/files", toolCall, h); got.status != 404 {
 			t.Errorf("the session at one of its servers: %d %s", got.status, got.body)
@@ -180,7 +180,7 @@ func TestU1ManyServersAskByTheirNames(t *testing.T) {
 			}
 		}
 		for _, body := range []string{
-			`{"jsonrpc":"2.0","id":7,"result":{"of":"nobody"}}`, `{"jsonrpc":"2.0","id":"nobody:7","result":{"of":"nobody"}}`, `{"jsonrpc":"2.0","id":"files:8","result":{"of":"nobody"}}`,
+			`{"jsonrpc":"2.0","id":7,"result":{"of":"none"}}`, `{"jsonrpc":"2.0","id":"none:7","result":{"of":"none"}}`, `{"jsonrpc":"2.0","id":"files:8","result":{"of":"none"}}`,
 			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"p","progress":1}}`,
 			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"notes:\"p\"","progress":2}}`,
 			`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"files:\"p\"","progress":1}}`,
@@ -302,7 +302,7 @@ func TestT4ManyServersSayOnOneStream(t *testing.T) {
 		w.stands(&policyv1.CheckServerResponse{HidesNone: true})
 		say <- `{"jsonrpc":"2.0","method":"notifications/message","params":{"x":2}}`
 		if got := heard(lines); len(got) != 0 {
-			t.Errorf("who may come by nothing hears %q", got)
+			t.Errorf("a caller that may use nothing gets %q", got)
 		}
 		hangUp()
 		synctest.Wait()

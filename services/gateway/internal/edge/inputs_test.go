@@ -114,7 +114,7 @@ func TestU1AnswersThatAskNothingAskNothing(t *testing.T) {
 			return answer(r, strings.Replace(discovered, "{", "{"+asks+",", 1)), nil
 		}
 		if got := w.doModern("server/discover", "", ""); got.code() != "outcome_unknown" {
-			t.Errorf("who could come by nothing got %s", got.body)
+			t.Errorf("a caller that may use nothing got %s", got.body)
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {

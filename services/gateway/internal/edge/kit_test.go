@@ -66,7 +66,7 @@ type world struct {
 
 	// kind is the transport of the server.
 	kind string
-	// path is the URL path of the server, and beside a second server, named notes; nil if there is none.
+	// path is the URL path of the server. The field after it is a second server, named notes; nil if there is none.
 	path   string
 	beside *world
 	// most is how many sessions a principal may have.

@@ -98,7 +98,7 @@ func TestA3AStateOpensNothing(t *testing.T) {
 		"no approval":          {"sluice-leg.1.", waits, `"code":-32602`},
 		"a long one":           {"sluice-leg.1." + strings.Repeat("a", 129), waits, `"code":-32602`},
 		"with another sign":    {"sluice-leg.+1.a-1", waits, `"code":-32602`},
-		"somebody else's":      {"sluice-leg.1.a-2", waits, "this caller has no such approval"},
+		"another caller's":     {"sluice-leg.1.a-2", waits, "this caller has no such approval"},
 		"written in escapes":   {`\u0073luice-leg.1.a-2`, waits, "this caller has no such approval"},
 		"it has run meanwhile": {"sluice-leg.1.a-1", done, `"code":"approval_used"`},
 	} {

@@ -78,7 +78,7 @@ func TestX1ListsTakeTurns(t *testing.T) {
 		go func() { statuses <- w.do("POST", "/mcp/files", toolsList, ben).status }()
 		synctest.Wait()
 		if most.Load() != 3 {
-			t.Errorf("%d lists are judged, want somebody else's too", most.Load())
+			t.Errorf("%d lists are judged, want another caller's too", most.Load())
 		}
 		close(release)
 		for range cap(statuses) {

@@ -296,7 +296,7 @@ func TestWhoGetsNoStream(t *testing.T) {
 			"another's session":       {"GET", "/mcp/files", events(http.Header{"Authorization": {"Bearer " + benToken}}), 404, "session_unknown"},
 			"no such session":         {"GET", "/mcp/files", events(http.Header{"Mcp-Session-Id": {"x"}}), 404, "session_unknown"},
 			"no such server":          {"GET", "/mcp/none", events(nil), 404, "tool_unknown"},
-			"nobody":                  {"GET", "/mcp/files", events(http.Header{"Authorization": nil}), 401, "unauthenticated"},
+			"no token":                {"GET", "/mcp/files", events(http.Header{"Authorization": nil}), 401, "unauthenticated"},
 			"an operator":             {"GET", "/mcp/files", events(http.Header{"Authorization": {"Bearer " + operatorToken}}), 403, "forbidden"},
 			"a page of another's":     {"GET", "/mcp/files", events(http.Header{"Origin": {"https://evil.example"}}), 403, "origin_refused"},
 			"a rebound name of hosts": {"GET", "/mcp/files", events(http.Header{"Host": {"evil.example"}}), 403, "host_refused"},

@@ -123,7 +123,7 @@ func TestT1AHeadSaysWhatItsBodyDoes(t *testing.T) {
 			{"a mirrored argument", region, []string{"2026-07-28"}, []string{"tools/call"}, []string{"region"}, http.Header{"Mcp-Param-Region": {"eu"}}, ""},
 			{"no revision", call, nil, []string{"tools/call"}, []string{"safe"}, nil, "-32020"},
 			{"another revision", call, []string{"2025-11-25"}, []string{"tools/call"}, []string{"safe"}, nil, "-32020"},
-			{"one that nobody knows", call, []string{"2031-01-01"}, []string{"tools/call"}, []string{"safe"}, nil, "-32020"},
+			{"an unknown one", call, []string{"2031-01-01"}, []string{"tools/call"}, []string{"safe"}, nil, "-32020"},
 			{"another in the body", strings.Replace(call, "2026-07-28", "2025-11-25", 1), []string{"2026-07-28"}, []string{"tools/call"}, []string{"safe"}, nil, "-32020"},
 			{"no method", call, []string{"2026-07-28"}, nil, []string{"safe"}, nil, "-32020"},
 			{"another method", call, []string{"2026-07-28"}, []string{"tools/list"}, []string{"safe"}, nil, "-32020"},
@@ -188,7 +188,7 @@ func TestDiscovery(t *testing.T) {
 			t.Errorf("a caller that can use nothing reads %s", got.body)
 		}
 		if got := w.doModern("tools/list", "", `"cursor":"stolen"`); got.code() != "params_invalid" {
-			t.Errorf("a cursor that nobody was given: %s", got.body)
+			t.Errorf("a cursor that was not given: %s", got.body)
 		}
 		if got := w.doModern("tools/list", "", ""); !strings.Contains(got.body, `"safe"`) || !strings.Contains(got.body, `"cacheScope":"private"`) {
 			t.Errorf("its list: %s", got.body)

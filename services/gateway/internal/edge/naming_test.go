@@ -109,7 +109,7 @@ func TestListsThatAreAlikePassAsTheyAre(t *testing.T) {
 		prompts.ResourcesAlike = true
 		w.stands(prompts)
 		if got := w.doModern("resources/list", "", ""); got.code() != "" {
-			t.Errorf("where prompts alone are told apart, resources are %s", got.body)
+			t.Errorf("if rules distinguish only prompts, resources are %s", got.body)
 		}
 		if len(w.named) != 0 {
 			t.Errorf("policy was asked %d times", len(w.named))
@@ -123,7 +123,7 @@ func TestT4AListThatNobodyHasJudgedIsNotShown(t *testing.T) {
 	for name, tt := range map[string]struct{ result, code string }{
 		"policy says nothing":                {`{"prompts":[{"name":"a"}]}`, "policy_unavailable"},
 		"it has another one in other case":   {`{"prompts":[],"Prompts":[{"name":"secret"}]}`, "upstream_unavailable"},
-		"it is none":                         {`{"prompts":{"name":"a"}}`, "upstream_unavailable"},
+		"it is an object":                    {`{"prompts":{"name":"a"}}`, "upstream_unavailable"},
 		"there is none":                      {`{"resources":[]}`, "upstream_unavailable"},
 		"it has more than anybody would ask": {`{"prompts":[` + strings.Repeat("1,", 10_000) + `1]}`, "upstream_unavailable"},
 	} {
@@ -150,7 +150,7 @@ func TestT4AListThatNobodyHasJudgedIsNotShown(t *testing.T) {
 			return answer(r, `{"prompts":[{"name":"a"}]}`), nil
 		}
 		if got := w.do("POST", w.path, listing("prompts/list"), h); got.code() != "policy_unavailable" {
-			t.Errorf("while nobody knows whether names matter: %s", got.body)
+			t.Errorf("while policy is unavailable: %s", got.body)
 		}
 		w.stands(named())
 		w.request = func(_ context.Context, r upstream.Request, _ func([]byte)) (upstream.Answer, error) {

@@ -60,7 +60,7 @@ func TestFeaturesAreToldToThoseWhoMayUseThem(t *testing.T) {
 		"one is allowed":              {all, []string{"prompts/list"}, `{"prompts":{"listChanged":true},"tools":{}}`},
 		"what the server has not":     {`{"prompts":{}}`, []string{"prompts/list", "resources/list"}, `{"prompts":{}}`},
 		"what is no capability":       {`{"prompts":true,"resources":null,"tools":{}}`, []string{"prompts/list", "resources/list"}, `{"tools":{}}`},
-		"what nobody has asked about": {all, []string{"tasks/list"}, `{"tools":{}}`},
+		"a feature that is not known": {all, []string{"tasks/list"}, `{"tools":{}}`},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
@@ -223,7 +223,7 @@ func TestEndingASession(t *testing.T) {
 		w := newWorld(t)
 		h := w.connect()
 		if got := w.do("DELETE", "/mcp/files", "", http.Header{"Mcp-Session-Id": h["Mcp-Session-Id"], "Authorization": {"Bearer " + benToken}}); got.status != 404 {
-			t.Errorf("somebody else ended it: %d", got.status)
+			t.Errorf("another caller ended it: %d", got.status)
 		}
 		if got := w.do("DELETE", "/mcp/files", "", nil); got.status != 404 {
 			t.Errorf("none was named: %d", got.status)
@@ -236,7 +236,7 @@ func TestEndingASession(t *testing.T) {
 		}
 		synctest.Wait()
 		if w.closed != 1 {
-			t.Errorf("the server was told %d times", w.closed)
+			t.Errorf("the server's session was closed %d times", w.closed)
 		}
 	})
 }

@@ -43,7 +43,7 @@ func TestX4WhatPassesIsLimitedAndOnRecord(t *testing.T) {
 			t.Errorf("a call: %s", got.body)
 		}
 		if got := w.do("POST", "/mcp/files", initialize, http.Header{"Authorization": {"Bearer " + benToken}}); got.status != 200 || got.code() != "" {
-			t.Errorf("somebody else: %d %s", got.status, got.body)
+			t.Errorf("another caller: %d %s", got.status, got.body)
 		}
 		time.Sleep(time.Minute)
 		if got := w.do("POST", "/mcp/files", ping, h); got.code() != "" {
@@ -214,7 +214,7 @@ func TestX4TheGatewaysOwnDiscovery(t *testing.T) {
 		w.do("DELETE", "/mcp/files", "", h)
 		synctest.Wait()
 		if w.closed != 1 {
-			t.Error("the server was told of the end of a session that it had not")
+			t.Error("a session that the server does not have was closed there")
 		}
 	})
 }

@@ -19,7 +19,7 @@ var newer = []struct {
 	{"what is spoken", `{"jsonrpc":"2.0","id":7,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2031-01-01"}}}`, "2031-01-01", http.Header{"Mcp-Protocol-Version": {"2031-01-01"}}},
 	{"a list", `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`, "2031-01-01", http.Header{"Mcp-Protocol-Version": {"2031-01-01"}}},
 	{"a call", `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"safe","_meta":{"io.modelcontextprotocol/protocolVersion":"2031-01-01"}}}`, "2031-01-01", nil},
-	{"a method nobody knows", `{"jsonrpc":"2.0","id":7,"method":"x/y"}`, "2031-01-01", http.Header{"Mcp-Protocol-Version": {"2031-01-01"}}},
+	{"an unknown method", `{"jsonrpc":"2.0","id":7,"method":"x/y"}`, "2031-01-01", http.Header{"Mcp-Protocol-Version": {"2031-01-01"}}},
 }
 
 // A probe for an unsupported revision is answered with the supported ones. No refusal is recorded, only how often the

@@ -60,7 +60,7 @@ func asksOfAnyRevision() []askCase {
 		{"a mode that is no text", both, formStart + `,"mode":["url"],"url":"https://a.example/x"}`, false},
 		{"a form where addresses were offered", url, formStart + `,"requestedSchema":{}}`, false},
 		{"a form of an address", both, urlStart + `,"url":"https://a.example/x","requestedSchema":{}}`, false},
-		{"a schema that is none", form, formStart + `,"requestedSchema":"x"}`, false},
+		{"a schema that is a string", form, formStart + `,"requestedSchema":"x"}`, false},
 		{"an id that is no text", both, formStart + `,"mode":"url","url":"https://a.example/x","elicitationId":7}`, false},
 		{"no address", both, urlStart + `}`, false},
 		{"http", both, urlStart + `,"url":"http://a.example/x"}`, false},
@@ -70,7 +70,7 @@ func asksOfAnyRevision() []askCase {
 		{"an address without a host", both, urlStart + `,"url":"https:///x"}`, false},
 		{"an address with a backslash", both, urlStart + `,"url":"https:\\\\a.example"}`, false},
 		{"an address in another script", both, urlStart + `,"url":"https://аpple.example/"}`, false},
-		{"an address of loopback that is none", both, urlStart + `,"url":"http://localhost.a.example/"}`, false},
+		{"an address that only looks like loopback", both, urlStart + `,"url":"http://localhost.a.example/"}`, false},
 		{"an address that is a list", both, urlStart + `,"url":["https://a.example"]}`, false},
 		{"an address as it was offered", both, urlStart + `,"url":"https://a.example/x?y=1#z"}`, true},
 		{"an address on loopback", url, urlStart + `,"url":"http://127.0.0.1:8080/x"}`, true},
@@ -108,10 +108,10 @@ func TestU1AQuestionIsReadAgainstWhatWasOffered(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				told, records := tt.inSession(t, "2025-11-25", "2025-11-25")
 				if tt.asked != strings.Contains(told, `"answered":true`) {
-					t.Errorf("the server was told %s", told)
+					t.Errorf("the server got %s", told)
 				}
 				if !tt.asked && (len(records) != 1 || !records[0].FromServer || !strings.Contains(told, records[0].DecisionID) || !strings.Contains(told, `"code":-32602`)) {
-					t.Errorf("the server was told %s; on record is %+v", told, records)
+					t.Errorf("the server got %s; on record is %+v", told, records)
 				}
 			})
 		})
@@ -144,7 +144,7 @@ func TestU1AQuestionIsOfItsRevision(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				if told, _ := tt.inSession(t, tt.named, tt.spoken); tt.asked != strings.Contains(told, `"answered":true`) {
-					t.Errorf("the server was told %s", told)
+					t.Errorf("the server got %s", told)
 				}
 			})
 		})
@@ -191,7 +191,7 @@ func TestU1AQuestionInAnAnswerIsReadAgainstWhatWasOffered(t *testing.T) {
 				}
 				got := w.do("POST", "/mcp/notes", request, head)
 				if tt.asked != strings.Contains(got.body, `"inputRequests"`) || !tt.asked && !strings.Contains(told, `"code":-32602`) {
-					t.Errorf("over a bridge the client got %s, and the server was told %s", got.body, told)
+					t.Errorf("over a bridge the client got %s, and the server got %s", got.body, told)
 				}
 			})
 		})

@@ -117,7 +117,7 @@ func TestI4TasksAreTheirCallersAlone(t *testing.T) {
 		for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
 			for what, got := range map[string]reply{
 				"another's":   w.aboutTask(method, id, asBen),
-				"of nobody":   w.aboutTask(method, "sluice-task.ABC"),
+				"unknown":     w.aboutTask(method, "sluice-task.ABC"),
 				"of a server": w.aboutTask(method, "t-1"),
 			} {
 				if got.status != http.StatusBadRequest || !strings.Contains(got.body, `"code":-32602`) || !strings.Contains(got.body, "no such task of yours") {
@@ -183,7 +183,7 @@ func TestI4ServersTasksAreBoundToTheirCallers(t *testing.T) {
 			t.Fatalf("the client got %s, and %s", first.body, again)
 		}
 		if told := string(got[0].Body()); !strings.Contains(told, `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
-			t.Errorf("the server was told %s", told)
+			t.Errorf("the server got %s", told)
 		}
 		later := w.aboutTask("tasks/get", id)
 		if want := `{"resultType":"complete","taskId":"` + id + `","status":"completed","result":{"taskId":"ä.1"}}`; !strings.Contains(later.body, want) {
@@ -218,7 +218,7 @@ func TestServersHearOfTasksWherePolicyAllows(t *testing.T) {
 			return answer(r, `{"content":[],"resultType":"complete","taskId":"a tool's own"}`), nil
 		}
 		if got := w.tasked("tools/call", "safe", `"name":"safe"`); strings.Contains(told, "tasks") || !strings.Contains(got.body, `"taskId":"a tool's own"`) {
-			t.Errorf("the server was told %s, and the client got %s", told, got.body)
+			t.Errorf("the server got %s, and the client got %s", told, got.body)
 		}
 		if got := w.tasked("server/discover", "", ""); !strings.Contains(got.body, `"extensions":{"io.modelcontextprotocol/tasks":{}}`) {
 			t.Errorf("what is offered: %s", got.body)
@@ -235,7 +235,7 @@ func TestU1AnswersAboutTasks(t *testing.T) {
 		answer string
 		says   string
 	}{
-		"a task that nobody takes":     {false, `{"resultType":"task","taskId":"t"}`, `"code":"outcome_unknown"`},
+		"a task that is not accepted":  {false, `{"resultType":"task","taskId":"t"}`, `"code":"outcome_unknown"`},
 		"a task by no text":            {true, `{"resultType":"task","taskId":7}`, `"code":"outcome_unknown"`},
 		"asks at its end":              {true, `{"resultType":"complete","taskId":"t","status":"completed","result":{"inputRequests":{}}}`, `"code":"outcome_unknown"`},
 		"an address at its end":        {true, `{"resultType":"complete","taskId":"t","status":"failed","error":{"code":-32042,"message":"m"}}`, `"code":"outcome_unknown"`},

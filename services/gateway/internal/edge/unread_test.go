@@ -108,7 +108,7 @@ func TestX3WhoseAnswersWaitAsksForNoMore(t *testing.T) {
 		go func() { replies <- w.do("POST", "/mcp/files", toolCall, ben) }()
 		synctest.Wait()
 		if sent != cap(replies)+1 {
-			t.Error("somebody else was kept out")
+			t.Error("another caller's request was refused")
 		}
 		late := <-replies // after the server's timeout
 		if late.code() != "outcome_unknown" || !strings.Contains(late.body, "no memory is left for the answer") {

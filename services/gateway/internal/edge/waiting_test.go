@@ -137,7 +137,7 @@ func TestWaitingForAnApproval(t *testing.T) {
 		"approved meanwhile":   {patient, waits, approved, 12 * time.Second, "is approved. Make it again with the same arguments now", `{"id":"a-1","state":"approved","tool":"pay","expiresAt":"1970-01-01T00:00:02Z"}`},
 		"approved already":     {patient, approved, approved, 0, "is approved.", `"state":"approved"`},
 		"denied meanwhile":     {patient, waits, denied, 12 * time.Second, "The call of pay was denied by ben: too much. Do not make it again.", `"state":"denied","tool":"pay","expiresAt":"1970-01-01T00:00:02Z","deniedUntil":"1970-01-01T00:00:03Z"`},
-		"nobody decides":       {patient, waits, waits, 35 * time.Second, "still waits for people. Call this tool again", `"state":"pending","tool":"pay","expiresAt":"1970-01-01T00:00:01Z"`},
+		"no decision":          {patient, waits, waits, 35 * time.Second, "still waits for people. Call this tool again", `"state":"pending","tool":"pay","expiresAt":"1970-01-01T00:00:01Z"`},
 		"a client in a hurry":  {initialize, waits, waits, 0, "still waits for people.", `"state":"pending"`},
 		"its outcome is open":  {patient, approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN, waits, 0, "whether it ran is not known", `"state":"outcome_unknown"`},
 		"it has run meanwhile": {patient, approvalv1.ApprovalState_APPROVAL_STATE_DONE, waits, 0, "has run.", `"state":"done"`},
