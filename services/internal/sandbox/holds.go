@@ -1,9 +1,9 @@
 package sandbox
 
-// exitLauncher is the launcher's exit code where it could not start the program.
+// exitLauncher is the launcher's exit code if it could not start the program.
 const exitLauncher = 126
 
-// What is held or not, in the words of reports.
+// These are the parts of a report: what is enforced or not.
 const (
 	heldFiles      = "files"
 	heldContents   = "contents of files"
@@ -23,7 +23,7 @@ const (
 	heldDatagrams  = "UDP, Multipath TCP and other protocols"
 )
 
-// everything is what the rules ask for.
+// everything lists all that the rules require.
 func everything(r *Rules) []string {
 	all := []string{heldFiles, heldProcesses, heldSockets, heldAbstract, heldPrograms}
 	if r.NoNetwork {

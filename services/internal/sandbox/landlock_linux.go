@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Versions of Landlock: with the first, files can be neither emptied nor moved from
-// folder to folder; the others bring what their names say.
+// These are versions of Landlock: with the first, files can neither be truncated nor moved to another folder; the
+// others add what their names say.
 const (
 	filesSince       = 3
 	tcpSince         = 4
@@ -22,7 +22,7 @@ const (
 	socketPathsSince = 9
 )
 
-// enterLandlock allows everything beside what is hidden.
+// enterLandlock allows everything except what is hidden.
 func enterLandlock(o *order) (Report, error) {
 	version, err := ll.LandlockGetABIVersion()
 	if err != nil {
@@ -70,7 +70,7 @@ func enterLandlock(o *order) (Report, error) {
 	return report, nil
 }
 
-// byVersion says what a version of Landlock holds.
+// byVersion says what a version of Landlock enforces.
 func byVersion(version int, noNetwork bool) Report {
 	r := Report{By: string(byLandlock), Held: []string{heldContents, heldPrograms, heldTracing}, NotHeld: []string{heldMetadata, heldListing, heldPriorities}}
 	since := func(first int, what string) {
@@ -90,13 +90,12 @@ func byVersion(version int, noNetwork bool) Report {
 	return r
 }
 
-// makeCaches makes the caches that common programs make for themselves, where they
-// could not later.
+// makeCaches creates the cache folders of common programs, if the programs could not create them later.
 func (p *plan) makeCaches(o *order) error {
 	home := o.Rules.Home
 	real, err := filepath.EvalSymlinks(home)
 	if err != nil || !slices.Contains(o.Command.Env, "HOME="+home) || !slices.Contains(p.above, real) {
-		return nil //nolint:nilerr // nobody's home is nobody's cache
+		return nil //nolint:nilerr // not the program's home, or no home
 	}
 	for _, name := range []string{".npm", ".cache", ".config", ".local"} {
 		if err := os.Mkdir(filepath.Join(real, name), 0o700); err != nil && !errors.Is(err, os.ErrExist) && !errors.Is(err, os.ErrPermission) && !errors.Is(err, unix.EROFS) {
@@ -113,9 +112,8 @@ type walk struct {
 	files []int
 }
 
-// folder allows everything in a folder above one that is hidden, except that. What
-// is made in the folder later is not allowed, and the folder itself not to be listed
-// where that would allow to list a hidden one.
+// folder allows everything in a folder above a hidden one, except the hidden one. Files that are created in the
+// folder later are not allowed, and the folder itself can't be listed if that would allow listing a hidden one.
 func (w *walk) folder(path string) error {
 	if !w.holdsHidden(path) {
 		if err := w.allow(path, false); err != nil {
@@ -147,21 +145,21 @@ func (w *walk) folder(path string) error {
 	return nil
 }
 
-// isAbove reports whether something in a folder is not allowed as the folder is.
+// isAbove reports whether something in a folder is not allowed together with the folder.
 func (w *walk) isAbove(folder string) bool {
 	inside := func(path string) bool { return isBelow(path, folder) && path != folder }
 	return folder != "/proc" && folder != "/sys" && (w.holdsHidden(folder) || slices.ContainsFunc(w.plan.programs, inside) ||
 		slices.ContainsFunc(w.plan.access, func(a access) bool { return inside(a.path) }))
 }
 
-// holdsHidden reports whether something in a folder is hidden, or would be.
+// holdsHidden reports whether a folder contains a hidden path, or would contain one.
 func (w *walk) holdsHidden(folder string) bool {
 	in := func(path string) bool { return isBelow(path, folder) }
 	return slices.ContainsFunc(w.plan.hidden, in) || slices.ContainsFunc(w.plan.awaited, in)
 }
 
-// allow allows a file, or a folder with all that is in it. A link is nothing by
-// itself. The descriptor names the very file that was looked at.
+// allow allows a file, or a folder with everything in it. It ignores links. The descriptor refers to the very file
+// that was checked.
 func (w *walk) allow(path string, write bool) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
@@ -192,6 +190,6 @@ func (w *walk) allow(path string, write bool) error {
 
 func (w *walk) close() {
 	for _, fd := range w.files {
-		_ = unix.Close(fd) // it only named a file
+		_ = unix.Close(fd) // it only refers to a file
 	}
 }

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// complaint begins what the launcher says where it fails.
+// complaint is the prefix of the launcher's errors.
 const complaint = "sluice could not start the program: "
 
-// launch is the launcher: it gives up what the program is not to have, and becomes
-// it or, in namespaces, starts it and waits. It returns the exit code.
+// launch is the launcher: it gives up privileges and access, and becomes the program or, in namespaces, starts it and
+// waits. It returns the exit code.
 func launch() int {
-	// Privileges belong to threads: this one gives its own up, and starts the program.
+	// Privileges belong to threads: this thread gives up its own, and starts the program.
 	runtime.LockOSThread()
 	code, err := obey()
 	if err != nil {
@@ -30,7 +30,7 @@ func launch() int {
 }
 
 func obey() (int, error) {
-	// What was inherited goes no further. Some of it is Go's own, and stays here.
+	// Inherited descriptors are closed on exec. Some belong to Go's runtime and stay open here.
 	if err := unix.CloseRange(orderFD, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return 0, fmt.Errorf("close what was inherited: %w", err)
 	}
@@ -78,12 +78,11 @@ func become(c *Command) error {
 	return fmt.Errorf("run %s: %w", c.Path, err)
 }
 
-// parent starts the program and waits for its end, as the first process of a
-// namespace has to: it waits for all that lost their parents, and all that is left
-// ends with it. It keeps nothing of the program's open.
+// parent starts the program and waits for its end. As the first process of a namespace it must wait for all orphaned
+// processes, and all remaining processes end with it. It keeps none of the program's descriptors open.
 func parent(c *Command, rehide func()) (int, error) {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) // they are for the program, which gets them too
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP) // signals are for the program, which gets them too
 	program, err := os.StartProcess(c.Path, c.Args, &os.ProcAttr{Dir: c.Dir, Env: c.Env, Files: []*os.File{os.Stdin, os.Stdout, os.Stderr}})
 	if err != nil {
 		return 0, fmt.Errorf("run %s: %w", c.Path, err)
@@ -104,7 +103,7 @@ func parent(c *Command, rehide func()) (int, error) {
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil:
-			return exitLauncher, nil //nolint:nilerr // nobody is left, and nobody listens
+			return exitLauncher, nil //nolint:nilerr // no process is left
 		case pid == program.Pid && status.Exited():
 			return status.ExitStatus(), nil
 		case pid == program.Pid && status.Signaled():

@@ -14,8 +14,7 @@ type mount struct {
 	device, root, point, kind string
 }
 
-// mounts returns all mounts that this process sees, in the order in which they
-// were made.
+// mounts returns all mounts that this process sees, in the order in which they were made.
 func mounts() ([]mount, error) {
 	raw, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -33,13 +32,13 @@ func mounts() ([]mount, error) {
 	return all, nil
 }
 
-// plain undoes the escapes of mountinfo.
+// plain resolves the escapes of mountinfo.
 func plain(text string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(text)
 }
 
-// aliases returns where else a file or folder is found, for one file system can be
-// mounted at many places, whole or in part, and the part may lie in the folder.
+// aliases returns the other paths of a file or folder: one file system can be mounted at many places, as a whole or
+// in part, and the part may be inside the folder.
 func aliases(path string, all []mount) []string {
 	var home mount
 	for _, m := range all {
@@ -66,21 +65,21 @@ func aliases(path string, all []mount) []string {
 	return found
 }
 
-// isSame reports whether two paths are one file or folder.
+// isSame reports whether two paths are the same file or folder.
 func isSame(a, b string) bool {
 	one, err1 := os.Lstat(a)
 	two, err2 := os.Lstat(b)
 	return err1 == nil && err2 == nil && os.SameFile(one, two)
 }
 
-// isMounted reports whether something is mounted just there.
+// isMounted reports whether a path is a mount point.
 func isMounted(path string) bool {
 	var st unix.Statx_t
 	err := unix.Statx(unix.AT_FDCWD, path, unix.AT_SYMLINK_NOFOLLOW, 0, &st)
 	return err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }
 
-// clone returns a copy of the mounts at a path, which is nowhere yet.
+// clone returns a detached copy of the mounts at a path.
 func clone(path string) (int, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, path, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_RECURSIVE|unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil {
@@ -89,7 +88,7 @@ func clone(path string) (int, error) {
 	return fd, nil
 }
 
-// place puts a copy somewhere and lets go of it.
+// place attaches a copy at a path and closes its descriptor.
 func place(fd int, path string) error {
 	defer unix.Close(fd) //nolint:errcheck // the mount stays
 	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
@@ -98,7 +97,7 @@ func place(fd int, path string) error {
 	return nil
 }
 
-// restrict adds attributes to a copy, such as that nothing is written through it.
+// restrict adds attributes to a copy, such as read-only.
 func restrict(fd int, attributes uint64) error {
 	err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: attributes})
 	if err != nil {
@@ -107,8 +106,7 @@ func restrict(fd int, attributes uint64) error {
 	return nil
 }
 
-// again puts a copy of what is at a path over it, with attributes. What is a mount
-// can be neither renamed nor removed.
+// again mounts a copy of a path over itself, with attributes. A mount can be neither renamed nor removed.
 func again(path string, attributes uint64) error {
 	fd, err := clone(path)
 	if err != nil {

@@ -11,12 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bare are the attributes of a mount through which nothing can be done.
+// bare are the attributes of a mount that allows no use of its files.
 const bare = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 
-// enterNamespaces hides what is to be hidden from the namespaces that this process
-// is the first of. The function that it returns hides again what is replaced; it does
-// not return.
+// enterNamespaces hides everything that the rules hide in the namespaces of which this process is the first process.
+// The returned function hides replaced paths again; it does not return.
 func enterNamespaces(o *order) (Report, func(), error) {
 	if os.Getpid() != 1 {
 		return Report{}, nil, errors.New("it is not the first process of its namespace")
@@ -48,7 +47,7 @@ func enterNamespaces(o *order) (Report, func(), error) {
 	return report, p.watch, err
 }
 
-// mount mounts over everything that the plan names.
+// mount applies all mounts of the plan.
 func (p *plan) mount(o *order) error {
 	opened := make(map[string]int)
 	for _, op := range p.open {
@@ -93,11 +92,11 @@ func (p *plan) mount(o *order) error {
 	return settleSystem(o.AsRoot)
 }
 
-// hide mounts over a file or folder what can't be opened, or holds nothing.
+// hide mounts a file that can't be opened, or an empty folder, over a path.
 func hide(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // it went meanwhile
+		return nil // it was removed meanwhile
 	}
 	if err != nil {
 		return fmt.Errorf("hide %s: %w", path, err)
@@ -113,14 +112,13 @@ func hide(path string) error {
 	if err != nil {
 		return err
 	}
-	if err := restrict(fd, bare); err != nil { // where no device can be opened, nobody opens this one
+	if err := restrict(fd, bare); err != nil { // if devices can't be opened, this one can't either
 		return err
 	}
 	return place(fd, path)
 }
 
-// reopen puts what is reached into the folder that hides it, which nothing more can
-// be put into then.
+// reopen mounts the opened paths into the folder that hides them, and then makes that folder read-only.
 func (p *plan) reopen(hidden string, opened map[string]int) error {
 	info, err := os.Stat(hidden)
 	if err != nil || !info.IsDir() {
@@ -150,7 +148,7 @@ func (p *plan) reopen(hidden string, opened map[string]int) error {
 	return nil
 }
 
-// makePoint makes something that can be mounted over.
+// makePoint creates a mount point.
 func makePoint(path string, folder bool) error {
 	if folder {
 		return os.MkdirAll(path, 0o755)
@@ -161,8 +159,7 @@ func makePoint(path string, folder bool) error {
 	return os.WriteFile(path, nil, 0o600)
 }
 
-// ownTerminals gives the namespace terminals of its own in place of those of others,
-// which the plan has hidden.
+// ownTerminals gives the namespace its own terminals instead of those of others, which the plan has hidden.
 func ownTerminals() error {
 	if len(terminals()) == 0 {
 		return nil
@@ -173,8 +170,8 @@ func ownTerminals() error {
 	return nil
 }
 
-// settleSystem makes the system's settings what can be read alone: cgroups, with
-// which processes outside can be ended, and for root those of the kernel.
+// settleSystem makes the system's settings read-only: cgroups, which can end processes outside, and for root those of
+// the kernel.
 func settleSystem(asRoot bool) error {
 	fixed := []string{"/sys"}
 	if asRoot {
@@ -191,7 +188,7 @@ func settleSystem(asRoot bool) error {
 	return nil
 }
 
-// separate does what is not done by mounts, and says what holds.
+// separate applies what is not done by mounts, and returns what is enforced.
 func separate(o *order, p *plan) (Report, error) {
 	r := Report{By: string(byNamespaces), Held: []string{heldFiles, heldProcesses, heldSockets, heldPrograms}}
 	if o.Rules.NoNetwork {
@@ -200,7 +197,7 @@ func separate(o *order, p *plan) (Report, error) {
 		}
 		r.Held = append(r.Held, heldNetwork)
 	}
-	// A network of its own has abstract sockets of its own.
+	// A network namespace has its own abstract sockets.
 	version, err := ll.LandlockGetABIVersion()
 	switch {
 	case err == nil && version >= scopesSince:
@@ -223,7 +220,7 @@ func separate(o *order, p *plan) (Report, error) {
 	return r, nil
 }
 
-// leaveNetwork gives this thread a network of its own, with loopback alone.
+// leaveNetwork gives this thread a network namespace with only a loopback device.
 func leaveNetwork() error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("leave the network: %w", err)
@@ -232,7 +229,7 @@ func leaveNetwork() error {
 	if err != nil {
 		return fmt.Errorf("start loopback: %w", err)
 	}
-	defer unix.Close(fd) //nolint:errcheck // it only carries a command
+	defer unix.Close(fd) //nolint:errcheck // it is only for a command
 	loopback, err := unix.NewIfreq("lo")
 	if err != nil {
 		return fmt.Errorf("start loopback: %w", err)

@@ -10,28 +10,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Descriptors that a launcher in namespaces has beside its order.
+// These are descriptors that a launcher in namespaces has in addition to its order.
 const (
 	// noticesFD is the inotify instance to which the launcher adds watches.
 	noticesFD = orderFD + 1
-	// wakeFD is a pipe that has a byte when the launcher is to look again.
+	// wakeFD is a pipe that contains a byte when the launcher must check its paths again.
 	wakeFD = orderFD + 2
 )
 
 // maxInotify is how many inotify instances a program in namespaces may have.
 const maxInotify = 32
 
-// notices is the one inotify instance of all programs that this process starts: users have few of them
-// (fs.inotify.max_user_instances). Launchers add watches to it, and are woken by a pipe each. The zero value makes the
-// instance when it is first needed. It is safe for concurrent use.
+// notices is the only inotify instance of all programs that this process starts, because a user may have few
+// (fs.inotify.max_user_instances). Launchers add watches to it, and are woken by a pipe each. The zero value creates
+// the instance when it is first needed. It is safe for concurrent use.
 type notices struct {
 	mu       sync.Mutex
 	instance *os.File
-	// wakes are the ends to write to of the pipes of launchers that may still live.
+	// wakes are the writing ends of the pipes of launchers that may still run.
 	wakes map[int]struct{}
 }
 
-// subscribe returns the instance, and the end of a pipe from which a launcher reads that it is to look again.
+// subscribe returns the instance, and the reading end of a pipe that wakes a launcher.
 func (n *notices) subscribe() (instance, wake *os.File, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -51,7 +51,7 @@ func (n *notices) subscribe() (instance, wake *os.File, err error) {
 	return n.instance, os.NewFile(uintptr(ends[0]), "wake"), nil
 }
 
-// begin makes the instance unless there is one. It needs mu.
+// begin creates the instance unless there is one. The caller must hold mu.
 func (n *notices) begin() error {
 	if n.instance != nil {
 		return nil
@@ -65,17 +65,17 @@ func (n *notices) begin() error {
 	return nil
 }
 
-// run wakes all launchers at every event, for as long as this program runs.
+// run wakes all launchers at every event, as long as this program runs.
 func (n *notices) run(fd int) {
 	events := make([]byte, 64<<10)
 	for {
 		if _, err := unix.Read(fd, events); err != nil && !errors.Is(err, unix.EINTR) {
-			n.stop() // a launcher that hears nothing more ends
+			n.stop() // launchers whose pipe is closed end
 			return
 		}
 		n.mu.Lock()
 		for wake := range n.wakes {
-			_, err := unix.Write(wake, []byte{0}) // one that is full has not been read yet
+			_, err := unix.Write(wake, []byte{0}) // a full pipe has not been read yet
 			if errors.Is(err, unix.EPIPE) {
 				n.forget(wake)
 			}
@@ -94,7 +94,7 @@ func (n *notices) stop() {
 	n.instance = nil
 }
 
-// forgetEnded closes the pipes of launchers that have ended. It needs mu.
+// forgetEnded closes the pipes of launchers that have ended. The caller must hold mu.
 func (n *notices) forgetEnded() {
 	for wake := range n.wakes {
 		poll := []unix.PollFd{{Fd: int32(wake)}}
@@ -109,7 +109,7 @@ func (n *notices) forget(wake int) {
 	_ = unix.Close(wake)
 }
 
-// limitOfInotify names the limit of inotify that an error stands for.
+// limitOfInotify adds the limit of inotify that an error stands for.
 func limitOfInotify(err error) error {
 	name := ""
 	switch {
@@ -125,8 +125,8 @@ func limitOfInotify(err error) error {
 		err, name, strings.TrimSpace(string(most)), name)
 }
 
-// boundInotify bounds the inotify instances of this user namespace, so that its programs don't take all that the user
-// may have. It returns what is not held.
+// boundInotify limits the inotify instances of this user namespace, so that its programs don't use up the user's
+// limit. It returns what is not enforced.
 func boundInotify() []string {
 	const file = "/proc/sys/user/max_inotify_instances"
 	if err := os.WriteFile(file, fmt.Append(nil, maxInotify), 0); err != nil {

@@ -13,45 +13,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// plan is what the rules come to here and now. All paths are real: no link is on
-// the way.
+// plan is the result of the rules for the present files. All paths are real: they contain no links.
 type plan struct {
-	// hidden are files and folders, none of which lies in another.
+	// hidden are hidden files and folders, none of which is inside another.
 	hidden []string
-	// programs are files that must not be changed, and folders that hold such.
+	// programs are files that must not be changed, and folders that contain such files.
 	programs []string
-	// above are the folders above those, the highest first, but not the root.
+	// above are the folders above hidden and programs, the highest first, without the root.
 	above []string
-	// open are what is reached although it lies in something that is hidden.
+	// open are paths that are accessible although they are inside a hidden folder.
 	open []opening
-	// awaited are the folders in which something may appear that is to be hidden then:
-	// the nearest that there are.
+	// awaited are the nearest existing folders of paths that must be hidden if they appear.
 	awaited []string
-	// watched are paths that may come to name something else.
+	// watched are paths that may refer to something else later.
 	watched []watched
-	// loose are links on the way to what is hidden that could be replaced, and shared
-	// files that are hidden in folders in which a program may write: what is put in the
-	// place of one can be reached for a moment.
+	// loose are links on the way to hidden paths that could be replaced. shared are hidden files in folders in which a
+	// program may write: a replacement is accessible for a moment.
 	loose, shared []string
-	// access is what is read only, and what stays writable inside of it, each folder before what is in it.
+	// access are the read-only paths, and the writable paths in them, each folder before its contents.
 	access []access
-	// links are links on the way to what is read only that could be replaced.
+	// links are links on the way to read-only paths that could be replaced.
 	links []string
 }
 
-// watched is a path of the rules, and whether it is a program's, or a link on the way to one of them.
+// watched is a path of the rules. program and link say whether it is that of a program, or a link on the way to such
+// a path.
 type watched struct {
 	path          string
 	program, link bool
 }
 
-// opening is a file or folder that is reached although it is hidden.
+// opening is a file or folder that is accessible although it is hidden.
 type opening struct {
 	path  string
 	write bool
 }
 
-// newPlan makes a plan.
 func newPlan(o *order) (*plan, error) {
 	all, err := mounts()
 	if err != nil {
@@ -80,7 +77,7 @@ func newPlan(o *order) (*plan, error) {
 	for _, path := range p.unopened(slices.Concat(devices(o.AsRoot), terminals())) {
 		hidden[path] = true
 	}
-	for _, m := range all { // another list of all processes
+	for _, m := range all { // another view of all processes
 		if m.kind == "proc" && !isBelow(m.point, "/proc") {
 			hidden[m.point] = true
 		}
@@ -102,8 +99,7 @@ func newPlan(o *order) (*plan, error) {
 	return p, nil
 }
 
-// nearest is a path, where there is something at it, or else the real folder above it
-// that is the nearest there is.
+// nearest returns a path if it exists, otherwise the real path of its nearest existing ancestor.
 func nearest(path string) string {
 	if _, err := os.Stat(path); err == nil {
 		return path
@@ -116,8 +112,8 @@ func nearest(path string) string {
 	return "/"
 }
 
-// own hides whole the folders that hold nothing but what is hidden: what comes to be
-// in one of them is hidden too. Other files stand in folders of others'.
+// own hides a whole folder if it contains only hidden paths, so that files that are created in it are hidden too.
+// Other hidden files are in folders that belong to others.
 func (p *plan) own(hidden map[string]bool) {
 	for _, path := range slices.Sorted(maps.Keys(hidden)) {
 		folder := filepath.Dir(path)
@@ -134,8 +130,8 @@ func (p *plan) own(hidden map[string]bool) {
 	}
 }
 
-// fix puts the folder of a program in the program's place, so that what replaces it
-// can't be changed either, where nobody works in that folder.
+// fix replaces a program by its folder if no program works in that folder, so that a replacement of the program can't
+// be changed either.
 func (p *plan) fix(programs, hidden map[string]bool, o *order) {
 	for _, path := range slices.Sorted(maps.Keys(programs)) {
 		folder := filepath.Dir(path)
@@ -159,19 +155,19 @@ func (p *plan) unopened(paths []string) []string {
 	})
 }
 
-// add adds what a path names, wherever it is found.
+// add adds a path of the rules, at all places where it is mounted.
 func add(to, loose map[string]bool, path string, all []mount) {
 	real, links, err := follow(path)
 	for _, link := range links {
 		switch folder := filepath.Dir(link); {
-		case filepath.Base(link) == "..data": // Kubernetes replaces the link, and what it leads to
+		case filepath.Base(link) == "..data": // Kubernetes replaces the link and its target
 			to[folder] = true
 		case canWrite(folder):
 			loose[link] = true
 		}
 	}
 	if err != nil {
-		return // it is hidden once it is there
+		return // it is hidden when it appears
 	}
 	to[real] = true
 	for _, other := range aliases(real, all) {
@@ -179,7 +175,7 @@ func add(to, loose map[string]bool, path string, all []mount) {
 	}
 }
 
-// openings finds what is to be reached.
+// openings finds the paths to open.
 func (p *plan) openings(o *order) error {
 	add := func(path string, write bool) error {
 		real, err := filepath.EvalSymlinks(path)
@@ -216,17 +212,17 @@ func (p *plan) openings(o *order) error {
 	return nil
 }
 
-// hides reports whether a path is hidden or lies in what is.
+// hides reports whether a path is hidden or inside a hidden path.
 func (p *plan) hides(path string) bool {
 	return slices.ContainsFunc(p.hidden, func(h string) bool { return isBelow(path, h) })
 }
 
-// opens returns what is reached in something that is hidden.
+// opens returns the openings inside a hidden path.
 func (p *plan) opens(hidden string) []opening {
 	return slices.DeleteFunc(slices.Clone(p.open), func(op opening) bool { return !isBelow(op.path, hidden) })
 }
 
-// foldersAbove returns the folders above all these, the highest first.
+// foldersAbove returns the folders above all these paths, the highest first.
 func foldersAbove(sets ...map[string]bool) []string {
 	above := make(map[string]bool)
 	for _, set := range sets {
@@ -236,10 +232,10 @@ func foldersAbove(sets ...map[string]bool) []string {
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(above)) // a folder sorts before what is in it
+	return slices.Sorted(maps.Keys(above)) // a folder sorts before its contents
 }
 
-// outermost returns the paths without those that lie in others.
+// outermost returns the paths without those inside others.
 func outermost(paths map[string]bool) []string {
 	var out []string
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
@@ -250,7 +246,7 @@ func outermost(paths map[string]bool) []string {
 	return out
 }
 
-// follow returns what a path leads to, and the links on the way.
+// follow returns the real path of a path, and the links on the way.
 func follow(path string) (real string, links []string, err error) {
 	const most = 255
 	todo, real := strings.Split(strings.TrimPrefix(path, "/"), "/"), "/"
@@ -276,7 +272,7 @@ func follow(path string) (real string, links []string, err error) {
 	return real, links, nil
 }
 
-// canWrite reports whether this user can replace what is in a folder.
+// canWrite reports whether this user can replace files in a folder.
 func canWrite(folder string) bool {
 	var st unix.Stat_t
 	return unix.Access(folder, unix.W_OK) == nil ||

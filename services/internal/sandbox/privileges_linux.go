@@ -6,17 +6,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kept are root's privileges over files and users, which a program of root's
-// keeps: none of them undoes what hides.
+// kept are root's privileges for files and users, which a program of root keeps: none of them can undo the hiding.
 const kept = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER | 1<<unix.CAP_FSETID | 1<<unix.CAP_SETGID | 1<<unix.CAP_SETUID
 
-// giveUp takes from this thread, and from what it starts, all privileges but those
-// that are kept, the way to any more, and core dumps, which hold what memory held.
+// giveUp removes from this thread, and from programs that it starts, all privileges except kept, the ways to gain
+// others, and core dumps, which would contain memory.
 func giveUp(asRoot bool) error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}); err != nil {
 		return fmt.Errorf("forbid core dumps: %w", err)
 	}
-	// The launcher itself can neither be traced nor looked into by what it starts.
+	// The programs that the launcher starts can neither trace it nor read its memory.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("forbid to be traced: %w", err)
 	}

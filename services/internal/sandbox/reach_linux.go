@@ -10,9 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sockets returns those at which programs of this user and of root listen, and the
-// folder in which this user's do: whoever is behind one, such as D-Bus, Docker, tmux,
-// may start programs that are held to nothing.
+// sockets returns the sockets at which programs of this user and of root listen, and this user's folder of sockets:
+// services such as D-Bus, Docker and tmux may start programs outside of the sandbox.
 func sockets(o *order) []string {
 	found := make(map[string]bool)
 	if raw, err := os.ReadFile("/proc/self/net/unix"); err == nil {
@@ -56,14 +55,13 @@ func sockets(o *order) []string {
 	return out
 }
 
-// holds reports whether a folder holds where a program runs.
+// holds reports whether a folder contains the program or its working folder.
 func holds(folder string, c *Command) bool {
 	return isBelow(c.Dir, folder) || isBelow(c.Path, folder)
 }
 
-// devices returns those through which what is hidden could be read from the disk or
-// from memory: all disks and, for root, who owns all devices, every one that is not
-// everybody's.
+// devices returns the devices from which hidden data could be read from disk or memory: all disks and, for root,
+// which owns all devices, every device that is not accessible to all users.
 func devices(asRoot bool) []string {
 	var out []string
 	_ = filepath.WalkDir("/dev", func(path string, d fs.DirEntry, err error) error {
@@ -83,7 +81,7 @@ func devices(asRoot bool) []string {
 	return out
 }
 
-// terminals are where people type, tokens too.
+// terminals returns the folder of terminals, in which people type, possibly tokens.
 func terminals() []string {
 	if info, err := os.Lstat("/dev/pts"); err != nil || !info.IsDir() {
 		return nil

@@ -10,15 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// access is a file or folder that is mounted over itself: read only, or writable inside of one that is read only.
+// access is a file or folder that is mounted over itself: read-only, or writable inside a read-only one.
 type access struct {
 	path  string
 	write bool
 }
 
-// readOnly plans what the program reads and can't change. What Write names stays writable with all that it holds;
-// working folders stay writable where they lie inside of a read-only folder, and what is read only inside of those
-// stays so.
+// readOnly adds the read-only paths. Paths of Write stay writable with everything in them; working folders stay
+// writable inside read-only folders, except for read-only paths inside them.
 func (p *plan) readOnly(o *order, all []mount) {
 	fixed, replaceable := make(map[string]bool), make(map[string]bool)
 	for _, path := range o.Rules.ReadOnly {
@@ -35,7 +34,7 @@ func (p *plan) readOnly(o *order, all []mount) {
 			fixed[path] = false
 		}
 	}
-	for _, path := range slices.Sorted(maps.Keys(fixed)) { // a folder sorts before what is in it
+	for _, path := range slices.Sorted(maps.Keys(fixed)) { // a folder sorts before its contents
 		if write := !fixed[path]; !p.hides(path) && p.writable(path) != write {
 			p.access = append(p.access, access{path, write})
 		}
@@ -53,9 +52,9 @@ func (p *plan) readOnly(o *order, all []mount) {
 	slices.Sort(p.links)
 }
 
-// writable reports whether a path lies in nothing that is read only.
+// writable reports whether a path is not inside a read-only one.
 func (p *plan) writable(path string) bool {
-	for _, a := range slices.Backward(p.access) { // the innermost comes last
+	for _, a := range slices.Backward(p.access) { // the innermost is last
 		if isBelow(path, a.path) {
 			return a.write
 		}
@@ -63,15 +62,15 @@ func (p *plan) writable(path string) bool {
 	return true
 }
 
-// mountAccess mounts what is read only, and what stays writable inside, each over itself. The copies of what stays
-// writable were made before.
+// mountAccess mounts read-only paths and the writable paths in them, each over itself. The copies of the writable
+// paths were made before.
 func (p *plan) mountAccess(copies map[string]int) error {
 	for _, a := range p.access {
 		var err error
 		switch {
 		case a.write:
 			err = place(copies[a.path], a.path)
-		case a.path == "/": // what is mounted over the root is not seen
+		case a.path == "/": // mounts over the root are not visible
 			err = unix.MountSetattr(unix.AT_FDCWD, "/", unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 		default:
 			err = again(a.path, unix.MOUNT_ATTR_RDONLY)
@@ -80,7 +79,7 @@ func (p *plan) mountAccess(copies map[string]int) error {
 			return err
 		}
 	}
-	// A copy covers the mounts over the folders in it, which keep those from being renamed.
+	// A copy covers the mounts over the folders in it, which prevent these folders from being renamed.
 	for _, dir := range p.above {
 		if _, isCopy := copies[dir]; !isCopy && p.inCopy(dir) {
 			if err := again(dir, 0); err != nil {
@@ -95,7 +94,7 @@ func (p *plan) inCopy(path string) bool {
 	return slices.ContainsFunc(p.access, func(a access) bool { return a.write && isBelow(path, a.path) })
 }
 
-// copies returns copies of what stays writable inside of what is read only.
+// copies returns copies of the writable paths inside read-only paths.
 func (p *plan) copies() (map[string]int, error) {
 	out := make(map[string]int)
 	for _, a := range p.access {
@@ -111,8 +110,8 @@ func (p *plan) copies() (map[string]int, error) {
 	return out, nil
 }
 
-// notHeld says what of the read-only files and folders is not held: links to them that could be replaced, and files
-// that stand in a folder where the program may make others, such as a module that the interpreter finds first.
+// notHeld returns what is not enforced for read-only files and folders: links to them that could be replaced, and
+// files in a folder where the program may create others, such as a module that the interpreter finds first.
 func (p *plan) notHeld() []string {
 	var out []string
 	for _, a := range p.access {
@@ -127,7 +126,7 @@ func (p *plan) notHeld() []string {
 	return out
 }
 
-// reals returns what the paths lead to, without those that lead to nothing.
+// reals returns the real paths, without those of missing files.
 func reals(paths []string) []string {
 	var out []string
 	for _, path := range paths {
@@ -138,7 +137,7 @@ func reals(paths []string) []string {
 	return out
 }
 
-// accessible are the folders above everything in access.
+// accessible returns the folders above everything in access.
 func (p *plan) accessible() map[string]bool {
 	out := make(map[string]bool)
 	for _, a := range p.access {

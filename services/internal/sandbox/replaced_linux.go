@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// look watches the folders of what is to be hidden, and of what is not there the
-// nearest that there is. It returns the folders that this user may not list. Twice is once.
+// look watches the folders of the watched paths; for missing ones their nearest existing ancestors. It returns the
+// folders that this user may not list. It is idempotent.
 func (p *plan) look(fd int) (unseen []string, err error) {
 	seen := make(map[string]bool)
 	for _, w := range p.watched {
-		// What was made in a folder before that was watched is found by looking again.
+		// The loop finds files that were created in a folder before it was watched.
 		for folder, at := "", nearest(filepath.Dir(w.path)); at != folder; at = nearest(filepath.Dir(w.path)) {
 			if folder = at; seen[folder] || p.hides(folder) {
 				continue
@@ -33,14 +33,13 @@ func (p *plan) look(fd int) (unseen []string, err error) {
 	return unseen, nil
 }
 
-// watch hides again what is replaced: a mount goes with the file that it is mounted
-// over, such as one that an editor puts another in the place of. What goes just while
-// it is hidden is looked for again at once. Where something can't be hidden any more,
-// the launcher ends, and with it the program; so it does where it is told of nothing more.
+// watch hides replaced paths again: a mount disappears with the file that it is mounted over, for example when an
+// editor replaces the file. If a path disappears while it is hidden, watch checks again at once. If a path can't be
+// hidden any more, or if the wake pipe is closed, the launcher exits, and with it the program.
 func (p *plan) watch() {
 	wakes := make([]byte, 4<<10)
 	for {
-		// First, so that what comes while it is looked for is seen: a folder may be new.
+		// look comes first, so that changes during the check are noticed: a folder may be new.
 		if _, err := p.look(noticesFD); err != nil {
 			os.Exit(exitLauncher)
 		}
@@ -62,14 +61,14 @@ func (p *plan) watch() {
 	}
 }
 
-// again mounts over what a path names now, unless that has been done.
+// again hides what a path refers to now, unless it is hidden already.
 func (p *plan) again(w watched) error {
 	if w.link {
-		_ = holdLink(w.path) // the kernel held the one before
+		_ = holdLink(w.path) // the kernel supported it for the previous link
 		return nil
 	}
 	real, err := filepath.EvalSymlinks(w.path)
-	if err != nil { // it is not there, or lies in what is hidden
+	if err != nil { // it is missing or inside a hidden path
 		return nil //nolint:nilerr // there is nothing to hide
 	}
 	covered := func(hidden string) bool { return isBelow(real, hidden) && isMounted(hidden) }

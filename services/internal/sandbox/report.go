@@ -6,28 +6,28 @@ import (
 	"strings"
 )
 
-// Report is what the kernel holds of the rules. The zero value: nothing.
+// Report is how much of the rules the kernel enforces. The zero value: nothing.
 type Report struct {
-	// By is what holds it: `namespaces` or `Landlock`; empty where nothing does.
+	// By is the mechanism: `namespaces` or `Landlock`; empty for none.
 	By string `json:"by,omitzero"`
-	// Held and NotHeld are what is held and what is not, each a few words.
+	// Held and NotHeld are what is enforced and what is not, each a few words.
 	Held    []string `json:"held,omitempty"`
 	NotHeld []string `json:"notHeld,omitempty"`
-	// Opened says, in a sentence each, which programs the rules let it change, and where they leave it less than its
-	// entry may expect. It is the operator's choice, so mode [Required] allows it.
+	// Opened says, one sentence each, which programs the rules allow to be changed, and where the rules restrict
+	// access more than its entry suggests. This is the operator's choice, so mode [Required] allows it.
 	Opened []string `json:"opened,omitempty"`
-	// Why says why it is not held by a better way; empty where there is none.
+	// Why is the reason why no better mechanism is used; empty if there is none.
 	Why string `json:"why,omitzero"`
 }
 
-// whole reports whether all rules hold. The number of inotify instances is no rule: systems where it can't be set are
-// many, such as containers whose /proc/sys is read-only.
+// whole reports whether all rules are enforced. The limit of inotify instances is not a rule, because many systems
+// can't set it, such as containers whose /proc/sys is read-only.
 func (r *Report) whole() bool {
 	isRule := func(what string) bool { return what != heldInotify }
 	return r.By != "" && !slices.ContainsFunc(r.NotHeld, isRule)
 }
 
-// String is the report in one line.
+// String returns the report in one line.
 func (r Report) String() string {
 	var parts []string
 	if r.By == "" {
@@ -48,11 +48,11 @@ func (r Report) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// offWhy is why nothing holds a server whose sandbox is off.
+// offWhy is the reason if a server's sandbox is off.
 const offWhy = "it is off"
 
-// Advice says what to do so that more is held; empty if all rules hold, or if the sandbox is off, which is the
-// operator's choice.
+// Advice says how to enforce more; empty if all rules are enforced, or if the sandbox is off, which is the operator's
+// choice.
 func (r Report) Advice() string {
 	switch {
 	case r.whole() || r.Why == offWhy:
@@ -65,14 +65,14 @@ func (r Report) Advice() string {
 	}
 }
 
-// A Group is servers whose reports are the same.
+// A Group is a group of servers with the same report.
 type Group struct {
 	// Names are sorted; there is at least one.
 	Names  []string
 	Report Report
 }
 
-// Alike groups reports by name that are the same, in the order of their first names.
+// Alike groups servers with equal reports, in the order of their first names.
 func Alike(reports map[string]Report) []Group {
 	var out []Group
 	places := make(map[string]int)

@@ -1,12 +1,8 @@
-// Package sandbox starts programs that must not reach what is this program's own:
-// its files, its processes, its terminal. The kernel holds them to it, from a
-// launcher that is this program again: see [RunLauncher].
-//
-// Two ways hold. Namespaces hide what is to be hidden and nothing else: the
-// program has mounts and processes of its own. Where none may be made, Landlock
-// allows everything beside what is hidden; it knows no sockets that have a path and
-// no modes of files, and nothing new can be made directly in a folder above one
-// that is hidden.
+// Package sandbox starts programs without access to this program's own files, processes and terminal. The kernel
+// enforces the rules, set up by a launcher, which is this program started again: see [RunLauncher]. There are two
+// mechanisms. Namespaces hide exactly the hidden paths: the program has its own mounts and processes. If namespaces
+// can't be created, Landlock allows everything except the hidden paths; it does not cover sockets with a path and
+// modes of files, and with it nothing new can be created directly in a folder above a hidden one.
 package sandbox
 
 import (
@@ -19,82 +15,80 @@ import (
 	"syscall"
 )
 
-// Mode says how much has to hold. The zero value is the strictest.
+// Mode says how much must be enforced. The zero value is the strictest.
 type Mode string
 
-// Modes.
+// These are the modes.
 const (
-	// Required starts nothing unless everything holds.
+	// Required starts no program unless everything is enforced.
 	Required Mode = ""
-	// Auto holds as much as this system can.
+	// Auto enforces as much as this system can.
 	Auto Mode = "auto"
-	// Off holds nothing.
+	// Off enforces nothing.
 	Off Mode = "off"
 )
 
-// Rules say what a program must not reach. All paths are absolute and clean; one
-// that is not there is hidden once it is.
+// Rules say what a program must not access. All paths are absolute and clean; a missing path is hidden when it
+// appears.
 type Rules struct {
-	// Mode says how much has to hold.
+	// Mode says how much must be enforced.
 	Mode Mode
-	// Secret are files and folders that are hidden whatever Read and Write say.
+	// Secret are files and folders that are hidden even if Read or Write name them.
 	Secret []string
-	// Private are files and folders that are hidden unless Read or Write name them
-	// or what is in them. One may lie in a secret folder.
+	// Private are files and folders that are hidden unless Read or Write name them or paths in them. They may be
+	// inside a secret folder.
 	Private []string
 	// Programs are files that may be read and run, but neither changed nor replaced.
 	Programs []string
-	// ReadOnly are files and folders that the program reads and can't change, such as other programs and files of the
-	// system. What does not exist when the program starts is left out. "/" is everything that no other rule opens.
+	// ReadOnly are files and folders that the program can read but not change, such as other programs and files of the
+	// system. Paths that do not exist when the program starts are ignored. "/" means everything that no other rule
+	// opens.
 	ReadOnly []string
-	// Work are folders that stay writable where they lie inside of a read-only folder.
+	// Work are folders that stay writable inside a read-only folder.
 	Work []string
-	// Read and Write are files and folders that are reached although they are hidden:
-	// private ones, and sockets. What Write names is writable although it is read only, with all that it holds.
+	// Read and Write are hidden files and folders to open: private ones, and sockets. Paths of Write are writable with
+	// everything in them, even if they are read-only otherwise.
 	Read, Write []string
-	// NoNetwork leaves the program without a network.
+	// NoNetwork starts the program without a network.
 	NoNetwork bool
-	// Home is the user's folder, which stays open. Where nothing new can be made in it
-	// and it is a program's HOME, common caches are made before. Empty for none.
+	// Home is the user's folder, which stays open. If nothing new can be created in it and it is a program's HOME,
+	// common cache folders are created before. Empty for none.
 	Home string
 }
 
 // Command is a program to start.
 type Command struct {
-	// Path is the file, Args its arguments, the first of which is its name, and Env
-	// all of its environment.
+	// Path is the file, Args are its arguments, of which the first is its name, and Env is its whole environment.
 	Path string
 	Args []string
 	Env  []string
-	// Dir is where it runs, an absolute path.
+	// Dir is its working folder, an absolute path.
 	Dir string
-	// Own is the folder that it may use although it lies in one that is hidden; empty
-	// for none.
+	// Own is a folder that the program may use although it is inside a hidden one; empty for none.
 	Own string
-	// Read is a folder that it reads and can't change although it lies in one that is hidden; empty for none.
+	// Read is a folder that the program can read but not change although it is inside a hidden one; empty for none.
 	Read string
 }
 
-// Launcher is how this program is started again so that it becomes the launcher:
-// [RunLauncher] returns it. The zero value is no launcher.
+// Launcher says how to start this program again as the launcher: [RunLauncher] returns it. The zero value can't start
+// one.
 type Launcher struct {
 	argv []string
-	// notices watch what is hidden for all programs.
+	// notices watch hidden paths for all programs.
 	notices *notices
-	// starter starts it in namespaces.
+	// starter starts the launcher in namespaces.
 	starter *starter
 }
 
 const (
-	// word makes this program the launcher.
+	// word is the argument that makes this program the launcher.
 	word = "stdio-launch"
-	// starterWord makes this program a starter.
+	// starterWord is the argument that makes this program a starter.
 	starterWord = "stdio-starter"
 )
 
-// RunLauncher becomes the launcher where the program was started as one, and then
-// does not return. A main function calls it before anything else; what it returns is
-// the proof that it did.
+// RunLauncher runs the launcher if the program was started as one, and then does not return. A main function must
+// call it first; the returned value proves that it did.
 func RunLauncher() Launcher {
 	self := Launcher{launcherArgs(), new(notices), new(starter)}
 	if len(os.Args) == len(self.argv) {
@@ -108,7 +102,7 @@ func RunLauncher() Launcher {
 	return self
 }
 
-// launcherArgs are the arguments by which this program is started again as the launcher.
+// launcherArgs returns the arguments that start this program as the launcher.
 func launcherArgs() []string { return []string{"/proc/self/exe", word} }
 
 // A Sandbox starts programs under its rules. It is safe for concurrent use.
@@ -119,7 +113,7 @@ type Sandbox struct {
 	holds    Report
 }
 
-// mechanism is what the kernel is asked for.
+// mechanism is the kernel's mechanism.
 type mechanism string
 
 const (
@@ -128,13 +122,13 @@ const (
 	byLandlock   mechanism = "Landlock"
 )
 
-// Nothing is a sandbox that holds nothing.
+// Nothing returns a sandbox that enforces nothing.
 func Nothing() *Sandbox {
 	return &Sandbox{rules: Rules{Mode: Off}, by: byNothing, holds: Report{Why: offWhy}}
 }
 
-// New finds out what this system holds of the rules, by trying it. Errors: rules
-// that contradict themselves, and those of mode [Required] that do not hold.
+// New finds out which rules this system can enforce, by trying. It returns an error if the rules contradict each
+// other, and in mode [Required] if not all of them can be enforced.
 func New(launcher Launcher, rules Rules) (*Sandbox, error) {
 	if rules.Mode == Off {
 		return Nothing(), nil
@@ -145,7 +139,7 @@ func New(launcher Launcher, rules Rules) (*Sandbox, error) {
 	return newBy(launcher, rules, byNamespaces, byLandlock, byNothing)
 }
 
-// newBy takes the first mechanism that works.
+// newBy uses the first mechanism that works.
 func newBy(launcher Launcher, rules Rules, ways ...mechanism) (*Sandbox, error) {
 	if len(launcher.argv) == 0 {
 		return nil, errors.New("a sandbox needs a launcher")
@@ -168,18 +162,18 @@ func newBy(launcher Launcher, rules Rules, ways ...mechanism) (*Sandbox, error) 
 	return nil, fmt.Errorf("no program can be started: %s", strings.Join(why, "; "))
 }
 
-// Holds is what the kernel holds of the rules.
+// Holds reports which rules the kernel enforces.
 func (s *Sandbox) Holds() Report { return s.holds }
 
-// Start starts a program with the given standard input, output and error, at the
-// head of a process group. What goes wrong in the launcher is written to that
-// standard error, and the launcher exits with 126.
+// Start starts a program with the given standard input, output and error, as the leader of a process group. The
+// launcher writes its errors to that standard error, and then exits with 126.
 func (s *Sandbox) Start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr) (*os.Process, error) {
 	return s.StartJoined(c, stdio, sys, func(int) {})
 }
 
-// StartJoined is [Sandbox.Start] with a function that gets the number of the process before the program runs in it, so
-// that whatever holds for that process then holds for all that the program starts. Where the sandbox is off the program runs already by then, since a moment.
+// StartJoined is [Sandbox.Start] with a function that gets the process id before the program runs, so that limits for
+// that process apply to everything that the program starts. If the sandbox is off, the program already runs for a
+// moment.
 func (s *Sandbox) StartJoined(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, join func(pid int)) (*os.Process, error) {
 	if s.rules.Mode != Off {
 		return s.start(c, stdio, sys, join, false)
@@ -192,15 +186,15 @@ func (s *Sandbox) StartJoined(c Command, stdio [3]*os.File, sys *syscall.SysProc
 	return process, nil
 }
 
-// Check finds what Read and Write name and nothing opens. The error begins with the
-// one of the two.
+// Check returns an error if Read or Write contain a path that can't be opened. The error begins with the name of the
+// field in lower case.
 func (r *Rules) Check() error {
 	for _, path := range r.Read {
 		if err := r.mayOpen(path); err != nil {
 			return fmt.Errorf("read: %w", err)
 		}
 	}
-	for _, path := range r.Write { // a folder may hold what is hidden, for it may hold a program beside that
+	for _, path := range r.Write { // a folder may contain hidden paths, because it may also contain a program
 		if err := r.MayOwn(path); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
@@ -208,8 +202,8 @@ func (r *Rules) Check() error {
 	return nil
 }
 
-// mayOpen says why a path is not opened: it must hold nothing that is hidden, for
-// what is to be opened is named by itself.
+// mayOpen returns why a path can't be opened: it is secret, or it contains hidden paths, which have to be named
+// themselves.
 func (r *Rules) mayOpen(path string) error {
 	if err := r.MayOwn(path); err != nil {
 		return err
@@ -226,7 +220,7 @@ func (r *Rules) mayOpen(path string) error {
 	return nil
 }
 
-// MayOwn says why a program may not have a folder for its own: it is secret.
+// MayOwn returns an error if a program may not have a path because it is secret.
 func (r *Rules) MayOwn(path string) error {
 	for _, path := range withReal(path) {
 		secret, private := deepest(path, r.Secret), deepest(path, r.Private)
@@ -237,7 +231,7 @@ func (r *Rules) MayOwn(path string) error {
 	return nil
 }
 
-// deepest returns the longest of the folders that a path lies in; empty for none.
+// deepest returns the longest of the folders that contain a path; empty for none.
 func deepest(path string, folders []string) string {
 	found := ""
 	for _, folder := range folders {
@@ -250,7 +244,7 @@ func deepest(path string, folders []string) string {
 	return found
 }
 
-// withReal returns a path and, where a link makes it another, that one.
+// withReal returns a path and, if links make it another, its real path.
 func withReal(path string) []string {
 	if real, err := filepath.EvalSymlinks(path); err == nil && real != path {
 		return []string{path, real}
@@ -258,7 +252,7 @@ func withReal(path string) []string {
 	return []string{path}
 }
 
-// isBelow reports whether a clean path is folder or lies in it.
+// isBelow reports whether a clean path is folder or inside it.
 func isBelow(path, folder string) bool {
 	rest, ok := strings.CutPrefix(path, folder)
 	return ok && (rest == "" || rest[0] == filepath.Separator || folder == string(filepath.Separator))

@@ -16,18 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tryFor bounds how long it may take to find out what a way holds.
+// tryFor is how long finding out what a mechanism enforces may take.
 const tryFor = 10 * time.Second
 
-// order is what the launcher is told. It is read from a descriptor, where no other
-// process sees it.
+// order is the launcher's input. It is read from a descriptor, so that other processes can't see it.
 type order struct {
 	By      mechanism
 	Rules   Rules
 	Command Command
-	// Try asks for a report on standard output in place of the program.
+	// Try makes the launcher write a report to standard output instead of starting the program.
 	Try bool
-	// AsRoot says that the gateway may act for every user, as root may.
+	// AsRoot reports whether the gateway may act for every user, as root may.
 	AsRoot bool
 }
 
@@ -45,7 +44,7 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 	if err != nil {
 		return nil, fmt.Errorf("write to the launcher: %w", err)
 	}
-	defer write.Close() //nolint:errcheck // closed before where the order was written
+	defer write.Close() //nolint:errcheck // closed before if the order was written
 	files := []*os.File{stdio[0], stdio[1], stdio[2], read}
 	if s.by == byNamespaces {
 		instance, wake, err := s.launcher.notices.subscribe()
@@ -68,13 +67,13 @@ func (s *Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, 
 		return nil, err
 	}
 	join(process.Pid)
-	// A launcher that ends without having read all says why on its standard error.
+	// A launcher that ends before it has read everything writes the reason to its standard error.
 	_, _ = write.Write(raw)
 	return process, nil
 }
 
-// ownNamespaces makes a child the first process of a user, mount and process
-// namespace of its own, in which users are who they are outside.
+// ownNamespaces makes a child the first process of new user, mount and process namespaces, with the same user ids as
+// outside.
 func ownNamespaces(sys *syscall.SysProcAttr, asRoot bool) (err error) {
 	sys.Cloneflags |= unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID
 	sys.AmbientCaps = []uintptr{unix.CAP_SYS_ADMIN, unix.CAP_SETPCAP, unix.CAP_NET_ADMIN, unix.CAP_SYS_RESOURCE}
@@ -91,7 +90,7 @@ func ownNamespaces(sys *syscall.SysProcAttr, asRoot bool) (err error) {
 	return err
 }
 
-// sameIDs maps to themselves all ids that there are here.
+// sameIDs maps all ids to themselves.
 func sameIDs(file string) ([]syscall.SysProcIDMap, error) {
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -113,7 +112,7 @@ func sameIDs(file string) ([]syscall.SysProcIDMap, error) {
 	return maps, nil
 }
 
-// try has the launcher set up everything, and report.
+// try starts a launcher that applies the rules and reports, without a program.
 func (s *Sandbox) try() (Report, error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -145,7 +144,7 @@ func (s *Sandbox) try() (Report, error) {
 	return heard(text.String())
 }
 
-// heard reads what a launcher that only tries has said.
+// heard parses the output of a launcher that only tries.
 func heard(text string) (r Report, err error) {
 	if why, failed := strings.CutPrefix(text, complaint); failed {
 		first, _, _ := strings.Cut(why, "\n")

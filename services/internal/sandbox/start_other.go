@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// try tells that nothing holds: namespaces and Landlock are Linux's.
+// try returns an error: namespaces and Landlock exist only on Linux.
 func (s *Sandbox) try() (Report, error) {
 	if s.by != byNothing {
 		return Report{}, errors.New("it is for Linux alone")
@@ -27,10 +27,10 @@ func (*Sandbox) start(c Command, stdio [3]*os.File, sys *syscall.SysProcAttr, jo
 
 func launch() int { return exitLauncher }
 
-// notices are for Linux alone.
+// notices are used only on Linux.
 type notices struct{}
 
-// starter is for Linux alone.
+// starter is used only on Linux.
 type starter struct{}
 
 func serveStarts() int { return exitLauncher }

@@ -18,43 +18,44 @@ import (
 const (
 	// starterFD is the descriptor of a starter's socket.
 	starterFD = 3
-	// maxStart is how large a request to a starter or its answer is, in bytes, and maxFiles how many files a request has.
+	// maxStart is the maximum size of a request to a starter and of its answer, in bytes, and maxFiles how many files
+	// a request has.
 	maxStart = 4 << 10
 	maxFiles = 16
-	// startWithin bounds how long a starter may take for one launcher: all other starts wait for it.
+	// startWithin is how long a starter may take for one launcher: all other starts wait for it.
 	startWithin = 10 * time.Second
 )
 
-// starter starts launchers in namespaces, in a small process of its own. Go can't share its memory with a new process
+// starter starts launchers in namespaces, in a small separate process. Go can't share its memory with a new process
 // that gets a user namespace (no CLONE_VM): the kernel copies the page tables of all memory, and every page that is
-// written afterwards is a fault. In a gateway with hundreds of MiB everything stood still for it, for up to 0.4 s
+// written afterwards causes a fault. In a gateway with hundreds of MiB this stopped everything for up to 0.4 s
 // (docs/decisions/0078-stdio-processes.md). The zero value starts its process when it is first needed. It is safe for
 // concurrent use.
 type starter struct {
 	mu sync.Mutex
-	// socket is that of the process; nil if there is none.
+	// socket is the socket to the process; nil if there is no process.
 	socket *os.File
 }
 
-// startRequest asks a starter for a launcher, whose files come with it.
+// startRequest asks a starter for a launcher, whose files are sent with it.
 type startRequest struct {
 	// Setsid and Pdeathsig are as in [syscall.SysProcAttr].
 	Setsid    bool
 	Pdeathsig syscall.Signal
 	AsRoot    bool
-	// Try says that the starter waits for the launcher. Otherwise it is a child of the process that asks.
+	// Try makes the starter wait for the launcher. Otherwise the launcher is a child of the requesting process.
 	Try bool
 }
 
-// startAnswer is what came of it.
+// startAnswer is the answer to a request.
 type startAnswer struct {
-	// Pid is the number of the launcher's process, and Error why there is none.
+	// Pid is the launcher's process id, and Error the reason if it was not started.
 	Pid   int
 	Error string
 }
 
-// start starts a launcher with these files. A request that may have reached the starter is not repeated: two launchers
-// would read one order, and the one that nothing waits for could get it.
+// start starts a launcher with these files. A request that may have reached the starter is not repeated: two
+// launchers would read one order, and the one without a waiting process could get it.
 func (s *starter) start(argv []string, r startRequest, files []*os.File) (*os.Process, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +79,7 @@ func (s *starter) start(argv []string, r startRequest, files []*os.File) (*os.Pr
 	return os.FindProcess(answer.Pid)
 }
 
-// drop lets go of the process, which then ends. It needs mu.
+// drop closes the socket, which ends the process. The caller must hold mu.
 func (s *starter) drop() {
 	if s.socket != nil {
 		_ = s.socket.Close()
@@ -86,7 +87,7 @@ func (s *starter) drop() {
 	}
 }
 
-// send sends a request to the process, which it starts if there is none. It needs mu.
+// send sends a request to the process, which it starts if there is none. The caller must hold mu.
 func (s *starter) send(argv []string, r startRequest, files []*os.File) (err error) {
 	if s.socket == nil {
 		if s.socket, err = startStarter(argv); err != nil {
@@ -106,7 +107,7 @@ func (s *starter) send(argv []string, r startRequest, files []*os.File) (err err
 	return uninterrupted(func() error { return unix.Sendmsg(fd, raw, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL) })
 }
 
-// receive waits for the answer to a request. It needs mu.
+// receive waits for the answer to a request. The caller must hold mu.
 func (s *starter) receive() (answer startAnswer, err error) {
 	buf, n := make([]byte, maxStart), 0
 	fd := int(s.socket.Fd())
@@ -122,8 +123,8 @@ func (s *starter) receive() (answer startAnswer, err error) {
 	return answer, json.Unmarshal(buf[:n], &answer)
 }
 
-// startStarter starts a starter and returns the socket to it. The parent of what a starter starts is the thread that
-// started the starter, with which Pdeathsig would end it: so that thread stays.
+// startStarter starts a starter and returns the socket to it. The parent of the starter's launchers is the thread
+// that started the starter, whose end Pdeathsig would report to them: so that thread is kept.
 func startStarter(argv []string) (*os.File, error) {
 	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -162,9 +163,9 @@ func startStarter(argv []string) (*os.File, error) {
 	return ours, nil
 }
 
-// serveStarts is the starter's process: it answers requests until the process that asks has ended.
+// serveStarts is the starter's process: it answers requests until the requesting process has ended.
 func serveStarts() int {
-	runtime.LockOSThread() // Pdeathsig is about the thread that starts a process
+	runtime.LockOSThread() // Pdeathsig refers to the thread that starts a process
 	if unix.CloseRange(starterFD+1, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC) != nil {
 		return exitLauncher
 	}
@@ -190,7 +191,7 @@ func serveStarts() int {
 	}
 }
 
-// startLauncher starts the launcher that a request asks for.
+// startLauncher starts the requested launcher.
 func startLauncher(raw, oob []byte) (answer startAnswer) {
 	files, err := filesOf(oob)
 	defer func() {
@@ -226,7 +227,7 @@ func startLauncher(raw, oob []byte) (answer startAnswer) {
 	return answer
 }
 
-// filesOf are the files that came with a request.
+// filesOf returns the files of a request.
 func filesOf(oob []byte) (files []*os.File, err error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -244,7 +245,7 @@ func filesOf(oob []byte) (files []*os.File, err error) {
 	return slices.Clip(files), nil
 }
 
-// uninterrupted calls a function again if a signal has interrupted it.
+// uninterrupted repeats a system call while signals interrupt it.
 func uninterrupted(call func() error) error {
 	for {
 		if err := call(); !errors.Is(err, unix.EINTR) {
