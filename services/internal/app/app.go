@@ -1,6 +1,5 @@
-// Package app is what every program of the mesh does around its service: flags,
-// configuration, logs, telemetry, signals, exit codes. It is the only place that
-// reads the environment.
+// Package app contains what every program of the mesh does in addition to its service: flags, configuration, logs,
+// telemetry, signals and exit codes. It is the only package that reads the environment.
 package app
 
 import (
@@ -21,7 +20,7 @@ import (
 )
 
 // version is set by the linker for releases: -X …/app.version=v1.2.3.
-var version string //nolint:gochecknoglobals // the linker can set nothing else
+var version string //nolint:gochecknoglobals // the linker can set only package variables
 
 // Process is what a program has when its service is built.
 type Process struct {
@@ -31,14 +30,14 @@ type Process struct {
 	Env config.Env
 	// Log is the process's log.
 	Log *slog.Logger
-	// Telemetry traces.
+	// Telemetry makes traces and metrics.
 	Telemetry *telemetry.Telemetry
 	// Version is the version of this build.
 	Version string
 }
 
-// Version returns the version of this build: what the linker was told, else what
-// the module system or the checkout knows.
+// Version returns the version of this build: the one that the linker set, otherwise that of the module or the
+// checkout.
 func Version() string {
 	if version != "" {
 		return version
@@ -61,16 +60,16 @@ func Version() string {
 // Env looks up an environment variable of this process.
 func Env(name string) (string, bool) { return os.LookupEnv(name) }
 
-// Signals returns a context that ends at SIGINT or SIGTERM. A second signal
-// kills, because the first one's handler is gone by then.
+// Signals returns a context that ends at SIGINT or SIGTERM. A second signal ends the process, because the handler is
+// removed after the first one.
 func Signals() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	return ctx, stop
 }
 
-// NewLog returns a structured log that writes records from a level on to w, as JSON or as text, and steers no
-// terminal on which it is read.
+// NewLog returns a structured log that writes records from a level on to w, as JSON or as text. Control characters in
+// them have no effect on a terminal.
 func NewLog(w io.Writer, service string, text bool, level slog.Level) *slog.Logger {
 	w = viewtext.NewWriter(w)
 	opts := &slog.HandlerOptions{Level: level}
@@ -89,8 +88,7 @@ type options struct {
 	version bool
 }
 
-// run runs a role's program: flags, then do, then the exit code. An error is
-// said once, in one place.
+// run runs a role's program: it parses the flags, calls do and returns the exit code. It prints an error once.
 func run(service string, args []string, do func(context.Context, options) error) int {
 	var opts options
 	flags := flag.NewFlagSet(service, flag.ContinueOnError)

@@ -16,14 +16,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// hangUp is how long calls on a connection that was replaced may take to end; streams
-// are opened again by who wants them.
+// hangUp is how long calls on a replaced connection may take to end; clients open streams again.
 const hangUp = 30 * time.Second
 
-// line is the way to a role: a connection with this role's present certificate, which
-// another takes the place of when the certificate changes, or that of the other end
-// ends. Principals are signed with the key of the connection that they travel on. It
-// is safe for concurrent use.
+// line is the connection to a role with this role's present certificate. It is replaced when that certificate
+// changes, or when the certificate of the other end expires. Principals are signed with the key of the connection
+// that carries them. It is safe for concurrent use.
 type line struct {
 	target string
 	to     authv1.Role
@@ -35,8 +33,8 @@ type line struct {
 	mu   sync.Mutex
 	conn *rpc.Conn
 	old  map[*rpc.Conn]*time.Timer
-	// renewal is when the connection is replaced because a certificate at its other end,
-	// of those that may be several, has ended: at ends.
+	// renewal replaces the connection at ends, when the first certificate at its other ends expires; there may be
+	// several.
 	renewal *time.Timer
 	ends    time.Time
 	closed  bool
@@ -75,13 +73,13 @@ func (l *line) dial() (*rpc.Conn, error) {
 	return rpc.Dial(l.target, l.to, cfg, deps)
 }
 
-// renewBy replaces the connection when the certificate at its other end has ended: one
-// that was verified before is verified again, or refused.
+// renewBy schedules the replacement of the connection for when the certificate at its other end expires, so that it
+// is verified again, or refused.
 func (l *line) renewBy(end time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.renewal != nil && !end.Before(l.ends) {
-		return // it is replaced before
+		return // an earlier replacement is scheduled
 	}
 	l.stopRenewal()
 	l.renewal, l.ends = time.AfterFunc(time.Until(end), l.renew), end
@@ -94,11 +92,10 @@ func (l *line) stopRenewal() {
 	}
 }
 
-// renew puts another connection in place of the present one, which ends once its calls
-// have.
+// renew replaces the present connection, which is closed after hangUp.
 func (l *line) renew() {
 	l.mu.Lock()
-	l.stopRenewal() // that of the next connection begins again
+	l.stopRenewal() // the next connection schedules its own
 	l.mu.Unlock()
 	next, err := l.dial()
 	if err != nil {
@@ -108,7 +105,7 @@ func (l *line) renew() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
-		_ = next.Close() // nobody has used it
+		_ = next.Close() // no call has used it
 		return
 	}
 	last := l.conn
@@ -117,7 +114,7 @@ func (l *line) renew() {
 		l.mu.Lock()
 		delete(l.old, last)
 		l.mu.Unlock()
-		_ = last.Close() // whatever still runs on it is told
+		_ = last.Close() // calls that still run on it fail
 	})
 }
 
@@ -137,7 +134,7 @@ func (l *line) NewStream(ctx context.Context, desc *grpc.StreamDesc, method stri
 	return l.present().NewStream(ctx, desc, method, opts...)
 }
 
-// Close ends every connection.
+// Close closes every connection.
 func (l *line) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

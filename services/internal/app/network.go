@@ -25,14 +25,13 @@ import (
 )
 
 const (
-	// probeTimeout bounds how long a probe waits for an answer.
+	// probeTimeout is how long a probe waits for an answer.
 	probeTimeout = 3 * time.Second
-	// maxReason is how much a probe reads of why the answer is no, in bytes.
+	// maxReason is how many bytes a probe reads of an error.
 	maxReason = 1 << 10
 )
 
-// network is a role's place among roles that live apart: its certificate and whom it
-// trusts, as the files say now, and its connections.
+// network is the network of a role in a separate process: its present certificate and CA, and its connections.
 type network struct {
 	role authv1.Role
 	file *config.File
@@ -57,7 +56,7 @@ func openNetwork(role authv1.Role, file *config.File, log *slog.Logger) (*networ
 	return n, nil
 }
 
-// renew has every connection made again, with the certificate of now.
+// renew replaces every connection, with the present certificate.
 func (n *network) renew() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -66,13 +65,13 @@ func (n *network) renew() {
 	}
 }
 
-// present is the role's certificate and whom it trusts now.
+// present returns the role's present certificate and CA.
 func (n *network) present() (*tls.Certificate, *x509.CertPool) {
 	keys := n.keys.Current()
 	return &keys.Cert, keys.Pool
 }
 
-// dial returns the connection to a role; all that use it share it.
+// dial returns the connection to a role; all callers share it.
 func (n *network) dial(to authv1.Role) (grpc.ClientConnInterface, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,8 +96,8 @@ func (n *network) close() error {
 	return errors.Join(errs...)
 }
 
-// probeTarget is where a service that listens at addr is found from inside: on
-// its own address, or on localhost where it listens on every one.
+// probeTarget returns the address at which a service that listens at addr is reached from this machine: addr itself,
+// or localhost if it listens on all addresses.
 func probeTarget(addr string) (string, error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -110,8 +109,8 @@ func probeTarget(addr string) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// probe asks the role's own service, on this machine, whether it serves, and of
-// the gateway also whether MCP is ready.
+// probe checks whether the role's own service, on this machine, serves, and for the gateway also whether MCP is
+// ready.
 func (n *network) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -131,7 +130,7 @@ func (n *network) probeRPC(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer conn.Close() //nolint:errcheck // the answer is all that matters
+	defer conn.Close() //nolint:errcheck // only the answer matters
 	resp, err := healthv1.NewHealthClient(conn).Check(ctx, &healthv1.HealthCheckRequest{})
 	if err != nil {
 		return fmt.Errorf("probe: %w", err)
@@ -142,7 +141,7 @@ func (n *network) probeRPC(ctx context.Context) error {
 	return nil
 }
 
-// probeMCP asks the MCP edge whether it is ready.
+// probeMCP checks whether MCP is ready.
 func (n *network) probeMCP(ctx context.Context) error {
 	target, err := probeTarget(n.file.Listen)
 	if err != nil {
@@ -153,16 +152,16 @@ func (n *network) probeMCP(ctx context.Context) error {
 		return fmt.Errorf("probe MCP: %w", err)
 	}
 	client := &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // its certificate names who clients call, not this machine; nothing secret is said
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, //nolint:gosec // the certificate names the public host, not this machine; nothing secret is sent
 	}}
 	defer client.CloseIdleConnections()
 	resp, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("probe MCP: %w", err)
 	}
-	defer resp.Body.Close() //nolint:errcheck // the answer is all that matters
+	defer resp.Body.Close() //nolint:errcheck // only the answer matters
 	if resp.StatusCode != http.StatusOK {
-		why, _ := io.ReadAll(io.LimitReader(resp.Body, maxReason)) // what could be read says it
+		why, _ := io.ReadAll(io.LimitReader(resp.Body, maxReason)) // a part of the text is enough
 		return fmt.Errorf("probe MCP: %s: %s", resp.Status, strings.TrimSpace(string(why)))
 	}
 	return nil

@@ -22,41 +22,40 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// Mesh is what a role's service is built with.
+// Mesh contains the dependencies of a role's service.
 type Mesh struct {
 	Process
-	// Tokens identifies persons. In the policy role the service fills it; in every
-	// other it is kept up to date from there.
+	// Tokens identifies people. In the policy role the service fills it; in other roles it is updated from the policy
+	// role.
 	Tokens *authn.Tokens
 	// Conn returns a connection to a role.
 	Conn func(authv1.Role) (grpc.ClientConnInterface, error)
-	// Signer signs with the key of the role's certificate, which counts where that is
-	// the policy role's, and Verifier knows what that role has signed.
+	// Signer signs with the key of the role's certificate; only the policy role's signatures are accepted. Verifier
+	// verifies the policy role's signatures.
 	Signer   *attest.Signer
 	Verifier *attest.Verifier
-	// Embedded names the servers of the configuration that this process serves itself.
+	// Embedded names the configured servers that this process serves itself.
 	Embedded []string
-	// Launcher is how this program becomes the one that starts servers over stdio.
+	// Launcher starts this program again as the launcher of servers over stdio.
 	Launcher sandbox.Launcher
 }
 
-// A Runner is a service that does something beside answering RPCs.
+// A Runner is a service with work in addition to answering RPCs.
 type Runner interface {
 	// Run runs until ctx ends, and returns early only with an error.
 	Run(ctx context.Context) error
 }
 
-// A Closer is a service that holds something when it is built.
+// A Closer is a service that holds resources from when it is built.
 type Closer interface {
-	// Close lets it go. It is called once, after Run has returned.
+	// Close releases them. It is called once, after Run has returned.
 	Close() error
 }
 
-// Build makes a role's service, apart or with the others in one process. Each role's
-// package has one.
+// Build makes a role's service, in a process of its own or together with the others. Each role's package has one.
 type Build func(ctx context.Context, mesh Mesh) (rpc.Service, error)
 
-// Role is the whole main of a role's program. It does not return.
+// Role is the main function of a role's program. It does not return.
 func Role(role authv1.Role, build Build) {
 	name := authn.RoleName(role)
 	Tune()
@@ -112,8 +111,7 @@ func serveRole(ctx context.Context, net *network, build Build) (err error) {
 	return serve(ctx, net, mesh, svc)
 }
 
-// serve serves a role's service, runs what it does beside, and keeps the tokens
-// up to date, until ctx ends or one of them fails.
+// serve serves a role's service, calls its Run and updates the tokens, until ctx ends or one of them fails.
 func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
 	server, err := rpc.NewServer(
 		rpc.ServerConfig{TLS: rpc.ServerTLS(at.present), Reflection: true},
@@ -141,7 +139,7 @@ func serve(ctx context.Context, at *network, mesh Mesh, svc rpc.Service) error {
 	if runner, ok := svc.(Runner); ok {
 		group.Go(func() error { return runner.Run(ctx) })
 	}
-	if at.role != authv1.Role_ROLE_POLICY { // which is their source
+	if at.role != authv1.Role_ROLE_POLICY { // the policy role is the source of the tokens
 		group.Go(func() error {
 			return authn.WatchTokens(ctx, identityv1.NewIdentityServiceClient(policy), mesh.Tokens, mesh.Log)
 		})

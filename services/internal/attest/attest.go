@@ -1,5 +1,5 @@
-// Package attest signs decisions in the name of the policy role, and verifies that
-// they are its: so nobody in between can say that policy has decided what it has not.
+// Package attest signs statements of the policy role about its decisions, and verifies them, so that no other role
+// can invent a decision.
 package attest
 
 import (
@@ -19,33 +19,32 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
-// domain begins whatever is signed here: the key signs for TLS too, and nothing signed
-// for one is to be read as the other.
+// domain is the prefix of all text that is signed here: the key also signs for TLS, and a signature for one must not
+// be valid for the other.
 const domain = "sluice-decision-1\x00"
 
-// principalFormat names the version of a principal's digest.
+// principalFormat is the version of a principal's digest.
 const principalFormat = "sluice-principal-1"
 
-// nonceSize is how long a nonce is, in bytes.
+// nonceSize is the length of a nonce, in bytes.
 const nonceSize = 16
 
-// ErrNotPolicys means that a statement was not signed by the policy role. Compare with
-// errors.Is.
+// ErrNotPolicys means that a statement was not signed by the policy role. Compare with errors.Is.
 var ErrNotPolicys = errors.New("the decision is not signed by the policy role")
 
-// Signer signs in the name of the policy role. It is safe for concurrent use.
+// Signer signs for the policy role. It is safe for concurrent use.
 type Signer struct {
 	identity func() (ed25519.PrivateKey, [][]byte)
 }
 
-// NewSigner returns a signer. identity returns the key and the chain of certificates
-// that go with it, the role's own first, in DER; none where whoever verifies knows the
-// key. It is asked each time, so that certificates may be renewed.
+// NewSigner returns a signer. identity returns the key and its chain of certificates, the role's own first, in DER;
+// the chain is empty if verifiers know the key. identity is called for each signature, so that certificates may be
+// renewed.
 func NewSigner(identity func() (ed25519.PrivateKey, [][]byte)) *Signer {
 	return &Signer{identity: identity}
 }
 
-// Sign signs a statement, to which it gives a nonce.
+// Sign signs a statement, after adding a nonce to it.
 func (s *Signer) Sign(statement *policyv1.DecisionStatement) (*policyv1.SignedDecision, error) {
 	key, chain := s.identity()
 	if len(key) != ed25519.PrivateKeySize {
@@ -60,22 +59,21 @@ func (s *Signer) Sign(statement *policyv1.DecisionStatement) (*policyv1.SignedDe
 	return &policyv1.SignedDecision{Statement: raw, Signature: ed25519.Sign(key, signed(raw)), Certificates: chain}, nil
 }
 
-// signed is what is signed of a statement.
+// signed returns the text that is signed for a statement.
 func signed(statement []byte) []byte { return append([]byte(domain), statement...) }
 
-// Verifier tells what the policy role has signed. It is safe for concurrent use.
+// Verifier verifies the policy role's signatures. It is safe for concurrent use.
 type Verifier struct {
 	key func(certificates [][]byte) (ed25519.PublicKey, error)
 }
 
-// ByCA returns a verifier for roles that live apart, which know each other by
-// certificates of a CA. pool is asked each time, so that the CA may be renewed.
+// ByCA returns a verifier for roles in separate processes, which have certificates of a CA. pool is called for each
+// statement, so that the CA may be renewed.
 func ByCA(pool func() *x509.CertPool) *Verifier {
 	return &Verifier{key: func(certificates [][]byte) (ed25519.PublicKey, error) { return policyKey(certificates, pool()) }}
 }
 
-// Pair returns a signer and its verifier for roles in one process, which need no
-// certificates.
+// Pair returns a signer and its verifier for roles in one process, which need no certificates.
 func Pair() (*Signer, *Verifier, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
@@ -85,8 +83,8 @@ func Pair() (*Signer, *Verifier, error) {
 		&Verifier{key: func([][]byte) (ed25519.PublicKey, error) { return public, nil }}, nil
 }
 
-// policyKey returns the key of a certificate that the CA has given to the policy role
-// and that has not expired.
+// policyKey returns the key of the leaf certificate, which must be issued by the CA for the policy role and not have
+// expired.
 func policyKey(certificates [][]byte, ca *x509.CertPool) (ed25519.PublicKey, error) {
 	if ca == nil || len(certificates) == 0 {
 		return nil, errors.New("there is no certificate, or no CA is configured")
@@ -117,8 +115,8 @@ func policyKey(certificates [][]byte, ca *x509.CertPool) (ed25519.PublicKey, err
 	return peer.Key, nil
 }
 
-// Verify returns the statement that the policy role has signed. Whether it is fresh,
-// and about what the caller asks, is the caller's to see. Errors: [ErrNotPolicys].
+// Verify returns the statement that the policy role has signed. The caller must check whether it is fresh and about
+// the right call. Errors: [ErrNotPolicys].
 func (v *Verifier) Verify(s *policyv1.SignedDecision) (*policyv1.DecisionStatement, error) {
 	key, err := v.key(s.GetCertificates())
 	if err != nil {
@@ -134,7 +132,7 @@ func (v *Verifier) Verify(s *policyv1.SignedDecision) (*policyv1.DecisionStateme
 	return out, nil
 }
 
-// Principal is the digest of who was judged, as the contract has it.
+// Principal returns the digest of a principal, as the contract defines it.
 func Principal(p *identityv1.Principal) []byte {
 	all := append([]*identityv1.Principal{p}, p.GetChain()...)
 	fields := []string{principalFormat, strconv.Itoa(len(all))}

@@ -11,20 +11,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/canonical"
 )
 
-// format names the version of the digest's fields.
+// format is the version of the digest's fields.
 const format = "sluice-approval-1"
 
-// defaultMethod is what an empty method of a call means.
+// defaultMethod is the method of a call whose method is empty.
 const defaultMethod = "tools/call"
 
-// Digest is the identity of a call and its caller: calls with the same digest
-// have the same approval, any other has another. Its zero value belongs to no call.
+// Digest identifies a call and its caller: calls with the same digest have the same approval, and other calls another
+// one. The zero value belongs to no call.
 type Digest [sha256.Size]byte
 
-// Bind returns the digest of a call of p, and the call as it is kept and sent: its
-// params have lost what changes from one sending to the next and are otherwise
-// the text that was judged. The call given stays as it is. An error means that
-// params are no JSON object, or have a repeated key or broken text.
+// Bind returns the digest of a call of p, and the call as it is stored and sent: its params lack what differs between
+// repetitions of a call, and are otherwise the text that was decided on. It does not change its argument. An error
+// means that the params are not a JSON object, or contain a repeated key or invalid text.
 func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, error) {
 	params, err := strip(call.GetCall().GetParamsJson())
 	if err != nil {
@@ -44,8 +43,7 @@ func Bind(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, string, 
 	return canonical.Sum(fields...), params, nil
 }
 
-// Alike returns the digest that a call of p has whatever its tool's definition and its
-// server's identity are: [Bind]'s without both.
+// Alike returns the digest of [Bind] without the tool's definition and the server's identity.
 func Alike(p *identityv1.Principal, call *policyv1.Call) (Digest, error) {
 	digest, _, err := Bind(p, &approvalv1.BoundCall{Call: &policyv1.Call{
 		Method: call.GetMethod(), Server: call.GetServer(), Name: call.GetName(), ParamsJson: call.GetParamsJson(),
@@ -53,9 +51,9 @@ func Alike(p *identityv1.Principal, call *policyv1.Call) (Digest, error) {
 	return digest, err
 }
 
-// Bare returns the digest that a call of p has whatever it carries beside what it asks
-// for: [Bind]'s, of a tool's call and a prompt with the arguments alone, of a resource with its URI,
-// of any other without its `_meta`. Params are as Bind returns them.
+// Bare returns the digest of [Bind] for the essential parts of a call only: for a call of a tool or a prompt the
+// arguments, for a resource its URI, for any other method the params without `_meta`. Params are those that Bind
+// returns.
 func Bare(p *identityv1.Principal, call *approvalv1.BoundCall) (Digest, error) {
 	params, err := bare(methodOf(call), call.GetCall().GetParamsJson())
 	if err != nil {

@@ -1,4 +1,3 @@
-// Package binding makes of a call what an approval is bound to: the text that is
-// kept, and the digest of the call and its caller, as
-// sluice/approval/v1/binding.proto defines them.
+// Package binding computes what an approval is bound to: the stored text of a call, and the digest of the call and
+// its caller, as sluice/approval/v1/binding.proto defines them.
 package binding

@@ -7,19 +7,20 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxNumbering is how long a text or a number may be that belongs to one sending, in bytes, escapes resolved.
+// maxNumbering is the maximum length of a text or a number that may differ between repetitions of a call, in bytes,
+// with escapes resolved.
 const maxNumbering = 128
 
-// numbering are the keys of `_meta` by which the protocol, and known clients, number or mark each sending of a call.
+// numbering are the keys of `_meta` by which the protocol, and known clients, number or mark each request.
 var numbering = []string{
 	"progressToken", "io.modelcontextprotocol/protocolVersion", "io.modelcontextprotocol/logLevel",
 	"claudecode/toolUseId", "vscode.conversationId", "vscode.requestId",
 }
 
-// OfSending reports whether a member of `_meta`, with this raw value, belongs to one sending of a call and not to what
-// is approved. Then it goes to the server as it came, save that the gateway writes the trace context and
-// clientCapabilities itself. A member that says more than its key promises is part of what is approved: a server could
-// act on it, so people have to see it.
+// OfSending reports whether a member of `_meta`, with this raw value, belongs to one request and not to the approved
+// call. Such a member is sent to the server unchanged, except that the gateway writes the trace context and
+// clientCapabilities itself. A member with more content than its key implies is part of the approved call: a server
+// could act on it, so approvers must see it.
 func OfSending(key string, value []byte) bool {
 	switch key {
 	case "traceparent", "tracestate", "baggage":
@@ -35,7 +36,7 @@ func OfSending(key string, value []byte) bool {
 
 // isNumbering reports whether a value is a number or a short text.
 func isNumbering(value jsontext.Value) bool {
-	switch value.Kind() { //nolint:exhaustive // the others number nothing
+	switch value.Kind() { //nolint:exhaustive // other kinds of values number nothing
 	case '"':
 		text, err := jsontext.AppendUnquote(nil, value)
 		return err == nil && len(text) <= maxNumbering
@@ -46,7 +47,8 @@ func isNumbering(value jsontext.Value) bool {
 	}
 }
 
-// isNameAndVersion reports whether a value is an object with a name and a version, or one of them, which are short texts.
+// isNameAndVersion reports whether a value is an object with only a name and a version, or one of them, which are
+// short texts.
 func isNameAndVersion(value jsontext.Value) bool {
 	var has map[string]jsontext.Value
 	if value.Kind() != '{' || json.Unmarshal(value, &has) != nil {

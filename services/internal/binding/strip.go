@@ -11,8 +11,7 @@ import (
 
 const ownPrefix = "dev.sluice/"
 
-// strip takes out of params what changes from one sending of a call to the next;
-// all other bytes stay.
+// strip removes from params what differs between repetitions of a call; all other bytes stay.
 func strip(params string) (string, error) {
 	if params == "" {
 		return "", nil
@@ -32,12 +31,11 @@ func strip(params string) (string, error) {
 	})
 }
 
-// asks is the one key of the params, beside the name, by which a method asks for something.
+// asks maps a method to the key of its params that, in addition to the name, says what is requested.
 var asks = map[string]string{defaultMethod: "arguments", "prompts/get": "arguments", "resources/read": "uri"}
 
-// bare takes out of the params of a method all that a caller can change at will and ask
-// for the same all the same: of one that is known what it does not ask by, of any other
-// `_meta`. They are as strip leaves them.
+// bare removes from the params of a method everything that a caller can change without requesting something else: for
+// a known method all keys except the essential ones, for any other `_meta`. The params must be a result of strip.
 func bare(method, params string) (string, error) {
 	if params == "" {
 		return "", nil
@@ -50,8 +48,8 @@ func bare(method, params string) (string, error) {
 	})
 }
 
-// edit shows each member of an object to keep, which returns its value, changed or
-// not, and whether the member stays. What is between members that stay remains.
+// edit calls keep for each member of an object. keep returns the value, changed or not, and whether the member stays.
+// The text between members that stay is unchanged.
 func edit(object string, keep func(key, value string) (string, bool, error)) (string, error) {
 	dec := jsontext.NewDecoder(bytes.NewBufferString(object))
 	if dec.PeekKind() != '{' {

@@ -1,4 +1,4 @@
-// Package canonical writes JSON so that texts are equal where their values are.
+// Package canonical writes JSON in a form in which equal values have equal texts.
 package canonical
 
 import (
@@ -17,17 +17,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// MaxNumber is how long a number may be, as it is written, in bytes. What is exact
-// takes more time than its length says.
+// MaxNumber is the maximum length of a number's text, in bytes: exact arithmetic takes more time than proportional to
+// it.
 const MaxNumber = 64
 
-// Object writes a JSON object so that two texts are equal where their values
-// are: without white space, keys in the order of their UTF-8 bytes, strings by
-// value and not normalised, numbers by exact decimal value. An empty text counts
-// as the object without keys. A repeated key, a number of more than [MaxNumber]
-// bytes, broken text and anything after the object are errors.
-//
-// The time grows with the length of the text and not with how deep it is nested.
+// Object returns the canonical form of a JSON object, in which equal values have equal texts: without white space,
+// keys in the order of their UTF-8 bytes, strings by value and not normalised, numbers by exact decimal value. An
+// empty text counts as the object without keys. A repeated key, a number of more than [MaxNumber] bytes, invalid text
+// and anything after the object are errors. The time grows with the length of the text and not with the depth of
+// nesting.
 func Object(text string) (string, error) {
 	if text == "" {
 		return "{}", nil
@@ -45,39 +43,39 @@ func Object(text string) (string, error) {
 	return w.ordered(), nil
 }
 
-// A writer writes each value once, and puts the members of objects in order at the
-// end: done for each object by itself, what lies deep would be copied at each level.
+// A writer writes each value once, and orders the members of objects at the end: if each object were ordered by
+// itself, deeply nested values would be copied at each level.
 type writer struct {
 	dec *jsontext.Decoder
-	// flat is the canonical form but for the order of members.
+	// flat is the canonical form, except for the order of members.
 	flat []byte
-	// open are the members so far of the objects that have not ended.
+	// open contains the members so far of the objects that have not ended.
 	open []member
-	// mixed are the objects whose members are out of order.
+	// mixed contains the objects whose members are out of order.
 	mixed []object
 	stint turn.Stint
 }
 
-// A span is where something stands in a writer's flat.
+// A span is a range of bytes in a writer's flat.
 type span struct{ start, end int }
 
-// A member is one of an object, its key and value, without commas.
+// A member is a key and value of an object, without commas.
 type member struct {
 	key string
 	span
 }
 
-// An object is one whose members stand in another order than they should.
+// An object is an object whose members are out of order.
 type object struct {
 	span
-	// members are in the order that they should have.
+	// members are in the right order.
 	members []span
 }
 
 // value reads the next value.
 func (w *writer) value() error {
 	w.stint.Step()
-	switch w.dec.PeekKind() { //nolint:exhaustive // the others are scalars, or errors that reading tells
+	switch w.dec.PeekKind() { //nolint:exhaustive // the others are scalars, or errors, which reading reports
 	case '{':
 		return w.object()
 	case '[':
@@ -87,7 +85,7 @@ func (w *writer) value() error {
 	if err != nil {
 		return err
 	}
-	switch raw.Kind() { //nolint:exhaustive // the others are themselves
+	switch raw.Kind() { //nolint:exhaustive // the other kinds are unchanged
 	case '"':
 		w.flat, _, err = appendQuoted(w.flat, raw)
 	case '0':
@@ -156,7 +154,7 @@ func (w *writer) member() error {
 	return nil
 }
 
-// note keeps an object whose members are out of order.
+// note records an object if its members are out of order.
 func (w *writer) note(at span, members []member) {
 	byKey := func(a, b member) int { return strings.Compare(a.key, b.key) }
 	if slices.IsSortedFunc(members, byKey) {
@@ -170,7 +168,7 @@ func (w *writer) note(at span, members []member) {
 	w.mixed = append(w.mixed, o)
 }
 
-// ordered returns what was written with all members in order.
+// ordered returns the text with all members in order.
 func (w *writer) ordered() string {
 	slices.SortFunc(w.mixed, func(a, b object) int { return cmp.Compare(a.start, b.start) })
 	var out strings.Builder
@@ -179,8 +177,7 @@ func (w *writer) ordered() string {
 	return out.String()
 }
 
-// put writes a part of flat. Outer objects begin before those inside them, so the
-// next that begins is the one that has to be put in order.
+// put writes a part of flat. Outer objects begin before inner ones, so the next object in mixed is the next to order.
 func (w *writer) put(out *strings.Builder, part span) {
 	for part.start < part.end {
 		i, _ := slices.BinarySearchFunc(w.mixed, part.start, func(o object, start int) int { return cmp.Compare(o.start, start) })
@@ -205,7 +202,7 @@ var short = map[byte]string{'"': `\"`, '\\': `\\`, '\b': `\b`, '\f': `\f`, '\n':
 
 // appendQuoted appends the canonical form of a JSON string, and returns its value too.
 func appendQuoted(out []byte, raw jsontext.Value) (appended []byte, value string, err error) {
-	if bytes.IndexByte(raw, '\\') < 0 { // it is canonical: nothing in it has to be escaped
+	if bytes.IndexByte(raw, '\\') < 0 { // canonical: it contains no character to escape
 		return append(out, raw...), string(raw[1 : len(raw)-1]), nil
 	}
 	text, err := jsontext.AppendUnquote(nil, raw)
@@ -230,8 +227,8 @@ func appendString(out []byte, text string) []byte {
 	return append(out, '"')
 }
 
-// appendNumber writes a JSON number as an integer that does not end in 0, the
-// letter e and the decimal exponent. Both are exact.
+// appendNumber writes a JSON number as an integer that does not end in 0, the letter e and the decimal exponent. Both
+// are exact.
 func appendNumber(out []byte, raw jsontext.Value) ([]byte, error) {
 	if len(raw) > MaxNumber {
 		return nil, fmt.Errorf("a number is longer than %d bytes", MaxNumber)
@@ -255,9 +252,9 @@ func appendNumber(out []byte, raw jsontext.Value) ([]byte, error) {
 	return appendSum(out, exponent, len(digits)-len(significant)-len(fraction))
 }
 
-// appendSum appends the sum of an exponent, as it is written, and a small number.
+// appendSum appends the sum of an exponent's text and a small number.
 func appendSum(out, exponent []byte, n int) ([]byte, error) {
-	const small = 18 // digits of which every number and a little more fit an int64
+	const small = 18 // that many characters, plus a small number, fit an int64
 	if len(exponent) <= small {
 		exp, err := strconv.ParseInt(string(exponent), 10, 64)
 		return strconv.AppendInt(out, exp+int64(n), 10), err
@@ -269,7 +266,7 @@ func appendSum(out, exponent []byte, n int) ([]byte, error) {
 	return exp.Add(exp, big.NewInt(int64(n))).Append(out, 10), nil
 }
 
-// Texts writes a JSON array of texts in the same manner.
+// Texts writes a JSON array of texts in the same form.
 func Texts(texts []string) string {
 	out := []byte{'['}
 	for i, text := range texts {

@@ -8,12 +8,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// maxPart is how much is hashed without a rest, in bytes.
+// maxPart is how many bytes are hashed without giving way to other work.
 const maxPart = 64 << 10
 
-// Sum hashes fields with SHA-256 so that no two lists of them read the same: each
-// is its length, in 8 bytes, the highest first, and then its bytes
-// (sluice/approval/v1/binding.proto).
+// Sum returns the SHA-256 of fields in an unambiguous encoding: for each field its length, in 8 bytes, big-endian,
+// and then its bytes (sluice/approval/v1/binding.proto).
 func Sum(fields ...string) [sha256.Size]byte {
 	size := 0
 	for _, field := range fields {
@@ -27,7 +26,7 @@ func Sum(fields ...string) [sha256.Size]byte {
 	return Hash(all)
 }
 
-// Hash is the SHA-256 of a text, which may be large: others go before its parts.
+// Hash returns the SHA-256 of a text, which may be large: it gives way to other work between parts.
 func Hash(text []byte) [sha256.Size]byte {
 	var stint turn.Stint
 	hash := sha256.New()

@@ -1,5 +1,5 @@
-// Package datadir locks the folder in which a role keeps its state, so that two
-// processes never write the same files.
+// Package datadir locks the folder in which a role stores its state, so that two processes never write the same
+// files.
 package datadir
 
 import (
@@ -12,18 +12,17 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// ErrInUse means that another process holds the folder.
+// ErrInUse means that another process has locked the folder.
 var ErrInUse = errors.New("the folder is in use by another process")
 
-// Dir is a folder that this process holds.
+// Dir is a folder that this process has locked.
 type Dir struct {
 	path string
 	lock *flock.Flock
 }
 
-// Open makes DATA/ROLE where it is missing, for its owner alone, and locks it. No
-// role means DATA itself, for a process that is all of them; the roles' folders
-// have locks of their own. Errors: [ErrInUse].
+// Open creates DATA/ROLE if it does not exist, for its owner only, and locks it. An empty role means DATA itself, for
+// a process that runs all roles; the roles' folders have locks of their own. Errors: [ErrInUse].
 func Open(data, role string) (*Dir, error) {
 	path := filepath.Join(data, role)
 	if err := os.MkdirAll(path, 0o700); err != nil {
@@ -40,25 +39,25 @@ func Open(data, role string) (*Dir, error) {
 	return &Dir{path: path, lock: lock}, nil
 }
 
-// Path returns the path of a file or folder below.
+// Path returns the path of a file or folder in the folder.
 func (d *Dir) Path(elem ...string) string {
 	return filepath.Join(append([]string{d.path}, elem...)...)
 }
 
-// Close lets the folder go.
+// Close unlocks the folder.
 func (d *Dir) Close() error { return d.lock.Unlock() }
 
-// RemoveAll is [os.RemoveAll] for a folder in which another program may have taken the process's rights on folders. It
-// follows no link.
+// RemoveAll is [os.RemoveAll] for a folder in which another program may have removed the process's permissions on
+// folders. It does not follow links.
 func RemoveAll(dir string) error {
 	if os.RemoveAll(dir) == nil {
 		return nil
 	}
 	_ = filepath.WalkDir(dir, func(path string, d fs.DirEntry, _ error) error {
-		if d != nil && d.IsDir() { // by Lstat, so it is no link
-			_ = os.Chmod(path, 0o700) //nolint:gosec // a folder needs the bit
+		if d != nil && d.IsDir() { // from Lstat, so not a link
+			_ = os.Chmod(path, 0o700) //nolint:gosec // a folder needs the x bit
 		}
-		return nil // what can't be removed is said below
+		return nil // the error is reported below
 	})
 	return os.RemoveAll(dir)
 }

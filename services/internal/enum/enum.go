@@ -1,4 +1,4 @@
-// Package enum writes the contracts' enums as people and machines read them.
+// Package enum writes the contracts' enums in the form of configuration, records and messages.
 package enum
 
 import (
@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// unspecified is what the name of every enum's first value ends in; before it stands what
-// the names of all its values begin with (buf's ENUM_ZERO_VALUE_SUFFIX, ENUM_VALUE_PREFIX).
+// unspecified is the suffix of the name of every enum's first value; the text before it is the prefix of all names of
+// the enum (buf's ENUM_ZERO_VALUE_SUFFIX, ENUM_VALUE_PREFIX).
 const unspecified = "UNSPECIFIED"
 
 // Given is [Name], but empty for the unspecified value.
@@ -20,9 +20,8 @@ func Given(v protoreflect.Enum) string {
 	return Name(v)
 }
 
-// Name is a value as it is written everywhere outside of protobuf, for example
-// "denied_by_rule" for CODE_DENIED_BY_RULE: its number for one that this contract does not
-// know.
+// Name returns a value in the form used outside of protobuf, for example "denied_by_rule" for CODE_DENIED_BY_RULE,
+// and the number for a value that this contract does not know.
 func Name(v protoreflect.Enum) string {
 	named := v.Descriptor().Values().ByNumber(v.Number())
 	if named == nil {
@@ -31,8 +30,8 @@ func Name(v protoreflect.Enum) string {
 	return NameOf(named)
 }
 
-// NameOf is [Name] of a value that its contract knows, also where that is another's and
-// follows no rule: then it is the value's own name, in lower case.
+// NameOf is [Name] for a value that its contract knows. The contract may be another project's, without the prefix:
+// then it returns the value's own name in lower case.
 func NameOf(v protoreflect.EnumValueDescriptor) string {
 	name := string(v.Name())
 	if values, ok := v.Parent().(protoreflect.EnumDescriptor); ok && values.Values().ByNumber(0) != nil {

@@ -1,4 +1,4 @@
-// Package eventually waits in tests for what has to happen.
+// Package eventually waits in tests for conditions.
 package eventually
 
 import (
@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	// patience is how long what should take no time may take on a busy machine.
+	// patience is how long a quick operation may take on a busy machine.
 	patience = 30 * time.Second
-	// pause is how long it waits between two looks, and slowPause where a look costs much.
+	// pause is the time between two checks, and slowPause that between expensive ones.
 	pause, slowPause = 5 * time.Millisecond, 200 * time.Millisecond
 )
 
-// Holds waits until something holds, and ends the test where that takes too long.
+// Holds waits until a condition holds, and ends the test if that takes too long.
 func Holds(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	wait(t, patience, pause, what, ok)
 }
 
-// Within is [Holds] for what takes its time, up to a limit, and is not looked at often.
+// Within is [Holds] for slow conditions, with a limit and expensive checks.
 func Within(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	wait(t, limit, slowPause, what, ok)

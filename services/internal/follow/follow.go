@@ -1,5 +1,4 @@
-// Package follow keeps up with what another role tells in a stream, whatever becomes of
-// the stream.
+// Package follow receives the messages of another role's stream, and opens the stream again when it breaks.
 package follow
 
 import (
@@ -11,26 +10,24 @@ import (
 	"google.golang.org/grpc"
 )
 
-// retry is how long to wait before a stream that broke is opened again.
+// retry is the time before a broken stream is opened again.
 const retry = 200 * time.Millisecond
 
-// errSilent means that a stream said nothing for too long.
+// errSilent means that a stream had no message for too long.
 var errSilent = errors.New("it says nothing")
 
-// Stream is a stream whose other end says something now and then, be it that nothing
-// has changed.
+// Stream is a stream whose other end regularly sends a message, even if nothing has changed.
 type Stream[T any] struct {
-	// Open opens it, and Take takes each message. What either refuses breaks it.
+	// Open opens the stream, and Take handles each message. An error of either breaks the stream.
 	Open func(context.Context) (grpc.ServerStreamingClient[T], error)
 	Take func(*T) error
-	// Silence is how long it may say nothing before it counts as broken.
+	// Silence is how long the stream may have no message before it counts as broken.
 	Silence time.Duration
-	// Broken hears each time why it broke; nil where nobody asks.
+	// Broken receives the reason each time the stream breaks; it may be nil.
 	Broken func(error)
 }
 
-// Run takes messages until ctx ends. Where the stream breaks it is opened again, for as
-// long as that takes.
+// Run receives messages until ctx ends. It opens the stream again each time it breaks.
 func (s *Stream[T]) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.once(ctx)
@@ -44,7 +41,7 @@ func (s *Stream[T]) Run(ctx context.Context) {
 	}
 }
 
-// once takes the messages of one stream.
+// once receives the messages of one stream.
 func (s *Stream[T]) once(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -1,5 +1,5 @@
-// Package mcpmethod holds the names of the methods of MCP, of all revisions and both
-// directions, for those who have to tell a method from another spelling of it.
+// Package mcpmethod contains the names of MCP's methods, of all revisions and both directions, for packages that must
+// tell a method from a misspelled one.
 package mcpmethod
 
 import "strings"
@@ -20,11 +20,11 @@ func All() []string {
 	}
 }
 
-// IsNotification reports whether a method is one of a notification.
+// IsNotification reports whether a method is a notification.
 func IsNotification(method string) bool { return strings.HasPrefix(method, "notifications/") }
 
-// IsProtocol reports whether a method is one by which clients and servers learn of each other, and not one that does
-// something: initialize, ping, discovery, what a client listens to, lists and notifications.
+// IsProtocol reports whether clients and servers use a method to learn about each other, and not to do something:
+// initialize, ping, discovery, subscriptions, lists and notifications.
 func IsProtocol(method string) bool {
 	switch method {
 	case "initialize", "ping", "server/discover", "subscriptions/listen", "logging/setLevel":
@@ -34,8 +34,8 @@ func IsProtocol(method string) bool {
 	}
 }
 
-// Notifications returns those of the protocol that pass unless a rule denies them, and as far as what they
-// are about does. Of the others some need no rule, which is [Unasked], and tasks' are not carried.
+// Notifications returns the notifications of the protocol that pass unless a rule denies them or what they are about.
+// Of the others, some need no rule, see [Unasked], and those of tasks are not forwarded.
 func Notifications() []string {
 	return []string{
 		"notifications/message", "notifications/tools/list_changed", "notifications/prompts/list_changed", "notifications/resources/list_changed",
@@ -43,7 +43,7 @@ func Notifications() []string {
 	}
 }
 
-// Unasked returns the methods about which policy is not asked, for they need no rule.
+// Unasked returns the methods that need no rule, so that the policy service is not called.
 func Unasked() []string {
 	return []string{
 		"initialize", "ping", "tools/list", "server/discover", "subscriptions/listen",

@@ -1,7 +1,6 @@
-// Package msgjson has protobuf messages as JSON, as MCP tools take and give them: in one form
-// alone. It differs from the form of protobuf itself in what follows: a string field that
-// holds a JSON object (sluice.mcp.v1.json) is that object, enums are written in short, and
-// what is read is not put right.
+// Package msgjson converts protobuf messages to and from JSON for MCP tools, in exactly one form. It differs from
+// protobuf's own JSON as follows: a string field that contains a JSON object (sluice.mcp.v1.json) is that object,
+// enums have short names, and input is not corrected.
 package msgjson
 
 import (
@@ -16,14 +15,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// IsProgress reports whether a field says how far a call is, and nothing of its answer.
+// IsProgress reports whether a field contains the progress of a call and no part of its answer.
 func IsProgress(fd protoreflect.FieldDescriptor) bool {
 	return fd.Message() != nil && !fd.IsList() && !fd.IsMap() && fd.Message().FullName() == progressName
 }
 
 var progressName = (*mcpv1.Progress)(nil).ProtoReflect().Descriptor().FullName()
 
-// IsJSON reports whether a field holds a JSON object as text.
+// IsJSON reports whether a field contains a JSON object as text.
 func IsJSON(fd protoreflect.FieldDescriptor) bool {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
 	if !ok || fd.Kind() != protoreflect.StringKind {
@@ -33,7 +32,7 @@ func IsJSON(fd protoreflect.FieldDescriptor) bool {
 	return is
 }
 
-// IsWellKnown reports whether JSON has a form of its own for a message, which is protobuf's.
+// IsWellKnown reports whether a message has a JSON form of its own, which is protobuf's.
 func IsWellKnown(md protoreflect.MessageDescriptor) bool {
 	switch name, ok := strings.CutPrefix(string(md.FullName()), "google.protobuf."); name {
 	case "Timestamp", "Duration", "FieldMask", "Struct", "Any", "Empty", "ListValue", "Value",
@@ -43,12 +42,12 @@ func IsWellKnown(md protoreflect.MessageDescriptor) bool {
 	return false
 }
 
-// IsUnspecified reports whether a value of an enum is the one that says nothing.
+// IsUnspecified reports whether a value of an enum is the unspecified one.
 func IsUnspecified(v protoreflect.EnumValueDescriptor) bool {
 	return enum.NameOf(v) == "unspecified"
 }
 
-// Rules are what a contract says of a field beside its type; nil where it says nothing.
+// Rules returns the contract's constraints on a field; nil if there are none.
 func Rules(fd protoreflect.FieldDescriptor) *validatepb.FieldRules {
 	opts, ok := fd.Options().(*descriptorpb.FieldOptions)
 	if !ok || !proto.HasExtension(opts, validatepb.E_Field) {

@@ -20,17 +20,16 @@ import (
 type Error struct {
 	// At is a JSON Pointer (RFC 6901) into the text.
 	At string
-	// Why is what is wrong there, for people and models.
+	// Why says what is wrong there, for people and models.
 	Why string
 }
 
 // Error implements error.
 func (e *Error) Error() string { return e.At + ": " + e.Why }
 
-// Read reads a JSON object into an empty message. It is read in one way alone: fields by their
-// JSON names and no other, numbers as numbers, texts as texts, values of enums by their
-// names; what the contract requires has to be there. The text has to be JSON without names
-// that come twice. Errors are [*Error]. The contract's other rules are not looked at.
+// Read reads a JSON object into an empty message. Only one form is accepted: fields by their JSON names only, numbers
+// as numbers, texts as texts, values of enums by their names; required fields must exist. The text must be JSON
+// without repeated names. Errors are [*Error]. Other constraints of the contract are not checked.
 func Read(text []byte, m protoreflect.Message) error {
 	r := &reader{dec: jsontext.NewDecoder(bytes.NewReader(text))}
 	if err := r.message(m, ""); err != nil {
@@ -51,7 +50,7 @@ func wrong(at, why string, args ...any) error {
 func (r *reader) message(m protoreflect.Message, at string) error {
 	if IsWellKnown(m.Descriptor()) {
 		if value := m.Descriptor().Fields().ByName("value"); value != nil && value.Number() == 1 && m.Descriptor().Fields().Len() == 1 {
-			v, err := r.scalar(value, at) // one that may be absent
+			v, err := r.scalar(value, at) // an optional one
 			if err == nil {
 				m.Set(value, v)
 			}
@@ -61,7 +60,7 @@ func (r *reader) message(m protoreflect.Message, at string) error {
 		if err != nil {
 			return wrong(at, "%v", err)
 		}
-		if m.Descriptor().FullName() == "google.protobuf.Any" { // which is read by names of its own
+		if m.Descriptor().FullName() == "google.protobuf.Any" { // whose members have other names
 			return wrong(at, "is not offered")
 		}
 		if err := protojson.Unmarshal(text, m.Interface()); err != nil {
@@ -107,7 +106,7 @@ func (r *reader) message(m protoreflect.Message, at string) error {
 	return nil
 }
 
-// known are the names of fields, for errors.
+// known returns the names of fields, for errors.
 func known(fields protoreflect.FieldDescriptors) string {
 	var names []string
 	for i := range fields.Len() {
@@ -121,7 +120,7 @@ func known(fields protoreflect.FieldDescriptors) string {
 	return strings.Join(names, ", ")
 }
 
-// pointer is a name as a part of a JSON Pointer.
+// pointer returns a name as a part of a JSON Pointer.
 func pointer(name string) string { return strings.NewReplacer("~", "~0", "/", "~1").Replace(name) }
 
 func (r *reader) field(m protoreflect.Message, fd protoreflect.FieldDescriptor, at string) error {
@@ -201,7 +200,7 @@ func (r *reader) entries(entries protoreflect.Map, fd protoreflect.FieldDescript
 	return err
 }
 
-// scalar reads a value that is no message.
+// scalar reads a value that is not a message.
 func (r *reader) scalar(fd protoreflect.FieldDescriptor, at string) (protoreflect.Value, error) {
 	raw, err := r.dec.ReadValue()
 	if err != nil {
@@ -226,7 +225,7 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 		}
 		return protoreflect.ValueOfString(string(raw)), nil // byte for byte
 	}
-	switch fd.Kind() { //nolint:exhaustive // the rest are texts in JSON, below
+	switch fd.Kind() { //nolint:exhaustive // the other kinds are JSON strings, see below
 	case protoreflect.BoolKind:
 		if raw.Kind() != 't' && raw.Kind() != 'f' {
 			return protoreflect.Value{}, errors.New("is to be true or false")
@@ -265,10 +264,10 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 	if raw.Kind() != '"' || err != nil {
 		return protoreflect.Value{}, errNoText
 	}
-	switch fd.Kind() { //nolint:exhaustive // the rest are above
+	switch fd.Kind() { //nolint:exhaustive // the other kinds are handled above
 	case protoreflect.BytesKind:
 		b, err := base64.StdEncoding.Strict().DecodeString(string(text))
-		if err != nil || base64.StdEncoding.EncodeToString(b) != string(text) { // which may hold line breaks
+		if err != nil || base64.StdEncoding.EncodeToString(b) != string(text) { // which may contain line breaks
 			return protoreflect.Value{}, errors.New("is to be base64 (RFC 4648, section 4)")
 		}
 		return protoreflect.ValueOfBytes(b), nil
@@ -278,7 +277,7 @@ func scalarOf(fd protoreflect.FieldDescriptor, raw jsontext.Value) (protoreflect
 	return protoreflect.ValueOfString(string(text)), nil
 }
 
-// whole reads a whole number, which stands in JSON as that or, of 64 bits, as a text.
+// whole reads a whole number: a JSON number or, for 64 bits, also a JSON string.
 func whole(raw jsontext.Value, kind jsontext.Kind, bits int) (int64, error) {
 	text, err := digits(raw, kind)
 	if err != nil {
@@ -303,7 +302,7 @@ func natural(raw jsontext.Value, kind jsontext.Kind, bits int) (uint64, error) {
 	return n, nil
 }
 
-// digits are those of a number, in the one form that is taken.
+// digits returns the digits of a number in the only accepted form.
 func digits(raw jsontext.Value, kind jsontext.Kind) (string, error) {
 	if raw.Kind() != kind {
 		if kind == '"' {
@@ -318,7 +317,7 @@ func digits(raw jsontext.Value, kind jsontext.Kind) (string, error) {
 	return text, nil
 }
 
-// valueOf finds a value of an enum by its name.
+// valueOf returns the value of an enum with that name.
 func valueOf(values protoreflect.EnumDescriptor, name string) (protoreflect.Value, error) {
 	var names []string
 	for i := range values.Values().Len() {

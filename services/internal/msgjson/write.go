@@ -16,12 +16,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/enum"
 )
 
-// ErrLarge is an error of [Append]: the text would be longer than it may be.
+// ErrLarge is an error of [Append]: the text would be too long.
 var ErrLarge = errors.New("the message is larger as JSON than it may be")
 
-// Append appends a message as a JSON object, unless out gets much longer than most bytes.
-// What a field without presence holds is written even where that is nothing; an enum that
-// says nothing is left out, and so is how far a call is.
+// Append appends a message as a JSON object; it stops when out gets much longer than most bytes. A field without
+// presence is written even if it is empty; an unspecified enum is left out, and so is progress.
 func Append(out []byte, m protoreflect.Message, most int) ([]byte, error) {
 	return (&writer{most}).message(out, m)
 }
@@ -29,7 +28,7 @@ func Append(out []byte, m protoreflect.Message, most int) ([]byte, error) {
 type writer struct{ most int }
 
 func (w *writer) message(out []byte, m protoreflect.Message) (_ []byte, err error) {
-	if len(out) > w.most { // empty fields are written, too
+	if len(out) > w.most { // includes empty fields
 		return nil, ErrLarge
 	}
 	if IsWellKnown(m.Descriptor()) {
@@ -114,7 +113,7 @@ func (w *writer) entries(out []byte, fd protoreflect.FieldDescriptor, entries pr
 
 func (w *writer) value(out []byte, fd protoreflect.FieldDescriptor, v protoreflect.Value) ([]byte, error) {
 	text := ""
-	switch fd.Kind() { //nolint:exhaustive // numbers of 64 bits are left
+	switch fd.Kind() { //nolint:exhaustive // the remaining kinds are numbers of 64 bits
 	case protoreflect.MessageKind, protoreflect.GroupKind:
 		return w.message(out, v.Message())
 	case protoreflect.BoolKind:
@@ -155,7 +154,7 @@ func (w *writer) value(out []byte, fd protoreflect.FieldDescriptor, v protorefle
 	return out, nil
 }
 
-// appendObject writes a field that holds a JSON object as text.
+// appendObject writes a field that contains a JSON object as text.
 func appendObject(out []byte, fd protoreflect.FieldDescriptor, text string) ([]byte, error) {
 	if text == "" {
 		text = "{}"

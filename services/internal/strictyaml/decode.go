@@ -13,29 +13,25 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// An Explainer is a struct that has more to say about some keys that it lacks
-// than that they are unknown.
+// An Explainer is a struct that explains some unknown keys.
 type Explainer interface {
-	// ExplainKey returns what is wrong with key and what to do about it, and
-	// whether there is anything to say.
+	// ExplainKey returns what is wrong with key and what to do about it, and false if it has no explanation.
 	ExplainKey(key string) (message, suggestion string, ok bool)
 }
 
-// OneOrMany is a list of which one item may be written alone, without a list
-// around it.
+// OneOrMany is a list whose only item may be written without a list around it.
 type OneOrMany[T any] []T
 
 func (OneOrMany[T]) oneOrMany() {}
 
-// Decode reads the document over the value that into points to: what the document
-// does not name keeps its value, entries are added to maps, lists are replaced. An
-// empty document changes nothing. The error is an [Errors]; into is then of no use.
+// Decode reads the document over the value that into points to: values that the document does not name stay, entries
+// are added to maps, lists are replaced. An empty document changes nothing. The error is an [Errors]; the value must
+// then not be used.
 //
-// Fields are named by their tag `yaml:"name"`, else by their name in lower case;
-// `yaml:"-"` hides one and `yaml:",inline"` adds a struct's fields to its
-// parent's. They may be truth values, numbers, text, time.Duration, structs,
-// pointers, slices, maps by text, any, [yaml.Node], [OneOrMany],
-// [encoding.TextUnmarshaler] and [yaml.Unmarshaler]. Other types panic.
+// Fields are named by their tag `yaml:"name"`, otherwise by their name in lower case; `yaml:"-"` hides a field and
+// `yaml:",inline"` adds a struct's fields to its parent's. Fields may be booleans, numbers, text, time.Duration,
+// structs, pointers, slices, maps by text, any, [yaml.Node], [OneOrMany], [encoding.TextUnmarshaler] and
+// [yaml.Unmarshaler]. Other types panic.
 func (s *Source) Decode(into any) error {
 	v := reflect.ValueOf(into)
 	if v.Kind() != reflect.Pointer || v.IsNil() {
@@ -50,8 +46,7 @@ func (s *Source) Decode(into any) error {
 	return d.problems.Err()
 }
 
-// A decoder sets Go values from nodes. What survey has reported already, it
-// passes over in silence.
+// A decoder sets Go values from nodes. It does not repeat what survey has reported.
 type decoder struct {
 	reader
 	fields map[reflect.Type][]field
@@ -60,7 +55,7 @@ type decoder struct {
 func (d *decoder) decode(at spot, path *trail, v reflect.Value) {
 	n := at.value
 	switch {
-	case len(d.problems) >= maxProblems: // enough has been said
+	case len(d.problems) >= maxProblems: // there are enough problems
 	case n.Kind == yaml.AliasNode || n.Style&yaml.TaggedStyle != 0 || n.Tag == "!":
 	case v.Type() == reflect.TypeFor[yaml.Node]():
 		v.Set(reflect.ValueOf(*n))
@@ -82,8 +77,7 @@ func (d *decoder) decode(at spot, path *trail, v reflect.Value) {
 	}
 }
 
-// decodeItself lets a type that knows how decode the node, and reports whether
-// there was one.
+// decodeItself calls the type's own decoding method, and reports whether it has one.
 func (d *decoder) decodeItself(at spot, path *trail, v reflect.Value) bool {
 	var err error
 	switch target := v.Addr().Interface().(type) {
@@ -136,7 +130,7 @@ func (d *decoder) decodeStruct(at spot, path *trail, v reflect.Value) {
 	for key, value := range pairs(at.value) {
 		i := slices.IndexFunc(fields, func(f field) bool { return f.name == key.Value })
 		if i < 0 && len(d.problems) >= maxProblems {
-			return // to explain a key takes time
+			return // explaining a key takes time
 		}
 		if i < 0 {
 			message, suggestion := d.unknown(key.Value, v)
@@ -207,7 +201,7 @@ func pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	}
 }
 
-// A field is a key that a struct knows, and where its value goes.
+// A field is a key of a struct, and the field that it sets.
 type field struct {
 	name  string
 	index []int
@@ -221,7 +215,7 @@ func (d *decoder) fieldsOf(t reflect.Type) []field {
 	for f := range t.Fields() {
 		name, options, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		switch {
-		case options == "inline": // an unexported embedded struct's fields are exported
+		case options == "inline": // the fields of an unexported embedded struct are exported
 			for _, inner := range d.fieldsOf(f.Type) {
 				fields = append(fields, field{inner.name, append(slices.Clone(f.Index), inner.index...)})
 			}

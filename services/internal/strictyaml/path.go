@@ -12,9 +12,8 @@ import (
 // maxShown is how many bytes of a key are shown.
 const maxShown = 64
 
-// Key returns the path of the value of key in the mapping at path. The empty path
-// is the document. A key that would be misread in a path is quoted:
-// `tools["a.b"].action`.
+// Key returns the path of the value of key in the mapping at path. The empty path is the document. A key that would
+// be ambiguous in a path is quoted: `tools["a.b"].action`.
 func Key(path, key string) string {
 	switch {
 	case !plain(key):
@@ -31,7 +30,7 @@ func Index(path string, i int) string {
 	return path + "[" + strconv.Itoa(i) + "]"
 }
 
-// plain reports whether a key stands in a path as it is.
+// plain reports whether a key needs no quotes in a path.
 func plain(key string) bool {
 	special := func(r rune) bool {
 		return !unicode.IsPrint(r) || unicode.IsSpace(r) || strings.ContainsRune(`.[]"`, r)
@@ -39,8 +38,7 @@ func plain(key string) bool {
 	return key != "" && len(key) <= maxShown && !strings.ContainsFunc(key, special)
 }
 
-// quote shows text that the document chose: one line, no control characters, not
-// much of it.
+// quote quotes text from the document: on one line, without control characters, and shortened.
 func quote(text string) string {
 	if len(text) <= maxShown {
 		return strconv.Quote(text)
@@ -48,12 +46,12 @@ func quote(text string) string {
 	return strconv.Quote(strings.ToValidUTF8(text[:maxShown], "") + "…")
 }
 
-// A trail leads to a value while a document is walked. Its text is made only when
-// there is something to say about the value. A nil trail is the document.
+// A trail is the path to a value while a document is walked. Its text is made only when there is a problem. A nil
+// trail is the document.
 type trail struct {
 	up    *trail
 	key   string
-	index int // place in a list where key is not set
+	index int // index in a list if key is not set
 	item  bool
 }
 
@@ -75,9 +73,8 @@ func (t *trail) String() string {
 // A spot is a value of a document and, in a mapping, its key.
 type spot struct{ key, value *yaml.Node }
 
-// find returns the value at path below at, or the nearest one above it that
-// exists, and the path as the document has it: an item that is written alone,
-// without a list, has no index there.
+// find returns the value at path below at, or its nearest ancestor that exists, and the path in the document: an item
+// that is written without a list has no index there.
 func find(at spot, walked, path string) (spot, string) {
 	if rest, ok := strings.CutPrefix(path, "[0]"); ok && at.value.Kind != yaml.SequenceNode {
 		return find(at, walked, rest)
@@ -98,10 +95,10 @@ func find(at spot, walked, path string) (spot, string) {
 	return at, walked + path
 }
 
-// children yields each child of n with the name that it has in a path.
+// children yields each child of n with its name in a path.
 func children(n *yaml.Node) iter.Seq2[string, spot] {
 	return func(yield func(string, spot) bool) {
-		switch n.Kind { //nolint:exhaustive // the others have no children that a path names
+		switch n.Kind { //nolint:exhaustive // the other kinds have no children with paths
 		case yaml.MappingNode:
 			for i := 0; i+1 < len(n.Content); i += 2 {
 				if !yield(Key("", n.Content[i].Value), spot{n.Content[i], n.Content[i+1]}) {
@@ -118,8 +115,8 @@ func children(n *yaml.Node) iter.Seq2[string, spot] {
 	}
 }
 
-// line and column of a spot: the value's where it is a scalar that is written
-// out, else the key's, which is where people look for a mapping or a list.
+// position returns the line and column of a spot: those of a scalar that is written out, otherwise those of the key,
+// where people look for a mapping or a list.
 func (s spot) position() (line, column int) {
 	n := s.value
 	if s.key != nil && (n.Kind != yaml.ScalarNode || n.Tag == nullTag && n.Value == "") {

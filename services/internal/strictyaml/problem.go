@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// maxProblems bounds how much is said about one document.
+// maxProblems is the maximum number of problems reported for one document.
 const maxProblems = 100
 
-// A Problem is one thing that is wrong with a document.
+// A Problem is one problem of a document.
 type Problem struct { //nolint:errname // one of many things that are wrong, shown as a list
 	// File is the name that the caller gave the document.
 	File string
-	// Line and Column are where it stands, both from 1, the column in characters.
-	// Both are 0 where it is about the whole document.
+	// Line and Column are the place, both from 1, the column in characters. Both are 0 for a problem of the whole
+	// document.
 	Line, Column int
-	// Path is what it is about, for example `tools.export.rate_limit.max`; empty
-	// for the document itself. For an unknown key it is the mapping that has it.
+	// Path is the path of the value, for example `tools.export.rate_limit.max`; empty for the document itself. For an
+	// unknown key it is that of the mapping.
 	Path string
 	// Message says what is wrong.
 	Message string
@@ -26,8 +26,7 @@ type Problem struct { //nolint:errname // one of many things that are wrong, sho
 	Suggestion string
 }
 
-// Error returns `file:line:column: path: message; suggestion` without the parts
-// that are empty.
+// Error returns `file:line:column: path: message; suggestion` without the parts that are empty.
 func (p Problem) Error() string {
 	var b strings.Builder
 	b.WriteString(p.File)
@@ -47,11 +46,11 @@ func (p Problem) Error() string {
 	return b.String()
 }
 
-// Errors is every problem of a document, at least one, in the order of the
-// document. It is found with errors.AsType[Errors].
+// Errors contains all problems of a document, at least one, in the order of the document. Use errors.AsType[Errors]
+// to find it.
 type Errors []Problem
 
-// Error returns one line a problem.
+// Error returns one line for each problem.
 func (e Errors) Error() string {
 	lines := make([]string, len(e))
 	for i, p := range e {
@@ -60,8 +59,8 @@ func (e Errors) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Err returns the problems in the order of their places, or nil where there are
-// none, so that a nil list is never a non-nil error.
+// Err returns the problems in the order of their places, or nil if there are none, so that a nil list is never a
+// non-nil error.
 func (e Errors) Err() error {
 	if len(e) == 0 {
 		return nil

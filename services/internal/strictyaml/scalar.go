@@ -11,15 +11,14 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// A number is decimal. YAML has other forms, and readers that disagree on them:
-// 010 is 8 or 10.
+// A number is decimal. YAML has other forms that parsers read differently: 010 is 8 or 10.
 var (
 	wholeNumber   = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 	decimalNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][-+]?[0-9]+)?$`)
 )
 
-// decodeText sets v to a scalar that is text and reports whether it was. What was
-// found is not shown: text may be a secret.
+// decodeText sets v to a scalar that is text, and reports whether it is text. A problem does not show the value: text
+// may be a secret.
 func (d *decoder) decodeText(at spot, path *trail, v reflect.Value) bool {
 	n := at.value
 	if n.Kind == yaml.ScalarNode && n.Tag == strTag {
@@ -66,7 +65,7 @@ func (d *decoder) decodeBool(at spot, path *trail, v reflect.Value) {
 	d.report(at, path, "wanted true or false, found "+shown(n), suggestion)
 }
 
-// truth reads a scalar that YAML calls a truth value: true, True or TRUE.
+// truth reads a scalar that YAML calls a boolean: true, True or TRUE.
 func truth(n *yaml.Node) bool { return n.Value[0] == 't' || n.Value[0] == 'T' }
 
 func (d *decoder) decodeNumber(at spot, path *trail, v reflect.Value) {
@@ -92,12 +91,12 @@ func (d *decoder) decodeNumber(at spot, path *trail, v reflect.Value) {
 	}
 }
 
-// looseBool is what YAML 1.1 also read as a truth value.
+// looseBool matches other words that YAML 1.1 reads as booleans.
 var looseBool = map[string]bool{
 	"yes": true, "on": true, "y": true, "true": true, "no": false, "off": false, "n": false, "false": false,
 }
 
-// number returns the text of a number that is written in the form, else nothing.
+// number returns the text of a number if it has the form, otherwise "".
 func number(n *yaml.Node, form *regexp.Regexp) string {
 	if n.Kind == yaml.ScalarNode && (n.Tag == intTag || n.Tag == floatTag) && form.MatchString(n.Value) {
 		return n.Value
@@ -118,8 +117,7 @@ func numberHint(n *yaml.Node, form *regexp.Regexp) string {
 	}
 }
 
-// wholeRange says which whole numbers fit into t, and panics for what is not a
-// number.
+// wholeRange returns the range of whole numbers of type t, and panics for other types.
 func wholeRange(t reflect.Type) string {
 	switch t.Kind() { //nolint:exhaustive // the others are refused
 	case reflect.Int, reflect.Int64, reflect.Float32, reflect.Float64:
@@ -136,7 +134,7 @@ func wholeRange(t reflect.Type) string {
 	}
 }
 
-// kindOf says what a node is, without its value.
+// kindOf returns the kind of a node, without its value.
 func kindOf(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:
@@ -156,7 +154,7 @@ func kindOf(n *yaml.Node) string {
 	}
 }
 
-// shown says what a node is, with its value where it is a scalar.
+// shown returns the kind of a node, with the value of a scalar.
 func shown(n *yaml.Node) string {
 	if n.Kind != yaml.ScalarNode || n.Tag == nullTag {
 		return kindOf(n)
@@ -167,8 +165,8 @@ func shown(n *yaml.Node) string {
 	return kindOf(n) + " " + quote(n.Value)
 }
 
-// untyped turns a node into nil, bool, int64, float64, string, []any or
-// map[string]any. A number that is neither stays text.
+// untyped converts a node to nil, bool, int64, float64, string, []any or map[string]any. A number that fits neither
+// type stays text.
 func untyped(n *yaml.Node) any {
 	switch n.Kind { //nolint:exhaustive // aliases are reported elsewhere
 	case yaml.MappingNode:

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// MaxBytes is the size of the largest document that is read.
+	// MaxBytes is the maximum size of a document.
 	MaxBytes = 4 << 20
-	// maxDepth bounds how deep mappings and lists nest, each style for itself.
+	// maxDepth is the maximum nesting of mappings and lists, counted separately for each style.
 	maxDepth = 64
 )
 
-// The tags that YAML gives to scalars.
+// These are YAML's tags of scalars.
 const (
 	nullTag  = "!!null"
 	strTag   = "!!str"
@@ -30,15 +30,14 @@ const (
 	mergeTag = "!!merge"
 )
 
-// A Source is a document that parses as YAML. It is immutable, and safe for
-// concurrent use.
+// A Source is a document that parses as YAML. It is immutable, and safe for concurrent use.
 type Source struct {
 	file string
-	root *yaml.Node // nil where the document is empty
+	root *yaml.Node // nil if the document is empty
 }
 
-// Parse reads data, at most [MaxBytes], as one YAML document. The name of the
-// file is for messages. The error is an [Errors].
+// Parse parses data, at most [MaxBytes], as one YAML document. The name of the file is for messages. The error is an
+// [Errors].
 func Parse(file string, data []byte) (*Source, error) {
 	s := &Source{file: file}
 	if len(data) > MaxBytes {
@@ -74,13 +73,12 @@ func Parse(file string, data []byte) (*Source, error) {
 // File returns the name that the source was given.
 func (s *Source) File() string { return s.file }
 
-// Empty reports whether the document says nothing at all.
+// Empty reports whether the document is empty.
 func (s *Source) Empty() bool { return s.root == nil }
 
-// Problem returns a problem of the value at path, as [Key] and [Index] make it,
-// with its place: that of the value where it is a scalar, else that of its key.
-// Where there is no such value the place is that of the nearest one above. The
-// index of a [OneOrMany] that is written alone is dropped from the path.
+// Problem returns a problem of the value at path, as [Key] and [Index] make it, with its place: that of a scalar
+// itself, otherwise that of its key. If the value does not exist, the place is that of its nearest ancestor. The
+// index of a [OneOrMany] that is written without a list is removed from the path.
 func (s *Source) Problem(path, message, suggestion string) Problem {
 	p := Problem{File: s.file, Line: 1, Column: 1, Path: path, Message: message, Suggestion: suggestion}
 	if s.root != nil {
@@ -95,7 +93,7 @@ func (s *Source) refuse(line, column int, message string) error {
 	return Errors{{File: s.file, Line: line, Column: column, Message: message}}
 }
 
-// explain turns an error of the YAML parser into a problem with its place.
+// explain converts an error of the YAML parser to a problem with its place.
 func (s *Source) explain(err error) error {
 	parse, ok := errors.AsType[*yaml.LoadError](err)
 	if !ok {
@@ -104,7 +102,7 @@ func (s *Source) explain(err error) error {
 	message := "is not YAML: "
 	switch {
 	case strings.HasPrefix(parse.Message, "unknown anchor"):
-		message = noAnchors // the parser's text would repeat what may be a secret
+		message = noAnchors // the parser's text could contain a secret
 	case parse.ContextMsg != "":
 		message += parse.ContextMsg + ", " + parse.Message
 	default:
@@ -113,8 +111,8 @@ func (s *Source) explain(err error) error {
 	return s.refuse(parse.Mark.Line, parse.Mark.Column, printable(message))
 }
 
-// badText finds the first character that no document may hold: other encodings,
-// and line breaks on which readers of YAML disagree.
+// badText finds the first character that no document may contain: other encodings, and line breaks that YAML parsers
+// treat differently.
 func badText(data []byte) (line, column int, message string) {
 	line, column = 1, 1
 	for i := 0; i < len(data); {

@@ -4,8 +4,8 @@ import (
 	"strings"
 )
 
-// Suggest returns `did you mean "x"?` with the known word that is closest to
-// word, or the list of the known words where none is close.
+// Suggest returns `did you mean "x"?` with the known word that is closest to word, or the list of the known words if
+// none is close.
 func Suggest(word string, known []string) string {
 	if best, ok := Closest(word, known); ok {
 		return `did you mean "` + best + `"?`
@@ -16,9 +16,8 @@ func Suggest(word string, known []string) string {
 	return "known are: " + strings.Join(known, ", ")
 }
 
-// Closest returns the known word that is closest to word by edit distance, the
-// first among equals, and whether it is close enough to be meant: a third of its
-// letters may differ. Case, and `-` for `_`, don't count.
+// Closest returns the known word that is closest to word by edit distance, the first among equals, and whether it is
+// close enough: a third of its letters may differ. Case, and `-` for `_`, don't count.
 func Closest(word string, known []string) (string, bool) {
 	if word == "" || len(word) > maxShown {
 		return "", false
@@ -37,10 +36,10 @@ func fold(word string) string {
 	return strings.ReplaceAll(strings.ToLower(word), "-", "_")
 }
 
-// editDistance counts the letters to insert, delete, replace or swap with their
-// neighbour between a and b (optimal string alignment).
+// editDistance counts the letters to insert, delete, replace or swap with their neighbour between a and b (optimal
+// string alignment).
 func editDistance(a, b string) int {
-	var before []int // the row two letters of a ago
+	var before []int // the row before the previous one
 	last := make([]int, len(b)+1)
 	for j := range last {
 		last[j] = j

@@ -22,12 +22,12 @@ func (r *reader) report(at spot, path *trail, message, suggestion string) {
 	})
 }
 
-// survey reports what no document may hold, whatever it is read into.
+// survey reports what no document may contain, independent of the target.
 func (r *reader) survey(at spot, path *trail) {
 	n := at.value
 	switch {
 	case len(r.problems) >= maxProblems:
-		return // enough has been said
+		return // there are enough problems
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
 		r.report(spot{value: n}, path, noAnchors, "write the value out in each place")
 		return
@@ -55,7 +55,7 @@ func (r *reader) survey(at spot, path *trail) {
 	}
 }
 
-// surveyKey reports a key that no mapping may have, and whether it may have it.
+// surveyKey reports a key that no mapping may have as a problem, and returns whether the key is allowed.
 func (r *reader) surveyKey(key *yaml.Node, path *trail) bool {
 	at := spot{value: key}
 	switch {
