@@ -74,7 +74,7 @@ func TestASignedPrincipalArrivesWhole(t *testing.T) {
 			t.Fatal(err)
 		}
 		verifier := newVerifier(t)
-		for range 2 { // the second answer comes from memory
+		for range 2 { // the second result comes from the cache
 			got, err := verifier.Verify(text, peer, policy)
 			if err != nil {
 				t.Fatal(err)
@@ -89,8 +89,7 @@ func TestASignedPrincipalArrivesWhole(t *testing.T) {
 	}
 }
 
-// forgery is an assertion whose every part can be wrong. The zero value of a part
-// is the right one.
+// forgery is an assertion of which every part can be wrong. The zero value of a part is the right one.
 type forgery struct {
 	method    jwt.SigningMethod
 	key       any
@@ -101,11 +100,10 @@ type forgery struct {
 	noIssued  bool
 	noExpires bool
 	principal *identityv1.Principal
-	raw       string // in place of the principal's encoding
+	raw       string // instead of the principal's encoding
 }
 
-// assertionClaims is the form of the contract, spelled out here so that the test
-// does not depend on what it tests.
+// assertionClaims is the form of the contract, repeated here so that the test does not depend on the tested code.
 type assertionClaims struct {
 	jwt.RegisteredClaims
 	Principal string `json:"principal"`
@@ -153,7 +151,7 @@ func (f forgery) text(t *testing.T, key ed25519.PrivateKey) string {
 	return text
 }
 
-// I1: whatever is wrong with a principal's assertion, it stands for nobody.
+// I1: an assertion with anything wrong is refused.
 func TestI1AssertionsAreRefused(t *testing.T) {
 	t.Parallel()
 	other, _ := newKey(t, gateway)
@@ -205,8 +203,7 @@ func TestI1AssertionsAreRefused(t *testing.T) {
 	}
 }
 
-// I1: the signer must be the role at the other end of the connection, and a role
-// that may speak for others.
+// I1: the signer must be the role at the other end of the connection, and a role that may sign for others.
 func TestI1AssertionsOfOtherPeersAreRefused(t *testing.T) {
 	t.Parallel()
 	key, peer := newKey(t, gateway)
@@ -214,7 +211,7 @@ func TestI1AssertionsOfOtherPeersAreRefused(t *testing.T) {
 	_, other := newKey(t, gateway)
 	verifier := newVerifier(t)
 	if _, err := verifier.Verify(text, peer, policy); err != nil {
-		t.Fatal(err) // from here on it is remembered, which must help nobody else
+		t.Fatal(err) // from here on it is cached, which must not help other signers
 	}
 	for name, from := range map[string]authn.Peer{
 		"another gateway":           other,
@@ -240,8 +237,7 @@ func TestI1AssertionsOfOtherPeersAreRefused(t *testing.T) {
 	}
 }
 
-// I1: wasmagent speaks for its own agents alone, with their creator in the chain, or a person
-// as their owner.
+// I1: wasmagent signs only for its own agents, with their creator in the chain, or a person as their owner.
 func TestI1WasmagentSpeaksForItsOwnAgentsAlone(t *testing.T) {
 	t.Parallel()
 	key, peer := newKey(t, wasmagent)
@@ -358,8 +354,7 @@ func TestOnlyTwoRolesSign(t *testing.T) {
 	}
 }
 
-// FuzzVerify holds that no text stands for anybody but what was signed, and that
-// none breaks the reader.
+// FuzzVerify checks that only signed texts are accepted, and that no text makes Verify panic.
 func FuzzVerify(f *testing.F) {
 	key, peer := newKey(f, gateway)
 	signer, err := authn.NewSigner(gateway, key)

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// record is the record of a token of that text.
+// record returns the record of a token with that text.
 func record(name, secret string, edit ...func(*identityv1.Token)) *identityv1.TokenRecord {
 	hash := authn.HashSecret(secret)
 	token := &identityv1.Token{Name: name, Tenant: "default", Subject: name, Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
@@ -63,7 +63,7 @@ func TestLookup(t *testing.T) {
 func TestTheZeroValueKnowsNobody(t *testing.T) {
 	t.Parallel()
 	var tokens authn.Tokens
-	tokens.Heard() // hearing nothing of anybody is no knowledge either
+	tokens.Heard() // without a confirmation the unknown tokens are not known to be invalid either
 	if p, err := tokens.Lookup(anasToken); p != nil || !errors.Is(err, authn.ErrTokensStale) {
 		t.Errorf("got %v, %v", p, err)
 	}
@@ -110,8 +110,7 @@ func TestASetThatIsBrokenLeavesTheOldOne(t *testing.T) {
 	}
 }
 
-// Tokens are at most 1 s stale: whoever may have been revoked meanwhile is not
-// let in.
+// Tokens are at most 1 s stale: after that no token is accepted, because it may have been revoked.
 func TestTokensGrowStaleAfterASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -201,10 +200,10 @@ func TestCheckSecret(t *testing.T) {
 	}
 }
 
-// literal is a token that a document spells out.
+// literal is a token that a document contains.
 var literal = regexp.MustCompile(`\btoken: *"?([^\s"',}]+)`)
 
-// A key that is printed in our documents opens nothing.
+// A token that is printed in our documents is not accepted.
 func TestNoTokenOfOurDocumentsIsAccepted(t *testing.T) {
 	t.Parallel()
 	root, seen := filepath.Join("..", "..", ".."), 0

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// source is a policy role under the test's control: each watch is one stream of
-// messages, the last again and again.
+// source is a policy role controlled by the test: each watch is one stream of messages, of which the last is
+// repeated.
 type source struct {
 	identityv1.IdentityServiceClient
 	mu      sync.Mutex
@@ -38,7 +38,7 @@ func (s *source) WatchTokens(ctx context.Context, _ *identityv1.WatchTokensReque
 
 type stream struct {
 	grpc.ClientStream
-	ctx      context.Context //nolint:containedctx // a stream lives as long as its context
+	ctx      context.Context //nolint:containedctx // a stream lasts as long as its context
 	messages chan *identityv1.WatchTokensResponse
 }
 
@@ -77,7 +77,7 @@ func set(records ...*identityv1.TokenRecord) *identityv1.WatchTokensResponse {
 
 func beat() *identityv1.WatchTokensResponse { return &identityv1.WatchTokensResponse{} }
 
-// known tells whom the token stands for, and nobody where it is refused.
+// known returns the subject of the token, and "" if it is refused.
 func known(tokens *authn.Tokens, secret string) string {
 	p, err := tokens.Lookup(secret)
 	if err != nil {
@@ -132,8 +132,7 @@ func TestASilentSourceCountsForNobody(t *testing.T) {
 	})
 }
 
-// A beat says that nothing has changed since its own stream's set. One that comes
-// before must not breathe life into a set of long ago.
+// A beat confirms the set of its own stream. A beat before a set must not confirm the set of an earlier stream.
 func TestABeatConfirmsNoSetOfAnotherStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -169,7 +168,7 @@ func TestAnAbsentSourceIsAskedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tokens, out := watch(t)
 		time.Sleep(time.Minute)
-		synctest.Wait() // the watch may ask again at this very instant
+		synctest.Wait() // the next watch may begin at this very instant
 		if known(tokens, anasToken) != "" {
 			t.Error("a token is known of nobody")
 		}
@@ -179,7 +178,7 @@ func TestAnAbsentSourceIsAskedAgain(t *testing.T) {
 	})
 }
 
-// awaited returns how long Await took, and whether the token counted then.
+// awaited returns how long Await took, and whether the token was accepted.
 func awaited(ctx context.Context, tokens *authn.Tokens, secret string) (time.Duration, bool) {
 	began := time.Now()
 	_, err := tokens.Await(ctx, secret)

@@ -8,8 +8,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// A subject of another tenant that has the name of one in a group is in none: it
-// is somebody else.
+// A subject of another tenant with a name in `groups` is in no group: it is another principal.
 func TestGroupsArePeopleOfTheDefaultTenant(t *testing.T) {
 	t.Parallel()
 	f, err := config.Load(write(t, `

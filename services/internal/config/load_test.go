@@ -35,7 +35,7 @@ func write(t *testing.T, text string) string {
 	return path
 }
 
-// everything is a configuration with every key that this version acts on.
+// everything is a configuration with every key of this version.
 const everything = `listen: 0.0.0.0:8080
 listen_tls: {cert: mcp.pem, key: mcp-key.pem}
 behind_proxy: [10.0.0.7, "10.1.0.0/16", "fd00::/8"]
@@ -174,7 +174,7 @@ func TestVariablesWinOverTheFile(t *testing.T) {
 	path := write(t, everything)
 	f, err := config.Load(path, env(map[string]string{
 		"SLUICE_LISTEN": "127.0.0.1:1", "SLUICE_SESSION_IDLE": "7s", "SLUICE_SESSION_MAX_PER_PRINCIPAL": "9", "SLUICE_TELEMETRY_SAMPLE": "1",
-		"SLUICE_TELEMETRY_TRUST_PARENT": "false", "SLUICE_TLS_DIR": "other", "SLUICE_GRPC": "", // an empty one is none
+		"SLUICE_TELEMETRY_TRUST_PARENT": "false", "SLUICE_TLS_DIR": "other", "SLUICE_GRPC": "", // an empty variable counts as not set
 		"SLUICE_TOKEN": "the command line's", "SLUICE_SERVERS": "a cluster's", "SLUICE_PORT": "tcp://10.0.0.1:80", "LISTEN": "no",
 	}))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// What is the mesh's own is found wherever the configuration names it.
+// All files of the mesh that the configuration names are found.
 func TestWhatIsTheMeshsOwn(t *testing.T) {
 	t.Parallel()
 	path := write(t, `

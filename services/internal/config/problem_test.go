@@ -11,8 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/config"
 )
 
-// load loads a text and returns what is wrong with it, one line each, without the
-// file's folder.
+// load loads a text and returns the problems, one line each, without the file's folder.
 func load(t *testing.T, text string) []string {
 	t.Helper()
 	path := write(t, text)
@@ -23,7 +22,7 @@ func load(t *testing.T, text string) []string {
 	return strings.Split(strings.ReplaceAll(err.Error(), path, "sluice.yaml"), "\n")
 }
 
-// What each key refuses, with its place and, where there is one, the way out.
+// Each key refuses these values, with the place and, if there is one, a suggestion.
 func TestEveryKeySaysWhatIsWrongWithIt(t *testing.T) {
 	t.Parallel()
 	token := func(fields string) string { return "auth: {tokens: [{name: a, token: x, role: agent" + fields + "}]}" }
@@ -193,7 +192,7 @@ func numbers(n int) string {
 	return strings.Join(list, ", ")
 }
 
-// A key that this version does not act on is refused by name, whatever its value.
+// A key of another version is refused by name, with any value.
 func TestWhatIsNotOfferedIsRefusedByName(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -210,7 +209,7 @@ func TestWhatIsNotOfferedIsRefusedByName(t *testing.T) {
 	}
 }
 
-// What is suggested is on offer.
+// Suggested keys exist.
 func TestNothingIsSuggestedThatIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"ratelimt: {}", "auth: {odic: []}"} {
@@ -226,8 +225,7 @@ func TestNothingIsSuggestedThatIsRefused(t *testing.T) {
 	}
 }
 
-// A key that nobody knows is refused wherever it stands, and the likely meaning
-// is said.
+// An unknown key is refused at any level, and the closest key is suggested.
 func TestUnknownKeysAreRefused(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -243,7 +241,7 @@ func TestUnknownKeysAreRefused(t *testing.T) {
 	}
 }
 
-// A value of another kind is refused for every key there is, with its place.
+// A value of another kind is refused for every key, with its place.
 func TestEveryKeyRefusesValuesOfAnotherKind(t *testing.T) {
 	t.Parallel()
 	for path, kind := range keys(reflect.TypeFor[config.File](), "") {
@@ -286,7 +284,7 @@ func keys(of reflect.Type, path string) map[string]reflect.Kind {
 	return out
 }
 
-// nest writes a value at a path, and the path as messages name it.
+// nest writes a value at a path, and returns the path as in messages.
 func nest(path, value string) (text, named string) {
 	steps := strings.Split(strings.ReplaceAll(strings.TrimPrefix(path, "."), "[]", ".[]"), ".")
 	for _, step := range steps {
@@ -313,7 +311,7 @@ func nest(path, value string) (text, named string) {
 	return text, strings.TrimPrefix(named, ".")
 }
 
-// All problems are said at once.
+// All problems are reported at once.
 func TestAllProblemsAreSaidAtOnce(t *testing.T) {
 	t.Parallel()
 	got := load(t, "listen: x\ngrpc: y\nsession: {cap: 0}\nservers: {s: {}}\n")

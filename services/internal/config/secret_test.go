@@ -38,7 +38,7 @@ func TestReferencesAreResolved(t *testing.T) {
 		"Bearer ${env:A}/${env:A}": "Bearer from the environment/from the environment",
 		"${file:key}":              "from the file",
 		"${plain:A}/x":             "from the environment/x",
-		"${env:NESTED}":            "${env:A}", // what a variable says is no reference
+		"${env:NESTED}":            "${env:A}", // references in a variable's value are not replaced
 	} {
 		if got, err := secret.Resolve(f, vars); err != nil || got != want {
 			t.Errorf("%q is %q, %v; want %q", string(secret), got, err, want)
@@ -79,7 +79,7 @@ func TestReferencesAreResolved(t *testing.T) {
 	}
 }
 
-// S1: a secret shows itself nowhere, however it is printed.
+// S1: a secret is never shown, in any format.
 func TestS1SecretsAreNeverPrinted(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-9c1d"
@@ -105,7 +105,7 @@ servers:
 		if err != nil {
 			t.Fatal(err)
 		}
-		two, _ := jsonv2.Marshal(value) // it has no form for durations, and says so
+		two, _ := jsonv2.Marshal(value) // the encoder has no form for durations and returns an error
 		out.Write(append(one, two...))
 	}
 	if !strings.Contains(out.String(), "[hidden]") {
@@ -119,7 +119,7 @@ servers:
 	}
 }
 
-// S1: nor in what is said of a broken file.
+// S1: errors about an invalid file don't show secrets either.
 func TestS1ProblemsShowNoSecrets(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-9c1d"

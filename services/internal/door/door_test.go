@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/door"
 )
 
-// wing is a listener whose connections come from where the test says.
+// wing is a listener whose connections come from addresses that the test chooses.
 type wing struct {
 	*bufconn.Listener
 	from chan string
@@ -36,7 +36,7 @@ func (w wing) Accept() (net.Conn, error) {
 	return from{conn, net.TCPAddrFromAddrPort(netip.MustParseAddrPort(<-w.from))}, nil
 }
 
-// hall is a door with a way to come to it.
+// hall is a door that a test can connect to.
 type hall struct {
 	t    *testing.T
 	wing wing
@@ -54,13 +54,13 @@ func open(t *testing.T, limits door.Limits) *hall {
 	return &hall{t, w, d}
 }
 
-// enter comes from an address, and returns both ends of the connection.
+// enter connects from an address, and returns both ends of the connection.
 func (h *hall) enter(addr string) (outside net.Conn, inside *door.Conn) {
 	h.t.Helper()
 	h.wing.from <- addr
 	came := make(chan net.Conn, 1)
 	go func() {
-		conn, _ := h.wing.Dial() // which waits until somebody accepts
+		conn, _ := h.wing.Dial() // which waits until the server accepts
 		came <- conn
 	}()
 	conn, err := h.door.Accept()
@@ -69,7 +69,7 @@ func (h *hall) enter(addr string) (outside net.Conn, inside *door.Conn) {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { _, _ = outside.Close(), conn.Close() })
-	return outside, conn.(*door.Conn) //nolint:forcetypeassert // it promises that
+	return outside, conn.(*door.Conn) //nolint:forcetypeassert // its documentation says so
 }
 
 // closed reports whether the other end has closed a connection.
@@ -83,14 +83,14 @@ func few() door.Limits {
 	return door.Limits{Strangers: 4, PerAddress: 2, PerCaller: 2, Identify: time.Hour}
 }
 
-// X2: where there is no room the oldest stranger makes way, of the same address, else
-// of the one that has most; who is known stays.
+// X2: if there are too many, the oldest unauthenticated connection of the same address is closed, otherwise the
+// oldest of the address that has most; identified ones stay.
 func TestX2StrangersMakeWay(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name string
 		come []string
-		// known are those who say who they are at once, gone those who had to make way.
+		// known are the clients that identify themselves at once, gone those whose connections were closed.
 		known, gone []int
 	}{
 		{"as many as may", []string{"10.0.0.1:1", "10.0.0.1:2", "10.0.0.2:1", "10.0.0.2:2"}, nil, nil},
@@ -127,8 +127,8 @@ func TestX2StrangersMakeWay(t *testing.T) {
 	}
 }
 
-// X2: who has said nothing makes way before who has, however long that is ago, and then
-// the oldest of all.
+// X2: silent connections are closed before those that have sent something, however long ago, and then the oldest of
+// all.
 func TestX2WhoIsSilentMakesWayFirst(t *testing.T) {
 	t.Parallel()
 	h := open(t, few())
@@ -156,7 +156,7 @@ func TestX2WhoIsSilentMakesWayFirst(t *testing.T) {
 	}
 }
 
-// X2: a caller has a share of connections, which it gets back when they end.
+// X2: a caller has a quota of connections, which are released when they end.
 func TestX2ACallerHasAShare(t *testing.T) {
 	t.Parallel()
 	h := open(t, few())
@@ -187,7 +187,7 @@ func TestX2ACallerHasAShare(t *testing.T) {
 	}
 }
 
-// X2: a connection on which nobody was identified ends in time.
+// X2: an unauthenticated connection is closed after a while.
 func TestX2StrangersHaveToSay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestX2StrangersHaveToSay(t *testing.T) {
 	})
 }
 
-// X2: who does not read what it is sent is not listened to.
+// X2: nothing is read from a client that does not read.
 func TestX2WhoDoesNotReadIsNotRead(t *testing.T) {
 	t.Parallel()
 	limits := few()
@@ -221,7 +221,7 @@ func TestX2WhoDoesNotReadIsNotRead(t *testing.T) {
 	out, in := h.enter("10.0.0.1:1")
 	written := make(chan error, 1)
 	go func() {
-		_, err := in.Write(make([]byte, 4<<10)) // more than the pipe takes
+		_, err := in.Write(make([]byte, 4<<10)) // more than the pipe's buffer
 		written <- err
 	}()
 	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil { // it has begun
@@ -248,7 +248,7 @@ func TestX2WhoDoesNotReadIsNotRead(t *testing.T) {
 	}
 }
 
-// X2: trusted proxies have a number of connections in all.
+// X2: trusted proxies may have a number of connections in all.
 func TestX2ProxiesAreBounded(t *testing.T) {
 	t.Parallel()
 	limits := few()

@@ -21,7 +21,7 @@ func owned(subject, owner string, chain ...*identityv1.Principal) *identityv1.Pr
 	return p
 }
 
-// What a caller's agents hold, at any depth, counts against the caller: whoever of them has made the other.
+// What a caller's agents use, at any depth, counts against the caller, whichever of them has created the other.
 func TestTake_AgentsCountAgainstTheirMakers(t *testing.T) {
 	t.Parallel()
 	for name, agent := range map[string]func(i int) *identityv1.Principal{
@@ -73,8 +73,8 @@ func TestTake_AgentsCountAgainstTheirMakers(t *testing.T) {
 	}
 }
 
-// Two tokens with one subject are one principal; tokens with one owner have a person's share together, and
-// so have the agents that they or the person make.
+// Two tokens with one subject are one principal; tokens with one owner have a person's quota together, and so have
+// the agents that they or the person create.
 func TestTake_TokensOfOnePersonShareAPersonsShare(t *testing.T) {
 	t.Parallel()
 	q := quota.New("things", quota.For(2))
@@ -108,7 +108,7 @@ func TestTake_TokensOfOnePersonShareAPersonsShare(t *testing.T) {
 	}
 }
 
-// A refusal names nobody of another tenant, and writes a name so that nothing can be made of it.
+// A refusal names no principal of another tenant, and escapes names.
 func TestFull_NamesNobodyOfAnotherTenant(t *testing.T) {
 	t.Parallel()
 	q := quota.New("things", quota.For(1))
@@ -127,7 +127,7 @@ func TestFull_NamesNobodyOfAnotherTenant(t *testing.T) {
 	}
 }
 
-// Nobody's use is refused: a counter that does not know whose it is can't bound it.
+// Use without an account is refused: a counter that does not know the caller can't bound it.
 func TestTake_WithoutAnAccountIsRefused(t *testing.T) {
 	t.Parallel()
 	if err := quota.New("things", quota.For(1)).Take(new(principal.Accounts), 1); !errors.Is(err, quota.ErrFull) {

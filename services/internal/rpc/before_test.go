@@ -24,8 +24,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// echoing answers with how long the name was, whatever its constraints say of it:
-// what is left out of them is padding.
+// echoing answers with the length of the name, without constraints on it, so that requests may be padded.
 func echoing() probe {
 	return probe{
 		unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "served", nil },
@@ -42,10 +41,10 @@ func echoing() probe {
 	}
 }
 
-// padded is a request of about size bytes: fields that nobody knows count as well.
+// padded returns a request of about size bytes: unknown fields count as well.
 func padded(size int) *identityv1.RevokeTokenRequest {
 	req := &identityv1.RevokeTokenRequest{Name: "name"}
-	pad := []byte{0xfa, 0x01} // field 31, of a length
+	pad := []byte{0xfa, 0x01} // field 31, with a length
 	for n := size; ; n >>= 7 {
 		if n < 0x80 {
 			pad = append(pad, byte(n))
@@ -57,8 +56,8 @@ func padded(size int) *identityv1.RevokeTokenRequest {
 	return req
 }
 
-// X2: a request is as large as its method lets it be, unary or on a stream, and a
-// larger one is refused before it is read.
+// X2: a request may be as large as its method allows, unary or on a stream, and a larger one is refused before it is
+// read.
 func TestX2ARequestIsAsLargeAsItsMethodSays(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
@@ -108,7 +107,7 @@ func streamed(ctx context.Context, conn grpc.ClientConnInterface, size int) erro
 	return nil
 }
 
-// X2: what is compressed is larger than it looks, and is not read.
+// X2: a compressed message is larger than it looks, and is not read.
 func TestX2CompressedRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
@@ -117,8 +116,8 @@ func TestX2CompressedRequestsAreRefused(t *testing.T) {
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s: %v", method, err)
 		}
-		// Its answer would be compressed, which nobody counts: so it is not enough that
-		// the request, for it is empty, is none.
+		// The answer would be compressed too, and its size is not counted: so checking the request's flag is not
+		// enough, which is not set for an empty request.
 		err = s.person(t, tokenText(operator)).Invoke(soon(t), method, new(identityv1.RevokeTokenRequest), new(wrapperspb.StringValue), grpc.UseCompressor(gzip.Name))
 		if status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s, of an empty request: %v", method, err)
@@ -126,8 +125,7 @@ func TestX2CompressedRequestsAreRefused(t *testing.T) {
 	}
 }
 
-// X2: what a person has in flight is bounded over all of its connections, and comes
-// back when it ends.
+// X2: what a person has in flight is bounded over all connections, and released when it ends.
 func TestX2APersonHasAShareOfCalls(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
@@ -165,8 +163,7 @@ func TestX2APersonHasAShareOfCalls(t *testing.T) {
 	})
 }
 
-// X2: whoever says nothing, or says it too slowly, is cut off, and health is told
-// meanwhile.
+// X2: a client that sends nothing, or sends too slowly, is disconnected, and health answers meanwhile.
 func TestX2SlowStrangersAreCutOff(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
@@ -179,7 +176,7 @@ func TestX2SlowStrangersAreCutOff(t *testing.T) {
 		return conn
 	}
 	silent, half := dial(s.plain), dial(s.tls)
-	if _, err := half.Write([]byte{22, 3, 1, 2, 0, 1}); err != nil { // the begin of a ClientHello
+	if _, err := half.Write([]byte{22, 3, 1, 2, 0, 1}); err != nil { // the beginning of a ClientHello
 		t.Fatal(err)
 	}
 	polite, err := rawh2.Dial(s.plain, nil, false)
@@ -213,7 +210,7 @@ func TestX2SlowStrangersAreCutOff(t *testing.T) {
 	}
 }
 
-// X2: a connection that brings nothing but calls that are refused ends.
+// X2: a connection with only refused calls is closed.
 func TestX2RefusedForeverEnds(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
@@ -237,7 +234,7 @@ func TestX2RefusedForeverEnds(t *testing.T) {
 	}
 }
 
-// X2: a stranger's calls that never end are few, and end.
+// X2: unauthenticated calls that never end are few, and are ended.
 func TestX2StrangersCallsAreFewAndEnd(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))

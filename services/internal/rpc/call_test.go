@@ -22,11 +22,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// canary stands for what must never leave the server.
+// canary stands for text that must never leave the server.
 const canary = "canary-7f3a"
 
-// doing is a probe whose unary method and whose stream, once a message was read,
-// both end as do says.
+// doing returns a probe whose unary method and whose stream, once a message was read, both return the result of do.
 func doing(do func(ctx context.Context, name string) error) probe {
 	return probe{
 		unary: func(ctx context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
@@ -46,7 +45,7 @@ func doing(do func(ctx context.Context, name string) error) probe {
 	}
 }
 
-// both calls the unary method and the stream, and checks what each ended with.
+// both calls the unary method and the stream, and checks the result of each.
 func both(t *testing.T, s *site, check func(t *testing.T, err error)) {
 	t.Helper()
 	for _, w := range s.ways() {
@@ -170,7 +169,7 @@ func TestRequestsThatBreakTheirContractAreRefused(t *testing.T) {
 			}
 			got, err = open(soon(t), conn, "one", "two", "last")
 			wanted(t, got, err, "", codes.AlreadyExists, "")
-			// who may not call learns nothing of the contract
+			// A caller without access learns nothing about the contract.
 			got, err = askFor(soon(t), w.as(t, ratelimit, false), methodUnary, "not a name")
 			wanted(t, got, err, "", codes.PermissionDenied, "CALLER_REFUSED")
 		})
@@ -192,10 +191,10 @@ func TestUnaryCallsHaveADeadlineWithRoomToReport(t *testing.T) {
 		return nil
 	}).register(t))
 	for i, w := range s.ways() {
-		latest := []time.Duration{math.MaxInt64, 5 * time.Minute, 5 * time.Minute}[i] // inside the process who called has bounded it
+		latest := []time.Duration{math.MaxInt64, 5 * time.Minute, 5 * time.Minute}[i] // inside the process the client bounds its calls
 		t.Run(w.name, func(t *testing.T) {
 			conn := w.as(t, gateway, false)
-			if _, err := ask(soon(t), conn, methodUnary); err != nil { // makes the connection
+			if _, err := ask(soon(t), conn, methodUnary); err != nil { // opens the connection
 				t.Fatal(err)
 			}
 			<-left
@@ -238,8 +237,8 @@ func TestUnaryCallsHaveADeadlineWithRoomToReport(t *testing.T) {
 	}
 }
 
-// newWaiting returns a site whose methods run until their context ends, and what
-// tells how many of them run.
+// newWaiting returns a site whose methods run until their context ends, and a function that returns how many of them
+// run.
 func newWaiting(t *testing.T) (*site, *atomic.Int64) {
 	t.Helper()
 	running := new(atomic.Int64)
@@ -272,13 +271,13 @@ func TestACancelledCallEndsItsHandler(t *testing.T) {
 	}
 }
 
-// until polls for a condition that must come true soon.
+// until waits for a condition that must become true soon.
 func until(t *testing.T, holds func() bool) {
 	t.Helper()
 	untilEnd(t, patience, holds)
 }
 
-// untilEnd waits for something for so long.
+// untilEnd waits for a condition, at most for a time.
 func untilEnd(t *testing.T, within time.Duration, holds func() bool) {
 	t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -290,8 +289,7 @@ func untilEnd(t *testing.T, within time.Duration, holds func() bool) {
 	}
 }
 
-// What a client holds in its context is the client's, in one process too: only
-// metadata travels.
+// Values in a client's context are not visible to the server, even in one process: only metadata is sent.
 func TestAServerSeesNothingOfItsClientsContext(t *testing.T) {
 	t.Parallel()
 	type key struct{}
@@ -331,7 +329,7 @@ func TestAnUnknownMethodIsUnimplemented(t *testing.T) {
 	}
 }
 
-// A client that uses a message twice reads the second answer alone.
+// A client that reuses a message reads only the second answer.
 func TestAnAnswerReplacesWhatWasThere(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, probe{unary: func(context.Context, *identityv1.RevokeTokenRequest) (string, error) { return "", nil }}.register(t))

@@ -19,7 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/network"
 )
 
-// echoes answers with what it is asked.
+// echoes answers with its request.
 func echoes(_ context.Context, req *identityv1.RevokeTokenRequest) (string, error) {
 	return req.GetName(), nil
 }
@@ -50,7 +50,7 @@ func TestCallsAreCarriedAndEachHasItsAnswer(t *testing.T) {
 	}
 }
 
-// A call whose stream breaks goes by itself, and is answered by whoever is there then.
+// A call whose stream breaks is sent as a separate RPC, and answered by another server.
 func TestACallOutlivesItsStream(t *testing.T) {
 	t.Parallel()
 	s := &site{tokens: newTokens(t)}
@@ -83,7 +83,7 @@ func TestACallOutlivesItsStream(t *testing.T) {
 	}
 }
 
-// A server that answers nothing in a call's time loses its stream: another may be found.
+// If a server answers nothing within a call's time, its stream is closed, so that another server may be found.
 func TestAStreamOnWhichNothingIsAnsweredEnds(t *testing.T) {
 	t.Parallel()
 	hangs := make(chan struct{})
@@ -92,7 +92,7 @@ func TestAStreamOnWhichNothingIsAnsweredEnds(t *testing.T) {
 		return nil
 	}).register(t))
 	goOn := sync.OnceFunc(func() { close(hangs) })
-	t.Cleanup(goOn) // also where the test fails: the site waits for its calls
+	t.Cleanup(goOn) // also if the test fails: the site waits for its calls
 	conn := s.over(t, gateway, false)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -106,8 +106,7 @@ func TestAStreamOnWhichNothingIsAnsweredEnds(t *testing.T) {
 	}
 }
 
-// X2: on one stream so many calls are worked on at a time; others wait unread. They end with
-// the stream.
+// X2: a number of calls of one stream are processed at a time; others wait unread. They end with the stream.
 func TestX2CarriedCallsAreBounded(t *testing.T) {
 	t.Parallel()
 	s, running := newWaiting(t)
@@ -142,7 +141,7 @@ func TestX2CarriedCallsAreBounded(t *testing.T) {
 	until(t, func() bool { return running.Load() == 0 })
 }
 
-// X2: who does not read answers makes no more calls, and one connection has one such stream.
+// X2: a client that does not read answers can't make more calls, and one connection has one such stream.
 func TestX2WhoReadsNoAnswersMakesNoMoreCalls(t *testing.T) {
 	t.Parallel()
 	var made atomic.Int64
@@ -191,7 +190,7 @@ func request(t *testing.T, name string) []byte {
 	return text
 }
 
-// What may not be carried is refused by itself, and the stream goes on.
+// A call that may not be carried is refused alone, and the stream continues.
 func TestOnlyWhatMayBeCarriedIs(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, probe{unary: echoes}.register(t))

@@ -29,7 +29,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// contracts returns every service of ours.
+// contracts returns every service of the mesh.
 func contracts(t *testing.T) []protoreflect.ServiceDescriptor {
 	t.Helper()
 	var out []protoreflect.ServiceDescriptor
@@ -67,7 +67,7 @@ func TestTheTestSeesEveryContract(t *testing.T) {
 	}
 }
 
-// callersIn reads who may call a method, as the contract states it.
+// callersIn returns the callers of a method, as the contract states them.
 func callersIn(method protoreflect.MethodDescriptor) *authv1.Callers {
 	options, _ := method.Options().(*descriptorpb.MethodOptions)
 	callers, _ := proto.GetExtension(options, authv1.E_Callers).(*authv1.Callers)
@@ -100,8 +100,7 @@ func TestEveryMethodStatesItsCallers(t *testing.T) {
 	}
 }
 
-// everything offers every method of every contract. A method that lets a call in
-// answers UNIMPLEMENTED.
+// everything offers every method of every contract. A method answers an admitted call with UNIMPLEMENTED.
 func everything(t *testing.T) serviceFunc {
 	t.Helper()
 	return func(r grpc.ServiceRegistrar) {
@@ -154,9 +153,8 @@ func fullName(method protoreflect.MethodDescriptor) string {
 	return "/" + string(method.Parent().FullName()) + "/" + string(method.Name())
 }
 
-// try calls a method with an empty request and reports whether it was let in: what
-// comes behind the callers' check, the request's constraints and the method
-// itself, answers in codes of its own.
+// try calls a method with an empty request and reports whether the caller was admitted: the checks after that, of the
+// request and in the method itself, return other codes.
 func try(ctx context.Context, conn grpc.ClientConnInterface, method protoreflect.MethodDescriptor) (bool, error) {
 	in, err := newMessage(method.Input())
 	if err != nil {
@@ -189,8 +187,7 @@ func try(ctx context.Context, conn grpc.ClientConnInterface, method protoreflect
 	}
 }
 
-// I5: every role and every token is let in where the contract names it, and
-// nowhere else.
+// I5: every role and every token is admitted by the methods whose contract names it, and by no others.
 func TestI5OnlyNamedCallersAreLetIn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, everything(t))
@@ -198,7 +195,7 @@ func TestI5OnlyNamedCallersAreLetIn(t *testing.T) {
 	for _, service := range contracts(t) {
 		t.Run(string(service.FullName()), func(t *testing.T) {
 			t.Parallel()
-			// The connections are this test's own: one that has not said who it is ends after 10 s, which pass while other
+			// The connections belong to this test: an unauthenticated one is closed after 10 s, which pass while other
 			// tests run.
 			tokens := make(map[authv1.TokenRole]grpc.ClientConnInterface)
 			for number := range authv1.TokenRole_name {
@@ -239,8 +236,7 @@ func TestI5OnlyNamedCallersAreLetIn(t *testing.T) {
 	}
 }
 
-// The services whose contracts are not ours are on the one table, and nowhere
-// else: one that is not there does not even register.
+// The services with contracts of other projects are in the one table: others can't be registered.
 func TestAServiceWithoutCallersDoesNotRegister(t *testing.T) {
 	t.Parallel()
 	server, err := rpc.NewServer(rpc.ServerConfig{}, rpc.ServerDeps{Tokens: newTokens(t), Log: discard()})
@@ -255,7 +251,7 @@ func TestAServiceWithoutCallersDoesNotRegister(t *testing.T) {
 	}
 }
 
-// Reflection shows the contracts: to people who may see them, not to strangers.
+// Reflection shows the contracts to people who may see them, and to no unauthenticated callers.
 func TestReflectionIsForPeopleWhoMaySee(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
@@ -281,8 +277,7 @@ func TestReflectionIsForPeopleWhoMaySee(t *testing.T) {
 	}
 }
 
-// tellsWhoMay checks that a refusal names whose token was sent, and exactly the roles
-// whose tokens would do.
+// tellsWhoMay checks that a refusal names the token that was sent, and exactly the roles whose tokens are accepted.
 func tellsWhoMay(t *testing.T, err error, sent authv1.TokenRole, may []authv1.TokenRole) {
 	t.Helper()
 	name := func(r authv1.TokenRole) string { return strings.ToLower(strings.TrimPrefix(r.String(), "TOKEN_ROLE_")) }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A handler ends a little before its caller gives up, so that it can still say so.
+// A handler's deadline is a little before its caller's, so that the handler can still report it.
 func TestADeadlineKeepsRoomToReport(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[time.Duration]time.Duration{
@@ -33,8 +33,7 @@ func TestADeadlineKeepsRoomToReport(t *testing.T) {
 	}
 }
 
-// X2: however late a deadline somebody sets, a unary call over the network ends, with its
-// sending.
+// X2: a unary call over the network ends, including its sending, even with a distant deadline.
 func TestX2AUnaryCallHasAnEnd(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[time.Duration]time.Duration{

@@ -30,7 +30,7 @@ import (
 
 func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// reflect asks for the list of services.
+// reflect requests the list of services.
 func reflect(ctx context.Context, conn grpc.ClientConnInterface, version string) error {
 	method := "/grpc.reflection." + version + ".ServerReflection/ServerReflectionInfo"
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
@@ -44,7 +44,7 @@ func reflect(ctx context.Context, conn grpc.ClientConnInterface, version string)
 	return stream.RecvMsg(new(reflectionv1.ServerReflectionResponse))
 }
 
-// raw connects as an outsider would: without the mesh's own client.
+// raw connects like a client from outside: without the mesh's own client.
 func raw(t *testing.T, addr string, creds credentials.TransportCredentials) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
@@ -55,7 +55,7 @@ func raw(t *testing.T, addr string, creds credentials.TransportCredentials) *grp
 	return conn
 }
 
-// I5: what TLS and the certificate alone decide.
+// I5: these are decided by TLS and the certificate alone.
 func TestI5CertificatesThatOpenNothing(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
@@ -130,12 +130,12 @@ func certificate(t *testing.T, from *pki.Authority, leaf pki.Leaf) tls.Certifica
 	return pair
 }
 
-// trusting is a plain TLS client's: it trusts the CA and presents cert.
+// trusting returns a plain TLS client's configuration: it trusts the CA and presents cert.
 func trusting(ca *pki.Authority, cert tls.Certificate) credentials.TransportCredentials {
 	return credentials.NewTLS(&tls.Config{RootCAs: ca.Pool(), ServerName: "localhost", Certificates: []tls.Certificate{cert}})
 }
 
-// A client of the mesh speaks to the role it means to, or not at all.
+// A client of the mesh connects only to the role that it means.
 func TestClientsRefuseServersThatAreAnotherRole(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
@@ -183,7 +183,7 @@ func TestClientsRefuseServersThatAreAnotherRole(t *testing.T) {
 	}
 }
 
-// boundTo is a listener that says it is somewhere else.
+// boundTo is a listener with another address than its own.
 type boundTo struct {
 	net.Listener
 	addr net.Addr
@@ -247,7 +247,7 @@ func TestWhatIsMissingIsRefused(t *testing.T) {
 	}
 }
 
-// healthy is a service that is as well as the test says.
+// healthy is a service whose health the test sets.
 type healthy struct {
 	serviceFunc
 	err func() error
@@ -256,7 +256,7 @@ type healthy struct {
 // Health implements rpc.HealthChecker.
 func (h healthy) Health(context.Context) error { return h.err() }
 
-// Health is open to everybody, and says of a service what the service says.
+// Health is open to all callers, and reports the service's health.
 func TestHealthIsForEverybody(t *testing.T) {
 	t.Parallel()
 	sick := make(chan error, 1)
@@ -281,7 +281,7 @@ func TestHealthIsForEverybody(t *testing.T) {
 		"a role": s.ways()[0].as(t, ratelimit, false), "a role over TLS": s.ways()[1].as(t, ratelimit, false),
 	} {
 		for _, service := range []string{"", "policy"} {
-			until(t, func() bool { // a server serves once it has asked its services
+			until(t, func() bool { // a server serves once it has checked its services
 				resp, err := healthv1.NewHealthClient(conn).Check(soon(t), &healthv1.HealthCheckRequest{Service: service})
 				if err != nil {
 					t.Fatalf("%s asks for %q: %v", name, service, err)
@@ -292,7 +292,7 @@ func TestHealthIsForEverybody(t *testing.T) {
 	}
 }
 
-// N2: a stream lasts, so strangers and agents get none, be it of health.
+// N2: a stream lasts, so unauthenticated callers and agents get none, not even of health.
 func TestN2HealthIsWatchedByNobodyUnknown(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
@@ -314,8 +314,7 @@ func TestN2HealthIsWatchedByNobodyUnknown(t *testing.T) {
 	}
 }
 
-// Streams would not end by themselves: at a stop the server ends them, so that
-// it need not wait for clients that have nothing to say.
+// Streams do not end by themselves: the server ends them when it stops, so that it need not wait for silent clients.
 func TestAStopEndsStreams(t *testing.T) {
 	t.Parallel()
 	started := make(chan struct{})

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Carried is a connection whose calls wait for a stream, and go on it if they may.
+// Carried is a connection whose calls wait for a stream, and are carried on it if possible.
 type Carried struct{ *Conn }
 
 // Invoke implements grpc.ClientConnInterface.
@@ -18,7 +18,7 @@ func (c Carried) Invoke(ctx context.Context, method string, args, reply any, opt
 	return c.Conn.Invoke(ctx, method, args, reply, opts...)
 }
 
-// Sent is how many calls have gone on the present stream.
+// Sent returns how many calls were sent on the present stream.
 func (c Carried) Sent() uint64 {
 	on := c.open.Load()
 	if on == nil {
@@ -29,8 +29,7 @@ func (c Carried) Sent() uint64 {
 	return on.last
 }
 
-// InFlight is how many calls of people a server has in flight, and how many bytes they
-// hold.
+// InFlight returns how many calls of people a server has in flight, and how many bytes they hold.
 func InFlight(s *Server) (calls, held int) {
 	p := s.chain.people
 	p.mu.Lock()

@@ -9,10 +9,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// X2: connections that say nothing, as fast as they can be made from one address, do not
-// drive out who says something from there. Only a client so late with its first word that
-// 64 others came since it connected is one of them; this flood runs beside its clients on
-// the same processors.
+// X2: silent connections, made from one address as fast as possible, do not displace clients from there that send
+// something. Only a client that sends nothing until 64 others have connected is treated like them; this flood runs on
+// the same processors as its clients.
 func TestX2ASilentFloodDrivesOutItself(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))

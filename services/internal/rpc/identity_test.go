@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// whoami answers with what the interceptors say of the caller.
+// whoami answers with the caller in its context.
 func whoami() probe {
 	say := func(ctx context.Context) string {
 		c := authn.CallerOf(ctx)
@@ -39,8 +39,7 @@ func ana() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: "ana", Role: agent}
 }
 
-// wanted compares an answer with what a caller is owed: a text, or a code with a
-// reason.
+// wanted compares an answer with the expected one: a text, or a code with a reason.
 func wanted(t *testing.T, got string, err error, text string, code codes.Code, reason string) {
 	t.Helper()
 	if got != text || status.Code(err) != code || rpc.Reason(err) != reason {
@@ -91,8 +90,7 @@ func TestRolesAreWhoTheyAre(t *testing.T) {
 	}
 }
 
-// I1, I2: whatever a role sends of itself beside its certificate or pipe is
-// refused, never believed.
+// I1, I2: other claims of a role about itself than its certificate or pipe are refused.
 func TestI2RolesCannotSayMoreThanTheyAre(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
@@ -130,7 +128,7 @@ func TestI2RolesCannotSayMoreThanTheyAre(t *testing.T) {
 	}
 }
 
-// I1: of two principals, each of them good, neither counts.
+// I1: of two principals, each of them valid, neither is accepted.
 func TestI1TwoPrincipalsAreNone(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
@@ -147,7 +145,7 @@ func TestI1TwoPrincipalsAreNone(t *testing.T) {
 	wanted(t, got, err, "", codes.Unauthenticated, "PRINCIPAL_REFUSED")
 }
 
-// I1: a person is whom the token stands for.
+// I1: a person is the principal of the token.
 func TestI1PersonsAreWhoTheirTokensSay(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))
@@ -202,7 +200,7 @@ func TestI1PersonsAreWhoTheirTokensSay(t *testing.T) {
 	}
 }
 
-// Tokens that were taken out, or of which nothing was ever heard, let nobody in.
+// Removed tokens, and tokens that were never received, are refused.
 func TestOnlyLiveTokensLetSomebodyIn(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, whoami().register(t))

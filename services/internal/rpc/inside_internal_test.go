@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// However a call inside the process ends, who waits for that and who asks are told the same,
-// in whatever order.
+// However a call inside the process ends, Done and Err report the same, in any order.
 func TestACallInsideEnds(t *testing.T) {
 	t.Parallel()
 	client := func(t *testing.T) (context.Context, context.CancelFunc) {
@@ -77,8 +76,8 @@ func TestACallInsideEnds(t *testing.T) {
 	}
 }
 
-// What is made of the context of a call inside ends with it without a goroutine that
-// watches it: the bubble would not end with one.
+// A context derived from that of a call inside ends with it without a goroutine that watches it: otherwise the bubble
+// would not end.
 func TestNothingWatchesACallInside(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

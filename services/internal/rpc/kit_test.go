@@ -30,10 +30,10 @@ const (
 	agent     = authv1.TokenRole_TOKEN_ROLE_AGENT
 )
 
-// patience bounds what a test waits for, so that a hang is a failure.
+// patience is how long a test waits, so that a hang is a failure.
 const patience = 10 * time.Second
 
-// tokenText is the text of the one token of each token role.
+// tokenText is the text of the only token of each token role.
 func tokenText(role authv1.TokenRole) string { return "text-of-the-token-of-" + role.String() }
 
 func newTokens(t testing.TB) *authn.Tokens {
@@ -53,14 +53,13 @@ func newTokens(t testing.TB) *authn.Tokens {
 	return tokens
 }
 
-// A serviceFunc is a service that is nothing but what it registers.
+// A serviceFunc is a service that only registers something.
 type serviceFunc func(grpc.ServiceRegistrar)
 
 // Register implements rpc.Service.
 func (f serviceFunc) Register(r grpc.ServiceRegistrar) { f(r) }
 
-// site is the policy role with the services it is given, and every way in: pipes,
-// TLS, and plaintext on loopback.
+// site is the policy role with the given services, and every path to it: pipes, TLS, and plaintext on loopback.
 type site struct {
 	authority *pki.Authority
 	tokens    *authn.Tokens
@@ -79,15 +78,13 @@ type pipeKey struct {
 	speaks bool
 }
 
-// A way is how a role reaches the site. speaks reports whether the connection signs
-// on whose behalf it calls.
+// A way is a path of a role to the site. speaks reports whether the connection signs principals.
 type way struct {
 	name string
 	as   func(t *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface
 }
 
-// ways returns all ways of roles into the site. What holds on one must hold on
-// the others.
+// ways returns all paths of roles to the site. Tests must hold on each of them.
 func (s *site) ways() []way {
 	return []way{
 		{"in one process", func(_ *testing.T, role authv1.Role, speaks bool) grpc.ClientConnInterface {
@@ -102,7 +99,7 @@ func (s *site) ways() []way {
 	}
 }
 
-// over is how a role reaches the site over TLS.
+// over returns a role's path to the site over TLS.
 func (s *site) over(t *testing.T, role authv1.Role, speaks bool) rpc.Carried {
 	t.Helper()
 	id := s.identity(t, pki.RoleLeaf(role))
@@ -119,7 +116,7 @@ func newSite(t *testing.T, svc rpc.Service) *site {
 	return (&site{tokens: newTokens(t)}).start(t, svc)
 }
 
-// start starts a site of which something is set already.
+// start starts a site of which some fields are set already.
 func (s *site) start(t *testing.T, svc rpc.Service) *site {
 	t.Helper()
 	s.pipes = make(map[pipeKey]grpc.ClientConnInterface)
@@ -139,7 +136,7 @@ func (s *site) start(t *testing.T, svc rpc.Service) *site {
 	return s
 }
 
-// secure is what a server of the policy role listens with.
+// secure returns the TLS configuration of a server of the policy role.
 func (s *site) secure(t *testing.T) *tls.Config {
 	t.Helper()
 	id := s.identity(t, pki.RoleLeaf(policy))
@@ -188,8 +185,7 @@ func signer(t *testing.T, role authv1.Role, id *pki.Identity) *authn.Signer {
 	return s
 }
 
-// serve serves on a loopback address until stop, or the test, ends it. stop
-// returns how it ended.
+// serve serves on a loopback address until stop, or the test, ends it. stop returns the result of Serve.
 func serve(t *testing.T, server *rpc.Server) (addr string, stop func() error) {
 	t.Helper()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -235,7 +231,7 @@ func (s *site) dial(t *testing.T, cfg *tls.Config, deps rpc.ClientDeps) *rpc.Con
 	return conn
 }
 
-// person returns a connection of whoever holds token; empty sends none.
+// person returns a connection with a token; an empty one is not sent.
 func (s *site) person(t *testing.T, token string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := rpc.DialPerson(s.plain, token, nil)
@@ -246,7 +242,7 @@ func (s *site) person(t *testing.T, token string) *grpc.ClientConn {
 	return conn
 }
 
-// soon bounds a question by the test's patience.
+// soon returns a context that ends after patience.
 func soon(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

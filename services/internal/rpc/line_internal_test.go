@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// X3: who has not read an answer within 10 s is cut off, unless it has read 64 KiB of
-// whatever it was sent for each further second.
+// X3: a client that has not read an answer within 10 s is disconnected, unless it reads 64 KiB for each further
+// second.
 func TestX3SlowReadersAreCutOff(t *testing.T) {
 	t.Parallel()
 	const large = 4 << 20
@@ -63,8 +63,7 @@ func TestX3SlowReadersAreCutOff(t *testing.T) {
 	}
 }
 
-// What a connection has read is not saved up: an answer is given time by what was read
-// since it was sent.
+// Earlier reading gives no credit: an answer's time grows by what was read since it was sent.
 func TestX3WhatWasReadBeforeGivesNoTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -107,8 +106,7 @@ func (s sentOn) Context() context.Context {
 func (s sentOn) SendMsg(any) error            { return nil }
 func (s sentOn) SendHeader(metadata.MD) error { return s.header }
 
-// X3: what a stream holds is counted for as long as gRPC has not closed it, whatever has become
-// of the call's context.
+// X3: what a stream holds is counted until gRPC has closed it, even if the call's context has ended.
 func TestX3WhatAStreamHoldsIsCounted(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -16,24 +16,23 @@ import (
 	identityv1 "github.com/sluice-mesh/sluice/gen/sluice/identity/v1"
 )
 
-// probeService is a contract of the tests' own, so that each shape of a callers
-// option, and its absence, has a method.
+// probeService is a contract for tests, in which each form of the callers option, and its absence, has a method.
 const probeService = "sluice.probe.v1.ProbeService"
 
-// Methods of the probe. Each takes an identityv1.RevokeTokenRequest, whose name
-// has constraints, and answers with a text.
+// Methods of the probe. Each takes an identityv1.RevokeTokenRequest, whose name has constraints, and answers with a
+// text.
 const (
 	methodUnary  = "/" + probeService + "/Unary"
-	methodStream = "/" + probeService + "/Stream" // both ways
+	methodStream = "/" + probeService + "/Stream" // a stream in both directions
 	methodBehalf = "/" + probeService + "/Behalf" // needs a principal
-	methodBare   = "/" + probeService + "/Bare"   // says nothing of its callers
+	methodBare   = "/" + probeService + "/Bare"   // states no callers
 	methodEmpty  = "/" + probeService + "/Empty"  // names none
 	methodNobody = "/" + probeService + "/Nobody" // names the unspecified ones
 	methodAgents = "/" + probeService + "/Agents" // names agents
-	methodLarge  = "/" + probeService + "/Large"  // takes 1 MiB
+	methodLarge  = "/" + probeService + "/Large"  // accepts 1 MiB
 )
 
-// A probe is what the methods do.
+// A probe implements the methods.
 type probe struct {
 	// unary answers the unary methods, and stream the streaming one.
 	unary  func(context.Context, *identityv1.RevokeTokenRequest) (string, error)
@@ -58,7 +57,7 @@ func (p probe) register(t testing.TB) serviceFunc {
 	}
 }
 
-// handler is what protoc-gen-go-grpc would have written.
+// handler is what protoc-gen-go-grpc would generate.
 func (p probe) handler(method string) grpc.MethodHandler {
 	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		in := new(identityv1.RevokeTokenRequest)
@@ -73,7 +72,7 @@ func (p probe) handler(method string) grpc.MethodHandler {
 	}
 }
 
-// probeContract puts the contract where a compiled one would be.
+// probeContract registers the contract like a compiled one.
 var probeContract = sync.OnceValue(func() error {
 	method := func(name string, callers *authv1.Callers) *descriptorpb.MethodDescriptorProto {
 		m := &descriptorpb.MethodDescriptorProto{
@@ -111,7 +110,7 @@ var probeContract = sync.OnceValue(func() error {
 	return protoregistry.GlobalFiles.RegisterFile(file)
 })
 
-// ask calls a unary method with a request that is valid.
+// ask calls a unary method with a valid request.
 func ask(ctx context.Context, conn grpc.ClientConnInterface, method string) (string, error) {
 	return askFor(ctx, conn, method, "name")
 }
@@ -130,7 +129,7 @@ func open(ctx context.Context, conn grpc.ClientConnInterface, names ...string) (
 	}
 	for _, name := range names {
 		if err := stream.Send(&identityv1.RevokeTokenRequest{Name: name}); err != nil {
-			break // the answer says why
+			break // the answer contains the reason
 		}
 	}
 	if err := stream.CloseSend(); err != nil {

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// patterned is how long a text may be that a pattern alone bounds.
+	// patterned is the assumed maximum length of a text that only a pattern bounds.
 	patterned = 256
 	// enough is where counting ends.
 	enough = 1 << 40
 )
 
-// largest is how many bytes a message has at most, as its constraints say; those that
-// hold themselves are counted once.
+// largest returns the maximum size of a message in bytes according to its constraints; recursive messages are counted
+// once.
 func largest(m protoreflect.MessageDescriptor, above ...protoreflect.FullName) (sum int) {
 	for _, name := range above {
 		if name == m.FullName() {
@@ -73,8 +73,8 @@ func bounded(limits ...uint64) int {
 	return patterned
 }
 
-// X2: a request is as large as its method's contract says, 64 KiB where it says
-// nothing, and what the constraints on it allow fits.
+// X2: the maximum request is that of the method's contract, otherwise 64 KiB, and the largest request that the
+// constraints allow fits.
 func TestX2EveryRequestFitsItsLimit(t *testing.T) {
 	t.Parallel()
 	const least, most = 64 << 10, 8 << 20

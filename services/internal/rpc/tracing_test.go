@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry/telemetrytest"
 )
 
-// tracing is a site whose spans are kept, and what its handlers saw of a trace.
+// tracing is a site that records spans and the trace contexts that its handlers saw.
 type tracing struct {
 	*site
 	spans *tracetest.InMemoryExporter
@@ -44,7 +44,7 @@ func newTracing(t *testing.T, err error) *tracing {
 	return tr
 }
 
-// remote is a trace that somebody else has begun.
+// remote is a trace of another system.
 func remote(flags trace.TraceFlags) trace.SpanContext {
 	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: flags})
 }
@@ -88,7 +88,7 @@ func TestACallInASampledTraceHasASpanOnEachSide(t *testing.T) {
 	}
 }
 
-// What the library says on the spans of calls is what docs/telemetry.md lists.
+// The library's attributes of spans of calls are those in docs/telemetry.md.
 func TestAttributesOfCallsAreDocumented(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
@@ -114,7 +114,7 @@ func TestAttributesOfCallsAreDocumented(t *testing.T) {
 	}
 }
 
-// A trace that is not sampled costs no spans, and keeps its name all the same.
+// A trace that is not sampled makes no spans, and keeps its id.
 func TestACallInAnUnsampledTraceOnlyCarriesItOn(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)
@@ -137,7 +137,7 @@ func TestACallInAnUnsampledTraceOnlyCarriesItOn(t *testing.T) {
 	}
 }
 
-// Whoever is no role of the mesh can't make it trace, whatever it sends.
+// A caller that is not a role of the mesh can't start a trace, whatever it sends.
 func TestStrangersStartNoTrace(t *testing.T) {
 	t.Parallel()
 	tr := newTracing(t, nil)

@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// tally counts how often was asked for what.
+// tally counts calls by name.
 type tally struct{ sync.Map }
 
 func (t *tally) of(name string) *atomic.Int64 {
@@ -31,8 +31,7 @@ func (t *tally) of(name string) *atomic.Int64 {
 	return n.(*atomic.Int64)
 }
 
-// answering answers with so many bytes as the name says it wants, and counts how often it
-// was asked.
+// answering answers with as many bytes as the name says, and counts the calls.
 func answering(asked *tally) probe {
 	sizes := map[string]int{"name": 4, "tiny": 4, "small": 60 << 10, "large": 4 << 20}
 	return probe{
@@ -51,11 +50,10 @@ func answering(asked *tally) probe {
 	}
 }
 
-// noWindow lets nothing of an answer come.
+// noWindow opens no window for answers.
 var noWindow = http2.Setting{ID: http2.SettingInitialWindowSize}
 
-// unread calls a method so often on one connection and reads nothing of the answers: no
-// window is open for them.
+// unread makes a number of calls on one connection and reads none of the answers: no window is open for them.
 func unread(t *testing.T, addr, method, name string, calls int, fields ...hpack.HeaderField) *rawh2.Conn {
 	t.Helper()
 	c, err := rawh2.Dial(addr, nil, false, noWindow)
@@ -85,10 +83,10 @@ func byOperator() hpack.HeaderField {
 	return hpack.HeaderField{Name: "authorization", Value: "Bearer " + tokenText(operator)}
 }
 
-// slowly is what a slow machine is waited for that has much to answer.
+// slowly is how long a slow machine may take for many answers.
 const slowly = 6 * patience
 
-// heap is how many bytes are in use, in MiB.
+// heap returns how many MiB are in use.
 func heap() int {
 	runtime.GC()
 	var m runtime.MemStats
@@ -96,9 +94,9 @@ func heap() int {
 	return int(m.HeapAlloc >> 20)
 }
 
-// X3: answers that a person does not read are held up to the person's share, whatever
-// way they were asked for; then it is refused before anything is done for it, and others
-// are not. Who has not read for 10 s is cut off, and its share comes back.
+// X3: unread answers of a person are held up to the person's quota, on every path; then further calls are refused
+// before anything is done for them, and those of others are not. A client that has not read for 10 s is disconnected,
+// and its quota is released.
 func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 	for _, tt := range []struct{ what, method string }{{"calls", methodUnary}, {"streams", methodStream}} {
 		t.Run("X3 "+tt.what, func(t *testing.T) {
@@ -110,7 +108,7 @@ func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 				deaf = append(deaf, unread(t, s.plain, tt.method, "large", 25, byOperator()))
 			}
 			person := s.person(t, tokenText(operator))
-			// On a slow machine who does not read is cut off before its share is full.
+			// On a slow machine the client is disconnected before its quota is used up.
 			for end, full := time.Now().Add(slowly), false; !full && !oneEnds(deaf, 0); {
 				if time.Now().After(end) {
 					t.Fatal("the share is not full, and nobody is cut off")
@@ -146,7 +144,7 @@ func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 				}()
 			}
 			select {
-			case <-cut: // one of those that hold what the person has
+			case <-cut: // one of those that hold the person's quota
 			case <-time.After(2 * patience):
 				t.Fatal("who does not read is not cut off")
 			}
@@ -159,13 +157,13 @@ func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 	}
 }
 
-// X3: small answers that a person does not read are counted as calls in flight.
+// X3: small unread answers of a person are counted as calls in flight.
 func TestX3SmallAnswersThatNobodyReadsAreCalls(t *testing.T) {
 	t.Parallel()
 	var asked tally
 	s := newSite(t, answering(&asked).register(t))
 	person := s.person(t, tokenText(operator))
-	for cut := true; cut; { // who does not read is cut off, on a slow machine before it could be looked
+	for cut := true; cut; { // on a slow machine the client may be disconnected before the check
 		before := asked.of("tiny").Load()
 		deaf := []*rawh2.Conn{unread(t, s.plain, methodUnary, "tiny", 256, byOperator()), unread(t, s.plain, methodUnary, "tiny", 256, byOperator())}
 		until(t, func() bool { return asked.of("tiny").Load() == before+512 })
@@ -178,7 +176,7 @@ func TestX3SmallAnswersThatNobodyReadsAreCalls(t *testing.T) {
 	}
 }
 
-// oneEnds reports whether one of the connections has ended, or does in that time.
+// oneEnds reports whether one of the connections ends within that time.
 func oneEnds(conns []*rawh2.Conn, within time.Duration) bool {
 	for end := time.Now().Add(within); ; <-time.After(10 * time.Millisecond) {
 		for _, c := range conns {
@@ -194,8 +192,7 @@ func oneEnds(conns []*rawh2.Conn, within time.Duration) bool {
 	}
 }
 
-// X3: a stranger's answers that it does not read are calls in flight too, of which it has
-// four.
+// X3: unread answers of an unauthenticated client are calls in flight too, of which it may have four.
 func TestX3AStrangersUnreadAnswersAreCalls(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, echoing().register(t))
@@ -220,7 +217,7 @@ func TestX3AStrangersUnreadAnswersAreCalls(t *testing.T) {
 			}
 			if head, ok := frame.(*http2.HeadersFrame); ok && head.StreamID == id {
 				headed = true
-				if !head.StreamEnded() { // one that is refused has an end and nothing else
+				if !head.StreamEnded() { // a refused one has an end and nothing else
 					answered++
 				}
 			}
@@ -231,8 +228,8 @@ func TestX3AStrangersUnreadAnswersAreCalls(t *testing.T) {
 	}
 }
 
-// X3: whatever calls end with, when their clients leave, all of their share comes back,
-// and who leaves is not cut off for what it left unread.
+// X3: when clients leave, their whole quota is released, whatever the results of the calls, and a client that leaves
+// is not disconnected for unread answers.
 func TestX3WhatIsCancelledComesBack(t *testing.T) {
 	t.Parallel()
 	var asked tally
@@ -265,8 +262,8 @@ func TestX3WhatIsCancelledComesBack(t *testing.T) {
 	}
 }
 
-// X3: who opens a stream and does not read it holds neither a handler nor what it
-// sends; and who reads is sent everything.
+// X3: a client that opens a stream and does not read it holds neither a handler nor what it sends; and a client that
+// reads receives everything.
 func TestX3StreamsThatNobodyReadsAreEnded(t *testing.T) {
 	t.Parallel()
 	const messages = 100

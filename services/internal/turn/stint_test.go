@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// TestRestLetsTheNetworkGoBefore has one processor, which somebody keeps who only rests.
-// What came over the network before a rest is read in it.
+// TestRestLetsTheNetworkGoBefore uses one processor, which a goroutine that only rests keeps busy. Data that arrived
+// from the network before a rest is read during it.
 func TestRestLetsTheNetworkGoBefore(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -52,12 +52,12 @@ func TestRestLetsTheNetworkGoBefore(t *testing.T) {
 			}
 		}
 	}
-	if late > rounds/10 { // the system may bring a byte later
+	if late > rounds/10 { // the system may deliver a byte later
 		t.Errorf("%d of %d bytes were not read while somebody rested", late, rounds)
 	}
 }
 
-// TestRestOfMany has more rest at a time than there are processors.
+// TestRestOfMany has more goroutines rest at a time than there are processors.
 func TestRestOfMany(t *testing.T) {
 	done := make(chan bool)
 	for range 50 {
@@ -73,7 +73,7 @@ func TestRestOfMany(t *testing.T) {
 	}
 }
 
-// TestStint rests once work has gone on for long, and never while no time passes.
+// TestStint rests once work has run for long, and never while no time passes.
 func TestStint(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		var s turn.Stint

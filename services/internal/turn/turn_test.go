@@ -24,7 +24,7 @@ func turnsOf(t *testing.T, all, each int) *turn.Turns[string] {
 	return turns
 }
 
-// take takes a turn that there must be.
+// take takes a time slice that must be free.
 func take(t *testing.T, turns *turn.Turns[string], of string) func() {
 	t.Helper()
 	end, err := turns.Take(t.Context(), of)
@@ -34,7 +34,7 @@ func take(t *testing.T, turns *turn.Turns[string], of string) func() {
 	return end
 }
 
-// X1: one owner that asks without end has a share, and whoever else comes is next.
+// X1: an owner with endless work has a quota, and any other owner is next.
 func TestX1OwnersTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestX1OneOwnerHasAShare(t *testing.T) {
 	})
 }
 
-// What waits ends with its context, and leaves the line.
+// A waiter ends with its context, and leaves the line.
 func TestX1WaitingEndsWithItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestX1WaitingEndsWithItsCaller(t *testing.T) {
 	})
 }
 
-// However turns are taken, given up and ended: never too many, and none is lost.
+// In any order of taking, giving up and ending slices, there are never too many, and none is lost.
 func TestBoundsHold(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
@@ -159,7 +159,7 @@ func TestBoundsHold(t *testing.T) {
 	})
 }
 
-// X1: of one owner only so many wait, and who gives up holds nothing.
+// X1: only maxWaiting pieces of one owner's work may wait, and a waiter that gives up holds nothing.
 func TestX1SoManyWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -207,8 +207,7 @@ func BenchmarkTake(b *testing.B) {
 	}
 }
 
-// X1: who keeps a processor busy waits as long again, at most a second, while others
-// have their turns.
+// X1: an owner that keeps a processor busy rests for as long, at most a second, while others have their slices.
 func TestX1AfterLongWorkAnOwnerRests(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ works, waits time.Duration }{

@@ -6,24 +6,21 @@ import (
 	"time"
 )
 
-// wideFor is how long Go stays wide after long work.
+// wideFor is how long GOMAXPROCS stays raised after long work.
 const wideFor = time.Second
 
-// width is how much Go works on at a time in this process. The zero value leaves that as
-// it is.
+// width is the state of raising GOMAXPROCS. The zero value never raises it.
 var width struct {
-	// usual is how much where there is no long work, and most where there is; 0: as usual.
+	// usual is GOMAXPROCS without long work, and most with it; 0: never raised.
 	usual, most atomic.Int32
-	// wide says that most is in force, and worked when long work went on last, in
-	// nanoseconds since 1970.
+	// wide is set while most is in force. worked is when there was long work last, in nanoseconds since 1970.
 	wide   atomic.Bool
 	worked atomic.Int64
 }
 
-// Widen has Go work on so many things at a time while there is long work and for a second
-// after it: two pieces of it can't keep all that Go gives out then, and the system, which
-// knows who has waited, divides the processors. Else it stays as it is: more at a time
-// costs each call a tenth. It is to be called once, at the start.
+// Widen raises GOMAXPROCS to most while there is long work and for a second after it: then two pieces of long work
+// can't occupy all threads, and the system, which knows which thread has waited, divides the processors. Otherwise
+// GOMAXPROCS is unchanged, because a higher value costs each call a tenth. Widen must be called once, at the start.
 func Widen(most int) {
 	width.usual.Store(int32(runtime.GOMAXPROCS(0)))
 	width.most.Store(int32(most))
@@ -36,7 +33,7 @@ func longWork() {
 	}
 	width.worked.Store(time.Now().UnixNano())
 	if width.wide.CompareAndSwap(false, true) {
-		// Not here: the runtime waits until its collector is done.
+		// This runs in another goroutine, because the runtime waits until its garbage collector is done.
 		go func() {
 			runtime.GOMAXPROCS(int(width.most.Load()))
 			narrowLater(wideFor)
@@ -44,7 +41,7 @@ func longWork() {
 	}
 }
 
-// narrowLater has Go work on as much as usual after a while, if there was no long work.
+// narrowLater restores GOMAXPROCS after a while, unless there is long work meanwhile.
 func narrowLater(after time.Duration) {
 	time.AfterFunc(after, func() {
 		if left := wideFor - time.Since(time.Unix(0, width.worked.Load())); left > 0 {
