@@ -1,5 +1,5 @@
-// Package e2e_test tells the mesh's stories from outside: real clients, real
-// servers, the real gateway between them. Security cases carry their ids.
+// Package e2e_test tests the mesh from outside, with real clients and real servers and the real gateway between
+// them. Tests of security cases carry the ids of their cases.
 package e2e_test
 
 import (
@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// tools is what most servers of these tests list.
+// tools is the tool list of most servers in these tests.
 var tools = listOf("safe", "danger", "limited", "pay", "sync", "send", "note", "post", "refund", "secret", "large")
 
-// listOf is a list of tools of these names.
+// listOf returns a tool list with these names, as a JSON array.
 func listOf(names ...string) string {
 	list := make([]string, len(names))
 	for i, name := range names {
@@ -30,11 +30,10 @@ func listOf(names ...string) string {
 	return "[" + strings.Join(list, ",") + "]"
 }
 
-// openPolicy lets everything through, so that whatever is refused was refused by
-// the gate.
+// openPolicy allows everything, so that every refusal comes from the gate.
 const openPolicy = "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 3, window: 60}}\n"
 
-// fixture is a mesh in front of a server that keeps every byte.
+// fixture is a mesh in front of a server that records every byte.
 type fixture struct {
 	*stack.Stack
 	up *rawmcp.Server
@@ -53,7 +52,7 @@ func (f *fixture) connect(t *testing.T) *stack.Client {
 	return stack.Connect(t, f.MCP("raw"), stack.AgentToken)
 }
 
-// records returns the journal's records over gRPC, as an operator sees them.
+// records returns the journal's records as an operator lists them over gRPC.
 func (f *fixture) records(t *testing.T) []*gatewayv1.Record {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -61,7 +60,7 @@ func (f *fixture) records(t *testing.T) []*gatewayv1.Record {
 	return listed(ctx, t, gatewayv1.NewGatewayServiceClient(f.Operator(t)))
 }
 
-// listed returns all records that a gateway lists, oldest first.
+// listed returns all records of a gateway, oldest first.
 func listed(ctx context.Context, t *testing.T, gateway gatewayv1.GatewayServiceClient) (out []*gatewayv1.Record) {
 	t.Helper()
 	req := &gatewayv1.ListDecisionsRequest{PageSize: 1000}
@@ -76,13 +75,13 @@ func listed(ctx context.Context, t *testing.T, gateway gatewayv1.GatewayServiceC
 	return out
 }
 
-// call is a tools/call with these params.
+// call returns a tools/call request with these params.
 func call(params string) string {
 	return `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":` + params + `}`
 }
 
-// admissionCases are refused by the gate. *Refused* means: an error to the
-// client, zero upstream calls, one record with a code, no quota spent.
+// admissionCases are refused by the gate. Refused means: the client receives an error, the server receives no call,
+// one record has the code, and no limit is charged.
 var admissionCases = []struct {
 	id, name, body, code string
 }{
@@ -171,7 +170,7 @@ func TestAdmission(t *testing.T) {
 	})
 }
 
-// P5: a batch is refused whatever revision the header names.
+// P5: a batch is refused in every protocol revision.
 func TestP5BatchIsRefusedForEveryVersion(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -187,7 +186,7 @@ func TestP5BatchIsRefusedForEveryVersion(t *testing.T) {
 	}
 }
 
-// P7: null counts as absent.
+// P7: null arguments count as absent.
 func TestP7NullArgumentsAreAbsent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -221,7 +220,7 @@ func TestP11CompressedBodyIsRefused(t *testing.T) {
 	}
 }
 
-// N1: foreign sites are refused, whoever they claim to be.
+// N1: requests with a foreign Host or Origin are refused.
 func TestN1ForeignSitesAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -256,7 +255,7 @@ func TestN1ForeignSitesAreRefused(t *testing.T) {
 	}
 }
 
-// H2: repeated header lines are refused where two readers could differ.
+// H2: repeated header lines are refused if two readers could disagree about them.
 func TestH2RepeatedHeaderLinesAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)

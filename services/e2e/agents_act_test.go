@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// actPolicy lets agents be made, and what they do be judged.
+// actPolicy allows creating agents and has rules for the calls that agents make.
 const actPolicy = `version: 1
 name: acting
 default: deny
@@ -27,16 +27,16 @@ rules:
   - {name: agents, match: {tool: "wasm_agent_*"}, action: allow}
 `
 
-// actor is a mesh with agents and a server that they may use.
+// actor is a mesh with agents and a server that the agents may use.
 type actor struct {
 	*stack.Stack
 	up     *rawmcp.Server
 	client *stack.Client
-	// person is a connection of an operator's to a role.
+	// person returns an operator's connection to a role.
 	person func(authv1.Role) *grpc.ClientConn
 }
 
-// actors are meshes in one process and apart.
+// actors returns how to start a mesh in one process and one in separate processes.
 func actors(t *testing.T) map[string]func(t *testing.T) *actor {
 	t.Helper()
 	opts := func(up *rawmcp.Server) stack.Options {
@@ -58,7 +58,7 @@ func actors(t *testing.T) map[string]func(t *testing.T) *actor {
 	}
 }
 
-// agents calls a tool of the agents' server, and returns what it says as JSON.
+// agents calls a tool of the agents' server and returns its text, which is JSON.
 func (a *actor) agents(t *testing.T, tool, arguments string) string {
 	t.Helper()
 	if a.client == nil {
@@ -67,8 +67,8 @@ func (a *actor) agents(t *testing.T, tool, arguments string) string {
 	return a.client.Call("wasm_agent_"+tool, arguments).Text(t)
 }
 
-// Whatever an agent asks for goes through policy, as its creator's call would: with the agent
-// as the caller, and its creator behind it. What its manifest does not name is not asked.
+// Each call of an agent is decided by policy as its creator's call would be, with the agent as the caller and its
+// creator in the chain. A tool that the manifest does not name is refused without a decision.
 func TestAgentsActUnderPolicy(t *testing.T) {
 	t.Parallel()
 	for name, start := range actors(t) {
@@ -117,8 +117,8 @@ func (a *actor) recordsNameTheAgent(t *testing.T, id string) {
 	}
 }
 
-// An agent whose call needs a person is parked, without a place of its own, and goes on by
-// itself once somebody has approved: the call runs once.
+// An agent whose call needs approval is parked and occupies no slot. After the approval it continues by itself, and
+// the call runs once.
 func TestAnApprovalParksAnAgent(t *testing.T) {
 	t.Parallel()
 	for name, start := range actors(t) {
@@ -149,7 +149,7 @@ func TestAnApprovalParksAnAgent(t *testing.T) {
 	}
 }
 
-// I6: whoever makes many agents has no more than its own limits with all of them together.
+// I6: a caller's limits hold for all its agents together, however many it creates.
 func TestI6TheCreatorsLimitsHold(t *testing.T) {
 	t.Parallel()
 	for name, start := range actors(t) {
@@ -172,7 +172,7 @@ func TestI6TheCreatorsLimitsHold(t *testing.T) {
 	}
 }
 
-// approveAll approves what waits.
+// approveAll approves all pending approvals.
 func (a *actor) approveAll(t *testing.T) {
 	t.Helper()
 	client := approvalv1.NewApprovalServiceClient(a.person(authv1.Role_ROLE_APPROVAL))
@@ -194,7 +194,7 @@ func (a *actor) approveAll(t *testing.T) {
 	}
 }
 
-// textBetween is the text behind the first one up to the next.
+// textBetween returns the text after the first occurrence of behind, up to the next occurrence of before.
 func textBetween(t *testing.T, text, behind, before string) string {
 	t.Helper()
 	_, rest, ok := strings.Cut(text, behind)

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// An export counts once in the limit on exports, however many parts its archive has. Parts that are asked for as exports
-// count as such.
+// An export counts once against the limit on exports, however many parts its archive has. Parts that are requested
+// by further exports count as exports.
 func TestAgentsExport_CountsOnceWithAllItsParts(t *testing.T) {
 	t.Parallel()
 	s := stack.Start(t, stack.Write(t, stack.Options{

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// I6: agents, and the agents that they make, have the limits of the caller at the root of their chain with all of them
-// together, whatever a limit is counted per and whomever its rule names. Another caller has its own.
+// I6: agents, and the agents that they create, share the limits of the caller at the root of their chain, whatever
+// the limit is counted per and whichever principals its rule names. Another caller has its own limits.
 func TestI6TheCreatorsLimitsHold_ForAgentsThatAgentsMake(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -37,7 +37,8 @@ func TestI6TheCreatorsLimitsHold_ForAgentsThatAgentsMake(t *testing.T) {
 			prompt := func(c *stack.Client, id, input string) string {
 				return c.Call("wasm_agent_prompt", fmt.Sprintf(`{"agentId":%q,"input":%q}`, id, input)).Text(t)
 			}
-			// run has agents of a caller, and an agent that one of them made, call the tool, and counts the calls that ran.
+			// run makes agents of a caller, and an agent that one of them created, call the tool. It returns how
+			// many calls ran.
 			run := func(token string) (ran int) {
 				c := stack.Connect(t, s.MCP("agents"), token)
 				for range 3 {
@@ -68,7 +69,7 @@ func TestI6TheCreatorsLimitsHold_ForAgentsThatAgentsMake(t *testing.T) {
 	}
 }
 
-// I6: a limit per owner holds a person's agents together that have no chain, and tokens that work for the person.
+// I6: a limit per owner covers all agents of a person that have no chain, and the tokens that work for the person.
 func TestI6TheOwnersLimitHolds_ForAgentsWithoutAChain(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)

@@ -21,8 +21,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// An agent that waits for people outlives the death of every role: approved, it goes on, its
-// call runs once, and what it did can be proved.
+// A parked agent survives the death of every role: once approved it continues, its call runs once, and its journal
+// verifies.
 func TestAParkedAgentOutlivesEveryRole(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -61,7 +61,7 @@ func TestAParkedAgentOutlivesEveryRole(t *testing.T) {
 	}
 }
 
-// modelPolicy lets agents ask models five times a minute.
+// modelPolicy lets agents call models five times a minute.
 const modelPolicy = `version: 1
 name: acting
 default: deny
@@ -72,8 +72,8 @@ rules:
   - {name: agents, match: {tool: "wasm_agent_*"}, action: allow}
 `
 
-// An agent's questions to its model are calls under policy, and its model's wishes, too: what
-// they take is counted and bounded.
+// Policy decides the calls of an agent to its model, and the tool calls that the model requests. They are counted
+// and limited.
 func TestAnAgentAsksItsModel(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -153,8 +153,8 @@ func TestAnAgentAsksItsModel(t *testing.T) {
 	}
 }
 
-// The inspector lists the tools of agents and calls them, those that prove and copy too: what they
-// answer fits their schemas, or it says so.
+// The inspector lists the tools of agents and calls them, including those that verify and copy. Their answers fit
+// their output schemas; otherwise the inspector reports an error.
 func TestTheInspectorUsesAgents(t *testing.T) {
 	t.Parallel()
 	p := stack.StartBare(t)

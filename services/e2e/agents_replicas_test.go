@@ -19,9 +19,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// Two meshes share their agents on PostgreSQL, and one is killed under load: no call is sent
-// twice, none that was acknowledged is missing, and its agents go on with the other one, the
-// one that waits for people as well.
+// Two meshes share their agents in PostgreSQL, and one mesh is killed under load. No call is sent twice, no
+// acknowledged call is missing, and the agents continue at the other mesh, including the one that waits for
+// approval.
 func TestOneOfTwoMeshesIsKilled(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -51,7 +51,7 @@ func TestOneOfTwoMeshesIsKilled(t *testing.T) {
 	const agents = 4
 	var ids [agents]string
 	var acknowledged sync.Map
-	var by [2]atomic.Int64 // by the mesh that answered
+	var by [2]atomic.Int64 // counted by the mesh that answered
 	load, stop := context.WithCancel(t.Context())
 	var callers sync.WaitGroup
 	for i := range ids {

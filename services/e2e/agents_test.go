@@ -11,10 +11,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The seeds' tools on the mesh's own server, under its own policy, with the official SDK,
-// which checks every result against the tool's output schema: an agent is made and prompted,
-// its todos and whether it is stopped are read, it is exported ten times a minute and no more,
-// and ended by nobody whom policy does not let.
+// The agents' tools of a mesh without configuration, under its starter policy, used with the official SDK, which
+// validates every result against the tool's output schema. An agent is created and prompted, its todos and its
+// stopped state are read, it is exported at most ten times a minute, and only a caller that policy allows can
+// terminate it.
 func TestAgentsWithoutConfiguration(t *testing.T) {
 	t.Parallel()
 	p := stack.StartBare(t)
@@ -81,7 +81,7 @@ func TestAgentsWithoutConfiguration(t *testing.T) {
 	if status.IsStopped || status.State != "idle" {
 		t.Errorf("then it is %+v", status)
 	}
-	// T5: neither a second tool's name nor another spelling of an argument gets through.
+	// T5: neither another tool name in the input nor another spelling of an argument is accepted.
 	for text, args := range map[string]map[string]any{
 		"such a field is not known": {"agentId": id, "toolName": "read_file", "toolInput": map[string]any{"tool": "write_file", "path": "x", "content": "y"}},
 		"/agent_id: is not known":   {"agent_id": id, "toolName": "list_files"},
@@ -95,13 +95,13 @@ func TestAgentsWithoutConfiguration(t *testing.T) {
 	}
 }
 
-// callAgents calls a tool of agents by what its name ends in.
+// callAgents calls the agents' tool wasm_agent_NAME.
 func callAgents(t *testing.T, client *npmtest.Client, name string, args map[string]any) npmtest.ToolResult {
 	t.Helper()
 	return client.CallTool(npmtest.ToolCall{Name: "wasm_agent_" + name, Arguments: args}).ToolResult(t)
 }
 
-// structuredOf reads the text of a result, which is what it says as JSON.
+// structuredOf decodes the text of a result, which is JSON.
 func structuredOf(t *testing.T, r npmtest.ToolResult, into any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(r.Text()), into); err != nil || r.IsError {

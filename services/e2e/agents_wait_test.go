@@ -19,11 +19,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// approvalWait is how long an agent waits for its approval; without it the test is skipped. The
-// gateway reports progress every 10 s.
+// approvalWait names the variable with the time that an agent waits for its approval. If it is not set, the test is
+// skipped. The gateway reports progress every 10 s.
 const approvalWait = "SLUICE_APPROVAL_WAIT"
 
-// parksAt makes an agent that waits for people, and returns its id.
+// parksAt creates an agent, lets it make a call that waits for approval, and returns its id.
 func (a *actor) parksAt(t *testing.T) string {
 	t.Helper()
 	id := textBetween(t, a.agents(t, "create", `{"manifest":{"files":{"bytes":1000,"count":1},"tools":[{"server":"raw","tool":"pay"}]}}`), `"id":"`, `"`)
@@ -34,7 +34,7 @@ func (a *actor) parksAt(t *testing.T) string {
 	return id
 }
 
-// runsOnce wants an agent to have answered, and its call to have run once.
+// runsOnce fails the test unless the agent answers and its call runs exactly once.
 func (a *actor) runsOnce(t *testing.T, id string) {
 	t.Helper()
 	agent := fmt.Sprintf(`{"agentId":%q}`, id)
@@ -47,7 +47,7 @@ func (a *actor) runsOnce(t *testing.T, id string) {
 	}
 }
 
-// reportsProgress answers a call with two progress messages before its result.
+// reportsProgress answers a call with two progress notifications and a result.
 func reportsProgress(t *testing.T, up *rawmcp.Server) rawmcp.Answer {
 	t.Helper()
 	return func(w http.ResponseWriter, _ *http.Request, id string) {
@@ -71,8 +71,8 @@ func reportsProgress(t *testing.T, up *rawmcp.Server) rawmcp.Answer {
 	}
 }
 
-// A server that reports progress of a call that was approved after the prompt had returned ends no
-// turn: the call runs once, and the agent has its answer.
+// Progress notifications for a call that was approved after the prompt had returned do not end the turn: the call
+// runs once, and the agent receives its answer.
 func TestAgents_ProgressOfACallAfterItsPrompt(t *testing.T) {
 	t.Parallel()
 	for name, start := range actors(t) {
@@ -87,7 +87,7 @@ func TestAgents_ProgressOfACallAfterItsPrompt(t *testing.T) {
 	}
 }
 
-// An approval that comes after several progress reports of the gateway runs the call once.
+// A call runs once also if its approval comes after several progress reports of the gateway.
 func TestAgents_ApprovedLongAfterThePrompt(t *testing.T) {
 	t.Parallel()
 	wait, err := time.ParseDuration(os.Getenv(approvalWait))
@@ -110,7 +110,7 @@ func TestAgents_ApprovedLongAfterThePrompt(t *testing.T) {
 	}
 }
 
-// An approver of a call whose agent is gone is told so, and nothing runs.
+// An approver of a call whose agent is stopped or has ended is told the reason, and nothing runs.
 func TestAgents_AnApprovalWhoseAgentIsGone(t *testing.T) {
 	t.Parallel()
 	for name, start := range actors(t) {

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// A policy service that answers nothing for a moment, such as one on a busy machine, is not away: calls wait for it,
-// whether they need a decision or only to know that their token still counts. (P25)
+// A policy service that does not answer for a moment, such as on a busy machine, is not unavailable: calls wait for
+// it, also if they need it only to know that their token is still valid. (P25)
 func TestCallsWaitForAPolicyServiceThatIsBusyForAMoment(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, openPolicy, "")
@@ -24,7 +24,7 @@ func TestCallsWaitForAPolicyServiceThatIsBusyForAMoment(t *testing.T) {
 	}
 }
 
-// pausedFor stops the policy service for a time, and calls fn again and again from then on until it has gone on.
+// pausedFor stops the policy service for a time, and calls fn repeatedly until it continues, and once after that.
 func (a *apart) pausedFor(t *testing.T, pause time.Duration, fn func()) {
 	t.Helper()
 	a.Signal(t, policyRole, stack.SIGSTOP)

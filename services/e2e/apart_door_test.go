@@ -39,7 +39,7 @@ type door struct {
 	wrong authv1.Role
 }
 
-// doors has one of each of the five services.
+// doors has one method of each of the five services.
 var doors = []door{
 	{policyRole, policyv1.PolicyService_DecideCall_FullMethodName, ratelimitRole},
 	{ratelimitRole, ratelimitv1.RateLimitService_PeekBuckets_FullMethodName, policyRole},
@@ -48,12 +48,12 @@ var doors = []door{
 	{gatewayRole, gatewayv1.GatewayService_GetStatus_FullMethodName, ratelimitRole},
 }
 
-// knock calls a method with an empty request: who is not let in learns no more.
+// knock calls a method with an empty request, which is enough to see whether the caller is refused.
 func knock(ctx context.Context, conn grpc.ClientConnInterface, method string) error {
 	return conn.Invoke(ctx, method, new(emptypb.Empty), new(emptypb.Empty))
 }
 
-// isRefused reports whether an error is one of the door.
+// isRefused reports whether an error means that the caller was refused before the method ran.
 func isRefused(err error) bool {
 	switch status.Code(err) {
 	case codes.Unauthenticated, codes.PermissionDenied, codes.Unavailable, codes.DeadlineExceeded:
@@ -63,7 +63,7 @@ func isRefused(err error) bool {
 	}
 }
 
-// I5: each of the five services refuses everybody but whom its contract names.
+// I5: each of the five services refuses every peer that its contract does not name.
 func TestI5EveryServiceRefusesWrongPeers(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, openPolicy, "")
@@ -145,8 +145,8 @@ func TestI5EveryServiceRefusesWrongPeers(t *testing.T) {
 	}
 }
 
-// assertion is a signed principal whose every part can be wrong. The zero value
-// of a part is the right one for the gateway's call of policy.
+// assertion is a signed principal of which each part can be wrong. The zero value of a part is the correct value
+// for the gateway's call of the policy service.
 type assertion struct {
 	method    jwt.SigningMethod
 	key       any
@@ -192,12 +192,12 @@ func (a assertion) text(t *testing.T, key ed25519.PrivateKey) string {
 	return text
 }
 
-// dev is a principal that the gateway may sign for.
+// dev returns a principal that the gateway may assert.
 func dev() *identityv1.Principal {
 	return &identityv1.Principal{Tenant: "default", Subject: "agent", Role: authv1.TokenRole_TOKEN_ROLE_AGENT}
 }
 
-// I1: a principal counts only as its signer says it, now, to whom it is said.
+// I1: a principal is accepted only from its signer, within its lifetime, and for its audience.
 func TestI1PrincipalsOverTheGatewaysCertificate(t *testing.T) {
 	t.Parallel()
 	a := &apart{Apart: stack.StartApart(t, stack.Options{Servers: "  raw: {http: {url: \"http://127.0.0.1:9/mcp\"}, pin: \"off\"}", Policy: openPolicy})}
@@ -243,7 +243,7 @@ func TestI1PrincipalsOverTheGatewaysCertificate(t *testing.T) {
 	}
 }
 
-// I1: wasmagent speaks for its own agents alone.
+// I1: wasmagent can assert only its own agents.
 func TestI1PrincipalsOverWasmagentsCertificate(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, openPolicy, "")

@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// meshStatus is what `sluice status` says as JSON.
+// meshStatus is the JSON output of `sluice status`.
 type meshStatus struct {
 	Ready    bool     `json:"ready"`
 	NotReady []string `json:"notReady"`
@@ -33,10 +33,10 @@ type meshStatus struct {
 	} `json:"roles"`
 }
 
-// status runs `sluice status` as somebody, and returns what it says and how long it took.
+// status runs `sluice status` with a token, and returns its output and how long it took.
 func (a *apart) status(t *testing.T, token string) (meshStatus, stack.Ran, time.Duration) {
 	t.Helper()
-	stack.Program(t, "sluice") // building it is not part of the time
+	stack.Program(t, "sluice") // so that building is not part of the time
 	begin := time.Now()
 	ran := stack.Run(t, stack.Command{
 		Args: []string{"status", "--config", a.Config, "-o", "json"}, Dir: a.Dir,
@@ -50,11 +50,11 @@ func (a *apart) status(t *testing.T, token string) (meshStatus, stack.Ran, time.
 	return said, ran, took
 }
 
-// How long an operator is owed an answer, and what a busy machine may take beside.
+// statusWithin is the 2 s in which `sluice status` answers, and 2 s more for a busy machine.
 const statusWithin = 2*time.Second + 2*time.Second
 
-// A gateway without the limiter or people still serves what needs neither: it is ready,
-// and says what is away. Without policy it is not.
+// A gateway without the limiter, the approval service or the agents still serves other calls: it is ready and names
+// the unavailable service. Without the policy service it is not ready.
 func TestReadinessNeedsPolicyAndTheJournalAlone(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, openPolicy, "")
@@ -74,7 +74,7 @@ func TestReadinessNeedsPolicyAndTheJournalAlone(t *testing.T) {
 	}
 }
 
-// degraded waits until /readyz says that something is away though it is ready.
+// degraded waits until /readyz is ready and reports why as the reason for being degraded.
 func (a *apart) degraded(t *testing.T, why string) {
 	t.Helper()
 	eventually.Holds(t, "/readyz says "+why, func() bool {
@@ -83,7 +83,7 @@ func (a *apart) degraded(t *testing.T, why string) {
 	})
 }
 
-// Whatever is away or hangs, an operator learns soon what is; and nobody else does.
+// Whichever role is unavailable or hangs, an operator soon learns which; other callers do not.
 func TestStatusAnswersWhateverIsAway(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, openPolicy, "")
@@ -98,7 +98,7 @@ func TestStatusAnswersWhateverIsAway(t *testing.T) {
 		if err := said.awayIs(name); err != nil {
 			t.Errorf("%s hangs: exit %d: %v\n%s%s", name, ran.Code, err, ran.Stdout, ran.Stderr)
 		}
-		if role == policyRole { // which tokens live nobody can say now
+		if role == policyRole { // tokens can't be checked now
 			for who, token := range map[string]string{"an agent": stack.AgentToken, "nobody": "a-token-that-nobody-knows-0123456789"} {
 				if said, ran, _ := a.status(t, token); ran.Code == 0 || len(said.Servers) > 0 || said.Ready {
 					t.Errorf("%s is told %+v", who, said)
@@ -113,7 +113,7 @@ func TestStatusAnswersWhateverIsAway(t *testing.T) {
 	}
 }
 
-// hangs waits until the gateway knows that a role says nothing; of itself it does not.
+// hangs waits until the gateway reports that a role does not answer. For the gateway itself it does nothing.
 func (a *apart) hangs(t *testing.T, role authv1.Role) {
 	t.Helper()
 	if role == gatewayRole {
@@ -125,7 +125,7 @@ func (a *apart) hangs(t *testing.T, role authv1.Role) {
 	})
 }
 
-// awayIs says what is wrong with a status while one role is away.
+// awayIs returns an error unless the status shows that exactly the named role is unavailable.
 func (s meshStatus) awayIs(name string) error {
 	for _, r := range s.Roles {
 		if (r.Status == "SERVING") == (r.Role == name) {

@@ -23,7 +23,7 @@ const (
 	wasmagentRole = authv1.Role_ROLE_WASMAGENT
 )
 
-// apart is a mesh of five processes in front of a server that keeps every byte.
+// apart is a mesh of five processes in front of a server that records every byte.
 type apart struct {
 	*stack.Apart
 	up *rawmcp.Server
@@ -42,14 +42,14 @@ func (a *apart) connect(t *testing.T) *stack.Client {
 	return stack.Connect(t, a.MCP("raw"), stack.AgentToken)
 }
 
-// records returns the journal's records over gRPC, as an operator sees them.
+// records returns the journal's records as an operator lists them over gRPC.
 func (a *apart) records(t *testing.T) []*gatewayv1.Record {
 	t.Helper()
 	conn := a.Person(t, gatewayRole, stack.OperatorToken)
 	return listed(stack.Soon(t), t, gatewayv1.NewGatewayServiceClient(conn))
 }
 
-// recorded returns the code of a decision's record, and whether there is one.
+// recorded reports whether there is a record of this kind for a decision.
 func recorded(records []*gatewayv1.Record, id string, kind gatewayv1.RecordKind) bool {
 	for _, r := range records {
 		if r.GetDecisionId() == id && r.GetKind() == kind {
@@ -109,12 +109,11 @@ func TestACallThroughRolesThatLiveApart(t *testing.T) {
 	}
 }
 
-// within is how soon a call must be answered while a role is away. A caller is
-// owed an answer in about a second; the rest is for a busy machine.
+// within is how soon a call must be answered while a role is unavailable: about a second, and the rest for a busy
+// machine.
 const within = 3 * time.Second
 
-// refusedSoon calls a tool and demands a refusal as a result, within the time
-// that a caller is owed.
+// refusedSoon calls a tool and fails the test unless a result with the code is returned in time.
 func refusedSoon(t *testing.T, c *stack.Client, tool, code string) {
 	t.Helper()
 	begin := time.Now()
@@ -127,7 +126,7 @@ func refusedSoon(t *testing.T, c *stack.Client, tool, code string) {
 	}
 }
 
-// untilItPasses polls until a tool's call passes, as a client would.
+// untilItPasses repeats a call of a tool until it passes.
 func untilItPasses(t *testing.T, c *stack.Client, tool string) {
 	t.Helper()
 	eventually.Holds(t, tool+" passes", func() bool {
@@ -136,7 +135,7 @@ func untilItPasses(t *testing.T, c *stack.Client, tool string) {
 	})
 }
 
-// notReady waits until /readyz says that something is missing.
+// notReady waits until /readyz is 503 and contains why.
 func (a *apart) notReady(t *testing.T, why string) {
 	t.Helper()
 	eventually.Holds(t, "/readyz says "+why, func() bool {
@@ -154,7 +153,7 @@ func TestWithoutPolicyEveryCallIsRefusedUntilItIsBack(t *testing.T) {
 	a.Kill(t, policyRole)
 	leasesEnd(t)
 	sent := len(a.up.Calls())
-	for range 3 { // at once, when the time-out passes, and when the tokens have grown stale
+	for range 3 { // at once, after the time-out, and when the tokens are no longer fresh
 		for _, tool := range []string{"safe", "danger", "limited", "secret"} {
 			refusedSoon(t, c, tool, "policy_unavailable")
 		}
@@ -175,7 +174,7 @@ func TestWithoutPolicyEveryCallIsRefusedUntilItIsBack(t *testing.T) {
 	}
 }
 
-// leasesEnd waits until nothing may pass any more by what policy has decided.
+// leasesEnd waits until cached decisions of the policy service have expired.
 func leasesEnd(t *testing.T) {
 	t.Helper()
 	select {
@@ -208,8 +207,7 @@ func TestWithoutTheLimiterOnlyLimitedCallsAreRefused(t *testing.T) {
 	untilItPasses(t, c, "limited")
 }
 
-// A role that hangs is as good as one that is away: what it does not say in time
-// lets nothing through.
+// A role that hangs is treated as unavailable: a call that needs its answer is refused.
 func TestARoleThatHangsLetsNothingThrough(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, storyPolicy, "")

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// An approval is named by how its id begins, and who can't be helped so hears how.
+// An approval can be named by the beginning of its id. If that is not possible, the error says what to do.
 func TestApprovalsAreNamedByHowTheirIdBegins(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -38,7 +38,8 @@ func TestApprovalsAreNamedByHowTheirIdBegins(t *testing.T) {
 	holds(t, ran, 0, ran.Stdout, id+" is denied\n")
 }
 
-// Who votes again hears of the first time, and who comes too late that it is over.
+// A second vote of the same person is answered with the time of the first, and a vote on a decided approval with
+// its decision.
 func TestWhatVotesAreAnswered(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -62,7 +63,7 @@ func TestWhatVotesAreAnswered(t *testing.T) {
 	}
 }
 
-// An owner is no stranger to the call, and hears why it does not decide.
+// An owner who may not decide on the calls of its agent is told the reason.
 func TestAnOwnerIsToldThatItOwnsTheAgent(t *testing.T) {
 	t.Parallel()
 	const laptop = "test-laptop-of-ana-agent-L1a2P3t4O5p6"
@@ -80,7 +81,7 @@ func TestAnOwnerIsToldThatItOwnsTheAgent(t *testing.T) {
 	holds(t, f.words(t, benToken, "approve", id), 0, "")
 }
 
-// A view of more than a megabyte comes in parts, and is approved whole.
+// A view of more than a megabyte is sent in parts, shown completely and approved as a whole.
 func TestAViewInPartsIsShownAndApprovedWhole(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -104,7 +105,7 @@ func TestAViewInPartsIsShownAndApprovedWhole(t *testing.T) {
 	}
 }
 
-// Who may not ask hears who may, and as whom it has asked.
+// A caller without the necessary role is told which roles may run the command, and with which token it called.
 func TestWhoMayNotAskHearsWhoMay(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -142,8 +143,7 @@ func TestWhoMayNotAskHearsWhoMay(t *testing.T) {
 	holds(t, wrong, 1, wrong.Stderr, "sluice: the token (SLUICE_TOKEN) is not accepted: ")
 }
 
-// An address that can't be right is called that, and one at which nothing answers
-// is named.
+// An invalid address is reported as invalid. An address at which no server answers is named.
 func TestAWrongAddressIsTheReasonThatIsTold(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)

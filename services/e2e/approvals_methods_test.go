@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// keptNote is a resource that is called with a secret.
+	// keptNote is a resource whose URI contains a secret.
 	keptNote  = "note://team/plan?key=secret-1"
 	otherNote = "note://team/plan?key=secret-2"
 
@@ -34,8 +34,8 @@ rules:
 `
 )
 
-// keptFixture is a mesh before an official server of prompts and resources that people are asked
-// about; got is how often one of them was had.
+// keptFixture is a mesh in front of an official server with a prompt and resources that need approval. got counts
+// how often they were delivered.
 func keptFixture(t *testing.T, extra string) (f *fixture, got *atomic.Int32) {
 	t.Helper()
 	got = new(atomic.Int32)
@@ -55,13 +55,13 @@ func keptFixture(t *testing.T, extra string) (f *fixture, got *atomic.Int32) {
 	return &fixture{Stack: stack.Up(t, stack.Options{Servers: fmt.Sprintf("  kept: {http: {url: %q}}", web.URL), Policy: keptPolicy, Extra: extra})}, got
 }
 
-// reading is a request that reads a resource.
+// reading returns a request that reads a resource.
 func reading(uri string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":%q}}`, uri)
 }
 
-// A1, A2: a resource is read once on an approval, whoever races for it, and no other one is. What is
-// denied stays so for a while.
+// A1, A2: after an approval a resource is read once, however many callers race, and no other resource is read. A
+// denial holds for a while.
 func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
 	t.Parallel()
 	f, got := keptFixture(t, "approvals: {hold: 0s}")
@@ -101,7 +101,7 @@ func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
 		t.Errorf("%d callers have it, and it was read %d times", had.Load(), got.Load())
 	}
 	f.becomes(t, id, "done")
-	c.Post(reading(keptNote)) // unless one of those who raced has asked again
+	c.Post(reading(keptNote)) // another approval request, unless one of the racing callers has made it already
 	for _, a := range f.waiting(t, "--state", "pending") {
 		holds(t, f.approvals(t, "deny", a.ID, "--yes", "-m", "not today"), 0, "")
 	}
@@ -115,7 +115,8 @@ func TestA2AResourceIsReadOnceAfterAPersonApproved(t *testing.T) {
 	}
 }
 
-// An approved read ends its approval when policy allows or denies it meanwhile: no vote serves a second read.
+// If policy allows or denies the request meanwhile, an approved read ends its approval: its votes allow no second
+// read.
 func TestApprovals_EndWhenPolicyRequiresNone(t *testing.T) {
 	t.Parallel()
 	for action, want := range map[string]struct {
@@ -142,14 +143,14 @@ func TestApprovals_EndWhenPolicyRequiresNone(t *testing.T) {
 	}
 }
 
-// Official clients get what they have asked for once a person has approved it: in a session, at the
-// URL of all servers, and without a session, where they wait in legs.
+// Official clients receive the prompts and resources that they requested once a person has approved them: in a
+// session, at the URL for all servers, and without a session, where they wait in several round trips.
 func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		url  func(*testing.T, *stack.Stack) string
 		hold string
-		// in is how what a server has is called there.
+		// prompt and uri are the prefixes of the server's names at that URL.
 		prompt, uri string
 		version     string
 	}{
@@ -161,7 +162,7 @@ func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
 			t.Parallel()
 			f, got := keptFixture(t, "approvals: {hold: "+tt.hold+"}")
 			c, _ := attending(t, listening(tt.url(t, f.Stack)))
-			t.Cleanup(func() { _ = c.Close() }) // a request may be under way where the test has failed
+			t.Cleanup(func() { _ = c.Close() }) // a request may be under way if the test has failed
 			if v := c.InitializeResult().ProtocolVersion; v != tt.version {
 				t.Fatalf("they speak %s", v)
 			}
@@ -187,7 +188,7 @@ func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
 				}
 				before, asked := got.Load(), begin()
 				id := f.pendingOne(t)
-				<-time.After(time.Until(asked.Add(6 * time.Second))) // in the second leg
+				<-time.After(time.Until(asked.Add(6 * time.Second))) // during the second round trip
 				if got.Load() != before {
 					t.Errorf("%s: the server was asked before a person was", what)
 				}
@@ -205,7 +206,7 @@ func TestOfficialClientsWaitForWhatTheyReadAndGet(t *testing.T) {
 	}
 }
 
-// said is an answer of a client as JSON.
+// said returns an answer as JSON.
 func said(answer any) string {
 	raw, err := json.Marshal(answer)
 	if err != nil {

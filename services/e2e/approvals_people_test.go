@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// A rule that asks for more people than there are keeps the mesh from starting, and
-// is found before that.
+// If a rule requires more approvers than exist, the mesh does not start, and `config check` and `policy lint`
+// report it.
 func TestAQuorumThatCantBeReachedIsRefused(t *testing.T) {
 	t.Parallel()
 	const (
@@ -40,7 +40,7 @@ func TestAQuorumThatCantBeReachedIsRefused(t *testing.T) {
 	holds(t, alone, 0, alone.Stdout, "1 document(s) load")
 }
 
-// A configuration without tokens has the operator that `up` makes.
+// A configuration without tokens has the operator that `sluice up` generates.
 func TestTheGeneratedOperatorMayApprove(t *testing.T) {
 	t.Parallel()
 	const asks = "version: 1\ntools: {pay: {action: require_approval}}\n"
@@ -53,7 +53,7 @@ func TestTheGeneratedOperatorMayApprove(t *testing.T) {
 	holds(t, two, 1, two.Stdout, "and there is 1; that is local-operator: ")
 }
 
-// What owner_may_approve means is said wherever somebody would see it.
+// Every place that shows the configuration warns about owner_may_approve.
 func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	const warning = "approvals.owner_may_approve is true: whoever owns an agent may approve its calls, so no second person need see them"
@@ -83,7 +83,7 @@ func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 func TestExplainSaysWhatAnApprovalTakes(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
-	f.connect(t).Call("safe", "{}") // from then on the server is known
+	f.connect(t).Call("safe", "{}") // so that the server is in the catalog
 	explain := func(tool, arguments string, want ...string) {
 		t.Helper()
 		ran := stack.Run(t, stack.Command{
@@ -103,7 +103,7 @@ func TestExplainSaysWhatAnApprovalTakes(t *testing.T) {
 	explain("refund", "", "approval: by an operator or approver\nno grant: story/tools.refund gives one where "+where+": give --arg NAME=VALUE to learn whether that holds\n")
 }
 
-// Who has left a group by the time of the call has voted for nothing.
+// The vote of a person who has left the group before the call is made does not count.
 func TestAVoteCountsAsTheGroupsAreWhenTheCallIsMade(t *testing.T) {
 	t.Parallel()
 	f, p := rules(t, "")
@@ -132,7 +132,7 @@ func TestAVoteCountsAsTheGroupsAreWhenTheCallIsMade(t *testing.T) {
 	}
 }
 
-// rewrite changes a file of the test's own.
+// rewrite replaces text in a file of the test.
 func rewrite(t *testing.T, file, old, with string) {
 	t.Helper()
 	raw, err := os.ReadFile(file)

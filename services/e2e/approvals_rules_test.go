@@ -36,8 +36,7 @@ tools:
 `
 )
 
-// rules is a mesh under rulesPolicy, in a process of its own, whose servers time out
-// soon.
+// rules returns a mesh with rulesPolicy in its own process. Its server has a timeout of 1 s.
 func rules(t *testing.T, more string) (*fixture, *stack.Process) {
 	t.Helper()
 	up := rawmcp.Start(t, tools)
@@ -48,7 +47,7 @@ func rules(t *testing.T, more string) (*fixture, *stack.Process) {
 	return &fixture{up: up, Stack: p.Stack}, p
 }
 
-// hangs makes a tool take calls and answer none, until the test ends.
+// hangs makes a tool leave its calls unanswered until the test ends.
 func (f *fixture) hangs(t *testing.T, tool string) {
 	t.Helper()
 	end := make(chan struct{})
@@ -56,7 +55,7 @@ func (f *fixture) hangs(t *testing.T, tool string) {
 	f.up.On(tool, func(http.ResponseWriter, *http.Request, string) { <-end })
 }
 
-// words is what `sluice approvals` says to a person.
+// words runs `sluice approvals` with a token.
 func (f *fixture) words(t *testing.T, token string, args ...string) stack.Ran {
 	t.Helper()
 	return stack.Run(t, stack.Command{Args: append([]string{"approvals", "--addr", f.GRPC}, args...), Env: []string{"SLUICE_TOKEN=" + token}})
@@ -78,7 +77,7 @@ func (f *fixture) becomes(t *testing.T, id, state string) {
 	t.Fatalf("%s is not %s: %+v", id, state, found)
 }
 
-// unknown brings an approved call of a tool to where nobody knows what came of it.
+// unknown makes an approved call of a tool whose outcome is unknown, and returns the approval.
 func (f *fixture) unknown(t *testing.T, c *stack.Client, tool, arguments string) string {
 	t.Helper()
 	c.Call(tool, arguments)
@@ -98,7 +97,7 @@ func TestAnUnknownOutcomeIsResolvedOnTheCommandLine(t *testing.T) {
 	c := f.connect(t)
 	id := f.unknown(t, c, "send", `{"n":1}`)
 	ran := f.words(t, anaToken, "resolve", id, "--done", "-m", "seen at the server")
-	holds(t, ran, 1, ran.Stderr, "sluice: ") // an approver is no operator
+	holds(t, ran, 1, ran.Stderr, "sluice: ") // an approver is not an operator
 	f.becomes(t, id, "outcome_unknown")
 	ran = f.words(t, stack.OperatorToken, "resolve", id, "--done", "-m", "seen at the server")
 	holds(t, ran, 0, ran.Stdout, "call           raw send", id+" is done\n")
@@ -163,8 +162,8 @@ func TestAnApprovalIsCancelledOnTheCommandLine(t *testing.T) {
 	holds(t, shown, 0, shown.Stdout, "cancelled  operator  no longer needed")
 }
 
-// One approval for three calls of a tool: the fourth asks again, and so does one
-// after the grant was taken back.
+// One approval covers three calls of a tool: the fourth needs another approval, and so does a call after the grant
+// was revoked.
 func TestAGrantCoversSoManyCalls(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -210,8 +209,8 @@ func TestAGrantCoversSoManyCalls(t *testing.T) {
 	}
 }
 
-// A grant with a condition covers calls that meet it, by their exact numbers; each
-// other is asked about by itself, and what approves it covers nothing else.
+// A grant with a condition covers the calls that meet it, compared by their exact numbers. Every other call needs
+// its own approval, which covers nothing else.
 func TestAGrantCoversWhatItsConditionSays(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -256,8 +255,8 @@ func TestAGrantCoversWhatItsConditionSays(t *testing.T) {
 	}
 }
 
-// A tool that policy calls idempotent may be sent again where nobody knows what came
-// of it, and another one may not.
+// A call of a tool that policy calls idempotent may be sent again if its outcome is unknown. A call of another tool
+// may not.
 func TestACallOfAnIdempotentToolIsSentAgain(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")
@@ -277,8 +276,8 @@ func TestACallOfAnIdempotentToolIsSentAgain(t *testing.T) {
 	}
 }
 
-// elicited calls a tool as a client that asks whoever sits at it, who answers with a
-// result, and returns the question and the answer to the call.
+// elicited calls a tool as a client that answers the elicitation with result. It returns the elicitation and the
+// answer to the call.
 func (f *fixture) elicited(t *testing.T, tool, result string) (question, answer string) {
 	t.Helper()
 	var session string
@@ -308,7 +307,7 @@ func (f *fixture) elicited(t *testing.T, tool, result string) (question, answer 
 	lines := bufio.NewScanner(post(call(`{"name":"` + tool + `","arguments":{"text":"a\u202eb"}}`)).Body)
 	for lines.Scan() {
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
-		ok = ok && data != "" // else it is the event by which a stream begins
+		ok = ok && data != "" // otherwise it is the empty event that opens a stream
 		if !ok {
 			continue
 		}
@@ -328,8 +327,8 @@ func (f *fixture) elicited(t *testing.T, tool, result string) (question, answer 
 	return "", ""
 }
 
-// Where the rule says so, the person at the agent confirms; who only accepts what it
-// is asked does not.
+// If the rule says so, the person at the agent confirms the call. Accepting the elicitation without run=true does
+// not confirm it.
 func TestACallIsConfirmedByThePersonAtTheAgent(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, strings.Replace(rulesPolicy, "pay:", "# pay:", 1), "approvals: {hold: 60s}")

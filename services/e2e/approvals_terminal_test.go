@@ -16,9 +16,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// atTerminal runs `sluice approvals` for a person who sits at a terminal and types
-// this at the question. What the program says there is in Stderr, its answer in
-// Stdout.
+// atTerminal runs `sluice approvals` at a terminal at which a person types types at the question. Stderr of the
+// result is the terminal's screen, and Stdout is the standard output.
 func (f *fixture) atTerminal(t *testing.T, types string, args ...string) stack.Ran {
 	t.Helper()
 	program := stack.Program(t, "sluice")
@@ -40,8 +39,8 @@ func (f *fixture) atTerminal(t *testing.T, types string, args ...string) stack.R
 	}
 	const end = "\x04 that was all \x04"
 	ended := make(chan error, 1)
-	go func() { // what is written last is read last, when everything else has been
-		_ = cmd.Wait() // its exit code is what is looked at
+	go func() { // written last, so that everything before it has been read
+		_ = cmd.Wait() // the exit code is read from ProcessState
 		_, err := io.WriteString(terminal, end)
 		ended <- err
 	}()
@@ -63,7 +62,7 @@ func (f *fixture) atTerminal(t *testing.T, types string, args ...string) stack.R
 	return stack.Ran{Code: cmd.ProcessState.ExitCode(), Stdout: answer.String(), Stderr: strings.ReplaceAll(strings.TrimSuffix(screen.String(), end), "\r\n", "\n")}
 }
 
-// At a terminal the question names what it does, and nothing but yes does it.
+// At a terminal the question names the action, and only the answer yes performs it.
 func TestAPersonAtATerminalIsAsked(t *testing.T) {
 	t.Parallel()
 	const ctrlC, ctrlD = "\x03", "\x04"

@@ -31,10 +31,10 @@ tools:
   limited: {action: require_approval, rate_limit: {max: 1, window: 60}}
 `
 
-// waiting is what `sluice approvals list` prints of an approval.
+// waiting holds the fields of an approval in `sluice approvals list`.
 type waiting struct{ ID, State, Server, Tool string }
 
-// approvals runs `sluice approvals` from another terminal, as the operator.
+// approvals runs `sluice approvals` as the operator.
 func (f *fixture) approvals(t *testing.T, args ...string) stack.Ran {
 	t.Helper()
 	return f.approvalsAs(t, stack.OperatorToken, args...)
@@ -57,7 +57,7 @@ func (f *fixture) waiting(t *testing.T, args ...string) []waiting {
 	return out
 }
 
-// pendingOne waits until one approval is pending and returns it.
+// pendingOne waits until exactly one approval is pending and returns its id.
 func (f *fixture) pendingOne(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -70,7 +70,7 @@ func (f *fixture) pendingOne(t *testing.T) string {
 	return ""
 }
 
-// Held, approved from another terminal, run once, as it was asked about.
+// A held call that is approved from another terminal runs once, with the approved arguments.
 func TestAHeldCallRunsOnceItIsApproved(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")
@@ -138,7 +138,7 @@ func (f *fixture) settles(t *testing.T, state string) {
 	t.Errorf("approvals are %v, want one that is %s", found, state)
 }
 
-// After the hold there is a ticket, and the same call runs once it is approved.
+// After the hold the caller receives a ticket. The same call runs once it is approved.
 func TestATicketAndThenTheSameCall(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
@@ -161,7 +161,7 @@ func TestATicketAndThenTheSameCall(t *testing.T) {
 	if sent := string(f.up.Calls("pay")[0].Body); !strings.Contains(sent, `"sum":1.5}`) {
 		t.Errorf("sent %s, want what was asked about", sent)
 	}
-	f.becomes(t, id, "done") // an answer waits for that, and not for ever
+	f.becomes(t, id, "done") // the answer waits for that, but only for a limited time
 	if other := c.Call("pay", `{"sum":1.5}`).Decision(t); other.Code != "approval_pending" {
 		t.Errorf("the same call once more: %+v", other)
 	}
@@ -190,7 +190,7 @@ func TestADeniedCallNeverRuns(t *testing.T) {
 	}
 }
 
-// N2: who has as many calls waiting as may is told so, by its key, and what to do.
+// N2: a caller with too many pending calls is told the limit, its key and what to do.
 func TestN2TooManyPending(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 2}")
@@ -205,8 +205,8 @@ func TestN2TooManyPending(t *testing.T) {
 	}
 }
 
-// X8: who has asked people as often as may is told how often that is, by which key, and
-// when to come again; what people were asked about runs meanwhile.
+// X8: a caller that has requested approval too often is told the limit, its key and when to try again. Calls that
+// have an approval request already continue meanwhile.
 func TestX8AskedTooOften(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_asked: {max: 2, window: 90m}}")
@@ -224,7 +224,7 @@ func TestX8AskedTooOften(t *testing.T) {
 	}
 }
 
-// A1: whatever is other than what was approved is asked about again.
+// A1: a call that differs from the approved one in any way needs its own approval.
 func TestA1AnythingElseIsAnotherApproval(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 100, max_asked: {max: 10000}}")
@@ -249,8 +249,7 @@ func TestA1AnythingElseIsAnotherApproval(t *testing.T) {
 	}
 }
 
-// A2, R1: of 50 who make an approved call at the same time, one does, and one has
-// spent of its limit.
+// A2, R1: if 50 callers make an approved call at the same time, one call runs and the limit is charged once.
 func TestA2AnApprovedCallRunsOnceWhoeverRaces(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s}")
@@ -274,14 +273,14 @@ func TestA2AnApprovedCallRunsOnceWhoeverRaces(t *testing.T) {
 	}
 }
 
-// A4, T1: a tool that is another by now is not run on the strength of the old one.
+// A4, T1: an approval of a tool's old definition does not allow a call of the changed tool.
 func TestA4AToolThatChangedMeanwhile(t *testing.T) {
 	t.Parallel()
 	const one, other = `{"name":"pay","description":"moves money","inputSchema":{"type":"object"}}`, `{"name":"pay","description":"moves more","inputSchema":{"type":"object"}}`
 	for _, tt := range []struct{ name, first, then, want string }{
 		{"another one", one, other, "tool_changed"},
 		{"twice now", one, one + "," + one, "quarantined"},
-		{"there now", `{"name":"x"}`, one, "tool_changed"}, // nothing was known of it when people approved
+		{"there now", `{"name":"x"}`, one, "tool_changed"}, // it was unknown when the call was approved
 		{"there twice now", `{"name":"x"}`, one + "," + other, "quarantined"},
 	} {
 		t.Run("T2 "+tt.name, func(t *testing.T) {
@@ -304,7 +303,7 @@ func TestA4AToolThatChangedMeanwhile(t *testing.T) {
 	}
 }
 
-// What waits outlives a kill, and so does what was decided.
+// Pending approvals and decisions survive a kill.
 func TestAKilledMeshForgetsNoApproval(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -352,7 +351,7 @@ func TestAKilledMeshForgetsNoApproval(t *testing.T) {
 	}
 }
 
-// A person's second token decides on nothing of that person's own.
+// A3: another token of the same person can't decide on that person's call.
 func TestA3WhoAskedDoesNotDecide(t *testing.T) {
 	t.Parallel()
 	const second = "test-second-token-of-one-person-9x8c"
@@ -371,8 +370,8 @@ func TestA3WhoAskedDoesNotDecide(t *testing.T) {
 	}
 }
 
-// While the store is away calls that need a person are refused and others pass;
-// when it is back nothing is lost, and nothing has run twice.
+// While the store is unavailable, calls that need approval are refused and others pass. When it is available again,
+// nothing is lost and nothing has run twice.
 func TestApprovalsOutliveTheirStore(t *testing.T) {
 	t.Parallel()
 	database := sqlstoretest.Start(t)
@@ -409,8 +408,8 @@ func TestApprovalsOutliveTheirStore(t *testing.T) {
 	}
 }
 
-// Roles that live apart are restarted in turn, the gentle way and by kill, while 50
-// approvals wait: no decision, no pending approval is lost, and nothing runs twice.
+// Roles in separate processes are restarted in turn, by a stop and by a kill, while 50 approvals are pending: no
+// decision and no pending approval is lost, and nothing runs twice.
 func TestApprovalsOutliveARestartOfEveryRole(t *testing.T) {
 	t.Parallel()
 	const calls = 50
@@ -472,7 +471,7 @@ func TestApprovalsOutliveARestartOfEveryRole(t *testing.T) {
 	}
 	c = a.connect(t)
 	var ran atomic.Int64
-	for range 2 { // the second time each call is a new question
+	for range 2 { // in the second round each call is a new approval request
 		for n := range calls {
 			if resp := c.Post(pay(n)); !resp.IsError(t) {
 				ran.Add(1)

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// watcher is a `sluice approvals watch` that runs.
+// watcher is a running `sluice approvals watch`.
 type watcher struct {
 	cmd       *exec.Cmd
 	out, said *bufio.Scanner
@@ -25,7 +25,7 @@ type watcher struct {
 func (f *fixture) watch(t *testing.T, token string, args ...string) *watcher {
 	t.Helper()
 	program := stack.Program(t, "sluice")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a row that never comes is waited for no longer
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // bounds the wait for a row that is missing
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, program, append([]string{"approvals", "watch", "--addr", f.GRPC}, args...)...)
 	cmd.Env = append(os.Environ(), "SLUICE_TOKEN="+token)
@@ -44,7 +44,7 @@ func (f *fixture) watch(t *testing.T, token string, args ...string) *watcher {
 	return w
 }
 
-// next checks the words of the next row.
+// next checks that the next row contains these words.
 func (w *watcher) next(t *testing.T, want ...string) {
 	t.Helper()
 	if !w.out.Scan() {
@@ -57,7 +57,7 @@ func (w *watcher) next(t *testing.T, want ...string) {
 	}
 }
 
-// says checks the next thing that it tells beside the rows.
+// says checks the next line on standard error.
 func (w *watcher) says(t *testing.T, want string) {
 	t.Helper()
 	if !w.said.Scan() || w.said.Text() != want {
@@ -65,7 +65,7 @@ func (w *watcher) says(t *testing.T, want string) {
 	}
 }
 
-// ends stops it as Ctrl-C does, after which there is nothing more.
+// ends stops the watcher as Ctrl-C does, and checks that it prints nothing more.
 func (w *watcher) ends(t *testing.T) {
 	t.Helper()
 	if err := w.cmd.Process.Signal(syscall.SIGINT); err != nil {
@@ -82,8 +82,8 @@ func (w *watcher) ends(t *testing.T) {
 	}
 }
 
-// Whoever watches sees what waits, what comes and what becomes of it, over a restart
-// of the mesh, of which it is told once that it is away and once that it is back.
+// `sluice approvals watch` shows pending approvals, new ones and their changes across a restart of the mesh. It
+// reports once that the mesh is unavailable and once that it is back.
 func TestApprovalsAreWatched(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -109,7 +109,7 @@ func TestApprovalsAreWatched(t *testing.T) {
 
 	holds(t, f.words(t, benToken, "approve", pay), 0, "")
 	holds(t, f.words(t, benToken, "deny", send), 0, "")
-	for _, w := range []*watcher{all, mine} { // what moves is told of to both
+	for _, w := range []*watcher{all, mine} { // both watchers show changes
 		w.next(t, "approved", "raw pay", pay)
 		w.next(t, "denied", "raw send", send)
 	}
@@ -117,7 +117,7 @@ func TestApprovalsAreWatched(t *testing.T) {
 	if err := p.Stop(t); err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(3 * time.Second) // longer than it pauses between two attempts
+	<-time.After(3 * time.Second) // longer than its pause between two attempts
 	p = stack.Start(t, p.Stack)
 	f = &fixture{up: up, Stack: p.Stack}
 	for _, w := range []*watcher{all, mine} {

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// awayVariable is how long the network to the database fails in each way, as a
-	// duration.
+	// awayVariable names the variable with the time that each network fault lasts, as a duration.
 	awayVariable = "SLUICE_AWAY"
-	// refusedWithin bounds a refusal while the database is away. It is 2 s for each
-	// question to the approval service; the rest is for a busy machine.
+	// refusedWithin bounds a refusal while the database is unavailable: 2 s for each call to the approval service,
+	// and the rest for a busy machine.
 	refusedWithin = 10 * time.Second
-	// backWithin is within what people are asked again once the database is back, on a machine that does nothing else:
-	// `make away` judges by it, other runs by busyWithin. The caller learns it at the end of the hold, which is heldFor.
+	// backWithin bounds the time until approvals can be requested again after the database is back, on an otherwise
+	// idle machine. `make away` uses it; other runs use busyWithin. The caller learns it at the end of the hold,
+	// heldFor.
 	backWithin = 5 * time.Second
 	busyWithin = 30 * time.Second
 	heldFor    = time.Second
@@ -28,7 +28,7 @@ const (
 type fault struct {
 	name  string
 	begin func(p *network.Proxy)
-	// again is set where it begins time and again, and calls come through meanwhile.
+	// again is set if the fault is started repeatedly, with calls passing in between.
 	again bool
 }
 
@@ -44,10 +44,9 @@ func faultsOf(t *testing.T) []fault {
 	}
 }
 
-// The network between the approval service and its database fails in every way
-// there is, while callers make calls and a person decides on them. Calls that need a
-// person are refused within a bounded time and others pass; when the network is
-// back people are asked again, by the same processes; nothing decided is lost, and
+// The network between the approval service and its database fails in every way of package network, while callers
+// make calls and a person decides on them. Calls that need approval are refused within a bounded time and others
+// pass. When the network is back, the same processes accept approval requests again; no decision is lost, and
 // nothing runs twice.
 func TestApprovalsOutliveTheirNetwork(t *testing.T) {
 	t.Parallel()
@@ -70,7 +69,7 @@ func TestApprovalsOutliveTheirNetwork(t *testing.T) {
 	busy.check(t)
 }
 
-// suffer lets the network fail, and asks all the while.
+// suffer starts a fault and makes calls until it ends.
 func suffer(t *testing.T, a *apart, proxy *network.Proxy, f fault, lasts time.Duration) {
 	t.Helper()
 	c := a.connect(t)

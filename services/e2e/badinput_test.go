@@ -26,7 +26,7 @@ tools:
   slow: {rate_limit: {max: ten, window: 60}}
 `
 
-// findings are what is wrong with brokenPolicy: place and text.
+// findings are the errors in brokenPolicy, each with its position.
 var findings = []string{
 	`:3:1: unknown key "defualt"; did you mean "default"?`,
 	`:5:20: tools.delete.action: unknown action "forbid"; known are: allow, deny, hide, require_approval`,
@@ -34,7 +34,7 @@ var findings = []string{
 	`:7:28: tools.slow.rate_limit.max: wanted a whole number, found text "ten"`,
 }
 
-// folder is a folder with files in it, by name.
+// folder creates a folder with these files.
 func folder(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -44,7 +44,7 @@ func folder(t *testing.T, files map[string]string) string {
 	return dir
 }
 
-// configuration is one that works, with some of its text replaced.
+// configuration returns a valid configuration with some of its text replaced.
 func configuration(oldnew ...string) string {
 	return strings.NewReplacer(oldnew...).Replace(`listen: 127.0.0.1:0
 grpc: 127.0.0.1:0
@@ -55,8 +55,8 @@ servers: {raw: {http: {url: "http://127.0.0.1:1/mcp"}}}
 `)
 }
 
-// What is wrong with a configuration is said with its place and a way out, by
-// `config check` as by `up`, and no secret is in it.
+// `config check` and `up` report each error in a configuration with its position and what to do, and without any
+// secret.
 func TestBadConfigurations(t *testing.T) {
 	t.Parallel()
 	const role = "role: agent"
@@ -159,7 +159,7 @@ func TestBadCommandLines(t *testing.T) {
 	}
 }
 
-// tokenFor gives the cases that are not about tokens one.
+// tokenFor returns the variable SLUICE_TOKEN for a case: empty, except for the case that needs an operator.
 func tokenFor(name string) string {
 	if name == "people without certificates" {
 		return "SLUICE_TOKEN=" + stack.OperatorToken
@@ -221,14 +221,13 @@ func TestWhatIsTakenAlready(t *testing.T) {
 	}
 }
 
-// statusOf asks a mesh with configured tokens for its status.
+// statusOf runs `sluice status` as the operator of a mesh with configured tokens.
 func statusOf(t *testing.T, p *stack.Process) stack.Ran {
 	t.Helper()
 	return stack.Run(t, stack.Command{Args: []string{"status", "--addr", p.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}})
 }
 
-// A server that does not start is the trouble of those who call it, and of nobody
-// else.
+// A server that does not start affects only calls of that server.
 func TestServersThatDoNotStart(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -264,8 +263,8 @@ func TestServersThatDoNotStart(t *testing.T) {
 	}
 }
 
-// A policy that is broken while the mesh runs leaves the old one in force, and
-// `sluice status` says why; once mended, it holds.
+// If the policy becomes invalid while the mesh runs, the old one stays in force and `sluice status` gives the
+// reason. Once repaired, the new one takes effect.
 func TestBrokenPolicyOnReload(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -283,7 +282,7 @@ func TestBrokenPolicyOnReload(t *testing.T) {
 			return strings.Contains(ran.Stdout, fragment)
 		})
 	}
-	c.Call("safe", "{}") // from then on the server is known, and the documents alone make revisions
+	c.Call("safe", "{}") // so that the server is in the catalog, and only the documents change the revision
 	before := statusOf(t, p)
 	holds(t, before, 0, before.Stdout, "ready           true")
 	if strings.Contains(before.Stdout, "rejected") {

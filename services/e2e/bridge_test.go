@@ -20,21 +20,22 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// older stands before an endpoint for those that know the revisions with sessions alone: the official
-// SDK's client knows both, and prefers the newer one, and so does its server.
+// older returns the URL of a proxy that accepts only the protocol revisions with sessions. The official SDK's
+// client and server support both and prefer 2026-07-28.
 func older(t *testing.T, endpoint string) string {
 	t.Helper()
 	return ofOneEra(t, endpoint, true, "2025-11-25")
 }
 
-// sessionless stands before an endpoint for those that know 2026-07-28 alone.
+// sessionless returns the URL of a proxy that accepts only protocol revision 2026-07-28.
 func sessionless(t *testing.T, endpoint string) string {
 	t.Helper()
 	return ofOneEra(t, endpoint, false, "2026-07-28")
 }
 
-// ofOneEra lets messages of one era pass: it refuses those that say that they are without sessions, or
-// those that do not, and names this revision as the one that is spoken.
+// ofOneEra returns the URL of a proxy that passes either the requests of 2026-07-28 or those with sessions. It
+// refuses the others and names spoken as the supported revision. refuses selects the requests of 2026-07-28 for
+// refusal.
 func ofOneEra(t *testing.T, endpoint string, refuses bool, spoken string) string {
 	t.Helper()
 	to, err := url.Parse(endpoint)
@@ -45,7 +46,7 @@ func ofOneEra(t *testing.T, endpoint string, refuses bool, spoken string) string
 	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
-			return // the client has gone
+			return // the client disconnected
 		}
 		if bytes.Contains(body, []byte("io.modelcontextprotocol/protocolVersion")) == refuses {
 			w.Header().Set("Content-Type", "application/json")
@@ -60,9 +61,9 @@ func ofOneEra(t *testing.T, endpoint string, refuses bool, spoken string) string
 	return door.URL
 }
 
-// A client of a revision with sessions has one with a server that has none: what the server asks in
-// its answers it reads as questions of a server's own, and its answers reach the server, as policy
-// allows both; what changes it hears on its stream.
+// A client of a revision with sessions has a session with a server that has none. Server requests in the server's
+// results reach the client as requests, and the client's answers reach the server, if policy allows both. The
+// client is notified of changes on its stream.
 func TestSessionsWhereThereAreNone(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{
@@ -104,7 +105,7 @@ rules:
 			if got := text(call("test_input_required_result_elicitation")); !strings.Contains(got, "ana") {
 				t.Errorf("it elicited %q", got)
 			}
-			for got := ""; !strings.HasPrefix(got, "asked "); { // and hears of lists that have changed
+			for got := ""; !strings.HasPrefix(got, "asked "); { // the client is also notified of changed lists
 				select {
 				case got = <-heard:
 				case <-ctx.Done():
@@ -132,7 +133,7 @@ rules:
 			told[fmt.Sprintf("%s %s %s", r.GetKind(), r.GetMethod(), r.GetResult())]++
 		}
 	}
-	want := map[string]int{ // one call each, however often the server asks before it answers
+	want := map[string]int{ // one call each, however many round trips it takes
 		"RECORD_KIND_INTENT tools/call RESULT_CLASS_UNSPECIFIED":              2,
 		"RECORD_KIND_OUTCOME tools/call RESULT_CLASS_OK":                      2,
 		"RECORD_KIND_INTENT elicitation/create RESULT_CLASS_UNSPECIFIED":      2,

@@ -17,7 +17,8 @@ const brokenServers = `  raw: {http: {url: %q}}
   ended: {stdio: {command: [sh, -c, "exit 3"]}}
   mute: {http: {url: %q}}`
 
-// Servers that are away, end at once or answer without a list leave the tools of others in the list.
+// Servers that are unavailable, end at once or answer without a list do not affect the listing of other servers'
+// tools.
 func TestTools_OfOthersAreListedWhenServersAreBroken(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -50,7 +51,8 @@ func TestTools_OfOthersAreListedWhenServersAreBroken(t *testing.T) {
 	}
 }
 
-// A server whose program does not answer yet is starting: status and doctor say so, and doctor does not end with 1.
+// A server whose program does not answer yet is starting: `status` and `doctor` report that, and `doctor` does not
+// exit with 1.
 func TestDoctor_StartingServerIsNoProblem(t *testing.T) {
 	t.Parallel()
 	s := stack.Write(t, stack.Options{Servers: `  slow: {stdio: {command: [sleep, "600"]}}`, Policy: openPolicy})

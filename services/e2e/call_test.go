@@ -55,7 +55,7 @@ func TestListArrivesUnchangedButForWhatIsHidden(t *testing.T) {
 	}
 }
 
-// approvalID is the id of any approval.
+// approvalID matches the id of an approval.
 var approvalID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
 func TestRefusalsReachTheModelAsResults(t *testing.T) {
@@ -93,8 +93,8 @@ func TestRefusalsReachTheModelAsResults(t *testing.T) {
 	}
 }
 
-// T4: another method that no rule names is refused, as a JSON-RPC error, and a notification
-// is answered 202 and goes nowhere.
+// T4: a method that no rule names is refused with a JSON-RPC error. A notification is answered with 202 and
+// dropped.
 func TestT4OtherMethodsAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -117,7 +117,7 @@ func TestT4OtherMethodsAreRefused(t *testing.T) {
 	}
 }
 
-// R1: of a burst exactly as many pass as the limit has room for.
+// R1: exactly as many calls of a burst pass as the limit allows.
 func TestR1BurstOfOneThousand(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
@@ -148,13 +148,13 @@ func TestR1BurstOfOneThousand(t *testing.T) {
 	}
 }
 
-// R2: what was sent is spent, whatever comes back. No status says that a server
-// did not run the tool: one that fails may answer 429 for what it calls itself.
+// R2: a call that was sent is counted, whatever the server answers. No HTTP status proves that a server did not run
+// the tool: a server whose own backend limits it may answer 429 after running it.
 func TestR2FailingDoesNotRefund(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
 	c := f.connect(t)
-	// 400, 401, 403 and 410 may mean that the session is lost: TestU3Sessions_LostOneEndsWith404.
+	// 400, 401, 403 and 410 may mean that the session is lost; see TestU3Sessions_LostOneEndsWith404.
 	for i, status := range []int{500, 402, 406, 405, 413, 415, 429, 503, 302, 200} {
 		f.up.On("limited", func(w http.ResponseWriter, _ *http.Request, _ string) { w.WriteHeader(status) })
 		resp := c.Call("limited", "{}")
@@ -173,7 +173,7 @@ func TestR2FailingDoesNotRefund(t *testing.T) {
 	}
 }
 
-// A call that provably never left is not spent: nobody listens any more.
+// A call that provably was not sent is not counted: the server does not listen any more.
 func TestACallThatNeverLeftIsNotSpent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
@@ -189,8 +189,7 @@ func TestACallThatNeverLeftIsNotSpent(t *testing.T) {
 	}
 }
 
-// U1: what an upstream must not send is dropped, cut or refused; the client's
-// session lives on.
+// U1: messages that a server must not send are dropped, cut or refused, and the client's session continues.
 func TestU1UpstreamMisbehaves(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
@@ -252,7 +251,7 @@ func TestProgressArrivesBeforeTheAnswer(t *testing.T) {
 	if len(resp.Events) != 1 || string(resp.Events[0]) != progress {
 		t.Errorf("events %q, want the progress", resp.Events)
 	}
-	// A line break of the event is a space: between tokens they mean the same.
+	// A line break in the event becomes a space; between tokens both mean the same.
 	if want := "{\"jsonrpc\":\"2.0\", \"id\":7,\"result\":{\"content\":[]}}"; string(resp.Body) != want {
 		t.Errorf("answer %q, want %q", resp.Body, want)
 	}
@@ -282,7 +281,7 @@ func TestARequestWithoutItsSessionIsRefused(t *testing.T) {
 	}
 }
 
-// I3: new sessions widen a limit only up to the principal's cap.
+// I3: new sessions raise a limit only up to the cap of the principal.
 func TestI3SessionsShareTheCap(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)

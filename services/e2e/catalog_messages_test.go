@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// What differs from run to run, and what stands for it.
+// differing lists the text that differs from run to run, with its replacement.
 var differing = []struct {
 	what *regexp.Regexp
 	name string
@@ -37,7 +37,7 @@ type transcript struct {
 	token string
 }
 
-// Every message of `sluice catalog` stands in testdata/catalog.txt.
+// testdata/catalog.txt has every message of `sluice catalog`.
 func TestMessagesOfTheCatalogue(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, library())
@@ -74,7 +74,7 @@ func TestMessagesOfTheCatalogue(t *testing.T) {
 	}
 }
 
-// lists has a session list the server, so that the catalogue knows its list.
+// lists makes a session list the server's tools, so that they are in the catalog.
 func (r *transcript) lists() {
 	r.t.Helper()
 	resp := r.connect(r.t).Post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
@@ -112,12 +112,12 @@ func (r *transcript) ask(args ...string) stack.Ran {
 	})
 }
 
-// words are those of a command line; one in quotes may have spaces.
+// words matches the words of a command line. A quoted word may contain spaces.
 var words = regexp.MustCompile(`"[^"]*"|\S+`)
 
 var digestOfTool = regexp.MustCompile(`DIGEST\((\w*)\)`)
 
-// command runs one and returns what it said, with names for what differs.
+// command runs one command line and returns its output, with the differing text replaced.
 func (r *transcript) command(line string) string {
 	r.t.Helper()
 	var args []string
@@ -135,7 +135,8 @@ func (r *transcript) command(line string) string {
 	return fmt.Sprintf("%s[%d]\n", said, ran.Code)
 }
 
-// waiting is the digest of what waits of a tool, or of all that waits on the server.
+// waiting returns the digest of a tool's waiting definition, or of all waiting definitions of the server if tool is
+// empty.
 func (r *transcript) waiting(tool string) string {
 	r.t.Helper()
 	if tool == "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Whoever has a server, or its list, learns what its tools do, without a mesh.
+// `catalog classify` classifies the tools of a server, or of a list, without a mesh.
 func TestCatalogClassify(t *testing.T) {
 	t.Parallel()
 	lists := filepath.Join("..", "policy", "internal", "classify", "testdata", "lists")
@@ -53,8 +53,7 @@ func TestCatalogClassify(t *testing.T) {
 	}
 }
 
-// A policy that is suggested for a server holds as it stands: what reads runs, and what removes
-// waits for a person.
+// A suggested policy can be used unchanged: tools that read run, and tools that remove wait for approval.
 func TestPolicySuggest(t *testing.T) {
 	t.Parallel()
 	ran := stack.Run(t, stack.Command{Args: []string{"policy", "suggest", "--server", "raw", "--file", "-"}, Stdin: `[
@@ -75,7 +74,7 @@ func TestPolicySuggest(t *testing.T) {
 	}
 }
 
-// From what was called comes a policy that names it alone, and lets as many calls pass.
+// `policy suggest --used` returns a policy that names only the called tools and allows the same number of calls.
 func TestPolicySuggestUsed(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, "["+described("get_note", "Gets a note.")+","+described("add_note", "Adds a note.")+","+described("delete_note", "Deletes a note.")+"]")
@@ -123,7 +122,7 @@ func TestCatalogClassifyErrors(t *testing.T) {
 		{"two lists", []string{"--server", "s", "--file", file("two.json", `[] []`)}, 1, "something follows it"},
 		{"a name twice", []string{"--server", "s", "--file", file("twice.json", `{"tools":[{"name":"a"},{"name":"b"},{"name":"a"}]}`)}, 1, `tools[2]: the name "a" stands at tools[0] already`},
 		{"a key twice", []string{"--server", "s", "--file", file("key.json", `[{"name":"a","name":"b"}]`)}, 1, "duplicate"},
-		{"no name", []string{"--server", "s", "--file", file("name.json", `{"result":{"tools":[{"title":"a"}]}}`)}, 1, "result.tools[0]: this is no definition of a tool: it has no name"},
+		{"no name", []string{"--server", "s", "--file", file("name.json", `{"result":{"tools":[{"title":"a"}]}}`)}, 1, "result.tools[0]: this is not the definition of a tool: it has no name"},
 		{"no file", []string{"--server", "s", "--file", filepath.Join(dir, "nowhere.json")}, 1, "no such file"},
 		{"no server", []string{"--file", "x"}, 2, `required flag(s) "server" not set`},
 		{"no source", []string{"--server", "s"}, 2, "file run"},

@@ -14,13 +14,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// hello is the initialize of a client.
+// hello is a client's initialize request.
 const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw-client","version":"1"}}}`
 
-// causeSecret is what the servers of these tests are given, and must not come back.
+// causeSecret is a secret that the servers in these tests receive. No output may contain it.
 const causeSecret = "q7Rk2vX9pLm4Tz8WcB1n"
 
-// unusableServers are servers over HTTP that can't be used, by the path that each has.
+// unusableServers starts unusable HTTP servers, one for each path, and returns their base URL.
 func unusableServers(t *testing.T) string {
 	t.Helper()
 	mux := http.NewServeMux()
@@ -53,16 +53,16 @@ func unusableServers(t *testing.T) string {
 	return strings.TrimSuffix(server, "/mcp")
 }
 
-// The cause is told: to the agent, in `sluice status` and by `sluice doctor`. Cases D of servers.md.
+// The agent, `sluice status` and `sluice doctor` report the cause. Cases D of servers.md.
 func TestS1Causes_ServerThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 	url := unusableServers(t)
 	cases := map[string]struct {
 		entry     string
-		agent     []string // what the agent reads
-		operator  []string // what the operator reads beside it
+		agent     []string // text that the agent receives
+		operator  []string // additional text for the operator
 		retryable bool
-		notTold   []string // what neither the agent nor a viewer reads
+		notTold   []string // text that neither the agent nor a viewer may receive
 	}{
 		"unauthorized": {agent: []string{"the server refuses the gateway: HTTP 401", "look at its headers"}},
 		"forbidden":    {agent: []string{"the server refuses the gateway: HTTP 403", "look at its headers"}},
@@ -92,7 +92,7 @@ func TestS1Causes_ServerThatCannotBeUsed(t *testing.T) {
 		},
 		"killed": {
 			entry: `{stdio: {command: [sh, -c, "printf 'a\\033[2Jb\\n' >&2; kill -9 $$"]}}`,
-			agent: []string{"it ended, "}, operator: []string{`: a\x1b[2Jb`}, // by a signal or, in namespaces, with the status that stands for it
+			agent: []string{"it ended, "}, operator: []string{`: a\x1b[2Jb`}, // by a signal, or, in namespaces, with the exit status for that signal
 			retryable: true, notTold: []string{"2Jb"},
 		},
 		"refusing": {
@@ -172,7 +172,7 @@ func TestS1Causes_ServerThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// filesBelow are the files in a folder and its folders.
+// filesBelow returns the paths of all files below a folder.
 func filesBelow(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -187,7 +187,7 @@ func filesBelow(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// plainText is the message of an error as its reader sees it.
+// plainText returns the message of a JSON-RPC error, or text itself if it is not one.
 func plainText(text string) string {
 	var answer struct {
 		Error struct{ Message string }
@@ -198,7 +198,7 @@ func plainText(text string) string {
 	return text
 }
 
-// serverStatuses are what `sluice status` says of the last error of each server.
+// serverStatuses returns the last error of each server according to `sluice status`.
 func serverStatuses(t *testing.T, env []string) map[string]string {
 	t.Helper()
 	ran := stack.Run(t, stack.Command{Args: []string{"status", "-o", "json"}, Env: env, Dir: t.TempDir()})

@@ -12,29 +12,28 @@ import (
 	"testing"
 )
 
-// chain is one chain of a gateway's journal, read by means of the tests' own: as
-// anybody can who has the files and knows SHA-256.
+// chain verifies one hash chain of a gateway's journal with its own code, as anyone with the files and SHA-256 can.
 type chain struct {
 	dir, name string
 
-	segment string // that is being read
-	offset  int    // in it, of the first line that is not read yet
-	torn    int    // bytes behind the last whole line
+	segment string // the segment being read
+	offset  int    // offset in segment of the first unread line
+	torn    int    // bytes after the last complete line
 	head    string // hash of the last line
 
-	// prevs holds what each record says of the one before it, by seq less one.
+	// prevs holds the hash that each record names for its predecessor, indexed by seq-1.
 	prevs []string
-	// intents and outcomes count by trace; decisions are those of refusals.
+	// intents and outcomes count records by trace. decisions holds the decision ids of refusals.
 	intents, outcomes map[string]int
 	decisions         map[string]bool
 	recoveries        int
 	// orphans counts intents without an outcome.
 	orphans int
-	// open are the approved calls that may have to be settled, by decision.
+	// open holds the approved calls that may have to be settled, by decision.
 	open map[string]openCall
 }
 
-// openCall is an approved call by its newest record: of its claim, its intent or its
+// openCall is the state of an approved call: the kind of its newest record, which is a claim, an intent or an
 // outcome.
 type openCall struct{ kind, approval string }
 
@@ -47,16 +46,15 @@ func newChain(dir, name string) *chain {
 
 func (c *chain) records() int { return len(c.prevs) }
 
-// readOn reads what was written since it was last called, and fails the test at
-// the first line that is not the next of the chain. A last line without an end is
-// left for the next time.
+// readOn reads the records written since its last call. It fails the test at the first line that does not continue
+// the chain. An incomplete last line is left for the next call.
 func (c *chain) readOn(t *testing.T) {
 	t.Helper()
 	segments, err := filepath.Glob(filepath.Join(c.dir, c.name+"-*.jsonl"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range segments { // sorted, and their names are of one length
+	for _, path := range segments { // sorted, because their names have the same length
 		if path < c.segment {
 			continue
 		}
@@ -95,7 +93,7 @@ func (c *chain) readSegment(t *testing.T) {
 	}
 }
 
-// take reads one record.
+// take verifies and counts one record.
 func (c *chain) take(t *testing.T, line []byte) {
 	t.Helper()
 	var r struct {

@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// changesByDefault is how many changes are made where SLUICE_CHANGES does not say, and
-	// changeCallers how many call meanwhile at each gateway.
+	// changesByDefault is the number of changes if SLUICE_CHANGES is not set. changeCallers is the number of
+	// concurrent callers at each gateway.
 	changesByDefault = 60
 	changeCallers    = 6
 )
@@ -37,39 +37,38 @@ rules:
   - {name: all, match: {tool: "*"}, action: allow}
 `
 
-// A fate is what came of a call.
+// A fate is the result of a call.
 type fate uint8
 
 const (
 	fateUnknown fate = iota
 	fateRan
-	fateStopped // by what the changes are about
+	fateStopped // by the state that the changes set
 	fateRefused // for another reason
 )
 
-// A called is one call: when it began and ended, and what came of it.
+// A called is one call: when it began and ended, and its result.
 type called struct {
 	begin, end time.Time
 	fate       fate
 }
 
-// A change is what an operator did: from when to when, and whether calls are stopped since.
+// A change is one action of an operator: when it began and was acknowledged, and whether it stops calls.
 type change struct {
 	begin, acknowledged time.Time
 	stops               bool
 	err                 error
 }
 
-// changing is a mesh of two gateways on which operators change what is known of two tools,
-// while agents call them.
+// changing is a mesh of two gateways. Operators change the catalog state of two tools while agents call them.
 type changing struct {
 	t        *testing.T
 	gateways [2]*stack.Apart
-	// between is the network between the second gateway and policy.
+	// between is the network between the second gateway and the policy service.
 	between *network.Proxy
 	up      *rawmcp.Server
 	catalog policyv1.CatalogServiceClient
-	// count is how many calls were made.
+	// count is the number of calls made.
 	count atomic.Int64
 
 	mu    sync.Mutex
@@ -132,8 +131,8 @@ func (c *changing) call(ctx context.Context, gateway *stack.Apart, token string)
 	}
 }
 
-// change stops the calls of a tool, or lets them go on: of the one by quarantine, of the
-// other by what it is held to be.
+// change stops the calls of a tool or permits them again: for say by quarantine, for echo by an override of its
+// class.
 func (c *changing) change(tool string, stops bool) change {
 	ctx, cancel := context.WithTimeout(c.t.Context(), 5*time.Second)
 	defer cancel()
@@ -156,13 +155,13 @@ func (c *changing) change(tool string, stops bool) change {
 	return out
 }
 
-// check holds every call to the changes of its tool. It returns how many were held to one.
+// check compares every call of a tool with the tool's changes. It returns how many calls could be compared.
 func (c *changing) check(tool string, changes []change) (held int) {
 	c.t.Helper()
 	wrong := 0
 	for _, one := range c.calls[tool] {
-		// The last change that began before the call ended: what came before it does not
-		// matter if it was acknowledged before the call began.
+		// The last change that began before the call ended. Earlier changes do not matter if that one was
+		// acknowledged before the call began.
 		last := len(changes) - 1
 		for last >= 0 && changes[last].begin.After(one.end) {
 			last--
@@ -183,9 +182,9 @@ func (c *changing) check(tool string, changes []change) (held int) {
 	return held
 }
 
-// No call that began after a change was acknowledged is judged by what was before it, at
-// either of two gateways, while gateways and the policy role stand still, are killed and
-// start again, and while the network between two of them is gone. While all answer, a change is acknowledged soon.
+// No call that begins after a change was acknowledged is decided by the state before it, at either of two gateways,
+// while gateways and the policy role are suspended, killed and started again, and while the network between two of
+// them fails. While all of them answer, a change is acknowledged soon.
 func TestNoCallIsJudgedByWhatWasBeforeAChange(t *testing.T) {
 	t.Parallel()
 	number := changesByDefault
@@ -204,7 +203,7 @@ func TestNoCallIsJudgedByWhatWasBeforeAChange(t *testing.T) {
 			callers.Go(func() { c.call(ctx, g, []string{stack.AgentToken, stack.OtherToken}[i%2]) })
 		}
 	}
-	for c.count.Load() < 100 { // the tools are known by then
+	for c.count.Load() < 100 { // so that the tools are in the catalog
 		<-time.After(10 * time.Millisecond)
 	}
 	changes := make(map[string][]change)
@@ -243,8 +242,8 @@ func TestNoCallIsJudgedByWhatWasBeforeAChange(t *testing.T) {
 	}
 }
 
-// faults are what happens to the mesh meanwhile: each begins when it is called, and ends with
-// what it returns.
+// faults returns the faults of the mesh. Each starts when it is called, and ends when the function it returned is
+// called.
 func (c *changing) faults() []func() (end func()) {
 	t, first, second := c.t, c.gateways[0], c.gateways[1]
 	stands := func(a *stack.Apart, role authv1.Role) func() func() {
@@ -255,18 +254,18 @@ func (c *changing) faults() []func() (end func()) {
 	}
 	return []func() func(){
 		stands(first, gatewayRole),
-		func() func() { // it is killed and comes back while something changes
+		func() func() { // the policy role is killed and starts again during a change
 			first.Kill(t, policyRole)
 			first.Start(t, policyRole)
 			return func() {
 				first.AwaitServing(t, policyRole)
-				// The operator's own connection has been refused, and is tried again in a while.
+				// The operator's connection was refused, and is retried after a pause.
 				if _, err := c.catalog.GetTool(t.Context(), &policyv1.GetToolRequest{Server: "echo", Tool: "say"}, grpc.WaitForReady(true)); err != nil {
 					t.Error(err)
 				}
 			}
 		},
-		func() func() { // it stands still for longer than a lease is
+		func() func() { // the policy role is suspended for longer than a lease
 			first.Signal(t, policyRole, stack.SIGSTOP)
 			<-time.After(1200 * time.Millisecond)
 			first.Signal(t, policyRole, stack.SIGCONT)
@@ -278,7 +277,7 @@ func (c *changing) faults() []func() (end func()) {
 			return func() { second.AwaitReady(t) }
 		},
 		stands(second, gatewayRole),
-		func() func() { // nothing arrives any more, nor that an end has closed its connection
+		func() func() { // the network drops everything, including the closing of connections
 			c.between.Lose(t)
 			return func() { c.between.Mend(t) }
 		},

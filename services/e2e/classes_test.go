@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// One rule for every destructive tool, on three real servers: what destroys asks, what does
-// not runs, and what a person approves runs once.
+// One rule for all destructive tools works on three real servers: destructive tools need approval, others run, and
+// an approved call runs once.
 func TestOneRuleForEveryDestructiveTool(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.Write(t, stack.Options{
@@ -76,7 +76,7 @@ func TestOneRuleForEveryDestructiveTool(t *testing.T) {
 	t.Log(fmt.Sprint(counts))
 }
 
-// heldToBe are the tools of a server that the catalogue holds to be of some categories.
+// heldToBe returns the tools of a server that the catalog classifies into one of the categories.
 func (f *fixture) heldToBe(t *testing.T, server string, categories ...string) []string {
 	t.Helper()
 	ran := stack.Run(t, stack.Command{
@@ -93,7 +93,7 @@ func (f *fixture) heldToBe(t *testing.T, server string, categories ...string) []
 	return names
 }
 
-// clear denies all that waits.
+// clear denies all pending approvals.
 func (f *fixture) clear(t *testing.T) {
 	t.Helper()
 	for _, w := range f.waiting(t) {

@@ -18,40 +18,40 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// update writes the golden file of differences again; what is new there has no reason yet.
+// update rewrites the golden file of differences. A new difference has no reason yet.
 var update = flag.Bool("update", false, "write the golden files of testdata anew")
 
 const (
 	recordings  = "testdata/claude-flow"
 	differences = recordings + "/differences.txt"
-	// unknownReason stands where a difference has no reason yet.
+	// unknownReason is the reason of a difference that has none yet.
 	unknownReason = "?"
-	// anything stands in a recording for a text that is not compared.
+	// anything replaces, in a recording, a text that is not compared.
 	anything = "…"
 )
 
-// recordedCall is one call of a recording of Claude Flow, and what it answered.
+// recordedCall is one recorded call of Claude Flow with its answer.
 type recordedCall struct {
 	Note      string         `json:"note"`
 	Tool      string         `json:"tool"`
 	Arguments map[string]any `json:"arguments"`
-	// Failed says that it failed, in whichever of its three ways; Unknown that nobody kept
-	// what it answered.
+	// Failed is set if the call failed in one of Claude Flow's three ways. Unknown is set if the answer was not
+	// recorded.
 	Failed  bool `json:"failed"`
 	Unknown bool `json:"unknown"`
 	Payload any  `json:"payload"`
 }
 
-// replay makes the calls of a recording again.
+// replay repeats the calls of a recording.
 type replay struct {
 	client *stack.Client
-	// ids are the agents' ids here by those in the recording.
+	// ids maps the agents' ids in the recording to the ids of this run.
 	ids map[string]string
 }
 
-// The calls of a recorded session with Claude Flow are made at the agents of the mesh. What
-// it answered is here, too; whatever differs is named in a golden file, with the reason.
-// What is here beside is no difference: clients read what they know.
+// The calls of a recorded session with Claude Flow are repeated with the agents of the mesh. Everything that Claude
+// Flow answered must be in the answers; each difference is in a golden file with its reason. Additional members are
+// not differences, because clients ignore unknown members.
 func TestClaudeFlowsCallsAreAnsweredAsItDoes(t *testing.T) {
 	t.Parallel()
 	known := readDifferences(t)
@@ -99,12 +99,12 @@ func readRecording(t *testing.T, name string) (calls []recordedCall) {
 	return calls
 }
 
-// compare makes a call, and returns in what it is answered otherwise than it was.
+// compare repeats a call and returns the differences of its answer.
 func (r *replay) compare(t *testing.T, call recordedCall) []string {
 	t.Helper()
 	arguments, _ := r.here(call.Arguments).(map[string]any)
 	if call.Tool == "wasm_agent_create" {
-		arguments["guest"] = "echo" // which Claude Flow's agents do without a model
+		arguments["guest"] = "echo" // echo answers as Claude Flow's agents do without a model
 	}
 	text, err := json.Marshal(arguments)
 	if err != nil {
@@ -144,13 +144,13 @@ func clipped(text string, most int) string { return text[:min(len(text), most)] 
 
 var sized = regexp.MustCompile(`^\{\{([0-9]+) (letters|todos)\}\}(.*)$`)
 
-// here is a value of a recording as it is sent: with the ids of here, and large where the
-// recording says how large it was.
+// here returns a value of the recording as it is sent now: with the ids of this run, and with a text or list of the
+// recorded size in place of its description.
 func (r *replay) here(v any) any {
 	switch v := v.(type) {
 	case string:
 		if found := sized.FindStringSubmatch(v); found != nil {
-			n, _ := strconv.Atoi(found[1]) // the expression takes digits alone
+			n, _ := strconv.Atoi(found[1]) // the expression matches only digits
 			if found[2] == "letters" {
 				return strings.Repeat("x", n) + found[3]
 			}
@@ -176,7 +176,7 @@ func (r *replay) here(v any) any {
 	return v
 }
 
-// there is a text of here with the ids of the recording.
+// there replaces the ids of this run by those of the recording.
 func (r *replay) there(text string) string {
 	for there, here := range r.ids {
 		text = strings.ReplaceAll(text, here, there)
@@ -184,8 +184,7 @@ func (r *replay) there(text string) string {
 	return text
 }
 
-// differ returns where what is here is otherwise than what was there. A new agent's id is
-// learned.
+// differ returns the differences between the recorded value and the current one. It learns the id of a new agent.
 func (r *replay) differ(at string, there, here any) (out []string) {
 	switch there := there.(type) {
 	case map[string]any:
@@ -248,7 +247,7 @@ func shown(v any) string {
 	return clipped(string(text), 90)
 }
 
-// readDifferences reads the golden file: each difference, and the reason behind it.
+// readDifferences returns the reason of each difference in the golden file.
 func readDifferences(t *testing.T) map[string]string {
 	t.Helper()
 	known := make(map[string]string)

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// claudeFlow is the real Claude Flow server behind a mesh, with one real agent.
+// claudeFlow is a mesh in front of the real Claude Flow server, with one real agent.
 type claudeFlow struct {
 	*fixture
 
@@ -25,8 +25,7 @@ type claudeFlow struct {
 	agent   string
 }
 
-// startClaudeFlow starts the server as the example does, behind one of its
-// policies.
+// startClaudeFlow starts the server as the example does, with one of the example's policies.
 func startClaudeFlow(t *testing.T, policy string) *claudeFlow {
 	t.Helper()
 	return runClaudeFlow(t, stack.Write(t, stack.Options{
@@ -34,7 +33,7 @@ func startClaudeFlow(t *testing.T, policy string) *claudeFlow {
 	}))
 }
 
-// example returns a file of the example.
+// example returns the content of a file of the example.
 func example(t *testing.T, name string) string {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join("../../examples/claude-flow", name))
@@ -44,11 +43,11 @@ func example(t *testing.T, name string) string {
 	return string(raw)
 }
 
-// claudeFlowEntry is the example's entry of the configuration, with the command
-// that starts the server here.
+// claudeFlowEntry returns the server's entry in the example's configuration, with the command that starts the
+// server here.
 func claudeFlowEntry(t *testing.T) string {
 	t.Helper()
-	command, err := json.Marshal(npmtest.ClaudeFlow(t)) // JSON is YAML
+	command, err := json.Marshal(npmtest.ClaudeFlow(t)) // JSON is also YAML
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +61,7 @@ func claudeFlowEntry(t *testing.T) string {
 	return strings.Replace(text, theirs, string(command), 1)
 }
 
-// runClaudeFlow starts a mesh that was configured before, and makes an agent.
+// runClaudeFlow starts a mesh from its configuration and creates an agent.
 func runClaudeFlow(t *testing.T, s *stack.Stack) *claudeFlow {
 	t.Helper()
 	p := stack.Start(t, s)
@@ -75,13 +74,13 @@ func runClaudeFlow(t *testing.T, s *stack.Stack) *claudeFlow {
 	return c
 }
 
-// use calls a tool on an agent.
+// use calls a tool with an agent's id.
 func (c *claudeFlow) use(t *testing.T, tool, agent string) npmtest.ToolResult {
 	t.Helper()
 	return c.client.CallTool(npmtest.ToolCall{Name: tool, Arguments: map[string]any{"agentId": agent}}).ToolResult(t)
 }
 
-// state is the folder in which the server keeps its ledger and the lock of that.
+// state returns the folder that holds the server's ledger and its lock.
 func (c *claudeFlow) state(t *testing.T) string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(c.Dir, "data/gateway/servers/claude-flow/*/.claude-flow/policy"))
@@ -91,8 +90,7 @@ func (c *claudeFlow) state(t *testing.T) string {
 	return found[0]
 }
 
-// ran counts the calls of a tool that reached the server, by the ledger that it
-// keeps itself.
+// ran returns how many calls of a tool reached the server, according to the server's own ledger.
 func (c *claudeFlow) ran(t *testing.T, tool string) int {
 	t.Helper()
 	raw, err := os.ReadFile(filepath.Join(c.state(t), "state.json"))
@@ -118,7 +116,7 @@ func (c *claudeFlow) ran(t *testing.T, tool string) int {
 	return n
 }
 
-// outcomes returns what the journal says of a tool's calls that were sent.
+// outcomes returns the journal's outcomes of the calls of a tool.
 func (c *claudeFlow) outcomes(t *testing.T, tool string) []gatewayv1.ResultClass {
 	t.Helper()
 	var out []gatewayv1.ResultClass
@@ -137,8 +135,7 @@ func (c *claudeFlow) outcomes(t *testing.T, tool string) []gatewayv1.ResultClass
 	return out
 }
 
-// The real Claude Flow server with real agents behind a policy that says which of
-// its 353 tools an agent may use.
+// The real Claude Flow server with real agents, behind a policy that names which of its 353 tools an agent may use.
 func TestClaudeFlow(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -160,7 +157,7 @@ func TestClaudeFlow(t *testing.T) {
 		d.Code != "denied_by_rule" || d.Rule != "claude-flow/tools.wasm_agent_terminate" || d.ID == "" {
 		t.Errorf("the denied call gave %s, decision %+v", refused.Text(), d)
 	}
-	// `--tools` of the server only hides: what is not listed would still run.
+	// The server's own option `--tools` only hides tools: a tool that is not listed would still run.
 	if d := decisionOf(t, c.use(t, "wasm_agent_prompt", c.agent)); d.Code != "denied_by_default" {
 		t.Errorf("a tool that is not listed: %+v", d)
 	}
@@ -172,7 +169,7 @@ func TestClaudeFlow(t *testing.T) {
 	if after := c.use(t, "wasm_agent_is_stopped", c.agent); after.Text() != there.Text() {
 		t.Errorf("after the denied call the agent answers %s, before %s", after.Text(), there.Text())
 	}
-	// The server speaks a revision that is older than the command line's.
+	// The server speaks an older protocol revision than the command line.
 	ran := stack.Run(t, stack.Command{
 		Args: []string{"call", "claude-flow", "wasm_agent_list", "--config", c.Config},
 		Env:  []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + c.URL},
@@ -183,8 +180,8 @@ func TestClaudeFlow(t *testing.T) {
 	}
 }
 
-// The server says success of a tool that failed. The client and the journal hear of
-// the failure, and of a success as it is.
+// The server reports success for a failed tool. The client and the journal receive the failure, and a success as a
+// success.
 func TestClaudeFlowsHiddenErrorsAreTold(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -203,7 +200,7 @@ func TestClaudeFlowsHiddenErrorsAreTold(t *testing.T) {
 	}
 }
 
-// Ten exports in a minute, by the server's own count.
+// At most ten exports in a minute, according to the server's own ledger.
 func TestClaudeFlowsEleventhExportIsRefused(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -221,7 +218,7 @@ func TestClaudeFlowsEleventhExportIsRefused(t *testing.T) {
 	}
 }
 
-// An export that a person approves in another terminal runs, and runs once.
+// An export that is approved from another terminal runs exactly once.
 func TestClaudeFlowExportsOnceApproved(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "approved")
@@ -245,7 +242,7 @@ func TestClaudeFlowExportsOnceApproved(t *testing.T) {
 	}
 }
 
-// A server that is killed leaves a lock behind, which would hold up the next one.
+// A killed server leaves a lock that would delay the next start.
 func TestClaudeFlowStartsPastAStaleLock(t *testing.T) {
 	t.Parallel()
 	c := startClaudeFlow(t, "limited")
@@ -261,8 +258,8 @@ func TestClaudeFlowStartsPastAStaleLock(t *testing.T) {
 	}
 }
 
-// After some calls another process takes the place of the server's in the same
-// folder. The client's session goes on; what the server kept in memory is gone.
+// After some calls the server's process is replaced by another in the same folder. The client's session continues;
+// the server's state in memory is lost.
 func TestClaudeFlowIsRecycled(t *testing.T) {
 	t.Parallel()
 	const remove = "remove: ["

@@ -22,8 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// desk is where a person sits: a folder with a configuration that says addresses
-// alone, and a mesh that runs on it.
+// desk is a folder with a configuration that only sets addresses, and a mesh that runs with it.
 type desk struct{ *stack.Process }
 
 func newDesk(t *testing.T) desk {
@@ -38,7 +37,7 @@ func deskIn(t *testing.T, dir string) desk {
 	return desk{stack.Start(t, s)}
 }
 
-// sluice runs the program in the desk's folder, with its configuration.
+// sluice runs the program in the desk's folder with its configuration.
 func (d desk) sluice(t *testing.T, args ...string) stack.Ran {
 	t.Helper()
 	return d.with(t, stack.Command{Args: args})
@@ -50,7 +49,7 @@ func (d desk) with(t *testing.T, c stack.Command) stack.Ran {
 	return stack.Run(t, c)
 }
 
-// holds checks an exit code and that an output has all the fragments.
+// holds checks the exit code of a command, and that out contains all fragments.
 func holds(t *testing.T, ran stack.Ran, code int, out string, fragments ...string) {
 	t.Helper()
 	if ran.Code != code {
@@ -63,7 +62,7 @@ func holds(t *testing.T, ran stack.Ran, code int, out string, fragments ...strin
 	}
 }
 
-// decode reads what `--output json` printed.
+// decode unmarshals the output of `--output json`.
 func decode[T any](t *testing.T, ran stack.Ran) T {
 	t.Helper()
 	var v T
@@ -131,7 +130,7 @@ func TestCommandLineCalls(t *testing.T) {
 	})
 }
 
-// What servers say is shown to people as text, and can't steer their terminals.
+// Text from servers is printed so that it can't control the terminal.
 func TestCommandLineKeepsTheTerminalSafe(t *testing.T) {
 	t.Parallel()
 	const escape = `\u001b[2J\u0007`
@@ -141,7 +140,7 @@ func TestCommandLineKeepsTheTerminalSafe(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"error":{"code":-1,"message":"no%s"}}`, id, escape)
 	})
-	p := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}, pin: \"off\"}", up.URL), Policy: openPolicy})) // else it waits for its description
+	p := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  raw: {http: {url: %q}, pin: \"off\"}", up.URL), Policy: openPolicy})) // otherwise the tool would wait for approval because of its description
 	sluice := func(args ...string) stack.Ran {
 		t.Helper()
 		return stack.Run(t, stack.Command{Args: args, Env: []string{"SLUICE_TOKEN=" + stack.AgentToken, "SLUICE_URL=" + p.URL}})
@@ -156,7 +155,7 @@ func TestCommandLineKeepsTheTerminalSafe(t *testing.T) {
 	holds(t, asJSON, 0, asJSON.Stdout, escape)
 }
 
-// A token that a person wrote into its file ends with a newline.
+// A token file that was written by hand ends with a newline.
 func TestTokensWrittenByHand(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -247,7 +246,7 @@ func TestCommandLineLooks(t *testing.T) {
 	t.Run("policy explain", func(t *testing.T) {
 		ran := d.sluice(t, "policy", "explain", "--server", "demo", "--tool", "delete_note")
 		holds(t, ran, 0, ran.Stdout, "deny  denied_by_rule\n", "Rule starter/tools.delete_note matches", "reason: notes are kept", "\nrules that did not decide: ")
-		if n := strings.Count(ran.Stdout, "starter/tools."); n != 2 { // of the sentence and of the table
+		if n := strings.Count(ran.Stdout, "starter/tools."); n != 2 { // in the sentence and in the table
 			t.Errorf("%d rules are named without --all:\n%s", n, ran.Stdout)
 		}
 		all := d.sluice(t, "policy", "explain", "--server", "demo", "--tool", "delete_note", "--all")
@@ -291,7 +290,7 @@ func TestCommandLineLooks(t *testing.T) {
 	})
 }
 
-// record is what these tests look at in a record.
+// record holds the fields of a record that these tests read.
 type record struct {
 	Kind, Tool, Code string
 	ResultClass      string `json:"resultClass"`
@@ -339,7 +338,7 @@ func TestCommandLineFollowsDecisions(t *testing.T) {
 	}
 }
 
-// The commands that `sluice up` prints are run as they stand, in a shell.
+// The commands that `sluice up` prints can be run unchanged in a shell.
 func TestCommandsThatUpPrintsWork(t *testing.T) {
 	t.Parallel()
 	const ready = "Stop with Ctrl-C."
@@ -360,7 +359,7 @@ func TestCommandsThatUpPrintsWork(t *testing.T) {
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", step)
 		cmd.Dir = p.Dir
 		cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(stack.Program(t, "sluice"))+":"+os.Getenv("PATH"))
-		out, _ := cmd.CombinedOutput() // its exit code is looked at below
+		out, _ := cmd.CombinedOutput() // the exit code is checked below
 		want := 0
 		if strings.Contains(what, "is denied") {
 			want = 1

@@ -17,18 +17,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// patienceVariable is how long a person thinks about a call whose caller has its
-// ticket, as a duration: then the time to hold is the default. Without it a call
-// is held for a second and decided on at once.
+// patienceVariable names the variable with the time, as a duration, that an approver takes after the caller has
+// received its ticket; the hold then has its default. If the variable is not set, a call is held for a second and
+// decided at once.
 const patienceVariable = "SLUICE_PATIENCE"
 
-// caller is a client that somebody else wrote.
+// caller is a client of another author.
 type caller interface {
 	CallTool(call npmtest.ToolCall) npmtest.Reply
 }
 
-// clients are the official ones, by name: each connected to a server behind the
-// edge with nothing but its address and a token.
+// clients are the official clients by name. Each is connected to a server with only its URL and a token.
 var clients = map[string]func(t *testing.T, url string) caller{
 	"TypeScript SDK 1": func(t *testing.T, url string) caller {
 		return npmtest.StartVersion(t, npm.TypeScriptSDK, url, stack.AgentToken)
@@ -39,26 +38,25 @@ var clients = map[string]func(t *testing.T, url string) caller{
 	"inspector": func(t *testing.T, url string) caller { return npmtest.NewInspector(t, url, stack.AgentToken) },
 }
 
-// waitingCaller is a mesh, and a client of it that makes a call which a person must
-// approve.
+// waitingCaller is a mesh with a client that makes a call which needs approval.
 type waitingCaller struct {
 	*fixture
 	client caller
 }
 
-// payment is that call.
+// payment returns that call.
 func payment() npmtest.ToolCall {
 	return npmtest.ToolCall{Name: "pay", Arguments: jsontext.Value(`{"sum":12.5}`)}
 }
 
-// begin makes a call and returns where its answer comes.
+// begin makes a call and returns the channel that receives its answer.
 func (w *waitingCaller) begin(call npmtest.ToolCall) <-chan npmtest.Reply {
 	answered := make(chan npmtest.Reply, 1)
 	go func() { answered <- w.client.CallTool(call) }()
 	return answered
 }
 
-// decide runs `sluice approvals` on an approval.
+// decide runs an action of `sluice approvals` on an approval.
 func (w *waitingCaller) decide(t *testing.T, verdict, id string, args ...string) {
 	t.Helper()
 	if ran := w.approvals(t, append([]string{verdict, id, "--yes"}, args...)...); ran.Code != 0 {
@@ -66,7 +64,7 @@ func (w *waitingCaller) decide(t *testing.T, verdict, id string, args ...string)
 	}
 }
 
-// ran holds the server's count of payments to what is wanted.
+// ran fails the test unless the server has received want payments.
 func (w *waitingCaller) ran(t *testing.T, want int) {
 	t.Helper()
 	if n := len(w.up.Calls("pay")); n != want {
@@ -74,7 +72,7 @@ func (w *waitingCaller) ran(t *testing.T, want int) {
 	}
 }
 
-// eachClient runs a story with every client, on a mesh of its own.
+// eachClient runs a test with every client, each on its own mesh.
 func eachClient(t *testing.T, approvals string, story func(t *testing.T, w *waitingCaller)) {
 	t.Helper()
 	t.Parallel()
@@ -87,7 +85,7 @@ func eachClient(t *testing.T, approvals string, story func(t *testing.T, w *wait
 	}
 }
 
-// As official clients see it: approved while the call is held.
+// Official clients receive the result if the call is approved while it is held.
 func TestClientsAreAnsweredWithinTheHold(t *testing.T) {
 	eachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *waitingCaller) {
 		answered := w.begin(payment())
@@ -101,7 +99,7 @@ func TestClientsAreAnsweredWithinTheHold(t *testing.T) {
 	})
 }
 
-// A ticket, a person who thinks about it, and then the same call: it runs, once.
+// A client receives a ticket, a person decides, and the client makes the same call again: it runs once.
 func TestClientsWithATicketCallAgain(t *testing.T) {
 	hold, thinks := "approvals: {hold: 1s}", time.Duration(0)
 	if text, ok := os.LookupEnv(patienceVariable); ok {
@@ -130,7 +128,7 @@ func TestClientsWithATicketCallAgain(t *testing.T) {
 	})
 }
 
-// A denial is a result with its reason, and the client goes on in its session.
+// A denial is a result with its reason, and the client continues in its session.
 func TestClientsAreTold(t *testing.T) {
 	eachClient(t, "approvals: {hold: 45s}", func(t *testing.T, w *waitingCaller) {
 		answered := w.begin(payment())
@@ -150,10 +148,10 @@ func TestClientsAreTold(t *testing.T) {
 	})
 }
 
-// opened counts the sessions that clients have opened.
+// opened returns how many sessions clients have opened.
 func (f *fixture) opened() int { return f.got("initialize") }
 
-// got counts the server's messages of a method.
+// got returns how many messages of a method the server has received.
 func (f *fixture) got(method string) (n int) {
 	for _, r := range f.up.Requests() {
 		if r.Method == method {
@@ -163,8 +161,7 @@ func (f *fixture) got(method string) (n int) {
 	return n
 }
 
-// idle waits until no call of the one session is on its way, which a cancellation
-// brings about.
+// idle waits until no call is in flight in the only session, after a cancellation.
 func (f *fixture) idle(t *testing.T) {
 	t.Helper()
 	eventually.Holds(t, "the call is given up", func() bool {
@@ -173,7 +170,7 @@ func (f *fixture) idle(t *testing.T) {
 	})
 }
 
-// Nobody decides in time: the client is told so, and the next call asks again.
+// If no approver decides in time, the client is told so, and its next call is a new approval request.
 func TestClientsAreToldThatNobodyDecided(t *testing.T) {
 	eachClient(t, "approvals: {hold: 45s, decide: 1s}", func(t *testing.T, w *waitingCaller) {
 		for n := range 2 {
@@ -190,8 +187,8 @@ func TestClientsAreToldThatNobodyDecided(t *testing.T) {
 	})
 }
 
-// Whoever asks for progress and lets each step begin its time limit again waits
-// beyond that limit. The inspector's command line can't ask.
+// A client that requests progress and restarts its time limit at each notification waits beyond that limit. The
+// inspector's command line can't request progress.
 func TestClientsThatAskForProgressStay(t *testing.T) {
 	t.Parallel()
 	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
@@ -203,7 +200,7 @@ func TestClientsThatAskForProgressStay(t *testing.T) {
 			asks.Progress, asks.Timeout = true, 15*time.Second
 			answered := w.begin(asks)
 			id := w.pendingOne(t)
-			<-time.After(22 * time.Second) // beyond the limit; two steps have come, one every 10 s
+			<-time.After(22 * time.Second) // beyond the limit; two notifications have arrived, one every 10 s
 			w.decide(t, "approve", id)
 			reply := <-answered
 			if result := reply.ToolResult(t); result.IsError || result.Text() != "ran" {
@@ -217,7 +214,8 @@ func TestClientsThatAskForProgressStay(t *testing.T) {
 	}
 }
 
-// rising counts steps of progress, each of which must be above the one before.
+// rising returns the number of progress notifications, and fails the test unless each value is above the previous
+// one.
 func rising(t *testing.T, steps []jsontext.Value) int {
 	t.Helper()
 	last := 0.0
@@ -233,8 +231,8 @@ func rising(t *testing.T, steps []jsontext.Value) int {
 	return len(steps)
 }
 
-// A client that gives up loses nothing but the wait: the approval stays, the call
-// does not run by itself, and the same call runs once it is made again.
+// If a client gives up, the approval stays, the call does not run by itself, and the same call runs once when it is
+// made again.
 func TestClientsThatGiveUpCallAgain(t *testing.T) {
 	t.Parallel()
 	for _, version := range []npm.Set{npm.TypeScriptSDK, npm.TypeScriptSDK2} {
@@ -265,8 +263,7 @@ func TestClientsThatGiveUpCallAgain(t *testing.T) {
 	}
 }
 
-// A client is held for as long as the configuration gives clients of its name, here
-// not at all.
+// A call is held for the time that the configuration sets for the client's name, here not at all.
 func TestClientsAreHeldByTheirName(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, `approvals: {hold: 10m, clients: [{name: "*inspector*", hold: 0s}]}`)
@@ -276,8 +273,8 @@ func TestClientsAreHeldByTheirName(t *testing.T) {
 	}
 }
 
-// The second version of the SDK opens a session as the first does, unless it is told to ask for the
-// server's revisions: then it does without, also where the server can't.
+// Version 2 of the SDK opens a session as version 1 does, unless it is told to request the server's revisions
+// first. Then it has no session, even if the server has no revision without sessions.
 func TestTypeScriptSDK2Connects(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -313,7 +310,7 @@ func TestTypeScriptSDK2Connects(t *testing.T) {
 		t.Errorf("a call then: %+v", result)
 	}
 	for _, r := range f.records(t) {
-		late := r.GetCode() == commonv1.Code_CODE_SESSION_UNKNOWN // the stream of the session that was closed may come behind its end
+		late := r.GetCode() == commonv1.Code_CODE_SESSION_UNKNOWN // the GET of the closed session's stream may arrive after the session's end
 		if r.GetKind() == gatewayv1.RecordKind_RECORD_KIND_REFUSAL && !late {
 			t.Errorf("a refusal is on record of a client that asked and went on: %v", r)
 		}

@@ -20,15 +20,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Together they make this program the command that the suite for clients starts: the address of the test
-// that knows where the client goes, and the client itself.
+// If both variables are set, this program is the command that the suite for clients starts. They hold the address
+// of the test, which knows the URL for the client, and the path of the client.
 const (
 	clientsTest = "SLUICE_TEST_CLIENTS_TEST"
 	testsClient = "SLUICE_TEST_CLIENT"
 )
 
-// serveSuite tells the test the URL of a scenario's server, and runs the client on the one that it
-// answers.
+// serveSuite sends the test the URL of a scenario's server, and runs the client with the URL that the test returns.
 func serveSuite() int {
 	err := func() error {
 		test, err := new(net.Dialer).DialContext(context.Background(), "tcp", os.Getenv(clientsTest))
@@ -52,12 +51,12 @@ func serveSuite() int {
 	return 0
 }
 
-// tally is the suite's summary of one scenario.
+// tally matches the suite's summary of one scenario.
 var tally = regexp.MustCompile(`(?m)^Passed: (\d+)/(\d+), (\d+) failed, (\d+) warnings$`)
 
-// clientConforms runs a scenario of the official suite for clients: the suite starts a server, and the
-// client goes to where that is to be reached. It returns how many checks pass, and all that the suite
-// said if any does not.
+// clientConforms runs a scenario of the official suite for clients. The suite starts a server, and the client
+// connects to the URL that reached returns for it. It returns how many checks pass, and the output of the suite if
+// any check fails.
 func clientConforms(t *testing.T, name, client string, reached func(url string) string) (passed int, wrong string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -81,12 +80,12 @@ func clientConforms(t *testing.T, name, client string, reached func(url string) 
 		t.Fatal(err)
 	}
 	defer func() {
-		if suite.ProcessState == nil { // the test is over before the scenario is
+		if suite.ProcessState == nil { // the test ended before the scenario
 			_ = suite.Process.Kill()
 			_ = suite.Wait()
 		}
 	}()
-	_ = lis.SetDeadline(time.Now().Add(30 * time.Second)) // what the suite gives a client
+	_ = lis.SetDeadline(time.Now().Add(30 * time.Second)) // the time that the suite gives a client
 	asks, err := lis.Accept()
 	if err != nil {
 		t.Fatalf("the suite starts no client: %v", err)
@@ -97,34 +96,33 @@ func clientConforms(t *testing.T, name, client string, reached func(url string) 
 		t.Fatal(err)
 	}
 	fmt.Fprintln(asks, reached(strings.TrimSpace(url)))
-	err = suite.Wait() // it fails where a check does
+	err = suite.Wait() // it returns an error if a check fails
 	found := tally.FindStringSubmatch(said.String())
 	if found == nil {
 		t.Fatalf("the suite has no summary: %v\n%s", err, &said)
 	}
-	passed, _ = strconv.Atoi(found[1]) // they are digits
+	passed, _ = strconv.Atoi(found[1]) // the expression matches digits
 	if err != nil || found[1] != found[2] || found[3] != "0" || found[4] != "0" {
 		return passed, said.String()
 	}
 	return passed, ""
 }
 
-// TestConformanceOfClients runs the official suite for clients on the official SDK's client: where it
-// reaches the suite's servers by itself, and where there is a mesh between the two, whose requests are
-// what the servers then check. The scenarios of OAuth are left out: the mesh has an authentication of its
-// own towards either side, and no client's login passes it.
+// TestConformanceOfClients runs the official suite for clients with the official SDK's client: directly with the
+// suite's servers, and through a mesh, where the servers check the requests of the mesh. The OAuth scenarios are
+// left out: the mesh has its own authentication on both sides, so a client's login does not pass through it.
 func TestConformanceOfClients(t *testing.T) {
 	t.Parallel()
 	client := conformanceProgram(t, "everything-client")
 	for _, scenario := range []struct {
 		name            string
 		direct, through int
-		// sessions says that the client has a session with the mesh, as it has with the suite's server.
+		// sessions is set if the client has a session with the mesh, as it has with the suite's server.
 		sessions bool
 	}{
-		{"initialize", 1, 2, false}, // what the mesh asks first is held to the schema, too
+		{"initialize", 1, 2, false}, // the mesh's own first requests are checked against the schema too
 		{"tools_call", 2, 2, false},
-		// Its server asks on its session's stream, and not in its answer: without sessions nobody takes that.
+		// Its server sends its request on the session's stream, which a client without a session does not have.
 		{"elicitation-sep1034-client-defaults", 5, 5, true},
 		{"sse-retry", 3, 3, false},
 		{"sep-2322-client-request-state", 5, 5, false},
@@ -133,8 +131,8 @@ func TestConformanceOfClients(t *testing.T) {
 		{"http-invalid-tool-headers", 12, 12, false},
 		{"json-schema-ref-no-deref", 1, 1, false},
 		{"json-schema-2020-12-preservation", 9, 9, false},
-		// request-metadata is left out: its server refuses the first request with the very revision that
-		// it was asked in, so that it is of none to the mesh, which asks for what is spoken once.
+		// request-metadata is left out: its server refuses the first request with the revision of that request, so
+		// the mesh, which requests the supported revisions once, takes it for a server without any.
 	} {
 		t.Run(scenario.name, func(t *testing.T) {
 			if direct, wrong := clientConforms(t, scenario.name, client, func(url string) string { return url }); direct != scenario.direct || wrong != "" {
@@ -151,7 +149,7 @@ rules:
 				}
 				return identified(t, s.MCP("suite"))
 			})
-			if through < scenario.through || wrong != "" { // what the mesh asks by itself may come in time to be checked as well
+			if through < scenario.through || wrong != "" { // the mesh's own requests may arrive in time to be checked as well
 				t.Errorf("through the gateway %d checks pass, want %d\n%s", through, scenario.through, wrong)
 			}
 		})

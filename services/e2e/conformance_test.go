@@ -26,13 +26,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// everythingProgram builds the server of the official Go SDK that is made for the suite.
+// everythingProgram builds the official Go SDK's server for the conformance suite.
 func everythingProgram(t *testing.T) string {
 	t.Helper()
 	return conformanceProgram(t, "everything-server")
 }
 
-// conformanceProgram builds a program of the official Go SDK that is made for the suite.
+// conformanceProgram builds one of the official Go SDK's programs for the conformance suite.
 func conformanceProgram(t *testing.T, name string) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), name)
@@ -43,7 +43,7 @@ func conformanceProgram(t *testing.T, name string) string {
 	return program
 }
 
-// everythingServer starts it on a port, with sessions or without.
+// everythingServer starts that server on a free port, with or without sessions.
 func everythingServer(t *testing.T, stateless bool) string {
 	t.Helper()
 	program := everythingProgram(t)
@@ -62,10 +62,10 @@ func everythingServer(t *testing.T, stateless bool) string {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = server.Wait() // it is killed, unless it has ended before it listened
+		_ = server.Wait() // it is killed, unless it ended before it listened
 	}()
 	t.Cleanup(func() {
-		_ = server.Process.Kill() // it has nothing to keep
+		_ = server.Process.Kill() // it has no state to save
 		<-ended
 	})
 	for range 1200 {
@@ -83,8 +83,8 @@ func everythingServer(t *testing.T, stateless bool) string {
 	return ""
 }
 
-// identified lets a client that knows no tokens in: it stands before an endpoint, and says on
-// whose behalf each request is, and nothing else.
+// identified returns the URL of a proxy that adds an agent's token to each request, for a client that can't send
+// one.
 func identified(t *testing.T, endpoint string) string {
 	t.Helper()
 	to, err := url.Parse(endpoint)
@@ -97,8 +97,8 @@ func identified(t *testing.T, endpoint string) string {
 	}) + to.Path
 }
 
-// switched is one server of all revisions: those with sessions go to the one, and 2026-07-28 to
-// the other.
+// switched returns the URL of a server of all revisions: requests of 2026-07-28 go to stateless, and all others to
+// sessions.
 func switched(t *testing.T, sessions, stateless string) string {
 	t.Helper()
 	return proxied(t, func(r *httputil.ProxyRequest, body []byte) {
@@ -110,13 +110,13 @@ func switched(t *testing.T, sessions, stateless string) string {
 	})
 }
 
-// proxied passes requests on as they are rewritten by their bodies.
+// proxied starts a proxy that rewrites each request by its body.
 func proxied(t *testing.T, rewrite func(r *httputil.ProxyRequest, body []byte)) string {
 	t.Helper()
 	door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body) // else an answer that comes before its end is read may be cut (golang.org/issue/40747)
+		body, err := io.ReadAll(r.Body) // otherwise a response sent before the end of the body may be cut (golang.org/issue/40747)
 		if err != nil {
-			return // the client has gone
+			return // the client disconnected
 		}
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		proxy := &httputil.ReverseProxy{Transport: http.DefaultTransport, FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { rewrite(r, body) }}
@@ -126,15 +126,14 @@ func proxied(t *testing.T, rewrite func(r *httputil.ProxyRequest, body []byte)) 
 	return door.URL
 }
 
-// scenario is a line of the suite's summary, and unscored one of those that do not count for a
-// revision.
+// scenario matches a line of the suite's summary. unscored matches a scenario that does not count for a revision.
 var (
 	scenario = regexp.MustCompile(`(?m)^[✓✗] (\S+): (\d+) passed, (\d+) failed$`)
 	unscored = regexp.MustCompile(`(?m)^  [✓✗] (\S+) \(extension\)$`)
 )
 
-// conforms runs the official suite, and returns how many checks of each scenario pass, and the
-// names of those that have some that fail. Extensions that no server here has are not looked at.
+// conforms runs the official suite. It returns how many checks of each scenario pass, and the names of the
+// scenarios with failed checks. Extensions that no server here implements are ignored.
 func conforms(t *testing.T, endpoint string, set npm.Set, more ...string) (passed map[string]int, failed []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -142,10 +141,10 @@ func conforms(t *testing.T, endpoint string, set npm.Set, more ...string) (passe
 	command := append(npmtest.Conformance(t, set), append(more, "--url", endpoint)...)
 	suite := exec.CommandContext(ctx, command[0], command[1:]...)
 	suite.Dir, suite.Env = t.TempDir(), []string{"HOME=" + t.TempDir(), "PATH=" + filepath.Dir(command[0])}
-	said, err := suite.CombinedOutput() // it fails where a check does
+	said, err := suite.CombinedOutput() // it returns an error if a check fails
 	passed = make(map[string]int)
 	for _, line := range scenario.FindAllStringSubmatch(string(said), -1) {
-		if passed[line[1]], _ = strconv.Atoi(line[2]); line[3] != "0" { // they are digits
+		if passed[line[1]], _ = strconv.Atoi(line[2]); line[3] != "0" { // the expression matches digits
 			failed = append(failed, line[1])
 		}
 	}
@@ -162,13 +161,12 @@ func conforms(t *testing.T, endpoint string, set npm.Set, more ...string) (passe
 	return passed, failed
 }
 
-// polling is the one scenario of which more checks pass through the gateway, which gives its clients a way
-// back to an answer that they have lost. The server has none: it ends the stream with a retry, with which the
-// check is content.
+// polling is the only scenario of which more checks pass through the gateway. The gateway lets clients resume a
+// lost response; the server does not, but ends the stream with a retry, which the check accepts.
 const polling = "server-sse-polling"
 
-// TestConformance runs the official suite against the official SDK's server: by itself, where all
-// passes, and through the gateway, where a policy allows everything and no check is lost.
+// TestConformance runs the official suite against the official SDK's server: directly, where every check passes,
+// and through a gateway whose policy allows everything, where no check is lost.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	server := switched(t, everythingServer(t, false), everythingServer(t, true))
@@ -208,8 +206,8 @@ rules:
 	}
 }
 
-// TestConformanceCrossed runs the suites of each era against a server of the other, through the gateway.
-// What fails can't be carried by anybody, and is named with its reason.
+// TestConformanceCrossed runs, through the gateway, the suite of the revisions with sessions against a server of
+// 2026-07-28, and the reverse. The failing scenarios can't be translated, and are listed with the reason.
 func TestConformanceCrossed(t *testing.T) {
 	t.Parallel()
 	for _, suite := range []struct {
@@ -220,14 +218,14 @@ func TestConformanceCrossed(t *testing.T) {
 	}{
 		{
 			"with sessions, on a server without", "2025-11-25", func(t *testing.T) string { t.Helper(); return sessionless(t, everythingServer(t, true)) }, 71,
-			// Tools that ask by a request of the server's own: its library refuses that where there
-			// are no sessions. What servers ask there TestSessionsWhereThereAreNone shows.
+			// Tools that use server requests: the server's library refuses these without sessions.
+			// TestSessionsWhereThereAreNone tests the requests that such servers can make.
 			[]string{"elicitation-sep1034-defaults", "elicitation-sep1330-enums", "tools-call-elicitation", "tools-call-sampling"},
 		},
 		{
 			"without sessions, on a server with them", "2026-07-28", func(t *testing.T) string { t.Helper(); return older(t, everythingServer(t, false)) }, 145,
-			// The names by which a server asks, and its own state, which requests in sessions do not
-			// have; and an error, and a status of HTTP, that this server has without sessions alone.
+			// The names of a server's input requests and its own state, which requests in sessions do not have; and
+			// an error and an HTTP status that this server uses only without sessions.
 			[]string{"input-required-result-basic-elicitation", "input-required-result-multi-round", "server-stateless"},
 		},
 	} {

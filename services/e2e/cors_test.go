@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// crossOrigin sends a request of a page, and returns the status and what CORS says of it.
+// crossOrigin sends a request as a browser page does, and returns the status and the CORS headers.
 func crossOrigin(t *testing.T, method, url, body string, head http.Header) (status int, cors http.Header) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
@@ -37,7 +37,7 @@ func crossOrigin(t *testing.T, method, url, body string, head http.Header) (stat
 	return resp.StatusCode, cors
 }
 
-// Pages of listed origins, and no others, may use the mesh from a browser. Case F of servers.md.
+// Pages of listed origins can use the mesh from a browser, and no others can. Case F of servers.md.
 func TestN1CORS_ListedOriginsAlone(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -103,14 +103,14 @@ func TestN1CORS_ListedOriginsAlone(t *testing.T) {
 	}
 }
 
-// page opens a session from a browser, and writes what came of it into its document.
+// page opens a session from a browser and writes the result into its document.
 const page = `<!doctype html><title>page</title><body><pre id=out>waiting</pre><script>
 fetch("URL", {method: "POST", headers: {"Authorization": "Bearer TOKEN", "Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Protocol-Version": "2025-11-25"},
   body: JSON.stringify(HELLO)}).then(async r => document.body.innerText = "status=" + r.status + " session=" + (r.headers.get("Mcp-Session-Id") ? "yes" : "no") + " answer=" + (await r.text()).includes("result"))
   .catch(e => document.body.innerText = "failed: " + e.message)
 </script>`
 
-// A real browser lets a page of a listed origin in, and no other.
+// In a real browser a page of a listed origin can use the mesh, and a page of another origin can't.
 func TestN1CORS_InABrowser(t *testing.T) {
 	t.Parallel()
 	browser, err := exec.LookPath("chromium")

@@ -12,8 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// demoServer is `sluice demo-server` in a process of its own, which counts what
-// reaches it.
+// demoServer is a `sluice demo-server` process, which counts the requests it receives.
 type demoServer struct{ addr string }
 
 func startDemo(t *testing.T) *demoServer {
@@ -23,7 +22,7 @@ func startDemo(t *testing.T) *demoServer {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Wait() }) // it was killed with the test's context
+	t.Cleanup(func() { _ = cmd.Wait() }) // the end of the test's context kills it
 	eventually.Holds(t, "the demo server serves", func() bool {
 		resp, err := http.Get("http://" + d.addr + "/healthz")
 		if err != nil {
@@ -35,12 +34,12 @@ func startDemo(t *testing.T) *demoServer {
 	return d
 }
 
-// entry is the server's entry in a configuration.
+// entry returns the server's entry in the configuration.
 func (d *demoServer) entry() string {
 	return fmt.Sprintf("  demo: {http: {url: \"http://%s/mcp\"}}", d.addr)
 }
 
-// demoStats is what reached the server.
+// demoStats holds the counts of requests that reached the server.
 type demoStats struct {
 	Posts, Calls int
 	Tools        map[string]int
@@ -60,5 +59,5 @@ func (d *demoServer) stats(t *testing.T) demoStats {
 	return s
 }
 
-// patience is how long a test waits for what has to happen.
+// patience bounds each wait of a test.
 const patience = 30 * time.Second

@@ -15,10 +15,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// symptom is what `sluice doctor` says of one thing.
+// symptom is one finding of `sluice doctor`.
 type symptom struct{ State, Of, Found, Do string }
 
-// doctor runs it, and returns what it says of each thing, by that and its state.
+// doctor runs `sluice doctor` and returns its findings by state and subject.
 func doctor(t *testing.T, env ...string) (code int, found map[string]symptom) {
 	t.Helper()
 	ran := stack.Run(t, stack.Command{Args: []string{"doctor", "-o", "json"}, Env: env, Dir: t.TempDir()})
@@ -33,7 +33,7 @@ func doctor(t *testing.T, env ...string) (code int, found map[string]symptom) {
 	return ran.Code, found
 }
 
-// What is wrong with a mesh is named, with the way out, and only that ends with 1.
+// `sluice doctor` names each problem of a mesh and what to do. Only a problem makes it exit with 1.
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -72,7 +72,7 @@ func TestDoctor(t *testing.T) {
 	})
 }
 
-// statesOf are the states of things of these sorts, sorted.
+// statesOf returns the states of the findings about subjects of these sorts, sorted.
 func statesOf(found map[string]symptom, sorts ...string) (out []string) {
 	for key, s := range found {
 		for _, sort := range sorts {

@@ -10,9 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// N1: what waits for people is the same after a restart of a mesh without a
-// configuration, although its own demo server has another address by then: approved,
-// it runs once.
+// N1: a pending approval stays the same after a restart of a mesh without a configuration, although its demo server
+// then has another address: once approved, the call runs once.
 func TestN1AnApprovalOfTheDemoOutlivesARestart(t *testing.T) {
 	t.Parallel()
 	const refund = `{"account":"ana","amount":"12.50"}`
@@ -68,7 +67,7 @@ func onDemo(t *testing.T, p *stack.Process, args ...string) stack.Ran {
 	})
 }
 
-// onlyPending waits until one approval of it is pending and returns it.
+// onlyPending waits until exactly one approval of the mesh is pending and returns its id.
 func onlyPending(t *testing.T, p *stack.Process) string {
 	t.Helper()
 	var found []waiting

@@ -19,14 +19,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sqlstore/sqlstoretest"
 )
 
-// place is a failpoint, and what must be true of a call that a kill caught there.
+// place is a failpoint, with the condition that a call interrupted there must meet.
 type place struct {
 	point string
-	// hits is how often the point is hit before the kill, at the most.
+	// hits is the largest number of hits up to the kill.
 	hits int
-	// holds reports whether the kill caught a call as it must be there: one of those that
-	// the journal left open, with its approval as it is in the end. It is nil where the
-	// journal does not tell.
+	// holds reports whether a call that the journal left open, with the final state of its approval, was
+	// interrupted at the point. It is nil if the journal does not show that.
 	holds func(c caught) bool
 }
 
@@ -34,12 +33,12 @@ type place struct {
 type caught struct {
 	kind string // of its newest record
 	ran  int
-	// history is what became of its approval, and killed when the kill was.
+	// history is the history of its approval, and killed is the time of the kill.
 	history []*approvalv1.Move
 	killed  time.Time
 }
 
-// before reports whether the approval had come to a state when the mesh was killed.
+// before reports whether the approval had reached a state when the mesh was killed.
 func (c caught) before(state approvalv1.ApprovalState) bool {
 	return slices.ContainsFunc(c.history, func(m *approvalv1.Move) bool { return m.GetTo() == state && m.GetTime().AsTime().Before(c.killed) })
 }
@@ -49,7 +48,7 @@ const (
 	doneState    = approvalv1.ApprovalState_APPROVAL_STATE_DONE
 )
 
-// places are all failpoints, in the order in which an approved call comes to them.
+// places returns all failpoints in the order in which an approved call reaches them.
 func places() []place {
 	return []place{
 		{"gatewayBeforeClaim", 6, func(c caught) bool { return c.kind == "claim" }},
@@ -105,17 +104,17 @@ func TestA2KilledAtAFailpoint(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, a := newPayingApart(t, sqlstoretest.Start(t).Database(t))
-			for seed := range (seeds + 3) / 4 { // a start of a role apart takes longer
+			for seed := range (seeds + 3) / 4 { // starting a role in its own process takes longer
 				done.once(t, name, seed+1, func(t *testing.T) { p.killApprovalAt(t, a, build, at, seed+1) })
 				if t.Failed() {
-					return // the mesh is that of every seed: more of them would say nothing
+					return // all seeds share this mesh, so further seeds would prove nothing
 				}
 			}
 		})
 	}
 }
 
-// knowsAll checks that the code has the failpoints that are known here, and no other.
+// knowsAll checks that the code has exactly the failpoints of places.
 func knowsAll(t *testing.T, points []string) {
 	t.Helper()
 	var known []string
@@ -128,8 +127,8 @@ func knowsAll(t *testing.T, points []string) {
 	}
 }
 
-// draw says by a seed how many callers there are, how many make the same call, whom the
-// person is against, and before which hit of a point none is killed.
+// draw derives from a seed the number of callers, how many make the same call, which calls the person denies, and
+// how many hits of the point pass before the kill.
 func (p *paying) draw(t *testing.T, at place, seed int) (callers int, trap failpoint.Trap) {
 	t.Helper()
 	name := fnv.New64a()
@@ -143,8 +142,8 @@ func (p *paying) draw(t *testing.T, at place, seed int) (callers int, trap failp
 	return callers, trap
 }
 
-// killApprovalAt kills the approval service alone at a point; the gateway lives, so of
-// every call that was approved the outcome is known in the end.
+// killApprovalAt kills only the approval service at a point. The gateway survives, so that in the end the outcome
+// of every approved call is known.
 func (p *paying) killApprovalAt(t *testing.T, a *apart, build failpoint.Build, at place, seed int) {
 	t.Helper()
 	callers, trap := p.draw(t, at, seed)
@@ -170,8 +169,8 @@ func (p *paying) killApprovalAt(t *testing.T, a *apart, build failpoint.Build, a
 	}
 }
 
-// killAt kills a mesh of its own at a point, starts it again, and checks what is left.
-// Its approvals are in a database; empty: the embedded one.
+// killAt kills a new mesh at a point, starts it again, and checks the result. database is where its approvals are
+// stored; empty means the embedded database.
 func killAt(t *testing.T, build failpoint.Build, at place, seed int, database string) {
 	t.Helper()
 	p := startTrapped(t, build, at, seed, database)
@@ -195,7 +194,7 @@ func killAt(t *testing.T, build failpoint.Build, at place, seed int, database st
 	}
 }
 
-// trapped is a mesh in which a trap is set, and those who are to step into it.
+// trapped is a mesh with a trap, and the number of callers.
 type trapped struct {
 	*paying
 	callers int
@@ -203,8 +202,8 @@ type trapped struct {
 	mesh    *stack.Process
 }
 
-// startTrapped starts a mesh with a trap. Where somebody takes one of its addresses
-// before it does, it takes others.
+// startTrapped starts a mesh with a trap. If another process takes one of its addresses first, it tries again with
+// others.
 func startTrapped(t *testing.T, build failpoint.Build, at place, seed int, database string) trapped {
 	t.Helper()
 	for {
@@ -221,7 +220,7 @@ func startTrapped(t *testing.T, build failpoint.Build, at place, seed int, datab
 	}
 }
 
-// caught are the calls that a kill left open, with what became of them.
+// caught returns the calls that a kill left open, with the history of their approvals.
 func (p *paying) caught(t *testing.T, left map[string]openCall, killed time.Time) []caught {
 	t.Helper()
 	numbers := make(map[string]int)

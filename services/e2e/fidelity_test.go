@@ -15,19 +15,19 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// echoServer says that the test's program is a server over stdio that echoes.
+// echoServer names the variable that makes the test binary an echo server over stdio.
 const echoServer = "SLUICE_TEST_ECHO_SERVER"
 
-// What an echoing server writes that no library would keep: keys nobody knows, numbers beyond what
-// programs calculate with, spellings of one text, and what only a gateway may say.
+// Output of the echo server that a library would not preserve: unknown keys, numbers beyond the range of programs,
+// different spellings of a text, and keys reserved for the gateway.
 const (
 	oddResult = `"xUnknown":[1e400, -0.0,18446744073709551617],"content":[{"type":"holo","n":9007199254740993,"\u0061":"\/h\u00e9"}],"structuredContent":{"deep":[{"m":-9007199254740993}]},"resultType":"complete"`
 	oddError  = `{"code":-31999.50e0,"message":"h\u00e9","data":{"n":1e999,"xUnknown":{"\u0061":[ ]}},"xUnknown":0.10}`
 	oddEvent  = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":TOKEN,"progress":1.50,"xUnknown":{"n":9007199254740993,"\u0061":[ ]}}}`
 )
 
-// echo is what an echoing server says to a message, in order; its own greetings where it is
-// greeted.
+// echo returns the echo server's answers to a message, in order. It answers initialize and server/discover with its
+// own results.
 func echo(message string) []string {
 	var m struct {
 		ID     json.RawMessage `json:"id"`
@@ -60,7 +60,7 @@ func echo(message string) []string {
 	return []string{answer}
 }
 
-// serveEcho echoes over stdio.
+// serveEcho runs the echo server over stdio.
 func serveEcho() int {
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 16<<20)
@@ -72,8 +72,8 @@ func serveEcho() int {
 	return 0
 }
 
-// echoing is an echoing server over HTTP, in a revision with sessions or without, which answers
-// with JSON or on streams.
+// echoing starts an echo server over HTTP, with protocol 2026-07-28 if modern is set and otherwise with sessions.
+// It answers with JSON or, if streams is set, with event streams.
 func echoing(t *testing.T, modern, streams bool) string {
 	t.Helper()
 	return served(t, func(w http.ResponseWriter, r *http.Request) {
@@ -98,7 +98,7 @@ func echoing(t *testing.T, modern, streams bool) string {
 	})
 }
 
-// echoingOlder is one over HTTP+SSE.
+// echoingOlder starts an echo server over HTTP+SSE.
 func echoingOlder(t *testing.T) string {
 	t.Helper()
 	var mu sync.Mutex
@@ -146,9 +146,9 @@ func served(t *testing.T, handle http.HandlerFunc) string {
 	return server.URL
 }
 
-// What client and server write arrives as they wrote it, over every transport and in both eras:
-// unknown fields, numbers, spellings, new types of content, an error's data, methods of extensions.
-// What differs is what has to: ids over stdio, and what only the gateway may say.
+// The bytes that client and server write arrive unchanged, over every transport and with every kind of revision:
+// unknown fields, numbers, spellings, unknown content types, the data of an error, and methods of extensions. The
+// only differences are ids over stdio and HTTP+SSE, and the keys reserved for the gateway.
 func TestFidelity(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf(`  json: {http: {url: %q}}
@@ -197,7 +197,7 @@ func TestFidelity(t *testing.T) {
 						t.Fatal(err)
 					}
 					got := m.Got + m.Result.Got
-					if server == "program" || server == "older" { // whose ids are the gateway's
+					if server == "program" || server == "older" { // there the gateway assigns the ids
 						got = asOurs(got)
 					}
 					if got != body {
