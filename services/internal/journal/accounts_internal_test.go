@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/principal"
 )
 
-// A record is charged to its principal, to those of its chain and to the persons whom they work for, each once.
+// A record is charged to its principal, to those of its chain and to the people that they work for, each once.
 func TestAppendAccounts_ChargesChainAndPersons(t *testing.T) {
 	t.Parallel()
 	key := func(subject string) principal.Key { return principal.Key{Tenant: "t", Subject: subject} }

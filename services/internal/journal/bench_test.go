@@ -49,7 +49,7 @@ func BenchmarkIntent(b *testing.B) {
 	}
 }
 
-// BenchmarkApprovedIntent is what its sync costs an approved call.
+// BenchmarkApprovedIntent measures what its sync costs an approved call.
 func BenchmarkApprovedIntent(b *testing.B) {
 	j := open(b, config(b.TempDir()))
 	rec := typical()
@@ -61,7 +61,7 @@ func BenchmarkApprovedIntent(b *testing.B) {
 	}
 }
 
-// BenchmarkLine is what a record costs without the disk.
+// BenchmarkLine measures the cost of a record without the disk.
 func BenchmarkLine(b *testing.B) {
 	rec := typical()
 	b.ReportAllocs()
@@ -99,7 +99,7 @@ func BenchmarkVerify(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/records, "ns/record")
 }
 
-// BenchmarkBackward is what reading a page of 1,000 records costs, newest first.
+// BenchmarkBackward measures reading a page of 1,000 records, newest first.
 func BenchmarkBackward(b *testing.B) {
 	j := open(b, config(b.TempDir()))
 	for i := range 1000 {

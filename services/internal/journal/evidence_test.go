@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// copied is a copy of a folder.
+// copied returns a copy of a folder.
 func copied(t testing.TB, dir string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "copy")
@@ -28,7 +28,7 @@ func copied(t testing.TB, dir string) string {
 	return to
 }
 
-// on writes n calls to a journal that is opened again, and closes it.
+// on opens a journal, writes n calls to it, and closes it.
 func on(t testing.TB, cfg journal.Config, n int) {
 	t.Helper()
 	j := open(t, cfg)
@@ -44,7 +44,7 @@ func small(dir string) journal.Config {
 	return cfg
 }
 
-// cutTail removes the last n records of a chain, whole.
+// cutTail removes the last n complete records of a chain.
 func cutTail(t testing.TB, dir, chain string, n int) {
 	t.Helper()
 	paths := files(t, dir, chain)
@@ -65,7 +65,7 @@ func cutTail(t testing.TB, dir, chain string, n int) {
 	}
 }
 
-// Whoever lacks the key leaves a trace, whatever is done to the files.
+// Every change of the files without the key is noticed.
 func TestX10VerifyNamesTheFirstThatIsWrong(t *testing.T) {
 	t.Parallel()
 	original := filepath.Join(t.TempDir(), "journal")
@@ -138,7 +138,7 @@ func TestX10VerifyNamesTheFirstThatIsWrong(t *testing.T) {
 		if _, err := journal.Verify(dir); err == nil || !strings.Contains(err.Error(), "head.json is missing") {
 			t.Errorf("without one: %v", err)
 		}
-		// Who cuts and has no key can only seal with another.
+		// Without the key, a head can be sealed only with another key.
 		forger := small(copied(t, dir))
 		closed(t, open(t, forger))
 		forged, err := os.ReadFile(filepath.Join(forger.Dir, "head.json"))
@@ -175,7 +175,7 @@ func tear(t testing.TB, dir string) {
 	write(t, path, text[:len(text)-50])
 }
 
-// What was cut off is on record, although the journal goes on and seals a new head.
+// Records that were cut off are noted in the journal, although it continues and seals a new head.
 func TestX10AStartRecordsWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -191,7 +191,7 @@ func TestX10AStartRecordsWhatIsMissing(t *testing.T) {
 	if _, err := journal.Verify(dir, *head); err == nil {
 		t.Error("the head of before does not show it")
 	}
-	// A tail that was written again has as many records, and others.
+	// A rewritten end has as many records, but others.
 	forged := filepath.Join(t.TempDir(), "journal")
 	on(t, config(forged), 20)
 	text, err := os.ReadFile(files(t, forged, "calls")[0])
@@ -205,8 +205,7 @@ func TestX10AStartRecordsWhatIsMissing(t *testing.T) {
 	}
 }
 
-// A head is sealed within a second of what it covers, and not where nothing was
-// written.
+// A head is sealed within a second of what it covers, and not if nothing was written.
 func TestX10AHeadIsSealedEachSecondAndToldEachHour(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,7 +247,7 @@ func TestX10AHeadIsSealedEachSecondAndToldEachHour(t *testing.T) {
 	})
 }
 
-// logged is what was logged.
+// logged returns the log.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -266,7 +265,7 @@ func (l *logged) String() string {
 	return l.text.String()
 }
 
-// heads are those that the log tells.
+// heads returns the heads in the log.
 func (l *logged) heads(t testing.TB) []journal.Head {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "heads")
@@ -312,7 +311,7 @@ func TestHeadsAreReadFromWhatPeopleKeep(t *testing.T) {
 	}
 }
 
-// Older segments are checked while the journal works, and what is found is told.
+// Older segments are checked while the journal works, and findings are reported.
 func TestX10OlderSegmentsAreCheckedInTheBackground(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -353,7 +352,7 @@ func TestX10OlderSegmentsAreCheckedInTheBackground(t *testing.T) {
 	}
 }
 
-// What was pruned is on record, so that it can be told from what was dropped.
+// Pruned records are named in the journal, so that they can be told from dropped ones.
 func TestX5PruningIsOnRecord(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -388,7 +387,7 @@ func TestX5PruningIsOnRecord(t *testing.T) {
 	if next != report.Calls.First || next == 1 {
 		t.Errorf("records up to %d went by the records, and %d is the oldest", next-1, report.Calls.First)
 	}
-	// One more segment that nobody pruned.
+	// One more segment, which was not pruned.
 	remove(t, files(t, dir, "calls")[0])
 	var broken *journal.BrokenError
 	if _, err := journal.Verify(dir); !errors.As(err, &broken) || broken.Seq != next || !strings.Contains(err.Error(), "none says that they were pruned") {
@@ -396,7 +395,7 @@ func TestX5PruningIsOnRecord(t *testing.T) {
 	}
 }
 
-// A journal that an earlier version wrote is read on, and written on.
+// A journal of an earlier version can be read and continued.
 func TestEarlierJournalsAreReadOn(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ first, calls, refusals int64 }{
@@ -430,7 +429,7 @@ func TestEarlierJournalsAreReadOn(t *testing.T) {
 			if _, err := os.Stat(filepath.Join(dir, "hmac.key")); !os.IsNotExist(err) {
 				t.Errorf("the key lies beside the journal: %v", err)
 			}
-			// What follows is evidence as any other.
+			// The records after that are protected like any others.
 			cutTail(t, dir, "calls", 1)
 			if _, err := journal.Verify(dir); err == nil {
 				t.Error("a cut tail is not seen")

@@ -15,7 +15,7 @@ func OnDisk(cfg Config, open func(name string, flag int, perm fs.FileMode) (File
 	return cfg
 }
 
-// Parse reads one line.
+// Parse parses one line.
 func Parse(line []byte) (Record, error) {
 	rec, err := parse(line)
 	if err != nil {
@@ -27,7 +27,7 @@ func Parse(line []byte) (Record, error) {
 // WithCRC ends a line with its checksum, as if it were a record.
 func WithCRC(text []byte) []byte { return appendCRC(bytes.Clone(text), text) }
 
-// FirstLine is the line of rec as the first of a chain, without its newline.
+// FirstLine returns the line of rec as the first of a chain, without its newline.
 func FirstLine(rec Record, now time.Time) ([]byte, error) {
 	var body bytes.Buffer
 	if err := encodeBody(&body, &rec); err != nil {

@@ -20,10 +20,10 @@ import (
 
 var errBroken = errors.New("the disk is broken")
 
-// disk is a disk that goes wrong when it is told to.
+// disk is a disk with failures that a test controls.
 type disk struct {
 	mu sync.Mutex
-	// full lets only room more bytes be written, the last write in part.
+	// full allows only room more bytes to be written, the last write in part.
 	full                          bool
 	room                          int
 	badOpen, badSync, badTruncate bool
@@ -103,7 +103,7 @@ func (d *disk) heal() {
 	d.set(func(d *disk) { d.full, d.badOpen, d.badSync, d.badTruncate = false, false, false, false })
 }
 
-// messages are the messages of the recoveries in a chain.
+// messages returns the messages of the recoveries in a chain.
 func messages(t testing.TB, dir, chain string) []string {
 	t.Helper()
 	var all []string
@@ -149,7 +149,7 @@ func TestNoCallGoesOutWhileTheDiskIsBroken(t *testing.T) {
 						t.Fatalf("there are %d segments before the first is mended", got)
 					}
 					if !d.badTruncate {
-						verified(t, dir) // what was half written is gone at once
+						verified(t, dir) // what was half written is removed at once
 					}
 					time.Sleep(time.Second)
 				}
@@ -244,7 +244,7 @@ func TestOutcomesWithoutRoomInMemoryAreCountedAsLost(t *testing.T) {
 		intent(t, j, "a")
 		d.set(func(d *disk) { d.full, d.room = true, 0 })
 		text := strings.Repeat("x", 60<<10)
-		const all = 600 // 32 MiB hold 559 of them
+		const all = 600 // 559 of them fit into 32 MiB
 		for i := range all {
 			rec := journal.Record{DecisionID: fmt.Sprint("d", i), PolicyRevision: text}
 			if err := j.Outcome(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
@@ -270,8 +270,8 @@ func TestOutcomesWithoutRoomInMemoryAreCountedAsLost(t *testing.T) {
 	})
 }
 
-// Refusals that no record could be made of are counted, each as many as it stands
-// for, and how long the disk was broken makes the journal no longer.
+// Refusals that could not be written are counted, each as its Count, and a longer failure of the disk does not make
+// the journal longer.
 func TestRefusalsThatCantBeRecordedAreCountedAsLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -280,7 +280,7 @@ func TestRefusalsThatCantBeRecordedAreCountedAsLost(t *testing.T) {
 		refusal(t, j, "a")
 		d.set(func(d *disk) { d.full, d.room = true, 0 })
 		for i := range 20 {
-			rec := journal.Record{DecisionID: fmt.Sprint("d", i), Count: int64(i)} // none stands for one
+			rec := journal.Record{DecisionID: fmt.Sprint("d", i), Count: int64(i)} // 0 counts as one
 			if err := j.Refusal(t.Context(), &rec); !errors.Is(err, journal.ErrUnavailable) {
 				t.Fatalf("a refusal gives %v", err)
 			}

@@ -82,8 +82,7 @@ func TestS2AHugeNameIsCutAndStillRecorded(t *testing.T) {
 	verified(t, dir)
 }
 
-// What a refused caller made takes 256 bytes of a record at the most, as the file
-// has it, and one that was cut says so.
+// A text from a refused caller takes at most 256 bytes of a record in the file, and a shortened one is marked.
 func TestS2ARefusedCallersTextsStaySmallAsWritten(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
@@ -103,7 +102,7 @@ func TestS2ARefusedCallersTextsStaySmallAsWritten(t *testing.T) {
 				}
 				return len(written)
 			}
-			// The sizes of a text with one byte, of the longest, and of its mark.
+			// These are the lengths of a text with one byte, of the longest, and of its mark.
 			if most := line("x") + 4*(256-1+len("…")); line(strings.Repeat(text, 4<<10)) > most {
 				t.Errorf("the record takes %d bytes, want %d", line(strings.Repeat(text, 4<<10)), most)
 			}

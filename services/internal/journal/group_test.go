@@ -65,7 +65,7 @@ func TestARecordIsSyncedBeforeItsCallerGoesOn(t *testing.T) {
 	}
 }
 
-// holds says whether a decision stands in what was synced.
+// holds reports whether the synced records contain a decision.
 func (d *disk) holds(t testing.TB, id string) bool {
 	t.Helper()
 	d.mu.Lock()
@@ -108,7 +108,7 @@ func TestRecordsOfManyCallersFormOneChain(t *testing.T) {
 	if report.Calls.Records != callers*each || report.Refusals.Records != callers*each/2 {
 		t.Errorf("there are %d calls and %d refusals", report.Calls.Records, report.Refusals.Records)
 	}
-	// Each caller finds its own records in its own order.
+	// Each caller's own records are in its order.
 	next := map[string]int{}
 	for _, id := range ids(t, dir, "calls") {
 		var caller, i int

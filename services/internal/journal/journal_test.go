@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// config is a configuration that a test may change.
+// config returns a configuration that a test may change.
 func config(dir string) journal.Config {
 	cfg := journal.DefaultConfig(dir, keysOf(dir))
 	cfg.Log = slog.New(slog.DiscardHandler)
@@ -28,7 +28,7 @@ func config(dir string) journal.Config {
 	return cfg
 }
 
-// keysOf is where the keys of a journal in dir are in these tests.
+// keysOf returns the folder of the keys of a journal in dir in these tests.
 func keysOf(dir string) string { return filepath.Clean(dir) + ".keys" }
 
 func open(t testing.TB, cfg journal.Config) *journal.Journal {
@@ -62,7 +62,7 @@ func refusal(t testing.TB, j *journal.Journal, id string) {
 	}
 }
 
-// files are the names of a chain's segments, oldest first.
+// files returns the names of a chain's segments, oldest first.
 func files(t testing.TB, dir, chain string) []string {
 	t.Helper()
 	names, err := fs.Glob(os.DirFS(dir), chain+"-*.jsonl") // in their order
@@ -75,7 +75,7 @@ func files(t testing.TB, dir, chain string) []string {
 	return names
 }
 
-// lines are the lines of a chain, read without the package's help.
+// lines returns the lines of a chain, read without the package.
 func lines(t testing.TB, dir, chain string) []string {
 	t.Helper()
 	var all []string
@@ -100,7 +100,7 @@ func read(t testing.TB, line string) journal.Record {
 	return rec
 }
 
-// ids are the decisions of a chain's records, in order.
+// ids returns the decisions of a chain's records, in order.
 func ids(t testing.TB, dir, chain string) []string {
 	t.Helper()
 	var all []string
@@ -119,7 +119,7 @@ func verified(t testing.TB, dir string) journal.Report {
 	return report
 }
 
-// full is a record with every field that a caller fills in.
+// full returns a record with every field that a caller sets.
 func full() journal.Record {
 	at := time.Date(2026, 3, 4, 5, 6, 7, 89_000_001, time.UTC)
 	return journal.Record{

@@ -31,8 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// writeForever records from many goroutines, and tells the decisions that were
-// acknowledged on standard output.
+// writeForever writes records from many goroutines, and prints the acknowledged decisions on standard output.
 func writeForever(dir string) error {
 	cfg := config(dir)
 	cfg.SegmentBytes = 64 << 10
@@ -91,8 +90,8 @@ func TestAKilledProcessLosesNothingThatWasAcknowledged(t *testing.T) {
 	}
 }
 
-// killed runs a victim, kills it at some moment, and returns what it acknowledged. An
-// early victim may die while it starts, a late one while it writes.
+// killed runs a victim, kills it at some moment, and returns the decisions that it acknowledged. An early victim may
+// die while it starts, a late one while it writes.
 func killed(t *testing.T, dir string, early bool) []string {
 	t.Helper()
 	program, err := os.Executable()

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// model drives a journal on a disk that fails at random, and knows what must be found.
+// model operates a journal on a disk that fails at random, and knows which records must exist.
 type model struct {
 	t                                    *testing.T
 	dir                                  string
@@ -42,7 +42,7 @@ func (m *model) Intent(*rapid.T) {
 
 func (m *model) Outcome(*rapid.T) {
 	id := m.id()
-	_ = m.j.Outcome(m.t.Context(), &journal.Record{DecisionID: id}) // kept, if not written
+	_ = m.j.Outcome(m.t.Context(), &journal.Record{DecisionID: id}) // stored, if not written
 	m.outcomes = append(m.outcomes, id)
 }
 
@@ -74,7 +74,7 @@ func (m *model) Fault(t *rapid.T) {
 
 func (m *model) Heal(*rapid.T) { m.disk.heal() }
 
-// Check reads while the disk is as it is: what was acknowledged can be found.
+// Check reads with the disk in its present state: acknowledged records must exist.
 func (m *model) Check(t *rapid.T) {
 	for _, acknowledged := range [][]string{m.intents, m.refusals} {
 		if len(acknowledged) == 0 {

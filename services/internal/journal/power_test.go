@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// afterLossOfPower is a copy of a journal's folder that has what its disk has for sure.
+// afterLossOfPower returns a copy of a journal's folder with what is certainly on its disk.
 func (d *disk) afterLossOfPower(t *testing.T) string {
 	t.Helper()
 	d.mu.Lock()
@@ -27,8 +27,7 @@ func (d *disk) afterLossOfPower(t *testing.T) string {
 	return dir
 }
 
-// survivors are the calls' records that a journal of these keys starts with after a loss
-// of power.
+// survivors returns the records of calls with which a journal of these keys starts after a loss of power.
 func (d *disk) survivors(t *testing.T, keys string) (all []journal.Record) {
 	t.Helper()
 	cfg := config(d.afterLossOfPower(t))
@@ -38,7 +37,7 @@ func (d *disk) survivors(t *testing.T, keys string) (all []journal.Record) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if rec.Kind != journal.KindRecovery { // which this start wrote itself: the head is lost
+		if rec.Kind != journal.KindRecovery { // this start itself wrote it: the head is lost
 			all = append(all, rec)
 		}
 	}
@@ -47,9 +46,8 @@ func (d *disk) survivors(t *testing.T, keys string) (all []journal.Record) {
 	return all
 }
 
-// An approved call may go out once. So its intent survives a loss of power, and with it
-// all that was written before it, in whichever segments; other records don't wait for the
-// disk.
+// An approved call may be sent once. So its intent survives a loss of power, together with everything that was
+// written before it, in any segment; other records don't wait for the disk.
 func TestAnApprovedCallsIntentSurvivesALossOfPower(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{synced: map[string]int64{}}
@@ -88,7 +86,7 @@ func TestAnApprovedCallsIntentSurvivesALossOfPower(t *testing.T) {
 	closed(t, j)
 }
 
-// A gateway that was killed has left records which the system did not write back yet.
+// A killed gateway has left records that the system has not written to the device yet.
 func TestAnEarlierProcessesRecordsSurviveToo(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{synced: map[string]int64{}}
@@ -110,7 +108,7 @@ func TestAnEarlierProcessesRecordsSurviveToo(t *testing.T) {
 	closed(t, j)
 }
 
-// An approved call whose intent can't be synced does not go out.
+// An approved call whose intent can't be synced is not sent.
 func TestAnApprovedCallIsNotSentWithoutItsSync(t *testing.T) {
 	t.Parallel()
 	dir, d := t.TempDir(), &disk{}

@@ -18,16 +18,15 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// unsaid are the fields of a record that the contract has no place for, and why.
+// unsaid are the fields of a record without a place in the contract, with the reason.
 var unsaid = map[string]string{
 	"CRC": "it is over the bytes of the line, and is checked where the files are",
 }
 
-// unwritten are the fields of the contract that this gateway never fills: they come
-// with budgets.
+// unwritten are the fields of the contract that this gateway never sets: they are for budgets.
 var unwritten = []protoreflect.Name{"settled", "replay_from"}
 
-// filled is a record with every field filled, as the journal keeps it.
+// filled returns a record with every field set, as the journal stores it.
 func filled(t *testing.T) *journal.Record {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/record.json")
@@ -41,12 +40,12 @@ func filled(t *testing.T) *journal.Record {
 	return rec
 }
 
-// leaves calls visit with each field that holds no others, by its path.
+// leaves calls visit for each field without nested fields, with its path.
 func leaves(v reflect.Value, path string, visit func(path string, field reflect.Value)) {
 	for _, f := range reflect.VisibleFields(v.Type()) {
 		field, at := v.FieldByIndex(f.Index), path+f.Name
 		switch {
-		case f.Anonymous: // its fields come by themselves
+		case f.Anonymous: // its fields are visited separately
 		case field.Kind() == reflect.Struct && field.Type() != reflect.TypeFor[time.Time]():
 			leaves(field, at+".", visit)
 		case field.Kind() == reflect.Slice && field.Type().Elem().Kind() == reflect.Struct && field.Len() > 0:
@@ -57,8 +56,7 @@ func leaves(v reflect.Value, path string, visit func(path string, field reflect.
 	}
 }
 
-// Every field of the journal's record arrives with those who read it over gRPC,
-// at its place.
+// Every field of the journal's record is sent over gRPC, in its place.
 func TestRecordsArriveWhole(t *testing.T) {
 	t.Parallel()
 	full := journal.ToProto(filled(t))
@@ -104,7 +102,7 @@ func TestRecordsArriveWhole(t *testing.T) {
 	}
 }
 
-// What came over gRPC is the record that the file has.
+// A record received over gRPC is the record of the file.
 func TestRecordsComeBackAsTheyWere(t *testing.T) {
 	t.Parallel()
 	want := filled(t)
@@ -118,8 +116,7 @@ func TestRecordsComeBackAsTheyWere(t *testing.T) {
 	}
 }
 
-// A recovery counts lost outcomes, which may be none; every other record stands
-// for one request at the least.
+// A recovery counts lost outcomes, possibly none; every other record counts at least one request.
 func TestCountsOfRecords(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {

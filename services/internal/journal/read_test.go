@@ -60,8 +60,8 @@ func TestTailMergesBothChainsByTime(t *testing.T) {
 	})
 }
 
-// A list that goes on at a place misses nothing and repeats nothing, in both chains,
-// whatever is written meanwhile.
+// A list that continues at a place misses and repeats no record, in both chains, even if records are written
+// meanwhile.
 func TestBackwardGoesOnWhereItWas(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

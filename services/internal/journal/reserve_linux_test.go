@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// When another program has filled the disk, records go on, and they do so again once there is room.
+// If another program fills the disk, records can still be written, and also after there is space again.
 func TestJournal_FullDiskTakesRecordsIntoItsReserve(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "disk")
 	if err := os.Mkdir(dir, 0o700); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// size is how many bytes a chain's segments take.
+// size returns how many bytes a chain's segments use.
 func size(t testing.TB, dir, chain string) int64 {
 	t.Helper()
 	var total int64
@@ -50,7 +50,7 @@ func TestRefusalsHaveAQuotaAndNeverDisplaceCalls(t *testing.T) {
 	if r := report.Refusals; r.Last <= 2000 || r.First == 1 || r.Segments < 3 || r.Records != r.Last-r.First+1 {
 		t.Errorf("the report on refusals is %+v", r)
 	}
-	// The chain goes on from what is kept.
+	// The chain continues from the stored records.
 	j = open(t, cfg)
 	refusal(t, j, "last")
 	closed(t, j)
@@ -59,7 +59,7 @@ func TestRefusalsHaveAQuotaAndNeverDisplaceCalls(t *testing.T) {
 	}
 }
 
-// The folder's name is no pattern.
+// The folder's name is not a pattern.
 func TestOldSegmentsGoAndTheActiveOneStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestOldSegmentsGoAndTheActiveOneStays(t *testing.T) {
 		}
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()
-		// The record of what went is the newest, and stays.
+		// The record of the removed segments is the newest, and stays.
 		if got := lines(t, dir, "calls"); len(got) > 40 || read(t, got[len(got)-1]).Kind != journal.KindPruned {
 			t.Errorf("after 62 minutes there is %v", got)
 		}
@@ -195,7 +195,7 @@ func TestAdmissionsAreOneRecordPerCodePeerAndMinute(t *testing.T) {
 	})
 }
 
-// 256 peers of each code are told apart in a minute, whatever comes beside them.
+// 256 peers of each code are counted separately in a minute, independent of other codes.
 func TestN2AdmissionsOfTooManyPeersAreOneRecord(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -246,13 +246,12 @@ func TestAdmissionsOutliveAFullDisk(t *testing.T) {
 	})
 }
 
-// Where an old segment can't be removed, those behind it stay too: a chain with a gap is
-// none that a start goes on with.
+// If an old segment can't be removed, those after it stay too: a start refuses a chain with a gap.
 func TestASegmentThatStaysKeepsThoseBehindIt(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
 	on(t, small(dir), 100)
-	stuck := files(t, dir, "calls")[0] + ".1.torn" // which goes with it, unless it is a folder that is not empty
+	stuck := files(t, dir, "calls")[0] + ".1.torn" // removed with the segment, unless it is a folder with files
 	if err := os.MkdirAll(filepath.Join(stuck, "inside"), 0o700); err != nil {
 		t.Fatal(err)
 	}

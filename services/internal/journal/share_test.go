@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// crowded is a small journal in which one principal may take half of the room.
+// crowded returns a small journal in which one principal may use half of the capacity.
 func crowded(dir string) journal.Config {
 	cfg := config(dir)
 	cfg.SegmentBytes = 16 << 10
@@ -22,7 +22,7 @@ func crowded(dir string) journal.Config {
 	return cfg
 }
 
-// of is a call of a subject, made for those behind it.
+// of returns a call of a subject, on behalf of the others.
 func of(subject string, behind ...string) journal.Record {
 	rec := typical()
 	rec.Subject, rec.Owner, rec.DecisionID = subject, "", subject
@@ -32,7 +32,7 @@ func of(subject string, behind ...string) journal.Record {
 	return rec
 }
 
-// flood makes calls until one is refused, at most most, and returns how many were taken.
+// flood makes calls until one is refused, at most most, and returns how many were accepted.
 func flood(t testing.TB, j *journal.Journal, rec journal.Record, most int) int {
 	t.Helper()
 	for n := range most {
@@ -49,7 +49,7 @@ func flood(t testing.TB, j *journal.Journal, rec journal.Record, most int) int {
 	return most
 }
 
-// taken is how many bytes of the files are charged to a subject.
+// taken returns how many bytes of the files are charged to a subject.
 func taken(t testing.TB, dir, subject string) (bytes int64) {
 	t.Helper()
 	for _, line := range lines(t, dir, "calls") {
@@ -61,7 +61,7 @@ func taken(t testing.TB, dir, subject string) (bytes int64) {
 	return bytes
 }
 
-// One principal that calls without end does not push out what others have on record.
+// A principal with endless calls does not displace the records of others.
 func TestX5OneCallerHasItsShareOfTheJournal(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -75,7 +75,7 @@ func TestX5OneCallerHasItsShareOfTheJournal(t *testing.T) {
 	if got, half := taken(t, dir, "flood"), cfg.Calls.Bytes/2; n < 10 || got < half-4<<10 || got > half+4<<10 {
 		t.Errorf("after %d calls it has %d bytes of the %d that are its share", n, got, half)
 	}
-	for range 1000 { // it goes on
+	for range 1000 { // a call that has begun continues
 		rec := of("flood")
 		if err := j.Intent(t.Context(), &rec); !errors.Is(err, journal.ErrShare) {
 			t.Fatalf("one more is taken: %v", err)
@@ -90,7 +90,7 @@ func TestX5OneCallerHasItsShareOfTheJournal(t *testing.T) {
 	if err := j.Intent(t.Context(), &victim); err != nil {
 		t.Errorf("somebody else is refused: %v", err)
 	}
-	// What was begun is told to its end.
+	// The records of a call that has begun are always accepted.
 	begun := of("flood")
 	if err := errors.Join(j.Outcome(t.Context(), &begun), j.Settled(t.Context(), &begun)); err != nil {
 		t.Error(err)
@@ -101,8 +101,8 @@ func TestX5OneCallerHasItsShareOfTheJournal(t *testing.T) {
 	}
 }
 
-// Calls that come together are counted one after the other, though they are written at
-// once: however many there are, none is taken beyond the share.
+// Concurrent calls are counted one after the other, although they are written at once: in any number, none exceeds
+// the share.
 func TestX5CallsThatComeTogetherKeepToTheShare(t *testing.T) {
 	t.Parallel()
 	for seed := range 4 {
@@ -128,7 +128,7 @@ func TestX5CallsThatComeTogetherKeepToTheShare(t *testing.T) {
 	}
 }
 
-// Agents that somebody made count as whoever made them, too.
+// Agents count against the principal that created them too.
 func TestX5WhoStandsBehindAgentsIsCharged(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -154,8 +154,7 @@ func TestX5WhoStandsBehindAgentsIsCharged(t *testing.T) {
 	closed(t, j)
 }
 
-// A restart forgets nobody's share: the newest segment counts at once, the older ones
-// once they were read.
+// After a restart all shares are counted: the newest segment at once, the older ones once they were read.
 func TestX5SharesOutliveARestart(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")
@@ -186,7 +185,7 @@ func TestX5SharesOutliveARestart(t *testing.T) {
 	}
 }
 
-// What is a week old goes for who is beyond its share, and a record says so.
+// Records that are a week old are removed for a principal that has used its share, and a record says so.
 func TestX5OldRecordsMakeRoom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -218,7 +217,7 @@ func TestX5OldRecordsMakeRoom(t *testing.T) {
 	})
 }
 
-// Where everybody may take all nobody is refused, and the oldest goes.
+// If each principal may use everything, no call is refused, and the oldest records are removed.
 func TestAShareOfAllRefusesNobody(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "journal")

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/journal"
 )
 
-// Who has the folder and not the key can take the head away, or seal one with another
-// key; the start that seals the next one says so first.
+// With the folder but without the key, a head can be removed, or sealed with another key; the start that seals the
+// next head records that first.
 func TestX10AStartRecordsThatNoHeadVouches(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -60,8 +60,7 @@ func TestX10AStartRecordsThatNoHeadVouches(t *testing.T) {
 	})
 }
 
-// What was sealed may lie in an older segment by now, where somebody wrote the journal
-// again and on.
+// The sealed record may be in an older segment, if the journal was rewritten and continued.
 func TestX10OlderSegmentsAreHeldToTheHead(t *testing.T) {
 	t.Parallel()
 	dir, anew := filepath.Join(t.TempDir(), "journal"), filepath.Join(t.TempDir(), "anew")

@@ -79,7 +79,7 @@ func TestWatchersThatComeWhileRecordsAreWrittenMissNone(t *testing.T) {
 		n := 0
 		for rec, err := range j.Follow(t.Context(), 5, nil, atOnce) {
 			if errors.Is(err, journal.ErrSlow) {
-				break // on a machine that is busy
+				break // on a busy machine
 			}
 			if err != nil {
 				t.Fatal(err)
@@ -168,5 +168,5 @@ func TestAWatchEndsWithItsContextWithoutError(t *testing.T) {
 	})
 }
 
-// atOnce lets older records be read at once.
+// atOnce allows older records to be read at once.
 func atOnce() (func(), error) { return func() {}, nil }

@@ -23,7 +23,7 @@ func (h *house) shell(t *testing.T, s *sandbox.Sandbox, script string) string {
 	})
 }
 
-// ways runs a test by each way, as this user and as nobody.
+// ways runs a test with each mechanism, as this user and as nobody.
 func ways(t *testing.T, edit func(*house), f func(t *testing.T, h *house, s *sandbox.Sandbox)) {
 	t.Helper()
 	users(t, func(t *testing.T) {
@@ -43,7 +43,7 @@ func ways(t *testing.T, edit func(*house), f func(t *testing.T, h *house, s *san
 	})
 }
 
-// What is beside what is hidden is as it was, and so is the program's own folder.
+// Files next to hidden ones are unchanged, and so is the program's own folder.
 func TestWhatIsNotHiddenIsAsItWas(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		shared := filepath.Join(h.dir, "shared")
@@ -65,7 +65,7 @@ func TestWhatIsNotHiddenIsAsItWas(t *testing.T) {
 	})
 }
 
-// The exit status is the program's, and what it has left behind ends with it.
+// The exit status is the program's, and its remaining processes end with it.
 func TestTheProgramEndsAsItDoes(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -88,7 +88,7 @@ func TestTheProgramEndsAsItDoes(t *testing.T) {
 	})
 }
 
-// A private folder is opened by name, to be read or written; a secret one is not.
+// A private folder can be opened by name, for reading or writing; a secret one can't.
 func TestX6OpeningsAreWhatTheySay(t *testing.T) {
 	ways(t, func(h *house) {
 		h.rules.Read, h.rules.Write = []string{filepath.Dir(h.Policy)}, []string{filepath.Dir(h.Other)}
@@ -121,7 +121,7 @@ func TestX6OpeningsAreWhatTheySay(t *testing.T) {
 	}
 }
 
-// Without a network there is none but loopback.
+// Without a network there is only loopback.
 func TestX6WithoutANetwork(t *testing.T) {
 	ways(t, func(h *house) { h.rules.NoNetwork = true }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		if s.Holds().By == "namespaces" {
@@ -136,8 +136,7 @@ func TestX6WithoutANetwork(t *testing.T) {
 	})
 }
 
-// A mount goes with the file that it is mounted over, so what is replaced is hidden
-// again.
+// A mount disappears with the file that it is mounted over, so a replacement is hidden again.
 func TestX6WhatIsReplacedIsHiddenAnew(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		files := h.Config + " " + h.Secret + " " + h.Policy
@@ -172,7 +171,7 @@ func TestX6WhatIsReplacedIsHiddenAnew(t *testing.T) {
 	})
 }
 
-// A program's own limits are its own.
+// A program can change its own limits.
 func TestAProgramSetsItsOwnLimits(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		if got := h.shell(t, s, "ulimit -n 77 && ulimit -n"); got != "77\n" {
@@ -181,8 +180,7 @@ func TestAProgramSetsItsOwnLimits(t *testing.T) {
 	})
 }
 
-// An editor that saves at any moment ends no program: what was about to be hidden and
-// has gone meanwhile is looked for again.
+// An editor that saves at any moment ends no program: a path that disappears while it is hidden is looked for again.
 func TestX6AProgramOutlivesWhatIsReplaced(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		done := make(chan string, 1)
@@ -209,7 +207,7 @@ func TestX6AProgramOutlivesWhatIsReplaced(t *testing.T) {
 	})
 }
 
-// What is not there when a program starts is hidden once it is, wherever that is.
+// A path that is missing when a program starts is hidden when it appears, in any folder.
 func TestX6WhatComesLaterIsHidden(t *testing.T) {
 	for name, late := range map[string]string{"a file": "shared/late", "a file in new folders": "shared/folder/deep/late"} {
 		t.Run("X6 "+name, func(t *testing.T) {
@@ -237,7 +235,7 @@ func TestX6WhatComesLaterIsHidden(t *testing.T) {
 	}
 }
 
-// Where no user namespace can be made Landlock is the way, and the report says so.
+// If no user namespace can be created, Landlock is used, and the report says so.
 func TestX6WithoutUserNamespaces(t *testing.T) {
 	if os.Getenv("SANDBOX_TEST_CHILD") == "" {
 		again(t, &syscall.SysProcAttr{
@@ -267,8 +265,8 @@ func TestX6WithoutUserNamespaces(t *testing.T) {
 	}
 }
 
-// A link on the way to what is hidden can't be replaced where a mount holds it, nor can what it leads to be read. When
-// an operator replaces the link, the new one is held.
+// A link on the way to a hidden path can't be replaced if it is mounted over, and its target can't be read. If an
+// operator replaces the link, the new one is mounted over.
 func TestX6ALinkIsHeld(t *testing.T) {
 	ways(t, func(h *house) {
 		target := filepath.Join(h.dir, "elsewhere.yaml")
@@ -307,8 +305,7 @@ func TestX6ALinkIsHeld(t *testing.T) {
 	})
 }
 
-// What replaces a file is held where its folder is the mesh's alone, and is told where
-// it is not.
+// A replacement of a file is hidden if its folder belongs to the mesh alone, and reported otherwise.
 func TestX6AFolderOfOurOwnIsHiddenWhole(t *testing.T) {
 	ways(t, func(h *house) {
 		h.Config = filepath.Join(h.dir, "etc", "sluice.yaml")
@@ -335,7 +332,7 @@ func TestX6AFolderOfOurOwnIsHiddenWhole(t *testing.T) {
 	})
 }
 
-// Caches that common programs make in HOME are there where they could not be made.
+// Cache folders of common programs in HOME exist if the programs could not create them.
 func TestCachesAreMadeBefore(t *testing.T) {
 	ways(t, nil, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		home := h.rules.Home
@@ -348,7 +345,7 @@ func TestCachesAreMadeBefore(t *testing.T) {
 	})
 }
 
-// Without a launcher, nothing is started that is to be held.
+// Without a launcher, no program is started that needs a sandbox.
 func TestALauncherIsNeeded(t *testing.T) {
 	t.Parallel()
 	if _, err := sandbox.New(sandbox.Launcher{}, sandbox.Rules{Mode: sandbox.Auto}); err == nil {

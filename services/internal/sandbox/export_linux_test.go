@@ -1,15 +1,15 @@
 package sandbox
 
-// Ways to hold, for tests that choose one.
+// These are the mechanisms, for tests that choose one.
 const (
 	ByNamespaces = byNamespaces
 	ByLandlock   = byLandlock
 )
 
-// Way is a way to hold.
+// Way is a mechanism.
 type Way = mechanism
 
-// NewBy is New with the given way alone.
+// NewBy is New with only the given mechanism.
 func NewBy(launcher Launcher, rules Rules, by Way) (*Sandbox, error) {
 	return newBy(launcher, rules, by)
 }

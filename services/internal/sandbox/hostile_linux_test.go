@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// targets are what a hostile program tries to reach.
+// targets are what a hostile program tries to access.
 type targets struct {
 	Own, Data, Token, Key, Journal, Other, Config, Policy, Cert, Secret, Program string
 	Socket, Abstract                                                             string
@@ -24,8 +24,8 @@ type targets struct {
 	Root                                                                         bool
 }
 
-// attempts does what a hostile program would, and returns what it got, by attempt;
-// one that the kernel refused is not in it.
+// attempts does what a hostile program would, and returns what it got, by attempt, without the attempts that the
+// kernel refused.
 func attempts(at targets) map[string]string {
 	got := make(map[string]string)
 	for _, part := range []func(targets, map[string]string){readsFiles, writesFiles, replaces, readsProcesses, interferes, connects, links, inherits, asRoot} {
@@ -144,8 +144,7 @@ func interferes(at targets, got map[string]string) {
 	}
 }
 
-// victimByte stands at the same place in every process of this program that is
-// loaded at a fixed address.
+// victimByte is at the same address in every process of this program that is loaded at a fixed address.
 var victimByte = byte('v')
 
 func connects(at targets, got map[string]string) {
@@ -190,8 +189,8 @@ func inherits(at targets, got map[string]string) {
 	}
 }
 
-// asRoot tries what root could: the disk itself, and settings by which the kernel
-// starts programs outside.
+// asRoot tries what root could do: read the disk itself, and change settings by which the kernel starts programs
+// outside.
 func asRoot(at targets, got map[string]string) {
 	if !at.Root {
 		return
@@ -220,7 +219,7 @@ func asRoot(at targets, got map[string]string) {
 	}
 }
 
-// nested does more in a user namespace of its own, in which it may mount.
+// nested does more in its own user namespace, in which it may mount.
 func nested(at targets, got map[string]string) {
 	raw, err := json.Marshal(at)
 	if err != nil {
@@ -244,7 +243,7 @@ func nested(at targets, got map[string]string) {
 	}
 }
 
-// unmounted tries to see under what hides, by the rights that a user namespace gives.
+// unmounted tries to see under the mounts that hide, with the privileges of a user namespace.
 func unmounted(at targets) map[string]string {
 	got := map[string]string{"nested ran": strconv.Itoa(os.Getuid())}
 	aside, rest := filepath.Join(at.Own, "aside"), strings.TrimPrefix(at.Token, at.Data)

@@ -12,7 +12,7 @@ import (
 )
 
 // tampering are attempts of a program to change $APP, a folder with a program, in the shell: each has a name, and is
-// undone where it succeeds. $OWN is the folder that the program may write to.
+// undone if it succeeds. $OWN is the folder that the program may write to.
 const tampering = `
 try() { name=$1; shift; (eval "$@") >/dev/null 2>&1 && echo "$name"; }
 try overwrite ': >> $APP/cli.js'
@@ -52,12 +52,12 @@ func (h *house) tamper(t *testing.T, s *sandbox.Sandbox, app string) string {
 	return strings.Join(strings.Fields(h.shell(t, s, "exec 2>/dev/null; APP="+app+" OWN="+h.Own+"; "+tampering)), " ")
 }
 
-// What is read only is neither changed nor replaced nor renamed, and what is above it neither (X15).
+// A read-only path can't be changed, replaced or renamed, and neither can the folders above it (X15).
 func TestX15ProgramChangesNothingThatIsReadOnly(t *testing.T) {
 	var app string
 	ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
 		got := h.tamper(t, s, app)
-		if s.Holds().By == "Landlock" { // modes and times are not held, as its report says
+		if s.Holds().By == "Landlock" { // modes and times are not protected, as its report says
 			got = strings.TrimSpace(strings.ReplaceAll(got, "chmod touch", ""))
 		}
 		if got != "" {
@@ -75,8 +75,8 @@ func TestX15ProgramChangesNothingThatIsReadOnly(t *testing.T) {
 	})
 }
 
-// Working folders and what the rules open for writing stay writable inside of what is read only; what is hidden there
-// stays hidden, and cannot be renamed (X15).
+// Working folders and opened writable paths stay writable inside read-only folders; hidden paths there stay hidden,
+// and can't be renamed (X15).
 func TestX15FoldersToWriteStayWritable(t *testing.T) {
 	for name, edit := range map[string]func(h *house, app string){
 		"working folder": func(h *house, app string) { h.rules.Work = []string{filepath.Join(app, "var")} },
@@ -107,8 +107,8 @@ func TestX15FoldersToWriteStayWritable(t *testing.T) {
 	}
 }
 
-// What the rules open for writing makes all that it holds writable, also where something in it is hidden, which
-// stays hidden (X15).
+// A path that the rules open for writing is writable with everything in it, except hidden paths in it, which stay
+// hidden (X15).
 func TestX15WriteOpensAWholeProgram(t *testing.T) {
 	var app string
 	ways(t, func(h *house) {
@@ -129,7 +129,7 @@ func TestX15WriteOpensAWholeProgram(t *testing.T) {
 	})
 }
 
-// A folder that an installer replaces is read only again (X15).
+// A folder that an installer replaces is read-only again (X15).
 func TestX15AReplacedProgramIsReadOnlyAgain(t *testing.T) {
 	var app string
 	ways(t, func(h *house) { app = h.installed(t); h.rules.ReadOnly = []string{app} }, func(t *testing.T, h *house, s *sandbox.Sandbox) {
@@ -150,7 +150,7 @@ func TestX15AReplacedProgramIsReadOnlyAgain(t *testing.T) {
 	})
 }
 
-// A link to a program that could be replaced is named; one in a folder that is read only cannot be (X15).
+// A link to a program that could be replaced is reported; one in a read-only folder can't be replaced (X15).
 func TestX15LinksToProgramsAreHeldOrNamed(t *testing.T) {
 	var link string
 	for name, held := range map[string]bool{"in a folder that is read only": true, "elsewhere": false} {
@@ -177,7 +177,7 @@ func TestX15LinksToProgramsAreHeldOrNamed(t *testing.T) {
 	}
 }
 
-// A link in the root folder, as /bin is one where /usr has all programs, can't be replaced by root (X15).
+// A link in the root folder, as /bin is if all programs are in /usr, can't be replaced by root (X15).
 func TestX15LinksInTheRootFolderAreHeld(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("the root folder is root's")
@@ -204,7 +204,7 @@ func TestX15LinksInTheRootFolderAreHeld(t *testing.T) {
 	}
 }
 
-// A program that stands in a folder of others is held by itself, and the report says what is not (X15).
+// A program in a folder of others is protected alone, and the report says what is not (X15).
 func TestX15AProgramInAFolderOfOthersIsHeldAlone(t *testing.T) {
 	var file string
 	ways(t, func(h *house) {
@@ -227,8 +227,8 @@ func awaitFile(t *testing.T, path string) {
 	eventually.Holds(t, path+" is there", func() bool { _, err := os.Stat(path); return err == nil })
 }
 
-// A program for which everything is read only writes to its own folder and to devices that keep nothing, and to nothing
-// else: an installation is such a program (X21).
+// A program for which everything is read-only can write to its own folder and to devices that store nothing, and to
+// nothing else: an installation is such a program (X21).
 func TestX21ReadOnly_RootLeavesTheOwnFolderAlone(t *testing.T) {
 	ways(t, func(h *house) {
 		h.rules.ReadOnly = []string{"/"}
@@ -260,8 +260,8 @@ try hidden 'cat $TOKEN'
 	})
 }
 
-// A folder that a command names to be read lies in one that is hidden, and is all that the program reaches there; it
-// can't be changed (X21).
+// A folder that a command may read is inside a hidden one, and is all that the program can access there; it can't be
+// changed (X21).
 func TestX21Command_ReadOpensOneFolderForReading(t *testing.T) {
 	var app, other string
 	ways(t, func(h *house) {
@@ -278,7 +278,7 @@ func TestX21Command_ReadOpensOneFolderForReading(t *testing.T) {
 			Env: []string{"PATH=/usr/bin:/bin", "HOME=" + h.Own}, Dir: h.Own, Own: h.Own, Read: app,
 		}
 		got := strings.Fields(run(t, s, command))
-		if s.Holds().By == "Landlock" { // modes and times are not held, as its report says
+		if s.Holds().By == "Landlock" { // modes and times are not protected, as its report says
 			got = strings.Fields(strings.Replace(strings.Join(got, " "), "chmod touch", "", 1))
 		}
 		if strings.Join(got, " ") != "cli.js" {

@@ -47,11 +47,11 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(m.Run())
 	default:
-		os.Exit(unraced.Run(m)) // they are about a hundred processes, of which each would take a second to start
+		os.Exit(unraced.Run(m)) // about a hundred processes, of which each would take a second to start
 	}
 }
 
-// beVictim is a process like the gateway: it says when it is signalled.
+// beVictim is a process like the gateway: it prints when it is signalled.
 func beVictim() {
 	got := make(chan os.Signal, 1)
 	signal.Notify(got, syscall.SIGUSR1)
@@ -64,7 +64,7 @@ func beVictim() {
 	fmt.Println("signalled")
 }
 
-// house is a folder with what a mesh has.
+// house is a folder with the files of a mesh.
 type house struct {
 	targets
 	dir      string
@@ -111,7 +111,7 @@ func put(t *testing.T, file, text string) {
 	}
 }
 
-// listen opens sockets outside of what is hidden.
+// listen opens sockets outside of hidden folders.
 func (h *house) listen(t *testing.T) {
 	t.Helper()
 	short, err := os.MkdirTemp("", "s") //nolint:usetesting // a socket's path is short
@@ -174,7 +174,7 @@ func (h *house) attack(t *testing.T, s *sandbox.Sandbox) map[string]string {
 	return got
 }
 
-// run runs a program to its end and returns what it wrote.
+// run runs a program to its end and returns its output.
 func run(t *testing.T, s *sandbox.Sandbox, c sandbox.Command) string {
 	t.Helper()
 	null, err := os.Open(os.DevNull)
@@ -202,8 +202,8 @@ func run(t *testing.T, s *sandbox.Sandbox, c sandbox.Command) string {
 	return string(out)
 }
 
-// sandbox is one that holds in a way. Where this system has no such way the test
-// fails, unless a variable says that it is known.
+// sandbox returns a sandbox with a mechanism. If this system does not have the mechanism, the test fails, unless a
+// variable says that this is known.
 func (h *house) sandbox(t *testing.T, by sandbox.Way) *sandbox.Sandbox {
 	t.Helper()
 	s, err := sandbox.NewBy(launcher, h.rules, by)
@@ -216,7 +216,7 @@ func (h *house) sandbox(t *testing.T, by sandbox.Way) *sandbox.Sandbox {
 	return s
 }
 
-// users runs a test as this user and, where this is root, as nobody, too.
+// users runs a test as this user and, if this is root, as nobody too.
 func users(t *testing.T, f func(t *testing.T)) {
 	if os.Getenv("SANDBOX_TEST_CHILD") != "" {
 		f(t)
@@ -231,7 +231,7 @@ func users(t *testing.T, f func(t *testing.T)) {
 	})
 }
 
-// again runs the test, without what it is part of, in another process.
+// again runs the test, without its parent tests, in another process.
 func again(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "again") //nolint:usetesting // another user can't enter that of the test
@@ -252,8 +252,7 @@ func again(t *testing.T, sys *syscall.SysProcAttr, env ...string) {
 	}
 }
 
-// Without a sandbox a hostile program gets all of it; with one, nothing but what its
-// report says is not held.
+// Without a sandbox a hostile program gets everything; with one, only what its report says is not enforced.
 func TestX6HostileProgram(t *testing.T) {
 	users(t, func(t *testing.T) {
 		open := build(t)
@@ -263,7 +262,7 @@ func TestX6HostileProgram(t *testing.T) {
 			"write journal", "write policy", "write config", "write program", "truncate key", "plant", "rename .sluice", "rename project", "replace config",
 			"proc environ", "proc mem", "proc root" + open.Token, "see process", "signal", "limits", "priority", "ptrace", "process_vm_readv", "inherited", "path socket", "abstract socket", "symbolic link", "hard link", "nested bind",
 		} {
-			if _, ok := all[name]; !ok && (!open.Root || name != "nested bind") { // root's files are not its, there
+			if _, ok := all[name]; !ok && (!open.Root || name != "nested bind") { // it does not own root's files there
 				t.Errorf("%s: without a sandbox the attempt failed too, so it shows nothing", name)
 			}
 		}
@@ -297,7 +296,7 @@ func TestX6HostileProgram(t *testing.T) {
 	})
 }
 
-// mustBeWhole looks from outside at what was to be protected.
+// mustBeWhole checks from outside that the protected files are unchanged.
 func (h *house) mustBeWhole(t *testing.T) {
 	t.Helper()
 	for _, file := range []string{h.Token, h.Key, h.Journal, h.Other, h.Config, h.Policy, h.Cert, h.Secret, h.Program} {

@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// inNamespaces is a sandbox by namespaces, where this system has them.
+// inNamespaces returns a sandbox with namespaces, if this system has them.
 func inNamespaces(t *testing.T) *sandbox.Sandbox {
 	t.Helper()
 	s, err := sandbox.NewBy(launcher, sandbox.Rules{Mode: sandbox.Auto}, sandbox.ByNamespaces)
@@ -24,7 +24,7 @@ func inNamespaces(t *testing.T) *sandbox.Sandbox {
 	return s
 }
 
-// startTrue starts a program that ends at once, and returns what its end was.
+// startTrue starts a program that ends at once, and returns how it ended.
 func startTrue(t *testing.T, s *sandbox.Sandbox, started func(pid int)) *os.ProcessState {
 	t.Helper()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -44,11 +44,11 @@ func startTrue(t *testing.T, s *sandbox.Sandbox, started func(pid int)) *os.Proc
 	return state
 }
 
-// The kernel marks all memory of a process that is forked, and each page that is written afterwards is a fault: with
-// hundreds of MiB everything in the process stands still for it.
+// The kernel marks all memory of a process that forks, and each page that is written afterwards causes a fault: with
+// hundreds of MiB everything in the process stops for it.
 func TestStart_ForksNotTheMemoryOfThisProcess(t *testing.T) {
 	s := inNamespaces(t)
-	startTrue(t, s, func(int) {}) // what is only needed once
+	startTrue(t, s, func(int) {}) // allocated only once
 	const pages = 16 << 10
 	size := os.Getpagesize()
 	memory, err := unix.Mmap(-1, 0, pages*size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -86,7 +86,7 @@ func TestStart_ProgramIsAChildAndItsExitCodeIsKnown(t *testing.T) {
 	}
 }
 
-// A starter that is killed, as where memory runs out, is replaced.
+// A killed starter, as when memory runs out, is replaced.
 func TestStart_StarterThatWasKilledIsReplaced(t *testing.T) {
 	s := inNamespaces(t)
 	for range 2 {
@@ -117,7 +117,7 @@ func parentOf(t *testing.T, pid int) (parent int) {
 	return parent
 }
 
-// startersOf are the starters of a process.
+// startersOf returns the starters of a process.
 func startersOf(t *testing.T, of int) (pids []int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -137,7 +137,7 @@ func startersOf(t *testing.T, of int) (pids []int) {
 	return pids
 }
 
-// Nothing waits for a starter that gives no answer, and the next start has another one.
+// A starter without an answer blocks no caller, and the next start uses another one.
 func TestStart_StarterThatHangsIsGivenUp(t *testing.T) {
 	s := inNamespaces(t)
 	startTrue(t, s, func(int) {})

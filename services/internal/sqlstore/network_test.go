@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	// asks is how long somebody who asks the store waits, as the gateway does.
+	// asks is how long a caller of the store waits, as the gateway does.
 	asks = 2 * time.Second
-	// back is within what a store works again that can be reached again.
+	// back is the time within which a store works after it is reachable again.
 	back = 5 * time.Second
 )
 
@@ -36,7 +36,7 @@ func count(ctx context.Context, tx *sqlstore.Tx) error {
 	return err
 }
 
-// ask counts once, as somebody who waits for the answer.
+// ask counts once, like a caller that waits for the answer.
 func ask(t *testing.T, db *sqlstore.DB) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), asks)
@@ -44,7 +44,7 @@ func ask(t *testing.T, db *sqlstore.DB) error {
 	return db.Do(ctx, count)
 }
 
-// comesBack asks until it is answered.
+// comesBack calls ask until it succeeds.
 func comesBack(t *testing.T, db *sqlstore.DB) {
 	t.Helper()
 	begin := time.Now()
@@ -64,8 +64,8 @@ func comesBack(t *testing.T, db *sqlstore.DB) {
 	}
 }
 
-// Those who ask a server that resets every connection do not keep it busy with new
-// ones: it would still be ending them when it could answer again.
+// Callers of a server that resets every connection do not keep it busy with new ones: otherwise it would still be
+// ending them when it could answer again.
 func TestWhoAsksAFailingServerDoesNotFloodIt(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
@@ -85,9 +85,8 @@ func TestWhoAsksAFailingServerDoesNotFloodIt(t *testing.T) {
 		})
 	}
 	asking.Wait()
-	// Each of the pool's 16 may have begun before one had failed, and after that there
-	// are 10 in a second. For each the driver opens three: with TLS, without, and one to
-	// cancel what it has asked.
+	// Each of the pool's 16 connections may have begun before one had failed, and after that there are 10 in a second.
+	// For each the driver opens three: with TLS, without, and one to cancel the query.
 	most := 3 * (16 + 10*time.Since(begin).Seconds() + 1)
 	if opened = proxy.Opened() - opened; opened == 0 || float64(opened) > most {
 		t.Errorf("%d connections in %v, want 1 to %.0f", opened, time.Since(begin), most)
@@ -96,8 +95,7 @@ func TestWhoAsksAFailingServerDoesNotFloodIt(t *testing.T) {
 	comesBack(t, db)
 }
 
-// What a connection that was lost has locked is free again, although the server
-// does not hear of the loss.
+// The locks of a lost connection are released, although the server does not notice the loss.
 func TestALostTransactionLeavesNoLock(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
@@ -118,8 +116,7 @@ func TestALostTransactionLeavesNoLock(t *testing.T) {
 	}
 }
 
-// Those who were waiting for their turn when they were lost get none that they would
-// hold against others.
+// Transactions that were lost while they waited get no locks that they would hold against others.
 func TestLostWaitersHaveNoTurn(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
@@ -151,7 +148,7 @@ func TestLostWaitersHaveNoTurn(t *testing.T) {
 	comesBack(t, db)
 }
 
-// awaitWaiters returns when so many wait for a lock in this database.
+// awaitWaiters returns when that many transactions wait for a lock in this database.
 func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) {
 	t.Helper()
 	for n := 0; n < many; {
@@ -164,8 +161,8 @@ func awaitWaiters(ctx context.Context, t *testing.T, tx *sqlstore.Tx, many int) 
 	}
 }
 
-// Whether a commit holds whose answer was lost is not known, and this one does: who
-// asks again finds it, once.
+// If the answer to a commit is lost, it is unknown whether the change was made; here it was, and a repetition finds
+// it, once.
 func TestACommitWhoseAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
@@ -179,7 +176,7 @@ func TestACommitWhoseAnswerIsLost(t *testing.T) {
 	}
 }
 
-// Connections that were lost while nobody used them are not all tried in turn.
+// Connections that were lost while unused are not all tried one after the other.
 func TestLostConnectionsAreReplaced(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
@@ -198,14 +195,14 @@ func TestLostConnectionsAreReplaced(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	<-time.After(1500 * time.Millisecond) // none is known to have worked just now
+	<-time.After(1500 * time.Millisecond) // none was used recently
 	proxy.Lose(t)
 	proxy.Mend(t)
 	comesBack(t, db)
 }
 
-// More askers than there are connections, and nobody is answered: when the network
-// is back, connections that were being opened stand in nobody's way.
+// There are more callers than connections, and none gets an answer: when the network is back, connections that were
+// being opened block no caller.
 func TestManyWhoAskASilentStore(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(*network.Proxy){
@@ -235,8 +232,8 @@ func TestManyWhoAskASilentStore(t *testing.T) {
 	}
 }
 
-// A store that works is not away for those who wait until others are done, however many
-// they are and however long that takes: each has as much time as it gives itself.
+// A working store is not unavailable for callers that wait until others are done, however many they are and however
+// long that takes: each waits as long as its own deadline.
 func TestWhoWaitsForOthersIsNotTurnedAway(t *testing.T) {
 	t.Parallel()
 	db, _ := distant(t)
@@ -262,12 +259,12 @@ func TestWhoWaitsForOthersIsNotTurnedAway(t *testing.T) {
 	}
 }
 
-// A store that answers everything, each time late, is not away for being asked often: on a
-// connection that is known to work.
+// A store that answers everything late is not unavailable because there are many queries, on a connection that is
+// known to work.
 func TestASlowStoreIsNotAway(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)
-	if err := db.Do(t.Context(), count); err != nil { // a connection that rests is asked whether it works, and has less time
+	if err := db.Do(t.Context(), count); err != nil { // an idle connection is tested, with less time
 		t.Fatal(err)
 	}
 	proxy.Slow(t, 350*time.Millisecond)
@@ -278,7 +275,7 @@ func TestASlowStoreIsNotAway(t *testing.T) {
 	proxy.Mend(t)
 }
 
-// Who sets no bound does not wait for ever, and holds no connection meanwhile.
+// A caller without a deadline does not wait forever, and holds no connection meanwhile.
 func TestWhoSetsNoBoundIsTold(t *testing.T) {
 	t.Parallel()
 	db, proxy := distant(t)

@@ -72,7 +72,7 @@ func TestOpen_RolesThatStartTogetherOnAnEmptyDatabase(t *testing.T) {
 	group.Wait()
 }
 
-// earlier migrates a database as releases did in which all roles named the table of versions alike.
+// earlier migrates a database like releases in which all roles had the same table of versions.
 func earlier(t *testing.T, source string, texts ...string) error {
 	t.Helper()
 	db, err := sql.Open("pgx", source)

@@ -106,7 +106,7 @@ func TestWhatWasCommittedIsThereAgain(t *testing.T) {
 	})
 }
 
-// A store is for its user alone, whoever may read its folder.
+// Only its user can read a store, even if others may read its folder.
 func TestAFileIsItsUsersAlone(t *testing.T) {
 	t.Parallel()
 	cfg := sqlstore.Config{Source: sqlstore.SQLite, File: filepath.Join(t.TempDir(), "a.db")}
@@ -124,8 +124,8 @@ func TestAFileIsItsUsersAlone(t *testing.T) {
 	}
 }
 
-// Reading and then writing what follows from it loses nothing, however many do it
-// at once, over several connections to one store.
+// Reading and then writing a result of it loses nothing, with many concurrent callers over several connections to one
+// store.
 func TestTransactionsDoNotMeet(t *testing.T) {
 	each(t, func(t *testing.T, cfg sqlstore.Config) {
 		db := open(t, cfg, counters)
@@ -165,9 +165,8 @@ func TestTransactionsDoNotMeet(t *testing.T) {
 	})
 }
 
-// Those that change something wait for each other, and hardly any is run in vain: on a busy machine PostgreSQL
-// now and then takes two for a collision that were none (13.2.3, Serializable Isolation Level). Without a
-// queue most are.
+// Transactions with changes wait for each other, and hardly any is repeated: on a busy machine PostgreSQL sometimes
+// reports a collision where there is none (13.2.3, Serializable Isolation Level). Without a queue most are repeated.
 func TestWhoHasAQueueDoesNotCollide(t *testing.T) {
 	t.Parallel()
 	db := open(t, sqlstore.Config{Source: sqlstoretest.Postgres(t), Queue: "counters"}, counters)
