@@ -25,11 +25,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// asProgram makes the test binary the program of a role, as a command would be.
-// Its value says what the role's service does.
+// asProgram makes the test binary the program of a role, as a command would be. Its value says what the role's
+// service does.
 const asProgram = "APP_TEST_AS_PROGRAM"
 
-// patience bounds what a test waits for.
+// patience is how long a test waits.
 const patience = 20 * time.Second
 
 func TestMain(m *testing.M) {
@@ -48,8 +48,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// service offers no RPCs, says when it runs and when it is closed, and fails
-// where it is told to.
+// service offers no RPCs, prints when it runs and when it is closed, and fails if the test says so.
 type service struct{ what string }
 
 func (service) Register(grpc.ServiceRegistrar) {}
@@ -75,7 +74,7 @@ func (service) Close() error {
 	return nil
 }
 
-// program is the program of a role, at work or done.
+// program is the running or ended program of a role.
 type program struct {
 	*exec.Cmd
 	out  syncBuffer
@@ -125,7 +124,7 @@ func (p *program) end(t *testing.T) int {
 	}
 }
 
-// says waits until the program has said something.
+// says waits until the program has printed a text.
 func (p *program) says(t *testing.T, text string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -137,8 +136,7 @@ func (p *program) says(t *testing.T, text string) {
 	}
 }
 
-// configure writes a configuration with certificates, and returns it and the
-// address that the role is to listen on.
+// configure writes a configuration with certificates, and returns it and the address on which the role must listen.
 func configure(t *testing.T) (file, addr string) {
 	t.Helper()
 	dir := t.TempDir()

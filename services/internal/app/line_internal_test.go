@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// F26: a role whose certificate has ended is refused, also on a connection that was
-// made before, and served again once it has another.
+// F26: a role with an expired certificate is refused, also on an existing connection, and served again when it has
+// another certificate.
 func TestF26AServerThatHasEndedIsRefused(t *testing.T) {
 	t.Parallel()
 	const policy, gateway = authv1.Role_ROLE_POLICY, authv1.Role_ROLE_GATEWAY

@@ -14,13 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// TestTune starts this test again, with GOMAXPROCS as each case has it, and has it do long
-// work.
+// TestTune starts this test again, with GOMAXPROCS as each case has it, and lets it do long work.
 func TestTune(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {
 		app.Tune()
-		// What Go works on at a time changes once there is long work.
+		// GOMAXPROCS changes when there is long work.
 		var work turn.Stint
 		for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); {
 			work.Step()
@@ -29,7 +28,7 @@ func TestTune(t *testing.T) {
 		return
 	}
 	own := runtime.GOMAXPROCS(0)
-	if own == runtime.NumCPU() { // else a container has less
+	if own == runtime.NumCPU() { // otherwise a container has fewer
 		own = max(4, own)
 	}
 	for told, want := range map[string]int{"": own, "GOMAXPROCS=1": 1, "GOMAXPROCS=2": 2} {
@@ -45,13 +44,13 @@ func TestTune(t *testing.T) {
 	}
 }
 
-// TestTuneOfTheCollector starts itself again, and makes 24 MiB of garbage: a small heap is
-// collected while that is made where the operator wants it so, and not else.
+// TestTuneOfTheCollector starts itself again, and makes 24 MiB of garbage: a small heap is collected meanwhile only
+// if the operator has configured that.
 func TestTuneOfTheCollector(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TUNED") != "" {
 		app.Tune()
-		runtime.GC() // which the spare heap has begun where there is one
+		runtime.GC() // which the spare heap has begun if there is one
 		var was, is runtime.MemStats
 		runtime.ReadMemStats(&was)
 		for range 24 << 10 {
@@ -73,5 +72,5 @@ func TestTuneOfTheCollector(t *testing.T) {
 	}
 }
 
-// garbage is what was made last.
+// garbage is the last allocation.
 var garbage []byte

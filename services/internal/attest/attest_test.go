@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// issued is a certificate of an authority, and what signs with its key.
+// issued is a certificate of an authority, and a signer with its key.
 func issued(t *testing.T, a *pki.Authority, leaf pki.Leaf) *attest.Signer {
 	t.Helper()
 	certPEM, keyPEM, err := a.Issue(leaf)
@@ -44,8 +44,7 @@ func authority(t *testing.T) *pki.Authority {
 	return a
 }
 
-// I5: by its certificate the policy role alone signs, whose the CA is and which has not
-// expired.
+// I5: only the policy role can sign, with a certificate of the CA that has not expired.
 func TestI5ThePolicyRoleAloneSigns(t *testing.T) {
 	t.Parallel()
 	ours, other := authority(t), authority(t)
@@ -98,7 +97,7 @@ func sign(t *testing.T, s *attest.Signer) *policyv1.SignedDecision {
 	return out
 }
 
-// No two statements are the same, whatever they say.
+// No two statements are equal, even with equal contents.
 func TestStatementsDiffer(t *testing.T) {
 	t.Parallel()
 	signer, verifier, err := attest.Pair()
@@ -117,7 +116,7 @@ func TestStatementsDiffer(t *testing.T) {
 	}
 }
 
-// I5: whoever differs in what is judged has another digest.
+// I5: principals that differ have different digests.
 func TestI5PrincipalsDiffer(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]string)

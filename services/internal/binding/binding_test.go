@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/binding"
 )
 
-// digest is of the contract's second example, changed as a test wants it.
+// digest returns the digest of the contract's second example, changed by a test.
 func digest(t *testing.T, change func(*identityv1.Principal, *approvalv1.BoundCall)) string {
 	t.Helper()
 	p := &identityv1.Principal{
@@ -36,7 +36,7 @@ func digest(t *testing.T, change func(*identityv1.Principal, *approvalv1.BoundCa
 	return hex.EncodeToString(d[:])
 }
 
-// The digests that the contract prints.
+// These are the digests in the contract.
 func TestBindIsWhatTheContractSays(t *testing.T) {
 	t.Parallel()
 	d, params, err := binding.Bind(
@@ -51,8 +51,7 @@ func TestBindIsWhatTheContractSays(t *testing.T) {
 	}
 }
 
-// A1: whatever differs in what was approved is another approval; what changes from
-// one sending to the next is not.
+// A1: any change of what was approved needs another approval; what differs between repetitions does not.
 func TestA1WhatIsBound(t *testing.T) {
 	t.Parallel()
 	same := digest(t, nil)
@@ -133,8 +132,8 @@ func TestWhatIsKept(t *testing.T) {
 	}
 }
 
-// A1, I4: a key of the sending that says more than a number or a short text is part of what is approved, and is kept, so
-// that people see it.
+// A1, I4: a numbering key with more than a number or a short text is part of the approved call, and is stored, so
+// that approvers see it.
 func TestA1AKeyOfTheSendingThatSaysMoreIsBound(t *testing.T) {
 	t.Parallel()
 	same, long := digest(t, nil), strings.Repeat("a", 129)
@@ -157,7 +156,7 @@ func TestA1AKeyOfTheSendingThatSaysMoreIsBound(t *testing.T) {
 	}
 }
 
-// What is kept is kept again as it is.
+// A stored call is bound again without a change.
 func FuzzBind(f *testing.F) {
 	for _, text := range []string{"", "{}", `{"a":[1.50,"\u00e9",{"b":null}]}`, `{"_meta":{"progressToken":1}}`, `{"a":1e-400}`} {
 		f.Add(text)
@@ -174,8 +173,7 @@ func FuzzBind(f *testing.F) {
 	})
 }
 
-// What asks for the same is the same, whatever else it carries; what asks for something
-// else is not.
+// Calls that request the same have the same digest, whatever else they carry; other calls have another one.
 func TestBare(t *testing.T) {
 	t.Parallel()
 	bare := func(method, params string) string {

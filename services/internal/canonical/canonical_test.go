@@ -37,7 +37,7 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// Numbers are equal where their exact values are.
+// Numbers are equal if their exact values are.
 func TestNumbersAreComparedExactly(t *testing.T) {
 	t.Parallel()
 	number := rapid.StringMatching(`-?(0|[1-9][0-9]{0,5})(\.[0-9]{1,4})?([eE][+-]?[0-9]{1,2})?`)
@@ -57,7 +57,7 @@ func TestNumbersAreComparedExactly(t *testing.T) {
 	})
 }
 
-// X1: what exact numbers cost grows with the square of their length, so that is bounded.
+// X1: the cost of exact numbers grows with the square of their length, so the length is bounded.
 func TestX1NumbersHave64Bytes(t *testing.T) {
 	t.Parallel()
 	for name, number := range map[string]string{
@@ -80,7 +80,7 @@ func TestX1NumbersHave64Bytes(t *testing.T) {
 	}
 }
 
-// TestX1DepthCostsNothing is not parallel: it counts what all goroutines allocate.
+// TestX1DepthCostsNothing is not parallel: it counts the allocations of all goroutines.
 func TestX1DepthCostsNothing(t *testing.T) {
 	const depth, size = 500, 4 << 20
 	for name, text := range map[string]string{
@@ -98,7 +98,7 @@ func TestX1DepthCostsNothing(t *testing.T) {
 	}
 }
 
-// Members are in order at every level, whatever order they came in.
+// Members are ordered at every level.
 func TestMembersAreInOrder(t *testing.T) {
 	t.Parallel()
 	var value func(*rapid.T, int) string
@@ -152,7 +152,7 @@ func inOrder(value any) string {
 	}
 }
 
-// BenchmarkObject tells what the dearest texts cost for their length.
+// BenchmarkObject measures the most expensive texts for their length.
 func BenchmarkObject(b *testing.B) {
 	const size = 1 << 20
 	for name, text := range map[string]string{
@@ -175,11 +175,10 @@ func BenchmarkObject(b *testing.B) {
 	}
 }
 
-// longNumber is in what Object may write where a number was as long as it may be.
+// longNumber matches numbers in results of Object that exceed the maximum length.
 var longNumber = regexp.MustCompile(`[-0-9e]{65}`)
 
-// What Object has written it writes again, and never fails on but for numbers that
-// have grown too long.
+// Object accepts and repeats its own results, except for numbers that have become too long.
 func FuzzObject(f *testing.F) {
 	for _, text := range []string{"", "{}", `{"a":[1.50,"\u00e9",{"b":null}]}`, `{"a":1e-400}`, `{"b":{"b":[{"d":1,"c":{}}],"a":2},"a":[]}`} {
 		f.Add(text)

@@ -14,10 +14,10 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/datadir"
 )
 
-// folder names, to a child process, the data folder that it is to hold.
+// folder names, to a child process, the data folder that it must lock.
 const folder = "DATADIR_TEST_FOLDER"
 
-// TestMain makes the test a process that holds a folder until it is told to go.
+// TestMain makes the test a process that locks a folder until the test ends it.
 func TestMain(m *testing.M) {
 	data := os.Getenv(folder)
 	if data == "" {
@@ -68,8 +68,7 @@ func TestAFolderIsHeldOnce(t *testing.T) {
 	}
 }
 
-// A folder belongs to a process as long as it lives, and to nobody once it was
-// killed.
+// A folder is locked as long as its process runs, and no longer after the process was killed.
 func TestAKilledProcessHoldsNothing(t *testing.T) {
 	t.Parallel()
 	data := t.TempDir()

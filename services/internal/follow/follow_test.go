@@ -15,7 +15,7 @@ import (
 
 var errAway = errors.New("away")
 
-// said is a stream that says these words, one a second, and then nothing.
+// said is a stream with these words, one each second, and then nothing.
 type said struct {
 	grpc.ClientStream
 
@@ -69,7 +69,7 @@ func TestAStreamIsFollowedWhateverBecomesOfIt(t *testing.T) {
 		if want := []string{"one", "two"}; !slices.Equal(heard, want) {
 			t.Errorf("heard %q, want %q", heard, want)
 		}
-		// The second is silent from 2.2 s on, and counts as broken 5 s later.
+		// The second stream is silent from 2.2 s on, and counts as broken 5 s later.
 		if want := []time.Duration{0, 200 * time.Millisecond, 7400 * time.Millisecond}; !slices.Equal(opened, want) {
 			t.Errorf("opened after %v, want %v", opened, want)
 		}
@@ -94,7 +94,7 @@ func TestAMessageThatIsRefusedBreaksTheStream(t *testing.T) {
 			Silence: time.Minute,
 		}
 		stream.Run(ctx)
-		if opened != 3 { // one a second, and 200 ms between them
+		if opened != 3 { // one each second, and 200 ms between them
 			t.Errorf("opened %d times", opened)
 		}
 	})

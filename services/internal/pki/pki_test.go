@@ -210,7 +210,7 @@ func pair(t *testing.T, dir string, cert, key []byte) {
 	write(t, filepath.Join(dir, "gateway-key.pem"), key)
 }
 
-// curve makes a certificate whose key is no Ed25519 key.
+// curve makes a certificate whose key is not an Ed25519 key.
 func curve(t *testing.T) (certPEM, keyPEM []byte) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -249,7 +249,7 @@ func TestAnAuthorityIsKept(t *testing.T) {
 	}
 }
 
-// A new CA would lock every role out, so that half of one is not replaced.
+// A new CA would make all roles' certificates invalid, so half of one is not replaced.
 func TestHalfAnAuthorityIsAnError(t *testing.T) {
 	t.Parallel()
 	_, foreignKey, err := newAuthority(t).Issue(pki.RoleLeaf(gateway))

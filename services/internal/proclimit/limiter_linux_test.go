@@ -15,7 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/proclimit"
 )
 
-// hidden is the attack that watching does not find: a process has left its session and its parents between two looks.
+// hidden is the attack that watching does not find: a process has left its session and its parents between two
+// checks.
 const hidden = "double forks in sessions of their own"
 
 // attacks are shell programs that stop by themselves, each with the limit that it reaches.
@@ -28,7 +29,8 @@ var attacks = map[string]struct{ script, limit string }{
 	"a grandchild": {"(head -c 300000000 /dev/zero | tail -c 300000000 | sleep 20) & wait", proclimit.Memory},
 }
 
-// A program is found to be over its limit, and all that it started ends, whether the kernel counts or we do.
+// A program that exceeds its limit is found, and everything that it started ends, whether the kernel or this package
+// counts.
 func TestGroup_ProgramOverItsLimitIsFoundAndEnded(t *testing.T) {
 	for way, limiter := range map[string]*proclimit.Limiter{"cgroup": proclimit.New(), "watched": proclimit.NewWatching()} {
 		if way == "cgroup" && len(limiter.Report().NotHeld) > 0 {
@@ -50,7 +52,7 @@ func TestGroup_ProgramOverItsLimitIsFoundAndEnded(t *testing.T) {
 	}
 }
 
-// cgroupsOfThisProcess returns the cgroups that limiters of this process have made.
+// cgroupsOfThisProcess returns the cgroups that limiters of this process have created.
 func cgroupsOfThisProcess(t *testing.T) (found []string) {
 	t.Helper()
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, _ fs.DirEntry, _ error) error {
@@ -62,7 +64,7 @@ func cgroupsOfThisProcess(t *testing.T) (found []string) {
 	return found
 }
 
-// A cgroup that is not there any more is no reason not to run a program: it is watched.
+// If its cgroup was removed, a program still runs: it is watched.
 func TestGroup_ProgramWithoutACgroupIsWatched(t *testing.T) {
 	limiter := proclimit.New()
 	if len(limiter.Report().NotHeld) > 0 {
@@ -131,7 +133,7 @@ func overLimit(t *testing.T, limiter *proclimit.Limiter, script, limit string) {
 	}
 }
 
-// A program within its limits is let be.
+// A program within its limits is not ended.
 func TestGroup_ProgramWithinItsLimitsIsLetBe(t *testing.T) {
 	limiter := proclimit.NewWatching()
 	group := limiter.Group("test", proclimit.Limits{Tasks: 100, Memory: 64 << 20})

@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// S1: a secret is gone from an answer however JSON spells it, and nothing else is.
+// S1: a secret is removed from an answer in every spelling of JSON, and nothing else is.
 func TestS1ScrubberBlotsSecretsOutOfAnswers(t *testing.T) {
 	t.Parallel()
 	s := New(nil, []string{`ghp_"12\é/🐟`, "first-line\n  second-line\n", "short", "12345678", "true,null,", "first-line-and-more", `quote","quote`})
@@ -45,7 +45,7 @@ func TestS1ScrubberBlotsSecretsOutOfAnswers(t *testing.T) {
 	}
 }
 
-// S1: what a client reads is what it would have read, with each secret replaced.
+// S1: a client reads the original answer, with each secret replaced.
 func TestS1ScrubbedAnswersMeanTheSame(t *testing.T) {
 	t.Parallel()
 	const secret = `a"b\cé🐟a`
@@ -78,7 +78,7 @@ func TestS1ScrubbedAnswersMeanTheSame(t *testing.T) {
 	})
 }
 
-// tokens returns what a reader of JSON reads.
+// tokens returns the values that a JSON parser reads.
 func tokens(t *rapid.T, raw []byte) []string {
 	t.Helper()
 	var out []string

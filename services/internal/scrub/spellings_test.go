@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A secret is gone from a text in each form in which programs repeat it, wherever it stands and in
-// whatever pieces the text comes.
+// A secret is removed from a text in each form in which programs repeat it, at any place and in any pieces of the
+// text.
 func TestStream_RemovesSecretsInEveryFormOverPieces(t *testing.T) {
 	t.Parallel()
 	const secret = `sk-live_4f/9+Zq"é=77`
@@ -54,7 +54,7 @@ func TestSpellings_ShortTextsAreNoSecrets(t *testing.T) {
 	}
 }
 
-// Each line of a value is gone in each form, and what is too short to be a secret stays.
+// Each line of a value is removed in each form, and texts too short to be secrets stay.
 func TestEvery_RemovesEachLineOfAValueInEveryForm(t *testing.T) {
 	t.Parallel()
 	const first, second = "first-line-4f9Z", "second-line-77Q"

@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/strictyaml"
 )
 
-// FuzzDecode holds what every refusal owes its reader: a list of problems, each
-// in a place that the document has, on one line, with nothing that moves a cursor.
+// FuzzDecode checks that every error is a list of problems, each with a place in the document, on one line, without
+// control characters.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		"", "name: x\nrate_limit: {max: 10, window: 60s}", "a: &a [*a]", "<<: {}", "? [a]\n: b", "- - - x",
@@ -32,7 +32,7 @@ func FuzzDecode(f *testing.F) {
 		if !ok || len(problems) == 0 || len(problems) > 100 {
 			t.Fatalf("%T with %d problems", err, len(problems))
 		}
-		lines := strings.Count(string(text), "\n") + strings.Count(string(text), "\r") + 2 // one is behind the end
+		lines := strings.Count(string(text), "\n") + strings.Count(string(text), "\r") + 2 // one is after the end
 		for _, p := range problems {
 			if p.Line < 0 || p.Line > lines || (p.Line > 0) != (p.Column > 0) {
 				t.Errorf("place %d:%d in %q", p.Line, p.Column, text)
@@ -44,8 +44,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzDecodeAgreesWithJSON reads JSON twice: YAML must not see another value in
-// it than a JSON parser does.
+// FuzzDecodeAgreesWithJSON reads JSON twice: YAML must not see another value in it than a JSON parser does.
 func FuzzDecodeAgreesWithJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"a": 1, "b": [true, null, "x", -0.5e3], "c": {"d": ""}}`, `["\u00e9\n\/", " # no comment", "a: b", "- x"]`,
@@ -59,7 +58,7 @@ func FuzzDecodeAgreesWithJSON(f *testing.F) {
 			return
 		}
 		if err := decode("f", text, &got); err != nil {
-			return // stricter is fine
+			return // YAML may be stricter
 		}
 		if diff := cmp.Diff(want, floats(got)); diff != "" {
 			t.Errorf("%q (-JSON +YAML):\n%s", text, diff)
@@ -67,7 +66,7 @@ func FuzzDecodeAgreesWithJSON(f *testing.F) {
 	})
 }
 
-// floats turns whole numbers into the floats that a JSON parser makes of them.
+// floats converts whole numbers to the floats of a JSON parser.
 func floats(v any) any {
 	switch v := v.(type) {
 	case int64:

@@ -415,7 +415,7 @@ func TestErrorsOfNothingIsNoError(t *testing.T) {
 	}
 }
 
-// The unexported field keeps the decoder honest: it has no key.
+// The decoder must ignore the unexported field: it has no key.
 var _ = target{}.private
 
 func BenchmarkDecode(b *testing.B) {

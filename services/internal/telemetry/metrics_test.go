@@ -16,13 +16,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// metrics keeps the counts that are exported to it.
+// metrics is a collector that stores the exported counts.
 type metrics struct {
 	metricsv1.UnimplementedMetricsServiceServer
 
 	mu sync.Mutex
-	// of is the process that exported last, by its attributes, and counts are its
-	// counters.
+	// of are the attributes of the process that exported last, and counts are its counters.
 	of     map[string]string
 	counts map[string]int64
 }
@@ -62,7 +61,7 @@ func counter(t *testing.T, tel *telemetry.Telemetry) metric.Int64Counter {
 	return c
 }
 
-// What is sampled does not matter to metrics: they count everything.
+// Sampling does not matter to metrics: they count everything.
 func TestCloseExportsTheLastCounts(t *testing.T) {
 	t.Parallel()
 	c := newCollector(t)
@@ -81,7 +80,7 @@ func TestCloseExportsTheLastCounts(t *testing.T) {
 	}
 }
 
-// OpenTelemetry's own variable says how often.
+// OpenTelemetry's own variable sets the interval.
 func TestCountsAreExportedAsOftenAsTheStandardVariableSays(t *testing.T) {
 	c := newCollector(t)
 	t.Setenv("OTEL_METRIC_EXPORT_INTERVAL", "10")
@@ -96,7 +95,7 @@ func TestCountsAreExportedAsOftenAsTheStandardVariableSays(t *testing.T) {
 	}
 }
 
-// Two replicas are two instances, unless whoever runs them names them.
+// Two replicas are two instances, unless an operator names them.
 func TestReplicasAreToldApart(t *testing.T) {
 	c := newCollector(t)
 	instance := func() string {
@@ -120,7 +119,7 @@ func TestReplicasAreToldApart(t *testing.T) {
 	}
 }
 
-// A collector that takes spans alone, as Jaeger does, is no failure.
+// A collector that accepts only spans, such as Jaeger, is not an error.
 func TestACollectorThatTakesNoMetricsIsNoFailure(t *testing.T) {
 	t.Parallel()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -160,7 +159,7 @@ func TestMetricsCanBeSwitchedOff(t *testing.T) {
 	}
 }
 
-// Where nothing is exported counting works, and whoever counts need not know.
+// If nothing is exported, counting works anyway.
 func TestCountingWithoutACollector(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{})

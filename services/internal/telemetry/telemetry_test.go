@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/telemetry"
 )
 
-// collector keeps what is exported to it.
+// collector stores the exported spans.
 type collector struct {
 	collectorv1.UnimplementedTraceServiceServer
 	url     string
@@ -108,8 +108,7 @@ func TestCloseExportsTheLastSpans(t *testing.T) {
 	}
 }
 
-// Whatever is sampled, a span has a name to go by, so that journals and upstreams
-// can speak of the same trace.
+// Every span has a trace id, sampled or not, so that journals and servers can name the same trace.
 func TestSpansHaveAContextWithoutBeingSampled(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []telemetry.Config{{}, {Endpoint: newCollector(t).url}, {Sample: 1}} {
@@ -156,7 +155,7 @@ func TestAParentDecides(t *testing.T) {
 	}
 }
 
-// Baggage is a stranger's, and is not carried on.
+// A client's baggage is untrusted and is not sent on.
 func TestBaggageIsDropped(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{})
@@ -186,8 +185,8 @@ func TestALogIsRequired(t *testing.T) {
 	}
 }
 
-// What OpenTelemetry has to say is a record of the log, as everything else is.
-func TestWhatIsNotTakenIsLogged(t *testing.T) { // not parallel: there is one place for it in a process
+// OpenTelemetry's errors are records of the log.
+func TestWhatIsNotTakenIsLogged(t *testing.T) { // not parallel: there is one error handler in a process
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +220,7 @@ func (w writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// A collector that is away delays a stop by its bound, and is no error of it.
+// An unavailable collector delays a stop by at most its timeout, and is not an error.
 func TestACollectorThatIsAwayDoesNotHoldAStop(t *testing.T) {
 	t.Parallel()
 	tel := start(t, telemetry.Config{Endpoint: "http://127.0.0.1:1", Sample: 1})
