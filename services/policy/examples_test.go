@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/policy"
 )
 
-// loadDocuments checks that at least so many documents load, without findings.
+// loadDocuments checks that at least the given number of documents load, without findings.
 func loadDocuments(t *testing.T, least int, paths ...string) {
 	t.Helper()
 	documents, err := policy.ReadDocuments(paths)

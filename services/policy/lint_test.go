@@ -43,7 +43,7 @@ func TestLint(t *testing.T) {
 			want:      []*policyv1.Finding{{Path: "a.yaml", Line: 1, Column: 1}},
 		},
 		{
-			name:      "a document that holds a control character",
+			name:      "a document that contains a control character",
 			documents: []*policyv1.Document{{Path: "a.yaml", Text: "version: 1\n \x01"}},
 			want:      []*policyv1.Finding{{Path: "a.yaml", Line: 2, Column: 2}},
 		},

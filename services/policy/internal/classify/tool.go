@@ -27,7 +27,7 @@ const (
 )
 
 // ErrDefinition means that a definition can't be read.
-var ErrDefinition = errors.New("this is no definition of a tool")
+var ErrDefinition = errors.New("this is not the definition of a tool")
 
 // Tool is the part of a tool's definition that shows what the tool does.
 type Tool struct {

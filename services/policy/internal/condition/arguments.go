@@ -37,7 +37,7 @@ func ParseArguments(params string) (Arguments, error) {
 	}
 	dec := jsontext.NewDecoder(bytes.NewBufferString(params))
 	if dec.PeekKind() != '{' {
-		return Arguments{}, errors.New("the params are no JSON object")
+		return Arguments{}, errors.New("the params are not a JSON object")
 	}
 	all, err := read(dec)
 	if err != nil {
@@ -51,7 +51,7 @@ func ParseArguments(params string) (Arguments, error) {
 		return Arguments{values: newObject(nil)}, nil
 	}
 	if _, ok := arguments.(object); !ok {
-		return Arguments{}, errors.New("the arguments are no JSON object")
+		return Arguments{}, errors.New("the arguments are not a JSON object")
 	}
 	return Arguments{values: arguments}, nil
 }

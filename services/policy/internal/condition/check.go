@@ -79,7 +79,7 @@ func checkCall(tree *ast.AST, e ast.Expr, refuse refusing) {
 
 func checkPattern(pattern ast.Expr, refuse refusing) {
 	if pattern.Kind() != ast.LiteralKind {
-		refuse(pattern, "the pattern is no constant", "write the pattern out")
+		refuse(pattern, "the pattern is not a constant", "write the pattern out")
 		return
 	}
 	if _, err := compilePattern(string(pattern.AsLiteral().(types.String))); err != nil {
@@ -95,7 +95,7 @@ func checkMap(tree *ast.AST, m ast.MapExpr, refuse refusing) {
 			refuse(e.Key(), "has an entry that may be missing, which conditions have no use for", "")
 		}
 		if hasDecimal(tree.GetType(e.Key().ID())) {
-			refuse(e.Key(), "a decimal is no key", "")
+			refuse(e.Key(), "a decimal can't be a key", "")
 		}
 		values = append(values, e.Value())
 	}

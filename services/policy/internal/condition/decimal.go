@@ -57,7 +57,7 @@ func wholeText(value *apd.Decimal) string {
 // parseDecimal reads a number in the form of JSON.
 func parseDecimal(text string) (decimal, error) {
 	if len(text) > maxNumberBytes || !plainNumber.MatchString(text) {
-		return decimal{}, fmt.Errorf("%s is no number of at most %d bytes", strconv.Quote(clip(text)), maxNumberBytes)
+		return decimal{}, fmt.Errorf("%s is not a number of at most %d bytes", strconv.Quote(clip(text)), maxNumberBytes)
 	}
 	value, _, err := apd.NewFromString(text)
 	if err != nil {

@@ -169,7 +169,7 @@ func checkLocator(f locatorFunction, args []ast.Expr, refuse refusing) {
 	}
 	constant := args[1]
 	if constant.Kind() != ast.LiteralKind {
-		refuse(constant, "what it is compared with is no constant", "write it out, once for each")
+		refuse(constant, "the second argument is not a constant", "write it out, once for each")
 		return
 	}
 	if _, err := f.with(string(constant.AsLiteral().(types.String))); err != nil {

@@ -13,8 +13,8 @@ func TestP14LocatorsInConditions(t *testing.T) {
 	for _, tt := range []struct{ text, args, want string }{
 		{`path.within(args.path, "/srv")`, `{"path":"/srv/a/../b"}`, "true"},
 		{`path.within(args.path, "/srv")`, `{"path":"/srv/../etc/passwd"}`, "false"},
-		{`path.within(args.path, "/srv")`, `{"path":"/srv/%2e%2e/etc"}`, "path.within: the text holds a %"},
-		{`!path.within(args.path, "/etc")`, `{"path":"..\\etc"}`, "path.within: the text holds a \\"},
+		{`path.within(args.path, "/srv")`, `{"path":"/srv/%2e%2e/etc"}`, "path.within: the text contains a %"},
+		{`!path.within(args.path, "/etc")`, `{"path":"..\\etc"}`, "path.within: the text contains a \\"},
 		{`path.within(args.path, "/srv")`, `{"path":["/srv/a"]}`, "no such overload"},
 		{`path.within(args.path, "/srv")`, `{}`, "no such key: path"},
 		{`path.within(args.?path.orValue("/srv"), "/srv")`, `{}`, "true"},
@@ -32,7 +32,7 @@ func TestP14LocatorsInConditions(t *testing.T) {
 		{`ip.in(args.ip, "10.0.0.0/8")`, `{"ip":"::ffff:10.1.2.3"}`, "true"},
 		{`!ip . in (url.host(args.url), '10.0.0.0/8') && args.note == "ip.in(x)"`, `{"url":"https://11.1.1.1/","note":"ip.in(x)"}`, "true"},
 		{`args.note == r"\" && ip.in(args.ip, """::/0""") // ip.in(`, `{"ip":"::1","note":"\\"}`, "true"},
-		{`ip.in(args.ip, "10.0.0.0/8")`, `{"ip":"10.1"}`, "ip.in: the text is no IP"},
+		{`ip.in(args.ip, "10.0.0.0/8")`, `{"ip":"10.1"}`, "ip.in: the text is not an IP"},
 		{`args.to.all(x, email.domain(x) == "example.com")`, `{"to":["a@Example.com"]}`, "true"},
 		{`email.domain(args.to) == "example.com"`, `{"to":"a@evil, b@example.com"}`, "email.domain: the text has more than one @"},
 	} {
@@ -163,13 +163,13 @@ func TestP14WhatMisleadsAboutPathsAndURLsIsRefused(t *testing.T) {
 func TestP14WhatTextsAreComparedWith(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`path.within(args.path, args.root)`:                 "is no constant; write it out",
-		`["/a", "/b"].exists(r, path.within(args.path, r))`: "is no constant",
+		`path.within(args.path, args.root)`:                 "is not a constant; write it out",
+		`["/a", "/b"].exists(r, path.within(args.path, r))`: "is not a constant",
 		`path.within(args.path, "../a")`:                    `"../a" climbs above`,
 		`path.within(args.path, "")`:                        `"" is empty`,
 		`url.under(args.url, "https://ok@evil")`:            "a user",
 		`url.under(args.url, "https://ok/?q")`:              "a query",
-		`url.under(args.url, "api.example.com")`:            "no absolute URL",
+		`url.under(args.url, "api.example.com")`:            "not an absolute URL",
 		`ip.in(args.ip, "10.1.2.3")`:                        "CIDR",
 		`ip.in(args.ip, "10.1.2.3/8")`:                      "write 10.0.0.0/8",
 		`ip.in(args.ip)`:                                    "'ip.in'",

@@ -54,7 +54,7 @@ func checkTexts(refuse refusing) func(e ast.Expr, from []*place) {
 		if kind == plainText || kind == hostText && function == "endsWith" && strings.HasPrefix(text, ".") {
 			return
 		}
-		refuse(e, fmt.Sprintf("%s is no test of %s: %s", function, kind, why[kind]), instead[kind])
+		refuse(e, fmt.Sprintf("%s does not safely test %s: %s", function, kind, why[kind]), instead[kind])
 	}
 }
 

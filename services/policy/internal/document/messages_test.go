@@ -102,12 +102,12 @@ var (
 		"another document has the name":                     "TestParseSetNamesTheProblemsOfEveryFile",
 		"give each a name of its own":                       "TestParseSetNamesTheProblemsOfEveryFile",
 		"the file's name can't be the document's: add name": "TestParseRefusesANameThatTheFileCannotGive",
-		"larger than":            "a file of 1 MiB",
-		"make a YAML loader":     "its options are constants",
-		"unknown anchor":         "how the parser begins a message that is replaced",
-		"conditions do not have": "the parser knows no other functions",
-		"a decimal is no key":    "the parser knows no such maps",
-		"(in container '')":      "how the parser ends messages, which is cut off",
+		"larger than":              "a file of 1 MiB",
+		"make a YAML loader":       "its options are constants",
+		"unknown anchor":           "how the parser begins a message that is replaced",
+		"conditions do not have":   "the parser knows no other functions",
+		"a decimal can't be a key": "the parser knows no such maps",
+		"(in container '')":        "how the parser ends messages, which is cut off",
 	}
 )
 

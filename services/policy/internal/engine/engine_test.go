@@ -105,10 +105,10 @@ func TestCompileRefuses(t *testing.T) {
 			[]engine.Document{{Name: "a", Default: 9, Rules: []engine.Rule{{
 				Name: "r", Action: 9, Limits: []engine.RateLimit{{Max: 1, Window: time.Second, Per: []engine.Dimension{0, 9}}},
 			}}}}, options,
-			"document \"a\": default: Default(9) is none\n" +
-				"document \"a\": rule \"r\": action: Action(9) is none\n" +
-				"document \"a\": rule \"r\": rate_limit[0].per[0]: none is none\n" +
-				`document "a": rule "r": rate_limit[0].per[1]: Dimension(9) is none`,
+			"document \"a\": default: Default(9) is unknown\n" +
+				"document \"a\": rule \"r\": action: Action(9) is unknown\n" +
+				"document \"a\": rule \"r\": rate_limit[0].per[0]: none is unknown\n" +
+				`document "a": rule "r": rate_limit[0].per[1]: Dimension(9) is unknown`,
 		},
 		{
 			"a group that would be empty",

@@ -152,7 +152,7 @@ func (c *checker) classes(m *Match) {
 	one("tags", m.Tags, nil)
 	for _, name := range slices.Sorted(maps.Keys(m.Annotations)) {
 		if _, known := Annotations()[name]; !known {
-			c.add("match.annotations."+name, "is no annotation of a tool", "use "+strings.Join(slices.Sorted(maps.Keys(Annotations())), ", "))
+			c.add("match.annotations."+name, "is not an annotation of a tool", "use "+strings.Join(slices.Sorted(maps.Keys(Annotations())), ", "))
 		}
 	}
 }

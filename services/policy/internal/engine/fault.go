@@ -37,7 +37,7 @@ func (d *Document) Faults() []Fault {
 		c.pattern("server", d.Server, serverGrammar)
 	}
 	if d.Default > DefaultDeny {
-		c.add("default", d.Default.String()+" is none", "")
+		c.add("default", d.Default.String()+" is unknown", "")
 	}
 	seen := make(map[string]bool)
 	for i := range d.Rules {
@@ -146,7 +146,7 @@ func (c *checker) check(r *Rule) {
 	c.naming(r)
 	c.classes(&r.Match)
 	if r.Action > ActionHide {
-		c.add("action", r.Action.String()+" is none", "")
+		c.add("action", r.Action.String()+" is unknown", "")
 	}
 	if r.Action == ActionNone && len(r.Limits) == 0 {
 		c.add("", "says nothing: it has neither an action nor a rate_limit", "give it one, or take it out")
@@ -162,7 +162,7 @@ func (c *checker) check(r *Rule) {
 // tool reports a tool's name that breaks the grammar.
 func (c *checker) tool(name string) {
 	if strings.ContainsAny(name, `*?\`) {
-		c.add("", "a name under tools is no pattern", "use rules, with match: {tool: …}")
+		c.add("", "a name under tools is not a pattern", "use rules, with match: {tool: …}")
 		return
 	}
 	c.add("", "is not a tool's name", "tools have names of 1 to 128 letters, digits and _ . / -")
@@ -258,7 +258,7 @@ func (c *checker) limits(limits []RateLimit) {
 		}
 		for j, d := range l.Per {
 			if d == 0 || d > PerOwner {
-				c.add(fmt.Sprintf("%s.per[%d]", field, j), d.String()+" is none", "")
+				c.add(fmt.Sprintf("%s.per[%d]", field, j), d.String()+" is unknown", "")
 			}
 			if slices.Contains(l.Per[:j], d) {
 				c.add(fmt.Sprintf("%s.per[%d]", field, j), d.String()+" is listed twice", "keep one of them")

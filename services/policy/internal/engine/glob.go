@@ -71,7 +71,7 @@ func checkText(pattern string) (message, suggestion string) {
 	case !utf8.ValidString(pattern) || strings.ContainsRune(pattern, utf8.RuneError):
 		return "is not valid UTF-8", ""
 	case strings.ContainsFunc(pattern, unicode.IsControl):
-		return "holds a control character", ""
+		return "contains a control character", ""
 	default:
 		return "", ""
 	}

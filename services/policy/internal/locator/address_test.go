@@ -73,7 +73,7 @@ func TestP14TheDomainOfAnAddress(t *testing.T) {
 		{"a@-_x.com", "plain name"},
 		{"a@[127.0.0.1]", "plain name"},
 		{"a@127.0.0.1", "IP address"},
-		{"a@example.com\n", "not printed"},
+		{"a@example.com\n", "unprintable"},
 		{"a@bücher.example", "plain name"},
 		{"a@xn--a", "read differently"},
 		{"ä@example.com", "one plain address"},

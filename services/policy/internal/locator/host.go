@@ -9,7 +9,7 @@ import (
 )
 
 var (
-	errHostForm    = errors.New("has a host that is no plain name")
+	errHostForm    = errors.New("has a host that is not a plain name")
 	errAddressForm = errors.New("has a host that some take for an IP address: write those in four decimal parts, or in brackets as RFC 5952 does")
 	errPuny        = errors.New("has a host whose letters some read differently")
 )

@@ -12,7 +12,7 @@ func ParsePrefix(text string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(text)
 	switch {
 	case err != nil:
-		return netip.Prefix{}, errors.New("is no network in CIDR notation, such as 10.0.0.0/8 or fd00::/8")
+		return netip.Prefix{}, errors.New("is not a network in CIDR notation, such as 10.0.0.0/8 or fd00::/8")
 	case prefix.Addr().Is4In6():
 		return netip.Prefix{}, errors.New("is an IPv4 network mapped into IPv6: write it as IPv4")
 	case prefix.Masked() != prefix:
@@ -27,7 +27,7 @@ func ParseIP(text string) (netip.Addr, error) {
 	address, err := netip.ParseAddr(text)
 	switch {
 	case err != nil:
-		return netip.Addr{}, errors.New("is no IP address in its usual form")
+		return netip.Addr{}, errors.New("is not an IP address in its usual form")
 	case address.Zone() != "":
 		return netip.Addr{}, errors.New("has a zone")
 	}

@@ -17,7 +17,7 @@ type Path struct {
 }
 
 var (
-	errEscape  = errors.New("holds a % with two hex digits, which some decode")
+	errEscape  = errors.New("contains a % with two hex digits, which some decode")
 	errHome    = errors.New("begins with ~, which some take for a home")
 	errDrive   = errors.New("begins with a letter and a colon, which some take for a drive")
 	errShare   = errors.New("begins with two slashes, which some take for the name of a host")

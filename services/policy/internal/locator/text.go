@@ -13,7 +13,7 @@ const MaxBytes = 4096
 var (
 	errEmpty     = errors.New("is empty")
 	errUnprinted = errors.New("contains an unprintable character, or white space other than a plain blank")
-	errBackslash = errors.New(`holds a \, which some read as /`)
+	errBackslash = errors.New(`contains a \, which some readers take for /`)
 )
 
 // checkText refuses what no locator may contain.
@@ -24,7 +24,7 @@ func checkText(text string, most int) error {
 	case len(text) > most:
 		return fmt.Errorf("is longer than %d bytes", most)
 	case !utf8.ValidString(text):
-		return errors.New("is no UTF-8")
+		return errors.New("is not UTF-8")
 	}
 	for _, r := range text {
 		switch {

@@ -25,14 +25,14 @@ type URL struct {
 var schemes = map[string]int{"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 
 var (
-	errNoURL     = errors.New("is no absolute URL: one has a scheme, :// and a host")
+	errNoURL     = errors.New("is not an absolute URL: an absolute URL has a scheme, :// and a host")
 	errSlashes   = errors.New("has more or less than two slashes before its host")
 	errUser      = errors.New("has a user before its host")
 	errPort      = errors.New("has a port that is not 1 to 65535, written plainly")
 	errFile      = errors.New("is a file URL, which readers differ in")
 	errCase      = errors.New("has a host in upper case, which is not the same to all in this scheme")
-	errURLChar   = errors.New("holds a character that a URL has percent-encoded")
-	errPercent   = errors.New("holds a % without two hex digits")
+	errURLChar   = errors.New("contains a character that must be percent-encoded in a URL")
+	errPercent   = errors.New("contains a % without two hex digits")
 	errNeedless  = errors.New("has percent-encoded what some decode: a letter, digit, dot, slash or control character")
 	errDotted    = errors.New("has a path with . or .., which some take out and some don't")
 	errTwoSlash  = errors.New("has a path with an empty segment, which some take out")
