@@ -276,8 +276,8 @@ func TestU1AServerSaysNamesWithoutAnEnd(t *testing.T) {
 			return answer(r, fmt.Sprintf(`{"prompts":[{"name":"p"}],"nextCursor":"%d"}`, pages)), nil
 		}
 		h := w.connectAs(able)
-		if got := w.do("POST", "/mcp", strings.Replace(toolCall, "safe", "notes__safe", 1), h); got.status != 500 {
-			t.Errorf("its answer: %d, %d bytes", got.status, len(got.body))
+		if got := w.do("POST", "/mcp", strings.Replace(toolCall, "safe", "notes__safe", 1), h); got.code() != "outcome_unknown" || !strings.Contains(got.body, "more than 30000 names and titles") || !strings.Contains(got.body, "use the URL of the server") {
+			t.Errorf("its answer: %d, %.500s", got.status, got.body)
 		}
 		got := w.do("POST", "/mcp", `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`, h)
 		if pages != 20 || !strings.Contains(got.body, `"dev.sluice/unavailable":[{"server":"files"`) || !strings.Contains(got.body, `{"server":"notes","code":"body_too_large","why":"its list can't be read: it has more than 20 pages."}`) {

@@ -63,7 +63,8 @@ func (x *exchange) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit
 		body, err = gate.Plan(a.Raw, edits...)
 	}
 	if err != nil {
-		return x.own(ctx, nil, err)
+		x.deps.Log.WarnContext(ctx, "answer was not passed on", "server", x.server, "mcp_method", x.msg.Method, "error", err)
+		return x.refused(ctx, x.unusable(ctx, "the server answered, but the answer can't be passed on: "+err.Error()+"."))
 	}
 	return dispatch.Response{Body: body, ErrorType: spans.Answer(trace.SpanFromContext(ctx), a)}
 }

@@ -129,7 +129,7 @@ const maxNames = 30_000
 // Errors of [Join] and [Aim]. Compare with errors.Is.
 var (
 	// ErrTooMany means that an answer has more than 30,000 names and titles.
-	ErrTooMany = errors.New("it contains too many names")
+	ErrTooMany = fmt.Errorf("it has more than %d names and titles, which are replaced where many servers have one URL; use the URL of the server instead", maxNames)
 	// ErrNobody means that a message names no server.
 	ErrNobody = errors.New("it names no server")
 	// ErrMany means that a message names more than one server.
