@@ -62,11 +62,11 @@ func places() []place {
 	}
 }
 
-// A2: the mesh is killed as kill -9 does while a call stands at a named point, for each
-// point many times: with as many callers, as many at the same call, and at the hit that
-// the seed says. For a quarter of the seeds approvals are in PostgreSQL, and so they are
-// where the approval service is killed alone.
-// To run one seed alone:
+// A2: the mesh is killed as kill -9 does while a call is at a named point, many times for each point. The seed
+// determines the number of callers, how many make the same call, and which hit is killed. For a quarter of the seeds
+// approvals are in PostgreSQL, and also in the runs that kill only the approval service.
+//
+// To run a single seed:
 //
 //	SLUICE_SEEDS=200 go test ./e2e -run 'TestA2KilledAtAFailpoint/POINT/seed=17$' -v
 func TestA2KilledAtAFailpoint(t *testing.T) {

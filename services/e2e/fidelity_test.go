@@ -217,7 +217,8 @@ func TestFidelity(t *testing.T) {
 	}
 }
 
-// asOurs is what a process got with the client's id and token in place of the gateway's.
+// asOurs returns a message that a server received, with the client's id and progress token in place of the
+// gateway's.
 func asOurs(message string) string {
 	begin, _, _ := strings.Cut(message, `"id":`)
 	if at := strings.Index(begin, `"progressToken":`); at >= 0 {
@@ -227,7 +228,7 @@ func asOurs(message string) string {
 	return begin + `"id":"caf\u00e9"}`
 }
 
-// posted sends a message under this head, and returns the answer.
+// posted sends a message with these headers and returns the body of the response.
 func posted(t *testing.T, url, body string, head http.Header) []byte {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -249,7 +250,7 @@ func posted(t *testing.T, url, body string, head http.Header) []byte {
 	return answer
 }
 
-// messagesOf are the messages of an answer: one of JSON, or those of a stream.
+// messagesOf returns the messages of a response: one JSON message, or those of a stream.
 func messagesOf(answer string) (out []string) {
 	if strings.HasPrefix(answer, "{") {
 		return []string{answer}

@@ -26,17 +26,17 @@ tools:
   write_file: {action: deny, reason: this agent only reads}
 `
 
-// stdioEntry is an entry of the configuration for a program.
+// stdioEntry returns the configuration entry of a stdio server.
 func stdioEntry(t *testing.T, name string, command []string) string {
 	t.Helper()
-	raw, err := json.Marshal(command) // JSON is YAML
+	raw, err := json.Marshal(command) // JSON is also YAML
 	if err != nil {
 		t.Fatal(err)
 	}
 	return fmt.Sprintf("  %s: {stdio: {command: %s}}", name, raw)
 }
 
-// The official file system server: what is denied leaves the disk alone.
+// The official file system server: a denied call changes nothing on disk.
 func TestServerFilesystem(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -65,11 +65,11 @@ func TestServerFilesystem(t *testing.T) {
 	}
 }
 
-// Two principals never share a process, nor what it keeps.
+// Two principals never share a process or its state.
 func TestStdioServersAreOnePerPrincipal(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.Write(t, stack.Options{
-		// The folder that is served is the one that the process runs in.
+		// The server serves the folder in which its process runs.
 		Servers: stdioEntry(t, "files", npmtest.ServerFilesystem(t, ".")), Policy: filesPolicy,
 	}))
 	mine := npmtest.StartClient(t, p.MCP("files"), stack.AgentToken)
@@ -111,7 +111,7 @@ func TestStdioServersAreOnePerPrincipal(t *testing.T) {
 		}
 		pids[pid] = true
 	}
-	if len(pids) != 3 { // the gateway lists the server in one of its own
+	if len(pids) != 3 { // one of them is the gateway's own, for listing the server
 		t.Errorf("%d processes for three sessions of two principals and the gateway's, want 3", len(pids))
 	}
 	if err := p.Stop(t); err != nil {

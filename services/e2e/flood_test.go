@@ -16,9 +16,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Beyond 1,000 refusals a minute a principal's are only counted: each caller is
-// told its own reason and a decision that is on record, nobody else's refusals are
-// pushed out, and what is allowed passes.
+// After 1,000 refusals in a minute a principal's refusals are only counted. Each caller still receives the reason
+// of its own refusal and the id of a decision on record, the refusals of other principals stay on record, and
+// allowed calls pass.
 func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)
@@ -69,8 +69,7 @@ func TestRefusalsBeyondTheAbuseLimitAreCounted(t *testing.T) {
 	}
 }
 
-// N2: floods of bad credentials, of sessions and of connections that say nothing
-// leave others unharmed.
+// N2: floods of bad credentials, of sessions and of silent connections do not affect others.
 func TestN2FloodsLeaveOthersUnharmed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)

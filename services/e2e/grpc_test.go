@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// startNotes builds and starts the example of a gRPC server, and returns its address.
+// startNotes builds and starts the example gRPC server, and returns its address.
 func startNotes(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "notes")
@@ -40,8 +40,8 @@ func startNotes(t *testing.T) string {
 	return strings.TrimSpace(strings.TrimPrefix(line, "serves gRPC at "))
 }
 
-// A gRPC service of anybody's is a server behind the mesh: its methods are tools under the
-// policy, arguments that policy did not see are refused, and a stream is one call.
+// Any gRPC service can be a server behind the mesh: its methods are tools under the policy, unknown arguments are
+// refused, and a stream is one call.
 func TestAGRPCServersMethodsAreTools(t *testing.T) {
 	t.Parallel()
 	opts := stack.Options{Policy: `version: 1
@@ -94,7 +94,7 @@ tools:
 	}
 }
 
-// structured is the structured content of an answer.
+// structured returns the structured content of a result.
 func structured(t *testing.T, r stack.Response) string {
 	t.Helper()
 	var m struct {
@@ -108,8 +108,8 @@ func structured(t *testing.T, r stack.Response) string {
 	return string(m.Result.StructuredContent)
 }
 
-// What a server says of itself is looked at when a session is opened: one that is away
-// refuses nothing but its own sessions, and one that comes is found.
+// The gateway reads the definition of a gRPC server when a session is opened: a server that is unavailable affects
+// only its own sessions, and is found when it becomes available.
 func TestAGRPCServerThatIsAwayIsNamed(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Policy: openPolicy, Servers: `  gone: {grpc: {target: "127.0.0.1:1", plaintext: true}}`})

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// assembled compiles the example of a guest in AssemblyScript, as its README says, and returns
-// its file and digest.
+// assembled compiles the AssemblyScript example guest as its README describes, and returns the path of the module
+// and its digest.
 func assembled(t *testing.T) (path, digest string) {
 	t.Helper()
 	asc := npmtest.Install(t, npm.AssemblyScript)
@@ -39,8 +39,7 @@ func assembled(t *testing.T) (path, digest string) {
 	return path, hex.EncodeToString(sum[:])
 }
 
-// A guest in another language runs once the configuration lists it by its digest: then, and
-// only then (W12).
+// A guest in another language runs if, and only if, the configuration lists it with its digest (W12).
 func TestW12AGuestInAnotherLanguage(t *testing.T) {
 	t.Parallel()
 	path, digest := assembled(t)

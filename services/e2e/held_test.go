@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// Who is held sees the head of the answer at once, without having asked for progress:
-// proxies and clients that wait for it give up sooner than people decide.
+// A held caller receives the response headers at once, without requesting progress: proxies and clients that wait
+// for headers give up sooner than people decide.
 func TestTheHeadComesBeforeTheHeldCallEnds(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 60s}")
@@ -35,8 +35,8 @@ func TestTheHeadComesBeforeTheHeldCallEnds(t *testing.T) {
 	holds(t, f.approvals(t, "approve", id, "--yes"), 0, "")
 }
 
-// begins sends a message in a session of its own and returns the head of the answer
-// when it comes.
+// begins sends a message in a new session and returns a channel that receives the response as soon as its headers
+// arrive.
 func (f *fixture) begins(t *testing.T, body string) <-chan *http.Response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.MCP("raw"), strings.NewReader(body))
@@ -60,7 +60,7 @@ func (f *fixture) begins(t *testing.T, body string) <-chan *http.Response {
 	return head
 }
 
-// headOf is the head of an answer that is still to come.
+// headOf returns a response whose headers have arrived. Its body is still to come.
 func headOf(t *testing.T, head <-chan *http.Response) *http.Response {
 	t.Helper()
 	select {

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// hiddenServer and absentServer are names of one length, so that what is answered can be compared byte by byte.
+// hiddenServer and absentServer are names of equal length, so that answers can be compared byte by byte.
 const (
 	hiddenServer = "raw"
 	absentServer = "zzz"
@@ -33,7 +33,7 @@ var hidingServerPolicies = map[string]string{
 	"a class is hidden, and all is denied": "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {category: destructive}, action: hide}\n",
 }
 
-// shownPolicies leave the agent something of the server, or deny it openly.
+// shownPolicies show the agent a part of the server, or deny calls openly.
 var shownPolicies = map[string]string{
 	"a tool is denied with a reason": "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n" +
 		"  - {name: told, match: {tool: safe}, action: deny, reason: ask the owners}\n",
@@ -46,7 +46,7 @@ var shownPolicies = map[string]string{
 
 const bareInitialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
 
-// sentTo are requests of HTTP to one server, by what they are.
+// sentTo returns HTTP requests to one server, by their description.
 func sentTo(server string) map[string]func(base string) *http.Request {
 	out := make(map[string]func(string) *http.Request)
 	modern := func(method, params string) string {
@@ -94,8 +94,8 @@ func sentTo(server string) map[string]func(base string) *http.Request {
 	return out
 }
 
-// answered is all that a client gets, in which the server's name and what differs between two equal requests are blotted
-// out.
+// answered returns everything that a client receives, without the server's name and the parts that differ between
+// two equal requests.
 func answered(t *testing.T, base, server string, r *http.Request) string {
 	t.Helper()
 	r.Header.Set("Authorization", "Bearer "+stack.AgentToken)
@@ -118,8 +118,9 @@ func blotted(server, text string) string {
 	return strings.ReplaceAll(text, server, "NAME")
 }
 
-// X9: a server of which policy leaves a caller nothing, and hides something, is answered as one that is not configured,
-// whatever the request: status, head and body are the same, and so is the record, and the server hears nothing of it.
+// X9: if policy hides something of a server from a caller and permits nothing else, every request to it is answered
+// as for a server that is not configured: status, headers, body and record are the same. The server receives
+// nothing.
 func TestX9HiddenServer_AnswersAsAbsentOne(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingServerPolicies {
@@ -128,7 +129,7 @@ func TestX9HiddenServer_AnswersAsAbsentOne(t *testing.T) {
 			f := newUnpinned(t, policy, "", hidingTools)
 			hidden, absent := sentTo(hiddenServer), sentTo(absentServer)
 			before := len(f.up.Requests())
-			for range 2 { // before anything is known of the caller, and after
+			for range 2 { // before the gateway has any state of the caller, and after
 				for what, request := range hidden {
 					got, want := answered(t, f.URL, hiddenServer, request(f.URL)), answered(t, f.URL, absentServer, absent[what](f.URL))
 					if diff := cmp.Diff(want, got); diff != "" {
@@ -136,7 +137,7 @@ func TestX9HiddenServer_AnswersAsAbsentOne(t *testing.T) {
 					}
 				}
 			}
-			_ = answered(t, f.URL, absentServer, absent["initialize"](f.URL)) // for the records
+			_ = answered(t, f.URL, absentServer, absent["initialize"](f.URL)) // for the comparison of the records
 			if got := answered(t, f.URL, hiddenServer, hidden["initialize"](f.URL)); !strings.HasPrefix(got, "404 ") || !strings.Contains(got, `\"NAME\" is configured here`) {
 				t.Errorf("initialize is answered %s", got)
 			}
@@ -148,7 +149,7 @@ func TestX9HiddenServer_AnswersAsAbsentOne(t *testing.T) {
 	}
 }
 
-// recordedAlike compares what is on record of the two servers.
+// recordedAlike compares the records of the two servers.
 func recordedAlike(t *testing.T, f *fixture) {
 	t.Helper()
 	of := make(map[string][]*gatewayv1.Record)
@@ -177,7 +178,7 @@ func recordedAlike(t *testing.T, f *fixture) {
 
 func last[T any](all []T) T { return all[len(all)-1] }
 
-// X9: nor do they differ at the address of all servers.
+// X9: the two servers' answers do not differ at the URL of all servers either.
 func TestX9HiddenServer_AnswersAsAbsentOneAmongAll(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingServerPolicies {
@@ -208,7 +209,7 @@ func TestX9HiddenServer_AnswersAsAbsentOneAmongAll(t *testing.T) {
 	}
 }
 
-// X9: a server that is denied openly, or of which something is shown, is there.
+// X9: a server is visible if its calls are denied openly or a part of it is shown.
 func TestX9HiddenServer_ShownOnesAreThere(t *testing.T) {
 	t.Parallel()
 	for name, policy := range shownPolicies {
@@ -227,7 +228,8 @@ func TestX9HiddenServer_ShownOnesAreThere(t *testing.T) {
 	}
 }
 
-// X9: what a change of policy opens is there with the next request, and what it hides is gone from sessions, too.
+// X9: after a policy change, the next request sees what was opened, and what was hidden disappears from existing
+// sessions too.
 func TestX9HiddenServer_FollowsPolicy(t *testing.T) {
 	t.Parallel()
 	const opened = "version: 1\nname: p\ndefault: deny\nrules:\n  - {name: unseen, match: {tool: hidden-*}, action: hide}\n  - {name: safe, match: {tool: safe}, action: allow}\n"
@@ -244,7 +246,7 @@ func TestX9HiddenServer_FollowsPolicy(t *testing.T) {
 		t.Fatalf("%s", resp.Body)
 	}
 	write(t, f.Policy, hides)
-	// Calls of one session open no others, which could take its place before the policy is read.
+	// Calls of one session open no other session, so none can replace it before the policy is read.
 	eventually.Holds(t, "the server is gone from a session", func() bool { return c.Call("safe", "{}").Status == http.StatusNotFound })
 	if got := initialize(); !strings.HasPrefix(got, "404 ") {
 		t.Errorf("after the server was hidden again: %s", got)
@@ -256,7 +258,8 @@ func TestX9HiddenServer_FollowsPolicy(t *testing.T) {
 	}
 }
 
-// X9: the command line says of both the same; the tools of all servers are no failure for want of one that is hidden.
+// X9: the command line prints the same for both. Listing the tools of all servers does not fail because of a hidden
+// server.
 func TestX9HiddenServer_OnTheCommandLine(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, hidingTools)

@@ -19,11 +19,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// pairsVariable is how many pairs of calls are timed; without it none are.
+// pairsVariable names the variable with the number of pairs of calls to time. If it is not set, the test is
+// skipped.
 const pairsVariable = "SLUICE_PAIRS"
 
-// hidingPolicies hide tools of the server in every way, some of which it has: among
-// much that is allowed, and among nothing.
+// hidingPolicies hide tools of the server, some of which exist, in every way: with others allowed, with others that
+// need approval, and with others denied.
 var hidingPolicies = map[string]string{
 	"allowed by default": "version: 1\nname: p\ndefault: allow\ntools:\n  secret-a: {action: hide}\n" +
 		"rules:\n  - {name: paced, match: {tool: \"*\"}, rate_limit: {max: 1000000, window: 60, per: [session]}}\n  - {name: unseen, match: {tool: hidden-*}, action: hide, reason: not for you}\n",
@@ -33,24 +34,24 @@ var hidingPolicies = map[string]string{
 
 const hidingTools = `[{"name":"safe","inputSchema":{}},{"name":"secret-a","inputSchema":{}},{"name":"hidden-b","inputSchema":{}},{"name":"plain-c","inputSchema":{}}]`
 
-// What answers to two calls differ in: the first list of the server makes a revision, which
-// may come between them.
+// The parts in which the answers to two calls differ. The first list of the server makes a new revision, which may
+// come between the calls.
 var (
 	decisionID     = regexp.MustCompile(`"id":"[0-9a-f]{8}-[^"]*"`)
 	policyRevision = regexp.MustCompile(`"policyRevision":"[0-9a-f]{64}"`)
 )
 
-// hiding returns a mesh whose policy hides tools, and a client of it.
+// hiding returns a mesh whose policy hides tools, and a client.
 func hiding(t *testing.T, policy string) (*fixture, *stack.Client) {
 	t.Helper()
 	f := newUnpinned(t, policy, "", hidingTools)
-	f.connect(t).Call("safe", "{}") // from then on the server is known, and no revision comes between
+	f.connect(t).Call("safe", "{}") // so that the server is in the catalog and the revision stays the same
 	return f, f.connect(t)
 }
 
-// X9: a hidden tool is answered as one that is not there: the same bytes but for the
-// decision's identifier, nothing at the server, and one record of the same content and
-// length; before the client has listed and after.
+// X9: a call of a hidden tool is answered as a call of an absent one: with the same bytes except for the decision's
+// id, with nothing sent to the server, and with one record of the same content and length. This holds before and
+// after the client has listed the tools.
 func TestX9HiddenAndAbsentAreOne(t *testing.T) {
 	t.Parallel()
 	for name, policy := range hidingPolicies {
@@ -86,7 +87,7 @@ func TestX9HiddenAndAbsentAreOne(t *testing.T) {
 	}
 }
 
-// shapes compares the records of what is hidden with those of what is not there.
+// shapes compares the record of a hidden tool with that of an absent one.
 func shapes(t *testing.T, f *fixture) {
 	t.Helper()
 	var of [2]*gatewayv1.Record
@@ -107,8 +108,7 @@ func shapes(t *testing.T, f *fixture) {
 	}
 }
 
-// X9: what is listed can be called, also before the client has listed it, and at once
-// where it has.
+// X9: a listed tool can be called, also before the client has listed it, and at once after it has.
 func TestX9WhatIsListedIsCalled(t *testing.T) {
 	t.Parallel()
 	f, c := hiding(t, hidingPolicies["allowed by default"])
@@ -125,8 +125,8 @@ func TestX9WhatIsListedIsCalled(t *testing.T) {
 	}
 }
 
-// X9: nobody can tell by the time either. The measure is how often a call of the
-// hidden tool takes longer than its neighbour of one that is not there: half the time.
+// X9: the time of an answer does not tell them apart either. The measure is how often the call of a hidden tool
+// takes longer than the call of an absent one next to it: half of the time.
 func TestX9TimesTellNothing(t *testing.T) {
 	pairs, _ := strconv.Atoi(os.Getenv(pairsVariable))
 	if pairs == 0 {
@@ -142,7 +142,7 @@ func TestX9TimesTellNothing(t *testing.T) {
 				c.Call(tool, `{"x":1}`)
 				return time.Since(begin)
 			}
-			for j := range 2 { // who goes first alternates
+			for j := range 2 { // the order alternates
 				which := (i + j) % 2
 				took[which] = append(took[which], timed([]string{"secret-a", "absent-a"}[which]))
 			}
@@ -151,18 +151,16 @@ func TestX9TimesTellNothing(t *testing.T) {
 		slices.Sort(took[0])
 		slices.Sort(took[1])
 		t.Logf("%s: over %d pairs the hidden one is slower in %.2f %% (z %.2f); medians %v and %v", name, pairs, 100*share, z, took[0][pairs/2], took[1][pairs/2])
-		if math.Abs(z) > 4.5 { // by chance once in 150,000 runs
+		if math.Abs(z) > 4.5 { // happens by chance once in 150,000 runs
 			t.Errorf("%s: hidden and absent are told apart", name)
 		}
 	}
 }
 
-// pairsEach is how many pairs one caller calls: who is refused a thousand times in a
-// minute is slowed down.
+// pairsEach is how many pairs one caller calls: a caller with a thousand refusals in a minute is slowed down.
 const pairsEach = 400
 
-// manyCallers are so many agents of a mesh whose policy hides tools, each with a
-// session.
+// manyCallers returns clients of n agents, each with a session, of a mesh whose policy hides tools.
 func manyCallers(t *testing.T, policy string, n int) []*stack.Client {
 	t.Helper()
 	up := rawmcp.Start(t, hidingTools)
@@ -175,14 +173,13 @@ func manyCallers(t *testing.T, policy string, n int) []*stack.Client {
 	callers := make([]*stack.Client, n)
 	for i := range callers {
 		callers[i] = stack.Connect(t, s.MCP("raw"), secret(i))
-		callers[i].Call("absent", "{}") // which asks what is listed
+		callers[i].Call("absent", "{}") // which lists the tools
 	}
 	return callers
 }
 
-// rank returns in which share of all pairs the one is greater than the other, and by
-// how many standard deviations of chance that differs from a half (Mann and Whitney's
-// U).
+// rank returns the share of all pairs in which the value of a is greater than that of b, and by how many standard
+// deviations it differs from one half (the U of Mann and Whitney).
 func rank(a, b []time.Duration) (share, z float64) {
 	sorted := slices.Sorted(slices.Values(b))
 	u := 0.0

@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// hubPolicy lets everything be done on two servers, and nothing on a third.
+// hubPolicy allows everything on two servers, calls on others, and nothing on one.
 const hubPolicy = `version: 1
 default: deny
 rules:
@@ -27,10 +27,10 @@ rules:
   - {name: rest, match: {method: "*", server: [web, program]}, action: allow}
 `
 
-// allOf is the URL of all servers together.
+// allOf returns the URL for all servers.
 func allOf(s *stack.Stack) string { return strings.TrimSuffix(s.MCP(""), "/") }
 
-// hubStack is a mesh before servers of many kinds, of which one is down.
+// hubStack returns a mesh in front of servers of different kinds, one of which is down.
 func hubStack(t *testing.T) (s *stack.Stack, dotted *rawmcp.Server) {
 	t.Helper()
 	program := everythingProgram(t)
@@ -47,8 +47,8 @@ func hubStack(t *testing.T) (s *stack.Stack, dotted *rawmcp.Server) {
 	}), dotted
 }
 
-// One URL stands for all servers: their tools, prompts and resources by their servers' names, what
-// they ask and say, and T2: no name stands for two tools.
+// One URL serves all servers: their tools, prompts and resources under names with the server's name, their server
+// requests and notifications, and T2: no two tools have the same name.
 func TestOneURLForManyServers(t *testing.T) {
 	t.Parallel()
 	for name, over := range map[string]func(*testing.T, *stack.Stack) mcp.Transport{
@@ -156,7 +156,7 @@ func TestOneURLForManyServers(t *testing.T) {
 				t.Errorf("a completion: %v", err)
 			}
 
-			call("web__test_trigger_tool_change", nil) // which the gateway lists again, and tells
+			call("web__test_trigger_tool_change", nil) // the gateway lists the tools again and notifies the client
 			call("program__test_trigger_prompt_change", nil)
 			for want := map[string]bool{"tools changed": true, "prompts changed": true}; len(want) > 0; {
 				select {
@@ -182,8 +182,8 @@ func TestOneURLForManyServers(t *testing.T) {
 	}
 }
 
-// hears waits until a client has heard something; what else it hears meanwhile does not count, for
-// servers may be found while it listens.
+// hears waits until a client has received want. Other notifications are skipped, because servers may be found
+// meanwhile.
 func hears(ctx context.Context, heard <-chan string, want string) bool {
 	for {
 		select {
@@ -197,7 +197,7 @@ func hears(ctx context.Context, heard <-chan string, want string) bool {
 	}
 }
 
-// A client in TypeScript reads the same names and URIs.
+// A client in TypeScript sees the same names and URIs.
 func TestOneURLInTypeScript(t *testing.T) {
 	t.Parallel()
 	s, _ := hubStack(t)

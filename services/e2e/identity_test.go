@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// I1: bad credentials end a request before anything is read of it.
+// I1: a request with bad credentials is refused before its body is read.
 func TestI1BadCredentials(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -61,8 +61,7 @@ func TestI1BadCredentials(t *testing.T) {
 	}
 }
 
-// I2: what a request says of its own identity is ignored; the record shows the
-// token's subject.
+// I2: an identity that a request declares is ignored; the record has the subject of the token.
 func TestI2ForgedIdentityIsIgnored(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -94,7 +93,7 @@ func TestI2ForgedIdentityIsIgnored(t *testing.T) {
 	}
 }
 
-// I4: another principal's session is as unknown as one that never was.
+// I4: a session of another principal is answered as an unknown one.
 func TestI4ForeignSessionIsUnknown(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -116,8 +115,7 @@ func TestI4ForeignSessionIsUnknown(t *testing.T) {
 	}
 }
 
-// I2: agents' tokens reach no RPC but health, and nobody else's forged principal
-// counts.
+// I2: an agent's token can call no RPC except health, and a forged principal is not accepted.
 func TestI2TokensOverGRPC(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -157,7 +155,7 @@ func TestI2TokensOverGRPC(t *testing.T) {
 	}
 }
 
-// forge signs a principal with a key that no role has.
+// forge signs a principal with a key that belongs to no role.
 func forge(t *testing.T) string {
 	t.Helper()
 	_, key, err := ed25519.GenerateKey(nil)

@@ -12,14 +12,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// verdict is what `sluice journal verify --output json` says.
+// verdict is the JSON output of `sluice journal verify`.
 type verdict struct {
 	Whole bool
 	Wrong string
 	Calls struct{ Records, Last int64 }
 }
 
-// An operator keeps a head elsewhere, and finds out later what was done to the files.
+// An operator stores a head elsewhere, and later detects what was done to the files.
 func TestX10JournalVerifyOnTheCommandLine(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -71,8 +71,8 @@ func TestX10JournalVerifyOnTheCommandLine(t *testing.T) {
 	holds(t, d.sluice(t, "journal", "verify", t.TempDir()), 1, "")
 }
 
-// An agent without limits calls without end: it is refused before it has pushed out
-// what another has on record, and nothing more of it reaches the server.
+// A flood of an agent without limits is refused before it has pruned the records of another principal. After that,
+// none of its calls reaches the server.
 func TestX5AFloodLeavesTheRecordsOfOthers(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, `[{"name":"safe","inputSchema":{"type":"object"}}]`)

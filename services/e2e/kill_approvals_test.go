@@ -11,9 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// A2: the mesh is killed as kill -9 does at random points while approved calls run:
-// no call runs more often than people have approved it, nobody's decision is lost,
-// and nothing is stuck.
+// A2: the mesh is killed as kill -9 does at random moments while approved calls run: no call runs more often than
+// it was approved, no decision is lost, and nothing is stuck.
 func TestA2KilledMeshRunsNoApprovedCallTwice(t *testing.T) {
 	t.Parallel()
 	kills := times(t, "SLUICE_KILLS", 8)
@@ -38,7 +37,7 @@ func TestA2KilledMeshRunsNoApprovedCallTwice(t *testing.T) {
 	}
 }
 
-// times is how often a test does something: by default, or as a variable says.
+// times returns the value of the variable as a number of times, or byDefault if it is not set.
 func times(t *testing.T, variable string, byDefault int) int {
 	t.Helper()
 	text, ok := os.LookupEnv(variable)

@@ -24,14 +24,13 @@ import (
 )
 
 const (
-	// killsByDefault is how often the gateway is killed where SLUICE_KILLS does
-	// not say.
+	// killsByDefault is how often the gateway is killed if SLUICE_KILLS is not set.
 	killsByDefault = 12
 	killCallers    = 32
-	// longestLife is how long a gateway serves at the most before it is killed.
+	// longestLife is the longest time that a gateway serves before it is killed.
 	longestLife = 400 * time.Millisecond
-	// backIn is what is promised of a restart, from its start to the first answered
-	// call; a machine that is busy with other tests may take slowest.
+	// backIn is the promised time from a restart to the first answered call. slowest is the limit on a machine that
+	// is busy with other tests.
 	backIn, slowest = 3 * time.Second, 15 * time.Second
 )
 
@@ -44,9 +43,8 @@ tools:
   forbidden: {action: deny, reason: never}
 `
 
-// The gateway is killed as kill -9 does at random points under 32 callers: nothing
-// reaches a server without an intent, nothing that a caller was told is missing,
-// and the chains are whole.
+// The gateway is killed as kill -9 does at random moments while 32 callers make calls: nothing reaches a server
+// without an intent, every answer that a caller received is on record, and the chains are intact.
 func TestKilledGatewayLosesNothing(t *testing.T) {
 	t.Parallel()
 	kills := killsByDefault
@@ -56,7 +54,7 @@ func TestKilledGatewayLosesNothing(t *testing.T) {
 			t.Fatalf("SLUICE_KILLS=%q is no number of kills", text)
 		}
 	}
-	stack.Program(t, "sluice") // building it is no part of a start
+	stack.Program(t, "sluice") // building it is not part of a start
 	k := newKilling(t)
 	var callers sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
@@ -88,8 +86,7 @@ func TestKilledGatewayLosesNothing(t *testing.T) {
 	}
 }
 
-// killing is a mesh that is killed again and again, and all that is known of it
-// from outside.
+// killing is a mesh that is killed repeatedly, with everything known of it from outside.
 type killing struct {
 	*stack.Stack
 
@@ -97,11 +94,11 @@ type killing struct {
 	calls, refusals *chain
 	answered        atomic.Int64
 	refused         atomic.Int64
-	starts          []time.Duration // from a start to the first answer, sorted
+	starts          []time.Duration // from each start to the first answer, sorted
 
 	mu sync.Mutex
-	// told are the traces of calls whose results came back, denied the decisions of
-	// refusals that did.
+	// told holds the traces of calls whose results the callers received. denied holds the decisions of received
+	// refusals.
 	told, denied []string
 }
 
@@ -118,8 +115,7 @@ func newKilling(t *testing.T) *killing {
 	return k
 }
 
-// call calls for as long as ctx lives, with a new session whenever the gateway is
-// a new one.
+// call makes calls until ctx ends. It opens a new session after each restart of the gateway.
 func (k *killing) call(ctx context.Context) {
 	c := stack.NewClient(nil, k.MCP("log"), stack.AgentToken)
 	open := false
@@ -139,7 +135,7 @@ func (k *killing) call(ctx context.Context) {
 	}
 }
 
-// note keeps what a caller was told.
+// note stores the answer that a caller received.
 func (k *killing) note(tool string, body []byte) {
 	var a struct {
 		Result struct {
@@ -163,7 +159,7 @@ func (k *killing) note(tool string, body []byte) {
 	}
 }
 
-// round starts the gateway, kills it, and checks what is left.
+// round starts the gateway, kills it, and checks the records.
 func (k *killing) round(t *testing.T) {
 	t.Helper()
 	started := time.Now()
@@ -182,7 +178,7 @@ func (k *killing) round(t *testing.T) {
 	}
 }
 
-// awaitService waits until a call is answered, and notes how long that took.
+// awaitService waits until a call is answered, and stores how long that took.
 func (k *killing) awaitService(t *testing.T, p *stack.Process, started time.Time) {
 	t.Helper()
 	before := k.answered.Load()
@@ -196,8 +192,7 @@ func (k *killing) awaitService(t *testing.T, p *stack.Process, started time.Time
 	slices.Sort(k.starts)
 }
 
-// check reads what was added to the journal, and holds the server's log and the
-// callers' answers to it.
+// check reads the new records of the journal, and compares the server's log and the callers' answers with them.
 func (k *killing) check(t *testing.T) {
 	t.Helper()
 	seen := k.upstream.traces()
@@ -229,8 +224,7 @@ func (k *killing) check(t *testing.T) {
 	}
 }
 
-// compareWithRPC asks the gateway for its newest records and compares them with
-// the lines of the journal.
+// compareWithRPC compares the newest records that the gateway lists with the lines of the journal.
 func (k *killing) compareWithRPC(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -238,7 +232,7 @@ func (k *killing) compareWithRPC(t *testing.T) {
 	resp, err := gatewayv1.NewGatewayServiceClient(k.Operator(t)).ListDecisions(ctx, &gatewayv1.ListDecisionsRequest{
 		PageSize: 200,
 		Filter:   &gatewayv1.DecisionFilter{Kinds: []gatewayv1.RecordKind{gatewayv1.RecordKind_RECORD_KIND_INTENT, gatewayv1.RecordKind_RECORD_KIND_OUTCOME}},
-	}, grpc.WaitForReady(true)) // an answer of before the restart may be counted after it
+	}, grpc.WaitForReady(true)) // an answer from before the restart may be counted after it
 	if err != nil {
 		t.Fatalf("list the decisions after a restart: %v", err)
 	}
@@ -253,7 +247,7 @@ func (k *killing) compareWithRPC(t *testing.T) {
 	}
 }
 
-// readFromTheStart reads both chains once more, as a stranger would.
+// readFromTheStart verifies both chains from the first record.
 func (k *killing) readFromTheStart(t *testing.T) {
 	t.Helper()
 	for _, old := range []*chain{k.calls, k.refusals} {
@@ -275,8 +269,7 @@ func (k *killing) summary(kills int) string {
 		k.starts[len(k.starts)/2].Round(time.Millisecond), k.starts[len(k.starts)-1].Round(time.Millisecond))
 }
 
-// traceLog is an MCP server that outlives every gateway, and keeps the trace of
-// every call that reached it.
+// traceLog is an MCP server that outlives every gateway and stores the trace of every call that it receives.
 type traceLog struct {
 	url string
 
@@ -296,8 +289,7 @@ func startTraceLog(t *testing.T) *traceLog {
 	return l
 }
 
-// ServeHTTP implements http.Handler. A call is noted before it is answered, and
-// its answer is its trace.
+// ServeHTTP implements http.Handler. A call is stored before it is answered, and its answer is its trace.
 func (l *traceLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var m struct {
 		ID     json.RawMessage

@@ -14,12 +14,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// withoutSessions are the official clients of 2026-07-28, by name: each pays, and returns what it was
-// answered.
+// withoutSessions are the official clients of 2026-07-28, by name. Each makes a payment and returns its answer.
 var withoutSessions = map[string]func(t *testing.T, url string) func() (text string, isError bool){
 	"Go SDK": func(t *testing.T, url string) func() (string, bool) {
 		c, _ := attending(t, listening(url))
-		t.Cleanup(func() { _ = c.Close() }) // a call may be under way where the test has failed
+		t.Cleanup(func() { _ = c.Close() }) // a call may be under way if the test has failed
 		if v := c.InitializeResult().ProtocolVersion; v != "2026-07-28" {
 			t.Fatalf("they speak %s", v)
 		}
@@ -48,8 +47,8 @@ var withoutSessions = map[string]func(t *testing.T, url string) func() (text str
 	},
 }
 
-// Who has no session waits for a person beyond the time that a call is held, and gets the answer of
-// the call; nobody has to call again. Where nobody decides the ticket comes before the client gives up.
+// A client without a session waits for a person beyond the hold and receives the result without calling again. If
+// nobody decides, it receives the ticket before the client gives up.
 func TestClientsWithoutSessionsGoOnWaiting(t *testing.T) {
 	t.Parallel()
 	for name, connect := range withoutSessions {
@@ -72,7 +71,7 @@ func TestClientsWithoutSessionsGoOnWaiting(t *testing.T) {
 			w := &waitingCaller{fixture: f}
 			asked := begin()
 			id := w.pendingOne(t)
-			<-time.After(time.Until(asked.Add(6 * time.Second))) // in the second leg
+			<-time.After(time.Until(asked.Add(6 * time.Second))) // during the second round trip
 			w.ran(t, 0)
 			w.decide(t, "approve", id)
 			if got := <-answered; got.isError || got.text != "ran" {

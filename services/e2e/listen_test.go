@@ -19,8 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/pki"
 )
 
-// Tokens are not sent in the clear to others than this machine: the MCP edge is not
-// served there without TLS, its own or that of a proxy, however the address came.
+// Tokens are not sent in plaintext to other machines: without TLS, its own or that of a proxy, the MCP edge listens
+// only on loopback, whichever way the address was configured.
 func TestMCPIsNotServedInTheClear(t *testing.T) {
 	t.Parallel()
 	_, cert := newCertificate(t, t.TempDir())
@@ -52,7 +52,7 @@ func TestMCPIsNotServedInTheClear(t *testing.T) {
 	}
 }
 
-// newCertificate makes a CA and a certificate of it, at DIR/mcp.pem and DIR/mcp-key.pem.
+// newCertificate creates a CA and a certificate that it issued, at DIR/mcp.pem and DIR/mcp-key.pem.
 func newCertificate(t *testing.T, dir string) (*pki.Authority, string) {
 	t.Helper()
 	authority, err := pki.NewAuthority()
@@ -64,7 +64,7 @@ func newCertificate(t *testing.T, dir string) (*pki.Authority, string) {
 	return authority, name
 }
 
-// renew puts another certificate in place of that at name.
+// renew replaces the certificate and the key at name.
 func renew(t *testing.T, authority *pki.Authority, name string, life time.Duration) {
 	t.Helper()
 	cert, key, err := authority.Issue(pki.Leaf{Name: "mcp", Life: life})
@@ -73,8 +73,8 @@ func renew(t *testing.T, authority *pki.Authority, name string, life time.Durati
 	}
 }
 
-// F26: the certificate of MCP is renewed while calls run, and one that can't be used
-// changes nothing.
+// F26: the certificate of the MCP edge is renewed while calls run, and a certificate that can't be used changes
+// nothing.
 func TestF26MCPFollowsItsCertificate(t *testing.T) {
 	t.Parallel()
 	authority, name := newCertificate(t, t.TempDir())
@@ -141,7 +141,7 @@ func TestF26MCPFollowsItsCertificate(t *testing.T) {
 	}
 }
 
-// X2: connections to MCP on which nobody was identified make way, and nobody else's.
+// X2: unauthenticated connections to the MCP edge are closed when there are too many, and no others.
 func TestX2SilentConnectionsToMCPMakeWay(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, openPolicy)
@@ -174,8 +174,8 @@ func TestX2SilentConnectionsToMCPMakeWay(t *testing.T) {
 	}
 }
 
-// I2: the record says where a request came from as a trusted proxy says it, and as
-// nobody else does.
+// I2: the record has the address of a request as a trusted proxy declared it. A declaration of any other peer is
+// ignored.
 func TestI2ForwardedAddressesAreOnRecord(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, trusts, want string }{

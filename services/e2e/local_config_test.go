@@ -20,7 +20,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// screen is what a program at a terminal has printed.
+// screen collects the output of a program at a terminal.
 type screen struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -46,7 +46,7 @@ type upHere struct {
 	ended  chan struct{}
 }
 
-// startUpHere starts `sluice up` in a folder, for a person who sits at a terminal; home keeps what the person agrees to.
+// startUpHere starts `sluice up` at a terminal in a folder. The folder home stores what the person agreed to.
 func startUpHere(t *testing.T, dir, home string) *upHere {
 	t.Helper()
 	person, terminal, err := pty.Open()
@@ -72,7 +72,7 @@ func startUpHere(t *testing.T, dir, home string) *upHere {
 		}
 	}()
 	go func() {
-		_ = u.cmd.Wait() // its exit code is what is looked at
+		_ = u.cmd.Wait() // the exit code is read from ProcessState
 		close(u.ended)
 	}()
 	t.Cleanup(u.stop)
@@ -80,7 +80,7 @@ func startUpHere(t *testing.T, dir, home string) *upHere {
 }
 
 func (u *upHere) stop() {
-	_ = u.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = u.cmd.Process.Signal(syscall.SIGTERM) // the process may have ended already
 	<-u.ended
 	_ = u.person.Close()
 }
@@ -125,8 +125,8 @@ func hereFolder(t *testing.T) (dir, home string) {
 	return dir, t.TempDir()
 }
 
-// The configuration of the working folder is shown and asked about once for its content, and what was shown is what
-// runs, whatever is in the file by the time of the answer.
+// The configuration of the working folder is shown, and the person is asked once for its content. The shown content
+// is used, even if the file has changed by the time of the answer.
 func TestUp_AsksOnceForTheConfigurationOfItsFolder(t *testing.T) {
 	t.Setenv("HERE_SECRET", "a-value-that-is-secret")
 	dir, home := hereFolder(t)
@@ -178,7 +178,8 @@ func TestUp_AsksOnceForTheConfigurationOfItsFolder(t *testing.T) {
 	}
 }
 
-// Without a terminal, and where others may write, the configuration of the working folder is named and not used.
+// Without a terminal, and if other users may write to it, the configuration of the working folder is named and not
+// used.
 func TestUp_RefusesTheConfigurationOfItsFolder(t *testing.T) {
 	t.Setenv("HERE_SECRET", "x")
 	for name, c := range map[string]struct {
@@ -220,7 +221,7 @@ func relink(dir string) error {
 	return os.Symlink("real.yaml", filepath.Join(dir, "sluice.yaml"))
 }
 
-// No command that sends a token, or that a client starts, looks at the configuration of the working folder: nothing
+// No command that sends a token, or that a client starts, uses the configuration of the working folder: nothing
 // reaches the addresses in it.
 func TestCommandsThatSendTokens_IgnoreTheConfigurationOfTheirFolder(t *testing.T) {
 	t.Parallel()
@@ -255,7 +256,7 @@ func TestCommandsThatSendTokens_IgnoreTheConfigurationOfTheirFolder(t *testing.T
 	}
 }
 
-// What the help of stdio prints to paste works from another folder, with no variable set.
+// The entries that `sluice stdio --help` prints for pasting work from any folder, with no variable set.
 func TestStdio_HelpPrintsWhatWorksFromAnyFolder(t *testing.T) {
 	t.Parallel()
 	run := func(t *testing.T, dir string, args ...string) {
@@ -290,7 +291,7 @@ func TestStdio_HelpPrintsWhatWorksFromAnyFolder(t *testing.T) {
 		t.Parallel()
 		d := newDesk(t)
 		run(t, d.Dir, "--config", "sluice.yaml")
-		run(t, d.Dir) // which finds it by itself, for it is the caller's alone
+		run(t, d.Dir) // the configuration is found, because only the caller can write to it
 	})
 	t.Run("no mesh", func(t *testing.T) {
 		t.Parallel()

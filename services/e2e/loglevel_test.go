@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// At debug the log has what programs write to standard error, and holds neither headers, arguments nor
-// answers. Case D of servers.md.
+// At level debug the log has the standard error of programs, and has neither headers nor arguments nor results.
+// Case D of servers.md.
 func TestS1LogLevel_DebugHasStandardErrorAndNoContent(t *testing.T) {
 	t.Parallel()
 	const header, argument, answer = "header-w8Xk3", "argument-p5Vn9", "answer-t2Qz7"

@@ -7,8 +7,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// TestMain runs the tests, or is one of the servers over stdio that some of them
-// start, or the client that the suite for clients starts.
+// TestMain runs the tests, or one of the stdio servers that some tests start, or the client that the suite for
+// clients starts.
 func TestMain(m *testing.M) {
 	if os.Getenv(recordingServer) != "" {
 		os.Exit(serveRecording())

@@ -14,8 +14,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Many servers of a hundred tools each are listed by the gateway itself, have pages, and are
-// judged by what their tools are. SLUICE_SERVERS says how many; 20 where it says nothing.
+// The gateway lists many servers with a hundred tools each, their lists have pages, and their calls are decided by
+// the class of each tool. SLUICE_SERVERS sets the number of servers; the default is 20.
 func TestManyServers(t *testing.T) {
 	t.Parallel()
 	many, tools := 20, 100
@@ -36,7 +36,7 @@ func TestManyServers(t *testing.T) {
 		fmt.Fprintf(&servers, "  server-%04d: {http: {url: %q}}\n", i, up.URL)
 	}
 	s := stack.Write(t, stack.Options{Servers: servers.String(), Policy: classPolicy, GRPC: stack.FreeAddr(t), Extra: "approvals: {hold: 0s}"})
-	stack.Program(t, "sluice") // building it is no part of a start
+	stack.Program(t, "sluice") // building it is not part of a start
 	begin := time.Now()
 	p := stack.Start(t, s)
 	pages := policyv1.NewCatalogServiceClient(p.Operator(t))

@@ -18,22 +18,23 @@ import (
 // matrixClient is a client of the matrix.
 type matrixClient struct {
 	name string
-	// lacks are the features that it has no way to use, and lacksAmongAll those at the URL of all.
+	// lacks are the features that the client does not support. lacksAmongAll are those that it does not support at
+	// the URL of all servers.
 	lacks, lacksAmongAll []string
-	// lacksAt are those that it lacks beside them at the URL of a server.
+	// lacksAt are more features that it does not support at the URL of a certain server.
 	lacksAt map[string][]string
-	// does uses features at an endpoint, and tells what came of them.
+	// does uses features at an endpoint and returns the results.
 	does func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did
 }
 
 func matrixClients() []matrixClient {
-	// Command lines that begin again for each request use tools alone where that was tried at the
-	// server's own URL.
+	// Command lines that start a process for each request use only tools at the URL of all servers. Their other
+	// features are tested at the URLs of single servers.
 	noTools := slices.DeleteFunc(features(), func(f string) bool { return f == mcpTools })
 	inspector := []string{mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpProgress, mcpCancellation}
 	mcporter := append([]string{mcpPrompts}, inspector...)
 	aiSDK := []string{mcpSampling, mcpSubscriptions, mcpProgress}
-	langchain := []string{mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpCancellation} // it gives calls up without a word to the server
+	langchain := []string{mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpCancellation} // it gives up calls without notifying the server
 	return []matrixClient{
 		{"go-sdk", nil, nil, nil, bySDK(bearing)},
 		{"go-sdk, with sessions", nil, nil, nil, bySDK(func(t *testing.T, url, token string) mcp.Transport {
@@ -55,14 +56,14 @@ func matrixClients() []matrixClient {
 			m := npmtest.NewMcporter(t, url, token)
 			return each(tries, map[string]func(npmtest.Try) npmtest.Did{mcpTools: m.Tools, mcpResources: m.Resources})
 		}},
-		// It opens a session of its own beside its client's and ends none, and a process with two of them
-		// asks neither, and tells neither of changes.
+		// mcp-remote opens a session in addition to its client's session and ends neither. A process with two
+		// sessions sends its requests and its notifications of changes to neither.
 		{"mcp-remote", nil, []string{mcpSubscriptions}, map[string][]string{"program": {mcpSampling, mcpElicitation, mcpSubscriptions}, "memory": {mcpSubscriptions}}, bySDK(programs(func(t *testing.T, url, token string) []string { t.Helper(); return npmtest.Remote(t, url, token) }))},
 		{"sluice stdio", nil, nil, nil, bySDK(programs(sluiceStdio))},
 	}
 }
 
-// each uses features one after the other.
+// each uses the features one after the other.
 func each(tries map[string]npmtest.Try, can map[string]func(npmtest.Try) npmtest.Did) map[string]npmtest.Did {
 	did := make(map[string]npmtest.Did, len(tries))
 	for feature, try := range tries {
@@ -71,7 +72,7 @@ func each(tries map[string]npmtest.Try, can map[string]func(npmtest.Try) npmtest
 	return did
 }
 
-// byLibrary does it with one of [npmtest.Libraries].
+// byLibrary uses the features with one of [npmtest.Libraries].
 func byLibrary(name string) func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
 	return func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
 		t.Helper()
@@ -79,12 +80,12 @@ func byLibrary(name string) func(t *testing.T, url, token string, tries map[stri
 	}
 }
 
-// bearing reaches an endpoint over HTTP with a token.
+// bearing returns an HTTP transport to an endpoint with a token.
 func bearing(_ *testing.T, url, token string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: bearer{token}}}
 }
 
-// programs reaches an endpoint by a program that speaks over stdio.
+// programs returns a transport through a program that serves an endpoint over stdio.
 func programs(command func(t *testing.T, url, token string) []string) func(t *testing.T, url, token string) mcp.Transport {
 	return func(t *testing.T, url, token string) mcp.Transport {
 		t.Helper()
@@ -96,7 +97,7 @@ func programs(command func(t *testing.T, url, token string) []string) func(t *te
 	}
 }
 
-// sluiceStdio is the command of `sluice stdio` for an endpoint.
+// sluiceStdio returns the command of `sluice stdio` for an endpoint.
 func sluiceStdio(t *testing.T, url, _ string) []string {
 	t.Helper()
 	args := []string{stack.Program(t, "sluice"), "stdio"}
@@ -106,8 +107,8 @@ func sluiceStdio(t *testing.T, url, _ string) []string {
 	return args
 }
 
-// Claude Code connects to the mesh, and without a token is told so. What it does in a session needs a
-// login, and so is no part of the matrix.
+// Claude Code connects to the mesh, and reports a missing token. What it does in a session needs a login, so it is
+// not part of the matrix.
 func TestClaudeCodeConnects(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Servers: stdioEntry(t, "memory", npmtest.ServerMemory(t)), Policy: openPolicy})

@@ -14,17 +14,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/npmtest"
 )
 
-// matrixSDK is the official Go SDK's client in a session of the matrix.
+// matrixSDK is a session of the official Go SDK's client in the matrix.
 type matrixSDK struct {
 	*mcp.ClientSession
 
-	// changed are the URIs of resources that have changed, and steps those of progress.
+	// changed receives the URIs of changed resources, and steps receives progress notifications.
 	changed chan string
 	steps   chan *mcp.ProgressNotificationParams
 }
 
-// bySDK uses features with the official Go SDK over a transport to a URL. What is subscribed to is
-// subscribed to first and waited for last.
+// bySDK uses features with the official Go SDK over a transport to a URL. It subscribes first and waits for the
+// notification last.
 func bySDK(over func(t *testing.T, url, token string) mcp.Transport) func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
 	return func(t *testing.T, url, token string, tries map[string]npmtest.Try) map[string]npmtest.Did {
 		t.Helper()
@@ -108,7 +108,7 @@ func (c *matrixSDK) use(ctx context.Context, feature string, try npmtest.Try) (d
 	return did
 }
 
-// text is a result as JSON.
+// text returns a result as JSON.
 func text[R any](result R, err error) (string, error) {
 	if err != nil {
 		return "", err
@@ -127,7 +127,7 @@ func (c *matrixSDK) call(ctx context.Context, try npmtest.Try) (string, error) {
 	return text(c.CallTool(ctx, params))
 }
 
-// read lists resources, and templates of them, and reads one.
+// read lists resources and resource templates, and reads one resource.
 func (c *matrixSDK) read(ctx context.Context, try npmtest.Try) (did npmtest.Did, err error) {
 	for listed, err := range c.Resources(ctx, nil) {
 		if err != nil {
@@ -142,15 +142,15 @@ func (c *matrixSDK) read(ctx context.Context, try npmtest.Try) (did npmtest.Did,
 	return did, err
 }
 
-// watch counts the steps of a call's progress, each of which is to be above the one before.
+// watch makes a call and counts its progress notifications, whose values must rise.
 func (c *matrixSDK) watch(ctx context.Context, try npmtest.Try) (string, error) {
-	for len(c.steps) > 0 { // of calls before
+	for len(c.steps) > 0 { // of earlier calls
 		<-c.steps
 	}
 	if _, err := c.call(ctx, try); err != nil {
 		return "", err
 	}
-	rising, last, patience := "rising", -1.0, 5*time.Second // they may come behind the answer
+	rising, last, patience := "rising", -1.0, 5*time.Second // they may arrive after the result
 	for n := 0; ; n++ {
 		select {
 		case step := <-c.steps:
@@ -166,7 +166,7 @@ func (c *matrixSDK) watch(ctx context.Context, try npmtest.Try) (string, error) 
 	}
 }
 
-// giveUp begins a call that takes long, and gives it up.
+// giveUp starts a long call and cancels it.
 func (c *matrixSDK) giveUp(ctx context.Context, try npmtest.Try) (string, error) {
 	hasty, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
@@ -176,14 +176,14 @@ func (c *matrixSDK) giveUp(ctx context.Context, try npmtest.Try) (string, error)
 	return "given up", nil
 }
 
-// hear waits until the change of a resource was told, which a tool brings about where there is one. A
-// tool that switches changes on and off is left switched off.
+// hear waits for the notification of a changed resource. If try has a tool, hear calls it to cause the change. A
+// tool that switches changes on and off is left off.
 func (c *matrixSDK) hear(ctx context.Context, try npmtest.Try) (did npmtest.Did) {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
 	change := func() (said string) {
 		if try.Name != "" {
-			said, _ = c.call(ctx, try) // then nothing is heard
+			said, _ = c.call(ctx, try) // if it fails, no change is received
 		}
 		return said
 	}

@@ -14,12 +14,12 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// matrixServer is a server of the matrix: its entry of the configuration, and what it has.
+// matrixServer is a server of the matrix: its configuration entry and its features.
 type matrixServer struct {
 	name, entry string
-	// tries are what is used of the features that it has.
+	// tries holds how each feature of the server is used.
 	tries map[string]matrixTry
-	// alone are those of them that it has, or that are tried, at its own URL alone.
+	// alone lists those of its features that it has, or that are tested, only at its own URL.
 	alone []string
 }
 
@@ -30,11 +30,11 @@ func matrixServers(t *testing.T) []matrixServer {
 	if err := os.WriteFile(file, []byte("hello"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Tools that depend on what the client can do are new each time that one can do more.
+	// Tools that depend on the client's capabilities change when a client has more of them.
 	unpinned := func(entry string) string { return strings.Replace(entry, "{", `{pin: "off", `, 1) }
-	// By itself it writes beside its program, which is read only for it.
+	// By default it writes next to its program, which is read-only for it.
 	memory := strings.Replace(stdioEntry(t, "memory", npmtest.ServerMemory(t)), "{command", fmt.Sprintf("{env: {MEMORY_FILE_PATH: %q}, command", filepath.Join(folder, "memory.jsonl")), 1)
-	slow := []string{mcpSubscriptions} // it changes every 3 s, and so is waited for once
+	slow := []string{mcpSubscriptions} // it changes only every 3 s, so it is waited for only once
 	conditional := []string{mcpSampling, mcpElicitation}
 	return []matrixServer{
 		{"sessions", fmt.Sprintf("  sessions: {http: {url: %q}}", older(t, everythingServer(t, false))), officialTries("test_sampling", "test_elicitation"), slow},
@@ -50,13 +50,13 @@ func matrixServers(t *testing.T) []matrixServer {
 			mcpResources:     {npmtest.Try{URI: "memory://knowledge-graph"}, "entities"},
 			mcpSubscriptions: {npmtest.Try{URI: "memory://knowledge-graph", Name: "create_entities", Arguments: map[string]any{"entities": []any{map[string]any{"name": "ana", "entityType": "person", "observations": []any{"likes tea"}}}}}, ""},
 		}, nil},
-		// It says that it has resources, and does not know the method that lists them.
+		// It declares resources, but does not implement the method that lists them.
 		{"claude-flow", claudeFlowEntry(t), map[string]matrixTry{mcpTools: {npmtest.Try{Name: "wasm_agent_list"}, "agents"}}, nil},
 	}
 }
 
-// officialTries are what is used of the official Go SDK's server: it asks in one way in sessions, and in
-// another without them. It has no tool that takes long enough to be given up.
+// officialTries returns how the features of the official Go SDK's server are used. Its tools for server requests
+// differ with and without sessions. It has no tool that takes long enough to be cancelled.
 func officialTries(samples, elicits string) map[string]matrixTry {
 	return map[string]matrixTry{
 		mcpTools:         {npmtest.Try{Name: "test_simple_text"}, "simple text"},
@@ -70,7 +70,7 @@ func officialTries(samples, elicits string) map[string]matrixTry {
 	}
 }
 
-// everythingTries are what is used of the official server that has something of everything.
+// everythingTries returns how the features of the official everything server are used.
 func everythingTries() map[string]matrixTry {
 	const slow = "trigger-long-running-operation"
 	return map[string]matrixTry{
@@ -86,7 +86,7 @@ func everythingTries() map[string]matrixTry {
 	}
 }
 
-// webServer starts a program that serves HTTP on the port in PORT, and returns its address.
+// webServer starts a program that serves HTTP on the port in the variable PORT, and returns its address.
 func webServer(t *testing.T, command []string) string {
 	t.Helper()
 	addr := stack.FreeAddr(t)
@@ -100,7 +100,7 @@ func webServer(t *testing.T, command []string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = server.Process.Kill() // it has nothing to keep
+		_ = server.Process.Kill() // it has no state to save
 		_ = server.Wait()
 	})
 	for range 1200 {

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The features of MCP that the matrix is of, in the order in which it shows them.
+// The features of MCP in the matrix, in the order of its columns.
 const (
 	mcpTools         = "tools"
 	mcpResources     = "resources"
@@ -32,17 +32,18 @@ func features() []string {
 	return []string{mcpTools, mcpResources, mcpPrompts, mcpCompletion, mcpSampling, mcpElicitation, mcpSubscriptions, mcpProgress, mcpCancellation}
 }
 
-// wholeMatrix is the variable that, if it is set, has every client meet every server. Otherwise a quarter of the pairs is
-// tried: every client and every server, both ways, but not each client with each server.
+// wholeMatrix names the variable that, if it is set, tests every client with every server. Otherwise a quarter of
+// the pairs is tested: every client and every server, at both URLs, but not each client with each server.
 const wholeMatrix = "SLUICE_MATRIX"
 
-// meets reports whether a client and a server, by their places, are tried: alone (0) or among all (1).
+// meets reports whether the client and the server with these indexes are tested at the URL of the server (at 0) or
+// at the URL of all servers (at 1).
 func meets(client, server, at int) bool {
 	return os.Getenv(wholeMatrix) != "" || (client+server)%4 == 2*at
 }
 
-// filled is how many pairs of a client and a server of the whole matrix use each feature, at the URL of the server and at that
-// of all: a cell that is empty by mistake shows here.
+// filled returns how many pairs of the whole matrix use each feature, at the URL of the server and at that of all
+// servers. A cell that is empty by mistake fails the test.
 func filled() map[string][2]int {
 	return map[string][2]int{
 		mcpTools:         {88, 88},
@@ -57,9 +58,9 @@ func filled() map[string][2]int {
 	}
 }
 
-// Real clients meet real servers, each of them through the gateway: those that know one era of MCP and
-// those that know both, over HTTP and by programs that speak over stdio, at the URL of one server and
-// at that of all. Each pair uses what both of the two have.
+// Real clients use real servers through the gateway: clients and servers of one kind of protocol revision and of
+// both, over HTTP and over stdio, at the URL of one server and at that of all. Each pair uses the features that
+// both have.
 func TestClientsMeetServers(t *testing.T) {
 	t.Parallel()
 	servers, clients := matrixServers(t), matrixClients()
@@ -76,10 +77,10 @@ rules:
   - {name: every-method, match: {method: "*"}, action: allow}
 `})
 	got := &matrixCounts{cells: make(map[string][2]int), givenUp: make(map[string]int)}
-	t.Run("pairs", func(t *testing.T) { // which are all done when it returns
+	t.Run("pairs", func(t *testing.T) { // all pairs are done when it returns
 		for i, c := range clients {
 			t.Run(c.name, func(t *testing.T) {
-				t.Parallel() // clients are callers of their own, and know nothing of each other
+				t.Parallel() // clients are different callers and independent of each other
 				for j, server := range servers {
 					t.Run(server.name+" alone", func(t *testing.T) {
 						if !meets(i, j, 0) {
@@ -115,7 +116,7 @@ rules:
 	}
 }
 
-// check compares how many pairs use each feature with how many have to.
+// check compares how many pairs use each feature with the expected numbers.
 func (m *matrixCounts) check(t *testing.T) {
 	t.Helper()
 	if os.Getenv(wholeMatrix) != "" {
@@ -131,15 +132,15 @@ func (m *matrixCounts) check(t *testing.T) {
 	}
 }
 
-// matrixCounts are how many pairs use each feature, and how many calls each client gives up of each server.
+// matrixCounts counts the pairs that use each feature, and the calls that each client gives up at each server.
 type matrixCounts struct {
 	mu      sync.Mutex
 	cells   map[string][2]int
 	givenUp map[string]int
 }
 
-// pair has a client use what both have as a caller, which is even alone and odd among all, and tells what
-// they do and what not.
+// pair makes a client use the features that both have, and logs which these are. The index of the caller is even at
+// the server's URL and odd at the URL of all servers.
 func (m *matrixCounts) pair(t *testing.T, c matrixClient, s matrixServer, caller int, does func(t *testing.T, tries map[string]npmtest.Try) map[string]npmtest.Did) {
 	t.Helper()
 	at := caller % 2
@@ -179,12 +180,12 @@ func (m *matrixCounts) pair(t *testing.T, c matrixClient, s matrixServer, caller
 	}
 }
 
-// matrixToken is the token of a client at one of the two URLs. Each is a caller of its own: a process
-// over stdio asks its client only where it has no other.
+// matrixToken returns the token of a client at one of the two URLs. Each is a different caller, because a stdio
+// process with several sessions of a caller can't send server requests.
 func matrixToken(i int) string { return fmt.Sprintf("matrix-token-of-the-client-number-%04d", i) }
 
-// amongAll is what is used of a server by the names that it has among all. What belongs to a tool that it
-// lists to some clients alone is left out: there the gateway's own list counts.
+// amongAll returns how a server's features are used under the names at the URL of all servers. Features of a tool
+// that the server lists only to some clients are left out, because there the gateway's own list applies.
 func amongAll(s matrixServer) map[string]matrixTry {
 	all := make(map[string]matrixTry)
 	for feature, try := range s.tries {
@@ -201,14 +202,14 @@ func amongAll(s matrixServer) map[string]matrixTry {
 	return all
 }
 
-// matrixTry is what a feature is used by, and what is to come of it.
+// matrixTry is how a feature is used, and the text that its result must contain.
 type matrixTry struct {
 	npmtest.Try
 
 	want string
 }
 
-// check holds what a client did to what was to come of it.
+// check compares the result of a client with the expected one.
 func (m matrixTry) check(t *testing.T, feature string, did npmtest.Did) {
 	t.Helper()
 	want := m.want

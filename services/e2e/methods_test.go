@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// bookshop serves prompts, resources and completions beside a tool, as the official SDK does.
+// bookshop serves prompts, resources, completions and a tool with the official SDK.
 func bookshop(t *testing.T) string {
 	t.Helper()
 	s := mcp.NewServer(&mcp.Implementation{Name: "library", Version: "1"}, &mcp.ServerOptions{
@@ -48,7 +48,7 @@ func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return http.DefaultTransport.RoundTrip(r)
 }
 
-// sdkClient connects the official SDK's client, which the caller closes.
+// sdkClient connects the official SDK's client. The caller closes it.
 func sdkClient(t *testing.T, url string) *mcp.ClientSession {
 	t.Helper()
 	client := mcp.NewClient(&mcp.Implementation{Name: "reader", Version: "1"}, nil)
@@ -61,8 +61,8 @@ func sdkClient(t *testing.T, url string) *mcp.ClientSession {
 	return session
 }
 
-// T4: a method passes where a rule names it, and its server's capability is told to those
-// alone who may use it. Each is on record as a call is.
+// T4: a method passes if a rule names it, and the capability of the server is declared only to callers that may use
+// it. Each request is on record as a call is.
 func TestT4MethodsPassWhereARuleNamesThem(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  library: {http: {url: %q}}", bookshop(t)), Policy: `version: 1
@@ -126,8 +126,8 @@ rules:
 	}
 }
 
-// T4: what policy allows by its method is refused all the same where it is of a revision that is
-// not spoken, or what servers ask; and a method in another case is none.
+// T4: some methods are refused even if policy allows them: those of another revision, and server requests. A method
+// name in another case is invalid.
 func TestT4WhatNoRuleOpens(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "version: 1\nname: open\nserver: raw\ndefault: allow\nrules:\n  - {name: all, match: {method: \"*\"}, action: allow}\n")

@@ -19,7 +19,7 @@ import (
 // often makes a process export its metrics ten times a second.
 const often = "OTEL_METRIC_EXPORT_INTERVAL=100"
 
-// decide waits until a call is pending and votes on it, as the operator.
+// decide waits until a call is pending and votes on it as the operator.
 func (a *apart) decide(t *testing.T, verdict approvalv1.Verdict) {
 	t.Helper()
 	people := approvalv1.NewApprovalServiceClient(a.Person(t, approvalRole, stack.OperatorToken))
@@ -43,7 +43,7 @@ func (a *apart) decide(t *testing.T, verdict approvalv1.Verdict) {
 	}
 }
 
-// counted waits until the metrics whose names begin so are these.
+// counted waits until the metrics whose names begin with prefix have exactly these values.
 func counted(t *testing.T, c *stack.Collector, prefix string, want map[string]int64) {
 	t.Helper()
 	var got map[string]int64
@@ -56,8 +56,8 @@ func counted(t *testing.T, c *stack.Collector, prefix string, want map[string]in
 	t.Errorf("%s (-want +got):\n%s", prefix, cmp.Diff(want, got))
 }
 
-// One call is approved, one denied, one runs and nobody knows what came of it, and
-// one expires: the metrics say exactly that.
+// One call is approved, one is denied, one runs with an unknown outcome, and one expires: the metrics count exactly
+// that.
 func TestMetricsSayWhatBecameOfEachCall(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -115,11 +115,11 @@ func TestMetricsSayWhatBecameOfEachCall(t *testing.T) {
 			"mcp.server.operation.duration{" + failed + "}":                                                  3,
 		},
 		"mcp.client.": {
-			// The gateway has a session of its own, in which it lists the tools.
+			// The gateway has its own session, in which it lists the tools.
 			"mcp.client.operation.duration{mcp.method.name=initialize,network.transport=tcp}":                2,
 			"mcp.client.operation.duration{mcp.method.name=notifications/initialized,network.transport=tcp}": 2,
-			"mcp.client.session.duration{mcp.protocol.version=2025-11-25,network.transport=tcp}":             1, // its own, which has ended
-			// They are listed again before each of the two calls that run.
+			"mcp.client.session.duration{mcp.protocol.version=2025-11-25,network.transport=tcp}":             1, // the gateway's own session, which has ended
+			// The tools are listed again before each of the two calls that run.
 			"mcp.client.operation.duration{mcp.method.name=tools/list,network.transport=tcp}": 3,
 			"mcp.client.operation.duration{" + call + "}":                                     1,
 			"mcp.client.operation.duration{error.type=outcome_unknown," + call + "}":          1,
@@ -136,11 +136,11 @@ func TestMetricsSayWhatBecameOfEachCall(t *testing.T) {
 	}
 }
 
-// An approved call that nobody makes expires too, and that is told apart.
+// An approval whose call is never made expires too, and is counted separately.
 func TestMetricsOfACallThatNobodyMakes(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
-	t.Run("mesh", func(t *testing.T) { // its end exports what is left
+	t.Run("mesh", func(t *testing.T) { // its end exports the remaining metrics
 		f := newFixtureWith(t, payPolicy, telemetryOf(c, "sample: 0")+"\napprovals: {hold: 0s, execute: 1s}")
 		f.connect(t).Call("pay", `{}`)
 		if ran := f.approvals(t, "approve", f.pendingOne(t), "--yes"); ran.Code != 0 {
@@ -161,8 +161,8 @@ func TestMetricsOfACallThatNobodyMakes(t *testing.T) {
 	}
 }
 
-// Whatever strangers call their methods, tools and codes, there are as many values as
-// the document lists; and who is nobody is counted too.
+// Whatever methods, tools and codes untrusted callers and servers send, the attributes have only the values that
+// the document lists. Unauthenticated requests are counted too.
 func TestStrangersMakeNoAttributes(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -204,7 +204,7 @@ func TestStrangersMakeNoAttributes(t *testing.T) {
 	}
 }
 
-// A collector that is away changes nothing for anybody.
+// An unavailable collector affects no call.
 func TestMetricsThatNobodyTakes(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, storyPolicy, `telemetry: {otlp: "http://127.0.0.1:1", sample: 1}`)

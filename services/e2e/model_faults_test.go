@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// asked is a question as OpenAI's chat completions have it.
+// asked is a request of OpenAI's chat completions.
 type asked struct {
 	Messages []struct {
 		Role      string `json:"role"`
@@ -33,19 +33,19 @@ type asked struct {
 	} `json:"messages"`
 }
 
-// taskModel is a model that wants one call of raw__safe for each task, `task N`, unless the
-// conversation holds that call with its result. Some of its answers are faults.
+// taskModel is a model that requests one call of raw__safe for each task, `task N`, unless the conversation has
+// that call with its result. Some of its answers are faults.
 type taskModel struct {
 	mu     sync.Mutex
 	random *rand.Rand
-	// faulty is which share of questions gets a fault.
+	// faulty is the share of requests that get a fault.
 	faulty float64
 	faults map[string]int
-	// ids are of calls: each is another one.
+	// ids is the number of call ids issued. Each call has a new id.
 	ids int
 }
 
-// answer returns the pieces of an answer.
+// answer returns the events of an answer.
 func (m *taskModel) answer(q asked) []string {
 	task, done := "", map[string]bool{}
 	calls := map[string]string{}
@@ -77,7 +77,7 @@ func pieces(delta, reason string) []string {
 	}
 }
 
-// modelFaults are what a provider may do wrong, given the answer that would be right.
+// modelFaults are the faults of a provider. Each receives the lines of the correct answer.
 var modelFaults = map[string]func(w http.ResponseWriter, lines []string){
 	"429":             func(w http.ResponseWriter, _ []string) { refuse(w, 429, "", "") },
 	"429 Retry-After": func(w http.ResponseWriter, _ []string) { refuse(w, 429, "Retry-After", "0") },
@@ -109,7 +109,7 @@ var modelFaults = map[string]func(w http.ResponseWriter, lines []string){
 	"slow": func(w http.ResponseWriter, lines []string) {
 		for _, line := range lines {
 			stream(w, line)
-			time.Sleep(10 * time.Millisecond) // it is how the provider behaves, and decides nothing
+			time.Sleep(10 * time.Millisecond) // simulates a slow provider; no result depends on it
 		}
 	},
 }
@@ -160,7 +160,7 @@ func (m *taskModel) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	stream(w, lines...)
 }
 
-// faultyMesh is a mesh with a model that has faults, and a server of tools.
+// faultyMesh returns a mesh with a model that has faults, and a server with tools.
 func faultyMesh(t *testing.T, model http.Handler, provider string) *actor {
 	t.Helper()
 	at := httptest.NewServer(model)
@@ -176,8 +176,8 @@ func faultyMesh(t *testing.T, model http.Handler, provider string) *actor {
 
 const taskAgent = `{"model":"local:m","maxTurns":1000,"manifest":{"tools":[{"server":"raw","tool":"safe"}],"models":[{"model":"local:*"}]}}`
 
-// Whatever the provider of the model does, no turn forgets calls that were made, and none is made
-// again. SLUICE_TURNS is how many turns are taken, SLUICE_SEED with which faults.
+// Whatever the provider does, no turn forgets a call that was made, and no call is made twice. SLUICE_TURNS sets
+// the number of turns, and SLUICE_SEED selects the faults.
 func TestModelFaults_NoTurnLosesOrRepeatsACall(t *testing.T) {
 	t.Parallel()
 	turns, seed := number(t, "SLUICE_TURNS", 100), number(t, "SLUICE_SEED", 1)
@@ -245,8 +245,7 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// A provider's refusal is named as what it is, and costs nothing; an answer that broke off is
-// charged by estimate.
+// A provider's refusal is reported as such and costs nothing. An answer that broke off is charged by estimate.
 func TestModelFaults_NamedAndCharged(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

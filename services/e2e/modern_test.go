@@ -17,9 +17,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// The official client and a server that both speak 2026-07-28 meet in it: it lists what policy
-// shows, answers what the server asks in its answers where policy lets it ask, hears on a
-// subscription what it may, and each request of the server's is on record.
+// The official client and a server both speak 2026-07-28 through the mesh. The client lists what policy shows,
+// answers the server's input requests if policy allows them, and receives the permitted notifications on a
+// subscription. Each server request is on record.
 func TestWithoutSessions(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  bare: {http: {url: %q}}", everythingServer(t, true)), Policy: `version: 1
@@ -97,8 +97,8 @@ rules:
 	}
 }
 
-// So do version 2 of the official TypeScript SDK and the same server, where it asks what is spoken:
-// without a session it lists, calls, reads and completes, and hears a refusal as such.
+// The same with version 2 of the official TypeScript SDK, which requests the supported revisions first: without a
+// session it lists, calls, reads and completes, and sees a refusal as an error.
 func TestWithoutSessionsInTypeScript(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  bare: {http: {url: %q}}", everythingServer(t, true)), Policy: `version: 1

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// archive serves prompts, resources and a template, of which some are not for everybody.
+// archive serves prompts, resources and resource templates, some of which are not visible to every caller.
 func archive(t *testing.T) string {
 	t.Helper()
 	s := mcp.NewServer(&mcp.Implementation{Name: "archive", Version: "1"}, nil)
@@ -47,8 +47,8 @@ rules:
   - {name: not-the-drafts, match: {uri: "note://team/drafts/*"}, action: deny, reason: drafts are not finished}
 `
 
-// T4: an official client sees of a server's prompts and resources what it may use, and gets no
-// other, whatever it calls it; at the server's own URL and at that of all.
+// T4: an official client sees only those prompts and resources of a server that it may use, and can get no others,
+// under whatever name, at the server's own URL and at that of all servers.
 func TestT4PromptsAndResourcesByTheirNames(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  archive: {http: {url: %q}}", archive(t)), Policy: archivePolicy})

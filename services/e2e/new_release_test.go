@@ -12,13 +12,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// release is the library after a release that changes some definitions; more are tools beside it.
+// release returns the tools of library after a release that changes some definitions, and more tools.
 func release(more ...string) string {
 	return strings.Replace(strings.Replace(library(more...), "Gets a note.", "Gets a note by its id.", 1), "Lists all notes.", "Lists all notes, the newest first.", 1)
 }
 
-// A release that changes definitions is said in the log, by status and doctor and to the agent, and one command accepts
-// what an operator was shown, and nothing that came after, nor what is flagged.
+// A release that changes definitions is reported in the log, by `status` and `doctor`, and to the agent. One
+// command accepts the definitions that the operator was shown, but no later and no flagged ones.
 func TestCatalog_NewReleaseIsSaidAndAcceptedAsShown(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, library())
@@ -30,7 +30,7 @@ func TestCatalog_NewReleaseIsSaidAndAcceptedAsShown(t *testing.T) {
 		})
 	}
 	operator := func(args ...string) stack.Ran { return run(stack.OperatorToken, args...) }
-	// waits has the agent list the server until so many definitions wait.
+	// waits makes the agent list the server until n definitions wait.
 	waits := func(n int) {
 		t.Helper()
 		want := fmt.Sprintf("%d definitions of tools are new or have changed", n)

@@ -19,7 +19,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// oddProgram makes this test program a server over stdio that answers a call of "raw" with the line in its arguments.
+// oddProgram names the variable that makes this test binary a stdio server which answers a call of "raw" with the
+// line in its arguments.
 const oddProgram = "SLUICE_E2E_ODD_PROGRAM"
 
 func serveOdd() int {
@@ -48,7 +49,7 @@ func serveOdd() int {
 	return 0
 }
 
-// oddServer is a Streamable HTTP server whose answers a test writes, by method.
+// oddServer is a Streamable HTTP server whose answers the test writes, by method. It counts tool calls.
 type oddServer struct {
 	*httptest.Server
 
@@ -56,7 +57,7 @@ type oddServer struct {
 	calls int
 }
 
-// serveHTTP starts a server; answer gets the number of calls of tools so far.
+// startOddServer starts a server that answers each POST with answer.
 func startOddServer(t *testing.T, answer func(w http.ResponseWriter, r *http.Request, method, id string)) *oddServer {
 	t.Helper()
 	s := new(oddServer)
@@ -102,11 +103,11 @@ func operate(t *testing.T, p *stack.Process, args ...string) stack.Ran {
 	}})
 }
 
-// oddities are tools that MCP does not allow, or only without the member that is null. Of each a client that checks its
-// form refuses the whole list (class B).
+// oddities are tools that MCP does not allow, or allows only without a member that is null. A client that validates
+// lists refuses the whole list because of any of them (class B).
 var oddities = []struct {
 	name, tool string
-	shown      bool // without what is null
+	shown      bool // without the members that are null
 }{
 	{"no type", `"inputSchema":{}`, false},
 	{"properties alone", `"inputSchema":{"properties":{}}`, false},
@@ -126,8 +127,8 @@ var oddities = []struct {
 	{"a title as number", `"title":7,"inputSchema":{"type":"object"}`, false},
 }
 
-// One definition takes no other tool away from a client that checks lists; what is left out is named, with the reason,
-// to the client, by `catalog servers` and by doctor.
+// An invalid definition removes no other tool from the list of a client that validates it. The invalid tool is
+// named with the reason: to the client, by `catalog servers` and by `doctor`.
 func TestU4Definitions_OneTakesNoListAway(t *testing.T) {
 	t.Parallel()
 	good := rawmcp.Start(t, `[{"name":"good","inputSchema":{"type":"object"}}]`)
@@ -172,12 +173,12 @@ func TestU4Definitions_OneTakesNoListAway(t *testing.T) {
 	}
 }
 
-// untold is what the catalog can't take, so that policy does not say whether the caller may know of the tool.
+// untold is a tool that the catalog can't store, so policy does not decide whether the caller may know of it.
 const untold = "a description as list"
 
 func oddToken(i int) string { return fmt.Sprintf("test-odd-agent-token-%02d-A1b2C3d4E5f6", i) }
 
-// lineWith returns all lines of a text that have another text in them.
+// lineWith returns all lines of a text that contain with.
 func lineWith(text, with string) (out string) {
 	for line := range strings.Lines(text) {
 		if strings.Contains(line, with) {
@@ -187,7 +188,7 @@ func lineWith(text, with string) (out string) {
 	return out
 }
 
-// The same holds for prompts, resources and templates.
+// The same applies to prompts, resources and resource templates.
 func TestU4Definitions_OneTakesNoOtherListAway(t *testing.T) {
 	t.Parallel()
 	lists := map[string]string{
@@ -228,7 +229,7 @@ func TestU4Definitions_OneTakesNoOtherListAway(t *testing.T) {
 	}
 }
 
-// A list that can't be read whole, and names that no client can be shown, are said where people look.
+// A list that can't be read completely, and names that can't be shown to a client, are reported by the commands.
 func TestStatus_ListsThatCantBeReadAreNamed(t *testing.T) {
 	t.Parallel()
 	list := func(page string) string {
@@ -264,8 +265,8 @@ func TestStatus_ListsThatCantBeReadAreNamed(t *testing.T) {
 	}
 }
 
-// Class A: an answer over stdio that can't be used ends its call at once, and the answer and status say the reason, not the
-// text; forms that servers in use write are taken.
+// Class A: an unusable answer over stdio ends its call at once. The result and `status` have the reason, but not
+// the text. Invalid forms that servers in use send are accepted.
 func TestU2Answers_OverStdio(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.Write(t, stack.Options{
@@ -297,8 +298,8 @@ func TestU2Answers_OverStdio(t *testing.T) {
 	}
 }
 
-// Class C: a server that answers 400 to a session that it lost: the call is sent once, its client's session ends with 404,
-// and the client that opens another goes on.
+// Class C: a server answers 400 for a session that it has lost. The call is sent once, the client's session ends
+// with 404, and a client that opens another session continues.
 func TestU3Sessions_LostOneEndsWith404(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{400, 401, 403, 410} {
@@ -333,7 +334,7 @@ func TestU3Sessions_LostOneEndsWith404(t *testing.T) {
 				}
 			}
 			mu.Lock()
-			era++ // it was restarted
+			era++ // the server was restarted
 			mu.Unlock()
 			before := odd.calls
 			for _, got := range []stack.Response{c.Post(call), hub.Post(joint)} {
@@ -360,7 +361,7 @@ func TestU3Sessions_LostOneEndsWith404(t *testing.T) {
 	}
 }
 
-// Class K: a slash behind a server's name changes nothing, and other paths say which there are.
+// Class K: a slash after a server's name changes nothing, and the answer for an unknown path names the valid paths.
 func TestPaths_SlashAndUnknown(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -383,7 +384,8 @@ func TestPaths_SlashAndUnknown(t *testing.T) {
 	}
 }
 
-// Class L: a server that takes one session in all is named as such, in the refusal, by status and by doctor.
+// Class L: a server that accepts only one session in all is reported as such, in the refusal, by `status` and by
+// `doctor`.
 func TestSessions_ServerWithOneIsNamed(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

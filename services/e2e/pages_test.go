@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// Pages of a real server say of its tools what the pages said that the project began with, but
-// for what was wrong there or can't be known: see testdata/pages.
+// The pages of a real server's tools say the same as the first pages of the project, except for what was wrong
+// there or can't be known: see testdata/pages.
 func TestPagesSayWhatTheFirstOnesDid(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.Write(t, stack.Options{Servers: claudeFlowEntry(t), Policy: classPolicy, GRPC: stack.FreeAddr(t)}))

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// check holds everything that anybody was told, and everything that ran, to what the
-// mesh knows when all work has ended.
+// check compares everything that callers and the person were told, and everything that ran, with the stored state
+// after all work has ended.
 func (p *paying) check(t *testing.T) {
 	t.Helper()
 	client := p.person(t)
@@ -40,7 +40,7 @@ func (p *paying) check(t *testing.T) {
 	}
 }
 
-// person is a connection of the operator, which is closed with the test.
+// person returns a client with the operator's connection. It is closed when the test ends.
 func (p *paying) person(t *testing.T) approvalv1.ApprovalServiceClient {
 	t.Helper()
 	conn, err := p.dial()
@@ -51,8 +51,7 @@ func (p *paying) person(t *testing.T) approvalv1.ApprovalServiceClient {
 	return approvalv1.NewApprovalServiceClient(conn)
 }
 
-// checkKept checks that an approval that was told of is there, and decided as it was
-// acknowledged.
+// checkKept checks that an approval that was reported exists, with the decision that was acknowledged.
 func (p *paying) checkKept(t *testing.T, client approvalv1.ApprovalServiceClient, id string) {
 	t.Helper()
 	a := get(t, client, id)
@@ -75,7 +74,7 @@ func get(t *testing.T, client approvalv1.ApprovalServiceClient, id string) *appr
 	return resp.GetApproval()
 }
 
-// awaitSettled waits until nothing is claimed any more.
+// awaitSettled waits until no approval is claimed.
 func (p *paying) awaitSettled(t *testing.T, client approvalv1.ApprovalServiceClient) {
 	t.Helper()
 	for ctx := stack.Soon(t); ; pause(ctx) {
@@ -89,7 +88,7 @@ func (p *paying) awaitSettled(t *testing.T, client approvalv1.ApprovalServiceCli
 	}
 }
 
-// ran counts, by the call's number, what reached the server.
+// ran returns how often each call reached the server, by its number.
 func (p *paying) ran(t *testing.T) map[int]int {
 	t.Helper()
 	ran := make(map[int]int)

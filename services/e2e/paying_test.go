@@ -19,42 +19,39 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/rpc"
 )
 
-// glance is the pause between looks at something that moves.
+// glance is the polling interval.
 const glance = 10 * time.Millisecond
 
-// paying is callers who make calls that a person must approve, the person, who decides
-// on each call once, and all that they were told. The mesh between them may be killed
-// and started again.
+// paying holds callers that make calls which need approval, the person who decides once on each call, and
+// everything that they were told. The mesh between them may be killed and started again.
 type paying struct {
 	site *stack.Stack
 	up   *rawmcp.Server
-	mcp  string // the server behind the edge
+	mcp  string // URL of the server at the MCP edge
 	dial func() (*grpc.ClientConn, error)
-	// racers is how many make each call at the same time, and denies tells which calls
-	// the person is against; nil: none.
+	// racers is how many callers make each call at the same time. denies reports whether the person denies a call;
+	// nil denies none.
 	racers int
 	denies func(n int) bool
 
 	next, told      atomic.Int64
 	calls, refusals *chain
-	// intended are the approvals whose calls a kill cut off between intent and outcome.
+	// intended holds the approvals whose calls a kill interrupted between intent and outcome.
 	intended map[string]bool
 
 	mu sync.Mutex
-	// decided are the approvals that the person has approved, by the call's number:
-	// the first of each.
+	// decided holds the first approval that the person approved of each call, by the call's number.
 	decided map[int]string
-	// known are the approvals that anybody was told of, and verdicts the decisions that
-	// were acknowledged.
+	// known holds the approvals that a caller or the person was told of. verdicts holds the acknowledged decisions.
 	known    map[string]bool
 	verdicts map[string]approvalv1.Verdict
 }
 
-// payConf holds calls no longer than a test wants to wait.
+// payConf sets a short hold, so that the tests are fast.
 const payConf = "approvals: {hold: 1s, max_pending: 1000, max_asked: {max: 100000}}"
 
-// newPaying writes a mesh in one process, which is not started. Its approvals are in a
-// database; empty: the embedded one.
+// newPaying writes the configuration of a mesh in one process, without starting it. database is where its approvals
+// are stored; empty means the embedded database.
 func newPaying(t *testing.T, database string) *paying {
 	t.Helper()
 	conf := payConf
@@ -71,8 +68,7 @@ func newPaying(t *testing.T, database string) *paying {
 	return p
 }
 
-// newPayingApart starts a mesh whose roles are processes of their own, with approvals in
-// a database.
+// newPayingApart starts a mesh whose roles run in separate processes, with approvals in a database.
 func newPayingApart(t *testing.T, database string) (*paying, *apart) {
 	t.Helper()
 	a := newApart(t, payPolicy, fmt.Sprintf("%s\nstores: {approval: %q}", payConf, database))
@@ -91,8 +87,8 @@ func payingAt(site *stack.Stack, up *rawmcp.Server) *paying {
 	}
 }
 
-// work starts callers and the person. What is returned ends it: no new call is begun,
-// and then it waits until every call has run or is refused for good, which ctx bounds.
+// work starts the callers and the person. stop makes the callers start no further calls. wait also waits until
+// every call has run or is refused for good, or ctx ends.
 func (p *paying) work(ctx context.Context, t *testing.T, callers int) (stop, wait func()) {
 	t.Helper()
 	more, stop := context.WithCancel(ctx)
@@ -112,8 +108,7 @@ func (p *paying) work(ctx context.Context, t *testing.T, callers int) (stop, wai
 	return stop, wait
 }
 
-// call makes one call after the other, each again until it has run or is refused for
-// good.
+// call makes one call after the other, and repeats each until it has run or is refused for good.
 func (p *paying) call(ctx, more context.Context, t *testing.T) {
 	for more.Err() == nil {
 		n := p.next.Add(1)
@@ -133,7 +128,7 @@ func (p *paying) call(ctx, more context.Context, t *testing.T) {
 	}
 }
 
-// once makes a call once, and reports whether that was the last word on it.
+// once makes a call once, and reports whether its answer is final.
 func (p *paying) once(ctx context.Context, t *testing.T, body []byte) bool {
 	c := stack.NewClient(t, p.mcp, stack.AgentToken)
 	if c.Open() != nil {
@@ -153,21 +148,21 @@ func (p *paying) once(ctx context.Context, t *testing.T, body []byte) bool {
 	if d.Approval.ID != "" {
 		p.know(d.Approval.ID)
 	}
-	if d.Retryable || d.Code == "approval_used" { // by a call that may be given back
+	if d.Retryable || d.Code == "approval_used" { // approval_used: by a call whose claim may be given back
 		pause(ctx)
 		return false
 	}
 	return true
 }
 
-// refused is what a call's answer says of a refusal; the zero value is none.
+// refused is the refusal in an answer. The zero value means there is none.
 type refused struct {
 	Code      string
 	Retryable bool
 	Approval  struct{ ID string }
 }
 
-// refusalOf reads an answer. What can't be read counts as a refusal.
+// refusalOf parses an answer. An unreadable answer counts as a refusal.
 func refusalOf(body []byte) refused {
 	var answer struct {
 		Result *struct {
@@ -198,7 +193,7 @@ func (p *paying) know(id string) {
 	p.known[id] = true
 }
 
-// decideAll decides on what is pending. For each mesh it connects again.
+// decideAll decides on pending approvals until ctx ends. It connects again after each failure.
 func (p *paying) decideAll(ctx context.Context, t *testing.T) {
 	for ctx.Err() == nil {
 		conn, err := p.dial()
@@ -225,8 +220,7 @@ func (p *paying) look(ctx context.Context, client approvalv1.ApprovalServiceClie
 	return err
 }
 
-// decide approves the first approval of a call that the person is not against, and
-// denies every other.
+// decide approves the first approval of a call, unless the person denies that call, and denies every other.
 func (p *paying) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, id string) error {
 	seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
 	if err != nil {
@@ -253,12 +247,11 @@ func (p *paying) verdict(n int, id string) approvalv1.Verdict {
 	if first, ok := p.decided[n]; ok && first != id || p.denies != nil && p.denies(n) {
 		return approvalv1.Verdict_VERDICT_DENY
 	}
-	p.decided[n] = id // also where the answer is lost
+	p.decided[n] = id // also if the answer is lost
 	return approvalv1.Verdict_VERDICT_APPROVE
 }
 
-// kill kills the mesh, and returns the approved calls that its journal leaves open: by
-// decision, the kind of its newest record and the approval.
+// kill kills the mesh. It returns the approved calls that its journal leaves open, by decision.
 func (p *paying) kill(t *testing.T, mesh *stack.Process) map[string]openCall {
 	t.Helper()
 	mesh.Kill()

@@ -19,16 +19,15 @@ import (
 )
 
 const (
-	// manyPending is how many approvals wait while the mesh is killed, and pendingKills
-	// how often it is.
+	// manyPending is how many approvals are pending while the mesh is killed. pendingKills is how often it is
+	// killed.
 	manyPending  = 1000
 	pendingKills = 4
 	pendingConf  = "approvals: {hold: 0s, decide: 1h, execute: 1h, max_pending: 1000, max_asked: {max: 100000}}"
 )
 
-// While a thousand approvals wait and people decide on them the mesh is killed, again
-// and again: every one of them is there afterwards, with every decision that was
-// acknowledged.
+// The mesh is killed repeatedly while a thousand approvals are pending and people decide. Afterwards every approval
+// exists, with every decision that was acknowledged.
 func TestAThousandPendingOutliveKills(t *testing.T) {
 	t.Parallel()
 	t.Run("SQLite", func(t *testing.T) {
@@ -62,20 +61,19 @@ func TestAThousandPendingOutliveKills(t *testing.T) {
 	})
 }
 
-// waitingRoom is a mesh with many approvals that wait, and what people were told.
+// waitingRoom is a mesh with many pending approvals, and what people were told.
 type waitingRoom struct {
 	mcp  string
 	up   *rawmcp.Server
 	dial func() (*grpc.ClientConn, error)
-	// kill kills what keeps the approvals as kill -9 does, and start starts it again.
+	// kill kills the process that stores the approvals as kill -9 does. start starts it again.
 	kill, start func()
 
-	// asked are the approvals in the order in which callers were told of them: of every
-	// third one people will have none.
+	// asked holds the approvals in the order in which callers were told of them. Every third one is denied.
 	asked []string
 
 	mu sync.Mutex
-	// tried are the decisions that were begun, and told those that were acknowledged.
+	// tried holds the decisions that were started, and told those that were acknowledged.
 	tried, told map[string]bool
 }
 
@@ -97,7 +95,7 @@ func killUnderDecisions(t *testing.T, w *waitingRoom) {
 	}
 }
 
-// ask makes all calls, each of which gets a ticket.
+// ask makes all calls, each of which receives a ticket.
 func (w *waitingRoom) ask(t *testing.T) {
 	t.Helper()
 	const callers = 8
@@ -120,8 +118,8 @@ func (w *waitingRoom) ask(t *testing.T) {
 	calling.Wait()
 }
 
-// ticket makes a call until it gets a ticket, and returns the approval that it names: a
-// machine that is busy may answer that approvals are not available.
+// ticket makes a call until it receives a ticket, and returns the id of the approval. A busy machine may answer
+// approval_unavailable first.
 func ticket(c *stack.Client, n int) (string, error) {
 	for range 10 {
 		resp, err := c.Try([]byte(call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
@@ -137,8 +135,8 @@ func ticket(c *stack.Client, n int) (string, error) {
 	return "", errors.New("no ticket")
 }
 
-// decideUntil lets people decide, and kills when so many decisions were acknowledged
-// while they go on.
+// decideUntil lets people decide, and kills the process while they continue, once the given number of decisions was
+// acknowledged.
 func (w *waitingRoom) decideUntil(t *testing.T, acknowledged int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
@@ -162,7 +160,7 @@ func (w *waitingRoom) decideUntil(t *testing.T, acknowledged int) {
 	deciding.Wait()
 }
 
-// decide decides on one approval after the other until nobody answers any more.
+// decide decides on one approval after the other until a call fails.
 func (w *waitingRoom) decide(ctx context.Context, client approvalv1.ApprovalServiceClient, acknowledged int, enough chan<- struct{}) {
 	for id := w.begin(); id != ""; id = w.begin() {
 		seen, err := client.GetApproval(ctx, &approvalv1.GetApprovalRequest{ApprovalId: id, View: true})
@@ -181,7 +179,7 @@ func (w *waitingRoom) decide(ctx context.Context, client approvalv1.ApprovalServ
 	}
 }
 
-// begin chooses an approval that nobody has decided on yet; empty where none is left.
+// begin returns an approval without a started decision, or "" if there is none left.
 func (w *waitingRoom) begin() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -201,8 +199,7 @@ func (w *waitingRoom) verdict(id string) approvalv1.Verdict {
 	return approvalv1.Verdict_VERDICT_APPROVE
 }
 
-// check lists all approvals, holds them to what people were told, and counts them by
-// state.
+// check compares all approvals with what people were told, and counts them by state.
 func (w *waitingRoom) check(t *testing.T) map[approvalv1.ApprovalState]int {
 	t.Helper()
 	found, err := w.list(t)
@@ -231,7 +228,7 @@ func (w *waitingRoom) check(t *testing.T) map[approvalv1.ApprovalState]int {
 	return states
 }
 
-// list reads all approvals, page by page.
+// list returns all approvals, read page by page.
 func (w *waitingRoom) list(t *testing.T) (map[string]*approvalv1.Approval, error) {
 	t.Helper()
 	conn, err := w.dial()

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// classPolicy judges by what tools are.
+// classPolicy has rules for the categories of tools.
 const classPolicy = `version: 1
 name: classes
 default: deny
@@ -25,17 +25,17 @@ rules:
   - {name: loss, match: {category: [destructive, financial]}, action: require_approval}
 `
 
-// described is a tool in one line of a list.
+// described returns a tool definition as JSON.
 func described(name, description string) string {
 	return fmt.Sprintf(`{"name":%q,"description":%q,"inputSchema":{"type":"object"}}`, name, description)
 }
 
-// library are the tools of the servers of these tests.
+// library returns the tool list of the servers in these tests.
 func library(more ...string) string {
 	return "[" + strings.Join(append([]string{described("get_note", "Gets a note."), described("list_notes", "Lists all notes."), described("delete_note", "Deletes a note permanently.")}, more...), ",") + "]"
 }
 
-// pinned is a mesh of roles that live apart, before a server whose lists change.
+// pinned is a mesh of roles in separate processes, in front of a server whose list changes.
 type pinned struct {
 	*apart
 	t *testing.T
@@ -49,7 +49,7 @@ func newPinned(t *testing.T) *pinned {
 	})}, t}
 }
 
-// catalog runs a command of the catalogue as an operator.
+// catalog runs a command of `sluice catalog` as an operator.
 func (p *pinned) catalog(args ...string) stack.Ran {
 	p.t.Helper()
 	return stack.Run(p.t, stack.Command{
@@ -58,7 +58,7 @@ func (p *pinned) catalog(args ...string) stack.Ran {
 	})
 }
 
-// code is why a call in a session of its own is refused; empty where it runs.
+// code returns the code with which a call in a new session is refused, or "" if it runs.
 func (p *pinned) code(tool string) string {
 	p.t.Helper()
 	resp := p.connect(p.t).Call(tool, "{}")
@@ -75,8 +75,8 @@ func (p *pinned) want(tool, code string) {
 	}
 }
 
-// stops waits until no session can call a tool: sessions that list it are shown another definition, and the gateway
-// then lists the server itself.
+// stops waits until no session can call a tool, because its definition has changed. The gateway then lists the
+// server itself.
 func (p *pinned) stops(tool string) {
 	p.t.Helper()
 	eventually.Within(p.t, 30*time.Second, tool+" is stopped", func() bool {
@@ -87,7 +87,7 @@ func (p *pinned) stops(tool string) {
 	})
 }
 
-// shown tells which tools a new session is shown.
+// shown returns the tools that a new session sees, separated by spaces.
 func (p *pinned) shown() string {
 	p.t.Helper()
 	c := p.connect(p.t)
@@ -115,11 +115,11 @@ func (p *pinned) shown() string {
 	return strings.Join(all, " ")
 }
 
-// restarts restarts every role, and each has forgotten what it had in memory.
+// restarts restarts every role that stores catalog state in memory.
 func (p *pinned) restarts() {
 	p.t.Helper()
 	for _, role := range authn.Roles() {
-		if role == authv1.Role_ROLE_RATELIMIT || role == authv1.Role_ROLE_WASMAGENT { // which have no part in it
+		if role == authv1.Role_ROLE_RATELIMIT || role == authv1.Role_ROLE_WASMAGENT { // they have no catalog state
 			continue
 		}
 		p.Kill(p.t, role)
@@ -129,7 +129,7 @@ func (p *pinned) restarts() {
 	p.AwaitReady(p.t)
 }
 
-// accepts has the operator look at what waits of a tool and accept it.
+// accepts shows the operator the waiting definition of a tool and accepts it.
 func (p *pinned) accepts(tool string, words ...string) {
 	p.t.Helper()
 	diff := p.catalog("diff", "raw", tool)
@@ -141,8 +141,8 @@ func (p *pinned) accepts(tool string, words ...string) {
 	holds(p.t, done, 0, done.Stdout, "1 accepted")
 }
 
-// T1: on a real mesh, with every role killed in between: a changed schema, a new tool that is
-// poisoned, one that looks like another, and one that only one caller is shown.
+// T1: on a real mesh, with roles killed in between: a changed schema, a new tool with an injected instruction,
+// tools with similar names, and a definition that only one caller is shown.
 func TestT1WhatChangesWaitsForAnOperator(t *testing.T) {
 	t.Parallel()
 	p := newPinned(t)
@@ -178,13 +178,13 @@ func TestT1WhatChangesWaitsForAnOperator(t *testing.T) {
 	p.want("get_note", "")
 	p.want("recall", "tool_changed")
 
-	// The list is the old one again for others, and one caller is shown something else.
+	// The list is again the old one for all callers but one.
 	p.up.List(changed)
 	p.want("list_notes", "")
 	p.up.List(strings.Replace(changed, "Lists all notes.", "Lists all notes, of everybody.", 1))
 	p.stops("list_notes")
 	p.up.List(changed)
-	p.want("list_notes", "tool_changed") // for everybody, until a person has decided
+	p.want("list_notes", "tool_changed") // for every caller, until an operator has decided
 	p.restarts()
 	p.want("list_notes", "tool_changed")
 	diff := p.catalog("diff", "raw", "list_notes")
@@ -195,7 +195,7 @@ func TestT1WhatChangesWaitsForAnOperator(t *testing.T) {
 	holds(t, refused, 0, refused.Stdout, "refused")
 	p.want("list_notes", "")
 
-	// What stands on a page that the gateway has not seen yet.
+	// A tool on a page that the gateway has not read yet.
 	p.up.SecondPage("[" + described("purge", "Purges everything.") + "]")
 	if shown := p.shown(); strings.Contains(shown, "purge") {
 		t.Errorf("a second page is shown: %q", shown)
@@ -206,8 +206,8 @@ func TestT1WhatChangesWaitsForAnOperator(t *testing.T) {
 	p.want("get_note", "quarantined")
 }
 
-// T1: a server says beside an answer that its tools have changed: an operator sees what is new
-// though nobody lists it.
+// T1: a server notifies in a response that its tools have changed: the operator sees the new tool although no
+// client lists the tools.
 func TestT1AServerSaysThatItsToolsHaveChanged(t *testing.T) {
 	t.Parallel()
 	p := newPinned(t)

@@ -21,8 +21,8 @@ rules:
   - {name: r, match: {server: raw}, action: allow}
 `
 
-// A name in a policy that stands for nothing is a warning of lint, config check and doctor: of a server and a name of
-// /mcp before the mesh has run, and of a tool once the server was listed.
+// `policy lint`, `config check` and `doctor` warn about a name in a policy that matches nothing: about an unknown
+// server and a name of /mcp before the mesh has run, and about an unknown tool once the server was listed.
 func TestPolicyNames_UnknownAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -40,7 +40,7 @@ func TestPolicyNames_UnknownAreWarnedOf(t *testing.T) {
 	p := stack.Start(t, s)
 	doctor := stack.Command{Args: []string{"doctor", "--config", s.Config, "--addr", p.GRPC}, Env: []string{"SLUICE_TOKEN=" + stack.OperatorToken}}
 	eventually.Holds(t, "doctor warns of the tool", func() bool { return strings.Contains(stack.Run(t, doctor).Stdout, late) })
-	for range 2 { // while the mesh runs, and after
+	for range 2 { // while the mesh runs, and afterwards
 		for _, command := range commands {
 			ran := stack.Run(t, stack.Command{Args: command})
 			holds(t, ran, 0, ran.Stdout, append(early, late)...)

@@ -18,15 +18,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// mostRSS is what a whole mesh may take at any time, in MiB, whatever strangers do
-// to its gRPC port.
+// mostRSS is the highest permitted resident memory of a whole mesh, in MiB, whatever unauthenticated clients do at
+// its gRPC port.
 const mostRSS = 256
 
 // anybodys is the method that needs no identity.
 const anybodys = "/grpc.health.v1.Health/Check"
 
-// X2: nobody who did not say who they are can spend the machine through the port of
-// gRPC, or keep others from it.
+// X2: unauthenticated clients can't exhaust the machine through the gRPC port, or keep others from using it.
 func TestX2BeforeIdentity(t *testing.T) {
 	t.Parallel()
 	for _, attack := range []struct {
@@ -89,7 +88,7 @@ func TestX2BeforeIdentity(t *testing.T) {
 					defer func() { <-slots }()
 					c, err := rawh2.Dial(p.GRPC, nil, strings.Contains(attack.name, "nobody reads"))
 					if err != nil {
-						return // it was turned away, which is one way to hold
+						return // refused, which is one way to resist
 					}
 					held <- c
 					_ = c.SetWriteDeadline(time.Now().Add(5 * time.Second))
@@ -117,10 +116,10 @@ func TestX2BeforeIdentity(t *testing.T) {
 	}
 }
 
-// attacker is a stranger's connection.
+// attacker is a connection of an unauthenticated client.
 type attacker struct{ *rawh2.Conn }
 
-// times does something n times, or until the server has had enough of it.
+// times calls do n times, or until the server closes the connection.
 func (a *attacker) times(n int, do func() error) {
 	for range n {
 		if do() != nil {
@@ -131,7 +130,7 @@ func (a *attacker) times(n int, do func() error) {
 
 func second(_ uint32, err error) error { return err }
 
-// peakRSS is the most that a process has taken at any time, in MiB.
+// peakRSS returns the highest resident memory that a process has had, in MiB.
 func peakRSS(t *testing.T, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// A program that is not there is no surprise of the first call: `config check` says so,
-// and `up` before it is ready. Both go on, for it may still come.
+// `config check` and `up` warn about a missing program before the first call. Both continue, because the program
+// may still be installed.
 func TestAStdioProgramThatIsNotThereIsWarnedOf(t *testing.T) {
 	t.Parallel()
 	s := stack.Write(t, stack.Options{Policy: openPolicy, Servers: `  gone: {stdio: {command: [a-program-that-nobody-has]}}

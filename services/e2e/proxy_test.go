@@ -25,11 +25,11 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// behindProxy is the name of a server that nothing resolves, so that the proxy alone reaches it.
+// behindProxy is a host name that does not resolve, so that it can be reached only through the proxy.
 const behindProxy = "mcp.behind-the-proxy.invalid"
 
-// ownCA serves a server over TLS with a certificate for behindProxy that no system trusts. It returns its address and
-// the file of the certificate that has signed it.
+// ownCA serves target over TLS with a certificate for behindProxy that no system trusts. It returns its address and
+// the file of its CA certificate.
 func ownCA(t *testing.T, target string) (addr, file string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -60,7 +60,8 @@ func ownCA(t *testing.T, target string) (addr, file string) {
 	return server.Listener.Addr().String(), file
 }
 
-// connectProxy is a proxy that takes CONNECT alone, from those who have its credentials, and leads all to one address.
+// connectProxy is a proxy that accepts only CONNECT with its credentials, and forwards every connection to one
+// address.
 type connectProxy struct {
 	to string
 
@@ -105,7 +106,8 @@ func (p *connectProxy) requests() []string {
 	return append([]string(nil), p.asked...)
 }
 
-// Ways out: a proxy by CONNECT and a CA of one's own, and the cause where one is missing. Case H of servers.md.
+// Outgoing connections through a CONNECT proxy and with a private CA, and the reported cause if one of them is
+// missing. Case H of servers.md.
 func TestS1Proxy_ByWayOfAProxyWithItsOwnCA(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -116,7 +118,7 @@ func TestS1Proxy_ByWayOfAProxyWithItsOwnCA(t *testing.T) {
 		env   []string
 		works bool
 		told  []string
-		asked int // whether the proxy is asked: 1 it is, -1 it is not
+		asked int // 1: the proxy must be used; -1: it must not
 	}{
 		"proxy and CA":               {http: `proxy: "http://me:${env:PROXY_PASSWORD}@PROXY", ca: ` + ca, works: true, asked: 1},
 		"the environment's":          {http: `proxy: env, ca: ` + ca, env: []string{"HTTPS_PROXY=http://me:" + proxyPassword + "@PROXY"}, works: true, asked: 1},

@@ -10,20 +10,19 @@ import (
 	"time"
 )
 
-// report keeps what came of each seed at each point in a file, a line for each, so that
-// a long run goes on where it was stopped. Lines are of one build: what another build
-// has passed counts for nothing.
+// report stores the result of each seed at each point as one line of a file, so that an interrupted run can be
+// continued. Lines belong to one build: results of other builds are ignored.
 type report struct {
 	build string
 
 	mu     sync.Mutex
-	file   *os.File // nil: nothing is kept
+	file   *os.File // nil: nothing is stored
 	passed map[string]bool
 	counts map[string]int
 }
 
-// openReport opens the report in a file, which is made where it is missing; an empty
-// name keeps none. Its summary is written with the end of the test.
+// openReport opens the report in a file and creates it if necessary. An empty name stores nothing. The summary is
+// written when the test ends.
 func openReport(t *testing.T, name, build string) *report {
 	t.Helper()
 	r := &report{build: build, passed: make(map[string]bool), counts: make(map[string]int)}
@@ -45,15 +44,14 @@ func openReport(t *testing.T, name, build string) *report {
 	if r.file, err = os.OpenFile(name, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if len(text) > 0 && text[len(text)-1] != '\n' { // the last line was cut off
+	if len(text) > 0 && text[len(text)-1] != '\n' { // the last line is incomplete
 		fmt.Fprintln(r.file)
 	}
 	t.Cleanup(func() { r.sum(t) })
 	return r
 }
 
-// once runs a seed at a point as a subtest, unless it has passed before, and notes what
-// came of it.
+// once runs a seed at a point as a subtest, unless it has passed before, and stores the result.
 func (r *report) once(t *testing.T, point string, seed int, run func(t *testing.T)) {
 	t.Helper()
 	r.mu.Lock()
@@ -69,7 +67,7 @@ func (r *report) once(t *testing.T, point string, seed int, run func(t *testing.
 		run(t)
 	})
 	switch {
-	case !ran: // another one was asked for
+	case !ran: // the flag -run selected another one
 	case ok:
 		r.note(point, seed, "ok", time.Since(began))
 	default:
@@ -90,7 +88,7 @@ func (r *report) count(came string) {
 	r.counts[came]++
 }
 
-// sum ends the report with its summary.
+// sum writes the summary and closes the report.
 func (r *report) sum(t *testing.T) {
 	t.Helper()
 	text := fmt.Sprintf("%s: %d passed, %d had passed before, %d FAILED", r.build, r.counts["ok"], r.counts["passed before"], r.counts["FAILED"])

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// F26: every role's key and certificate are renewed while calls run, and none fails;
-// files that can't be used change nothing and are logged.
+// F26: the keys and certificates of all roles are renewed while calls run, and no call fails. Files that can't be
+// used change nothing and are logged.
 func TestF26CertificatesAreRenewedWhileCallsRun(t *testing.T) {
 	t.Parallel()
 	a := newApart(t, "version: 1\nname: open\ndefault: allow\ntools:\n  limited: {rate_limit: {max: 100000, window: 60}}\n", "")
@@ -44,7 +44,7 @@ func TestF26CertificatesAreRenewedWhileCallsRun(t *testing.T) {
 			return true
 		}
 	}
-	more := func() { // on what came of it
+	more := func() { // waits for further calls after a change
 		before := calls.Load()
 		eventually.Holds(t, "calls go on", func() bool { return t.Failed() || calls.Load() > before+100 })
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// tamperer is a server over stdio, in the shell, whose one tool tries to change programs: its own in $APP, another
-// server's in $OTHER and what leads there in $LINK, and files of the system. Each attempt that succeeds is undone and
-// named in the answer.
+// tamperer is a stdio server in shell whose one tool tries to change programs: its own in $APP, another server's in
+// $OTHER and the link to it in $LINK, and files of the system. It undoes each attempt that succeeds and names it in
+// the result.
 const tamperer = `#!/bin/sh
 try() { name=$1; shift; ("$@") >/dev/null 2>&1 && got="$got $name"; }
 append() { : >> "$1"; }
@@ -62,8 +62,8 @@ while read -r line; do
 done
 `
 
-// A server over stdio changes neither its own program, nor another server's, nor what leads to one, nor the files of
-// the system (X15).
+// A stdio server can change neither its own program, nor another server's, nor a link to one, nor the files of the
+// system (X15).
 func TestX15AServerOverStdioChangesNoProgram(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {
@@ -123,7 +123,7 @@ auth:
 	if got := tamper("held"); !slices.Equal(got, []string{"own-folder", "temporary"}) {
 		t.Errorf("in its sandbox it got %s", got)
 	}
-	// An operator opens the program of one server, and nothing else with it.
+	// An operator makes the program of one server writable, and only that.
 	if got := tamper("writer"); !slices.Contains(got, "overwrite-own") || !slices.Contains(got, "plant-dependency") || slices.Contains(got, "overwrite-other") || slices.Contains(got, "retarget-link") || slices.Contains(got, "hosts") || slices.Contains(got, "plant-in-path") {
 		t.Errorf("with sandbox.write it got %s", got)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// nosy is a server over stdio, in the shell, whose one tool tries to reach what is the
-// mesh's own: its argument is the folder of the mesh. It answers with what it got.
+// nosy is a stdio server in shell whose one tool tries to read and write the files of the mesh. Its argument is the
+// folder of the mesh, and its result lists the successful attempts.
 const nosy = `
 while read -r line; do
   id=$(printf %s "$line" | sed -n 's/.*"id":\([0-9]*\).*/\1/p')
