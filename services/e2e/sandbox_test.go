@@ -40,8 +40,8 @@ while read -r line; do
 done
 `
 
-// A server over stdio gets nothing of the mesh's own where its sandbox is not off, and
-// people are told what holds.
+// A stdio server has no access to the files of the mesh unless its sandbox is off, and `status` and similar
+// commands report what the sandbox enforces.
 func TestX6AServerOverStdio(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("SLUICE_TEST_NO_SANDBOX") != "" {
@@ -92,7 +92,7 @@ auth:
 	}
 }
 
-// What is secret is opened for nobody, and the place is named.
+// An entry that would make a secret accessible is refused, and the error names the key.
 func TestX6WhatIsSecretIsNotOpened(t *testing.T) {
 	t.Parallel()
 	for entry, want := range map[string]string{

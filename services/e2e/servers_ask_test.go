@@ -25,8 +25,8 @@ func sampled(_ context.Context, r *mcp.CreateMessageRequest) (*mcp.CreateMessage
 	return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "re: " + text.Text}}, nil
 }
 
-// attending connects the official SDK's client, which answers what servers ask and tells of what
-// it hears. The caller closes it.
+// attending connects the official SDK's client, which answers server requests. heard receives a text for each
+// elicitation and each notification of a changed list. The caller closes the client.
 func attending(t *testing.T, over mcp.Transport) (c *mcp.ClientSession, heard <-chan string) {
 	t.Helper()
 	hears := make(chan string, 100)
@@ -46,12 +46,13 @@ func attending(t *testing.T, over mcp.Transport) (c *mcp.ClientSession, heard <-
 	return c, hears
 }
 
-// listening reaches an endpoint over HTTP, with a stream for what belongs to no request.
+// listening returns an HTTP transport to an endpoint, with a stream for messages that belong to no request.
 func listening(url string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url, HTTPClient: &http.Client{Transport: bearer{stack.AgentToken}}}
 }
 
-// started reaches a server of a mesh as clients do that only start programs: by `sluice stdio`.
+// started returns a transport to a server of a mesh through `sluice stdio`, for clients that can only start
+// programs.
 func started(t *testing.T, s *stack.Stack, server string) mcp.Transport {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), stack.Program(t, "sluice"), "stdio", "--server", server)
@@ -59,9 +60,8 @@ func started(t *testing.T, s *stack.Stack, server string) mcp.Transport {
 	return &mcp.CommandTransport{Command: c}
 }
 
-// A server asks its client as policy allows, over HTTP and stdio alike on both sides: it samples
-// and elicits, and says that its lists have changed. Each request of its own is on record as the
-// server's.
+// A server sends its client the requests that policy allows, over HTTP and over stdio on both sides: sampling,
+// elicitation and notifications of changed lists. Each server request is on record as the server's.
 func TestServersAskTheirClients(t *testing.T) {
 	t.Parallel()
 	program := everythingProgram(t)
@@ -107,7 +107,7 @@ rules:
 			if got := call(t, c, "test_elicitation", "message=who?"); !strings.Contains(got, "ana") || <-heard != "asked who?" {
 				t.Errorf("it elicited %q", got)
 			}
-			call(t, c, "test_trigger_prompt_change", "") // which is for those alone who may use prompts
+			call(t, c, "test_trigger_prompt_change", "") // only clients that may use prompts are notified
 			call(t, c, "test_trigger_tool_change", "")
 			want := map[string]bool{"tools changed": true, "prompts changed": prompts}
 			for len(want) > 0 {
@@ -163,7 +163,7 @@ rules:
 	}
 }
 
-// argument reads one argument, `name=text`.
+// argument parses one argument, `name=text`.
 func argument(text string) map[string]any {
 	name, value, ok := strings.Cut(text, "=")
 	if !ok {

@@ -9,14 +9,14 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// sharesPolicy lets everything run, so that nothing but shares refuses.
+// sharesPolicy allows everything, so that every refusal comes from a quota.
 const sharesPolicy = `version: 1
 name: shares
 default: allow
 `
 
-// sharing is a mesh with agents and a server over stdio that may have eight processes, so that two are the
-// share of one caller.
+// sharing returns a mesh with agents and a stdio server with at most eight processes, of which one caller's quota
+// is two.
 func sharing(t *testing.T) *stack.Process {
 	t.Helper()
 	return stack.Start(t, stack.Write(t, stack.Options{
@@ -25,16 +25,15 @@ func sharing(t *testing.T) *stack.Process {
 	}))
 }
 
-// makeAgent has a caller make an agent that may call the program, and returns the agent's id.
+// makeAgent creates an agent that may call the program, and returns its id.
 func makeAgent(t *testing.T, caller *stack.Client) string {
 	t.Helper()
 	made := caller.Call("wasm_agent_create", `{"manifest":{"tools":[{"server":"program","tool":"echo"}]}}`).Text(t)
 	return textBetween(t, made, `"id":"`, `"`)
 }
 
-// One caller makes ten agents, each of which calls a server that has a process for each principal.
-// They get the caller's share of the processes and no more, the refusal says whose share that is, and
-// another caller has its process.
+// One caller creates ten agents that call a server with one process for each principal. Together they get only the
+// caller's quota of processes, the refusal names whose quota it is, and another caller still gets a process.
 func TestShares_AgentsOfOneCallerDoNotTakeAllProcesses(t *testing.T) {
 	t.Parallel()
 	s := sharing(t)

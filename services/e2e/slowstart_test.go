@@ -12,8 +12,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// A program that needs long for its start is told from one that can't be used, and is not ended for
-// it. Case E of servers.md.
+// A program that starts slowly is reported as starting, not as unusable, and is not ended. Case E of servers.md.
 func TestSlowStart_IsStillStarting(t *testing.T) {
 	t.Parallel()
 	go1 := filepath.Join(t.TempDir(), "go")

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// soak is how long, and with how many sessions, servers are called of which one hangs and one dies
-// every second: SLUICE_SOAK and SLUICE_SESSIONS say it, else it is a little.
+// soak returns how long the soak test runs and with how many sessions: SLUICE_SOAK and SLUICE_SESSIONS, or small
+// defaults.
 func soak(t *testing.T) (long time.Duration, sessions int) {
 	t.Helper()
 	long, sessions = 8*time.Second, 60
@@ -38,15 +38,15 @@ func soak(t *testing.T) (long time.Duration, sessions int) {
 }
 
 const (
-	// phases are how often the servers that fail are called, and how often not, in turn.
+	// phases is the number of phases with calls to the failing servers, and of phases without, in turn.
 	phases = 4
-	// thinks is for how long a session waits between two calls.
+	// thinks is the pause of a session between two calls.
 	thinks = 4 * time.Second
 )
 
-// Sessions of a few callers with servers that work are not troubled by one that hangs and one that
-// dies every second, which the same callers use: their calls are answered. How long that takes with
-// and without the two, in turn, and what the mesh holds meanwhile, is told (`make soak`).
+// A server that hangs and one that dies every second do not affect sessions of the same callers with working
+// servers: their calls are answered. The test logs the times of answers with and without the failing servers, in
+// turn, and the resources that the mesh uses meanwhile (`make soak`).
 func TestServersThatFailTroubleNobody(t *testing.T) {
 	t.Parallel()
 	long, sessions := soak(t)
@@ -60,7 +60,7 @@ func TestServersThatFailTroubleNobody(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	defer end()
 	var mu sync.Mutex
-	fails := false // guarded by mu, as are the times
+	fails := false // guarded by mu, as is took
 	took := map[bool][]time.Duration{}
 	var all sync.WaitGroup
 	for i := range sessions {
@@ -106,7 +106,7 @@ func TestServersThatFailTroubleNobody(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(2 * thinks) // until all are open
+	time.Sleep(2 * thinks) // until all sessions are open
 	mu.Lock()
 	clear(took)
 	mu.Unlock()
@@ -128,8 +128,8 @@ func TestServersThatFailTroubleNobody(t *testing.T) {
 	}
 }
 
-// failingAmong is the configuration of eight servers that work, one that hangs in calls and one
-// that is there every other half of a second.
+// failingAmong returns the configuration of eight working servers, one that hangs in calls, and one that runs only
+// every other half second.
 func failingAmong(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder
@@ -158,7 +158,7 @@ func answerEcho(w http.ResponseWriter, body string) {
 	_, _ = io.WriteString(w, said[0])
 }
 
-// dying is a server that dies every second, with all its connections.
+// dying starts a server that dies every second with all its connections, and returns its URL.
 func dying(t *testing.T) string {
 	t.Helper()
 	lis, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -190,7 +190,7 @@ func dying(t *testing.T) string {
 	return "http://" + addr
 }
 
-// inHand is what a process holds now.
+// inHand returns the resident memory and the number of descriptors of a process.
 func inHand(t *testing.T, pid int) string {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// sessionlessServer makes this test program stand before a program that is an MCP server, whose path it
-// is: as one that knows 2026-07-28 alone.
+// sessionlessServer names the variable that makes this test binary a stdio proxy which lets an MCP server appear to
+// support only 2026-07-28. Its value is the path of the server's program.
 const sessionlessServer = "SLUICE_E2E_SESSIONLESS_SERVER"
 
 func serveSessionless() int {
@@ -43,12 +43,12 @@ func serveSessionless() int {
 		}
 	}
 	_ = in.Close()
-	_ = cmd.Wait() // how it ends is nobody's matter
+	_ = cmd.Wait() // its exit status does not matter
 	return 0
 }
 
-// A program that speaks 2026-07-28 alone is reached by clients of both eras: they list, call, are asked,
-// and hear of lists that change.
+// Clients of 2026-07-28 and of the revisions with sessions use a program that supports only 2026-07-28: they list,
+// call, answer server requests, and are notified of changed lists.
 func TestProgramsWithoutSessions(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{
@@ -91,7 +91,7 @@ rules:
 			}
 			again := time.NewTicker(time.Second)
 			defer again.Stop()
-			for told := false; !told; { // until the client's stream is open nobody tells it of changes
+			for told := false; !told; { // before the client's stream is open, the client is not notified
 				if _, err := c.CallTool(ctx, &mcp.CallToolParams{Name: "test_trigger_prompt_change"}); err != nil {
 					t.Fatal(err)
 				}

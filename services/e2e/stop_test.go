@@ -17,8 +17,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// held is a call that a server has received and does not answer until it is let
-// go.
+// held is a mesh with a call that its server has received and does not answer until it is released.
 type held struct {
 	*stack.Process
 	client *stack.Client
@@ -30,8 +29,8 @@ type heldAnswer struct {
 	err  error
 }
 
-// hold starts a mesh in front of servers, calls the tool "safe" of one, and waits
-// until that has the call.
+// hold starts a mesh in front of servers, calls the tool "safe" of one of them, and waits until that server has
+// received the call.
 func hold(t *testing.T, servers, server string, arrived func() bool) *held {
 	t.Helper()
 	p := stack.Start(t, stack.Write(t, stack.Options{Servers: servers, Policy: openPolicy}))
@@ -44,7 +43,7 @@ func hold(t *testing.T, servers, server string, arrived func() bool) *held {
 	return h
 }
 
-// interrupt sends Ctrl-C and waits until it has an effect.
+// interrupt sends SIGINT and waits until the gateway accepts no new connections.
 func (h *held) interrupt(t *testing.T, server string) {
 	t.Helper()
 	h.Interrupt(t)
@@ -54,8 +53,7 @@ func (h *held) interrupt(t *testing.T, server string) {
 	})
 }
 
-// ends checks that the process ended well and that the journal has the call's
-// intent and outcome.
+// ends checks that the process exited with code 0 and that the journal has the call's intent and outcome.
 func (h *held) ends(t *testing.T) {
 	t.Helper()
 	if err := h.Wait(); err != nil {
@@ -73,8 +71,8 @@ func (h *held) ends(t *testing.T) {
 	}
 }
 
-// Ctrl-C while a call is on its way: the caller has its answer, and the journal
-// what came of it, however the server is reached.
+// If Ctrl-C arrives during a call, the caller still receives its answer and the journal the outcome, over every
+// transport.
 func TestCtrlCLosesNothing(t *testing.T) {
 	t.Parallel()
 	t.Run("over HTTP", func(t *testing.T) {
@@ -120,7 +118,8 @@ func TestCtrlCLosesNothing(t *testing.T) {
 	})
 }
 
-// holdingServer is a server that answers calls of "safe" once they are released.
+// holdingServer returns a server that answers calls of "safe" only after release is closed. arrived is closed when
+// the first call has arrived.
 func holdingServer(t *testing.T) (up *rawmcp.Server, arrived, release chan struct{}) {
 	t.Helper()
 	up = rawmcp.Start(t, tools)
@@ -147,9 +146,8 @@ func exists(file string) bool {
 	return err == nil
 }
 
-// slowServer names the variable that makes this test program a server over stdio.
-// Its value is a folder: a call leaves a file `arrived` there, and is answered once
-// there is one that is called `release`.
+// slowServer names the variable that makes this test binary a stdio server. Its value is a folder: a call creates
+// the file `arrived` there, and is answered once the file `release` exists.
 const slowServer = "E2E_SLOW_SERVER"
 
 func serveSlowly() int {
@@ -181,7 +179,7 @@ func serveSlowly() int {
 	return 0
 }
 
-// A stop waits for nobody who listens: the stream ends, and the process soon after.
+// A stop does not wait for open streams: they end, and the process ends soon after.
 func TestAStopEndsStreams(t *testing.T) {
 	t.Parallel()
 	p := stack.Start(t, stack.Write(t, stack.Options{Servers: fmt.Sprintf("  program: {stdio: {command: [%q]}}", everythingProgram(t)), Policy: openAll}))
@@ -190,7 +188,7 @@ func TestAStopEndsStreams(t *testing.T) {
 	if _, err := c.CallTool(t.Context(), &mcp.CallToolParams{Name: "test_trigger_tool_change"}); err != nil {
 		t.Fatal(err)
 	}
-	if got := <-heard; got != "tools changed" { // so it listens
+	if got := <-heard; got != "tools changed" { // the client's stream is open
 		t.Fatalf("heard %q", got)
 	}
 	begin := time.Now()
@@ -198,7 +196,7 @@ func TestAStopEndsStreams(t *testing.T) {
 	if err := p.Wait(); err != nil {
 		t.Errorf("Ctrl-C ended it with %v\n%s", err, p.Stderr())
 	}
-	if took := time.Since(begin); took > 20*time.Second { // a drain that waits takes 30 s
+	if took := time.Since(begin); took > 20*time.Second { // a drain that waited would take 30 s
 		t.Errorf("it took %v", took)
 	}
 }

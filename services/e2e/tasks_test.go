@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// taskSeen is a task as its client sees it.
+// taskSeen holds the fields of a task that its client sees.
 type taskSeen struct {
 	ResultType string
 	ID         string `json:"taskId"`
@@ -25,7 +25,7 @@ type taskSeen struct {
 	Result     npmtest.ToolResult `json:"result"`
 }
 
-// asks sends a request of a client of 2026-07-28 that takes tasks.
+// asks sends a request as a client of 2026-07-28 that supports tasks.
 func asks(t *testing.T, url, token, method, name, params string) (status int, task taskSeen, body string) {
 	t.Helper()
 	message := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
@@ -48,15 +48,15 @@ func asks(t *testing.T, url, token, method, name, params string) (status int, ta
 		t.Fatal(err)
 	}
 	var said struct{ Result taskSeen }
-	at := bytes.IndexByte(got, '{') // an answer may be an event
+	at := bytes.IndexByte(got, '{') // the response may be an event
 	if err := json.Unmarshal(bytes.TrimSpace(got[max(at, 0):]), &said, json.MatchCaseInsensitiveNames(true)); err != nil {
 		t.Fatalf("%s: %v", got, err)
 	}
 	return resp.StatusCode, said.Result, string(got)
 }
 
-// A call that waits for a person is a task to a client that takes tasks: it runs once, after it is
-// approved, when its client asks; what its client cancels nobody can approve any more.
+// For a client that supports tasks, a call that waits for approval is a task. After the approval it runs once, when
+// its client requests the task. A task that its client cancels can't be approved any more.
 func TestCallsWaitAsTasks(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "")
@@ -92,7 +92,7 @@ func TestCallsWaitAsTasks(t *testing.T) {
 		t.Errorf("while it waits it is %+v", task)
 	}
 	w.decide(t, "approve", approval)
-	w.ran(t, 0) // nobody has asked
+	w.ran(t, 0) // the client has not requested the task yet
 	for range 3 {
 		if task := ends(paid.ID); task.Status != "completed" || task.Result.IsError || task.Result.Text() != "ran" {
 			t.Errorf("approved, it is %+v", task)

@@ -11,17 +11,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// commandsWithTokens are those that send a token over HTTP first. `sluice tools` without a server asks over gRPC which
-// servers there are before it sends anything over HTTP.
+// commandsWithTokens are the commands that send a token over HTTP first. `sluice tools` without a server is not
+// among them: it first requests the list of servers over gRPC.
 var commandsWithTokens = map[string][]string{
 	"call": {"call", "demo", "echo"}, "tools": {"tools", "demo"}, "stdio": {"stdio"},
 	"stdio to one": {"stdio", "--server", "demo"},
 }
 
-// initializeLine is what a client writes first.
+// initializeLine is the first line that a client writes.
 const initializeLine = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}` + "\n"
 
-// listener counts the requests that bring a token.
+// listener counts the requests that carry a token.
 func listener(t *testing.T, answer http.HandlerFunc) (url string, tokens *atomic.Int64) {
 	t.Helper()
 	tokens = new(atomic.Int64)
@@ -35,7 +35,8 @@ func listener(t *testing.T, answer http.HandlerFunc) (url string, tokens *atomic
 	return s.URL, tokens
 }
 
-// The proxy of the environment stands for all who read the network between the command and the mesh.
+// The commands send a token without TLS only to loopback. The proxy in the environment represents anyone who can
+// read the network between the command and the mesh.
 func TestToken_CommandSendsItWithoutTLSToLoopbackAlone(t *testing.T) {
 	t.Parallel()
 	proxy, seen := listener(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) })

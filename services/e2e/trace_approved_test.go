@@ -14,7 +14,7 @@ import (
 
 const voteSpan = "approval vote"
 
-// approves approves, with a comment, the one call that waits, and returns its approval.
+// approves approves the only pending approval with a comment, and returns its id.
 func approves(t *testing.T, people approvalv1.ApprovalServiceClient) (id string) {
 	t.Helper()
 	list, err := people.ListApprovals(stack.Soon(t), new(approvalv1.ListApprovalsRequest))
@@ -35,7 +35,7 @@ func approves(t *testing.T, people approvalv1.ApprovalServiceClient) (id string)
 	return id
 }
 
-// spanOf waits for a span of that name and kind that has these attributes.
+// spanOf waits for a span with this name, kind and attributes.
 func spanOf(t *testing.T, c *stack.Collector, name string, kind tracev1.Span_SpanKind, attributes map[string]string) stack.Span {
 	t.Helper()
 	is := func(s stack.Span) bool {
@@ -50,8 +50,8 @@ func spanOf(t *testing.T, c *stack.Collector, name string, kind tracev1.Span_Spa
 	return c.Spans("")[slices.IndexFunc(c.Spans(""), is)]
 }
 
-// From a ticket's trace the vote's and the retry's are found by the approval, and from
-// each of these the ticket's by a link.
+// The traces of the vote and of the retry have the same approval id as the ticket's trace, and each has a link to
+// the ticket's trace.
 func TestTheTracesOfAnApprovedCallAreLinked(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)

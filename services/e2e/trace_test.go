@@ -29,23 +29,23 @@ const (
 	clientSpan = tracev1.Span_SPAN_KIND_CLIENT
 	innerSpan  = tracev1.Span_SPAN_KIND_INTERNAL
 
-	// callSpans is how many spans an allowed, limited call has.
+	// callSpans is the number of spans of an allowed call with a limit.
 	callSpans = 8
 
 	decideRPC  = "sluice.policy.v1.PolicyService/DecideCall"
 	reserveRPC = "sluice.ratelimit.v1.RateLimitService/ReserveLimits"
 )
 
-// quickly makes a process export its spans at once.
+// quickly makes a process export its spans after 50 ms.
 const quickly = "OTEL_BSP_SCHEDULE_DELAY=50"
 
-// strangers is a client's own trace.
+// strangers is the id of a client's own trace.
 const strangers = "0af7651916cd43dd8448eb211c80319c"
 
 var traceParent = regexp.MustCompile(`^00-([0-9a-f]{32})-([0-9a-f]{16})-(0[01])$`)
 
-// sent is the trace context that the upstream received with its last call of a
-// tool: in the head and, where the client had one in `_meta`, there.
+// sent returns the trace context that the server received with its last call of a tool: in the header and, if the
+// client had one in `_meta`, also there.
 func sent(t *testing.T, up *rawmcp.Server, tool string) (trace, span, flags string) {
 	t.Helper()
 	calls := up.Calls(tool)
@@ -66,14 +66,14 @@ func sent(t *testing.T, up *rawmcp.Server, tool string) (trace, span, flags stri
 	return parts[1], parts[2], parts[3]
 }
 
-// spansOf waits for a trace of n spans.
+// spansOf waits until a trace has n spans.
 func spansOf(t *testing.T, c *stack.Collector, trace string, n int) []stack.Span {
 	t.Helper()
 	eventually.Holds(t, fmt.Sprintf("%d spans of trace %s", n, trace), func() bool { return len(c.Spans(trace)) >= n })
 	return c.Spans(trace)
 }
 
-// find returns the one span of that name, kind and service.
+// find returns the only span with this name, kind and service.
 func find(t *testing.T, spans []stack.Span, service, name string, kind tracev1.Span_SpanKind) stack.Span {
 	t.Helper()
 	var found []stack.Span
@@ -88,8 +88,8 @@ func find(t *testing.T, spans []stack.Span, service, name string, kind tracev1.S
 	return found[0]
 }
 
-// wholeTrace demands the spans of one allowed, limited call, each below the one
-// that caused it. service names the process of a role.
+// wholeTrace checks the spans of one allowed call with a limit, each below the span that caused it. service returns
+// the service name of a role's process.
 func wholeTrace(t *testing.T, spans []stack.Span, tool string, service func(role string) string) (root, forward stack.Span) {
 	t.Helper()
 	if len(spans) != callSpans {
@@ -136,7 +136,7 @@ func TestOneTraceThroughRolesThatLiveApart(t *testing.T) {
 	traced(t, a.records(t), trace)
 }
 
-// traced demands that intent and outcome of a call name its trace.
+// traced checks that the intent and the outcome of a call have its trace id.
 func traced(t *testing.T, records []*gatewayv1.Record, trace string) {
 	t.Helper()
 	kinds := make(map[gatewayv1.RecordKind]int)
@@ -165,7 +165,7 @@ func TestOneTraceThroughOneProcess(t *testing.T) {
 	traced(t, f.records(t), trace)
 }
 
-// newFixtureWith is newFixture with more configuration.
+// newFixtureWith is like newFixture, with more configuration.
 func newFixtureWith(t *testing.T, policy, extra string) *fixture {
 	t.Helper()
 	up := rawmcp.Start(t, tools)
@@ -174,7 +174,8 @@ func newFixtureWith(t *testing.T, policy, extra string) *fixture {
 	})}
 }
 
-// newUnpinned is a mesh whose server may list another tool each time: these first, or [tools].
+// newUnpinned returns a mesh with a server whose definitions may change. It first lists first, or otherwise
+// [tools].
 func newUnpinned(t *testing.T, policy, extra string, first ...string) *fixture {
 	t.Helper()
 	up := rawmcp.Start(t, cmp.Or(strings.Join(first, ","), tools))
@@ -183,7 +184,7 @@ func newUnpinned(t *testing.T, policy, extra string, first ...string) *fixture {
 	})}
 }
 
-// clientTraces are the ways in which a client names a trace of its own.
+// clientTraces returns the ways in which a client can send its own trace context.
 func clientTraces(c *stack.Client) map[string]func() stack.Response {
 	parent := "00-" + strangers + "-b7ad6b7169203331-01"
 	withHeader := *c
@@ -195,12 +196,12 @@ func clientTraces(c *stack.Client) map[string]func() stack.Response {
 	}
 }
 
-// A client's trace is a stranger's: it is linked, and ours replaces it.
+// By default a client's trace context is not trusted: the gateway links to it and sends its own.
 func TestAClientsTraceIsLinkedAndReplaced(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
 	f := newFixtureWith(t, storyPolicy, telemetryOf(c, "sample: 1"))
-	f.connect(t).Call("safe", "{}") // from then on the server is known, and no revision comes between
+	f.connect(t).Call("safe", "{}") // so that the server is in the catalog and the revision stays the same
 	for name, send := range clientTraces(f.connect(t)) {
 		if resp := send(); resp.IsError(t) {
 			t.Fatalf("%s: %s", name, resp.Body)
@@ -216,11 +217,11 @@ func TestAClientsTraceIsLinkedAndReplaced(t *testing.T) {
 	}
 }
 
-// With trust_parent the client's trace goes on, and its span is the parent.
+// With trust_parent the client's trace is continued, and its span is the parent.
 func TestATrustedClientsTraceGoesOn(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
-	f := newFixtureWith(t, storyPolicy, telemetryOf(c, "sample: 0, trust_parent: true")) // it is the client who samples
+	f := newFixtureWith(t, storyPolicy, telemetryOf(c, "sample: 0, trust_parent: true")) // the client's sampling decision applies
 	head := clientTraces(f.connect(t))["in the head"]
 	if resp := head(); resp.IsError(t) {
 		t.Fatalf("%s", resp.Body)
@@ -234,7 +235,7 @@ func TestATrustedClientsTraceGoesOn(t *testing.T) {
 	}
 }
 
-// What is not sampled is not exported, and has a name all the same.
+// A trace that is not sampled is not exported, but has an id.
 func TestWithoutSamplingTheTraceStillHasAName(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -251,7 +252,7 @@ func TestWithoutSamplingTheTraceStillHasAName(t *testing.T) {
 		traced(t, a.records(t), trace)
 	}
 	for _, role := range authn.Roles() {
-		if err := a.Stop(t, role); err != nil { // it exports what there is
+		if err := a.Stop(t, role); err != nil { // a stop exports pending spans
 			t.Errorf("%s stopped with %v", authn.RoleName(role), err)
 		}
 	}
@@ -260,7 +261,7 @@ func TestWithoutSamplingTheTraceStillHasAName(t *testing.T) {
 	}
 }
 
-// What a span says, and nothing else: mcp.md, "Tracing".
+// Spans have exactly the attributes of mcp.md, "Tracing".
 func TestSpansSayWhatTheyShould(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)
@@ -330,8 +331,7 @@ func sessionOf(t *testing.T, f *fixture) string {
 	return resp.GetSessions()[0].GetDigest()
 }
 
-// S1: what is secret is in no span, no metric, no log and no record: arguments, results,
-// errors, tokens and the handles of sessions.
+// S1: no span, metric, log or record contains secrets: arguments, results, errors, tokens and session ids.
 func TestS1NoSecretLeavesTheMesh(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-51d0c3"
@@ -382,7 +382,7 @@ func TestS1NoSecretLeavesTheMesh(t *testing.T) {
 		}
 		for _, secret := range secrets {
 			if secret == canary && strings.Contains(place, "approvals.db") {
-				continue // there the call is kept that people decide on, and no token
+				continue // the approval store holds the call that people decide on, but no token
 			}
 			for form, found := range map[string]string{"as it is": secret, "in hexadecimal": hex.EncodeToString([]byte(secret))} {
 				if at := bytes.Index(text, []byte(found)); at >= 0 {

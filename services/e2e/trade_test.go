@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// traders is how many make calls at a time.
+	// traders is the number of concurrent callers.
 	traders = 4
-	// winding is how long calls that have begun may take to come to their end.
+	// winding is how long started calls may take to finish.
 	winding = 90 * time.Second
-	// decided is how many verdicts have to be acknowledged before a run proves anything.
+	// decided is the number of acknowledged verdicts that a run needs to be conclusive.
 	decided = 20
 )
 
-// trading is callers who make calls that a person must decide on, each again and
-// again until it has run or is denied, and that person.
+// trading holds callers and a person. The callers make calls that need approval, and repeat each until it has run
+// or is denied. The person decides on them.
 type trading struct {
 	a       *apart
 	people  approvalv1.ApprovalServiceClient
@@ -37,20 +37,19 @@ type trading struct {
 
 	mu   sync.Mutex
 	next int
-	// told is how calls have ended, by their number: that they ran or a code.
+	// told holds how each call ended, by its number: "ran" or a code.
 	told map[int]string
-	// answers counts the codes that callers were given.
+	// answers counts the codes that callers received.
 	answers map[string]int
-	// asked are the approvals of each call, and acknowledged the verdicts that the
-	// person knows to be held.
+	// asked holds the approvals of each call. acknowledged holds the verdicts that were acknowledged.
 	asked        map[int][]string
 	acknowledged map[string]approvalv1.Verdict
 }
 
-// denied reports whether the person denies a call.
+// denied reports whether the person denies the call with this number.
 func denied(n int) bool { return n%5 == 0 }
 
-// trade lets callers and a person begin.
+// trade starts the callers and the person.
 func trade(t *testing.T, a *apart) *trading {
 	t.Helper()
 	ctx, leave := context.WithCancel(t.Context())
@@ -67,7 +66,7 @@ func trade(t *testing.T, a *apart) *trading {
 	return b
 }
 
-// close waits until enough was decided, and lets calls that have begun come to their end.
+// close waits until enough calls were decided, and lets the started calls finish.
 func (b *trading) close(t *testing.T) {
 	t.Helper()
 	eventually.Within(t, winding, "enough calls were decided", func() bool {
@@ -102,7 +101,7 @@ func (b *trading) call(ctx context.Context, t *testing.T, c *stack.Client) {
 	}
 }
 
-// once makes a call, and returns how it has ended; empty where it has not.
+// once makes a call and returns how it ended, or "" if it has not ended.
 func (b *trading) once(t *testing.T, c *stack.Client, n int) (end string) {
 	resp, err := c.Try([]byte(call(fmt.Sprintf(`{"name":"pay","arguments":{"n":%d}}`, n))))
 	if err != nil || resp.Status != 200 {
@@ -123,7 +122,7 @@ func (b *trading) once(t *testing.T, c *stack.Client, n int) (end string) {
 	return ""
 }
 
-// decide decides on what waits, until ctx ends.
+// decide decides on pending approvals until ctx ends.
 func (b *trading) decide(ctx context.Context, t *testing.T) {
 	for ; ctx.Err() == nil; <-time.After(20 * time.Millisecond) {
 		soon, cancel := context.WithTimeout(ctx, 3*time.Second)
@@ -140,12 +139,12 @@ func (b *trading) decide(ctx context.Context, t *testing.T) {
 	}
 }
 
-// judge holds what an operator is told to what the contract says.
+// judge fails the test if an operator receives an error that the contract does not permit here.
 func (b *trading) judge(t *testing.T, what string, err error) {
 	switch status.Code(err) {
 	case codes.OK, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-	case codes.AlreadyExists, codes.FailedPrecondition: // a vote whose answer was lost is held
-	case codes.Aborted: // the view shows the last such call, and that is another by now
+	case codes.AlreadyExists, codes.FailedPrecondition: // a vote whose answer was lost has been stored
+	case codes.Aborted: // the view includes the last similar call, which has changed meanwhile
 	default:
 		t.Errorf("%s: %v", what, err)
 	}
@@ -156,7 +155,7 @@ func (b *trading) vote(ctx context.Context, t *testing.T, id string) {
 	b.judge(t, "get", err)
 	var params struct{ Arguments struct{ N int } }
 	if err != nil || json.Unmarshal([]byte(seen.GetView().GetParams()), &params) != nil || params.Arguments.N == 0 {
-		return // of a probe nobody thinks
+		return // the calls of probes are not decided
 	}
 	n, verdict := params.Arguments.N, approvalv1.Verdict_VERDICT_APPROVE
 	if denied(n) {
@@ -174,8 +173,7 @@ func (b *trading) vote(ctx context.Context, t *testing.T, id string) {
 	}
 }
 
-// check holds what the callers, the person, the server and the store know against
-// each other.
+// check compares what the callers, the person, the server and the store know.
 func (b *trading) check(t *testing.T) {
 	t.Helper()
 	ran := b.ran(t)
@@ -199,7 +197,7 @@ func (b *trading) check(t *testing.T) {
 	t.Logf("%d calls, %d verdicts acknowledged; answers: %v", b.next, len(b.acknowledged), b.answers)
 }
 
-// ran is how often each call reached the server.
+// ran returns how often each call reached the server.
 func (b *trading) ran(t *testing.T) map[int]int {
 	t.Helper()
 	out := make(map[int]int)
@@ -215,7 +213,7 @@ func (b *trading) ran(t *testing.T) map[int]int {
 	return out
 }
 
-// stands waits until an approval is in a state, which it may be told of later.
+// stands waits until an approval is in a state. The store may learn of it late.
 func (b *trading) stands(t *testing.T, id string, want approvalv1.ApprovalState) {
 	t.Helper()
 	var got *approvalv1.GetApprovalResponse

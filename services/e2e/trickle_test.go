@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// tricklePrincipals make trickleCalls calls each at the same time.
+	// tricklePrincipals is the number of principals that make trickleCalls calls each at the same time.
 	tricklePrincipals = 6
 	trickleCalls      = 4
-	// besideSize is how large somebody else's answers are, in bytes.
+	// besideSize is the size of the other server's answers, in bytes.
 	besideSize = 5 << 20
 )
 
-// trickle answers with so many bytes at once, of a length that is said or not, and then
-// with a byte from time to time, until nobody reads it any more.
+// trickle begins an answer with first bytes at once, and then sends single bytes until the connection is closed. If
+// said is set, it sends a Content-Length.
 func trickle(first int, said bool) rawmcp.Answer {
 	return func(w http.ResponseWriter, r *http.Request, id string) {
 		w.Header().Set("Content-Type", "application/json")
@@ -39,9 +39,8 @@ func trickle(first int, said bool) rawmcp.Answer {
 	}
 }
 
-// X3: a server that begins large answers and goes on byte by byte takes room for what it
-// has sent alone, is cut off, and never has what others need: large answers of another
-// server pass.
+// X3: a server that begins large answers and sends them byte by byte uses memory only for what it has sent, and is
+// cut off. It never uses up the memory for others: large answers of another server pass.
 func TestX3ServersThatTrickleLeaveRoomToOthers(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]rawmcp.Answer{
@@ -82,7 +81,7 @@ func TestX3ServersThatTrickleLeaveRoomToOthers(t *testing.T) {
 				case strings.Contains(text, "too slowly"):
 					slow++
 				case strings.Contains(text, "no room"), strings.Contains(text, "did not answer within"):
-					full++ // others of this server had what it needs
+					full++ // other calls of this server used up its quota
 				default:
 					t.Errorf("a call of the slow server was answered %.300s", text)
 				}
@@ -96,8 +95,7 @@ func TestX3ServersThatTrickleLeaveRoomToOthers(t *testing.T) {
 	}
 }
 
-// agents are so many tokens of agents for the configuration, and agentToken is the text
-// of one.
+// agents returns the configuration of n agent tokens. agentToken returns one of them.
 func agents(n int) string {
 	var lines strings.Builder
 	for i := range n {

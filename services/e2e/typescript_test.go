@@ -19,8 +19,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/story"
 )
 
-// decisionOf reads the decision that a refused call's result carries; zero where
-// it carries none.
+// decisionOf returns the decision in the result of a refused call, or the zero Decision if there is none.
 func decisionOf(t testing.TB, r npmtest.ToolResult) stack.Decision {
 	t.Helper()
 	var d stack.Decision
@@ -32,7 +31,7 @@ func decisionOf(t testing.TB, r npmtest.ToolResult) stack.Decision {
 	return d
 }
 
-// A stranger's first minute: `sluice up` and the official SDK, nothing configured.
+// The first use by a new user: `sluice up` and the official SDK, without configuration.
 func TestTypeScriptSDKWithoutConfiguration(t *testing.T) {
 	t.Parallel()
 	p := stack.StartBare(t)
@@ -75,7 +74,7 @@ func TestTypeScriptSDKWithoutConfiguration(t *testing.T) {
 	}
 }
 
-// generatedToken reads a token that `sluice up` made, and holds it to its mode.
+// generatedToken returns a token that `sluice up` generated, and checks the mode of its file.
 func generatedToken(t *testing.T, p *stack.Process, name string) string {
 	t.Helper()
 	file := filepath.Join(p.Tokens, name)
@@ -123,7 +122,7 @@ func TestTypeScriptSDKDeniedCallsNeverReachTheServer(t *testing.T) {
 	}
 }
 
-// `rate_limit: {max: 4, window: 6}` as the seeds write it.
+// A limit in the form `rate_limit: {max: 4, window: 6}`.
 func TestTypeScriptSDKRateLimit(t *testing.T) {
 	t.Parallel()
 	demo := startDemo(t)
@@ -164,8 +163,7 @@ func TestTypeScriptSDKRateLimit(t *testing.T) {
 	})
 }
 
-// What the gateway does not understand it does not touch, and a reader that keeps
-// numbers as doubles is not in the way.
+// The gateway does not change members that it does not know, and does not parse numbers as doubles.
 func TestTypeScriptSDKGetsEveryByte(t *testing.T) {
 	t.Parallel()
 	const (

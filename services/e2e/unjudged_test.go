@@ -19,16 +19,17 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// closedPolicy denies everything on every server, one tool with a reason.
+// closedPolicy denies everything on every server, and one tool with a reason.
 const closedPolicy = "version: 1\nname: closed\ndefault: deny\ntools:\n  danger: {action: deny, reason: never here}\n"
 
-// mark is what an agent tries to get to a server.
+// mark is the text that an agent tries to send to a server.
 const mark = "MARK-7f3a"
 
-// recordingServer names the file in which a server over stdio keeps every byte.
+// recordingServer names the variable that makes this test binary a stdio server which records every byte that it
+// receives. Its value is the path of the record.
 const recordingServer = "SLUICE_TEST_RECORDING_SERVER"
 
-// serveRecording is that server.
+// serveRecording runs that server.
 func serveRecording() int {
 	kept, err := os.OpenFile(os.Getenv(recordingServer), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -56,13 +57,13 @@ func serveRecording() int {
 	return 0
 }
 
-// tap stands before a server and keeps every byte that goes to it.
+// tap is a proxy in front of a server that records every byte sent to the server.
 type tap struct {
 	mu   sync.Mutex
 	kept []byte
 }
 
-// tapped returns a tap before the server at url, and its own URL.
+// tapped starts a tap in front of the server at url, and returns it with its own URL.
 func tapped(t *testing.T, url string) (*tap, string) {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
@@ -119,15 +120,15 @@ func (k *tap) bytes() string {
 	return string(k.kept)
 }
 
-// greetings are initializes with the mark wherever a client may write.
+// greetings are initialize requests with the mark in every place where a client may write.
 var greetings = []string{
 	`{"jsonrpc":"2.0","id":"` + mark + `","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"` + mark + `":{},"experimental":{"x":"` + mark + `"}},` +
 		`"clientInfo":{"name":"` + mark + `","version":"` + mark + `","title":"` + mark + `","` + mark + `":1},"instructions":"` + mark + `","_meta":{"x":"` + mark + `","progressToken":"` + mark + `"}}}`,
 	`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"` + mark + `","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`,
 }
 
-// whispers are messages of every method that needs no rule, with the mark wherever
-// a client may write.
+// whispers returns messages of every method that needs no rule, with the mark in every place where a client may
+// write.
 func whispers() []string {
 	long := strings.Repeat(mark, 100)
 	var out []string
@@ -158,7 +159,7 @@ func whispers() []string {
 	return out
 }
 
-// whisper sends all of that, in the body, in the head and beside it.
+// whisper sends all greetings and whispers, with the mark also in headers. It returns how many messages it sent.
 func whisper(t *testing.T, url string) (sent int) {
 	t.Helper()
 	for _, greeting := range greetings {
@@ -195,8 +196,8 @@ func whisper(t *testing.T, url string) (sent int) {
 	return sent
 }
 
-// X4: on a server of which everything is denied nothing that an agent writes, in
-// whatever message and wherever in it, reaches the server, also over stdio.
+// X4: if everything is denied on a server, no text of an agent reaches it, in any message and any part of it, also
+// over stdio.
 func TestX4NothingReachesAServerOfWhichAllIsDenied(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)
@@ -235,8 +236,8 @@ func TestX4NothingReachesAServerOfWhichAllIsDenied(t *testing.T) {
 	}
 }
 
-// X4: a session that was opened while all was denied works as any other from when
-// something is allowed, and what was not sent before is not sent then.
+// X4: a session that was opened while everything was denied works normally once something is allowed. Messages that
+// were not sent before are not sent then either.
 func TestX4ASessionGoesOnWhereSomethingIsAllowedAgain(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, closedPolicy)
@@ -270,8 +271,7 @@ func TestX4ASessionGoesOnWhereSomethingIsAllowedAgain(t *testing.T) {
 	}
 }
 
-// X4: where something is allowed, what passes without a rule is written again, of
-// known fields.
+// X4: if something is allowed, a message that needs no rule is written again from its known fields.
 func TestX4WhatPassesIsWrittenAnew(t *testing.T) {
 	t.Parallel()
 	up := rawmcp.Start(t, tools)

@@ -19,16 +19,16 @@ import (
 )
 
 const (
-	// unreadCalls are made at once, each of an answer of unreadSize bytes.
+	// unreadCalls is the number of concurrent calls. Each has an answer of unreadSize bytes.
 	unreadCalls = 100
 	unreadSize  = 15 << 20
-	// mostResident is what the mesh may ever have had in memory meanwhile, in MiB: a
-	// principal's 64 MiB of answers, twice for the garbage collector, and itself.
+	// mostResident is the highest permitted resident memory of the mesh, in MiB: 64 MiB for a principal's answers,
+	// twice because of the garbage collector, and the mesh itself.
 	mostResident = 350
 )
 
-// X3: a hundred calls of a 15 MiB tool, of which no answer is read, cost their
-// principal its share of the memory and nobody else anything.
+// X3: a hundred calls of a tool that answers 15 MiB, of which no answer is read, use only the principal's quota of
+// memory and do not affect others.
 func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 	t.Parallel()
 	text := bytes.Repeat([]byte("x"), unreadSize)
@@ -89,12 +89,12 @@ func TestX3AnswersThatNobodyReadsAreBounded(t *testing.T) {
 func writeAll(w io.Writer, head string, text []byte, tail string) {
 	for _, part := range [][]byte{[]byte(head), text, []byte(tail)} {
 		if _, err := w.Write(part); err != nil {
-			return // the gateway has gone
+			return // the gateway closed the connection
 		}
 	}
 }
 
-// leaveUnread makes a call on a connection of its own and reads nothing of the answer.
+// leaveUnread makes a call on a new connection and does not read the answer.
 func leaveUnread(t *testing.T, url, session, token string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -114,7 +114,7 @@ func leaveUnread(t *testing.T, url, session, token string) {
 
 var highWater = regexp.MustCompile(`VmHWM:\s+(\d+) kB`)
 
-// resident is how much of a process was ever in memory at once, in MiB.
+// resident returns the highest resident memory that a process has had, in MiB.
 func resident(t *testing.T, pid int) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/eventually"
 )
 
-// What `sluice up` prints is true of what it runs: commands to try are of the
-// starter policy alone, and it says whom its own agent works for, which is nobody.
+// The output of `sluice up` is correct: it prints commands to try only for the starter policy, and says that the
+// agent's token names no owner.
 func TestWhatUpPrintsIsTrue(t *testing.T) {
 	t.Parallel()
 	const (
