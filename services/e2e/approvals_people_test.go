@@ -56,7 +56,7 @@ func TestTheGeneratedOperatorMayApprove(t *testing.T) {
 // Every place that shows the configuration warns about owner_may_approve.
 func TestOwnersWhoMayApproveAreWarnedOf(t *testing.T) {
 	t.Parallel()
-	const warning = "approvals.owner_may_approve is true: whoever owns an agent may approve its calls, so no second person need see them"
+	const warning = "approvals.owner_may_approve is true: the owner of an agent may approve its calls, so no second person need see them"
 	s := stack.Write(t, stack.Options{
 		Servers: `  raw: {http: {url: "http://127.0.0.1:1/mcp"}}`, Policy: payPolicy, Extra: "approvals: {owner_may_approve: true}",
 	})

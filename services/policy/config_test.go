@@ -125,8 +125,8 @@ func TestFromFileRefusesTokens(t *testing.T) {
 		want        string
 	}{
 		{"that are too short", "token: short-and-secret-0123456789", noEnv, "fewer than 32"},
-		{"that are samples", "token: change-me-change-me-change-me-change-me", noEnv, "everybody knows"},
-		{"of one character", "token: " + strings.Repeat("q", 40), noEnv, "everybody knows"},
+		{"that are samples", "token: change-me-change-me-change-me-change-me", noEnv, "publicly known"},
+		{"of one character", "token: " + strings.Repeat("q", 40), noEnv, "publicly known"},
 		{"whose variable is not set", `token: "${env:T}"`, noEnv, "the environment variable T is not set"},
 		{"whose variable holds a short text", `token: "${env:T}"`, env("T", "short-and-secret"), "fewer than 32"},
 		{"whose file is not there", `token: "${file:gone.txt}"`, noEnv, "gone.txt"},
@@ -180,10 +180,10 @@ func TestNewRefuses(t *testing.T) {
 		}, `tokens "a" and "b" have the same text`},
 		{"the hash of a sample", func(c *policy.Config, _ *policy.Deps) {
 			c.Tokens = []*identityv1.TokenRecord{record("a", digest("0123456789abcdef0123456789abcdef"))}
-		}, "everybody knows"},
+		}, "publicly known"},
 		{"the hash of no text", func(c *policy.Config, _ *policy.Deps) {
 			c.Tokens = []*identityv1.TokenRecord{record("a", digest(""))}
-		}, "everybody knows"},
+		}, "publicly known"},
 		{"a hash of another length", func(c *policy.Config, _ *policy.Deps) {
 			c.Tokens = []*identityv1.TokenRecord{record("a", digest(oneText)[:31])}
 		}, "31 bytes"},

@@ -181,7 +181,7 @@ func TestFlags(t *testing.T) {
 		{"an unknown flag", nil, []string{"--listen", "x"}, 2, "flag provided but not defined: -listen"},
 		{"an argument", nil, []string{"serve"}, 2, `approval: "serve" is not understood; see approval --help`},
 		{"the version", nil, []string{"--version"}, 0, app.Version()},
-		{"no configuration", nil, nil, 1, "approval: tls.dir is not set: roles that live apart know each other by certificates; make them with `sluice certs`"},
+		{"no configuration", nil, nil, 1, "approval: tls.dir is not set: roles in separate processes need certificates; make them with `sluice certs`"},
 		{"one without certificates", nil, []string{"--config", bare}, 1, "tls.dir is not set"},
 		{"one that is missing", nil, []string{"--config", "none.yaml"}, 1, "approval: the configuration none.yaml does not exist: name another with --config"},
 		{"one that the environment names", []string{"SLUICE_CONFIG=none.yaml"}, nil, 1, "the configuration none.yaml does not exist"},

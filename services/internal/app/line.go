@@ -99,7 +99,7 @@ func (l *line) renew() {
 	l.mu.Unlock()
 	next, err := l.dial()
 	if err != nil {
-		l.log.ErrorContext(context.Background(), "no other connection could be made; the one before stays", "to", authn.RoleName(l.to), "error", err)
+		l.log.ErrorContext(context.Background(), "the connection can't be replaced; the old one stays", "to", authn.RoleName(l.to), "error", err)
 		return
 	}
 	l.mu.Lock()

@@ -45,7 +45,7 @@ type network struct {
 
 func openNetwork(role authv1.Role, file *config.File, log *slog.Logger) (*network, error) {
 	if file.TLS.Dir == "" {
-		return nil, errors.New("tls.dir is not set: roles that live apart know each other by certificates; make them with `sluice certs`")
+		return nil, errors.New("tls.dir is not set: roles in separate processes need certificates; make them with `sluice certs`")
 	}
 	keys, err := pki.Follow(file.Path(file.TLS.Dir), role, log)
 	if err != nil {

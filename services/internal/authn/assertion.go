@@ -128,7 +128,7 @@ func NewVerifier(validate func(proto.Message) error) (*Verifier, error) {
 func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, error) {
 	now := time.Now()
 	if len(signer.Key) != ed25519.PublicKeySize {
-		return nil, fmt.Errorf("%w: its signer's key is no Ed25519 key", ErrAssertion)
+		return nil, fmt.Errorf("%w: its signer's key is not an Ed25519 key", ErrAssertion)
 	}
 	key := asserted{text: text, key: [ed25519.PublicKeySize]byte(signer.Key), signer: signer.Role, audience: audience}
 	if p, ok := v.cache.get(key, now); ok {
@@ -144,7 +144,7 @@ func (v *Verifier) Verify(text string, signer Peer, audience authv1.Role) (*iden
 
 func (v *Verifier) verify(text string, signer Peer, audience authv1.Role) (*identityv1.Principal, time.Time, error) {
 	if roleNames[audience] == "" {
-		return nil, time.Time{}, errors.New("what is called belongs to no role")
+		return nil, time.Time{}, errors.New("the called service belongs to no role")
 	}
 	var c claims
 	_, err := jwt.ParseWithClaims(text, &c,
@@ -188,7 +188,7 @@ func Signs(role authv1.Role) bool { return mints[role] != nil }
 // mayMint returns an error unless the role may sign the principal.
 func mayMint(role authv1.Role, p *identityv1.Principal) error {
 	if !Signs(role) {
-		return fmt.Errorf("role %s speaks for nobody", RoleName(role))
+		return fmt.Errorf("role %s may not act on behalf of a principal", RoleName(role))
 	}
 	return mints[role](p)
 }

@@ -19,10 +19,10 @@ import (
 // Errors of [Tokens.Lookup]. Compare with errors.Is.
 var (
 	// ErrTokenUnknown means that no valid token has that text.
-	ErrTokenUnknown = errors.New("no live token has this text")
+	ErrTokenUnknown = errors.New("no valid token has this text")
 	// ErrTokensStale means that this process has not received the tokens' state for so long that it no longer knows
 	// which tokens are valid.
-	ErrTokensStale = errors.New("which tokens live is not known at the moment: the policy role is away")
+	ErrTokensStale = errors.New("it is unknown which tokens are valid: the policy role is unavailable")
 )
 
 // minSecret is the minimum length of a token's text, in bytes.
@@ -50,7 +50,7 @@ func CheckSecret(secret string) error {
 	case len(secret) < minSecret:
 		return fmt.Errorf("the token has %d characters, fewer than %d: make one with `openssl rand -hex 32`", len(secret), minSecret)
 	case sampleSecrets[secret], allSame(secret):
-		return errors.New("the token is a sample that everybody knows: make one with `openssl rand -hex 32`")
+		return errors.New("the token is a publicly known sample: make one with `openssl rand -hex 32`")
 	default:
 		return nil
 	}
@@ -120,7 +120,7 @@ func (t *Tokens) Replace(records []*identityv1.TokenRecord) error {
 		}
 		hash := [sha256.Size]byte(r.GetSha256())
 		if isSample(hash) {
-			return fmt.Errorf("token %q is a sample that everybody knows: make one with `openssl rand -hex 32`", r.GetToken().GetName())
+			return fmt.Errorf("token %q is a publicly known sample: make one with `openssl rand -hex 32`", r.GetToken().GetName())
 		}
 		if other, ok := set.byHash[hash]; ok {
 			return fmt.Errorf("tokens %q and %q have the same text", other.GetTokenId(), r.GetToken().GetName())

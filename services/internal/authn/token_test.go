@@ -87,8 +87,8 @@ func TestASetThatIsBrokenLeavesTheOldOne(t *testing.T) {
 		{"half a hash", []*identityv1.TokenRecord{short}, "hash of 31 bytes"},
 		{"no record", []*identityv1.TokenRecord{nil}, "hash of 0 bytes"},
 		{"one text twice", []*identityv1.TokenRecord{record("a", anasToken), record("b", anasToken)}, `tokens "a" and "b" have the same text`},
-		{"the hash of a sample", []*identityv1.TokenRecord{record("a", "change-me-change-me-change-me-change-me")}, "everybody knows"},
-		{"the hash of nothing", []*identityv1.TokenRecord{record("a", "")}, "everybody knows"},
+		{"the hash of a sample", []*identityv1.TokenRecord{record("a", "change-me-change-me-change-me-change-me")}, "publicly known"},
+		{"the hash of nothing", []*identityv1.TokenRecord{record("a", "")}, "publicly known"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

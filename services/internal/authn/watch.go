@@ -42,7 +42,7 @@ func WatchTokens(ctx context.Context, from identityv1.IdentityServiceClient, tok
 		Silence: away,
 		Broken: func(err error) {
 			if !lost {
-				log.WarnContext(ctx, "tokens are not known: the policy role is away", "error", err)
+				log.WarnContext(ctx, "tokens are not known: the policy role is unavailable", "error", err)
 			}
 			lost = true
 		},

@@ -126,7 +126,7 @@ func TestASilentSourceCountsForNobody(t *testing.T) {
 		if known(tokens, anasToken) != "ana" {
 			t.Error("the source is back, and the token is not")
 		}
-		if strings.Count(out.String(), "the policy role is away") != 1 || strings.Count(out.String(), "known again") != 1 {
+		if strings.Count(out.String(), "the policy role is unavailable") != 1 || strings.Count(out.String(), "known again") != 1 {
 			t.Errorf("the log says\n%s", out)
 		}
 	})

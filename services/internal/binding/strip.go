@@ -53,7 +53,7 @@ func bare(method, params string) (string, error) {
 func edit(object string, keep func(key, value string) (string, bool, error)) (string, error) {
 	dec := jsontext.NewDecoder(bytes.NewBufferString(object))
 	if dec.PeekKind() != '{' {
-		return "", errors.New("params are no JSON object")
+		return "", errors.New("params are not a JSON object")
 	}
 	if _, err := dec.ReadToken(); err != nil {
 		return "", err

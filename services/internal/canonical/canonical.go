@@ -32,7 +32,7 @@ func Object(text string) (string, error) {
 	}
 	w := writer{dec: jsontext.NewDecoder(bytes.NewBufferString(text)), flat: make([]byte, 0, len(text))}
 	if w.dec.PeekKind() != '{' {
-		return "", errors.New("it is no JSON object")
+		return "", errors.New("it is not a JSON object")
 	}
 	if err := w.value(); err != nil {
 		return "", err
@@ -261,7 +261,7 @@ func appendSum(out, exponent []byte, n int) ([]byte, error) {
 	}
 	exp, ok := new(big.Int).SetString(string(exponent), 10)
 	if !ok {
-		return nil, fmt.Errorf("%q is no exponent", exponent)
+		return nil, fmt.Errorf("%q is not an exponent", exponent)
 	}
 	return exp.Add(exp, big.NewInt(int64(n))).Append(out, 10), nil
 }

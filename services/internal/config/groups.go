@@ -21,7 +21,7 @@ const (
 )
 
 // OwnersApprove is the warning for people if [Approvals.OwnerMayApprove] is set.
-const OwnersApprove = "approvals.owner_may_approve is true: whoever owns an agent may approve its calls, so no second person need see them"
+const OwnersApprove = "approvals.owner_may_approve is true: the owner of an agent may approve its calls, so no second person need see them"
 
 // GroupsOf returns the groups of a token: its own, and those of `groups` that contain its subject. A token of another
 // tenant has only its own, because its subject is another principal of the same name.
@@ -61,7 +61,7 @@ func (f *File) checkGroups(p *problems) {
 			case subject == "" || len(subject) > 256 || !isPlain(subject):
 				p.addf(at, "is not a subject of 1 to 256 bytes without control characters")
 			case seen[subject]:
-				p.addf(at, "%q stands there twice", subject)
+				p.addf(at, "%q is listed twice", subject)
 			}
 			seen[subject] = true
 		}

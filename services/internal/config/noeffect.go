@@ -49,7 +49,7 @@ func (p *problems) headers(path string, headers map[string]Secret) {
 		case slices.Contains(ownHeaders, lower), strings.HasPrefix(lower, "mcp-param-"):
 			p.addf(path, "%q has no effect, because the gateway writes it itself; take it out", name)
 		case seen[lower]:
-			p.addf(path, "%q is there twice, in other letters; keep one", name)
+			p.addf(path, "%q is listed twice, in different case; keep one", name)
 		}
 		seen[lower] = true
 	}
@@ -64,7 +64,7 @@ func (s *HTTPServer) checkWay(p *problems, path string) {
 		return
 	}
 	if s.Proxy != "" {
-		p.addf(path+".proxy", "has no effect, because a proxy is asked by CONNECT alone, for https: write an https address into url, or take it out")
+		p.addf(path+".proxy", "has no effect, because a proxy is used for https only, by CONNECT: write an https address into url, or take it out")
 	}
 	if s.CA != "" {
 		p.addf(path+".ca", "has no effect, because the server speaks no TLS: write an https address into url, or take it out")

@@ -90,6 +90,6 @@ func lookUp(f *File, env Env, kind, name string) (string, error) {
 		}
 		return value, nil
 	default:
-		return "", errors.New("it begins like a reference and is none: write ${env:NAME}, ${file:PATH} or, for what is no secret, ${plain:NAME}")
+		return "", errors.New("it begins like a reference but is not one: write ${env:NAME}, ${file:PATH} or, for a value that is not a secret, ${plain:NAME}")
 	}
 }

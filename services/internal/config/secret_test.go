@@ -54,7 +54,7 @@ func TestReferencesAreResolved(t *testing.T) {
 		!strings.Contains(err.Error(), "variable C") || !strings.Contains(err.Error(), "none") || !strings.Contains(err.Error(), "begins like") {
 		t.Errorf("of four references that can't be resolved it names %v", err)
 	}
-	const form = "write ${env:NAME}, ${file:PATH} or, for what is no secret, ${plain:NAME}"
+	const form = "write ${env:NAME}, ${file:PATH} or, for a value that is not a secret, ${plain:NAME}"
 	for secret, want := range map[config.Secret]string{
 		"${env:B}":      "the environment variable B is not set",
 		"${env:EMPTY}":  "the environment variable EMPTY is not set",

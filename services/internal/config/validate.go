@@ -67,7 +67,7 @@ func (p *problems) addf(path, format string, args ...any) {
 func (g Guest) check(p *problems, path, name string) {
 	switch {
 	case !guestName.MatchString(name):
-		p.addf(path, "%q is no name of a guest: lower case letters, digits and -, 64 at most", name)
+		p.addf(path, "%q is not a name of 1 to 64 lower-case letters, digits or -", name)
 	case slices.Contains(shippedGuests, name):
 		p.addf(path, "a guest of that name is shipped: choose another name")
 	}
@@ -75,7 +75,7 @@ func (g Guest) check(p *problems, path, name string) {
 		p.addf(path+".module", "is missing: name the module's file")
 	}
 	if !digestText.MatchString(g.SHA256) {
-		p.addf(path+".sha256", "is no hash of the module: write the 64 digits that `sha256sum` prints")
+		p.addf(path+".sha256", "is not a hash of the module: write the 64 digits that `sha256sum` prints")
 	}
 }
 
@@ -146,7 +146,7 @@ var (
 // check refuses a provider that can't be called, or only without encryption.
 func (m Provider) check(p *problems, at, name string) {
 	if !providerName.MatchString(name) || name == "script" {
-		p.addf(at, "%q is no name of a provider: write lower case, digits and -; script is built in", name)
+		p.addf(at, "%q is not a name of a provider: write 1 to 32 lower-case letters, digits or -; script is built in", name)
 	}
 	if m.Kind != "openai" && m.Kind != "anthropic" {
 		p.addf(at+".kind", "%q is neither openai, for all that speak its chat completions, nor anthropic", m.Kind)
@@ -163,7 +163,7 @@ func (m Provider) check(p *problems, at, name string) {
 	if m.URL != "" {
 		u, err := url.Parse(m.URL)
 		if err != nil || u.Host == "" || u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())) {
-			p.addf(at+".url", "%q is not an https URL; http is for this machine alone, for the key would be there for all to read", m.URL)
+			p.addf(at+".url", "%q is not an https URL; http is allowed on this machine only, because the key could be read on the network", m.URL)
 		}
 	}
 	for _, model := range slices.Sorted(maps.Keys(m.Prices)) {
@@ -185,7 +185,7 @@ func (f *File) checkListen(p *problems) {
 		case err != nil:
 			p.addf(fmt.Sprintf("behind_proxy[%d]", i), "%q is not an address such as 10.0.0.7, or a network such as 10.0.0.0/8", text)
 		case network.Bits() == 0:
-			p.addf(fmt.Sprintf("behind_proxy[%d]", i), "%q is everybody: list the proxies alone", text)
+			p.addf(fmt.Sprintf("behind_proxy[%d]", i), "%q is every address: list only the proxies", text)
 		}
 	}
 	if host, _, err := net.SplitHostPort(f.Listen); err == nil && f.ListenTLS.Cert == "" && len(f.BehindProxy) == 0 && !loopback(host) {
@@ -279,7 +279,7 @@ func (t Token) check(p *problems, path string) {
 		case group == "" || len(group) > maxGroupName:
 			p.addf(at, "is not a name of 1 to %d bytes", maxGroupName)
 		case seen[group]:
-			p.addf(at, "%q stands there twice", group)
+			p.addf(at, "%q is listed twice", group)
 		}
 		seen[group] = true
 	}
@@ -394,7 +394,7 @@ func (s Server) check(p *problems, path, name string) {
 func (s GRPCServer) check(p *problems, path string) {
 	if IsRole(s.Target) {
 		if s.CA != "" || s.Plaintext || len(s.Headers) > 0 {
-			p.addf(path, "is the mesh's own service, which is reached as the mesh does: take out what stands beside target")
+			p.addf(path, "is the mesh's own service: remove all keys except target")
 		}
 		return
 	}
@@ -462,7 +462,7 @@ func (s StdioSandbox) check(p *problems, path string) {
 		p.addf(path+".mode", "%q is not one of auto, required, off", s.Mode)
 	}
 	if s.Mode == "off" && (len(s.Read) > 0 || len(s.Write) > 0 || s.Network != nil && !*s.Network) {
-		p.addf(path, "is off, so nothing else in it holds: take that out, or choose another mode")
+		p.addf(path, "is off, so the other keys have no effect: remove them, or choose another mode")
 	}
 	for key, paths := range map[string][]string{".read": s.Read, ".write": s.Write} {
 		for i, name := range paths {

@@ -90,7 +90,7 @@ func (l *Listener) admit(inner net.Conn) *Conn {
 	if least, turned := l.enter(c); least != nil {
 		_ = least.Close() // without a message
 		if turned > 0 {
-			l.log.WarnContext(context.Background(), "connections on which nobody was identified made way for others", "count", turned, "newest", addr.String(), "address", l.Addr().String())
+			l.log.WarnContext(context.Background(), "unauthenticated connections were closed to make space for others", "count", turned, "newest", addr.String(), "address", l.Addr().String())
 		}
 	}
 	return c

@@ -55,7 +55,7 @@ func (w *lineWriter) decimal(name string, value float64) {
 	case value == 0:
 		return
 	case math.IsNaN(value) || math.IsInf(value, 0):
-		w.err = fmt.Errorf("%s is no finite number", name)
+		w.err = fmt.Errorf("%s is not a finite number", name)
 		return
 	}
 	w.name(name)

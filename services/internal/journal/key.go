@@ -95,7 +95,7 @@ func loadKey(path string) (key []byte, made bool, err error) {
 	}
 	key, err = hex.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(key) != keySize {
-		return nil, false, fmt.Errorf("%s is no key of %d bytes in hex: restore it, or remove it to get a new one", path, keySize)
+		return nil, false, fmt.Errorf("%s is not a key of %d bytes in hex: restore it, or remove it to get a new one", path, keySize)
 	}
 	return key, false, nil
 }

@@ -75,7 +75,7 @@ func (c *chain) setShort(short bool) {
 		return
 	}
 	if short {
-		c.cfg.Log.ErrorContext(context.Background(), "the disk is full: the journal goes on in the space that it has reserved; make room", "chain", c.name, "reserved_bytes", c.reserved-c.size)
+		c.cfg.Log.ErrorContext(context.Background(), "the disk is full: the journal writes to its reserved space; free disk space", "chain", c.name, "reserved_bytes", c.reserved-c.size)
 		return
 	}
 	c.cfg.Log.InfoContext(context.Background(), "the disk has space for the journal again", "chain", c.name)

@@ -35,7 +35,7 @@ func Address(address string) bool {
 func Dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialTimeout, ControlContext: func(_ context.Context, _, resolved string, _ syscall.RawConn) error {
 		if at, err := netip.ParseAddrPort(resolved); err != nil || !at.Addr().Unmap().IsLoopback() {
-			return fmt.Errorf("%s is %s, which is no loopback address: a token is not sent there without TLS", address, resolved)
+			return fmt.Errorf("%s is %s, which is not a loopback address: a token is not sent there without TLS", address, resolved)
 		}
 		return nil
 	}}

@@ -167,7 +167,7 @@ func (r *reader) list(list protoreflect.List, fd protoreflect.FieldDescriptor, a
 
 func (r *reader) entries(entries protoreflect.Map, fd protoreflect.FieldDescriptor, at string) error {
 	if fd.MapKey().Kind() != protoreflect.StringKind {
-		return wrong(at, "has keys that are no texts, which tools can't take")
+		return wrong(at, "has keys that are not strings, which tools can't accept")
 	}
 	if r.dec.PeekKind() != '{' {
 		return wrong(at, "is to be an object")

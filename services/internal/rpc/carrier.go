@@ -230,14 +230,14 @@ func (on *carrying) answer(ctx context.Context, call *meshv1.CarriedCall) *meshv
 func (on *carrying) serve(ctx context.Context, call *meshv1.CarriedCall) (proto.Message, error) {
 	method, ok := on.server.carried[call.GetMethod()]
 	if !ok {
-		return nil, &Error{Code: codes.Unimplemented, Reason: "NOT_CARRIED", Err: fmt.Errorf("%q is no method whose calls are carried here", call.GetMethod())}
+		return nil, &Error{Code: codes.Unimplemented, Reason: "NOT_CARRIED", Err: fmt.Errorf("%q is not a method whose calls can be carried", call.GetMethod())}
 	}
 	if size := len(call.GetRequest()); size > method.most {
 		return nil, exhausted("a request of %s has at most %d bytes, this one %d", call.GetMethod(), method.most, size)
 	}
 	req := method.request.New().Interface()
 	if err := proto.Unmarshal(call.GetRequest(), req); err != nil {
-		return nil, status.Errorf(codes.Internal, "the request is no message of its type: %v", err)
+		return nil, status.Errorf(codes.Internal, "the request is not a message of its type: %v", err)
 	}
 	if call.GetTraceparent() != "" {
 		parent := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": call.GetTraceparent()})

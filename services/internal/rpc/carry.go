@@ -123,7 +123,7 @@ func read(answer *meshv1.CarriedAnswer, resp proto.Message) error {
 	switch result := answer.GetResult().(type) {
 	case *meshv1.CarriedAnswer_Response:
 		if err := proto.Unmarshal(result.Response, resp); err != nil {
-			return status.Errorf(codes.Internal, "the answer is no message of its type: %v", err)
+			return status.Errorf(codes.Internal, "the answer is not a message of its type: %v", err)
 		}
 		return nil
 	case *meshv1.CarriedAnswer_Status:

@@ -156,7 +156,7 @@ func (c clientSide) principal(ctx context.Context, method string) (string, error
 		return "", nil
 	}
 	if c.deps.Signer == nil {
-		return "", &Error{Code: codes.Internal, Reason: "NO_SIGNER", Err: errors.New("this role speaks for nobody, and a call on behalf of somebody was made")}
+		return "", &Error{Code: codes.Internal, Reason: "NO_SIGNER", Err: errors.New("this role can't sign principals, so it can't call on behalf of one")}
 	}
 	return c.deps.Signer.Sign(p, c.audience(method))
 }

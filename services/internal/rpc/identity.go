@@ -115,7 +115,7 @@ func (g *gate) principal(texts []string, c *authn.Caller, signer authn.Peer, met
 	case len(texts) > 1:
 		return nil, errors.New("more than one principal was sent")
 	case c.Person != nil:
-		return nil, errors.New("a person speaks for itself: no principal may be sent beside a token")
+		return nil, errors.New("a person acts for itself: send either a token or a principal")
 	}
 	return g.verifier.Verify(texts[0], signer, g.audienceOf(method))
 }

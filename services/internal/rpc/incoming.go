@@ -94,7 +94,7 @@ func (in *incoming) next(m any) error {
 	}
 	defer data.Free()
 	if err := encoding.GetCodecV2(proto.Name).Unmarshal(data, m); err != nil {
-		return status.Errorf(codes.Internal, "the request is no message of its type: %v", err)
+		return status.Errorf(codes.Internal, "the request is not a message of its type: %v", err)
 	}
 	return nil
 }

@@ -272,7 +272,7 @@ func reserved(end time.Time) (time.Time, error) {
 func (c *chain) check(req any) error {
 	msg, ok := req.(proto.Message)
 	if !ok {
-		return fmt.Errorf("request of type %T is no protobuf message", req)
+		return fmt.Errorf("request of type %T is not a protobuf message", req)
 	}
 	if err := c.validate.Validate(msg); err != nil {
 		if _, broken := errors.AsType[*protovalidate.ValidationError](err); !broken {

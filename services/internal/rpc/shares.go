@@ -140,10 +140,10 @@ func (p *portion) answer(n int) error {
 	if n > smallAnswer {
 		if p.load.bytes+n > p.of.bytes {
 			p.load.full = true
-			return exhausted("%s has no room for an answer of %d bytes beside %d that it has not read: read them first", p.own, n, p.load.bytes)
+			return exhausted("%s can't get an answer of %d bytes in addition to %d that it has not read: read them first", p.own, n, p.load.bytes)
 		}
 		if p.of.held+n > p.of.all {
-			return exhausted("answers that nobody has read leave no room for one of %d bytes: try again", n)
+			return exhausted("unread answers leave no memory for one of %d bytes: try again", n)
 		}
 		p.take(n)
 	}

@@ -55,7 +55,7 @@ func (c *chain) answer(ctx context.Context, own *portion, m any) (any, error) {
 	}
 	msg, ok := m.(proto.Message)
 	if !ok {
-		return nil, fmt.Errorf("answer of type %T is no protobuf message", m)
+		return nil, fmt.Errorf("answer of type %T is not a protobuf message", m)
 	}
 	size := proto.Size(msg)
 	if size > maxMessage {

@@ -104,7 +104,7 @@ func (v *visitor) refuse() {
 func (v *visitor) stranger(ctx context.Context) (context.Context, error) {
 	if v.strangers.Add(1) > strangerCalls {
 		v.strangers.Add(-1)
-		return nil, exhausted("a connection carries %d calls of nobody known at a time", strangerCalls)
+		return nil, exhausted("a connection carries at most %d unauthenticated calls at a time", strangerCalls)
 	}
 	ctx, cancel := context.WithTimeout(ctx, strangerTime)
 	context.AfterFunc(ctx, func() {

@@ -117,7 +117,7 @@ func (p *plan) notHeld() []string {
 	for _, a := range p.access {
 		folder := filepath.Dir(a.path)
 		if info, err := os.Stat(a.path); err == nil && !info.IsDir() && !a.write && p.writable(folder) && canWrite(folder) {
-			out = append(out, fmt.Sprintf("what is made beside the program %s, for its folder is not its own", a.path))
+			out = append(out, fmt.Sprintf("files created next to the program %s, because its folder contains other files", a.path))
 		}
 	}
 	for _, link := range p.links {

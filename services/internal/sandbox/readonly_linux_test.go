@@ -216,7 +216,7 @@ func TestX15AProgramInAFolderOfOthersIsHeldAlone(t *testing.T) {
 		if got != "program" {
 			t.Errorf("it got %q", got)
 		}
-		if r := s.Holds().String(); !strings.Contains(r, "what is made beside the program "+file) {
+		if r := s.Holds().String(); !strings.Contains(r, "files created next to the program "+file) {
 			t.Error(r)
 		}
 	})

@@ -155,7 +155,7 @@ func newBy(launcher Launcher, rules Rules, ways ...mechanism) (*Sandbox, error) 
 		report.Why = strings.Join(why, "; ")
 		s.holds = report
 		if rules.Mode == Required && !report.whole() {
-			return nil, fmt.Errorf("not everything holds that mode required asks for: %s", report)
+			return nil, fmt.Errorf("not everything that mode required asks for can be enforced: %s", report)
 		}
 		return s, nil
 	}
@@ -212,7 +212,7 @@ func (r *Rules) mayOpen(path string) error {
 		for _, hidden := range slices.Concat(r.Secret, r.Private) {
 			for _, hidden := range withReal(hidden) {
 				if isBelow(hidden, path) && hidden != path {
-					return fmt.Errorf("%s holds %s, which stays hidden: name what is beside it", path, hidden)
+					return fmt.Errorf("%s holds %s, which stays hidden: name the other paths in it", path, hidden)
 				}
 			}
 		}

@@ -22,7 +22,7 @@ const SQLite = "sqlite"
 
 // ErrAway means that the store could not be reached, or that its answer to a commit was lost: then it is unknown
 // whether the change was made, and a repetition finds out.
-var ErrAway = errors.New("the store is away")
+var ErrAway = errors.New("the store is unavailable")
 
 // Config is the configuration of a store. Every field except Queue and Now is required; File is required for SQLite.
 type Config struct {

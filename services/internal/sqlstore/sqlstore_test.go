@@ -290,7 +290,7 @@ func TestOpenRefusesWhatItCanNotOpen(t *testing.T) {
 		"":                                  "no store is called",
 		"mysql://u:secret@h/d":              "write `sqlite`, or `postgres://",
 		"sqlite":                            "no store is called", // without a file
-		"postgres://u:secret@127.0.0.1:1/d": "the store is away",
+		"postgres://u:secret@127.0.0.1:1/d": "the store is unavailable",
 		"postgres://u:secret@h:port/d":      "invalid port",
 		"postgres:secret":                   "no store is called",
 	} {

@@ -35,7 +35,7 @@ func (OneOrMany[T]) oneOrMany() {}
 func (s *Source) Decode(into any) error {
 	v := reflect.ValueOf(into)
 	if v.Kind() != reflect.Pointer || v.IsNil() {
-		panic(fmt.Sprintf("strictyaml: Decode into %T, which is no pointer", into))
+		panic(fmt.Sprintf("strictyaml: Decode into %T, which is not a pointer", into))
 	}
 	if s.root == nil {
 		return nil

@@ -47,7 +47,7 @@ type owner struct {
 // New returns Turns with all time slices at a time, of which one owner may have each; both are at least 1.
 func New[K comparable](all, each int) (*Turns[K], error) {
 	if all < 1 || each < 1 {
-		return nil, errors.New("turn: who has no turns waits forever")
+		return nil, errors.New("turn: all and each must be at least 1")
 	}
 	return &Turns[K]{all: all, each: each, owners: make(map[K]*owner)}, nil
 }
