@@ -1,5 +1,5 @@
-// Command client asks a running mesh what its policy says of a call, and why. It
-// is written against the contracts alone, as any program outside the project is.
+// Command client requests from a running mesh what its policy decides for a call, and why. It uses only the
+// published contracts, as a program outside the project does.
 package main
 
 import (

@@ -1,12 +1,13 @@
-// A guest in AssemblyScript: an agent that counts the words of what it is told and writes the
-// count into a file of its own.
+// A guest in AssemblyScript: an agent that counts the words of its prompt and writes the count
+// to one of its files.
 //
-// A guest is given envelopes, JSON objects, and returns one for each: what it wants done, or
-// how its turn ended (sdk/abi/abi-1.schema.json). Between two of them it is its memory alone.
+// A guest receives envelopes, JSON objects, and returns one for each: the effect that it
+// requests, or the end of its turn (sdk/abi/abi-1.schema.json). Between two envelopes its only
+// state is its memory.
 
-let place: usize = 0; // where envelopes are put
-let room: i32 = 0;
-let answer: ArrayBuffer = new ArrayBuffer(0); // kept until the next step
+let place: usize = 0; // address of the buffer for envelopes
+let room: i32 = 0; // size of that buffer in bytes
+let answer: ArrayBuffer = new ArrayBuffer(0); // must stay valid until the next step
 let sequence: i64 = 0;
 let words: i32 = 0;
 
@@ -14,7 +15,7 @@ export function abi_version(): i32 {
   return 1;
 }
 
-// alloc returns a place for an envelope of so many bytes.
+// alloc returns the address of a buffer for an envelope of the given size.
 export function alloc(bytes: i32): i32 {
   if (bytes > room) {
     if (place != 0) heap.free(place);
@@ -24,17 +25,17 @@ export function alloc(bytes: i32): i32 {
   return i32(place);
 }
 
-// step takes an envelope and returns where the next one is: place << 32 | bytes.
+// step handles an envelope and returns the next one as address << 32 | size in bytes.
 export function step(at: i32, bytes: i32): i64 {
   const envelope = String.UTF8.decodeUnsafe(usize(at), usize(bytes));
   switch (kindOf(envelope)) {
-    case 1: // a prompt: have the count written down
+    case 1: // a prompt: request to write the count
       words = count(input(envelope));
       return say('"kind":"fs","op":"write_file","path":"words.txt","content":"' + words.toString() + '"');
-    case 2: // that was done, or was not
+    case 2: // the file was written, or writing failed
       if (envelope.includes('"error":{')) return say('"kind":"fail","text":"the count could not be written down"');
       return say('"kind":"finish","text":"' + words.toString() + ' words"');
-    default: // start, or nobody waits any more
+    default: // start, or no caller waits any more
       return say('"kind":"finish"');
   }
 }
@@ -45,7 +46,7 @@ function kindOf(envelope: string): i32 {
   return 0;
 }
 
-// input is the text of a prompt as JSON writes it: up to the quote that no backslash escapes.
+// input returns the text of a prompt in its JSON form: up to the first unescaped quote.
 function input(envelope: string): string {
   const begin = envelope.indexOf('"input":"') + 9;
   if (begin < 9) return '';

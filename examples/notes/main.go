@@ -1,5 +1,5 @@
-// Command notes is a gRPC server whose methods are MCP tools behind the mesh: a service of
-// any team's, which imports the option and serves reflection, and is otherwise as it was.
+// Command notes is a gRPC server whose methods are MCP tools behind the mesh. Any gRPC service can be used so: it
+// adds the option to its methods and serves reflection, and needs no other change.
 package main
 
 import (
@@ -40,7 +40,7 @@ func run(addr string) error {
 	}
 	server := grpc.NewServer()
 	notesv1.RegisterNotesServiceServer(server, new(notes))
-	reflection.Register(server) // the mesh asks it what tools there are
+	reflection.Register(server) // the mesh uses reflection to find the tools
 	context.AfterFunc(ctx, server.GracefulStop)
 	fmt.Println("serves gRPC at", lis.Addr())
 	if err := server.Serve(lis); !errors.Is(err, grpc.ErrServerStopped) {
@@ -49,7 +49,7 @@ func run(addr string) error {
 	return nil
 }
 
-// notes keeps notes in memory.
+// notes stores notes in memory.
 type notes struct {
 	notesv1.UnimplementedNotesServiceServer
 

@@ -159,7 +159,7 @@ func whispers() []string {
 	return out
 }
 
-// whisper sends all greetings and whispers, with the mark also in headers. It returns how many messages it sent.
+// whisper sends all greetings and whispers, with the mark also in headers. It returns how many whispers it sent.
 func whisper(t *testing.T, url string) (sent int) {
 	t.Helper()
 	for _, greeting := range greetings {

@@ -23,13 +23,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Urgency is how soon somebody has to look at a note.
+// Urgency is how soon a note needs attention.
 type Urgency int32
 
 const (
-	// Nothing is said.
+	// Not specified.
 	Urgency_URGENCY_UNSPECIFIED Urgency = 0
-	// Some day.
+	// At any time.
 	Urgency_URGENCY_LOW Urgency = 1
 	// Today.
 	Urgency_URGENCY_HIGH Urgency = 2
@@ -79,11 +79,11 @@ func (Urgency) EnumDescriptor() ([]byte, []int) {
 // Note is a note.
 type Note struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its number, from 1.
+	// The number of the note, from 1.
 	Id int32 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
-	// What it says.
+	// The text of the note.
 	Text string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
-	// How urgent it is.
+	// The urgency of the note.
 	Urgency       Urgency `protobuf:"varint,3,opt,name=urgency,proto3,enum=notes.v1.Urgency" json:"urgency,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -143,9 +143,9 @@ func (x *Note) GetUrgency() Urgency {
 // AddNoteRequest is a new note.
 type AddNoteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it says, 1 to 1,000 bytes.
+	// The text of the note, 1 to 1,000 bytes.
 	Text string `protobuf:"bytes,1,opt,name=text,proto3" json:"text,omitempty"`
-	// How urgent it is.
+	// The urgency of the note.
 	Urgency       Urgency `protobuf:"varint,2,opt,name=urgency,proto3,enum=notes.v1.Urgency" json:"urgency,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -195,7 +195,7 @@ func (x *AddNoteRequest) GetUrgency() Urgency {
 	return Urgency_URGENCY_UNSPECIFIED
 }
 
-// AddNoteResponse is the note as it is kept.
+// AddNoteResponse is the stored note.
 type AddNoteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The note.
@@ -241,10 +241,10 @@ func (x *AddNoteResponse) GetNote() *Note {
 	return nil
 }
 
-// SearchNotesRequest looks for notes.
+// SearchNotesRequest is a search for notes.
 type SearchNotesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What a note must hold; empty finds all.
+	// Text that a note must contain; empty finds all notes.
 	Query         string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -287,13 +287,13 @@ func (x *SearchNotesRequest) GetQuery() string {
 	return ""
 }
 
-// SearchNotesResponse is how far the search is, or what it found, which is the last
-// message.
+// SearchNotesResponse is the progress of the search, or, in the last message, its
+// result.
 type SearchNotesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How far it is; absent on the last message.
+	// The progress; absent in the last message.
 	Progress *v1.Progress `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
-	// What was found.
+	// The notes found.
 	Notes         []*Note `protobuf:"bytes,2,rep,name=notes,proto3" json:"notes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -389,7 +389,7 @@ func (x *DeleteNoteRequest) GetId() int32 {
 	return 0
 }
 
-// DeleteNoteResponse says that the note is gone.
+// DeleteNoteResponse means that the note was deleted.
 type DeleteNoteResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -426,7 +426,7 @@ func (*DeleteNoteResponse) Descriptor() ([]byte, []int) {
 	return file_notes_v1_notes_proto_rawDescGZIP(), []int{6}
 }
 
-// CountNotesRequest asks how many notes there are.
+// CountNotesRequest requests the number of notes.
 type CountNotesRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -463,10 +463,10 @@ func (*CountNotesRequest) Descriptor() ([]byte, []int) {
 	return file_notes_v1_notes_proto_rawDescGZIP(), []int{7}
 }
 
-// CountNotesResponse is how many notes there are.
+// CountNotesResponse is the number of notes.
 type CountNotesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many.
+	// The number of notes.
 	Count         int32 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

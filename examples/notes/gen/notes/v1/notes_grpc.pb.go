@@ -29,16 +29,16 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// NotesService keeps notes. Its methods are MCP tools behind the mesh, for they carry
-// the option; nothing else in this service knows of MCP.
+// NotesService stores notes. Its methods are MCP tools behind the mesh because they have
+// the option; no other part of this service depends on MCP.
 type NotesServiceClient interface {
-	// AddNote keeps a note.
+	// AddNote stores a note.
 	AddNote(ctx context.Context, in *AddNoteRequest, opts ...grpc.CallOption) (*AddNoteResponse, error)
-	// SearchNotes looks through all notes, and says how far it is.
+	// SearchNotes searches all notes and reports its progress.
 	SearchNotes(ctx context.Context, in *SearchNotesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SearchNotesResponse], error)
-	// DeleteNote forgets a note. Errors: NOT_FOUND.
+	// DeleteNote deletes a note. Errors: NOT_FOUND.
 	DeleteNote(ctx context.Context, in *DeleteNoteRequest, opts ...grpc.CallOption) (*DeleteNoteResponse, error)
-	// CountNotes carries no option: no agent can call it.
+	// CountNotes has no option, so no agent can call it.
 	CountNotes(ctx context.Context, in *CountNotesRequest, opts ...grpc.CallOption) (*CountNotesResponse, error)
 }
 
@@ -103,16 +103,16 @@ func (c *notesServiceClient) CountNotes(ctx context.Context, in *CountNotesReque
 // All implementations must embed UnimplementedNotesServiceServer
 // for forward compatibility.
 //
-// NotesService keeps notes. Its methods are MCP tools behind the mesh, for they carry
-// the option; nothing else in this service knows of MCP.
+// NotesService stores notes. Its methods are MCP tools behind the mesh because they have
+// the option; no other part of this service depends on MCP.
 type NotesServiceServer interface {
-	// AddNote keeps a note.
+	// AddNote stores a note.
 	AddNote(context.Context, *AddNoteRequest) (*AddNoteResponse, error)
-	// SearchNotes looks through all notes, and says how far it is.
+	// SearchNotes searches all notes and reports its progress.
 	SearchNotes(*SearchNotesRequest, grpc.ServerStreamingServer[SearchNotesResponse]) error
-	// DeleteNote forgets a note. Errors: NOT_FOUND.
+	// DeleteNote deletes a note. Errors: NOT_FOUND.
 	DeleteNote(context.Context, *DeleteNoteRequest) (*DeleteNoteResponse, error)
-	// CountNotes carries no option: no agent can call it.
+	// CountNotes has no option, so no agent can call it.
 	CountNotes(context.Context, *CountNotesRequest) (*CountNotesResponse, error)
 	mustEmbedUnimplementedNotesServiceServer()
 }
