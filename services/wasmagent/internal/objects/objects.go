@@ -5,10 +5,35 @@ package objects
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"iter"
+	"net/url"
+	"path/filepath"
+	"slices"
 	"time"
 )
+
+// Open returns the bucket of a URL: s3://NAME?region=REGION as of [OpenS3], or file:///PATH, a folder that several
+// processes may share.
+func Open(text string) (Bucket, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, fmt.Errorf("the URL of the bucket: %w", err)
+	}
+	if u.Scheme != "file" {
+		return OpenS3(text)
+	}
+	if u.Host != "" || u.Path == "" {
+		return nil, fmt.Errorf("the bucket %s has not the form file:///PATH", u.Redacted())
+	}
+	for name := range u.Query() { // options of earlier versions, which say what is always so now
+		if !slices.Contains([]string{"create_dir", "metadata", "no_tmp_dir"}, name) {
+			return nil, fmt.Errorf("the URL of the bucket has the option %q; a folder has none", name)
+		}
+	}
+	return OpenFolder(filepath.FromSlash(u.Path))
+}
 
 // ErrNotFound means that there is no object with a key.
 var ErrNotFound = errors.New("no such object")

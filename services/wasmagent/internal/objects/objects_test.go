@@ -189,8 +189,9 @@ func TestFolder_StaysWithinItsFolder(t *testing.T) {
 	}
 }
 
-func TestOpenS3_URLs(t *testing.T) {
+func TestOpen_URLs(t *testing.T) {
 	t.Parallel()
+	dir := t.TempDir()
 	for url, want := range map[string]string{
 		"s3://agents?region=eu-central-1":                                      "",
 		"s3://agents?region=r&endpoint=https://minio.example&use_path_style=1": "",
@@ -202,10 +203,18 @@ func TestOpenS3_URLs(t *testing.T) {
 		"s3:agents":                                                            "form",
 		"gs://agents":                                                          "form",
 		"s3://%zz":                                                             "URL",
+		"file://" + dir + "/states":                                            "",
+		"file://host/states":                                                   "form",
+		"file://":                                                              "form",
+		"file://" + dir + "/states?metadata=skip&no_tmp_dir=true": "",
+		"file:///states?base_url=x":                               `"base_url"`,
 	} {
-		_, err := objects.OpenS3(url)
+		b, err := objects.Open(url)
 		if err == nil != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", url, err, want)
+		}
+		if err == nil {
+			_ = b.Close()
 		}
 	}
 }

@@ -39,7 +39,7 @@ func OpenS3(text string) (Bucket, error) {
 		return nil, fmt.Errorf("the URL of the bucket: %w", err)
 	}
 	if u.Scheme != "s3" || u.Host == "" || u.Path != "" && u.Path != "/" {
-		return nil, fmt.Errorf("the bucket %s has not the form s3://NAME?region=REGION", u.Redacted())
+		return nil, fmt.Errorf("the bucket %s has not the form s3://NAME?region=REGION or file:///PATH", u.Redacted())
 	}
 	options := u.Query()
 	for _, name := range slices.Sorted(maps.Keys(options)) {

@@ -29,7 +29,7 @@ type states struct{ objects.Bucket }
 // openStates opens a bucket by its URL, or the folder if url is empty.
 func openStates(url, folder string) (states, error) {
 	if url != "" {
-		bucket, err := objects.OpenS3(url)
+		bucket, err := objects.Open(url)
 		if err != nil {
 			return states{}, fmt.Errorf("open the bucket of states: %w", err)
 		}
