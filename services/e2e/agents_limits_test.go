@@ -12,8 +12,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// I6: agents, and the agents that they create, share the limits of the caller at the root of their chain, whatever
-// the limit is counted per and whichever principals its rule names. Another caller has its own limits.
+// I6: agents, and the agents that they create, share the limits of the caller at the root of their chain, for
+// limits per principal, per tool and per session, and for rules that name only agents. Another caller has its own
+// limits.
 func TestI6TheCreatorsLimitsHold_ForAgentsThatAgentsMake(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

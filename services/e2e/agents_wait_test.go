@@ -110,7 +110,8 @@ func TestAgents_ApprovedLongAfterThePrompt(t *testing.T) {
 	}
 }
 
-// An approver of a call whose agent is stopped or has ended is told the reason, and nothing runs.
+// If the agent of a pending call is stopped or terminated, the approval is cancelled with the reason, a vote is
+// refused with it, and nothing runs.
 func TestAgents_AnApprovalWhoseAgentIsGone(t *testing.T) {
 	t.Parallel()
 	for name, start := range actors(t) {

@@ -63,7 +63,7 @@ func TestWhatVotesAreAnswered(t *testing.T) {
 	}
 }
 
-// An owner who may not decide on the calls of its agent is told the reason.
+// The error names the reason if an owner may not decide on the calls of its agent.
 func TestAnOwnerIsToldThatItOwnsTheAgent(t *testing.T) {
 	t.Parallel()
 	const laptop = "test-laptop-of-ana-agent-L1a2P3t4O5p6"
@@ -105,7 +105,7 @@ func TestAViewInPartsIsShownAndApprovedWhole(t *testing.T) {
 	}
 }
 
-// A caller without the necessary role is told which roles may run the command, and with which token it called.
+// The error for a caller without the necessary role names the roles that may run the command, and the token used.
 func TestWhoMayNotAskHearsWhoMay(t *testing.T) {
 	t.Parallel()
 	f, _ := rules(t, "")

@@ -327,8 +327,8 @@ func (f *fixture) elicited(t *testing.T, tool, result string) (question, answer 
 	return "", ""
 }
 
-// If the rule says so, the person at the agent confirms the call. Accepting the elicitation without run=true does
-// not confirm it.
+// If the rule requires it, the person at the agent confirms the call. Accepting the elicitation without run=true
+// does not confirm it.
 func TestACallIsConfirmedByThePersonAtTheAgent(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, strings.Replace(rulesPolicy, "pay:", "# pay:", 1), "approvals: {hold: 60s}")

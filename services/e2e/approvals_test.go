@@ -190,7 +190,7 @@ func TestADeniedCallNeverRuns(t *testing.T) {
 	}
 }
 
-// N2: a caller with too many pending calls is told the limit, its key and what to do.
+// N2: the refusal of a caller with too many pending calls names the limit, its key and what to do.
 func TestN2TooManyPending(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_pending: 2}")
@@ -205,8 +205,8 @@ func TestN2TooManyPending(t *testing.T) {
 	}
 }
 
-// X8: a caller that has requested approval too often is told the limit, its key and when to try again. Calls that
-// have an approval request already continue meanwhile.
+// X8: the refusal of a caller that has requested approval too often names the limit, its key and when to try again.
+// Calls that have an approval request already continue meanwhile.
 func TestX8AskedTooOften(t *testing.T) {
 	t.Parallel()
 	f := newFixtureWith(t, payPolicy, "approvals: {hold: 0s, max_asked: {max: 2, window: 90m}}")

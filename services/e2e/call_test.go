@@ -148,8 +148,8 @@ func TestR1BurstOfOneThousand(t *testing.T) {
 	}
 }
 
-// R2: a call that was sent is counted, whatever the server answers. No HTTP status proves that a server did not run
-// the tool: a server whose own backend limits it may answer 429 after running it.
+// R2: a call that was sent is counted, also if the server answers with an error. No HTTP status proves that a
+// server did not run the tool: a server whose own backend limits it may answer 429 after running it.
 func TestR2FailingDoesNotRefund(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, storyPolicy)

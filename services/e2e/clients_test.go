@@ -170,7 +170,8 @@ func (f *fixture) idle(t *testing.T) {
 	})
 }
 
-// If no approver decides in time, the client is told so, and its next call is a new approval request.
+// If no approver decides in time, the client receives approval_expired, and its next call is a new approval
+// request.
 func TestClientsAreToldThatNobodyDecided(t *testing.T) {
 	eachClient(t, "approvals: {hold: 45s, decide: 1s}", func(t *testing.T, w *waitingCaller) {
 		for n := range 2 {
@@ -273,7 +274,7 @@ func TestClientsAreHeldByTheirName(t *testing.T) {
 	}
 }
 
-// Version 2 of the SDK opens a session as version 1 does, unless it is told to request the server's revisions
+// Version 2 of the SDK opens a session as version 1 does, unless it is configured to request the server's revisions
 // first. Then it has no session, even if the server has no revision without sessions.
 func TestTypeScriptSDK2Connects(t *testing.T) {
 	t.Parallel()

@@ -132,7 +132,7 @@ func TestConformanceOfClients(t *testing.T) {
 		{"json-schema-ref-no-deref", 1, 1, false},
 		{"json-schema-2020-12-preservation", 9, 9, false},
 		// request-metadata is left out: its server refuses the first request with the revision of that request, so
-		// the mesh, which requests the supported revisions once, takes it for a server without any.
+		// the mesh, which requests the supported revisions once, takes it for a server that supports none.
 	} {
 		t.Run(scenario.name, func(t *testing.T) {
 			if direct, wrong := clientConforms(t, scenario.name, client, func(url string) string { return url }); direct != scenario.direct || wrong != "" {

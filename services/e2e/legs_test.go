@@ -48,7 +48,7 @@ var withoutSessions = map[string]func(t *testing.T, url string) func() (text str
 }
 
 // A client without a session waits for a person beyond the hold and receives the result without calling again. If
-// nobody decides, it receives the ticket before the client gives up.
+// no approver decides, it receives the ticket before the client gives up.
 func TestClientsWithoutSessionsGoOnWaiting(t *testing.T) {
 	t.Parallel()
 	for name, connect := range withoutSessions {

@@ -161,8 +161,8 @@ func TestMetricsOfACallThatNobodyMakes(t *testing.T) {
 	}
 }
 
-// Whatever methods, tools and codes untrusted callers and servers send, the attributes have only the values that
-// the document lists. Unauthenticated requests are counted too.
+// Attributes have only the values that the document lists, also if callers and servers send unknown methods, tools
+// and codes. Unauthenticated requests are counted too.
 func TestStrangersMakeNoAttributes(t *testing.T) {
 	t.Parallel()
 	c := stack.NewCollector(t)

@@ -176,8 +176,8 @@ func faultyMesh(t *testing.T, model http.Handler, provider string) *actor {
 
 const taskAgent = `{"model":"local:m","maxTurns":1000,"manifest":{"tools":[{"server":"raw","tool":"safe"}],"models":[{"model":"local:*"}]}}`
 
-// Whatever the provider does, no turn forgets a call that was made, and no call is made twice. SLUICE_TURNS sets
-// the number of turns, and SLUICE_SEED selects the faults.
+// With any fault of the provider, no turn forgets a call that was made, and no call is made twice. SLUICE_TURNS
+// sets the number of turns, and SLUICE_SEED selects the faults.
 func TestModelFaults_NoTurnLosesOrRepeatsACall(t *testing.T) {
 	t.Parallel()
 	turns, seed := number(t, "SLUICE_TURNS", 100), number(t, "SLUICE_SEED", 1)

@@ -47,8 +47,8 @@ rules:
   - {name: not-the-drafts, match: {uri: "note://team/drafts/*"}, action: deny, reason: drafts are not finished}
 `
 
-// T4: an official client sees only those prompts and resources of a server that it may use, and can get no others,
-// under whatever name, at the server's own URL and at that of all servers.
+// T4: an official client sees only those prompts and resources of a server that it may use, and can get no others
+// under any name, at the server's own URL and at that of all servers.
 func TestT4PromptsAndResourcesByTheirNames(t *testing.T) {
 	t.Parallel()
 	s := stack.Up(t, stack.Options{Servers: fmt.Sprintf("  archive: {http: {url: %q}}", archive(t)), Policy: archivePolicy})

@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// check compares everything that callers and the person were told, and everything that ran, with the stored state
+// check compares every answer that callers and the person received, and every call that ran, with the stored state
 // after all work has ended.
 func (p *paying) check(t *testing.T) {
 	t.Helper()

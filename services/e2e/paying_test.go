@@ -22,8 +22,8 @@ import (
 // glance is the polling interval.
 const glance = 10 * time.Millisecond
 
-// paying holds callers that make calls which need approval, the person who decides once on each call, and
-// everything that they were told. The mesh between them may be killed and started again.
+// paying holds callers that make calls which need approval, the person who decides once on each call, and every
+// answer that they received. The mesh between them may be killed and started again.
 type paying struct {
 	site *stack.Stack
 	up   *rawmcp.Server
@@ -42,7 +42,7 @@ type paying struct {
 	mu sync.Mutex
 	// decided holds the first approval that the person approved of each call, by the call's number.
 	decided map[int]string
-	// known holds the approvals that a caller or the person was told of. verdicts holds the acknowledged decisions.
+	// known holds the approvals that a caller or the person has seen. verdicts holds the acknowledged decisions.
 	known    map[string]bool
 	verdicts map[string]approvalv1.Verdict
 }

@@ -61,7 +61,7 @@ func TestAThousandPendingOutliveKills(t *testing.T) {
 	})
 }
 
-// waitingRoom is a mesh with many pending approvals, and what people were told.
+// waitingRoom is a mesh with many pending approvals, and the answers that people received.
 type waitingRoom struct {
 	mcp  string
 	up   *rawmcp.Server
@@ -69,7 +69,7 @@ type waitingRoom struct {
 	// kill kills the process that stores the approvals as kill -9 does. start starts it again.
 	kill, start func()
 
-	// asked holds the approvals in the order in which callers were told of them. Every third one is denied.
+	// asked holds the approvals in the order in which callers received them. Every third one is denied.
 	asked []string
 
 	mu sync.Mutex
@@ -199,7 +199,7 @@ func (w *waitingRoom) verdict(id string) approvalv1.Verdict {
 	return approvalv1.Verdict_VERDICT_APPROVE
 }
 
-// check compares all approvals with what people were told, and counts them by state.
+// check compares all approvals with the answers that people received, and counts them by state.
 func (w *waitingRoom) check(t *testing.T) map[approvalv1.ApprovalState]int {
 	t.Helper()
 	found, err := w.list(t)

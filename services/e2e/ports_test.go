@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/e2e/stack"
 )
 
-// mostRSS is the highest permitted resident memory of a whole mesh, in MiB, whatever unauthenticated clients do at
-// its gRPC port.
+// mostRSS is the highest permitted resident memory of a whole mesh, in MiB, also while unauthenticated clients
+// attack its gRPC port.
 const mostRSS = 256
 
 // anybodys is the method that needs no identity.

@@ -35,7 +35,7 @@ func TestA2TwoHundredRetriesReachTheServerOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		codes := make(map[string]int)
-		for tries := 0; codes[""] == 0 && tries < 5; tries++ { // a busy machine may serve none in time
+		for tries := 0; codes[""] == 0 && tries < 5; tries++ { // a busy machine may serve no call in time
 			codes = together(retries, func(i int) (stack.Response, error) { return callers[i%sessions].Try([]byte(body)) })
 		}
 		others := codes["approval_used"] + codes["approval_pending"] + codes["approval_unavailable"] + codes["policy_unavailable"] // approval_pending: a caller that comes after the call has run makes another approval request

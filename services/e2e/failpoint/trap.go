@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// still is how long a goroutine blocks at a failpoint. It exceeds every test: the process is killed earlier.
+	// still is how long a goroutine blocks at a failpoint. The test kills the process earlier.
 	still = time.Hour
 	// look is the polling interval.
 	look = time.Millisecond

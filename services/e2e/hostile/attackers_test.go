@@ -113,7 +113,7 @@ func begin(m target, all []attack, done []atomic.Int64) (stop func()) {
 	}
 }
 
-// attackers is that process, as the test sees it.
+// attackers is the process of the attackers, as the test controls it.
 type attackers struct {
 	t    *testing.T
 	in   io.WriteCloser

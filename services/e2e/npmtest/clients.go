@@ -51,8 +51,7 @@ func Libraries() map[string]npm.Set {
 	}
 }
 
-// Library makes one of [Libraries] use features at an endpoint in one session. All of them support tools, prompts
-// and resources.
+// Library makes one of [Libraries] use features at an endpoint in one session. The client must support all of them.
 func Library(t testing.TB, name, url, token string, tries map[string]Try) map[string]Did {
 	t.Helper()
 	script, err := npm.ClientsScript()

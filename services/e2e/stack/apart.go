@@ -281,7 +281,7 @@ func (a *Apart) RawWith(t *testing.T, role authv1.Role, creds credentials.Transp
 	return conn
 }
 
-// Soon returns a context with the deadline of a start, readyTimeout.
+// Soon returns a context that ends after readyTimeout, the time that a start may take.
 func Soon(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), readyTimeout)
