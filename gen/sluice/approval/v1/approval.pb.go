@@ -25,40 +25,39 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ApprovalState is where an approval stands.
+// ApprovalState is the state of an approval. The moves are:
 //
 //	pending          to approved, denied, expired, cancelled
-//	approved         to claimed; to pending where terms or votes changed; to
-//	                 denied where policy denies now; to expired, cancelled
+//	approved         to claimed; to pending if terms or votes changed; to denied if policy denies now; to expired,
+//	                 cancelled
 //	claimed          to done, failed, outcome_unknown; to approved by ReleaseClaim
-//	outcome_unknown  to done, failed; to claimed where policy calls the tool
-//	                 idempotent and the time to execute has not passed
+//	outcome_unknown  to done, failed; to claimed if policy calls the tool idempotent and the time to execute is not
+//	                 over
 //
-// The others are final.
+// The other states are final.
 type ApprovalState int32
 
 const (
-	// Not known to this reader, who must not run the call.
+	// Not known to this reader, which must not run the call.
 	ApprovalState_APPROVAL_STATE_UNSPECIFIED ApprovalState = 0
 	// People have not decided yet.
 	ApprovalState_APPROVAL_STATE_PENDING ApprovalState = 1
 	// The quorum is met. The call may be claimed until the time to execute ends.
 	ApprovalState_APPROVAL_STATE_APPROVED ApprovalState = 2
-	// One caller has the call under a lease, and is about to send it or has.
+	// One caller has claimed the call under a lease, and is about to send it or has sent it.
 	ApprovalState_APPROVAL_STATE_CLAIMED ApprovalState = 3
 	// The call ran.
 	ApprovalState_APPROVAL_STATE_DONE ApprovalState = 4
-	// The upstream answered with an error, or the call is known by now never to
-	// have run.
+	// The server answered with an error, or the call is now known not to have run.
 	ApprovalState_APPROVAL_STATE_FAILED ApprovalState = 5
-	// The call may have run: its holder could not tell, or its lease ran out. It
-	// is shown to operators and never sent again by itself.
+	// The call may have run: the holder of the claim did not know, or its lease ran out. Operators see the approval, and
+	// the call is never sent again automatically.
 	ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN ApprovalState = 6
-	// A person, or policy meanwhile, decided against it.
+	// A person denied the call, or policy denied it meanwhile.
 	ApprovalState_APPROVAL_STATE_DENIED ApprovalState = 7
-	// Nobody decided in time, or the approved call was not claimed in time.
+	// There was no decision in time, or the approved call was not claimed in time.
 	ApprovalState_APPROVAL_STATE_EXPIRED ApprovalState = 8
-	// The caller or an operator took it back, or what it was bound to changed.
+	// The caller or an operator cancelled the approval, or what it is bound to has changed.
 	ApprovalState_APPROVAL_STATE_CANCELLED ApprovalState = 9
 )
 
@@ -117,7 +116,7 @@ func (ApprovalState) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{0}
 }
 
-// Verdict is what a person says to a call.
+// Verdict is a person's decision on a call.
 type Verdict int32
 
 const (
@@ -170,7 +169,7 @@ func (Verdict) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{1}
 }
 
-// VoteChannel is how a vote came.
+// VoteChannel is how a vote was cast.
 type VoteChannel int32
 
 const (
@@ -180,7 +179,7 @@ const (
 	VoteChannel_VOTE_CHANNEL_TOKEN VoteChannel = 1
 	// A button in Slack, by a user who is mapped to a subject.
 	VoteChannel_VOTE_CHANNEL_SLACK VoteChannel = 2
-	// Elicitation of whoever sits at the agent, where the terms allow it.
+	// Elicitation: a form for the person at the agent, if the terms allow it.
 	VoteChannel_VOTE_CHANNEL_ELICITATION VoteChannel = 3
 )
 
@@ -227,99 +226,89 @@ func (VoteChannel) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_approval_proto_rawDescGZIP(), []int{2}
 }
 
-// Approval is a question to people about one call, and what became of it. It
-// never holds argument values: people see those in the view, the holder of the
-// claim gets the stored call.
+// Approval is a request to people to decide on one call, and its result. It never contains values of arguments: people
+// see those in the view, and the holder of the claim gets the stored call.
 //
-// It is stored as it is, and so are its moves, the BoundCall and the Decision: their
-// fields keep their numbers.
+// The message is stored as it is, and so are Move, BoundCall and Decision. Their fields keep their numbers.
 type Approval struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, random: 1 to 64 characters of `A-Z a-z 0-9 -`. Knowing it gives
 	// no right.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Where it stands.
+	// State of the approval.
 	State ApprovalState `protobuf:"varint,2,opt,name=state,proto3,enum=sluice.approval.v1.ApprovalState" json:"state,omitempty"`
-	// What a caller that waits is told in this state. By state: approved none, and
-	// it alone; pending approval_pending; claimed, done and failed approval_used;
-	// outcome_unknown the same name, although an idempotent call may be claimed;
-	// denied approval_denied, or the decision's code where policy denied; expired
-	// approval_expired; cancelled approval_expired, or tool_changed where that was
-	// the reason.
+	// Code that a waiting caller gets in this state. Only approved has none. The others have: pending approval_pending;
+	// claimed, done and failed approval_used; outcome_unknown outcome_unknown, although an idempotent call may be
+	// claimed; denied approval_denied, or the decision's code if policy denied; expired approval_expired; cancelled
+	// approval_expired, or tool_changed if that was the reason.
 	Code v1.Code `protobuf:"varint,3,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Number of moves so far, from 1. Of two copies the one with more is newer.
+	// Number of moves so far, from 1. Of two copies, the one with the larger number is newer.
 	Version int64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	// Which attempt to run the call comes next or is under way, from 1: the one that
-	// limits are reserved for and that ClaimApproval names. Raised when the approval goes
-	// from approved back to pending, by each ReleaseClaim, and when the outcome becomes
-	// unknown, so that a claim after that reserves anew.
+	// The next or current attempt to run the call, from 1. Limits are reserved for this attempt, and ClaimApproval names
+	// it. It increases when the approval goes from approved back to pending, with each ReleaseClaim, and when the outcome
+	// becomes unknown, so that a later claim makes its own reservation.
 	Attempt int32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Digest of the call and its principal, as BoundCall has it: 32 bytes.
+	// Digest of the call and its principal, as specified at BoundCall: 32 bytes.
 	Digest []byte `protobuf:"bytes,6,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Who asked, without session, run and token.
+	// The principal that made the call, without session, run and token.
 	Requester *v11.Principal `protobuf:"bytes,7,opt,name=requester,proto3" json:"requester,omitempty"`
 	// MCP method, never empty.
 	Method string `protobuf:"bytes,8,opt,name=method,proto3" json:"method,omitempty"`
 	// Server, by its configured name.
 	Server string `protobuf:"bytes,9,opt,name=server,proto3" json:"server,omitempty"`
-	// What stood behind that name, as BoundCall has it.
+	// Identity of the server when the approval was requested, as in BoundCall.
 	ServerIdentity string `protobuf:"bytes,10,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
-	// Tool, or what else the method names, as it may be shown without the arguments: a URI
-	// without query, fragment and who signs in, and at most 256 bytes, behind which `…` stands
-	// for more.
+	// Tool, or what else the method names, in a form without secrets: a URI without query, fragment and user, and at most
+	// 256 bytes, followed by `…` if it was longer.
 	Name string `protobuf:"bytes,11,opt,name=name,proto3" json:"name,omitempty"`
-	// Digest of the tool's definition: 32 bytes, or empty where it is not known.
+	// Digest of the tool's definition: 32 bytes, or empty if it is not known.
 	DefinitionDigest []byte `protobuf:"bytes,12,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// Size of the stored params in bytes.
 	ParamsBytes int64 `protobuf:"varint,13,opt,name=params_bytes,json=paramsBytes,proto3" json:"params_bytes,omitempty"`
-	// The gateway's decision that asked.
+	// Identifier of the gateway's decision that required the approval.
 	DecisionId string `protobuf:"bytes,14,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// The rule that asks; absent where a default does.
+	// The rule that requires the approval; absent if a default does.
 	Rule *v12.RuleRef `protobuf:"bytes,15,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Digest of that rule's content: 32 bytes, or empty where a default asks.
+	// Digest of that rule's content: 32 bytes, or empty if a default requires the approval.
 	RuleDigest []byte `protobuf:"bytes,16,opt,name=rule_digest,json=ruleDigest,proto3" json:"rule_digest,omitempty"`
-	// Revision that judged last: hex SHA-256. Recorded, not bound.
+	// Policy revision of the decision that last required the approval, or with which the call was claimed: hex SHA-256.
+	// Recorded, not bound.
 	PolicyRevision string `protobuf:"bytes,17,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	// The rule's reason, for people; may be empty.
 	Message string `protobuf:"bytes,18,opt,name=message,proto3" json:"message,omitempty"`
-	// Who may decide and how. Terms are other terms where the approvers as a set,
-	// the quorum, self_confirm or the grant differ, or the deciding rule's digest
-	// does.
+	// Who may decide and how. The terms have changed if the approvers as a set, the quorum, self_confirm, decide_within,
+	// execute_within or the grant differ, or the digest of the deciding rule.
 	Terms *v12.ApprovalTerms `protobuf:"bytes,19,opt,name=terms,proto3" json:"terms,omitempty"`
-	// Votes under these terms, oldest first, at most one that counts for each
-	// person. Votes that were cleared are in the history only.
+	// Votes under these terms, oldest first. At most one vote of each person is valid. Votes that were cleared are only
+	// in the history.
 	Votes []*Vote `protobuf:"bytes,20,rep,name=votes,proto3" json:"votes,omitempty"`
-	// How many more people must agree; 0 where the quorum is met.
+	// How many more people must approve; 0 if the quorum is met.
 	VotesMissing int32 `protobuf:"varint,21,opt,name=votes_missing,json=votesMissing,proto3" json:"votes_missing,omitempty"`
-	// When it was asked for.
+	// When the approval was requested.
 	Requested *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=requested,proto3" json:"requested,omitempty"`
-	// Until when it can be decided. It begins anew where an approval becomes
-	// pending again.
+	// Until when the approval can be decided. The time starts again when an approval becomes pending again.
 	DecideBefore *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=decide_before,json=decideBefore,proto3" json:"decide_before,omitempty"`
 	// When the quorum was met; absent while it is not.
 	Approved *timestamppb.Timestamp `protobuf:"bytes,24,opt,name=approved,proto3" json:"approved,omitempty"`
-	// Until when the call can be claimed; absent while it is not approved.
+	// Until when the call can be claimed; absent before approval.
 	ExecuteBefore *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=execute_before,json=executeBefore,proto3" json:"execute_before,omitempty"`
-	// The newest claim; absent where there was none.
+	// The newest claim; absent if there was none.
 	Claim *ClaimRecord `protobuf:"bytes,26,opt,name=claim,proto3" json:"claim,omitempty"`
-	// When it reached a state that it can't leave any more; absent before.
+	// When the approval reached a final state; absent before.
 	Ended *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=ended,proto3" json:"ended,omitempty"`
-	// Why it stands where it does, for people: a denial's comment, an operator's
-	// word, what changed. May be empty.
+	// Reason for the state, for people: the comment of a denial or of an operator, or what changed. May be empty.
 	Reason string `protobuf:"bytes,28,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The grant that it carries; absent where it is for one call.
+	// The grant of the approval; absent if the approval is for one call.
 	Grant *GrantRecord `protobuf:"bytes,29,opt,name=grant,proto3" json:"grant,omitempty"`
-	// The approval whose grant covers this call; empty where people decided on
-	// this very call.
+	// The approval whose grant covers this call; empty if people decide on this call itself.
 	GrantedBy string `protobuf:"bytes,30,opt,name=granted_by,json=grantedBy,proto3" json:"granted_by,omitempty"`
 	// Where a person can decide; may be empty.
 	Url string `protobuf:"bytes,31,opt,name=url,proto3" json:"url,omitempty"`
-	// The trace of the RequestApproval that opened it, as W3C Trace Context writes a
-	// traceparent: at most 55 bytes, empty where that had no trace. It stays when
-	// people begin anew.
+	// The trace of the RequestApproval that opened the approval, as a `traceparent` of W3C Trace Context: at most 55
+	// bytes, empty if there was no trace. It stays when approvers begin again.
 	TraceParent string `protobuf:"bytes,32,opt,name=trace_parent,json=traceParent,proto3" json:"trace_parent,omitempty"`
-	// Until when the same call stays denied, whatever it carries beside what it asks
-	// for: until then it gets no other approval. Absent where no person has denied it.
+	// Until when the same request stays denied: until then it gets no other approval, whatever keys of `_meta` or of
+	// params differ. Absent if no person has denied it.
 	DeniedUntil   *timestamppb.Timestamp `protobuf:"bytes,33,opt,name=denied_until,json=deniedUntil,proto3" json:"denied_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -586,25 +575,25 @@ func (x *Approval) GetDeniedUntil() *timestamppb.Timestamp {
 	return nil
 }
 
-// Vote is what one person decided.
+// Vote is the vote of one person.
 type Vote struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Subject of the person, from the credential.
 	Subject string `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
-	// What the person said.
+	// The decision.
 	Verdict Verdict `protobuf:"varint,2,opt,name=verdict,proto3,enum=sluice.approval.v1.Verdict" json:"verdict,omitempty"`
 	// When.
 	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
-	// Why, in the person's words; may be empty.
+	// Comment of the person; may be empty.
 	Comment string `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
-	// Groups of the terms that the person was in; empty where the terms name none.
+	// Groups of the terms that the person was in; empty if the terms name none.
 	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
-	// How it came.
+	// How the vote was cast.
 	Channel VoteChannel `protobuf:"varint,6,opt,name=channel,proto3,enum=sluice.approval.v1.VoteChannel" json:"channel,omitempty"`
-	// Whether membership was read from an outside issuer's credential, and so is
-	// as of the vote: after 15 min such a vote counts no longer.
+	// Whether the groups come from an outside issuer's credential, and so are those of the time of the vote. After 15 min
+	// such a vote no longer counts.
 	External bool `protobuf:"varint,7,opt,name=external,proto3" json:"external,omitempty"`
-	// Why it counts no longer; empty where it counts.
+	// Why the vote no longer counts; empty if it counts.
 	VoidReason    string `protobuf:"bytes,8,opt,name=void_reason,json=voidReason,proto3" json:"void_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -696,24 +685,23 @@ func (x *Vote) GetVoidReason() string {
 	return ""
 }
 
-// ClaimRecord is who has or had the call.
+// ClaimRecord is a claim: which gateway has or had the call.
 type ClaimRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The claim, as its holder named it.
+	// Identifier of the claim, chosen by its holder.
 	ClaimId string `protobuf:"bytes,1,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
 	// The gateway that holds it.
 	Holder string `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Which attempt it is, from 1.
+	// The attempt that was claimed, from 1.
 	Attempt int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Lease of the limits that it was made with; empty where nothing was reserved.
-	// Its holder alone settles it.
+	// Lease of the limits that were reserved for the claim; empty if none were. Only the holder of the claim settles the
+	// lease.
 	LimitLeaseId string `protobuf:"bytes,4,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
 	// When it was claimed.
 	Claimed *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=claimed,proto3" json:"claimed,omitempty"`
 	// When its lease ends without RenewClaim.
 	LeaseExpires *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
-	// When the holder gave it back or told the outcome, or the lease ran out;
-	// absent while it holds.
+	// When the holder released the claim or reported the outcome, or the lease ran out; absent while the claim holds.
 	Ended         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=ended,proto3" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -798,16 +786,15 @@ func (x *ClaimRecord) GetEnded() *timestamppb.Timestamp {
 	return nil
 }
 
-// GrantRecord is an approval for more calls than the one that was asked about.
-// It covers calls of the same principal, server, tool and definition, judged by
-// a rule of the same digest with the same scope.
+// GrantRecord is an approval of more calls than the one that people decided on. It covers calls of the same principal,
+// server, tool and definition, under a rule of the same digest with the same scope.
 type GrantRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many calls it covers in all, the one that was asked about included.
+	// How many calls the grant covers in all, including the one that people decided on.
 	Calls int64 `protobuf:"varint,1,opt,name=calls,proto3" json:"calls,omitempty"`
 	// How many of them were claimed and not released.
 	Used int64 `protobuf:"varint,2,opt,name=used,proto3" json:"used,omitempty"`
-	// Until when it holds; absent while it is not approved.
+	// Until when the grant holds; absent before approval.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
 	// Identity of the set of calls, from the terms.
 	Scope         string `protobuf:"bytes,4,opt,name=scope,proto3" json:"scope,omitempty"`
@@ -873,26 +860,26 @@ func (x *GrantRecord) GetScope() string {
 	return ""
 }
 
-// Move is one step of an approval's history.
+// Move is one move in an approval's history.
 type Move struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// `version` that it led to.
+	// `version` of the approval after the move.
 	Version int64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// State before; unspecified on the first move.
 	From ApprovalState `protobuf:"varint,2,opt,name=from,proto3,enum=sluice.approval.v1.ApprovalState" json:"from,omitempty"`
-	// State after; the same as before where only votes or terms changed.
+	// State after; the same as before if only votes or terms changed.
 	To ApprovalState `protobuf:"varint,3,opt,name=to,proto3,enum=sluice.approval.v1.ApprovalState" json:"to,omitempty"`
 	// When.
 	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
-	// Subject of the person, or holder, that made it; empty where time did.
+	// Subject of the person, or holder, that made the move; empty if time or policy did.
 	Actor string `protobuf:"bytes,5,opt,name=actor,proto3" json:"actor,omitempty"`
 	// What happened, in one sentence for people.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
-	// The vote that made it; absent where none did.
+	// The vote that caused the move; absent if none did.
 	Vote *Vote `protobuf:"bytes,7,opt,name=vote,proto3" json:"vote,omitempty"`
-	// Attempt at that time.
+	// Attempt of the approval after the move.
 	Attempt int32 `protobuf:"varint,8,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Revision that policy judged by, where it did; else empty.
+	// `policy_revision` of the approval after the move.
 	PolicyRevision string `protobuf:"bytes,9,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

@@ -27,15 +27,13 @@ type GetApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Whether to send the view. Ignored for a principal whose role is agent, which
-	// knows its own arguments, but where the terms say self_confirm: then whoever
-	// sits at the agent is shown it.
+	// Whether to send the view. A principal whose role is agent knows its own arguments and gets no view, except if the
+	// terms say self_confirm: then the person at the agent is shown the view.
 	View bool `protobuf:"varint,2,opt,name=view,proto3" json:"view,omitempty"`
-	// Where the view's params start, in bytes: `next_offset` of the part before.
-	// 0: the start.
+	// Where the part of the view's params starts, in bytes: `next_offset` of the part before. 0: the start.
 	ViewOffset int64 `protobuf:"varint,3,opt,name=view_offset,json=viewOffset,proto3" json:"view_offset,omitempty"`
-	// `version` of the part before, so that all parts are of one view. Empty exactly
-	// where view_offset is 0. At most 64 bytes.
+	// `version` of the part before, so that all parts are of one view. Empty if and only if view_offset is 0. At most 64
+	// bytes.
 	ViewVersion   string `protobuf:"bytes,4,opt,name=view_version,json=viewVersion,proto3" json:"view_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -104,11 +102,10 @@ type GetApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Its moves, oldest first, at most the newest 1,000 and 1 MiB; none beside a
-	// later part of a view.
+	// The approval's moves, oldest first: the newest 1,000 and 1 MiB at most. Empty with a later part of a view.
 	History []*Move `protobuf:"bytes,2,rep,name=history,proto3" json:"history,omitempty"`
-	// The view, or a part of it; absent where none was asked for, and where the
-	// approval has ended and its params are no longer kept.
+	// The view, or a part of it. Absent if none was requested or none may be seen, and if the approval has ended and its
+	// params are no longer stored.
 	View          *View `protobuf:"bytes,3,opt,name=view,proto3" json:"view,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -165,21 +162,20 @@ func (x *GetApprovalResponse) GetView() *View {
 	return nil
 }
 
-// ApprovalFilter picks approvals. Fields that are empty pick everything.
+// ApprovalFilter picks approvals. An empty field picks all.
 type ApprovalFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// States; an approval in one of them is picked.
 	States []ApprovalState `protobuf:"varint,1,rep,packed,name=states,proto3,enum=sluice.approval.v1.ApprovalState" json:"states,omitempty"`
 	// Server.
 	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
-	// Tool, or what else the method names, exactly, whole or as the approval has it; at most
-	// 4,096 bytes.
+	// Tool, or what else the method names, exactly, in full or as the approval has it; at most 4,096 bytes.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
 	// Subject of the requester, exactly; at most 256 bytes.
 	Subject string `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Holder of the newest claim, exactly: what a gateway that was lost had.
+	// Holder of the newest claim, exactly, to find the claims of a lost gateway.
 	Holder string `protobuf:"bytes,5,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Only those that the person who asks may decide on now and has not voted on.
+	// Only approvals that the calling person may decide on now and has not voted on.
 	ForMe         bool `protobuf:"varint,6,opt,name=for_me,json=forMe,proto3" json:"for_me,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -257,15 +253,14 @@ func (x *ApprovalFilter) GetForMe() bool {
 	return false
 }
 
-// ListApprovalsRequest asks for a page of approvals.
+// ListApprovalsRequest requests a page of approvals.
 type ListApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which of them.
 	Filter *ApprovalFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// How many at the most: 0 to 1,000; 0 means 100.
+	// How many at most: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on: `next_page_token` of the page before, with the same filter.
-	// Empty: the newest.
+	// Where to continue: `next_page_token` of the page before, with the same filter. Empty: the newest.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -377,17 +372,16 @@ func (x *ListApprovalsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// WatchApprovalsRequest asks for approvals as they move.
+// WatchApprovalsRequest requests approvals as they move.
 type WatchApprovalsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only this one; empty: all that the filter picks.
+	// Only this approval; empty: all that the filter picks.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Which of them. Its `states` and `for_me` pick only what is sent at first:
-	// later moves of all that the rest picks are sent, so that a watcher sees an
-	// approval leave.
+	// Which approvals. `states` and `for_me` of the filter pick only what is sent first: later moves of all approvals
+	// that the other fields pick are sent, so that a watcher sees an approval leave a state.
 	Filter *ApprovalFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
-	// Where to resume: the last `cursor` that was read, with the same approval_id
-	// and filter. Empty: from what stands now. At most 256 bytes.
+	// Where to resume: the last `cursor` that was received, with the same approval_id and filter. Empty: from the current
+	// approvals. At most 256 bytes.
 	Cursor        string `protobuf:"bytes,3,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -444,16 +438,16 @@ func (x *WatchApprovalsRequest) GetCursor() string {
 	return ""
 }
 
-// WatchApprovalsResponse is an approval that stands or has moved, or a beat.
+// WatchApprovalsResponse is a current approval, an approval that has moved, or a beat.
 type WatchApprovalsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval in its latest state. Absent on a beat.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Where to resume after this message. Always set once `synced` is, and empty
-	// before, so that a watch that breaks off early starts over.
+	// Where to resume after this message. Always set when `synced` is true, and empty before, so that a watch that breaks
+	// early starts again.
 	Cursor string `protobuf:"bytes,2,opt,name=cursor,proto3" json:"cursor,omitempty"`
-	// Whether everything that stood, or moved since the request's cursor, has been
-	// sent by now. False only in the first messages.
+	// Whether all current approvals, or all moves since the cursor of the request, have been sent. False only in the
+	// first messages.
 	Synced        bool `protobuf:"varint,3,opt,name=synced,proto3" json:"synced,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -514,15 +508,15 @@ var File_sluice_approval_v1_approval_list_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_approval_list_proto_rawDesc = "" +
 	"\n" +
-	"&sluice/approval/v1/approval_list.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a!sluice/approval/v1/approval.proto\x1a\x1dsluice/approval/v1/view.proto\"\xd0\x02\n" +
+	"&sluice/approval/v1/approval_list.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a!sluice/approval/v1/approval.proto\x1a\x1dsluice/approval/v1/view.proto\"\xca\x02\n" +
 	"\x12GetApprovalRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x12\x12\n" +
 	"\x04view\x18\x02 \x01(\bR\x04view\x12(\n" +
 	"\vview_offset\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\n" +
 	"viewOffset\x12*\n" +
-	"\fview_version\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\vviewVersion:\x91\x01\xbaH\x8d\x01\x1a\x8a\x01\n" +
-	"\tview_part\x12Ga later part of a view is asked for with its version, the first without\x1a4(this.view_offset == 0) == (this.view_version == '')\"\xb1\x01\n" +
+	"\fview_version\x18\x04 \x01(\tB\a\xbaH\x04r\x02(@R\vviewVersion:\x8b\x01\xbaH\x87\x01\x1a\x84\x01\n" +
+	"\tview_part\x12Aview_version must be set if view_offset is above 0, and only then\x1a4(this.view_offset == 0) == (this.view_version == '')\"\xb1\x01\n" +
 	"\x13GetApprovalResponse\x128\n" +
 	"\bapproval\x18\x01 \x01(\v2\x1c.sluice.approval.v1.ApprovalR\bapproval\x122\n" +
 	"\ahistory\x18\x02 \x03(\v2\x18.sluice.approval.v1.MoveR\ahistory\x12,\n" +

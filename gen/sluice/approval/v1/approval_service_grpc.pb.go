@@ -36,226 +36,185 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ApprovalService keeps what waits for a person. It binds each approval to one
-// exact call, counts the votes of people who may decide, and gives an approved
-// call to one caller, once.
+// ApprovalService stores the calls that wait for a person. It binds each approval to one exact call, counts the votes
+// of operators and approvers, and lets one caller claim an approved call, once.
 //
-// A gateway goes: RequestApproval; WatchApprovals or GetApproval until the state leaves
-// pending; policy decides again; the journal takes the claim; limits are reserved under
-// the key of binding.proto; ClaimApproval; the journal takes the intent; the call is
-// sent; the journal takes the outcome; CompleteClaim; limits are settled. What it does
-// after a crash stands at sluice.gateway.v1.Record. A person goes: ListApprovals or
+// A gateway does this: RequestApproval; WatchApprovals or GetApproval until the state leaves pending; policy decides
+// again; the journal records the claim; limits are reserved under the key of binding.proto; ClaimApproval; the journal
+// records the intent; the call is sent; the journal records the outcome; CompleteClaim; limits are settled. What a
+// gateway does after a crash is specified at sluice.gateway.v1.Record. A person does this: ListApprovals or
 // WatchApprovals, GetApproval with the view, DecideApproval with the view's digest.
 //
-// An approval's attempt makes each reservation one of its own: at most one call is sent
-// for each attempt. It rises when an approved one becomes pending again, by
-// ReleaseClaim, and when the outcome becomes unknown. Between ReserveLimits and
-// ClaimApproval others may hold the same lease. So who gives up there leaves the lease
-// to end by itself; to have it back it claims, releases, and then settles as never
-// sent. The holder of a claim alone settles the claim's lease, by what came of its
-// call, whatever has become of the approval since.
+// Each attempt of an approval has a reservation of its own: at most one call is sent for each attempt. The attempt
+// increases when an approved approval becomes pending again, with ReleaseClaim, and when the outcome becomes unknown.
+// Between ReserveLimits and ClaimApproval, other callers may hold the same lease. So a caller that gives up there lets
+// the lease expire. To get the reservation back, a caller claims, releases, and then settles as never sent. Only the
+// holder of a claim settles the claim's lease, by the outcome of its call, whatever the approval's state is by then.
 //
-// Every move is one compare-and-set in one transaction, together with its record
-// and its notices: what was acknowledged is there after a crash. Times are those
-// of the store's clock, and a time that has passed counts at once, whether or
-// not the state was written yet.
+// Each move is one compare-and-set in one transaction, together with its record and its notices. What was acknowledged
+// survives a crash. Times are those of the store's clock. A time that has passed counts at once, even if the new state
+// is not written yet.
 //
-// Whoever calls sees the approvals of its own tenant, no others; a principal whose role
-// is agent sees those that it asked for itself, by tenant, subject, agent and chain.
-// All other identifiers answer NOT_FOUND, APPROVAL_UNKNOWN, as if they had never been
-// given out. RenewClaim, ReleaseClaim and CompleteClaim come from no principal: they go
-// by claim and holder, and a gateway that replays its journal needs no more. Every RPC
-// may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing was acknowledged, ask again.
-// RequestApproval, GetApproval and DecideApproval read what callers wrote, in turns:
-// where 1,024 texts of one caller wait already they answer RESOURCE_EXHAUSTED,
-// APPROVAL_BUSY: ask again. All are safe to repeat.
+// A caller sees only approvals of its own tenant. A principal whose role is agent sees only its own requests, by
+// tenant, subject, agent and chain. All other identifiers are answered with NOT_FOUND, APPROVAL_UNKNOWN, as if they did
+// not exist. RenewClaim, ReleaseClaim and CompleteClaim have no principal: they are authorized by claim and holder,
+// which a gateway has when it replays its journal. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing was
+// acknowledged; repeat the request. RequestApproval, GetApproval and DecideApproval read what callers wrote, in time
+// slices: if 1,024 requests of one caller wait already, they answer RESOURCE_EXHAUSTED, APPROVAL_BUSY: repeat the
+// request. All RPCs are safe to repeat.
 //
-// RequestApproval and ClaimApproval take no gateway's word for what policy has decided:
-// each brings the decision as the policy role has signed it, for that very use. A
-// signature is accepted once, for 5 s by the clock of this service, to which that of
-// the policy role may be up to 2 s ahead, and never of a revision before the one that
-// the policy role's WatchRevision has shown here. Both may answer
+// RequestApproval and ClaimApproval don't rely on a gateway for what policy decided: each request contains the decision
+// as the policy service signed it, for exactly this use. A signature is accepted once, for 5 s by the clock of this
+// service; the clock of the policy service may be up to 2 s ahead. A decision of a revision before the last one that
+// WatchRevision of the policy service has sent is never accepted. Both may answer
 //
-//	FAILED_PRECONDITION  DECISION_STALE: it is too old, of an older revision, from
-//	                     before this service began, or was used: ask policy anew
-//	INVALID_ARGUMENT     DECISION_REFUSED: there is no signature, it is not the policy
-//	                     role's, or it is about something else than the request
-//	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more were used in that time than this service
-//	                     remembers: ask again later
-//	UNAVAILABLE          POLICY_UNSEEN: WatchRevision has shown no revision yet, ask
-//	                     policy anew later
+//	FAILED_PRECONDITION  DECISION_STALE: the decision is too old, of an older revision, from before this service
+//	                     started, or used already; ask policy again
+//	INVALID_ARGUMENT     DECISION_REFUSED: there is no signature, it is not the policy service's, or it is about
+//	                     something else than the request
+//	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more decisions were used in that time than this service remembers; repeat
+//	                     the request later
+//	UNAVAILABLE          POLICY_UNSEEN: WatchRevision has sent no revision yet; ask policy again later
 //
-// Of a ClaimApproval whose answer was lost the repeat has a new signature, too.
+// A ClaimApproval that is repeated after a lost answer needs a new signature, too.
 //
-// An approval that has ended is kept for at least 30 days, its params only where
-// the call ran or may have run.
+// An approval that has ended is stored for at least 30 days, and its params only if the call ran or may have run.
 type ApprovalServiceClient interface {
-	// RequestApproval asks for a person's decision on one call of the principal of the
-	// metadata, or finds the approval that the same call already has. A refusal is
-	// an answer, returned with OK.
+	// RequestApproval requests a person's decision on one call of the principal in the metadata, or finds the approval
+	// that the same call already has. A refusal is an answer, returned with OK.
 	//
 	// By the state of the newest approval with the same digest:
 	//
-	//	pending, approved, claimed  that approval is the answer. Where the terms or
-	//	                            the rule's digest are others by now, a pending
-	//	                            or approved one has its votes cleared and is
-	//	                            pending again.
-	//	outcome_unknown             that approval is the answer where the decision
-	//	                            says idempotent and its time to execute has
-	//	                            not passed; else a new one is opened.
-	//	denied                      refused, approval_denied, until denied_until;
-	//	                            then a new one is opened.
-	//	any other, or none          a new one is opened, if the principal and each
-	//	                            principal of its chain may have one more
-	//	                            pending, and may ask people once more; else
-	//	                            refused, too_many_pending.
+	//	pending, approved, claimed  that approval is the answer. If the terms or the rule's digest have changed, the
+	//	                            votes of a pending or approved one are cleared, and it is pending again.
+	//	outcome_unknown             that approval is the answer if the decision says idempotent and the time to execute
+	//	                            is not over; otherwise as below.
+	//	any other, or none          if a person denied the same request, whatever keys of `_meta` or of params differ:
+	//	                            refused, approval_denied, until denied_until. Otherwise a new one is opened, if the
+	//	                            principal, each principal of its chain and the persons whom they work for may have
+	//	                            one more pending, and may ask people once more. Otherwise refused, too_many_pending.
 	//
-	// People are asked where an approval becomes pending, be it new or again, and
-	// where whoever sits at the agent is asked about one that is pending already.
-	// How often that may be for one principal, for itself and for those in whose
-	// chain it is, the installation says (approvals.max_asked), in any stretch of a
-	// time. Beyond it the approval stays as it was, the answer is too_many_pending,
-	// and retry_after is exact, unless others in the chain ask meanwhile.
-	// Where a new one is wanted, those of the same call that are pending or approved,
-	// but were asked for under another definition of the tool or another identity of
-	// the server, are cancelled, tool_changed, before the pending ones are counted.
-	// Grants stay: they are bound to the definition and the identity.
-	// A new one that a live grant covers is approved from the start. The word of
-	// whoever sits at the agent goes to the approval that it names instead.
+	// People are asked when an approval becomes pending, for the first time or again, and when the person at the agent is
+	// asked about one that is pending already. approvals.max_asked limits how often this may happen for one principal,
+	// for itself and for those in whose chain it is, in any period of a given length. Beyond the limit the approval stays
+	// as it was, and the answer is too_many_pending with an exact retry_after, unless other principals in the chain ask
+	// meanwhile.
+	// Before a new approval is opened, and before the pending ones are counted, approvals of the same call are cancelled
+	// with tool_changed if they are pending or approved and were requested for another definition of the tool or another
+	// identity of the server. Grants stay: they are bound to the definition and the identity.
+	// A new approval that a live grant covers is approved from the start. A vote of the person at the agent goes to the
+	// approval that it names instead.
 	//
 	// Errors:
 	//
-	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not
-	//	                  require_approval or has no terms; CONFIRMATION_REFUSED:
-	//	                  self_vote without terms that allow it; a code of the strict
-	//	                  gate where params_json does not pass it
-	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not one of
-	//	                  this call
+	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not require_approval or has no terms;
+	//	                  CONFIRMATION_REFUSED: self_vote without terms that allow it;
+	//	                  JSON_INVALID: params_json can't be read
+	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not one of this call
 	RequestApproval(ctx context.Context, in *RequestApprovalRequest, opts ...grpc.CallOption) (*RequestApprovalResponse, error)
-	// GetApproval returns an approval, its history and, on demand, the view that a person
-	// decides on, in parts. Errors:
+	// GetApproval returns an approval, its history and, on request, the view that a person decides on, in parts. Errors:
 	//
 	//	NOT_FOUND         APPROVAL_UNKNOWN
-	//	ABORTED           VIEW_CHANGED: view_version is not that of the view as it is
-	//	                  now; begin again at 0
+	//	ABORTED           VIEW_CHANGED: view_version is not that of the current view; begin again at 0
 	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins there
 	GetApproval(ctx context.Context, in *GetApprovalRequest, opts ...grpc.CallOption) (*GetApprovalResponse, error)
-	// ListApprovals lists approvals without history and view, the newest first.
-	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
-	// WatchApprovals sends the approvals that stand, then each one again whenever it has
-	// moved, a time that passed being a move and a lease that was renewed none, and a
-	// beat at least every 10 s. It is safe to break off and to resume with the last
-	// cursor: what moved meanwhile is sent in its latest state, and moves in between
-	// may be skipped. So a slow watcher loses no final state and holds up nobody. A
-	// watch of one approval ends with OK once it has sent it in a final state; after
-	// any other end, and after 20 s of silence, a watcher resumes. Errors:
+	// ListApprovals lists approvals without history and view, the newest first. Errors:
 	//
-	//	INVALID_ARGUMENT  CURSOR_INVALID: not a cursor of the caller's tenant
-	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that it names
+	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is not of a list with this filter
+	ListApprovals(ctx context.Context, in *ListApprovalsRequest, opts ...grpc.CallOption) (*ListApprovalsResponse, error)
+	// WatchApprovals sends the current approvals, then each one again when it has moved, and a beat at least every 10 s.
+	// A time that has passed is a move; the renewal of a lease is none. It is safe to break off and to resume with the
+	// last cursor: what moved meanwhile is sent in its latest state, and moves in between may be skipped. So a slow
+	// watcher loses no final state and delays no other caller. A watch of one approval ends with OK after it has sent the
+	// approval in a final state. After any other end, and after 20 s of silence, a watcher must resume. Errors:
+	//
+	//	INVALID_ARGUMENT  CURSOR_INVALID: the cursor is not of a watch with the same tenant, approval_id and filter
+	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval of the request
 	//	UNAUTHENTICATED   CREDENTIAL_ENDED: the token was revoked meanwhile
 	WatchApprovals(ctx context.Context, in *WatchApprovalsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchApprovalsResponse], error)
-	// DecideApproval casts the vote of the person whose token calls. One denial ends the
-	// approval; the vote that completes the quorum approves it. Whoever approved
-	// may still deny while it is pending. A vote that the person has cast already,
-	// with whichever token, and that counts is answered with OK in any state, and
-	// is counted once. The digest of a denial is not compared. Errors:
+	// DecideApproval casts the vote of the person whose token is used. One denial ends the approval; the vote that
+	// completes the quorum approves it. A person who approved may still deny while the approval is pending. A valid vote
+	// that the person has cast already, with any token, is answered with OK in any state, and is counted once. The digest
+	// of a denial is not compared. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	PERMISSION_DENIED    SELF_APPROVAL: the person asked for the call or stands
-	//	                     in its chain; OWNER_APPROVAL: the person owns an agent
-	//	                     that did (unless the installation lets owners decide);
-	//	                     NOT_AN_APPROVER: the terms name groups, and the person
-	//	                     is in none of them; TOKEN_TOO_NEW: the token was made
-	//	                     after the approval was asked for
-	//	ALREADY_EXISTS       ALREADY_VOTED: the person's vote counts, it was another
-	//	                     one, and it can't be changed any more
-	//	ABORTED              VIEW_CHANGED: the digest is not that of the view as it
-	//	                     is now; get it again
-	//	FAILED_PRECONDITION  NOT_PENDING: it was decided, cancelled or has expired
-	//	                     without a vote of this person; VIEW_NOT_SHOWN: a vote
-	//	                     to approve without a digest
+	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call or is in the caller's chain;
+	//	                     OWNER_APPROVAL: the person owns the agent that made it or one in the chain (unless the
+	//	                     configuration lets owners decide);
+	//	                     NOT_AN_APPROVER: the terms name groups, and the person is in none of them;
+	//	                     TOKEN_TOO_NEW: the token was created after the approval was requested
+	//	ALREADY_EXISTS       ALREADY_VOTED: the person has another valid vote, which can't be changed any more
+	//	ABORTED              VIEW_CHANGED: the digest is not that of the current view; get the view again
+	//	FAILED_PRECONDITION  NOT_PENDING: the approval was decided, was cancelled or has expired without a vote of this
+	//	                     person;
+	//	                     VIEW_NOT_SHOWN: a vote to approve without a digest
 	DecideApproval(ctx context.Context, in *DecideApprovalRequest, opts ...grpc.CallOption) (*DecideApprovalResponse, error)
-	// ClaimApproval gives an approved call to one caller, who then alone may send it, or
-	// says why not. A refusal is an answer, returned with OK. The caller sends the
-	// decision that policy has just made on the call, and the lease of the limits
-	// that it reserved. In this order, the first that applies counts:
-	//  1. There is no such approval, or it is bound to another principal:
-	//     NOT_FOUND, APPROVAL_UNKNOWN.
-	//  2. The decision has no effect: INVALID_ARGUMENT, DECISION_MISSING.
-	//  3. This holder's claim of this claim_id stands: the same answer again. It
-	//     stood once, or another holder has used the claim_id:
-	//     FAILED_PRECONDITION, CLAIM_ENDED. Release it, as after an answer that
-	//     was lost.
-	//  4. The attempt is not the approval's: ABORTED, ATTEMPT_CHANGED. What was
-	//     reserved under the other attempt may be another claim's: leave it, get
-	//     the approval, decide, reserve and claim again.
-	//  5. The state, times that have passed counted, is neither approved nor
-	//     outcome_unknown: refused with the approval's code.
-	//  6. It is outcome_unknown, and the decision does not say idempotent or the
-	//     time to execute has passed: refused outcome_unknown.
-	//  7. The decision denies: denied, refused with the decision's code.
-	//  8. The definition or the server's identity is another: cancelled, refused
-	//     tool_changed.
-	//  9. The decision asks for approval on other terms or by a rule of another
-	//     digest: pending, votes cleared, refused approval_pending.
-	//  10. A vote counts no longer, because its voter left the groups, lost the
-	//     role, or was judged by an outside issuer more than 15 min ago, and the
-	//     quorum is not met without it: pending, those votes void, refused
-	//     approval_pending.
-	//     Where 9 or 10 would ask people more often than the principal may, the
-	//     approval stays as it was: refused too_many_pending.
-	//  11. The grant is used up: expired, refused approval_expired.
-	//  12. Else: claimed.
+	// ClaimApproval gives an approved call to one caller, which is then the only one that may send it, or says why not. A
+	// refusal is an answer, returned with OK. The caller sends the decision that policy has just made on the call, and
+	// the lease of the limits that it reserved. The first rule that applies counts:
+	//  1. There is no such approval, or it is bound to another principal: NOT_FOUND, APPROVAL_UNKNOWN.
+	//  2. The decision has no effect, or requires approval without terms: INVALID_ARGUMENT, DECISION_MISSING.
+	//  3. The claim with this claim_id is this holder's and holds: the same answer again. If it has ended, or another
+	//     holder has used the claim_id: FAILED_PRECONDITION, CLAIM_ENDED. Release it, as after a lost answer.
+	//  4. The attempt is not the approval's: ABORTED, ATTEMPT_CHANGED. The reservation under the other attempt may
+	//     belong to another claim: don't settle it; get the approval, decide, reserve and claim again.
+	//  5. The state, after all times that have passed, is neither approved nor outcome_unknown: refused with the
+	//     approval's code.
+	//  6. The state is outcome_unknown, and the decision does not say idempotent or the time to execute is over: refused
+	//     with outcome_unknown.
+	//  7. The decision denies or hides: denied, refused with the decision's code.
+	//  8. The definition or the server's identity has changed: cancelled, refused with tool_changed.
+	//  9. The decision requires approval on other terms or by a rule with another digest: pending, votes cleared,
+	//     refused with approval_pending.
+	//  10. A vote no longer counts, because its voter left the groups, lost the role, owns the calling agent, or was
+	//     identified by an outside issuer more than 15 min ago, and the quorum is not met without it: pending, those
+	//     votes void, refused with approval_pending.
+	//     If 9 or 10 would ask people more often than the principal may, the approval stays as it was: refused with
+	//     too_many_pending.
+	//  11. The grant is used up or has expired: expired, refused with approval_expired.
+	//  12. Otherwise: claimed.
 	//
-	// Whatever refuses it, an approval that is outcome_unknown stays so. A decision
-	// that lets the call pass freely changes nothing: votes stand, and the call runs
-	// through the claim.
+	// An approval in outcome_unknown stays there, whatever the refusal. A decision that allows the call without approval
+	// changes nothing: votes stay, and the call runs through the claim.
+	// If the tokens of the voters are not known at the moment, the answer is UNAVAILABLE, TOKENS_STALE.
 	ClaimApproval(ctx context.Context, in *ClaimApprovalRequest, opts ...grpc.CallOption) (*ClaimApprovalResponse, error)
 	// RenewClaim prolongs the lease of a claim whose call still runs. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the one that stands;
-	//	                     LEASE_ENDED: the lease ran out and the outcome is held
-	//	                     to be unknown. A call that has been sent goes on, and
-	//	                     CompleteClaim tells what came of it.
+	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the current one;
+	//	                     LEASE_ENDED: the lease ran out and the outcome counts as unknown. A call that was sent
+	//	                     continues, and CompleteClaim reports its outcome.
 	RenewClaim(ctx context.Context, in *RenewClaimRequest, opts ...grpc.CallOption) (*RenewClaimResponse, error)
-	// ReleaseClaim gives a claim back because the call provably never left: claimed
-	// becomes approved, and the attempt is raised. Then its limits are settled as
-	// never sent, not before: a caller that shares the reservation would else take
-	// a second one under the same key. A repeat answers with OK while no other claim
-	// was made. Errors:
+	// ReleaseClaim gives a claim back because the call certainly was not sent: claimed becomes approved, and the attempt
+	// increases. Settle the limits as never sent after that, not before: otherwise a caller that shares the reservation
+	// could take a second one under the same key. A repeat is answered with OK while no other claim was made. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not this holder's newest, or
-	//	                     never was; nothing is to be given back;
-	//	                     LEASE_ENDED: the lease ran out. CompleteClaim with
-	//	                     CALL_OUTCOME_NEVER_SENT settles it;
-	//	                     OUTCOME_KNOWN: CompleteClaim has told what came of it
+	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, is another holder's, or never existed; there is
+	//	                     nothing to give back;
+	//	                     LEASE_ENDED: the lease ran out. CompleteClaim with CALL_OUTCOME_NEVER_SENT settles it;
+	//	                     OUTCOME_KNOWN: CompleteClaim has reported the outcome
 	ReleaseClaim(ctx context.Context, in *ReleaseClaimRequest, opts ...grpc.CallOption) (*ReleaseClaimResponse, error)
-	// CompleteClaim tells what came of a claimed call. A gateway that starts sends what
-	// its journal holds: the outcome where one was recorded, CALL_OUTCOME_UNKNOWN
-	// for an intent without one. It is accepted from the claim's holder although the
-	// lease ran out, and then settles outcome_unknown. A final state stands,
-	// whatever is told later. Errors:
+	// CompleteClaim reports the outcome of a claimed call. A gateway that starts reports what its journal has: the
+	// recorded outcome, or CALL_OUTCOME_UNKNOWN for an intent without one. The report is accepted from the holder of the
+	// claim even if the lease ran out, and then settles outcome_unknown. A final state does not change, whatever is
+	// reported later. Errors:
 	//
-	//	NOT_FOUND            APPROVAL_UNKNOWN: a replay may pass over it
-	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, or was
-	//	                     released; a replay may pass over it
+	//	NOT_FOUND            APPROVAL_UNKNOWN: a replay may skip it
+	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, or was released; a replay may skip it
 	CompleteClaim(ctx context.Context, in *CompleteClaimRequest, opts ...grpc.CallOption) (*CompleteClaimResponse, error)
-	// ResolveOutcome settles outcome_unknown by an operator's word, who looked at the
-	// upstream. Nothing is sent again. Errors:
+	// ResolveOutcome settles outcome_unknown by the statement of an operator who looked at the server. Nothing is sent
+	// again. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  OUTCOME_KNOWN: its state is not outcome_unknown, nor
-	//	                     what this request would make of it
+	//	FAILED_PRECONDITION  OUTCOME_KNOWN: the state is neither outcome_unknown nor the one that this request leads to
 	ResolveOutcome(ctx context.Context, in *ResolveOutcomeRequest, opts ...grpc.CallOption) (*ResolveOutcomeResponse, error)
-	// CancelApproval ends a pending or approved approval, and the grant of one that has
-	// any, in whatever state it is. A gateway cancels for its principal, an
-	// operator for the tenant. Errors:
+	// CancelApproval ends a pending or approved approval, and a live grant of an approval in any state. A gateway cancels
+	// for its principal, an operator for the tenant. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is claimed;
-	//	                     APPROVAL_ENDED: it has ended in another way
+	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is claimed, or its outcome is unknown;
+	//	                     APPROVAL_ENDED: the approval has ended in another way
 	CancelApproval(ctx context.Context, in *CancelApprovalRequest, opts ...grpc.CallOption) (*CancelApprovalResponse, error)
 }
 
@@ -390,226 +349,185 @@ func (c *approvalServiceClient) CancelApproval(ctx context.Context, in *CancelAp
 // All implementations must embed UnimplementedApprovalServiceServer
 // for forward compatibility.
 //
-// ApprovalService keeps what waits for a person. It binds each approval to one
-// exact call, counts the votes of people who may decide, and gives an approved
-// call to one caller, once.
+// ApprovalService stores the calls that wait for a person. It binds each approval to one exact call, counts the votes
+// of operators and approvers, and lets one caller claim an approved call, once.
 //
-// A gateway goes: RequestApproval; WatchApprovals or GetApproval until the state leaves
-// pending; policy decides again; the journal takes the claim; limits are reserved under
-// the key of binding.proto; ClaimApproval; the journal takes the intent; the call is
-// sent; the journal takes the outcome; CompleteClaim; limits are settled. What it does
-// after a crash stands at sluice.gateway.v1.Record. A person goes: ListApprovals or
+// A gateway does this: RequestApproval; WatchApprovals or GetApproval until the state leaves pending; policy decides
+// again; the journal records the claim; limits are reserved under the key of binding.proto; ClaimApproval; the journal
+// records the intent; the call is sent; the journal records the outcome; CompleteClaim; limits are settled. What a
+// gateway does after a crash is specified at sluice.gateway.v1.Record. A person does this: ListApprovals or
 // WatchApprovals, GetApproval with the view, DecideApproval with the view's digest.
 //
-// An approval's attempt makes each reservation one of its own: at most one call is sent
-// for each attempt. It rises when an approved one becomes pending again, by
-// ReleaseClaim, and when the outcome becomes unknown. Between ReserveLimits and
-// ClaimApproval others may hold the same lease. So who gives up there leaves the lease
-// to end by itself; to have it back it claims, releases, and then settles as never
-// sent. The holder of a claim alone settles the claim's lease, by what came of its
-// call, whatever has become of the approval since.
+// Each attempt of an approval has a reservation of its own: at most one call is sent for each attempt. The attempt
+// increases when an approved approval becomes pending again, with ReleaseClaim, and when the outcome becomes unknown.
+// Between ReserveLimits and ClaimApproval, other callers may hold the same lease. So a caller that gives up there lets
+// the lease expire. To get the reservation back, a caller claims, releases, and then settles as never sent. Only the
+// holder of a claim settles the claim's lease, by the outcome of its call, whatever the approval's state is by then.
 //
-// Every move is one compare-and-set in one transaction, together with its record
-// and its notices: what was acknowledged is there after a crash. Times are those
-// of the store's clock, and a time that has passed counts at once, whether or
-// not the state was written yet.
+// Each move is one compare-and-set in one transaction, together with its record and its notices. What was acknowledged
+// survives a crash. Times are those of the store's clock. A time that has passed counts at once, even if the new state
+// is not written yet.
 //
-// Whoever calls sees the approvals of its own tenant, no others; a principal whose role
-// is agent sees those that it asked for itself, by tenant, subject, agent and chain.
-// All other identifiers answer NOT_FOUND, APPROVAL_UNKNOWN, as if they had never been
-// given out. RenewClaim, ReleaseClaim and CompleteClaim come from no principal: they go
-// by claim and holder, and a gateway that replays its journal needs no more. Every RPC
-// may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing was acknowledged, ask again.
-// RequestApproval, GetApproval and DecideApproval read what callers wrote, in turns:
-// where 1,024 texts of one caller wait already they answer RESOURCE_EXHAUSTED,
-// APPROVAL_BUSY: ask again. All are safe to repeat.
+// A caller sees only approvals of its own tenant. A principal whose role is agent sees only its own requests, by
+// tenant, subject, agent and chain. All other identifiers are answered with NOT_FOUND, APPROVAL_UNKNOWN, as if they did
+// not exist. RenewClaim, ReleaseClaim and CompleteClaim have no principal: they are authorized by claim and holder,
+// which a gateway has when it replays its journal. Every RPC may answer UNAVAILABLE, APPROVAL_STORE_AWAY: nothing was
+// acknowledged; repeat the request. RequestApproval, GetApproval and DecideApproval read what callers wrote, in time
+// slices: if 1,024 requests of one caller wait already, they answer RESOURCE_EXHAUSTED, APPROVAL_BUSY: repeat the
+// request. All RPCs are safe to repeat.
 //
-// RequestApproval and ClaimApproval take no gateway's word for what policy has decided:
-// each brings the decision as the policy role has signed it, for that very use. A
-// signature is accepted once, for 5 s by the clock of this service, to which that of
-// the policy role may be up to 2 s ahead, and never of a revision before the one that
-// the policy role's WatchRevision has shown here. Both may answer
+// RequestApproval and ClaimApproval don't rely on a gateway for what policy decided: each request contains the decision
+// as the policy service signed it, for exactly this use. A signature is accepted once, for 5 s by the clock of this
+// service; the clock of the policy service may be up to 2 s ahead. A decision of a revision before the last one that
+// WatchRevision of the policy service has sent is never accepted. Both may answer
 //
-//	FAILED_PRECONDITION  DECISION_STALE: it is too old, of an older revision, from
-//	                     before this service began, or was used: ask policy anew
-//	INVALID_ARGUMENT     DECISION_REFUSED: there is no signature, it is not the policy
-//	                     role's, or it is about something else than the request
-//	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more were used in that time than this service
-//	                     remembers: ask again later
-//	UNAVAILABLE          POLICY_UNSEEN: WatchRevision has shown no revision yet, ask
-//	                     policy anew later
+//	FAILED_PRECONDITION  DECISION_STALE: the decision is too old, of an older revision, from before this service
+//	                     started, or used already; ask policy again
+//	INVALID_ARGUMENT     DECISION_REFUSED: there is no signature, it is not the policy service's, or it is about
+//	                     something else than the request
+//	RESOURCE_EXHAUSTED   APPROVAL_BUSY: more decisions were used in that time than this service remembers; repeat
+//	                     the request later
+//	UNAVAILABLE          POLICY_UNSEEN: WatchRevision has sent no revision yet; ask policy again later
 //
-// Of a ClaimApproval whose answer was lost the repeat has a new signature, too.
+// A ClaimApproval that is repeated after a lost answer needs a new signature, too.
 //
-// An approval that has ended is kept for at least 30 days, its params only where
-// the call ran or may have run.
+// An approval that has ended is stored for at least 30 days, and its params only if the call ran or may have run.
 type ApprovalServiceServer interface {
-	// RequestApproval asks for a person's decision on one call of the principal of the
-	// metadata, or finds the approval that the same call already has. A refusal is
-	// an answer, returned with OK.
+	// RequestApproval requests a person's decision on one call of the principal in the metadata, or finds the approval
+	// that the same call already has. A refusal is an answer, returned with OK.
 	//
 	// By the state of the newest approval with the same digest:
 	//
-	//	pending, approved, claimed  that approval is the answer. Where the terms or
-	//	                            the rule's digest are others by now, a pending
-	//	                            or approved one has its votes cleared and is
-	//	                            pending again.
-	//	outcome_unknown             that approval is the answer where the decision
-	//	                            says idempotent and its time to execute has
-	//	                            not passed; else a new one is opened.
-	//	denied                      refused, approval_denied, until denied_until;
-	//	                            then a new one is opened.
-	//	any other, or none          a new one is opened, if the principal and each
-	//	                            principal of its chain may have one more
-	//	                            pending, and may ask people once more; else
-	//	                            refused, too_many_pending.
+	//	pending, approved, claimed  that approval is the answer. If the terms or the rule's digest have changed, the
+	//	                            votes of a pending or approved one are cleared, and it is pending again.
+	//	outcome_unknown             that approval is the answer if the decision says idempotent and the time to execute
+	//	                            is not over; otherwise as below.
+	//	any other, or none          if a person denied the same request, whatever keys of `_meta` or of params differ:
+	//	                            refused, approval_denied, until denied_until. Otherwise a new one is opened, if the
+	//	                            principal, each principal of its chain and the persons whom they work for may have
+	//	                            one more pending, and may ask people once more. Otherwise refused, too_many_pending.
 	//
-	// People are asked where an approval becomes pending, be it new or again, and
-	// where whoever sits at the agent is asked about one that is pending already.
-	// How often that may be for one principal, for itself and for those in whose
-	// chain it is, the installation says (approvals.max_asked), in any stretch of a
-	// time. Beyond it the approval stays as it was, the answer is too_many_pending,
-	// and retry_after is exact, unless others in the chain ask meanwhile.
-	// Where a new one is wanted, those of the same call that are pending or approved,
-	// but were asked for under another definition of the tool or another identity of
-	// the server, are cancelled, tool_changed, before the pending ones are counted.
-	// Grants stay: they are bound to the definition and the identity.
-	// A new one that a live grant covers is approved from the start. The word of
-	// whoever sits at the agent goes to the approval that it names instead.
+	// People are asked when an approval becomes pending, for the first time or again, and when the person at the agent is
+	// asked about one that is pending already. approvals.max_asked limits how often this may happen for one principal,
+	// for itself and for those in whose chain it is, in any period of a given length. Beyond the limit the approval stays
+	// as it was, and the answer is too_many_pending with an exact retry_after, unless other principals in the chain ask
+	// meanwhile.
+	// Before a new approval is opened, and before the pending ones are counted, approvals of the same call are cancelled
+	// with tool_changed if they are pending or approved and were requested for another definition of the tool or another
+	// identity of the server. Grants stay: they are bound to the definition and the identity.
+	// A new approval that a live grant covers is approved from the start. A vote of the person at the agent goes to the
+	// approval that it names instead.
 	//
 	// Errors:
 	//
-	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not
-	//	                  require_approval or has no terms; CONFIRMATION_REFUSED:
-	//	                  self_vote without terms that allow it; a code of the strict
-	//	                  gate where params_json does not pass it
-	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not one of
-	//	                  this call
+	//	INVALID_ARGUMENT  APPROVAL_NOT_ASKED: the decision is not require_approval or has no terms;
+	//	                  CONFIRMATION_REFUSED: self_vote without terms that allow it;
+	//	                  JSON_INVALID: params_json can't be read
+	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that was shown is not one of this call
 	RequestApproval(context.Context, *RequestApprovalRequest) (*RequestApprovalResponse, error)
-	// GetApproval returns an approval, its history and, on demand, the view that a person
-	// decides on, in parts. Errors:
+	// GetApproval returns an approval, its history and, on request, the view that a person decides on, in parts. Errors:
 	//
 	//	NOT_FOUND         APPROVAL_UNKNOWN
-	//	ABORTED           VIEW_CHANGED: view_version is not that of the view as it is
-	//	                  now; begin again at 0
+	//	ABORTED           VIEW_CHANGED: view_version is not that of the current view; begin again at 0
 	//	INVALID_ARGUMENT  VIEW_OFFSET_INVALID: no part begins there
 	GetApproval(context.Context, *GetApprovalRequest) (*GetApprovalResponse, error)
-	// ListApprovals lists approvals without history and view, the newest first.
-	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
-	// WatchApprovals sends the approvals that stand, then each one again whenever it has
-	// moved, a time that passed being a move and a lease that was renewed none, and a
-	// beat at least every 10 s. It is safe to break off and to resume with the last
-	// cursor: what moved meanwhile is sent in its latest state, and moves in between
-	// may be skipped. So a slow watcher loses no final state and holds up nobody. A
-	// watch of one approval ends with OK once it has sent it in a final state; after
-	// any other end, and after 20 s of silence, a watcher resumes. Errors:
+	// ListApprovals lists approvals without history and view, the newest first. Errors:
 	//
-	//	INVALID_ARGUMENT  CURSOR_INVALID: not a cursor of the caller's tenant
-	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval that it names
+	//	INVALID_ARGUMENT  PAGE_TOKEN_INVALID: the token is not of a list with this filter
+	ListApprovals(context.Context, *ListApprovalsRequest) (*ListApprovalsResponse, error)
+	// WatchApprovals sends the current approvals, then each one again when it has moved, and a beat at least every 10 s.
+	// A time that has passed is a move; the renewal of a lease is none. It is safe to break off and to resume with the
+	// last cursor: what moved meanwhile is sent in its latest state, and moves in between may be skipped. So a slow
+	// watcher loses no final state and delays no other caller. A watch of one approval ends with OK after it has sent the
+	// approval in a final state. After any other end, and after 20 s of silence, a watcher must resume. Errors:
+	//
+	//	INVALID_ARGUMENT  CURSOR_INVALID: the cursor is not of a watch with the same tenant, approval_id and filter
+	//	NOT_FOUND         APPROVAL_UNKNOWN: the approval of the request
 	//	UNAUTHENTICATED   CREDENTIAL_ENDED: the token was revoked meanwhile
 	WatchApprovals(*WatchApprovalsRequest, grpc.ServerStreamingServer[WatchApprovalsResponse]) error
-	// DecideApproval casts the vote of the person whose token calls. One denial ends the
-	// approval; the vote that completes the quorum approves it. Whoever approved
-	// may still deny while it is pending. A vote that the person has cast already,
-	// with whichever token, and that counts is answered with OK in any state, and
-	// is counted once. The digest of a denial is not compared. Errors:
+	// DecideApproval casts the vote of the person whose token is used. One denial ends the approval; the vote that
+	// completes the quorum approves it. A person who approved may still deny while the approval is pending. A valid vote
+	// that the person has cast already, with any token, is answered with OK in any state, and is counted once. The digest
+	// of a denial is not compared. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	PERMISSION_DENIED    SELF_APPROVAL: the person asked for the call or stands
-	//	                     in its chain; OWNER_APPROVAL: the person owns an agent
-	//	                     that did (unless the installation lets owners decide);
-	//	                     NOT_AN_APPROVER: the terms name groups, and the person
-	//	                     is in none of them; TOKEN_TOO_NEW: the token was made
-	//	                     after the approval was asked for
-	//	ALREADY_EXISTS       ALREADY_VOTED: the person's vote counts, it was another
-	//	                     one, and it can't be changed any more
-	//	ABORTED              VIEW_CHANGED: the digest is not that of the view as it
-	//	                     is now; get it again
-	//	FAILED_PRECONDITION  NOT_PENDING: it was decided, cancelled or has expired
-	//	                     without a vote of this person; VIEW_NOT_SHOWN: a vote
-	//	                     to approve without a digest
+	//	PERMISSION_DENIED    SELF_APPROVAL: the person made the call or is in the caller's chain;
+	//	                     OWNER_APPROVAL: the person owns the agent that made it or one in the chain (unless the
+	//	                     configuration lets owners decide);
+	//	                     NOT_AN_APPROVER: the terms name groups, and the person is in none of them;
+	//	                     TOKEN_TOO_NEW: the token was created after the approval was requested
+	//	ALREADY_EXISTS       ALREADY_VOTED: the person has another valid vote, which can't be changed any more
+	//	ABORTED              VIEW_CHANGED: the digest is not that of the current view; get the view again
+	//	FAILED_PRECONDITION  NOT_PENDING: the approval was decided, was cancelled or has expired without a vote of this
+	//	                     person;
+	//	                     VIEW_NOT_SHOWN: a vote to approve without a digest
 	DecideApproval(context.Context, *DecideApprovalRequest) (*DecideApprovalResponse, error)
-	// ClaimApproval gives an approved call to one caller, who then alone may send it, or
-	// says why not. A refusal is an answer, returned with OK. The caller sends the
-	// decision that policy has just made on the call, and the lease of the limits
-	// that it reserved. In this order, the first that applies counts:
-	//  1. There is no such approval, or it is bound to another principal:
-	//     NOT_FOUND, APPROVAL_UNKNOWN.
-	//  2. The decision has no effect: INVALID_ARGUMENT, DECISION_MISSING.
-	//  3. This holder's claim of this claim_id stands: the same answer again. It
-	//     stood once, or another holder has used the claim_id:
-	//     FAILED_PRECONDITION, CLAIM_ENDED. Release it, as after an answer that
-	//     was lost.
-	//  4. The attempt is not the approval's: ABORTED, ATTEMPT_CHANGED. What was
-	//     reserved under the other attempt may be another claim's: leave it, get
-	//     the approval, decide, reserve and claim again.
-	//  5. The state, times that have passed counted, is neither approved nor
-	//     outcome_unknown: refused with the approval's code.
-	//  6. It is outcome_unknown, and the decision does not say idempotent or the
-	//     time to execute has passed: refused outcome_unknown.
-	//  7. The decision denies: denied, refused with the decision's code.
-	//  8. The definition or the server's identity is another: cancelled, refused
-	//     tool_changed.
-	//  9. The decision asks for approval on other terms or by a rule of another
-	//     digest: pending, votes cleared, refused approval_pending.
-	//  10. A vote counts no longer, because its voter left the groups, lost the
-	//     role, or was judged by an outside issuer more than 15 min ago, and the
-	//     quorum is not met without it: pending, those votes void, refused
-	//     approval_pending.
-	//     Where 9 or 10 would ask people more often than the principal may, the
-	//     approval stays as it was: refused too_many_pending.
-	//  11. The grant is used up: expired, refused approval_expired.
-	//  12. Else: claimed.
+	// ClaimApproval gives an approved call to one caller, which is then the only one that may send it, or says why not. A
+	// refusal is an answer, returned with OK. The caller sends the decision that policy has just made on the call, and
+	// the lease of the limits that it reserved. The first rule that applies counts:
+	//  1. There is no such approval, or it is bound to another principal: NOT_FOUND, APPROVAL_UNKNOWN.
+	//  2. The decision has no effect, or requires approval without terms: INVALID_ARGUMENT, DECISION_MISSING.
+	//  3. The claim with this claim_id is this holder's and holds: the same answer again. If it has ended, or another
+	//     holder has used the claim_id: FAILED_PRECONDITION, CLAIM_ENDED. Release it, as after a lost answer.
+	//  4. The attempt is not the approval's: ABORTED, ATTEMPT_CHANGED. The reservation under the other attempt may
+	//     belong to another claim: don't settle it; get the approval, decide, reserve and claim again.
+	//  5. The state, after all times that have passed, is neither approved nor outcome_unknown: refused with the
+	//     approval's code.
+	//  6. The state is outcome_unknown, and the decision does not say idempotent or the time to execute is over: refused
+	//     with outcome_unknown.
+	//  7. The decision denies or hides: denied, refused with the decision's code.
+	//  8. The definition or the server's identity has changed: cancelled, refused with tool_changed.
+	//  9. The decision requires approval on other terms or by a rule with another digest: pending, votes cleared,
+	//     refused with approval_pending.
+	//  10. A vote no longer counts, because its voter left the groups, lost the role, owns the calling agent, or was
+	//     identified by an outside issuer more than 15 min ago, and the quorum is not met without it: pending, those
+	//     votes void, refused with approval_pending.
+	//     If 9 or 10 would ask people more often than the principal may, the approval stays as it was: refused with
+	//     too_many_pending.
+	//  11. The grant is used up or has expired: expired, refused with approval_expired.
+	//  12. Otherwise: claimed.
 	//
-	// Whatever refuses it, an approval that is outcome_unknown stays so. A decision
-	// that lets the call pass freely changes nothing: votes stand, and the call runs
-	// through the claim.
+	// An approval in outcome_unknown stays there, whatever the refusal. A decision that allows the call without approval
+	// changes nothing: votes stay, and the call runs through the claim.
+	// If the tokens of the voters are not known at the moment, the answer is UNAVAILABLE, TOKENS_STALE.
 	ClaimApproval(context.Context, *ClaimApprovalRequest) (*ClaimApprovalResponse, error)
 	// RenewClaim prolongs the lease of a claim whose call still runs. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the one that stands;
-	//	                     LEASE_ENDED: the lease ran out and the outcome is held
-	//	                     to be unknown. A call that has been sent goes on, and
-	//	                     CompleteClaim tells what came of it.
+	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the current one;
+	//	                     LEASE_ENDED: the lease ran out and the outcome counts as unknown. A call that was sent
+	//	                     continues, and CompleteClaim reports its outcome.
 	RenewClaim(context.Context, *RenewClaimRequest) (*RenewClaimResponse, error)
-	// ReleaseClaim gives a claim back because the call provably never left: claimed
-	// becomes approved, and the attempt is raised. Then its limits are settled as
-	// never sent, not before: a caller that shares the reservation would else take
-	// a second one under the same key. A repeat answers with OK while no other claim
-	// was made. Errors:
+	// ReleaseClaim gives a claim back because the call certainly was not sent: claimed becomes approved, and the attempt
+	// increases. Settle the limits as never sent after that, not before: otherwise a caller that shares the reservation
+	// could take a second one under the same key. A repeat is answered with OK while no other claim was made. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not this holder's newest, or
-	//	                     never was; nothing is to be given back;
-	//	                     LEASE_ENDED: the lease ran out. CompleteClaim with
-	//	                     CALL_OUTCOME_NEVER_SENT settles it;
-	//	                     OUTCOME_KNOWN: CompleteClaim has told what came of it
+	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, is another holder's, or never existed; there is
+	//	                     nothing to give back;
+	//	                     LEASE_ENDED: the lease ran out. CompleteClaim with CALL_OUTCOME_NEVER_SENT settles it;
+	//	                     OUTCOME_KNOWN: CompleteClaim has reported the outcome
 	ReleaseClaim(context.Context, *ReleaseClaimRequest) (*ReleaseClaimResponse, error)
-	// CompleteClaim tells what came of a claimed call. A gateway that starts sends what
-	// its journal holds: the outcome where one was recorded, CALL_OUTCOME_UNKNOWN
-	// for an intent without one. It is accepted from the claim's holder although the
-	// lease ran out, and then settles outcome_unknown. A final state stands,
-	// whatever is told later. Errors:
+	// CompleteClaim reports the outcome of a claimed call. A gateway that starts reports what its journal has: the
+	// recorded outcome, or CALL_OUTCOME_UNKNOWN for an intent without one. The report is accepted from the holder of the
+	// claim even if the lease ran out, and then settles outcome_unknown. A final state does not change, whatever is
+	// reported later. Errors:
 	//
-	//	NOT_FOUND            APPROVAL_UNKNOWN: a replay may pass over it
-	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, or was
-	//	                     released; a replay may pass over it
+	//	NOT_FOUND            APPROVAL_UNKNOWN: a replay may skip it
+	//	FAILED_PRECONDITION  NOT_HOLDER: the claim is not the newest, or was released; a replay may skip it
 	CompleteClaim(context.Context, *CompleteClaimRequest) (*CompleteClaimResponse, error)
-	// ResolveOutcome settles outcome_unknown by an operator's word, who looked at the
-	// upstream. Nothing is sent again. Errors:
+	// ResolveOutcome settles outcome_unknown by the statement of an operator who looked at the server. Nothing is sent
+	// again. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  OUTCOME_KNOWN: its state is not outcome_unknown, nor
-	//	                     what this request would make of it
+	//	FAILED_PRECONDITION  OUTCOME_KNOWN: the state is neither outcome_unknown nor the one that this request leads to
 	ResolveOutcome(context.Context, *ResolveOutcomeRequest) (*ResolveOutcomeResponse, error)
-	// CancelApproval ends a pending or approved approval, and the grant of one that has
-	// any, in whatever state it is. A gateway cancels for its principal, an
-	// operator for the tenant. Errors:
+	// CancelApproval ends a pending or approved approval, and a live grant of an approval in any state. A gateway cancels
+	// for its principal, an operator for the tenant. Errors:
 	//
 	//	NOT_FOUND            APPROVAL_UNKNOWN
-	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is claimed;
-	//	                     APPROVAL_ENDED: it has ended in another way
+	//	FAILED_PRECONDITION  APPROVAL_RUNNING: the call is claimed, or its outcome is unknown;
+	//	                     APPROVAL_ENDED: the approval has ended in another way
 	CancelApproval(context.Context, *CancelApprovalRequest) (*CancelApprovalResponse, error)
 	mustEmbedUnimplementedApprovalServiceServer()
 }

@@ -23,30 +23,29 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// BoundCall is the call that an approval is bound to. With the principal that
-// asked for it, it has a digest, and any difference in the digest is another
-// approval. Its fields, hashed as above:
+// BoundCall is the call that an approval is bound to. Together with the principal that makes the call, it has a digest.
+// A call with another digest needs another approval. The fields of the digest, hashed as above:
 //
 //  1. the text `sluice-approval-1`, the format's version
 //  2. tenant of the principal
 //  3. subject
 //  4. agent
-//  5. number of principals in the chain, 0 to 4; then for each of them, nearest
-//     first, three fields: tenant, subject, agent
+//  5. number of principals in the chain, 0 to 4; then for each of them, nearest first, three fields: tenant,
+//     subject, agent
 //  6. call.server
 //  7. server_identity
-//  8. call.method, `tools/call` where it is empty
+//  8. call.method, `tools/call` if it is empty
 //  9. call.name
-//  10. call.definition_digest, 32 bytes or none
+//  10. call.definition_digest, 32 bytes or empty
 //  11. call.params_json in canonical form
 //
-// Session, run, groups, role, owner, token and the policy's revision are not
-// part of it: they are recorded and judged again at the claim.
+// Session, run, groups, role, owner, token and the policy's revision are not part of the digest: they are recorded, and
+// judged again at the claim.
 //
 // The canonical form of params_json is made in three steps.
 //
-// First, what changes from one sending of a call to the next is taken out:
-// `arguments` where it is null, and these volatile keys of the top `_meta`:
+// First, what changes from one request of the same call to the next is removed: `arguments` if it is null, and these
+// volatile keys of the top `_meta`:
 //
 //	progressToken, traceparent, tracestate, baggage,
 //	io.modelcontextprotocol/protocolVersion,
@@ -55,35 +54,30 @@ const (
 //	claudecode/toolUseId, vscode.conversationId, vscode.requestId,
 //	and every key that begins with dev.sluice/
 //
-// but only where the value says no more than its key promises: clientCapabilities an
-// object, which a gateway writes anew; clientInfo an object with no other keys than
-// name and version, each a text of at most 128 bytes; the trace context, which a
-// gateway writes anew, and dev.sluice/ keys, which it takes out, whatever they say; any
-// other a number, or a text of at most 128 bytes with its escapes resolved.
-// A top `_meta` that has no keys, then or from the start, is taken out as well.
-// Nothing else is. A gateway takes out its own `requestState`, and the
-// `inputResponses` that answer it, before it asks.
+// A volatile key is removed only if its value has the expected form: clientCapabilities, an object, which a gateway
+// replaces; clientInfo, an object with no keys but name and version, each a text of at most 128 bytes; the trace
+// context, which a gateway replaces, and dev.sluice/ keys, which a gateway removes, with any value; all other keys, a
+// number, or a text of at most 128 bytes with its escapes resolved. A top `_meta` without keys, then or from the start,
+// is removed too. Nothing else is. A gateway removes its own `requestState`, and the `inputResponses` that answer it,
+// before it requests the approval.
 //
 // Second, params that are absent, which is the empty text, become `{}`.
 //
-// Third, the value is written without white space: keys of each object in the
-// order of their UTF-8 bytes, a repeated key refused; strings by value, with
-// `\"`, `\\`, `\b`, `\f`, `\n`, `\r`, `\t`, other characters below U+0020 as
-// `\u00` and two lower-case digits, and all else as itself, not normalised;
-// numbers by exact value, as an integer that does not end in 0, the letter e,
-// and the decimal exponent (0 and -0 are `0e0`, 100 is `1e2`, 1.50 is `15e-1`,
-// 9007199254740993 is `9007199254740993e0`), a number of more than 64 bytes as it
-// stands in the text refused; `true`, `false`, `null` as they are.
+// Third, the value is written without white space: keys of each object in the order of their UTF-8 bytes, a repeated
+// key refused; strings by value, with `\"`, `\\`, `\b`, `\f`, `\n`, `\r`, `\t`, other characters below U+0020 as `\u00`
+// and two lower-case digits, and all other characters as they are, not normalised; numbers by exact value, as an
+// integer that does not end in 0, the letter e, and the decimal exponent (0 and -0 are `0e0`, 100 is `1e2`, 1.50 is
+// `15e-1`, 9007199254740993 is `9007199254740993e0`), a number of more than 64 bytes in the text refused; `true`,
+// `false`, `null` as they are.
 //
-// Two examples. Tenant `default`, subject `ana`, no agent, no chain; server
-// `github`, identity `http https://api.example.com/mcp`, no method, name
-// `list_issues`, no definition digest, no params:
+// Two examples. Tenant `default`, subject `ana`, no agent, no chain; server `github`,
+// identity `http https://api.example.com/mcp`, no method, name `list_issues`, no definition digest, no params:
 //
 //	8a2f1857c1a1348d7548e835fb6840abb63ba8c2d83fa01ee526b59bb82937ad
 //
-// Tenant `acme`, subject `agent:acme/7`, agent `dev`, in the chain `ben` of `acme`
-// without an agent; server `pay`, identity `stdio ["node","/opt/pay.js"]`, method
-// `tools/call`, name `refund`, as definition digest the bytes 00, 01 to 1f, params
+// Tenant `acme`, subject `agent:acme/7`, agent `dev`, in the chain `ben` of `acme` without an agent; server `pay`,
+// identity `stdio ["node","/opt/pay.js"]`, method `tools/call`, name `refund`, as definition digest the bytes 00, 01 to
+// 1f, params
 //
 //	{"name":"refund","arguments":{"sum":12.50,"ids":[9007199254740993,-0],
 //	"to":"\u00e9\/\t"},"_meta":{"progressToken":1}}
@@ -98,24 +92,20 @@ const (
 //	df03ec2670fdd1d03b41e6428f7ba222e462d48837ccf50e793f453f217a6ca9
 type BoundCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The call. In requests, as the gate judged it; where the service hands it
-	// out, its params_json has lost what the first step above takes out and is
-	// otherwise the text that was judged.
+	// The call. In requests, params_json is the text that the gate parsed. In responses, params_json is that text without
+	// what the first step above removes.
 	Call *v1.Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
-	// What stands behind the server's name, by the kind of its transport, as the
-	// configuration writes it, with no `${…}` resolved; headers and environment are
-	// no part of it. Words are parted by one space. 1 to 8,192 bytes; the calls of a
-	// server whose identity is longer can't be approved.
+	// Identity of the server, by the kind of its transport, as the configuration has it, with no `${…}` resolved. Headers
+	// and environment are not part of it. Words are separated by one space. 1 to 8,192 bytes; calls of a server with a
+	// longer identity can't be approved.
 	//
-	//	http   `http` and the URL: scheme and host in lower case, the scheme's own
-	//	       port (80, 443) left out, an empty path as `/`, without user and
-	//	       fragment, all else as written: `http https://api.example.com/mcp` for
+	//	http   `http` and the URL: scheme and host in lower case, without the default port of the scheme (80, 443), an
+	//	       empty path as `/`, without user and fragment, the rest as written: `http https://api.example.com/mcp` for
 	//	       `https://API.example.com:443/mcp`
-	//	stdio  `stdio` and the command with its arguments as a JSON array without
-	//	       white space, its strings as in the third step above:
-	//	       `stdio ["node","/opt/pay.js"]`
-	//	embedded  `embedded` and the name, of a server that the gateway's own process
-	//	       serves, at an address that is another at every start: `embedded demo`
+	//	stdio  `stdio` and the command with its arguments as a JSON array without white space, its strings as in the
+	//	       third step above: `stdio ["node","/opt/pay.js"]`
+	//	embedded  `embedded` and the name, for a server in the gateway's own process, whose address changes with every
+	//	       start: `embedded demo`
 	//	grpc   `grpc`, the target as written and the service's full name:
 	//	       `grpc wasmagent sluice.wasmagent.v1.AgentService`
 	ServerIdentity string `protobuf:"bytes,2,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`

@@ -25,20 +25,20 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// CallOutcome is what came of a call, as far as approvals care.
+// CallOutcome is the outcome of a call as far as approvals are concerned.
 type CallOutcome int32
 
 const (
 	// Refused.
 	CallOutcome_CALL_OUTCOME_UNSPECIFIED CallOutcome = 0
-	// The upstream answered without an error: done.
+	// The server answered without an error: done.
 	CallOutcome_CALL_OUTCOME_DONE CallOutcome = 1
-	// The upstream answered with an error of the tool or the protocol: failed.
+	// The server answered with an error of the tool or the protocol: failed.
 	CallOutcome_CALL_OUTCOME_FAILED CallOutcome = 2
-	// It left, or may have left, and no usable answer came: outcome_unknown.
+	// The call was sent, or may have been, and there was no usable answer: outcome_unknown.
 	CallOutcome_CALL_OUTCOME_UNKNOWN CallOutcome = 3
-	// It provably never left: failed. While the claim holds ReleaseClaim is better,
-	// because the call can be claimed again then.
+	// The call certainly was not sent: failed. While the claim holds, ReleaseClaim is better, because the call can then
+	// be claimed again.
 	CallOutcome_CALL_OUTCOME_NEVER_SENT CallOutcome = 4
 )
 
@@ -87,37 +87,34 @@ func (CallOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_approval_v1_claim_proto_rawDescGZIP(), []int{0}
 }
 
-// ClaimApprovalRequest asks for the right to send an approved call.
+// ClaimApprovalRequest requests the right to send an approved call.
 type ClaimApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Names this claim, so that a repeat after a lost answer is the same claim:
-	// the `decision_id` of its records in the gateway's journal, a new one for each
-	// claim. 1 to 64 characters.
+	// Identifier of this claim, so that a repeat after a lost answer is the same claim: the `decision_id` of its records
+	// in the gateway's journal, a new one for each claim. 1 to 64 characters.
 	ClaimId string `protobuf:"bytes,2,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
-	// Names the gateway, the same after its restart: 1 to 128 characters.
+	// Name of the gateway, the same after its restart: 1 to 128 characters.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// The approval's attempt under which limits were reserved: 1 or more.
+	// The attempt of the approval for which limits were reserved: 1 or more.
 	Attempt int32 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// What policy has just decided on the call, whatever it was. Limits are
-	// reserved before, unless it denies.
+	// The decision that policy has just made on the call, whatever its effect. Limits are reserved before, unless it
+	// denies.
 	Decision *v1.Decision `protobuf:"bytes,5,opt,name=decision,proto3" json:"decision,omitempty"`
-	// Lease of those limits, at most 128 bytes; empty where nothing was reserved:
-	// the decision denies, has no limits, or they let pass what can't be counted.
+	// Lease of those limits, at most 128 bytes. Empty if nothing was reserved: the decision denies, has no limits, or its
+	// limits allow calls that can't be counted.
 	LimitLeaseId string `protobuf:"bytes,6,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
-	// Digest of the tool's definition that is to be called: the one that the waiting
-	// session listed, if it is still accepted, else the one that is listed now for
-	// the session's protocol version. 32 bytes, or empty where none is known; empty
-	// equals empty alone.
+	// Digest of the definition of the tool that is to be called: the one that the waiting session listed, if it is still
+	// accepted, otherwise the one that is listed now for the session's protocol version. 32 bytes, or empty if none is
+	// known; an empty digest equals only an empty one.
 	DefinitionDigest []byte `protobuf:"bytes,7,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// What stands behind the server's name now, as BoundCall has it.
+	// Current identity of the server, as in BoundCall.
 	ServerIdentity string `protobuf:"bytes,8,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
 	// How long the lease lives without RenewClaim: 1 s to 1 h; absent: 1 min.
 	Lease *durationpb.Duration `protobuf:"bytes,9,opt,name=lease,proto3" json:"lease,omitempty"`
-	// The same decision, signed by the policy role for the approval's call and principal,
-	// with this definition and server's identity, for this approval and attempt. Without
-	// it nothing is claimed.
+	// The same decision, signed by the policy service for the call and the principal of the approval, with this
+	// definition and this server's identity, for this approval and attempt. Without it nothing is claimed.
 	SignedDecision *v1.SignedDecision `protobuf:"bytes,10,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -297,13 +294,12 @@ type isClaimApprovalResponse_Result interface {
 }
 
 type ClaimApprovalResponse_Claimed struct {
-	// The caller alone may send the call now.
+	// The caller, and no other, may send the call now.
 	Claimed *Claimed `protobuf:"bytes,1,opt,name=claimed,proto3,oneof"`
 }
 
 type ClaimApprovalResponse_Refusal struct {
-	// The caller must not send it. Its `lease_unused` says whether it settles what
-	// it has reserved.
+	// The caller must not send the call. `lease_unused` says whether the caller settles its reservation.
 	Refusal *Refusal `protobuf:"bytes,2,opt,name=refusal,proto3,oneof"`
 }
 
@@ -314,18 +310,16 @@ func (*ClaimApprovalResponse_Refusal) isClaimApprovalResponse_Result() {}
 // Claimed is a call to send, once.
 type Claimed struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The stored call, without volatile `_meta` keys. The gateway splices in what is
-	// its own for this sending: JSON-RPC id, progress token, trace context, and the
-	// protocol's own `io.modelcontextprotocol/` keys; never a dev.sluice/ key. All
-	// else is sent byte for byte. Its definition digest and server identity are
-	// those that were approved.
+	// The stored call, without volatile `_meta` keys. The gateway adds the values of this request: the JSON-RPC id, the
+	// progress token, the trace context and the protocol's own `io.modelcontextprotocol/` keys, but never a dev.sluice/
+	// key. The rest is sent byte for byte. The definition digest and the server's identity are those that were approved.
 	Bound *BoundCall `protobuf:"bytes,1,opt,name=bound,proto3" json:"bound,omitempty"`
-	// The approval as it stands now.
+	// The current approval.
 	Approval *Approval `protobuf:"bytes,2,opt,name=approval,proto3" json:"approval,omitempty"`
 	// When the lease ends without RenewClaim.
 	LeaseExpires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
-	// Votes that let the call pass, oldest first, for the record: of the approval, or
-	// where a grant covers the call, of the approval that carries the grant.
+	// The votes that allow the call, oldest first, for the record: those of the approval or, if a grant covers the call,
+	// those of the approval with the grant.
 	Votes         []*Vote `protobuf:"bytes,4,rep,name=votes,proto3" json:"votes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -462,10 +456,10 @@ func (x *RenewClaimRequest) GetLease() *durationpb.Duration {
 	return nil
 }
 
-// RenewClaimResponse says until when the lease lives now.
+// RenewClaimResponse is the new end of the lease.
 type RenewClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When it ends without another RenewClaim.
+	// When the lease ends without another RenewClaim.
 	LeaseExpires  *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=lease_expires,json=leaseExpires,proto3" json:"lease_expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -517,7 +511,7 @@ type ReleaseClaimRequest struct {
 	ClaimId string `protobuf:"bytes,2,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
 	// The gateway, as it claimed.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// Why the call never left, for the record: 1 to 1,024 bytes.
+	// Why the call was not sent, for the record: 1 to 1,024 bytes.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -581,10 +575,10 @@ func (x *ReleaseClaimRequest) GetReason() string {
 	return ""
 }
 
-// ReleaseClaimResponse says where the approval stands now.
+// ReleaseClaimResponse is the approval after the release.
 type ReleaseClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval, its attempt raised. It may have expired meanwhile.
+	// The approval, with a higher attempt. It may have expired meanwhile.
 	Approval      *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -627,7 +621,7 @@ func (x *ReleaseClaimResponse) GetApproval() *Approval {
 	return nil
 }
 
-// CompleteClaimRequest tells what came of a claimed call.
+// CompleteClaimRequest reports the outcome of a claimed call.
 type CompleteClaimRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
@@ -636,7 +630,7 @@ type CompleteClaimRequest struct {
 	ClaimId string `protobuf:"bytes,2,opt,name=claim_id,json=claimId,proto3" json:"claim_id,omitempty"`
 	// The gateway, as it claimed.
 	Holder string `protobuf:"bytes,3,opt,name=holder,proto3" json:"holder,omitempty"`
-	// What came of it.
+	// The outcome.
 	Outcome       CallOutcome `protobuf:"varint,4,opt,name=outcome,proto3,enum=sluice.approval.v1.CallOutcome" json:"outcome,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -700,13 +694,13 @@ func (x *CompleteClaimRequest) GetOutcome() CallOutcome {
 	return CallOutcome_CALL_OUTCOME_UNSPECIFIED
 }
 
-// CompleteClaimResponse says where the approval stands now.
+// CompleteClaimResponse is the approval after the report.
 type CompleteClaimResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Whether this call settled it; false where it had been settled before, by an
-	// earlier sending too. A different outcome told too late stands in the history.
+	// Whether this request settled the approval; false if it was settled before, also by an earlier attempt of the same
+	// request. A different outcome that is reported too late is in the history.
 	Completed     bool `protobuf:"varint,2,opt,name=completed,proto3" json:"completed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -30,21 +30,19 @@ type RequestApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call.
 	Bound *BoundCall `protobuf:"bytes,1,opt,name=bound,proto3" json:"bound,omitempty"`
-	// The decision that asks: its effect is require_approval, its `approval` is
-	// present. Terms, rule, digests, revision, message and redactions are kept.
+	// The decision that requires the approval: its effect is require_approval, and its `approval` is set. Terms, rule,
+	// digests, revision, message and redactions are stored.
 	Decision *v1.Decision `protobuf:"bytes,2,opt,name=decision,proto3" json:"decision,omitempty"`
 	// Identifier of the gateway's decision, for records: 1 to 64 characters.
 	DecisionId string `protobuf:"bytes,3,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// What whoever sits at the agent has just said to this very call, by elicitation;
-	// absent where nobody was asked there. Refused where the terms don't say
-	// self_confirm, or where the quorum is not 1.
+	// The vote that the person at the agent has just cast on this call, by elicitation. Absent if that person was not
+	// asked. Refused if the terms don't say self_confirm, or if the quorum is not 1.
 	SelfVote *SelfVote `protobuf:"bytes,4,opt,name=self_vote,json=selfVote,proto3" json:"self_vote,omitempty"`
-	// Whether the caller's client can ask whoever sits at it, and would now if the
-	// answer's `confirm` says that it may. False: nobody is asked there.
+	// Whether the caller's client can ask the person at the agent, and will do so now if `confirm` of the answer is true.
+	// False: that person is not asked.
 	CanConfirm bool `protobuf:"varint,5,opt,name=can_confirm,json=canConfirm,proto3" json:"can_confirm,omitempty"`
-	// The same decision, signed by the policy role for this call of this principal, with
-	// the definition and the server's identity of `bound`, and for the approval that was
-	// shown, if any. Without it nothing is asked.
+	// The same decision, signed by the policy service for this call of this principal, with the definition and the
+	// server's identity of `bound`, and for the approval that was shown, if any. Without it no approval is requested.
 	SignedDecision *v1.SignedDecision `protobuf:"bytes,6,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -122,15 +120,14 @@ func (x *RequestApprovalRequest) GetSignedDecision() *v1.SignedDecision {
 	return nil
 }
 
-// SelfVote is the word of whoever sits at the agent. It counts for the approval that
-// was shown there alone, and opens none: while that one is pending on the decision's
-// terms it is approved or denied, as by any other vote. One that was approved
-// meanwhile, or is pending on other terms, is cancelled where it is declined.
+// SelfVote is the vote of the person at the agent. It counts only for the approval that was shown there, and opens
+// none. While that approval is pending on the decision's terms, the vote approves or denies it like any other vote. An
+// approval that was approved meanwhile, or is pending on other terms, is cancelled if the vote is to deny.
 type SelfVote struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval that was shown.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// What was said.
+	// The vote.
 	Verdict       Verdict `protobuf:"varint,2,opt,name=verdict,proto3,enum=sluice.approval.v1.Verdict" json:"verdict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -267,17 +264,17 @@ func (*RequestApprovalResponse_Asked) isRequestApprovalResponse_Result() {}
 
 func (*RequestApprovalResponse_Refusal) isRequestApprovalResponse_Result() {}
 
-// Asked is the approval that a call has.
+// Asked is the approval of a call.
 type Asked struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval. Its state may be past pending.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
 	// Whether this request opened it.
 	Opened bool `protobuf:"varint,2,opt,name=opened,proto3" json:"opened,omitempty"`
-	// Whether whoever sits at the agent may be asked about it, once: the request says
-	// can_confirm, it is pending on terms that say self_confirm with a quorum of 1, and
-	// the principal may ask once more (approvals.max_asked). Where the request has
-	// opened it that is one question, else another one. False: nobody is asked there.
+	// Whether the person at the agent may be asked about the approval, once: the request says can_confirm, the approval
+	// is pending on terms that say self_confirm with a quorum of 1, and the principal may ask people once more
+	// (approvals.max_asked). If the request opened the approval, both together count once; otherwise the form counts as
+	// one more request. False: the person at the agent is not asked.
 	Confirm       bool `protobuf:"varint,3,opt,name=confirm,proto3" json:"confirm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -343,17 +340,14 @@ type Refusal struct {
 	Code v11.Code `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
 	// Text for the model and for people; may be empty.
 	Message string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
-	// How long until the same may succeed, in whole milliseconds rounded up;
-	// absent where it never will, or where that is not known, as with
-	// too_many_pending where too many wait and not too many were asked.
+	// How long until the same request may succeed, in whole milliseconds rounded up. Absent if it never will, or if the
+	// time is not known, as for too_many_pending because too many calls wait.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// The approval as it stands now; absent where there is none, as with
-	// too_many_pending.
+	// The current approval; absent if there is none, as for too_many_pending.
 	Approval *Approval `protobuf:"bytes,4,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Of a refused claim: whether nobody can send a call under the request's limit
-	// lease any more, because the attempt is over or has its claim, and no claim
-	// named that lease. Only then the caller settles it as never sent. Else it
-	// leaves the lease alone: it is another claim's, or may yet become one's.
+	// For a refused claim: whether no call can be sent any more under the limit lease of the request, because the attempt
+	// is over or has another claim, and no claim named that lease. Only then must the caller settle the lease as never
+	// sent. Otherwise the caller must not settle it: the lease belongs to another claim, or may still get one.
 	LeaseUnused   bool `protobuf:"varint,5,opt,name=lease_unused,json=leaseUnused,proto3" json:"lease_unused,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

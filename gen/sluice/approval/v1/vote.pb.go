@@ -22,15 +22,15 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Resolution is an operator's word on a call whose outcome was unknown.
+// Resolution is an operator's statement about a call whose outcome was unknown.
 type Resolution int32
 
 const (
 	// Refused.
 	Resolution_RESOLUTION_UNSPECIFIED Resolution = 0
-	// It ran: done.
+	// The call ran: done.
 	Resolution_RESOLUTION_DONE Resolution = 1
-	// It did not run, or ran without effect: failed.
+	// The call did not run, or ran without effect: failed.
 	Resolution_RESOLUTION_FAILED Resolution = 2
 )
 
@@ -82,10 +82,10 @@ type DecideApprovalRequest struct {
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
 	// The vote.
 	Verdict Verdict `protobuf:"varint,2,opt,name=verdict,proto3,enum=sluice.approval.v1.Verdict" json:"verdict,omitempty"`
-	// Digest of the view that the person was shown: 32 bytes. Empty only on a
-	// denial, which needs no whole view.
+	// Digest of the view that the person was shown: 32 bytes. It may be empty only for a denial, which needs no whole
+	// view.
 	ViewDigest []byte `protobuf:"bytes,3,opt,name=view_digest,json=viewDigest,proto3" json:"view_digest,omitempty"`
-	// Why. The caller is told that of a denial. At most 1,024 bytes.
+	// Comment of the person. The caller gets the comment of a denial. At most 1,024 bytes.
 	Comment       string `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -149,13 +149,12 @@ func (x *DecideApprovalRequest) GetComment() string {
 	return ""
 }
 
-// DecideApprovalResponse says where the approval stands now.
+// DecideApprovalResponse is the approval after the vote.
 type DecideApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval, with the vote.
 	Approval *Approval `protobuf:"bytes,1,opt,name=approval,proto3" json:"approval,omitempty"`
-	// The person's vote as it counts, with the time at which it was cast: of a vote
-	// that had been cast already, the first.
+	// The person's valid vote, with the time at which it was cast. If the person had cast it before, it is the first one.
 	Vote          *Vote `protobuf:"bytes,2,opt,name=vote,proto3" json:"vote,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -269,7 +268,7 @@ func (x *ResolveOutcomeRequest) GetComment() string {
 	return ""
 }
 
-// ResolveOutcomeResponse says where the approval stands now.
+// ResolveOutcomeResponse is the approval after the resolution.
 type ResolveOutcomeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
@@ -315,7 +314,7 @@ func (x *ResolveOutcomeResponse) GetApproval() *Approval {
 	return nil
 }
 
-// CancelApprovalRequest takes an approval back.
+// CancelApprovalRequest cancels an approval.
 type CancelApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
@@ -370,7 +369,7 @@ func (x *CancelApprovalRequest) GetReason() string {
 	return ""
 }
 
-// CancelApprovalResponse says where the approval stands now.
+// CancelApprovalResponse is the approval after the cancellation.
 type CancelApprovalResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The approval.
@@ -420,14 +419,14 @@ var File_sluice_approval_v1_vote_proto protoreflect.FileDescriptor
 
 const file_sluice_approval_v1_vote_proto_rawDesc = "" +
 	"\n" +
-	"\x1dsluice/approval/v1/vote.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a!sluice/approval/v1/approval.proto\"\xc6\x02\n" +
+	"\x1dsluice/approval/v1/vote.proto\x12\x12sluice.approval.v1\x1a\x1bbuf/validate/validate.proto\x1a!sluice/approval/v1/approval.proto\"\xbf\x02\n" +
 	"\x15DecideApprovalRequest\x12<\n" +
 	"\vapproval_id\x18\x01 \x01(\tB\x1b\xbaH\x18r\x162\x14^[A-Za-z0-9-]{1,64}$R\n" +
 	"approvalId\x12A\n" +
 	"\averdict\x18\x02 \x01(\x0e2\x1b.sluice.approval.v1.VerdictB\n" +
-	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\averdict\x12\x87\x01\n" +
-	"\vview_digest\x18\x03 \x01(\fBf\xbaHc\xba\x01`\n" +
-	"\vview_digest\x12,a view's digest is 32 bytes, or none is sent\x1a#size(this) == 0 || size(this) == 32R\n" +
+	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\averdict\x12\x80\x01\n" +
+	"\vview_digest\x18\x03 \x01(\fB_\xbaH\\\xba\x01Y\n" +
+	"\vview_digest\x12%view_digest must be empty or 32 bytes\x1a#size(this) == 0 || size(this) == 32R\n" +
 	"viewDigest\x12\"\n" +
 	"\acomment\x18\x04 \x01(\tB\b\xbaH\x05r\x03(\x80\bR\acomment\"\x80\x01\n" +
 	"\x16DecideApprovalResponse\x128\n" +

@@ -21,16 +21,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Code says why a call was refused, or why its outcome is unknown. The list is
-// closed: clients branch on it, dashboards count by it, and a new reason is a
-// new value here. On the wire to MCP clients, in journals and in documents a
-// code is written in lower case without its prefix, for example
-// `denied_by_rule`.
+// Code is the reason why a call was refused, or why its outcome is unknown. The list is closed: clients branch on it,
+// dashboards count by it, and a new reason is a new value here. On the wire to MCP clients, in journals and in
+// documents a code is written in lower case without its prefix, for example `denied_by_rule`.
 type Code int32
 
 const (
-	// No reason to refuse was recorded. Beside an effect of allow it means "not
-	// refused"; beside any other effect a reader must treat the call as refused.
+	// No reason to refuse was recorded. With the effect allow it means "not refused"; with any other effect a reader must
+	// treat the call as refused.
 	Code_CODE_UNSPECIFIED Code = 0
 	// A rule or a tool entry with `action: deny` matched.
 	Code_CODE_DENIED_BY_RULE Code = 1
@@ -42,44 +40,43 @@ const (
 	Code_CODE_TOOL_CHANGED Code = 4
 	// The tool or its server waits for a person to accept a new definition.
 	Code_CODE_QUARANTINED Code = 5
-	// A person must decide first, and none has been asked yet.
+	// A person must decide first, and none was asked yet.
 	Code_CODE_APPROVAL_REQUIRED Code = 6
 	// A person was asked and has not decided yet. The call did not run.
 	Code_CODE_APPROVAL_PENDING Code = 7
-	// A person decided against the call, or its cool-down still holds.
+	// A person denied the call, or the cool-down after a denial is not over.
 	Code_CODE_APPROVAL_DENIED Code = 8
-	// Nobody decided in time, or the approved call was not run in time.
+	// There was no decision in time, or the approved call was not run in time.
 	Code_CODE_APPROVAL_EXPIRED Code = 9
-	// The approval has already been spent by another call.
+	// Another call has used the approval.
 	Code_CODE_APPROVAL_USED Code = 10
-	// The caller has as many calls waiting for a person as it may have, or has asked
-	// people as often as it may for now.
+	// The caller has reached its limit of calls that wait for a person, or of approval requests for now.
 	Code_CODE_TOO_MANY_PENDING Code = 11
-	// A rate limit has no room now.
+	// A rate limit is used up for now.
 	Code_CODE_RATE_LIMITED Code = 12
-	// A budget has no room for the call's cost.
+	// The cost of the call does not fit into a budget.
 	Code_CODE_BUDGET_EXCEEDED Code = 13
 	// The same call was repeated more often than its loop guard allows.
 	Code_CODE_LOOP_DETECTED Code = 14
 	// A condition, a limit's key or a cost could not be evaluated on these arguments.
 	Code_CODE_TYPE_ERROR Code = 15
-	// The policy service is away or has no active revision.
+	// The policy service is unavailable or has no active revision.
 	Code_CODE_POLICY_UNAVAILABLE Code = 16
-	// The rate limit service is away.
+	// The rate limit service is unavailable.
 	Code_CODE_LIMITER_UNAVAILABLE Code = 17
-	// The approval service is away or does not offer approvals.
+	// The approval service is unavailable or does not offer approvals.
 	Code_CODE_APPROVAL_UNAVAILABLE Code = 18
 	// The decision could not be recorded, so the call was not sent.
 	Code_CODE_AUDIT_UNAVAILABLE Code = 19
-	// The upstream could not be reached; the call provably never left.
+	// The server could not be reached; the call certainly was not sent.
 	Code_CODE_UPSTREAM_UNAVAILABLE Code = 20
-	// The upstream did not answer in time; whether the call ran is not known.
+	// The server did not answer in time; it is not known whether the call ran.
 	Code_CODE_UPSTREAM_TIMEOUT Code = 21
-	// The call left and no usable answer came back; whether it ran is not known.
+	// The call was sent and there was no usable answer; it is not known whether the call ran.
 	Code_CODE_OUTCOME_UNKNOWN Code = 22
 	// The agent is working on another prompt.
 	Code_CODE_AGENT_BUSY Code = 23
-	// The request carries no valid credential.
+	// The request has no valid credential.
 	Code_CODE_UNAUTHENTICATED Code = 24
 	// The Host header names none of the accepted hosts.
 	Code_CODE_HOST_REFUSED Code = 25
@@ -87,34 +84,32 @@ const (
 	Code_CODE_ORIGIN_REFUSED Code = 26
 	// The body is not JSON, or is compressed.
 	Code_CODE_MEDIA_TYPE Code = 27
-	// The session does not exist, has ended, or belongs to somebody else.
+	// The session does not exist, has ended, or belongs to another principal.
 	Code_CODE_SESSION_UNKNOWN Code = 28
-	// The principal has as many sessions as it may have, all of them at work.
+	// The principal has reached its limit of sessions, and all of them are in use.
 	Code_CODE_TOO_MANY_SESSIONS Code = 29
-	// The method is not one that policy lets through.
+	// Policy does not allow the method.
 	Code_CODE_METHOD_DENIED Code = 30
 	// A header disagrees with the body.
 	Code_CODE_HEADER_MISMATCH Code = 31
-	// The principal was refused so often that refusals are now only counted, or has
-	// too many requests at the gateway that are not answered yet.
+	// The principal was refused so often that refusals are now only counted, or has too many unanswered requests at the
+	// gateway.
 	Code_CODE_ABUSE_LIMITED Code = 32
-	// The credential is valid but may not do this, for example an operator's
-	// token on a tool call.
+	// The credential is valid but does not permit this request, for example an operator's token on a tool call.
 	Code_CODE_FORBIDDEN Code = 33
-	// The protocol revision is not one that the gateway speaks.
+	// The gateway does not support the protocol revision.
 	Code_CODE_PROTOCOL_VERSION Code = 34
-	// The request belongs to a session and names none, or names one twice.
+	// The request needs a session and names none, or names one twice.
 	Code_CODE_SESSION_REQUIRED Code = 35
 	// The client does not declare a capability that the request needs.
 	Code_CODE_CAPABILITY_MISSING Code = 36
-	// The body is larger than the gateway accepts, of its kind.
+	// The body is larger than the gateway accepts for its kind.
 	Code_CODE_BODY_TOO_LARGE Code = 64
 	// The bytes are not one JSON value.
 	Code_CODE_JSON_INVALID Code = 65
 	// An object names the same key twice, escapes resolved.
 	Code_CODE_JSON_DUPLICATE_KEY Code = 66
-	// The text is not valid UTF-8, starts with a byte order mark, or holds a lone
-	// surrogate.
+	// The text is not valid UTF-8, starts with a byte order mark, or contains a lone surrogate.
 	Code_CODE_JSON_ENCODING Code = 67
 	// More bytes follow the first JSON value.
 	Code_CODE_JSON_TRAILING Code = 68
@@ -122,22 +117,21 @@ const (
 	Code_CODE_JSON_TOO_DEEP Code = 69
 	// The message has more tokens than the gateway accepts.
 	Code_CODE_JSON_TOO_MANY_TOKENS Code = 70
-	// A key is longer than the gateway accepts, or holds a control character.
+	// A key is longer than the gateway accepts, or contains a control character.
 	Code_CODE_JSON_KEY Code = 71
-	// A number is not finite or longer than 64 bytes, or an integer is no int64.
+	// A number is not finite or is longer than 64 bytes, or an integer is not an int64.
 	Code_CODE_JSON_NUMBER Code = 72
-	// A key differs from a protocol field in case only.
+	// A key differs from a protocol field only in case.
 	Code_CODE_FIELD_CASE_VARIANT Code = 73
 	// The message is a batch.
 	Code_CODE_BATCH Code = 74
 	// The message is not a JSON-RPC 2.0 request, notification or response.
 	Code_CODE_JSONRPC_INVALID Code = 75
-	// The id is missing, or is neither a short string nor a safe integer. The empty
-	// string is no id.
+	// The id is missing, or is neither a short non-empty string nor a safe integer.
 	Code_CODE_ID_INVALID Code = 76
-	// The method's name breaks the grammar of method names.
+	// The name of the method violates the grammar of method names.
 	Code_CODE_METHOD_INVALID Code = 77
-	// The tool's name breaks the grammar of tool names.
+	// The name of the tool violates the grammar of tool names.
 	Code_CODE_TOOL_NAME_INVALID Code = 78
 	// `params`, `arguments` or `_meta` is not an object.
 	Code_CODE_PARAMS_INVALID Code = 79

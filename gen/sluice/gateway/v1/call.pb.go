@@ -29,23 +29,22 @@ const (
 // CallToolRequest is one tool call.
 type CallToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server that has the tool, by its configured name.
+	// Configured name of the server that has the tool.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Tool.
+	// Name of the tool.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Arguments as JSON text: one object, at most 4 MiB; empty means none. They
-	// pass the strict gate and are sent on byte for byte.
+	// Arguments as JSON text: one object, at most 4 MiB; empty means none. They are parsed strictly and sent byte for
+	// byte.
 	ArgumentsJson string `protobuf:"bytes,3,opt,name=arguments_json,json=argumentsJson,proto3" json:"arguments_json,omitempty"`
-	// Would make a repeat safe. This version does not serve it: any key is answered
-	// UNIMPLEMENTED, NOT_SERVED, and the call is not made. Leave it empty, and ask
-	// GetDecision what became of a call whose answer was lost before it is repeated.
-	// At most 128 bytes.
+	// Not supported in this version: a call with a key is answered UNIMPLEMENTED, NOT_SERVED, and is not made. Leave it
+	// empty. If the answer of a call is lost, ask GetDecision for its outcome before you repeat the call. At most 128
+	// bytes.
 	IdempotencyKey string `protobuf:"bytes,4,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// An approval to report on, as `_meta["dev.sluice/approval"]`; at most 128
-	// bytes; empty: none.
+	// Id of an approval whose state is to be reported, as `_meta["dev.sluice/approval"]`; at most 128 bytes; empty for
+	// none.
 	ApprovalId string `protobuf:"bytes,5,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// How long to hold the stream where a person must decide; absent: the
-	// configured time. 0 s answers with the ticket at once. At most 10 min.
+	// How long to hold the call if a person must decide; absent: the configured time. 0 s answers with the ticket at
+	// once. At most 10 min.
 	Hold          *durationpb.Duration `protobuf:"bytes,6,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -123,10 +122,10 @@ func (x *CallToolRequest) GetHold() *durationpb.Duration {
 	return nil
 }
 
-// CallToolResponse is progress, or the answer, which ends the stream.
+// CallToolResponse is either progress or the answer, which ends the stream.
 type CallToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One of the two.
+	// Exactly one is set.
 	//
 	// Types that are valid to be assigned to Item:
 	//
@@ -197,12 +196,12 @@ type isCallToolResponse_Item interface {
 }
 
 type CallToolResponse_Progress struct {
-	// How far the call is.
+	// Progress of the call.
 	Progress *Progress `protobuf:"bytes,1,opt,name=progress,proto3,oneof"`
 }
 
 type CallToolResponse_Answer struct {
-	// The answer.
+	// Answer to the call.
 	Answer *ToolAnswer `protobuf:"bytes,2,opt,name=answer,proto3,oneof"`
 }
 
@@ -210,12 +209,12 @@ func (*CallToolResponse_Progress) isCallToolResponse_Item() {}
 
 func (*CallToolResponse_Answer) isCallToolResponse_Item() {}
 
-// Progress is how far a call is.
+// Progress is a progress notification of the server.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Rises from message to message.
+	// Increases from message to message.
 	Progress float64 `protobuf:"fixed64,1,opt,name=progress,proto3" json:"progress,omitempty"`
-	// Where it ends; 0: not known.
+	// Value at which the call is complete; 0: not known.
 	Total float64 `protobuf:"fixed64,2,opt,name=total,proto3" json:"total,omitempty"`
 	// Text for people; may be empty.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
@@ -274,17 +273,17 @@ func (x *Progress) GetMessage() string {
 	return ""
 }
 
-// ToolAnswer is what came of a tool call.
+// ToolAnswer is the answer to a tool call.
 type ToolAnswer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The decision, whatever it was.
+	// Decision on the call, allowed or refused.
 	Decision *DecisionInfo `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
-	// The MCP CallToolResult as JSON text, as the upstream sent it; of a refused
-	// call the result that an MCP client would see. Empty where it is too large.
+	// MCP CallToolResult as JSON text, as the server sent it; for a refused call, the result that an MCP client would
+	// get. Empty if it is too large.
 	ResultJson string `protobuf:"bytes,2,opt,name=result_json,json=resultJson,proto3" json:"result_json,omitempty"`
-	// Whether the result says that the tool failed or that the call was refused.
+	// Whether the tool reports an error or the call was refused.
 	IsError bool `protobuf:"varint,3,opt,name=is_error,json=isError,proto3" json:"is_error,omitempty"`
-	// Whether the result is over 6 MiB and so is not here. The call has run.
+	// Whether the result is larger than 6 MiB and therefore left out. The call has run.
 	TooLarge      bool `protobuf:"varint,4,opt,name=too_large,json=tooLarge,proto3" json:"too_large,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -348,26 +347,25 @@ func (x *ToolAnswer) GetTooLarge() bool {
 	return false
 }
 
-// DecisionInfo is what a caller learns about the decision on its call: the same
-// as `_meta["dev.sluice/decision"]`.
+// DecisionInfo is what a caller may know about the decision on its call. It corresponds to
+// `_meta["dev.sluice/decision"]`.
 type DecisionInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier of the decision.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Effect that was carried out.
+	// Effect of the decision.
 	Effect v1.Effect `protobuf:"varint,2,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Why it was refused; unspecified where it ran.
+	// Why the call was refused; unspecified if it ran.
 	Code v11.Code `protobuf:"varint,3,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// The rule that decided.
+	// Rule that decided.
 	Rule *v1.RuleRef `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Whether the same call may succeed later.
 	Retryable bool `protobuf:"varint,5,opt,name=retryable,proto3" json:"retryable,omitempty"`
-	// How long until it may, in whole milliseconds rounded up; absent where not
-	// known.
+	// How long until it may succeed, in whole milliseconds, rounded up; absent if not known.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,6,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
-	// The approval that the call waits for; absent where none.
+	// Approval for which the call waits; absent if there is none.
 	Approval *ApprovalInfo `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
-	// Revision that judged: hex SHA-256.
+	// Policy revision of the decision: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,8,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	// Text for the model.
 	Message       string `protobuf:"bytes,9,opt,name=message,proto3" json:"message,omitempty"`
@@ -468,16 +466,16 @@ func (x *DecisionInfo) GetMessage() string {
 	return ""
 }
 
-// ApprovalInfo is what a caller learns about an approval.
+// ApprovalInfo is what a caller may know about an approval.
 type ApprovalInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Where a person can decide; may be empty.
 	Url string `protobuf:"bytes,2,opt,name=url,proto3" json:"url,omitempty"`
-	// When it expires, undecided or unused.
+	// When the approval expires, undecided or unused.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=expires,proto3" json:"expires,omitempty"`
-	// Until when the same call stays denied; absent where no person has denied it.
+	// Until when an equal call stays denied; absent if no person has denied it.
 	DeniedUntil   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=denied_until,json=deniedUntil,proto3" json:"denied_until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -541,12 +539,12 @@ func (x *ApprovalInfo) GetDeniedUntil() *timestamppb.Timestamp {
 	return nil
 }
 
-// WithdrawApprovalRequest names an approval of the principal's.
+// WithdrawApprovalRequest names one of the principal's approvals.
 type WithdrawApprovalRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The approval.
+	// Id of the approval.
 	ApprovalId string `protobuf:"bytes,1,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Why its call is not waited for any more, in a sentence for approvers: 1 to 1,024 bytes.
+	// Why the principal no longer waits for the call, in a sentence for approvers: 1 to 1,024 bytes.
 	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -596,7 +594,7 @@ func (x *WithdrawApprovalRequest) GetReason() string {
 	return ""
 }
 
-// WithdrawApprovalResponse says that the approval has ended.
+// WithdrawApprovalResponse means that the approval has ended.
 type WithdrawApprovalResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -636,11 +634,11 @@ func (*WithdrawApprovalResponse) Descriptor() ([]byte, []int) {
 // ListToolsRequest asks for a page of tools.
 type ListToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// How many at the most: 0 to 1,000; 0 means 100.
+	// Maximum number of tools: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on: `next_page_token` of the page before. Empty: the start.
+	// `next_page_token` of the previous page; empty for the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -700,10 +698,9 @@ func (x *ListToolsRequest) GetPageToken() string {
 // ListToolsResponse is a page of tools.
 type ListToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The tools' definitions as JSON texts, as the server sent them. One over 1 MiB
-	// is left out.
+	// Definitions of the tools as JSON texts, as the server sent them. A definition larger than 1 MiB is left out.
 	ToolsJson []string `protobuf:"bytes,1,rep,name=tools_json,json=toolsJson,proto3" json:"tools_json,omitempty"`
-	// Where the next page starts; empty on the last.
+	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

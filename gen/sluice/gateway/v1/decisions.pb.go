@@ -24,10 +24,10 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// GetDecisionRequest names a decision.
+// GetDecisionRequest asks for the records of a decision.
 type GetDecisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier, as callers and records show it: 1 to 64 characters.
+	// Identifier of the decision, as in answers and records: 1 to 64 characters.
 	Id            string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -70,10 +70,10 @@ func (x *GetDecisionRequest) GetId() string {
 	return ""
 }
 
-// GetDecisionResponse is what is recorded of a decision.
+// GetDecisionResponse contains the records of a decision.
 type GetDecisionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its records, oldest first: one of a refusal, several of a call.
+	// Records, oldest first: one for a refusal, several for a call.
 	Records       []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -116,26 +116,25 @@ func (x *GetDecisionResponse) GetRecords() []*Record {
 	return nil
 }
 
-// DecisionFilter picks records. Fields that are empty pick everything.
+// DecisionFilter selects records. An empty field selects all records.
 type DecisionFilter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Tool, exactly; at most 128 bytes.
+	// Exact name of the tool; at most 128 bytes.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Subject of the principal, exactly; at most 256 bytes.
+	// Exact subject of the principal; at most 256 bytes.
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Codes; a record with one of them is picked.
+	// Selects records with one of these codes.
 	Codes []v1.Code `protobuf:"varint,4,rep,packed,name=codes,proto3,enum=sluice.common.v1.Code" json:"codes,omitempty"`
-	// Kinds; a record of one of them is picked.
+	// Selects records of one of these kinds.
 	Kinds []RecordKind `protobuf:"varint,5,rep,packed,name=kinds,proto3,enum=sluice.gateway.v1.RecordKind" json:"kinds,omitempty"`
-	// Records that were written at this time or later; absent: all.
+	// Selects records that were written at this time or later; absent: all.
 	Since *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=since,proto3" json:"since,omitempty"`
-	// Records that were written before this time; absent: all.
+	// Selects records that were written before this time; absent: all.
 	Until *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=until,proto3" json:"until,omitempty"`
-	// Whether messages of the protocol are left out: initialize, ping, discovery,
-	// lists and notifications that passed or that no rule allows. What was refused for
-	// another reason is picked all the same.
+	// Whether to leave out protocol messages: initialize, ping, discovery, lists and notifications that passed or that
+	// no rule allows. Those that were refused for another reason are selected.
 	WithoutProtocol bool `protobuf:"varint,20,opt,name=without_protocol,json=withoutProtocol,proto3" json:"without_protocol,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -230,12 +229,11 @@ func (x *DecisionFilter) GetWithoutProtocol() bool {
 // ListDecisionsRequest asks for a page of records.
 type ListDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which of them.
+	// Selects records; absent: all.
 	Filter *DecisionFilter `protobuf:"bytes,1,opt,name=filter,proto3" json:"filter,omitempty"`
-	// How many at the most: 0 to 1,000; 0 means 100.
+	// Maximum number of records: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on: `next_page_token` of the page before, with the same filter.
-	// Empty: the newest.
+	// `next_page_token` of the previous page, with the same filter; empty for the newest records.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -292,17 +290,15 @@ func (x *ListDecisionsRequest) GetPageToken() string {
 	return ""
 }
 
-// ListDecisionsResponse is a page of records, the newest first. A page may have fewer
-// records than were asked for, or none, and still not be the last: the gateway searches
-// for about 0.5 s for each page.
+// ListDecisionsResponse is a page of records, newest first. A page may have fewer records than requested, or none,
+// although more follow: the gateway searches for about 0.5 s for each page.
 type ListDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The records.
 	Records []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
-	// Where the next page starts; empty on the last.
+	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// When the oldest record was written that was searched for this page; absent: none
-	// was.
+	// Time of the oldest record that was searched for this page; absent if none was searched.
 	Searched      *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=searched,proto3" json:"searched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -359,12 +355,12 @@ func (x *ListDecisionsResponse) GetSearched() *timestamppb.Timestamp {
 	return nil
 }
 
-// WatchDecisionsRequest asks for records as they are written.
+// WatchDecisionsRequest asks for records when they are written.
 type WatchDecisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many of the newest to send first: 0 to 10,000.
+	// How many of the newest records to send first: 0 to 10,000.
 	Last int32 `protobuf:"varint,1,opt,name=last,proto3" json:"last,omitempty"`
-	// Which of them.
+	// Selects records; absent: all.
 	Filter        *DecisionFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -414,10 +410,10 @@ func (x *WatchDecisionsRequest) GetFilter() *DecisionFilter {
 	return nil
 }
 
-// WatchDecisionsResponse is one record.
+// WatchDecisionsResponse contains one record.
 type WatchDecisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The record. Absent on the first message, which says that the watch stands.
+	// The record. It is absent in the first message, which confirms that the watch has begun.
 	Record        *Record `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

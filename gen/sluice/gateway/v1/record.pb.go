@@ -29,18 +29,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// PruneReason is why a segment was removed.
+// PruneReason says why a segment was removed.
 type PruneReason int32
 
 const (
 	// Unknown to this reader.
 	PruneReason_PRUNE_REASON_UNSPECIFIED PruneReason = 0
-	// Its chain had no room left.
+	// Its chain had reached its maximum size.
 	PruneReason_PRUNE_REASON_SIZE PruneReason = 1
-	// Its newest record was older than records are kept.
+	// Its newest record was older than the retention time.
 	PruneReason_PRUNE_REASON_AGE PruneReason = 2
-	// A principal was beyond its share of the room, and all that the segment holds
-	// was old enough to go for it.
+	// A principal exceeded its quota of the journal, and everything in the segment was old enough to be removed for
+	// that.
 	PruneReason_PRUNE_REASON_SHARE PruneReason = 3
 )
 
@@ -87,7 +87,7 @@ func (PruneReason) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{0}
 }
 
-// RecordKind is what a record tells.
+// RecordKind says what a record is about.
 type RecordKind int32
 
 const (
@@ -95,26 +95,23 @@ const (
 	RecordKind_RECORD_KIND_UNSPECIFIED RecordKind = 0
 	// A call is about to be sent.
 	RecordKind_RECORD_KIND_INTENT RecordKind = 1
-	// What came of it.
+	// Outcome of a call.
 	RecordKind_RECORD_KIND_OUTCOME RecordKind = 2
 	// A call was refused.
 	RecordKind_RECORD_KIND_REFUSAL RecordKind = 3
-	// Requests were refused before anybody was identified; counted by code, peer
-	// and minute.
+	// Requests were refused before authentication; counted by code, peer and minute.
 	RecordKind_RECORD_KIND_ADMISSION RecordKind = 4
-	// The journal was found torn at a start and was mended, or could not be written
-	// for a while.
+	// The journal was damaged at a start and was repaired, or could not be written for a while.
 	RecordKind_RECORD_KIND_RECOVERY RecordKind = 5
-	// An approved call is about to be claimed. Written before its limits are reserved and
-	// before ClaimApproval, so that a crash leaves no claim that nobody knows.
+	// An approved call is about to be claimed. It is written before the limits are reserved and before ClaimApproval,
+	// so that a crash leaves no unknown claim.
 	RecordKind_RECORD_KIND_CLAIM RecordKind = 6
-	// CompleteClaim or ReleaseClaim, and SettleLease, have answered: a replay has nothing
-	// to do for this call.
+	// CompleteClaim or ReleaseClaim, and SettleLease if there is a lease to give back, have answered: a replay has
+	// nothing to do for this call.
 	RecordKind_RECORD_KIND_SETTLED RecordKind = 7
 	// Segments were removed.
 	RecordKind_RECORD_KIND_PRUNED RecordKind = 8
-	// Messages that need no rule, such as ping and tools/list, came; counted by
-	// principal, server and method, a minute at a time.
+	// Messages that need no rule arrived, such as ping and tools/list; counted by principal, server, method and minute.
 	RecordKind_RECORD_KIND_PASSED RecordKind = 9
 )
 
@@ -173,7 +170,7 @@ func (RecordKind) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{1}
 }
 
-// ResultClass is what came of a call that was sent.
+// ResultClass is the class of a call's outcome.
 type ResultClass int32
 
 const (
@@ -185,9 +182,9 @@ const (
 	ResultClass_RESULT_CLASS_TOOL_ERROR ResultClass = 2
 	// The server answered with a JSON-RPC error.
 	ResultClass_RESULT_CLASS_PROTOCOL_ERROR ResultClass = 3
-	// No usable answer came back.
+	// No usable answer arrived.
 	ResultClass_RESULT_CLASS_UNKNOWN ResultClass = 4
-	// The call provably never left.
+	// The call was provably never sent.
 	ResultClass_RESULT_CLASS_NEVER_SENT ResultClass = 5
 )
 
@@ -238,155 +235,135 @@ func (ResultClass) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_gateway_v1_record_proto_rawDescGZIP(), []int{2}
 }
 
-// Record is one record of the gateway's journal. It never holds argument values,
-// tokens or a session's handle.
+// Record is one record of the gateway's journal. It never contains argument values, tokens or the id of a session.
 //
-// The journal has two chains, each with places of its own: calls (claim, intent,
-// outcome, settled) and refusals (refusal, admission, passed); a recovery stands in
-// the chain that was mended, a pruned in the one that it is of.
+// The journal has two chains, each with its own sequence: calls (claim, intent, outcome, settled) and refusals (refusal,
+// admission, passed). A recovery is in the chain that was repaired, and a pruned record in the chain that it is about.
 //
-// A gateway that starts replays the calls, from `replay_from` of the newest settled
-// record, or from the oldest record where there is none. By what a decision_id has:
+// A gateway that starts replays the approved calls of the last 48 hours that have no settled record. What it does depends
+// on the records of a decision_id:
 //
-//	claim alone       ApprovalService.ReleaseClaim. Where it answers OK, or
-//	                  CompleteClaim as never sent does after LEASE_ENDED, the
-//	                  answer's claim names the limit lease, which is settled as
-//	                  never sent. Where NOT_HOLDER or APPROVAL_UNKNOWN, the lease is
-//	                  left alone.
-//	intent, no        an outcome with RESULT_CLASS_UNKNOWN is written, then as
-//	outcome           below
-//	outcome, not      of an approved call CompleteClaim, or ReleaseClaim where it is
-//	settled           never sent; then the limit lease is settled: as never sent, or
-//	                  as sent with the amounts in `settled`
+//	claim only        ApprovalService.ReleaseClaim. If it answers OK, or after LEASE_ENDED a CompleteClaim as never sent
+//	                  does, the claim in the answer names the limit lease, which is settled as never sent. After
+//	                  NOT_HOLDER or APPROVAL_UNKNOWN the lease is left alone.
+//	intent, no        an outcome with RESULT_CLASS_UNKNOWN is written, then as below
+//	outcome
+//	outcome, not      CompleteClaim; for RESULT_CLASS_NEVER_SENT as for a claim only
+//	settled
 //	settled           nothing
 //
-// After each of these it writes the settled record. A call without an approval and
-// without a budget to correct needs none: its lease ends by itself.
+// After each of these it writes the settled record. A call without an approval needs none: its lease ends by itself.
 type Record struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Kind.
+	// Kind of the record.
 	Kind RecordKind `protobuf:"varint,1,opt,name=kind,proto3,enum=sluice.gateway.v1.RecordKind" json:"kind,omitempty"`
-	// Place in its chain, from 1, without gaps.
+	// Position in its chain, from 1, without gaps.
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// When it was written.
+	// When the record was written.
 	Time *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=time,proto3" json:"time,omitempty"`
-	// SHA-256 of the record before it in its chain: hex, 64 characters; 64 zeros on
-	// the first. It is over the bytes of that record's line in the journal's file
-	// without the newline, so that it is checked where the files are.
+	// SHA-256 of the previous record in its chain: hex, 64 characters; 64 zeros for the first record. It is computed
+	// from the bytes of that record's line in the journal's file, without the newline, so it can only be checked with
+	// the files.
 	PreviousHash string `protobuf:"bytes,4,opt,name=previous_hash,json=previousHash,proto3" json:"previous_hash,omitempty"`
-	// The decision that it belongs to; the same on the claim, intent, outcome and
-	// settled records of one call. Of an approved call it is the claim_id, and so a
-	// new one for each claim.
+	// Id of the decision; the same for the claim, intent, outcome and settled records of one call. For an approved call
+	// it is the claim_id, so each claim has a new one.
 	DecisionId string `protobuf:"bytes,5,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// Trace of the call: hex, 32 characters.
+	// Trace id of the call: hex, 32 characters.
 	TraceId string `protobuf:"bytes,6,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
-	// On whose behalf: tenant, subject, agent, owner, token, run, chain, and the
-	// session by its digest. Groups and role are not recorded.
+	// The caller: tenant, subject, agent, owner, token, run, chain, and the digest of the session. Groups and role are
+	// not recorded.
 	Principal *v1.Principal `protobuf:"bytes,7,opt,name=principal,proto3" json:"principal,omitempty"`
-	// Server.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,8,opt,name=server,proto3" json:"server,omitempty"`
 	// MCP method.
 	Method string `protobuf:"bytes,9,opt,name=method,proto3" json:"method,omitempty"`
-	// Tool, or what else the method names.
+	// Name of the tool, or what else the method names.
 	Tool string `protobuf:"bytes,10,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Digest of the tool's definition that the caller's session listed: 32 bytes,
-	// or empty.
+	// Digest of the tool's definition that the caller's session has listed: 32 bytes, or empty.
 	DefinitionDigest []byte `protobuf:"bytes,11,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// Revision that judged: hex, 64 characters; empty where none did.
+	// Policy revision of the decision: hex, 64 characters; empty if policy was not asked.
 	PolicyRevision string `protobuf:"bytes,12,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Rule that decided; absent where a default did.
+	// Rule that decided; absent if a default decided.
 	Rule *v11.RuleRef `protobuf:"bytes,13,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Effect that was carried out; unspecified on outcomes, which have the intent's.
+	// Effect of the decision; unspecified on outcomes, whose intent has it.
 	Effect v11.Effect `protobuf:"varint,14,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Why it was refused, or on an outcome why there is no usable answer; else
-	// unspecified.
+	// Why the call was refused or, on an outcome, why there is no usable answer; otherwise unspecified.
 	Code v12.Code `protobuf:"varint,15,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Whether the caller's list did not have the tool: it was hidden from the caller, or
-	// is not there. Policy explains which.
+	// Whether the tool is missing in the caller's list: it is hidden from the caller, or does not exist. `sluice policy
+	// explain` says which.
 	Hidden bool `protobuf:"varint,16,opt,name=hidden,proto3" json:"hidden,omitempty"`
-	// Text that the caller saw; on an outcome without a usable answer and on a
-	// recovery, what went wrong.
+	// Text that the caller received; on an outcome without a usable answer and on a recovery, what went wrong.
 	Message string `protobuf:"bytes,17,opt,name=message,proto3" json:"message,omitempty"`
-	// Limits that bear on the call, in the decision's order: on claims and intents.
+	// Limits of the call in the decision's order, on claims and intents.
 	Limits []*LimitRecord `protobuf:"bytes,18,rep,name=limits,proto3" json:"limits,omitempty"`
-	// When they were reserved, by the limiter's clock.
+	// When the limits were reserved, by the limiter's clock.
 	Reserved *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=reserved,proto3" json:"reserved,omitempty"`
-	// Idempotency key that they are reserved under: on claims, written before
-	// ReserveLimits.
+	// Idempotency key of the reservation, on claims, which are written before ReserveLimits.
 	IdempotencyKey string `protobuf:"bytes,20,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
-	// Lease of those limits, on intents and outcomes; empty where nothing was
-	// reserved.
+	// Lease of the limits, on intents and outcomes; empty if nothing was reserved.
 	LimitLeaseId string `protobuf:"bytes,21,opt,name=limit_lease_id,json=limitLeaseId,proto3" json:"limit_lease_id,omitempty"`
-	// Real amounts that the lease is to be settled with: on outcomes, as read from
-	// the result; at most 64.
+	// Not set by this version. Actual amounts with which the lease is to be settled, on outcomes, as read from the
+	// result; at most 64.
 	Settled []*v13.Amount `protobuf:"bytes,22,rep,name=settled,proto3" json:"settled,omitempty"`
-	// Approval that let the call pass, or that it waits for.
+	// Id of the approval that let the call pass, or for which it waits.
 	ApprovalId string `protobuf:"bytes,23,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Attempt of that approval, on claims, intents and outcomes; 0 elsewhere.
+	// Attempt of that approval, on claims, intents and outcomes; otherwise 0.
 	Attempt int32 `protobuf:"varint,24,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Digest that the approval is bound to, on claims and intents: 32 bytes, or
-	// empty.
+	// Digest to which the approval is bound, on claims and intents: 32 bytes, or empty.
 	ApprovalDigest []byte `protobuf:"bytes,25,opt,name=approval_digest,json=approvalDigest,proto3" json:"approval_digest,omitempty"`
-	// HMAC-SHA256 of the arguments under this gateway's key: 32 bytes, or empty. It
-	// is over the raw bytes of `params.arguments`, of another method than `tools/call` over
-	// those of `params`, as they were sent.
+	// HMAC-SHA256 of the arguments with this gateway's key: 32 bytes, or empty. It is computed from the raw bytes of
+	// `params.arguments` as they were sent; for other methods than `tools/call`, from those of `params`.
 	ArgumentsHmac []byte `protobuf:"bytes,26,opt,name=arguments_hmac,json=argumentsHmac,proto3" json:"arguments_hmac,omitempty"`
 	// Size of the request in bytes.
 	RequestBytes int64 `protobuf:"varint,27,opt,name=request_bytes,json=requestBytes,proto3" json:"request_bytes,omitempty"`
 	// Size of the result in bytes.
 	ResultBytes int64 `protobuf:"varint,28,opt,name=result_bytes,json=resultBytes,proto3" json:"result_bytes,omitempty"`
-	// What came of the call, on outcomes.
+	// Class of the outcome, on outcomes.
 	Result ResultClass `protobuf:"varint,29,opt,name=result,proto3,enum=sluice.gateway.v1.ResultClass" json:"result,omitempty"`
-	// HTTP status of the upstream; 0 where it has none.
+	// HTTP status of the server's answer; 0 if the transport has none.
 	UpstreamStatus int32 `protobuf:"varint,30,opt,name=upstream_status,json=upstreamStatus,proto3" json:"upstream_status,omitempty"`
-	// From the request's last byte to the answer's.
+	// From the last byte of the request to the answer.
 	Latency *durationpb.Duration `protobuf:"bytes,31,opt,name=latency,proto3" json:"latency,omitempty"`
-	// Version of the program that wrote it.
+	// Version of the program that wrote the record.
 	Build string `protobuf:"bytes,32,opt,name=build,proto3" json:"build,omitempty"`
-	// How many requests a counted record stands for: an admission, or a refusal of a
-	// principal that was refused too often. On a recovery, how many outcomes were
-	// lost. 1 elsewhere.
+	// How many requests a counted record stands for: an admission, a passed record, or a refusal of a principal that
+	// was refused too often. On a recovery, how many outcomes were lost. Otherwise 1.
 	Count int64 `protobuf:"varint,33,opt,name=count,proto3" json:"count,omitempty"`
-	// Address of the peer, without its port, on admissions; `*` for peers that were
-	// too many to be told apart; else empty.
+	// Address of the peer without its port, on admissions; `*` for the peers that were too many to count separately;
+	// otherwise empty.
 	Peer string `protobuf:"bytes,34,opt,name=peer,proto3" json:"peer,omitempty"`
-	// On settled records: place of the oldest record in this chain whose call is not
+	// Not set by this version. On settled records: sequence of the oldest record in this chain whose call is not
 	// settled yet, or this record's own. A replay begins there.
 	ReplayFrom int64 `protobuf:"varint,35,opt,name=replay_from,json=replayFrom,proto3" json:"replay_from,omitempty"`
-	// What "per session" meant: unspecified where no limit that bears on the call
-	// is kept by session.
+	// What "per session" meant; unspecified if no limit of the call is counted by session.
 	SessionKey v11.SessionKey `protobuf:"varint,36,opt,name=session_key,json=sessionKey,proto3,enum=sluice.policy.v1.SessionKey" json:"session_key,omitempty"`
-	// When the stretch of time began that a record sums up, on admissions and on
-	// refusals of a principal that was refused too often; on a recovery, when records
-	// could not be written any more. Absent elsewhere.
+	// Beginning of the period that a record sums up, on admissions, passed records, and refusals of a principal that
+	// was refused too often; on a recovery, when writing records began to fail. Otherwise absent.
 	Since *timestamppb.Timestamp `protobuf:"bytes,37,opt,name=since,proto3" json:"since,omitempty"`
-	// Bytes that a recovery cut off the end of a segment; 0 elsewhere.
+	// Number of bytes that a recovery cut off the end of a segment; otherwise 0.
 	CutBytes int64 `protobuf:"varint,38,opt,name=cut_bytes,json=cutBytes,proto3" json:"cut_bytes,omitempty"`
-	// Name of the file beside the segment that holds them; empty elsewhere.
+	// Name of the file that contains these bytes, in the folder of the segment; otherwise empty.
 	CutFile string `protobuf:"bytes,39,opt,name=cut_file,json=cutFile,proto3" json:"cut_file,omitempty"`
-	// Votes that let the call pass, oldest first, on intents of approved calls: those
-	// that counted when it was claimed, of the approval itself or, where a grant
-	// covers the call, of the approval that carries the grant.
+	// Votes that let the call pass, oldest first, on intents of approved calls: the votes that counted when the call
+	// was claimed, on the approval itself or, if a grant covers the call, on the approval with the grant.
 	Votes []*v14.Vote `protobuf:"bytes,40,rep,name=votes,proto3" json:"votes,omitempty"`
-	// Approval whose grant covers the call, on claims and intents; empty where people
-	// decided on this very call.
+	// Id of the approval whose grant covers the call, on claims and intents; empty if approvers decided on this call
+	// itself.
 	Grant string `protobuf:"bytes,41,opt,name=grant,proto3" json:"grant,omitempty"`
-	// Segments that were removed because they were old or too many, oldest first: on
-	// pruned records alone, written before the files go.
+	// Segments that were removed because they were too old or too many, oldest first; only on pruned records, which are
+	// written before the files are removed.
 	Pruned []*PrunedSegment `protobuf:"bytes,42,rep,name=pruned,proto3" json:"pruned,omitempty"`
-	// Public half of the key that seals heads (GetStatusResponse), Ed25519: hex, 64
-	// characters; on the first record of each segment, else empty.
+	// Public key that verifies heads (GetStatusResponse), Ed25519: hex, 64 characters; on the first record of each
+	// segment, otherwise empty.
 	SealKey string `protobuf:"bytes,43,opt,name=seal_key,json=sealKey,proto3" json:"seal_key,omitempty"`
-	// Place of the oldest record of its chain that was kept when a segment was
-	// begun: on the first record of each segment, else 0.
+	// Sequence of the oldest record in its chain when a segment was begun, on the first record of each segment;
+	// otherwise 0.
 	Oldest int64 `protobuf:"varint,44,opt,name=oldest,proto3" json:"oldest,omitempty"`
-	// What the catalogue held the tool to be, on intents and refusals; unspecified where it
-	// knew nothing of it.
+	// Category of the tool in the catalog, on intents and refusals; unspecified if the catalog does not know the tool.
 	Category v15.Category `protobuf:"varint,45,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
-	// How bad a wrong call of it could be, beside the category.
+	// Risk of the tool in the catalog: how much harm a wrong call could do.
 	Risk v11.Risk `protobuf:"varint,46,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
-	// Whether the server asked the client, by a request of its own, and not the client the
-	// server.
+	// Whether the request was sent by the server to the client, instead of by the client to the server.
 	FromServer    bool `protobuf:"varint,47,opt,name=from_server,json=fromServer,proto3" json:"from_server,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -751,20 +728,20 @@ func (x *Record) GetFromServer() bool {
 	return false
 }
 
-// PrunedSegment is a file of a chain that was removed.
+// PrunedSegment is a removed file of a chain.
 type PrunedSegment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the file.
 	File string `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
-	// Place of its first record.
+	// Sequence of its first record.
 	First int64 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"`
-	// Place of its last record.
+	// Sequence of its last record.
 	Last int64 `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
 	// SHA-256 of its last record's line: hex, 64 characters.
 	Hash string `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
 	// Size in bytes.
 	Bytes int64 `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Why it went.
+	// Why it was removed.
 	Reason        PruneReason `protobuf:"varint,6,opt,name=reason,proto3,enum=sluice.gateway.v1.PruneReason" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -842,12 +819,12 @@ func (x *PrunedSegment) GetReason() PruneReason {
 	return PruneReason_PRUNE_REASON_UNSPECIFIED
 }
 
-// LimitRecord is a limit as it bore on a call.
+// LimitRecord is a limit of a call.
 type LimitRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The limit.
 	Limit *v11.RuleLimit `protobuf:"bytes,1,opt,name=limit,proto3" json:"limit,omitempty"`
-	// What was left of it afterwards, decimal; empty where it was not asked.
+	// What remained of the limit afterwards, decimal; empty if the limiter was not asked.
 	Remaining     string `protobuf:"bytes,2,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

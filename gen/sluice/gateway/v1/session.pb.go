@@ -26,9 +26,9 @@ const (
 // ListSessionsRequest asks for a page of sessions.
 type ListSessionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most: 0 to 1,000; 0 means 100.
+	// Maximum number of sessions: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on; empty: the start.
+	// `next_page_token` of the previous page; empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -83,7 +83,7 @@ type ListSessionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The sessions.
 	Sessions []*Session `protobuf:"bytes,1,rep,name=sessions,proto3" json:"sessions,omitempty"`
-	// Where the next page starts; empty on the last.
+	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -133,30 +133,30 @@ func (x *ListSessionsResponse) GetNextPageToken() string {
 	return ""
 }
 
-// Session is an open 2025-era session. Its identifier is a handle that only its
-// client knows, so it is not shown.
+// Session is an open session of a client in the protocol revisions with sessions, or the state that replaces it in
+// 2026-07-28. Its id is a handle that only its client knows, so it is not returned.
 type Session struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Digest by which records and principals name the session: the first 8 bytes of
-	// the SHA-256 of the handle, in hex, 16 characters.
+	// Digest that identifies the session in records and principals: the first 8 bytes of the SHA-256 of the id, in hex,
+	// 16 characters.
 	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Tenant.
 	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// Subject of the principal.
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Agent.
+	// Name of the agent.
 	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Server.
+	// Configured name of the server; empty for an aggregate session.
 	Server string `protobuf:"bytes,5,opt,name=server,proto3" json:"server,omitempty"`
-	// Protocol revision that was negotiated, for example "2025-11-25".
+	// Negotiated protocol revision, for example "2025-11-25".
 	ProtocolVersion string `protobuf:"bytes,6,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
-	// The client's own name and version, as it claims; never trusted.
+	// Name and version that the client declares; not verified.
 	Client string `protobuf:"bytes,7,opt,name=client,proto3" json:"client,omitempty"`
-	// When it was opened.
+	// When the session was opened.
 	Opened *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=opened,proto3" json:"opened,omitempty"`
-	// When it was last used.
+	// When the session was last used.
 	LastUsed *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=last_used,json=lastUsed,proto3" json:"last_used,omitempty"`
-	// Calls in flight.
+	// Requests in flight.
 	InFlight      int32 `protobuf:"varint,10,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

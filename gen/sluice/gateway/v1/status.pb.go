@@ -65,28 +65,27 @@ type GetStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Version of the program.
 	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
-	// When it started.
+	// When the gateway started.
 	Started *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=started,proto3" json:"started,omitempty"`
-	// Whether it is ready: the policy role serves, a policy is active, and the journal
-	// takes records. Neither other roles nor upstreams count.
+	// Whether the gateway is ready: the policy role serves, a policy is active, and the journal takes records. Other
+	// roles and servers do not count.
 	Ready bool `protobuf:"varint,3,opt,name=ready,proto3" json:"ready,omitempty"`
-	// Why it is not, one entry a reason.
+	// Why it is not ready, one entry for each reason.
 	NotReady []string `protobuf:"bytes,4,rep,name=not_ready,json=notReady,proto3" json:"not_ready,omitempty"`
-	// Revision of the active policy; empty: none.
+	// Revision of the active policy; empty for none.
 	PolicyRevision string `protobuf:"bytes,5,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// The configured servers, by name. Empty if own_tenant_only.
+	// The configured servers, sorted by name. Empty if own_tenant_only.
 	Servers []*ServerStatus `protobuf:"bytes,6,rep,name=servers,proto3" json:"servers,omitempty"`
-	// Sessions that are open: of all tenants, or of the caller's if own_tenant_only.
+	// Number of open sessions: of all tenants, or of the caller's tenant if own_tenant_only.
 	Sessions int32 `protobuf:"varint,7,opt,name=sessions,proto3" json:"sessions,omitempty"`
 	// Whether the journal takes records.
 	JournalHealthy bool `protobuf:"varint,8,opt,name=journal_healthy,json=journalHealthy,proto3" json:"journal_healthy,omitempty"`
-	// What the journal holds, and whether it is whole. Absent if own_tenant_only.
+	// State of the journal. Absent if own_tenant_only.
 	Journal *JournalStatus `protobuf:"bytes,9,opt,name=journal,proto3" json:"journal,omitempty"`
-	// What is away though the gateway is ready, one entry a role: calls that need it
-	// are refused, others pass.
+	// Problems that do not make the gateway unready, such as unavailable roles, one entry for each: calls that need
+	// them are refused, others pass.
 	Degraded []string `protobuf:"bytes,10,rep,name=degraded,proto3" json:"degraded,omitempty"`
-	// Whether what tells of other tenants is left out, because the caller is a person
-	// of another tenant than "default".
+	// Whether the data of other tenants is left out, because the caller is a person of another tenant than "default".
 	OwnTenantOnly bool `protobuf:"varint,11,opt,name=own_tenant_only,json=ownTenantOnly,proto3" json:"own_tenant_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -202,16 +201,16 @@ func (x *GetStatusResponse) GetOwnTenantOnly() bool {
 // JournalStatus is the state of the gateway's journal.
 type JournalStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The newest head that was sealed.
+	// The newest sealed head.
 	Head *JournalHead `protobuf:"bytes,1,opt,name=head,proto3" json:"head,omitempty"`
-	// How the check of older segments stands, which begins at the gateway's start.
+	// State of the check of older segments, which begins when the gateway starts.
 	Check *JournalCheck `protobuf:"bytes,2,opt,name=check,proto3" json:"check,omitempty"`
-	// How much room the records of calls may take, in bytes.
+	// Maximum size of the records of calls, in bytes.
 	CallsRoomBytes int64 `protobuf:"varint,3,opt,name=calls_room_bytes,json=callsRoomBytes,proto3" json:"calls_room_bytes,omitempty"`
-	// How much of it they take, in bytes.
+	// Current size of the records of calls, in bytes.
 	CallsBytes int64 `protobuf:"varint,4,opt,name=calls_bytes,json=callsBytes,proto3" json:"calls_bytes,omitempty"`
-	// For how long the room holds the records of calls at the rate of those that are
-	// there, whatever the configured age is; absent: too few are there to tell.
+	// How long records of calls are kept at the current rate before the maximum size is reached, whatever the
+	// configured age is; absent if there are too few records to tell.
 	CallsRoomLasts *durationpb.Duration `protobuf:"bytes,5,opt,name=calls_room_lasts,json=callsRoomLasts,proto3" json:"calls_room_lasts,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -282,17 +281,17 @@ func (x *JournalStatus) GetCallsRoomLasts() *durationpb.Duration {
 	return nil
 }
 
-// JournalHead says how far the journal's chains went when it was sealed. A copy that
-// is kept elsewhere shows later whether records were cut off.
+// JournalHead says how many records the journal's chains had when it was sealed. A copy of a head that is stored
+// elsewhere shows later whether records were cut off.
 type JournalHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When it was sealed.
+	// When the head was sealed.
 	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
 	// The chain of calls.
 	Calls *ChainHead `protobuf:"bytes,2,opt,name=calls,proto3" json:"calls,omitempty"`
 	// The chain of refusals.
 	Refusals *ChainHead `protobuf:"bytes,3,opt,name=refusals,proto3" json:"refusals,omitempty"`
-	// Public half of the key that it is signed with, Ed25519: hex, 64 characters.
+	// Public key of the signature, Ed25519: hex, 64 characters.
 	Key string `protobuf:"bytes,4,opt,name=key,proto3" json:"key,omitempty"`
 	// Signature: hex, 128 characters. It is over these lines, each with a newline,
 	// times as RFC 3339 in UTC with as many digits of a second as there are:
@@ -371,13 +370,12 @@ func (x *JournalHead) GetSignature() string {
 	return ""
 }
 
-// ChainHead is where a chain of the journal ends.
+// ChainHead is the end of a chain of the journal.
 type ChainHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many records it had ever, which is the place of the newest.
+	// Number of records that the chain ever had, which is the sequence of the newest.
 	Count int64 `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
-	// SHA-256 of the newest record's line: hex, 64 characters; 64 zeros where there is
-	// none.
+	// SHA-256 of the newest record's line: hex, 64 characters; 64 zeros if there is none.
 	Hash          string `protobuf:"bytes,2,opt,name=hash,proto3" json:"hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -427,16 +425,16 @@ func (x *ChainHead) GetHash() string {
 	return ""
 }
 
-// JournalCheck is how far the older segments of the journal were read and checked.
+// JournalCheck says how far the older segments of the journal were read and checked.
 type JournalCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether the check has ended.
+	// Whether the check is complete.
 	Done bool `protobuf:"varint,1,opt,name=done,proto3" json:"done,omitempty"`
-	// Segments that were found whole so far, of both chains.
+	// Number of intact segments so far, of both chains.
 	Segments int32 `protobuf:"varint,2,opt,name=segments,proto3" json:"segments,omitempty"`
-	// Records in them.
+	// Number of records in them.
 	Records int64 `protobuf:"varint,3,opt,name=records,proto3" json:"records,omitempty"`
-	// What is broken, by file and line, one entry a chain; empty: nothing was found.
+	// Errors that were found, by file and line, one entry for each chain; empty if none was found.
 	Broken        []string `protobuf:"bytes,4,rep,name=broken,proto3" json:"broken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -500,37 +498,34 @@ func (x *JournalCheck) GetBroken() []string {
 	return nil
 }
 
-// ServerStatus is the state of an upstream.
+// ServerStatus is the state of a server.
 type ServerStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name.
+	// Configured name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Kind of transport: `http` or `stdio`.
+	// Kind of transport: `http`, `stdio` or `grpc`.
 	Transport string `protobuf:"bytes,2,opt,name=transport,proto3" json:"transport,omitempty"`
-	// Calls in flight.
+	// Requests in flight.
 	InFlight int32 `protobuf:"varint,3,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	// Error of the last attempt to reach it; empty where it succeeded or none was
-	// made.
+	// Error of the last attempt to reach the server; empty if it succeeded or none was made.
 	LastError string `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
-	// What the kernel holds of its sandbox; absent where the gateway starts no
-	// program for it.
+	// What the kernel enforces of its sandbox; absent if the gateway starts no program for it.
 	Sandbox *Sandbox `protobuf:"bytes,5,opt,name=sandbox,proto3" json:"sandbox,omitempty"`
-	// Until when nothing is sent to it, because it was not reached many times in a
-	// row; absent where it does not rest.
+	// Until when nothing is sent to the server, because many attempts in a row did not reach it; absent if it does not
+	// rest.
 	RestsUntil *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=rests_until,json=restsUntil,proto3" json:"rests_until,omitempty"`
-	// The revisions of MCP that it was found to speak, newest first; empty where
-	// it has not been asked.
+	// Protocol revisions that the server was found to speak, newest first; empty if it has not been asked.
 	Revisions []string `protobuf:"bytes,7,rep,name=revisions,proto3" json:"revisions,omitempty"`
-	// When the oldest start of its program began that is still under way, of any
-	// caller; absent if none is, and for a server that is not a program of ours.
+	// When the oldest start of its program that is still under way began, of any caller; absent if there is none, or if
+	// the gateway starts no program for the server.
 	StartingSince *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=starting_since,json=startingSince,proto3" json:"starting_since,omitempty"`
-	// What an operator should know of its program though calls go on, such as that no
-	// newer version of its package could be installed, in one sentence of at most 512
-	// bytes; empty if there is nothing. It is for operators of the tenant `default`.
+	// What an operator should know about its program although calls continue, such as that no newer version of its
+	// package could be installed: one sentence of at most 512 bytes; empty for nothing. It is only for operators of the
+	// tenant `default`.
 	ProgramNotice string `protobuf:"bytes,17,opt,name=program_notice,json=programNotice,proto3" json:"program_notice,omitempty"`
-	// What keeps parts of its lists from clients, as of when the gateway listed it last
-	// and, of other lists than that of tools, as of when a client asked at the URL of all
-	// servers last: at most 100 of each list.
+	// What keeps parts of its lists from clients, as of the last list that was read: the gateway reads the list of
+	// tools itself, and the other lists when a client asks for them at the aggregated URL. At most 100 entries for each
+	// list.
 	ListFaults    []*ListFault `protobuf:"bytes,16,rep,name=list_faults,json=listFaults,proto3" json:"list_faults,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -636,19 +631,17 @@ func (x *ServerStatus) GetListFaults() []*ListFault {
 	return nil
 }
 
-// ListFault is what keeps an element of a server's list, or the whole list, from
-// clients.
+// ListFault says why an element of a server's list, or the whole list, is kept from clients.
 type ListFault struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Which list: `tools`, `prompts`, `resources` or `resourceTemplates`.
+	// Name of the list: `tools`, `prompts`, `resources` or `resourceTemplates`.
 	List string `protobuf:"bytes,1,opt,name=list,proto3" json:"list,omitempty"`
-	// Name of the element as the server wrote it, cut to 128 bytes: untrusted. Empty if
-	// it has none that can be read, or if the whole list is meant.
+	// Name of the element as the server wrote it, cut to 128 bytes; untrusted. Empty if it has no readable name, or if
+	// the whole list is kept.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// What is wrong, in the gateway's own words, such as "inputSchema.type is missing".
 	Why string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
-	// Whether it is kept from the list of all servers (`/mcp`) alone, and the list of
-	// this server has it.
+	// Whether the element is only left out of the list of all servers (`/mcp`), and not of the list of this server.
 	JointOnly     bool `protobuf:"varint,4,opt,name=joint_only,json=jointOnly,proto3" json:"joint_only,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -712,16 +705,16 @@ func (x *ListFault) GetJointOnly() bool {
 	return false
 }
 
-// Sandbox is what the kernel holds a program to.
+// Sandbox says what the kernel enforces for a program.
 type Sandbox struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What holds it: `namespaces` or `Landlock`; empty: nothing does.
+	// Mechanism that enforces it: `namespaces` or `Landlock`; empty for none.
 	By string `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
-	// What is held, each in a few words, such as `files`.
+	// What is enforced, each in a few words, such as `files`.
 	Held []string `protobuf:"bytes,2,rep,name=held,proto3" json:"held,omitempty"`
-	// What is not held although it should be, likewise; it counts as reached.
+	// What should be enforced but is not, each in a few words.
 	NotHeld []string `protobuf:"bytes,3,rep,name=not_held,json=notHeld,proto3" json:"not_held,omitempty"`
-	// Why nothing better holds it; empty where there is nothing better.
+	// Why no better mechanism is used; empty if there is no better one.
 	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -24,59 +24,50 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Principal is on whose behalf something is asked. It is built from a verified
-// credential and never from a field that the caller chose.
+// Principal is the caller on whose behalf a request is made. It is built from a verified credential and never from a
+// field that the caller chose.
 //
-// It travels in the metadata `sluice-principal`, once, as a JWT (RFC 7519) in
-// compact form. Its algorithm is EdDSA with Ed25519 (RFC 8037); it is signed with
-// the key of the signer's TLS certificate and verified with the key of the peer's
-// certificate on that very connection (inside one process, of the pipe), so that
-// nobody can pass on another's. Its claims:
+// It is sent in the metadata `sluice-principal`, once, as a JWT (RFC 7519) in compact form. The algorithm is EdDSA with
+// Ed25519 (RFC 8037). The JWT is signed with the key of the signer's TLS certificate and verified with the key of the
+// peer's certificate on the same connection (inside one process, of the pipe), so that a service can't pass on the
+// assertion of another service. Its claims:
 //
 //	iss        role of the signer, `spiffe://sluice/<role>`
 //	aud        role that is called, a list of one: [`spiffe://sluice/<role>`]
-//	iat, exp   when it was signed and when it ends, at most 60 s later; clocks
-//	           may differ by 5 s
+//	iat, exp   when it was signed and when it ends, at most 60 s later; clocks may differ by 5 s
 //	principal  this message in binary protobuf, as unpadded base64url
 //
-// The roles are gateway, policy, ratelimit, approval, wasmagent, audit, console;
-// the one that is called is the one that serves the RPC. The gateway signs for
-// everybody whom it has identified; wasmagent signs for its own agents alone,
-// whose subject begins with `agent:<tenant>/` and behind which somebody stands: in
-// the chain or, where a person made them, as their owner. What fails is UNAUTHENTICATED, PRINCIPAL_REFUSED; where one must be sent and is not,
-// PRINCIPAL_REQUIRED.
+// The roles are gateway, policy, ratelimit, approval, wasmagent, audit, console; the called role is the one that serves
+// the RPC. The gateway signs for every principal that it has identified. wasmagent signs only for its own agents: their
+// subject begins with `agent:<tenant>/`, and they have a chain or, if a person created them, an owner. If the JWT is
+// not valid, the answer is UNAUTHENTICATED, PRINCIPAL_REFUSED; if it is required and missing, PRINCIPAL_REQUIRED.
 type Principal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tenant that the principal belongs to, `^[a-z0-9-]{1,64}$`; "default" where
-	// an installation has only one. Empty refuses.
+	// Tenant of the principal, `^[a-z0-9-]{1,64}$`; "default" if the installation has only one. Empty is refused.
 	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// Who holds the credential, unique in the tenant, 1 to 256 bytes. Two tokens
-	// of one person have one subject.
+	// The holder of the credential, unique in the tenant, 1 to 256 bytes. Two tokens of one person have one subject.
 	Subject string `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Name of the agent that calls, at most 128 bytes. Empty for people.
 	Agent string `protobuf:"bytes,3,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Subject of the person that the agent works for, at most 256 bytes. Empty:
-	// nobody is named.
+	// Subject of the person that the agent works for, at most 256 bytes. Empty if none
+	// is named.
 	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Groups of the subject, at most 256, each 1 to 128 bytes, sorted, unique.
 	Groups []string `protobuf:"bytes,5,rep,name=groups,proto3" json:"groups,omitempty"`
-	// What the credential's holder is to the mesh. Unspecified refuses.
+	// Role of the holder of the credential in the mesh. Unspecified is refused.
 	Role v1.TokenRole `protobuf:"varint,6,opt,name=role,proto3,enum=sluice.auth.v1.TokenRole" json:"role,omitempty"`
-	// The gateway's session on 2025-era connections, by its digest as
-	// sluice.gateway.v1.Session has it: hex, 16 characters, never the handle. Empty
-	// where the protocol has none. At most 128 bytes.
+	// Session at the gateway, for protocol revisions with sessions: its digest as in sluice.gateway.v1.Session, 16
+	// characters in hex, never the handle. Empty if the protocol has no sessions. At most 128 bytes.
 	Session string `protobuf:"bytes,7,opt,name=session,proto3" json:"session,omitempty"`
-	// The run that the client declared in `_meta["dev.sluice/run"]`, at most 128
-	// bytes; empty where it declared none. It narrows limits, never widens them
-	// beyond the principal's cap.
+	// The run that the client declared in `_meta["dev.sluice/run"]`, at most 128 bytes; empty if it declared none. It
+	// narrows limits, and never widens them beyond the principal's cap.
 	Run string `protobuf:"bytes,8,opt,name=run,proto3" json:"run,omitempty"`
-	// Who stands behind the principal, nearest first, at most 4: an agent's
-	// creator, its creator's creator. A chained principal has no chain of its own.
+	// The principals that the principal acts for, nearest first, at most 4: an agent's creator, the creator's creator. A
+	// principal in a chain has no chain of its own.
 	Chain []*Principal `protobuf:"bytes,9,rep,name=chain,proto3" json:"chain,omitempty"`
-	// Identifier of the token that was presented, as ListTokens shows it, at most
-	// 128 bytes; empty where no token was.
+	// Identifier of the token that was presented, as in ListTokens, at most 128 bytes; empty if there was no token.
 	TokenId string `protobuf:"bytes,10,opt,name=token_id,json=tokenId,proto3" json:"token_id,omitempty"`
-	// When that token was made; absent where it is not known.
+	// When that token was created; absent if it is not known.
 	TokenCreated  *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=token_created,json=tokenCreated,proto3" json:"token_created,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -197,22 +188,22 @@ type Token struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Tenant, `^[a-z0-9-]{1,64}$`.
 	Tenant string `protobuf:"bytes,2,opt,name=tenant,proto3" json:"tenant,omitempty"`
-	// Who holds it, 1 to 256 bytes.
+	// The holder, 1 to 256 bytes.
 	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	// Agent that uses it, at most 128 bytes; empty for people.
 	Agent string `protobuf:"bytes,4,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Subject of the person that the agent works for, at most 256 bytes; empty:
-	// nobody.
+	// Subject of the person that the agent works for, at most 256 bytes; empty if none
+	// is named.
 	Owner string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	// Groups, at most 256.
 	Groups []string `protobuf:"bytes,6,rep,name=groups,proto3" json:"groups,omitempty"`
-	// What its holder is to the mesh.
+	// Role of the holder in the mesh.
 	Role v1.TokenRole `protobuf:"varint,7,opt,name=role,proto3,enum=sluice.auth.v1.TokenRole" json:"role,omitempty"`
-	// When it was made. Absent for tokens of the configuration.
+	// When the token was created. Absent for tokens of the configuration.
 	Created *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created,proto3" json:"created,omitempty"`
-	// When it ends by itself. Absent: never.
+	// When the token expires. Absent: never.
 	Expires *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=expires,proto3" json:"expires,omitempty"`
-	// Whether it stands in the configuration, and so can't be revoked here.
+	// Whether the token is in the configuration, and so can't be revoked here.
 	Configured    bool `protobuf:"varint,10,opt,name=configured,proto3" json:"configured,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -318,10 +309,10 @@ func (x *Token) GetConfigured() bool {
 	return false
 }
 
-// CreateTokenRequest asks for a token.
+// CreateTokenRequest requests a token.
 type CreateTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the token is to say. `created` and `configured` are ignored.
+	// The token to create. `created` and `configured` are ignored.
 	Token         *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -364,10 +355,10 @@ func (x *CreateTokenRequest) GetToken() *Token {
 	return nil
 }
 
-// CreateTokenResponse shows a token's text, the only time.
+// CreateTokenResponse is a token with its text, which is returned only here.
 type CreateTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The token as it is kept.
+	// The token as it is stored.
 	Token *Token `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
 	// Its text, to be sent as `Authorization: Bearer`. 43 characters or more.
 	Secret        string `protobuf:"bytes,2,opt,name=secret,proto3" json:"secret,omitempty"`
@@ -419,12 +410,12 @@ func (x *CreateTokenResponse) GetSecret() string {
 	return ""
 }
 
-// ListTokensRequest asks for a page of tokens.
+// ListTokensRequest requests a page of tokens.
 type ListTokensRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most: 0 to 1,000; 0 means 100.
+	// How many at most: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on: `next_page_token` of the page before. Empty: the start.
+	// Where to continue: `next_page_token` of the page before. Empty: the start.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -575,7 +566,7 @@ func (x *RevokeTokenRequest) GetName() string {
 	return ""
 }
 
-// RevokeTokenResponse says that the token has ended.
+// RevokeTokenResponse means that the token was revoked.
 type RevokeTokenResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -612,7 +603,7 @@ func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
 	return file_sluice_identity_v1_identity_proto_rawDescGZIP(), []int{7}
 }
 
-// WatchTokensRequest asks for the live tokens.
+// WatchTokensRequest requests the live tokens.
 type WatchTokensRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -695,7 +686,7 @@ func (x *WatchTokensResponse) GetSet() *TokenSet {
 	return nil
 }
 
-// TokenSet is every token that lives now.
+// TokenSet is the set of all live tokens.
 type TokenSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tokens with their hashes.
@@ -741,7 +732,7 @@ func (x *TokenSet) GetTokens() []*TokenRecord {
 	return nil
 }
 
-// TokenRecord is a token as the roles hold it.
+// TokenRecord is a token as the services store it.
 type TokenRecord struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The token.

@@ -29,30 +29,27 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// IdentityService keeps the installation's tokens. Only hashes are kept: a
-// token's text is shown once, when it is made. It is served by the policy role.
+// IdentityService manages the tokens of the installation. Only hashes are stored: the text of a token is returned once,
+// when the token is created. The policy service serves it.
 type IdentityServiceClient interface {
-	// CreateToken makes a token and shows its text, once. A token whose text was
-	// lost with the answer is revoked and made again. Errors:
+	// CreateToken creates a token and returns its text, once. If the answer was lost, revoke the token and create it
+	// again. Errors:
 	//
 	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name
-	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than
-	//	                     "default" asks for another tenant
-	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the tokens come from the
-	//	                     configuration only
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" requests a token of another
+	//	                     tenant
+	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the tokens come only from the configuration
 	CreateToken(ctx context.Context, in *CreateTokenRequest, opts ...grpc.CallOption) (*CreateTokenResponse, error)
-	// ListTokens lists the tokens of the caller's tenant; all tenants' for an
-	// operator of "default". Texts and hashes are never shown.
+	// ListTokens lists the tokens of the caller's tenant, and of all tenants for an operator of "default". Texts and
+	// hashes are never returned.
 	ListTokens(ctx context.Context, in *ListTokensRequest, opts ...grpc.CallOption) (*ListTokensResponse, error)
-	// RevokeToken ends a token and its sessions. Errors:
+	// RevokeToken revokes a token and closes its sessions. Errors:
 	//
-	//	NOT_FOUND            TOKEN_UNKNOWN: no such token in the caller's tenant
-	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: it stands in the configuration; take
-	//	                     it out there
+	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
+	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
 	RevokeToken(ctx context.Context, in *RevokeTokenRequest, opts ...grpc.CallOption) (*RevokeTokenResponse, error)
-	// WatchTokens sends the whole set of live tokens at once and again whenever it
-	// changes, and an empty beat at least every 500 ms in between. A holder that
-	// has heard nothing for 1 s no longer knows which tokens live and accepts none.
+	// WatchTokens sends the set of all live tokens at once and again when it changes, and an empty beat at least every
+	// 500 ms in between. A service that has received nothing for 1 s no longer knows the live tokens and accepts none.
 	WatchTokens(ctx context.Context, in *WatchTokensRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchTokensResponse], error)
 }
 
@@ -117,30 +114,27 @@ type IdentityService_WatchTokensClient = grpc.ServerStreamingClient[WatchTokensR
 // All implementations must embed UnimplementedIdentityServiceServer
 // for forward compatibility.
 //
-// IdentityService keeps the installation's tokens. Only hashes are kept: a
-// token's text is shown once, when it is made. It is served by the policy role.
+// IdentityService manages the tokens of the installation. Only hashes are stored: the text of a token is returned once,
+// when the token is created. The policy service serves it.
 type IdentityServiceServer interface {
-	// CreateToken makes a token and shows its text, once. A token whose text was
-	// lost with the answer is revoked and made again. Errors:
+	// CreateToken creates a token and returns its text, once. If the answer was lost, revoke the token and create it
+	// again. Errors:
 	//
 	//	ALREADY_EXISTS       TOKEN_EXISTS: another token has that name
-	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of another tenant than
-	//	                     "default" asks for another tenant
-	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the tokens come from the
-	//	                     configuration only
+	//	PERMISSION_DENIED    TENANT_REFUSED: an operator of a tenant other than "default" requests a token of another
+	//	                     tenant
+	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the tokens come only from the configuration
 	CreateToken(context.Context, *CreateTokenRequest) (*CreateTokenResponse, error)
-	// ListTokens lists the tokens of the caller's tenant; all tenants' for an
-	// operator of "default". Texts and hashes are never shown.
+	// ListTokens lists the tokens of the caller's tenant, and of all tenants for an operator of "default". Texts and
+	// hashes are never returned.
 	ListTokens(context.Context, *ListTokensRequest) (*ListTokensResponse, error)
-	// RevokeToken ends a token and its sessions. Errors:
+	// RevokeToken revokes a token and closes its sessions. Errors:
 	//
-	//	NOT_FOUND            TOKEN_UNKNOWN: no such token in the caller's tenant
-	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: it stands in the configuration; take
-	//	                     it out there
+	//	NOT_FOUND            TOKEN_UNKNOWN: the caller's tenant has no such token
+	//	FAILED_PRECONDITION  TOKENS_CONFIGURED: the token is in the configuration; remove it there
 	RevokeToken(context.Context, *RevokeTokenRequest) (*RevokeTokenResponse, error)
-	// WatchTokens sends the whole set of live tokens at once and again whenever it
-	// changes, and an empty beat at least every 500 ms in between. A holder that
-	// has heard nothing for 1 s no longer knows which tokens live and accepts none.
+	// WatchTokens sends the set of all live tokens at once and again when it changes, and an empty beat at least every
+	// 500 ms in between. A service that has received nothing for 1 s no longer knows the live tokens and accepts none.
 	WatchTokens(*WatchTokensRequest, grpc.ServerStreamingServer[WatchTokensResponse]) error
 	mustEmbedUnimplementedIdentityServiceServer()
 }

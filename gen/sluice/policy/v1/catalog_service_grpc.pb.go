@@ -35,90 +35,79 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// CatalogService knows every server and tool that the gateways have seen: what a
-// tool does, how risky that is, the evidence for it, and the definition that was
-// pinned.
+// CatalogService stores every server and tool that the gateways have seen: what a tool does, how risky it is, the
+// evidence for that, and the pinned definition.
 //
-// A tool is stopped by its pin, which is about one definition, and by quarantine,
-// which is about the tool or its server whatever its definition. The two know
-// nothing of each other: accepting a definition starts nothing that a person has
-// stopped, and the other way round.
+// A pin stops one definition of a tool. Quarantine stops a tool or a server regardless of definitions. They are
+// independent: accepting a definition does not release what a person has stopped, and releasing a tool accepts no
+// definition.
 //
-// The canonical form of a definition and its digest are computed here alone. Every
-// change of what policy judges by makes a revision, and its answer an activation
-// token for `min_revision`.
+// Only this service computes the canonical form of a definition and its digest. Every change that affects decisions
+// makes a new revision, and its response has an activation token for `min_revision`.
 //
-// Every RPC that names a server or a tool may answer NOT_FOUND, SERVER_UNKNOWN or
-// TOOL_UNKNOWN: no gateway has reported it. All are safe to repeat. Servers and
-// tools are the installation's: operators of the tenant "default" alone change
-// them, and people of that tenant alone read them; others get PERMISSION_DENIED,
-// TENANT_REFUSED.
+// Every RPC that names a server or a tool may return NOT_FOUND, SERVER_UNKNOWN or TOOL_UNKNOWN: no gateway has
+// reported it. All RPCs are safe to repeat. Servers and tools belong to the installation: only operators of the tenant
+// "default" change them, and only people of that tenant read them. Others get PERMISSION_DENIED, TENANT_REFUSED.
 type CatalogServiceClient interface {
-	// ReportTools tells the catalogue what a server listed: a gateway sends the head,
-	// then one tool a message, then closes its side. Nothing counts before that. The
-	// answer says what each definition is now.
+	// ReportTools reports a server's list to the catalog. A gateway sends the head, then one tool in each message,
+	// then closes its side; only then does the report count. The response has the state of each definition.
 	//
-	// What a gateway lists by itself, to discover, is whole: it reads all pages first. It
-	// reports it on behalf of the principal whose tenant is "default", subject
-	// `system:catalogue` and role agent, which it signs as any other. It replaces the
-	// whole list that was known under the same protocol version. What a session of
-	// somebody else lists is a page, which adds to what is known.
+	// A list that a gateway reads by itself, to discover tools, is whole: the gateway reads all pages first. It
+	// reports the list on behalf of the principal with tenant "default", subject `system:catalogue` and role agent,
+	// which it signs as any other. Such a list replaces the last whole list of the same protocol version. The list
+	// of a session of any other principal is a page, which only adds to what is known.
 	//
-	// Where definitions are pinned at their first use, the first whole list of a server is
-	// accepted, save definitions that speak to the model, hide text or have a name that
-	// looks like another's. Whatever is new later waits for a person. The first whole list
-	// under another protocol version is accepted as far as it says what was accepted with
-	// members left out, and nothing more. Where a definition waits that the gateway has
-	// listed itself and whose tool has an accepted one, no caller can call the tool. A
-	// definition that only sessions were shown stops the calls that are judged by it.
+	// If definitions are pinned at their first use, the first whole list of a server is accepted, except definitions
+	// that speak to the model, hide text or have a name that looks like another tool's. Later definitions wait for a
+	// person. In the first whole list of another protocol version, a definition is accepted if it equals an accepted
+	// one with members left out. If a definition waits that the gateway has listed itself, and the tool has an
+	// accepted definition, no caller can call the tool. A definition that only sessions have listed stops only the
+	// calls that carry it.
 	//
 	// Errors:
 	//
-	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list names a tool twice, and nothing of
-	//	                    it is shown; where the gateway listed it itself, the server
+	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list names a tool twice, and none of it
+	//	                    is shown; if the gateway listed it by itself, the server
 	//	                    is quarantined;
 	//	                    LIST_INVALID: the head is missing or not first, or a page
-	//	                    is called whole
-	//	RESOURCE_EXHAUSTED  LIST_TOO_LONG: more than 10,000 tools or 64 MiB; nothing
-	//	                    of it is shown
+	//	                    is marked as whole
+	//	RESOURCE_EXHAUSTED  LIST_TOO_LONG: more than 10,000 tools or 64 MiB; none of it
+	//	                    is shown
 	ReportTools(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[ReportToolsRequest, ReportToolsResponse], error)
-	// ListServers lists the servers, by name.
+	// ListServers lists the servers by name.
 	ListServers(ctx context.Context, in *ListServersRequest, opts ...grpc.CallOption) (*ListServersResponse, error)
 	// GetServer returns one server.
 	GetServer(ctx context.Context, in *GetServerRequest, opts ...grpc.CallOption) (*GetServerResponse, error)
 	// ListTools lists tools without their definitions, by server and name.
 	ListTools(ctx context.Context, in *ListToolsRequest, opts ...grpc.CallOption) (*ListToolsResponse, error)
-	// GetTool returns one tool's whole page.
+	// GetTool returns the whole page of one tool.
 	GetTool(ctx context.Context, in *GetToolRequest, opts ...grpc.CallOption) (*GetToolResponse, error)
 	// GetDefinition returns one definition of a tool's history. Errors: NOT_FOUND,
 	// DEFINITION_UNKNOWN.
 	GetDefinition(ctx context.Context, in *GetDefinitionRequest, opts ...grpc.CallOption) (*GetDefinitionResponse, error)
-	// OverrideTool replaces the catalogue's answer by a person's, or takes such a
-	// replacement back. Who did it comes from the credential. Where the same
-	// person's same override is in force already, or none is to be taken back, the
-	// etag is not compared, so that a repeat answers with OK. Errors:
+	// OverrideTool replaces the catalog's classification of a tool by an operator's, or removes such an override.
+	// The operator is known from the credential. If the same operator's same override is already in force, or there
+	// is no override to remove, the etag is not compared, so that a repeat returns OK. Errors:
 	//
-	//	ABORTED  TOOL_CHANGED: the etag is not the tool's any more; get it again
+	//	ABORTED  TOOL_CHANGED: the tool has another etag now; get it again
 	OverrideTool(ctx context.Context, in *OverrideToolRequest, opts ...grpc.CallOption) (*OverrideToolResponse, error)
-	// AcceptPin accepts a definition that waits, so that calls with it are judged: of
-	// one tool any definition of its history that is quarantined, of a whole server
-	// all that wait but those with a flag. A definition that is accepted already, and a
-	// server on which nothing else waits, answer with OK and 0. Errors:
+	// AcceptPin accepts definitions that wait, so that calls with them are decided by policy: for one tool any
+	// definition of its history that is quarantined, for a whole server all that wait except those with a flag. If
+	// the definition is already accepted, or nothing else waits on the server, it returns OK and 0. Errors:
 	//
 	//	NOT_FOUND            DEFINITION_UNKNOWN: not in the tool's history
-	//	ABORTED              TOOL_CHANGED: what waits on the server is not what the
-	//	                     digest is over any more
+	//	ABORTED              TOOL_CHANGED: the definitions that wait on the server are not
+	//	                     those of the digest any more
 	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	AcceptPin(ctx context.Context, in *AcceptPinRequest, opts ...grpc.CallOption) (*AcceptPinResponse, error)
-	// RefusePin refuses a definition of a tool's history, so that nobody can call the tool
-	// with it, and others go on with those that are accepted. One that is refused already
-	// answers with OK. Errors:
+	// RefusePin refuses a definition of a tool's history. No caller can then call the tool with it; calls with
+	// accepted definitions continue. If the definition is already refused, it returns OK. Errors:
 	//
 	//	NOT_FOUND            DEFINITION_UNKNOWN: not in the tool's history
 	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	RefusePin(ctx context.Context, in *RefusePinRequest, opts ...grpc.CallOption) (*RefusePinResponse, error)
-	// SetQuarantine stops a server or a tool, or lets it go on. A tool whose server is
-	// stopped stays stopped, whatever is said of it.
+	// SetQuarantine stops a server or a tool, or releases it. A tool of a stopped server stays stopped even if the
+	// tool itself is released.
 	SetQuarantine(ctx context.Context, in *SetQuarantineRequest, opts ...grpc.CallOption) (*SetQuarantineResponse, error)
 }
 
@@ -237,90 +226,79 @@ func (c *catalogServiceClient) SetQuarantine(ctx context.Context, in *SetQuarant
 // All implementations must embed UnimplementedCatalogServiceServer
 // for forward compatibility.
 //
-// CatalogService knows every server and tool that the gateways have seen: what a
-// tool does, how risky that is, the evidence for it, and the definition that was
-// pinned.
+// CatalogService stores every server and tool that the gateways have seen: what a tool does, how risky it is, the
+// evidence for that, and the pinned definition.
 //
-// A tool is stopped by its pin, which is about one definition, and by quarantine,
-// which is about the tool or its server whatever its definition. The two know
-// nothing of each other: accepting a definition starts nothing that a person has
-// stopped, and the other way round.
+// A pin stops one definition of a tool. Quarantine stops a tool or a server regardless of definitions. They are
+// independent: accepting a definition does not release what a person has stopped, and releasing a tool accepts no
+// definition.
 //
-// The canonical form of a definition and its digest are computed here alone. Every
-// change of what policy judges by makes a revision, and its answer an activation
-// token for `min_revision`.
+// Only this service computes the canonical form of a definition and its digest. Every change that affects decisions
+// makes a new revision, and its response has an activation token for `min_revision`.
 //
-// Every RPC that names a server or a tool may answer NOT_FOUND, SERVER_UNKNOWN or
-// TOOL_UNKNOWN: no gateway has reported it. All are safe to repeat. Servers and
-// tools are the installation's: operators of the tenant "default" alone change
-// them, and people of that tenant alone read them; others get PERMISSION_DENIED,
-// TENANT_REFUSED.
+// Every RPC that names a server or a tool may return NOT_FOUND, SERVER_UNKNOWN or TOOL_UNKNOWN: no gateway has
+// reported it. All RPCs are safe to repeat. Servers and tools belong to the installation: only operators of the tenant
+// "default" change them, and only people of that tenant read them. Others get PERMISSION_DENIED, TENANT_REFUSED.
 type CatalogServiceServer interface {
-	// ReportTools tells the catalogue what a server listed: a gateway sends the head,
-	// then one tool a message, then closes its side. Nothing counts before that. The
-	// answer says what each definition is now.
+	// ReportTools reports a server's list to the catalog. A gateway sends the head, then one tool in each message,
+	// then closes its side; only then does the report count. The response has the state of each definition.
 	//
-	// What a gateway lists by itself, to discover, is whole: it reads all pages first. It
-	// reports it on behalf of the principal whose tenant is "default", subject
-	// `system:catalogue` and role agent, which it signs as any other. It replaces the
-	// whole list that was known under the same protocol version. What a session of
-	// somebody else lists is a page, which adds to what is known.
+	// A list that a gateway reads by itself, to discover tools, is whole: the gateway reads all pages first. It
+	// reports the list on behalf of the principal with tenant "default", subject `system:catalogue` and role agent,
+	// which it signs as any other. Such a list replaces the last whole list of the same protocol version. The list
+	// of a session of any other principal is a page, which only adds to what is known.
 	//
-	// Where definitions are pinned at their first use, the first whole list of a server is
-	// accepted, save definitions that speak to the model, hide text or have a name that
-	// looks like another's. Whatever is new later waits for a person. The first whole list
-	// under another protocol version is accepted as far as it says what was accepted with
-	// members left out, and nothing more. Where a definition waits that the gateway has
-	// listed itself and whose tool has an accepted one, no caller can call the tool. A
-	// definition that only sessions were shown stops the calls that are judged by it.
+	// If definitions are pinned at their first use, the first whole list of a server is accepted, except definitions
+	// that speak to the model, hide text or have a name that looks like another tool's. Later definitions wait for a
+	// person. In the first whole list of another protocol version, a definition is accepted if it equals an accepted
+	// one with members left out. If a definition waits that the gateway has listed itself, and the tool has an
+	// accepted definition, no caller can call the tool. A definition that only sessions have listed stops only the
+	// calls that carry it.
 	//
 	// Errors:
 	//
-	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list names a tool twice, and nothing of
-	//	                    it is shown; where the gateway listed it itself, the server
+	//	INVALID_ARGUMENT    TOOL_DUPLICATE: the list names a tool twice, and none of it
+	//	                    is shown; if the gateway listed it by itself, the server
 	//	                    is quarantined;
 	//	                    LIST_INVALID: the head is missing or not first, or a page
-	//	                    is called whole
-	//	RESOURCE_EXHAUSTED  LIST_TOO_LONG: more than 10,000 tools or 64 MiB; nothing
-	//	                    of it is shown
+	//	                    is marked as whole
+	//	RESOURCE_EXHAUSTED  LIST_TOO_LONG: more than 10,000 tools or 64 MiB; none of it
+	//	                    is shown
 	ReportTools(grpc.ClientStreamingServer[ReportToolsRequest, ReportToolsResponse]) error
-	// ListServers lists the servers, by name.
+	// ListServers lists the servers by name.
 	ListServers(context.Context, *ListServersRequest) (*ListServersResponse, error)
 	// GetServer returns one server.
 	GetServer(context.Context, *GetServerRequest) (*GetServerResponse, error)
 	// ListTools lists tools without their definitions, by server and name.
 	ListTools(context.Context, *ListToolsRequest) (*ListToolsResponse, error)
-	// GetTool returns one tool's whole page.
+	// GetTool returns the whole page of one tool.
 	GetTool(context.Context, *GetToolRequest) (*GetToolResponse, error)
 	// GetDefinition returns one definition of a tool's history. Errors: NOT_FOUND,
 	// DEFINITION_UNKNOWN.
 	GetDefinition(context.Context, *GetDefinitionRequest) (*GetDefinitionResponse, error)
-	// OverrideTool replaces the catalogue's answer by a person's, or takes such a
-	// replacement back. Who did it comes from the credential. Where the same
-	// person's same override is in force already, or none is to be taken back, the
-	// etag is not compared, so that a repeat answers with OK. Errors:
+	// OverrideTool replaces the catalog's classification of a tool by an operator's, or removes such an override.
+	// The operator is known from the credential. If the same operator's same override is already in force, or there
+	// is no override to remove, the etag is not compared, so that a repeat returns OK. Errors:
 	//
-	//	ABORTED  TOOL_CHANGED: the etag is not the tool's any more; get it again
+	//	ABORTED  TOOL_CHANGED: the tool has another etag now; get it again
 	OverrideTool(context.Context, *OverrideToolRequest) (*OverrideToolResponse, error)
-	// AcceptPin accepts a definition that waits, so that calls with it are judged: of
-	// one tool any definition of its history that is quarantined, of a whole server
-	// all that wait but those with a flag. A definition that is accepted already, and a
-	// server on which nothing else waits, answer with OK and 0. Errors:
+	// AcceptPin accepts definitions that wait, so that calls with them are decided by policy: for one tool any
+	// definition of its history that is quarantined, for a whole server all that wait except those with a flag. If
+	// the definition is already accepted, or nothing else waits on the server, it returns OK and 0. Errors:
 	//
 	//	NOT_FOUND            DEFINITION_UNKNOWN: not in the tool's history
-	//	ABORTED              TOOL_CHANGED: what waits on the server is not what the
-	//	                     digest is over any more
+	//	ABORTED              TOOL_CHANGED: the definitions that wait on the server are not
+	//	                     those of the digest any more
 	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	AcceptPin(context.Context, *AcceptPinRequest) (*AcceptPinResponse, error)
-	// RefusePin refuses a definition of a tool's history, so that nobody can call the tool
-	// with it, and others go on with those that are accepted. One that is refused already
-	// answers with OK. Errors:
+	// RefusePin refuses a definition of a tool's history. No caller can then call the tool with it; calls with
+	// accepted definitions continue. If the definition is already refused, it returns OK. Errors:
 	//
 	//	NOT_FOUND            DEFINITION_UNKNOWN: not in the tool's history
 	//	FAILED_PRECONDITION  PINNING_OFF: the server's definitions are not pinned
 	RefusePin(context.Context, *RefusePinRequest) (*RefusePinResponse, error)
-	// SetQuarantine stops a server or a tool, or lets it go on. A tool whose server is
-	// stopped stays stopped, whatever is said of it.
+	// SetQuarantine stops a server or a tool, or releases it. A tool of a stopped server stays stopped even if the
+	// tool itself is released.
 	SetQuarantine(context.Context, *SetQuarantineRequest) (*SetQuarantineResponse, error)
 	mustEmbedUnimplementedCatalogServiceServer()
 }

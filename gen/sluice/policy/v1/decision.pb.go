@@ -25,17 +25,17 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Effect is what to do with a call.
+// Effect says what to do with a call.
 type Effect int32
 
 const (
-	// Never sent. A reader must refuse.
+	// Never sent. A reader must refuse the call.
 	Effect_EFFECT_UNSPECIFIED Effect = 0
-	// Send it on, once its limits are reserved.
+	// Send the call after its limits are reserved.
 	Effect_EFFECT_ALLOW Effect = 1
-	// Refuse it.
+	// Refuse the call.
 	Effect_EFFECT_DENY Effect = 2
-	// Hold it until a person decides.
+	// Let the call wait until a person decides.
 	Effect_EFFECT_REQUIRE_APPROVAL Effect = 3
 )
 
@@ -82,15 +82,15 @@ func (Effect) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{0}
 }
 
-// OnLimiterError is what a limit does when nobody is there to count it.
+// OnLimiterError says what a limit does if the limiter is unavailable.
 type OnLimiterError int32
 
 const (
-	// Read as refuse.
+	// Treated as deny.
 	OnLimiterError_ON_LIMITER_ERROR_UNSPECIFIED OnLimiterError = 0
 	// Refuse the call.
 	OnLimiterError_ON_LIMITER_ERROR_DENY OnLimiterError = 1
-	// Let the call pass, and count that.
+	// Let the call pass, and count that it passed.
 	OnLimiterError_ON_LIMITER_ERROR_ALLOW OnLimiterError = 2
 )
 
@@ -135,17 +135,17 @@ func (OnLimiterError) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{1}
 }
 
-// SessionKey is what "per session" meant for a call.
+// SessionKey says what identified the session of a call.
 type SessionKey int32
 
 const (
-	// The limit is not kept by session.
+	// The limit is not counted per session.
 	SessionKey_SESSION_KEY_UNSPECIFIED SessionKey = 0
 	// The run that the client declared.
 	SessionKey_SESSION_KEY_RUN SessionKey = 1
 	// The gateway's session.
 	SessionKey_SESSION_KEY_SESSION SessionKey = 2
-	// The principal, where the protocol has no session.
+	// The principal, because the protocol has no session.
 	SessionKey_SESSION_KEY_PRINCIPAL SessionKey = 3
 )
 
@@ -192,13 +192,13 @@ func (SessionKey) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_decision_proto_rawDescGZIP(), []int{2}
 }
 
-// RedactionTarget is where a redaction applies.
+// RedactionTarget says where a redaction applies.
 type RedactionTarget int32
 
 const (
 	// Everywhere.
 	RedactionTarget_REDACTION_TARGET_UNSPECIFIED RedactionTarget = 0
-	// The arguments, in records and views; never in what is sent upstream.
+	// The arguments, in records and views; never in what is sent to the server.
 	RedactionTarget_REDACTION_TARGET_ARGUMENTS RedactionTarget = 1
 	// The result, before the client sees it.
 	RedactionTarget_REDACTION_TARGET_RESULT RedactionTarget = 2
@@ -248,27 +248,24 @@ func (RedactionTarget) EnumDescriptor() ([]byte, []int) {
 // Call is one MCP request, before it is made.
 type Call struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// MCP method, for example `tools/call`. Empty means `tools/call`, so that
-	// people at a prompt need not write it.
+	// MCP method, for example `tools/call`. Empty means `tools/call`.
 	Method string `protobuf:"bytes,1,opt,name=method,proto3" json:"method,omitempty"`
 	// Server that the call goes to, by its configured name.
 	Server string `protobuf:"bytes,2,opt,name=server,proto3" json:"server,omitempty"`
-	// What is called: the tool's name for `tools/call`; for other methods the
-	// prompt's name, the resource's URI or, of a completion, that or the template,
-	// else empty. At most 4,096 bytes. The judge itself refuses a tool name outside
-	// `^[A-Za-z0-9_./-]{1,128}$`.
+	// What the params name: the tool for `tools/call`; for other methods the prompt, the URI of the resource or, for
+	// a completion, one of them or the template; otherwise empty. At most 4,096 bytes. The policy service denies a
+	// tool name outside `^[A-Za-z0-9_./-]{1,128}$`.
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	// `params` as the judged JSON text, at most 4 MiB; empty means none. It is
-	// never re-encoded: a reader that parses it again must be as strict as the
-	// gate was. Objects and arrays are nested at most 63 deep, `params` included. A
-	// number has at most 64 bytes, sign, point and exponent included.
+	// `params` as JSON text, at most 4 MiB; empty means none. It is never encoded again: a reader that parses it
+	// must be as strict as the gateway's parser. Objects and arrays are nested at most 63 deep, `params` included. A
+	// number has at most 64 bytes, with sign, point and exponent.
 	ParamsJson string `protobuf:"bytes,4,opt,name=params_json,json=paramsJson,proto3" json:"params_json,omitempty"`
-	// SHA-256 of the tool's canonical definition as the caller's session listed
-	// it, from CatalogService.ReportTools: 32 bytes, or empty where none is known.
+	// SHA-256 of the tool's canonical definition as the caller's session listed it, from CatalogService.ReportTools:
+	// 32 bytes, or empty if none is known.
 	DefinitionDigest []byte `protobuf:"bytes,5,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// What `name` is of `completion/complete`, as its params say: `ref/prompt` or
-	// `ref/resource`. Empty for other methods; a completion without it is denied by
-	// every rule that denies by name, and allowed by none.
+	// What `name` is in `completion/complete`, from its params: `ref/prompt` or `ref/resource`. Empty for other
+	// methods. A completion without it is matched by every rule that denies by name, and by no rule that allows by
+	// name.
 	Ref           string `protobuf:"bytes,6,opt,name=ref,proto3" json:"ref,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -346,45 +343,43 @@ func (x *Call) GetRef() string {
 	return ""
 }
 
-// Decision is the verdict on one call and the terms that go with it.
+// Decision is the decision about one call, with its terms.
 type Decision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What to do with the call.
 	Effect Effect `protobuf:"varint,1,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Why it is refused or held; unspecified beside allow.
+	// Why the call is refused or waits; unspecified with allow.
 	Code v1.Code `protobuf:"varint,2,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Text for the model and for people; empty where no rule gives a reason.
+	// Text for the model and for people; empty if no rule gives a reason.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// The rule that decided; absent where a default did.
+	// The rule that decided; absent if a default did.
 	Rule *RuleRef `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Revision that judged: hex SHA-256, 64 characters.
+	// Revision that decided: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,5,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Limits to reserve, all or nothing, before the call is sent: at most 64, each
-	// bucket once. One revision puts them in the same order for the same call.
+	// Limits to reserve, all or nothing, before the call is sent: at most 64, each bucket once. One revision returns
+	// them in the same order for the same call.
 	Limits []*RuleLimit `protobuf:"bytes,16,rep,name=limits,proto3" json:"limits,omitempty"`
-	// Terms of the approval; present exactly where effect is require_approval.
+	// Terms of the approval; present if and only if effect is require_approval.
 	Approval *ApprovalTerms `protobuf:"bytes,7,opt,name=approval,proto3" json:"approval,omitempty"`
 	// What rules in `mode: observe` would have decided.
 	Observations []*Observation `protobuf:"bytes,8,rep,name=observations,proto3" json:"observations,omitempty"`
-	// What to take out of arguments and results.
+	// What to remove from arguments and results.
 	Redactions []*Redaction `protobuf:"bytes,9,rep,name=redactions,proto3" json:"redactions,omitempty"`
-	// How long the upstream may take; absent: the server's own time-out.
+	// How long the server may take; absent: the time-out of the server's configuration.
 	Timeout *durationpb.Duration `protobuf:"bytes,10,opt,name=timeout,proto3" json:"timeout,omitempty"`
-	// Whether policy calls the tool idempotent, so that a call whose outcome is
-	// unknown may be sent again.
+	// Whether policy declares the tool idempotent, so that a call with an unknown outcome may be sent again.
 	Idempotent bool `protobuf:"varint,11,opt,name=idempotent,proto3" json:"idempotent,omitempty"`
-	// Whether the arguments must satisfy the tool's schema, unknown ones refused.
+	// Whether the arguments must satisfy the tool's schema, with unknown arguments refused.
 	StrictSchema bool `protobuf:"varint,12,opt,name=strict_schema,json=strictSchema,proto3" json:"strict_schema,omitempty"`
-	// Whether the tool is hidden from this caller. The client is told that the
-	// tool is unknown; the record says hidden.
+	// Whether the tool is hidden from this caller. The client gets the answer for an unknown tool; the journal
+	// records that it is hidden.
 	Hidden bool `protobuf:"varint,13,opt,name=hidden,proto3" json:"hidden,omitempty"`
-	// Whose judgement holds: 0 the caller's own, 1 to 4 that of the principal at
-	// this place in its chain.
+	// Principal whose decision applies: 0 is the caller, 1 to 4 the principal at this place in its chain.
 	ChainIndex int32 `protobuf:"varint,14,opt,name=chain_index,json=chainIndex,proto3" json:"chain_index,omitempty"`
-	// SHA-256 of the deciding rule's content, 32 bytes: an approval whose terms
-	// changed meanwhile is seen by it. Empty where a default decided.
+	// SHA-256 of the deciding rule's content, 32 bytes, by which a changed rule is noticed while an approval waits.
+	// Empty if a default decided.
 	RuleDigest []byte `protobuf:"bytes,15,opt,name=rule_digest,json=ruleDigest,proto3" json:"rule_digest,omitempty"`
-	// What the catalogue holds the called tool to be; absent where nothing is known of it.
+	// The catalog's classification of the called tool; absent if the tool has none.
 	ToolClass     *ToolClass `protobuf:"bytes,17,opt,name=tool_class,json=toolClass,proto3" json:"tool_class,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -587,37 +582,34 @@ func (x *RuleRef) GetRule() string {
 	return ""
 }
 
-// RuleLimit is one limit that bears on a call, its key and cost evaluated, and what
-// the caller is told of it.
+// RuleLimit is one limit that applies to a call, with its bucket and cost evaluated, and what the caller may learn
+// about it.
 type RuleLimit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The rule that brings it.
+	// The rule that has the limit.
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// What is reserved.
+	// What to reserve.
 	Limit *v11.Limit `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// What the bucket is kept by, as the answer to the caller names it: `session`,
-	// `principal`, `owner`, `agent`, `tenant`, `server`, `tool`, or an argument's path.
+	// What the bucket is counted by, as in the answer to the caller: `session`, `principal`, `owner`, `agent`,
+	// `tenant`, `server`, `tool`, or an argument's path.
 	Per []string `protobuf:"bytes,3,rep,name=per,proto3" json:"per,omitempty"`
-	// Which notion of session the key holds, where `per` has session.
+	// What identifies the session, if `per` has session.
 	SessionKey SessionKey `protobuf:"varint,4,opt,name=session_key,json=sessionKey,proto3,enum=sluice.policy.v1.SessionKey" json:"session_key,omitempty"`
-	// Whether it is the principal's cap over a limit kept by session, and not a
-	// limit that a document names.
+	// Whether it is the cap of the principal over a limit per session, and not a limit that a document names.
 	Cap bool `protobuf:"varint,5,opt,name=cap,proto3" json:"cap,omitempty"`
-	// What to do where ReserveLimits answers UNAVAILABLE or not in time: the limit
-	// service is away, or its store is lost. One limit of a call that says deny, or
-	// nothing, refuses the call. Every other error of ReserveLimits refuses it whatever
-	// this says: a limiter that is full, or does not offer the kind, has answered.
+	// What to do if ReserveLimits returns UNAVAILABLE or does not answer in time: the limiter is unavailable, or its
+	// store is lost. If one limit of the call has deny or unspecified, the call is refused. Every other error of
+	// ReserveLimits refuses the call regardless of this field, for example when the limiter is full or does not
+	// support the kind.
 	OnError OnLimiterError `protobuf:"varint,6,opt,name=on_error,json=onError,proto3,enum=sluice.policy.v1.OnLimiterError" json:"on_error,omitempty"`
-	// Where the real amount stands: JSON Pointer (RFC 6901) into the JSON-RPC
-	// `result`, of a tool its CallToolResult, for example
-	// `/structuredContent/total`. Empty: the reserved amount is the amount. Budgets
-	// only, at most 1,024 bytes.
+	// Where the actual amount is: JSON Pointer (RFC 6901) into the JSON-RPC `result`, for a tool its CallToolResult,
+	// for example `/structuredContent/total`. Empty: the reserved amount is final. Only for budgets; at most 1,024
+	// bytes.
 	//
-	// The gateway reads a JSON number, or a string, that is a plain decimal:
-	// digits with an optional fraction, no exponent and no sign, at most 28 digits
-	// before the point. More than 9 digits behind it are rounded up. Where
-	// nothing such stands there, or the result has `isError`, it sends no amount,
-	// and what was reserved is spent.
+	// The gateway reads a JSON number, or a string, that is a plain decimal: digits with an optional fraction,
+	// without exponent or sign, at most 28 digits before the point. More than 9 digits after the point are rounded
+	// up. If the pointer finds no such value, or the result has `isError`, the gateway sends no amount and the
+	// reserved amount is spent.
 	Settle        string `protobuf:"bytes,7,opt,name=settle,proto3" json:"settle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -702,22 +694,20 @@ func (x *RuleLimit) GetSettle() string {
 	return ""
 }
 
-// ApprovalTerms is who may let a call pass, and how.
+// ApprovalTerms says who may approve a call, and on what terms.
 type ApprovalTerms struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Groups whose members may decide. Empty: any operator or approver of the
-	// tenant.
+	// Groups whose members may decide. Empty: any operator or approver of the tenant.
 	Approvers []string `protobuf:"bytes,1,rep,name=approvers,proto3" json:"approvers,omitempty"`
 	// How many distinct people must agree: 1 to 16.
 	Quorum int32 `protobuf:"varint,2,opt,name=quorum,proto3" json:"quorum,omitempty"`
-	// How long they have to decide; absent: the configured time.
+	// How long people have to decide; absent: the configured time.
 	DecideWithin *durationpb.Duration `protobuf:"bytes,3,opt,name=decide_within,json=decideWithin,proto3" json:"decide_within,omitempty"`
-	// How long the approved call may wait to run; absent: the configured time.
+	// How long the approved call may wait to be made; absent: the configured time.
 	ExecuteWithin *durationpb.Duration `protobuf:"bytes,4,opt,name=execute_within,json=executeWithin,proto3" json:"execute_within,omitempty"`
-	// Whether the person at the agent may confirm by elicitation. Never with
-	// quorum above 1.
+	// Whether the person at the agent may confirm by elicitation. Never with a quorum above 1.
 	SelfConfirm bool `protobuf:"varint,5,opt,name=self_confirm,json=selfConfirm,proto3" json:"self_confirm,omitempty"`
-	// An approval that is wider than one call; absent: this call, once.
+	// An approval that covers more than one call; absent: this call, once.
 	Grant         *Grant `protobuf:"bytes,6,opt,name=grant,proto3" json:"grant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -795,21 +785,20 @@ func (x *ApprovalTerms) GetGrant() *Grant {
 	return nil
 }
 
-// Grant is an approval for more than one call.
+// Grant is an approval that covers more than one call.
 type Grant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many calls: 1 to 10,000.
+	// Number of calls: 1 to 10,000.
 	Calls int64 `protobuf:"varint,1,opt,name=calls,proto3" json:"calls,omitempty"`
-	// How long it holds, from the decision: up to 7 days.
+	// How long it is valid from the decision: up to 7 days.
 	Within *durationpb.Duration `protobuf:"bytes,2,opt,name=within,proto3" json:"within,omitempty"`
-	// Identity of the set of calls that it covers, beside what every grant is bound
-	// to: calls with another one need another grant. Empty where `where` is, else the
-	// hex SHA-256 of it, in the form of binding.proto. At most 128 bytes.
+	// Identifies the set of calls that it covers, in addition to what every grant is bound to: calls with another
+	// scope need another grant. Empty if `where` is empty, otherwise the hex SHA-256 of `where`, in the form of
+	// binding.proto. At most 128 bytes.
 	Scope string `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
-	// The conditions on the arguments that calls must meet to be covered, in CEL, as
-	// the rules that ask have them: sorted, each once. All hold for the call that was
-	// judged: one for which they don't is asked about without a grant. At most 64,
-	// each of at most 2,048 bytes.
+	// Conditions, in CEL, that the arguments of a covered call must meet, from the rules that require approval:
+	// sorted, each once. All of them hold for this call; if one does not hold, approval is requested without a
+	// grant. At most 64, each of at most 2,048 bytes.
 	Where         []string `protobuf:"bytes,4,rep,name=where,proto3" json:"where,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -878,9 +867,9 @@ type Observation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The rule.
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Its effect; unspecified where it brings only limits.
+	// Its effect; unspecified if the rule only adds limits.
 	Effect Effect `protobuf:"varint,2,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// The limits that it would have held the call to.
+	// The limits that it would have applied.
 	Limits        []*RuleLimit `protobuf:"bytes,3,rep,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -937,17 +926,16 @@ func (x *Observation) GetLimits() []*RuleLimit {
 	return nil
 }
 
-// Redaction is something to take out before a text is shown or kept.
+// Redaction is something to remove before a text is shown or stored.
 type Redaction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The rule.
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
 	// Where it applies.
 	Target RedactionTarget `protobuf:"varint,2,opt,name=target,proto3,enum=sluice.policy.v1.RedactionTarget" json:"target,omitempty"`
-	// JSON Pointer (RFC 6901) with `*` for any element; empty where a detector
-	// finds the place.
+	// JSON Pointer (RFC 6901) with `*` for any element; empty if a detector finds the place.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
-	// Name of a detector, for example `secrets`; empty where a path is given.
+	// Name of a detector, for example `secrets`; empty if a path is given.
 	Detector      string `protobuf:"bytes,4,opt,name=detector,proto3" json:"detector,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

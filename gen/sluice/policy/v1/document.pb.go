@@ -24,17 +24,17 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Severity is how grave a finding is.
+// Severity says how serious a finding is.
 type Severity int32
 
 const (
-	// Read as an error.
+	// Treated as an error.
 	Severity_SEVERITY_UNSPECIFIED Severity = 0
 	// The document does not load.
 	Severity_SEVERITY_ERROR Severity = 1
-	// The document loads and probably does not mean what it says.
+	// The document loads but probably does not do what its author meant.
 	Severity_SEVERITY_WARNING Severity = 2
-	// Worth knowing.
+	// Information.
 	Severity_SEVERITY_INFO Severity = 3
 )
 
@@ -137,7 +137,7 @@ func (Dialect) EnumDescriptor() ([]byte, []int) {
 // Document is one policy document as it was written.
 type Document struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// File or name that messages about it use, 1 to 512 bytes.
+	// File or name for messages about it, 1 to 512 bytes.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Its YAML or JSON, at most 4 MiB.
 	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
@@ -189,20 +189,20 @@ func (x *Document) GetText() string {
 	return ""
 }
 
-// Finding is something to say about a document.
+// Finding is a problem of a document.
 type Finding struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How grave it is.
+	// How serious it is.
 	Severity Severity `protobuf:"varint,1,opt,name=severity,proto3,enum=sluice.policy.v1.Severity" json:"severity,omitempty"`
 	// Path of the document.
 	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	// Line, from 1; 0 where it is about the whole document.
+	// Line, from 1; 0 if it concerns the whole document.
 	Line int32 `protobuf:"varint,3,opt,name=line,proto3" json:"line,omitempty"`
-	// Column in characters, from 1; 0 where it is about the whole line.
+	// Column in characters, from 1; 0 if it concerns the whole line.
 	Column int32 `protobuf:"varint,4,opt,name=column,proto3" json:"column,omitempty"`
-	// What is the matter, in one sentence.
+	// What is wrong, in one sentence.
 	Message string `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
-	// How to mend it; may be empty.
+	// How to fix it; may be empty.
 	Suggestion string `protobuf:"bytes,6,opt,name=suggestion,proto3" json:"suggestion,omitempty"`
 	// Stable name of the check, lower-case-with-dashes.
 	Check         string `protobuf:"bytes,7,opt,name=check,proto3" json:"check,omitempty"`
@@ -335,10 +335,10 @@ func (x *LintDocumentsRequest) GetDocuments() []*Document {
 	return nil
 }
 
-// LintDocumentsResponse is what was found.
+// LintDocumentsResponse is the result of a check.
 type LintDocumentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By document, line and column.
+	// Findings by document, line and column.
 	Findings      []*Finding `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -381,7 +381,7 @@ func (x *LintDocumentsResponse) GetFindings() []*Finding {
 	return nil
 }
 
-// TestDocumentsRequest asks for a run of the documents' tests.
+// TestDocumentsRequest asks to run the documents' tests.
 type TestDocumentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The documents, 1 to 1,000.
@@ -427,12 +427,12 @@ func (x *TestDocumentsRequest) GetDocuments() []*Document {
 	return nil
 }
 
-// TestDocumentsResponse is how the tests went.
+// TestDocumentsResponse is the result of the tests.
 type TestDocumentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One result a test, in the order of the documents.
+	// One result for each test, in the order of the documents.
 	Results []*TestResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	// Why nothing could be run; empty where all documents load.
+	// Why no test could be run; empty if all documents load.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -482,7 +482,7 @@ func (x *TestDocumentsResponse) GetFindings() []*Finding {
 	return nil
 }
 
-// TestResult is how one test went.
+// TestResult is the result of one test.
 type TestResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Path of the document.
@@ -491,7 +491,7 @@ type TestResult struct {
 	Line int32 `protobuf:"varint,2,opt,name=line,proto3" json:"line,omitempty"`
 	// Whether it passed.
 	Passed bool `protobuf:"varint,3,opt,name=passed,proto3" json:"passed,omitempty"`
-	// What it wanted and what it got; empty where it passed.
+	// What it expected and what it got; empty if it passed.
 	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -555,14 +555,14 @@ func (x *TestResult) GetMessage() string {
 	return ""
 }
 
-// SimulateCallRequest is a call and the documents to judge it by.
+// SimulateCallRequest is a call and the documents to decide it by.
 type SimulateCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The documents, 1 to 1,000.
 	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
 	// The call.
 	Call *Call `protobuf:"bytes,2,opt,name=call,proto3" json:"call,omitempty"`
-	// On whose behalf.
+	// Principal of the call.
 	Subject       *v1.Principal `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -619,12 +619,12 @@ func (x *SimulateCallRequest) GetSubject() *v1.Principal {
 	return nil
 }
 
-// SimulateCallResponse is what the documents would have said.
+// SimulateCallResponse is the decision that the documents would give.
 type SimulateCallResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The explanation; absent where the documents don't load.
+	// The explanation; absent if the documents don't load.
 	Explanation *ExplainCallResponse `protobuf:"bytes,1,opt,name=explanation,proto3" json:"explanation,omitempty"`
-	// Why they don't.
+	// Why the documents don't load.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -729,12 +729,12 @@ func (x *DiffRevisionsRequest) GetDocuments() []*Document {
 	return nil
 }
 
-// DiffRevisionsResponse is what changes.
+// DiffRevisionsResponse is the difference between two revisions.
 type DiffRevisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Calls that are judged differently, deny to allow first; at most 1,000.
+	// Calls with different decisions, deny to allow first; at most 1,000.
 	Flips []*Flip `protobuf:"bytes,1,rep,name=flips,proto3" json:"flips,omitempty"`
-	// How many there are in all.
+	// Number of such calls in total.
 	Total int64 `protobuf:"varint,2,opt,name=total,proto3" json:"total,omitempty"`
 	// Why the new documents don't load.
 	Findings      []*Finding `protobuf:"bytes,3,rep,name=findings,proto3" json:"findings,omitempty"`
@@ -793,18 +793,18 @@ func (x *DiffRevisionsResponse) GetFindings() []*Finding {
 	return nil
 }
 
-// Flip is a call that two revisions judge differently.
+// Flip is a call that two revisions decide differently.
 type Flip struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call.
 	Call *Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
-	// On whose behalf.
+	// Principal of the call.
 	Subject *v1.Principal `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
-	// The old verdict.
+	// The old decision.
 	Before *Decision `protobuf:"bytes,3,opt,name=before,proto3" json:"before,omitempty"`
-	// The new verdict.
+	// The new decision.
 	After *Decision `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"`
-	// Identifier of the recorded decision; empty where the call was generated.
+	// Identifier of the recorded decision; empty if the call was generated.
 	DecisionId    string `protobuf:"bytes,5,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -875,14 +875,14 @@ func (x *Flip) GetDecisionId() string {
 	return ""
 }
 
-// ReplayCallsRequest asks to judge what was recorded.
+// ReplayCallsRequest asks for decisions about recorded calls.
 type ReplayCallsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The documents, 1 to 1,000.
 	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
-	// First moment of the records to judge.
+	// Time of the first record to decide.
 	From *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
-	// Moment after the last record to judge; absent: now.
+	// Time after the last record to decide; absent: now.
 	To            *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -939,7 +939,7 @@ func (x *ReplayCallsRequest) GetTo() *timestamppb.Timestamp {
 	return nil
 }
 
-// ReplayCallsResponse is a call that is judged differently, or the summary.
+// ReplayCallsResponse is a call with a different decision, or the summary.
 type ReplayCallsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One of the two.
@@ -1013,7 +1013,7 @@ type isReplayCallsResponse_Item interface {
 }
 
 type ReplayCallsResponse_Flip struct {
-	// A call that is judged differently.
+	// A call with a different decision.
 	Flip *Flip `protobuf:"bytes,1,opt,name=flip,proto3,oneof"`
 }
 
@@ -1026,14 +1026,14 @@ func (*ReplayCallsResponse_Flip) isReplayCallsResponse_Item() {}
 
 func (*ReplayCallsResponse_Summary) isReplayCallsResponse_Item() {}
 
-// ReplaySummary is how a replay went.
+// ReplaySummary is the result of a replay.
 type ReplaySummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Records that were judged.
+	// Number of records that were decided.
 	Judged int64 `protobuf:"varint,1,opt,name=judged,proto3" json:"judged,omitempty"`
-	// Records whose arguments were not kept, and so could not be judged.
+	// Number of records that could not be decided, because their arguments were not stored.
 	Skipped int64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
-	// Records that are judged differently.
+	// Number of records with a different decision.
 	Flipped       int64 `protobuf:"varint,3,opt,name=flipped,proto3" json:"flipped,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1093,9 +1093,9 @@ func (x *ReplaySummary) GetFlipped() int64 {
 // SuggestDocumentRequest asks for a document.
 type SuggestDocumentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server to write for; empty: every server of the catalogue.
+	// Server that the document is for; empty: every server of the catalog.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// First moment of the traffic to learn from; absent: the catalogue alone.
+	// Start of the traffic to learn from; absent: only the catalog.
 	From          *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1150,7 +1150,7 @@ type SuggestDocumentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The document.
 	Document *Document `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
-	// What a reader should look at first.
+	// What to check first.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1255,12 +1255,12 @@ func (x *ImportDocumentRequest) GetText() string {
 	return ""
 }
 
-// ImportDocumentResponse is what could be translated.
+// ImportDocumentResponse is the translated policy.
 type ImportDocumentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The translation.
 	Document *Document `protobuf:"bytes,1,opt,name=document,proto3" json:"document,omitempty"`
-	// What could not be carried over.
+	// What could not be translated.
 	Findings      []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -24,22 +24,20 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// DecideCallRequest is one call, before it is made.
+// DecideCallRequest asks for a decision about one call, before the call is made.
 type DecideCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call.
 	Call *Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
-	// Oldest revision that may judge, as an activation token of ApplyDocuments: a
-	// caller that saw a change acknowledged is never judged by what came before.
-	// Empty: the active one, whichever it is. At most 128 bytes.
+	// Oldest revision that may decide, as an activation token of ApplyDocuments. A caller that saw a change
+	// acknowledged thus gets no decision of an older revision. Empty: the active revision. At most 128 bytes.
 	MinRevision string `protobuf:"bytes,2,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
-	// On whose behalf, when an operator asks: taken as it stands, groups and chain
-	// included, and looked up nowhere. From another tenant than "default" it and its
-	// chain must be of the caller's tenant. Refused from a role, whose caller is the
-	// principal of the metadata.
+	// Principal of the call, if an operator asks. It is used as given, with its groups and its chain, and not looked
+	// up. If the operator's tenant is not "default", the principal and its chain must be of the operator's tenant. A
+	// service must not set it: its caller is the principal of the metadata.
 	Subject *v1.Principal `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// That the decision be signed, and for what use. Absent: it is not. Refused from an
-	// operator, who asks about others.
+	// Asks for a signed decision, and says what the signature is for. Absent: the decision is not signed. An
+	// operator must not set it, because operators ask about other principals.
 	Attest        *Attest `protobuf:"bytes,4,opt,name=attest,proto3" json:"attest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -103,14 +101,14 @@ func (x *DecideCallRequest) GetAttest() *Attest {
 	return nil
 }
 
-// DecideCallResponse is the verdict.
+// DecideCallResponse is the decision.
 type DecideCallResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The verdict.
+	// The decision.
 	Decision *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
-	// The same, signed; present exactly where the request has `attest`.
+	// The same decision, signed; present if and only if the request has `attest`.
 	SignedDecision *SignedDecision `protobuf:"bytes,2,opt,name=signed_decision,json=signedDecision,proto3" json:"signed_decision,omitempty"`
-	// That the decision may be used again, and for which calls; absent: for none.
+	// For which other calls the decision may be cached; absent: for none.
 	Keeping       *Keeping `protobuf:"bytes,3,opt,name=keeping,proto3" json:"keeping,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -167,16 +165,16 @@ func (x *DecideCallResponse) GetKeeping() *Keeping {
 	return nil
 }
 
-// Keeping is for which calls a decision holds beside the one that was judged: those of the
-// same method, server, name, ref and definition whose principals are alike in tenant, subject,
-// agent, groups and chain. It is made from neither arguments nor the time. Decisions that
-// ask for approval, or say that a tool is unknown, are never kept.
+// Keeping says which other calls a cached decision applies to: calls of the same method, server, name, ref and
+// definition whose principals have the same tenant, subject, agent, groups and chain. Such a decision depends neither
+// on the arguments nor on the time. Decisions that require approval, or that say that a tool is unknown, are never
+// cached.
 type Keeping struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What the decision was made from, as LeaseRevision names it: whoever uses it again has a
-	// lease on that epoch. 1 to 64 bytes.
+	// What the decision was made from, as LeaseRevision names it. A gateway may use the decision again only while it
+	// has a lease on this epoch. 1 to 64 bytes.
 	Epoch string `protobuf:"bytes,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Whether it holds only where the principals' sessions and runs are the same, too.
+	// Whether the decision applies only if the principals' sessions and runs are also the same.
 	BySession     bool `protobuf:"varint,2,opt,name=by_session,json=bySession,proto3" json:"by_session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -226,12 +224,12 @@ func (x *Keeping) GetBySession() bool {
 	return false
 }
 
-// ExplainCallRequest is a call to explain.
+// ExplainCallRequest asks for an explanation of the decision about a call.
 type ExplainCallRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The call.
 	Call *Call `protobuf:"bytes,1,opt,name=call,proto3" json:"call,omitempty"`
-	// On whose behalf, taken as in DecideCallRequest.
+	// Principal of the call, used as in DecideCallRequest.
 	Subject       *v1.Principal `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -281,14 +279,14 @@ func (x *ExplainCallRequest) GetSubject() *v1.Principal {
 	return nil
 }
 
-// ExplainCallResponse is a verdict with its reasons.
+// ExplainCallResponse is a decision with its reasons.
 type ExplainCallResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The verdict that DecideCall would give.
+	// The decision that DecideCall would return.
 	Decision *Decision `protobuf:"bytes,1,opt,name=decision,proto3" json:"decision,omitempty"`
 	// Every rule of every document, in the order of the documents.
 	Rules []*ConsideredRule `protobuf:"bytes,2,rep,name=rules,proto3" json:"rules,omitempty"`
-	// Why the winner won, in one sentence.
+	// Why this rule or default decided, in one sentence.
 	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -345,21 +343,20 @@ func (x *ExplainCallResponse) GetWhy() string {
 	return ""
 }
 
-// ConsideredRule is what one rule had to say about a call.
+// ConsideredRule is the result of one rule for a call.
 type ConsideredRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The rule.
 	Rule *RuleRef `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// Whether all that it matches on held.
+	// Whether every key of its `match` matched the call.
 	Matched bool `protobuf:"varint,2,opt,name=matched,proto3" json:"matched,omitempty"`
-	// What it matches on, one entry a key of `match`, and its condition.
+	// What it compares, one entry for each key of `match` and one for its condition.
 	Checks []*Check `protobuf:"bytes,3,rep,name=checks,proto3" json:"checks,omitempty"`
-	// Its action; unspecified where it has none and brings only limits.
+	// Its action; unspecified if the rule has no action and only adds limits.
 	Effect Effect `protobuf:"varint,4,opt,name=effect,proto3,enum=sluice.policy.v1.Effect" json:"effect,omitempty"`
-	// Whether it is observed only, and so decides nothing.
+	// Whether it is only observed and has no effect.
 	Observe bool `protobuf:"varint,5,opt,name=observe,proto3" json:"observe,omitempty"`
-	// Whether the caller itself or one of its chain was judged: 0 is the caller,
-	// 1 its first principal in the chain, up to 4.
+	// Principal that the rule was applied to: 0 is the caller, 1 to 4 the principals of its chain in order.
 	ChainIndex    int32 `protobuf:"varint,6,opt,name=chain_index,json=chainIndex,proto3" json:"chain_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -437,16 +434,16 @@ func (x *ConsideredRule) GetChainIndex() int32 {
 	return 0
 }
 
-// Check is one thing that a rule looks at.
+// Check is one comparison of a rule.
 type Check struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it looks at: a key of `match`, or `when`.
+	// What it compares: a key of `match`, or `when`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What the rule wants, as the document has it.
+	// What the rule requires, as written in the document.
 	Want string `protobuf:"bytes,2,opt,name=want,proto3" json:"want,omitempty"`
-	// What the call has, or why that can't be told.
+	// What the call has, or why that is unknown.
 	Got string `protobuf:"bytes,3,opt,name=got,proto3" json:"got,omitempty"`
-	// Whether it held.
+	// Whether the call has what the rule requires.
 	Held          bool `protobuf:"varint,4,opt,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -510,17 +507,16 @@ func (x *Check) GetHeld() bool {
 	return false
 }
 
-// FilterToolsRequest is a list of tools of one server.
+// FilterToolsRequest asks which tools of a server's list the caller may see.
 type FilterToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server that listed them, by its configured name.
+	// Server that listed the tools, by its configured name.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// The tools, at most 10,000.
 	Tools []*ToolRef `protobuf:"bytes,2,rep,name=tools,proto3" json:"tools,omitempty"`
-	// On whose behalf, when an operator asks, as in DecideCallRequest. Refused from a
-	// role.
+	// Principal that the list is for, if an operator asks, as in DecideCallRequest. A service must not set it.
 	Subject *v1.Principal `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Oldest revision that may judge, as in DecideCallRequest.
+	// Oldest revision that may decide, as in DecideCallRequest.
 	MinRevision   string `protobuf:"bytes,4,opt,name=min_revision,json=minRevision,proto3" json:"min_revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -587,12 +583,11 @@ func (x *FilterToolsRequest) GetMinRevision() string {
 // ToolRef names a tool of a list.
 type ToolRef struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name as the server lists it, 1 to 128 bytes. A name that breaks the grammar of
-	// tool names is never shown, and a longer one breaks it: it is not asked about.
+	// Name as the server lists it, 1 to 128 bytes. A name that breaks the grammar of tool names is never shown. A
+	// longer name also breaks it, so callers leave such a tool out of the request.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// SHA-256 of the tool's canonical definition, from ReportTools: 32 bytes, or
-	// empty where none is known. Empty is no accepted definition: where the server's
-	// definitions are pinned it hides the tool.
+	// SHA-256 of the tool's canonical definition, from ReportTools: 32 bytes, or empty if none is known. An empty
+	// digest is not an accepted definition: it hides the tool if the server's definitions are pinned.
 	DefinitionDigest []byte `protobuf:"bytes,2,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -642,13 +637,12 @@ func (x *ToolRef) GetDefinitionDigest() []byte {
 	return nil
 }
 
-// FilterToolsResponse says what may be seen.
+// FilterToolsResponse says which tools the caller may see.
 type FilterToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One answer for each tool asked about, in the same order. A list of another
-	// length shows nothing.
+	// One answer for each tool of the request, in the same order. If the length differs, the gateway shows no tool.
 	Tools []*ToolVisibility `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Revision that judged: hex SHA-256, 64 characters.
+	// Revision that decided: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -698,18 +692,17 @@ func (x *FilterToolsResponse) GetPolicyRevision() string {
 	return ""
 }
 
-// ToolVisibility is whether a tool may be seen.
+// ToolVisibility says whether the caller may see a tool.
 type ToolVisibility struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name as it was asked.
+	// Name as in the request.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Whether it is shown, all things considered: rules, pin and quarantine. The
-	// zero value hides.
+	// Whether the tool is shown, after rules, pin and quarantine. The zero value hides it.
 	Visible bool `protobuf:"varint,2,opt,name=visible,proto3" json:"visible,omitempty"`
-	// Why it is not, or why a call would be refused: approval_required where every
-	// call waits for a person. Unspecified where some arguments are let through.
+	// Why the tool is not shown, or why a call would be refused: approval_required if every call needs approval.
+	// Unspecified if calls with some arguments are allowed.
 	Code v11.Code `protobuf:"varint,3,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// The rule that decided; absent where none did.
+	// The rule that decided; absent if no rule did.
 	Rule          *RuleRef `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -773,22 +766,19 @@ func (x *ToolVisibility) GetRule() *RuleRef {
 	return nil
 }
 
-// FilterNamesRequest is what a list of one server, or a notification, tells of.
+// FilterNamesRequest asks which entries of a server's list, or which resource of a notification, the caller may see.
 type FilterNamesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server that told it, by its configured name.
+	// Server that sent the list or the notification, by its configured name.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// What tells of it, by its method: `prompts/list`, whose prompts are judged as
-	// `prompts/get`; `resources/list`, whose resources as `resources/read`;
-	// `resources/templates/list`; or `notifications/resources/updated`, whose resource
-	// is judged as `resources/subscribe`.
+	// Method of the list or the notification: `prompts/list`, whose prompts are decided as `prompts/get`;
+	// `resources/list`, whose resources as `resources/read`; `resources/templates/list`; or
+	// `notifications/resources/updated`, whose resource is decided as `resources/subscribe`.
 	Method string `protobuf:"bytes,2,opt,name=method,proto3" json:"method,omitempty"`
-	// Names of prompts, URIs or templates of URIs, at most 512, each of at most 4,096
-	// bytes: longer lists are asked about in parts. A longer name can't be called: it is
-	// not asked about.
+	// Names of prompts, URIs or templates of URIs, at most 512, each of at most 4,096 bytes. Ask about a longer list
+	// in parts. A longer name can't be called, so leave it out.
 	Names []string `protobuf:"bytes,3,rep,name=names,proto3" json:"names,omitempty"`
-	// On whose behalf, when an operator asks, as in DecideCallRequest. Refused from a
-	// role.
+	// Principal that the list is for, if an operator asks, as in DecideCallRequest. A service must not set it.
 	Subject       *v1.Principal `protobuf:"bytes,4,opt,name=subject,proto3" json:"subject,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -852,13 +842,13 @@ func (x *FilterNamesRequest) GetSubject() *v1.Principal {
 	return nil
 }
 
-// FilterNamesResponse says what may be seen.
+// FilterNamesResponse says which names the caller may see.
 type FilterNamesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether it is shown, one answer for each name asked about, in the same order. A
-	// list of another length shows nothing.
+	// Whether each name is shown, one answer for each name of the request, in the same order. If the length differs,
+	// the gateway shows no name.
 	Visible []bool `protobuf:"varint,1,rep,packed,name=visible,proto3" json:"visible,omitempty"`
-	// Revision that judged: hex SHA-256, 64 characters.
+	// Revision that decided: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -908,16 +898,14 @@ func (x *FilterNamesResponse) GetPolicyRevision() string {
 	return ""
 }
 
-// CheckServerRequest names a server.
+// CheckServerRequest asks what a caller may do on a server.
 type CheckServerRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Server, by its configured name.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// On whose behalf, when an operator asks, as in DecideCallRequest. Refused from a
-	// role.
+	// Principal to check, if an operator asks, as in DecideCallRequest. A service must not set it.
 	Subject *v1.Principal `protobuf:"bytes,2,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Methods other than `tools/call` that are asked about, each once: at most 64, each
-	// of 1 to 128 bytes.
+	// Methods other than `tools/call` to check, each once: at most 64, each of 1 to 128 bytes.
 	Methods       []string `protobuf:"bytes,3,rep,name=methods,proto3" json:"methods,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -974,30 +962,27 @@ func (x *CheckServerRequest) GetMethods() []string {
 	return nil
 }
 
-// CheckServerResponse is what a caller could come by on a server. The zero value is
-// the strictest answer.
+// CheckServerResponse says what a caller may do on a server. The zero value is the strictest answer.
 type CheckServerResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether some call could be allowed, or held for people. False: every call is
-	// denied, and nothing of the caller's is to reach the server.
+	// Whether a call could be allowed or wait for approval. False: every call is denied, and nothing of the caller
+	// may reach the server.
 	CouldAllow bool `protobuf:"varint,1,opt,name=could_allow,json=couldAllow,proto3" json:"could_allow,omitempty"`
-	// Whether no rule hides a tool of the server from the caller, or from a principal
-	// of its chain. False: a tool that its list does not have is to be answered as one
-	// that does not exist.
+	// Whether no rule hides a tool of the server from the caller or from a principal of its chain. False: the
+	// gateway must answer a tool that the server does not list as it answers a hidden one, as unknown.
 	HidesNone bool `protobuf:"varint,2,opt,name=hides_none,json=hidesNone,proto3" json:"hides_none,omitempty"`
-	// Revision that judged: hex SHA-256, 64 characters.
+	// Revision that decided: hex SHA-256, 64 characters.
 	PolicyRevision string `protobuf:"bytes,3,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
-	// Those of the methods that were asked about that are not denied to the caller,
-	// whatever their params, in the order of the request.
+	// The methods of the request that are not denied to the caller for all params, in the order of the request.
 	Methods []string `protobuf:"bytes,4,rep,name=methods,proto3" json:"methods,omitempty"`
-	// Whether no rule tells prompts of the server apart by their names for the caller, or
-	// for a principal of its chain. False: lists of them go through FilterNames.
+	// Whether no rule distinguishes prompts of the server by name for the caller or for a principal of its chain.
+	// False: the gateway filters lists of prompts with FilterNames.
 	PromptsAlike bool `protobuf:"varint,5,opt,name=prompts_alike,json=promptsAlike,proto3" json:"prompts_alike,omitempty"`
-	// Whether no rule tells resources of the server apart by their URIs for any of them.
+	// The same for resources and their URIs.
 	ResourcesAlike bool `protobuf:"varint,6,opt,name=resources_alike,json=resourcesAlike,proto3" json:"resources_alike,omitempty"`
-	// Whether a list of the server's tools could show the caller one: because a call of it
-	// could be allowed, or because a rule denies it and says why. If this, could_allow and
-	// hides_none are false, the server is to be answered as one that does not exist.
+	// Whether a list of the server's tools could show the caller a tool, because a call of it could be allowed, or
+	// because a rule denies it with a reason. If could_list, could_allow and hides_none are all false, the gateway
+	// answers as if the server did not exist.
 	CouldList     bool `protobuf:"varint,7,opt,name=could_list,json=couldList,proto3" json:"could_list,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

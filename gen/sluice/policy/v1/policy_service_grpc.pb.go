@@ -42,13 +42,11 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// PolicyService holds the policy documents and answers one question: may this
-// caller make this call, now, and on what terms?
+// PolicyService stores the policy documents and decides whether a caller may make a call, and on what terms.
 type PolicyServiceClient interface {
-	// DecideCall judges one call against the active revision. The caller is the
-	// principal of the request's metadata; an operator names a `subject` instead.
-	// A denial is an answer, returned with OK. It spends nothing and changes nothing:
-	// it is safe to repeat. Errors:
+	// DecideCall decides one call by the active revision. The caller is the principal of the request's metadata; an
+	// operator sends a `subject` instead. A denial is a response with OK. The RPC spends nothing and changes
+	// nothing, and is safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
 	//	                     SUBJECT_MISSING: an operator sends none;
@@ -62,55 +60,47 @@ type PolicyServiceClient interface {
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     POLICY_TOO_OLD: min_revision is not reached
 	DecideCall(ctx context.Context, in *DecideCallRequest, opts ...grpc.CallOption) (*DecideCallResponse, error)
-	// ExplainCall judges as DecideCall does and adds every rule that was considered,
-	// which of its conditions held, and why the winner won. It spends nothing. People of
-	// other tenants than "default" get the rules that matched alone, without what those
-	// want. Errors: those of DecideCall about a subject and the active revision.
+	// ExplainCall decides as DecideCall does and adds every rule that was considered, which of its conditions held,
+	// and why the winner won. It spends nothing. People of tenants other than "default" get only the rules that
+	// matched, without the patterns of those rules. Errors: those of DecideCall about a subject and the active
+	// revision.
 	ExplainCall(ctx context.Context, in *ExplainCallRequest, opts ...grpc.CallOption) (*ExplainCallResponse, error)
-	// FilterTools says which tools of a list the caller may see. A tool is shown
-	// where some arguments may be let through, and where a deny gives a reason.
-	// Quarantine hides it, and so does a pinned definition that is not accepted. It
-	// changes nothing and is safe to repeat. Errors: those of DecideCall.
+	// FilterTools reports which tools of a list the caller may see. A tool is shown if a call with some arguments
+	// could be allowed or wait for approval, or if the rule that denies it gives a reason. Quarantine hides it, and
+	// so does a pinned definition that is not accepted. The RPC changes nothing and is safe to repeat. Errors: those
+	// of DecideCall.
 	FilterTools(ctx context.Context, in *FilterToolsRequest, opts ...grpc.CallOption) (*FilterToolsResponse, error)
-	// FilterNames says which prompts, resources or templates of a list the caller may see,
-	// and of which resource's changes it may hear: those for which a call is not denied. A
-	// template is shown unless rules tell by its start, before its first expression, that
-	// every URI which it stands for is denied. It changes nothing and is safe to repeat.
-	// Errors: those of DecideCall about a subject and the active revision.
+	// FilterNames reports which prompts, resources or templates of a list the caller may see, and of which
+	// resource's changes it may be notified: those for which a call is not denied. A template is shown unless the
+	// part before its first expression shows that every URI of it is denied. The RPC changes nothing and is safe to
+	// repeat. Errors: those of DecideCall about a subject and the active revision.
 	FilterNames(ctx context.Context, in *FilterNamesRequest, opts ...grpc.CallOption) (*FilterNamesResponse, error)
-	// CheckServer says whether some rule could allow the caller something on a server,
-	// whatever the tool and its arguments, and whether one hides a tool of it. It errs
-	// towards "could": where it says that nothing could be allowed, DecideCall denies
-	// every call. It changes nothing and is safe to repeat; its answer holds for as long
-	// as the revision is active. Errors: those of DecideCall about a subject and the
-	// active revision.
+	// CheckServer reports whether some rule could allow the caller anything on a server, with any tool and
+	// arguments, and whether a rule hides a tool of the server. It errs towards "could": if it reports that nothing
+	// could be allowed, DecideCall denies every call. The RPC changes nothing and is safe to repeat. Its answer is
+	// valid while the revision is active. Errors: those of DecideCall about a subject and the active revision.
 	CheckServer(ctx context.Context, in *CheckServerRequest, opts ...grpc.CallOption) (*CheckServerResponse, error)
 	// LintDocuments checks documents without applying them.
 	LintDocuments(ctx context.Context, in *LintDocumentsRequest, opts ...grpc.CallOption) (*LintDocumentsResponse, error)
-	// TestDocuments runs the tests that live in documents, without applying them. This
-	// version does not serve it: UNIMPLEMENTED, NOT_SERVED. `sluice policy explain` and
-	// DecideCall judge a call by the active documents instead.
+	// TestDocuments runs the tests in documents without applying them. This version does not serve it:
+	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy explain` or DecideCall, which decide by the active documents.
 	TestDocuments(ctx context.Context, in *TestDocumentsRequest, opts ...grpc.CallOption) (*TestDocumentsResponse, error)
-	// SimulateCall judges a call against documents that are not active. This version does
-	// not serve it: UNIMPLEMENTED, NOT_SERVED. A mesh of one's own on those documents, and
-	// ExplainCall there, answer the same.
+	// SimulateCall decides a call by documents that are not active. This version does not serve it: UNIMPLEMENTED,
+	// NOT_SERVED. Start a separate mesh with those documents and use ExplainCall there.
 	SimulateCall(ctx context.Context, in *SimulateCallRequest, opts ...grpc.CallOption) (*SimulateCallResponse, error)
-	// DiffRevisions tells which calls two revisions judge differently, deny to allow
-	// first. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. Documents come
-	// from files, whose differences version control shows.
+	// DiffRevisions reports which calls two revisions decide differently, deny to allow first. This version does not
+	// serve it: UNIMPLEMENTED, NOT_SERVED. Documents come from files, and version control shows how files differ.
 	DiffRevisions(ctx context.Context, in *DiffRevisionsRequest, opts ...grpc.CallOption) (*DiffRevisionsResponse, error)
-	// ReplayCalls judges recorded calls against documents that are not active and sends
-	// each call that they judge differently, then a summary. This version does not serve
-	// it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the gateway lists recorded calls,
-	// and ExplainCall judges one of them.
+	// ReplayCalls decides recorded calls by documents that are not active and sends each call with a different
+	// decision, then a summary. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the
+	// gateway lists recorded calls, and ExplainCall decides one of them.
 	ReplayCalls(ctx context.Context, in *ReplayCallsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReplayCallsResponse], error)
-	// SuggestDocument writes a document from the catalogue and recorded traffic. This
-	// version does not serve it: UNIMPLEMENTED, NOT_SERVED. `sluice policy suggest` writes
-	// one.
+	// SuggestDocument writes a document from the catalog and recorded traffic. This version does not serve it:
+	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest`.
 	SuggestDocument(ctx context.Context, in *SuggestDocumentRequest, opts ...grpc.CallOption) (*SuggestDocumentResponse, error)
-	// ImportDocument translates a policy of another dialect and reports what it could not
-	// carry over. It applies nothing. This version does not serve it: UNIMPLEMENTED,
-	// NOT_SERVED. `sluice policy suggest` writes a document to begin with instead.
+	// ImportDocument translates a policy of another dialect and reports what it could not translate. It applies
+	// nothing. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest` for a first
+	// document.
 	ImportDocument(ctx context.Context, in *ImportDocumentRequest, opts ...grpc.CallOption) (*ImportDocumentResponse, error)
 	// ApplyDocuments replaces the active documents. A repeat of the documents that are
 	// active changes nothing and answers with OK. Errors:
@@ -129,25 +119,23 @@ type PolicyServiceClient interface {
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: documents are the installation's, and
 	//	                     people of the tenant "default" alone read them
-	//	NOT_FOUND            REVISION_UNKNOWN: it is not kept
+	//	NOT_FOUND            REVISION_UNKNOWN: this revision is not stored
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	GetRevision(ctx context.Context, in *GetRevisionRequest, opts ...grpc.CallOption) (*GetRevisionResponse, error)
-	// ListRevisions lists the revisions that are kept, newest first. This version does not
-	// serve it: UNIMPLEMENTED, NOT_SERVED. It keeps the active revision alone, which
-	// GetRevision returns.
+	// ListRevisions lists the stored revisions, newest first. This version does not serve it: UNIMPLEMENTED,
+	// NOT_SERVED. Only the active revision is stored, and GetRevision returns it.
 	ListRevisions(ctx context.Context, in *ListRevisionsRequest, opts ...grpc.CallOption) (*ListRevisionsResponse, error)
-	// LeaseRevision lets a gateway use decisions again, for a while, without asking: the
-	// responses name what decisions are made from now, and say for how long those that carry
-	// its `epoch` may be used (DecideCallResponse.keeping). What is active is told at once
-	// when it changes. A change of an operator is answered once no gateway can use what was
-	// decided before it: each has taken the change, or its lease is over. Requests come one
-	// after the other: the next one once the last is answered. Errors:
+	// LeaseRevision lets a gateway use cached decisions for a while without asking. The responses name what
+	// decisions are now made from, and say how long decisions with that `epoch` may be used
+	// (DecideCallResponse.keeping). A response is sent at once when the active revision changes. An operator's
+	// change is answered only when no gateway can use an older decision: each gateway has taken the change, or its
+	// lease has ended. A gateway sends the next request only after the last one is answered. Errors:
 	//
 	//	INVALID_ARGUMENT     LEASE_DISORDER: `taken` is a response that was not sent
 	LeaseRevision(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[LeaseRevisionRequest, LeaseRevisionResponse], error)
-	// WatchRevision sends the active revision at once and every later one as it becomes
-	// active, and an unchanged one again at least every 500 ms as a beat. To people of
-	// other tenants than "default" `rejected` says only that there are findings.
+	// WatchRevision sends the active revision at once and each later one when it becomes active. It repeats an
+	// unchanged revision at least every 500 ms. For people of tenants other than "default", `rejected` only says
+	// that there are findings.
 	WatchRevision(ctx context.Context, in *WatchRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevisionResponse], error)
 }
 
@@ -354,13 +342,11 @@ type PolicyService_WatchRevisionClient = grpc.ServerStreamingClient[WatchRevisio
 // All implementations must embed UnimplementedPolicyServiceServer
 // for forward compatibility.
 //
-// PolicyService holds the policy documents and answers one question: may this
-// caller make this call, now, and on what terms?
+// PolicyService stores the policy documents and decides whether a caller may make a call, and on what terms.
 type PolicyServiceServer interface {
-	// DecideCall judges one call against the active revision. The caller is the
-	// principal of the request's metadata; an operator names a `subject` instead.
-	// A denial is an answer, returned with OK. It spends nothing and changes nothing:
-	// it is safe to repeat. Errors:
+	// DecideCall decides one call by the active revision. The caller is the principal of the request's metadata; an
+	// operator sends a `subject` instead. A denial is a response with OK. The RPC spends nothing and changes
+	// nothing, and is safe to repeat. Errors:
 	//
 	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
 	//	                     SUBJECT_MISSING: an operator sends none;
@@ -374,55 +360,47 @@ type PolicyServiceServer interface {
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active;
 	//	                     POLICY_TOO_OLD: min_revision is not reached
 	DecideCall(context.Context, *DecideCallRequest) (*DecideCallResponse, error)
-	// ExplainCall judges as DecideCall does and adds every rule that was considered,
-	// which of its conditions held, and why the winner won. It spends nothing. People of
-	// other tenants than "default" get the rules that matched alone, without what those
-	// want. Errors: those of DecideCall about a subject and the active revision.
+	// ExplainCall decides as DecideCall does and adds every rule that was considered, which of its conditions held,
+	// and why the winner won. It spends nothing. People of tenants other than "default" get only the rules that
+	// matched, without the patterns of those rules. Errors: those of DecideCall about a subject and the active
+	// revision.
 	ExplainCall(context.Context, *ExplainCallRequest) (*ExplainCallResponse, error)
-	// FilterTools says which tools of a list the caller may see. A tool is shown
-	// where some arguments may be let through, and where a deny gives a reason.
-	// Quarantine hides it, and so does a pinned definition that is not accepted. It
-	// changes nothing and is safe to repeat. Errors: those of DecideCall.
+	// FilterTools reports which tools of a list the caller may see. A tool is shown if a call with some arguments
+	// could be allowed or wait for approval, or if the rule that denies it gives a reason. Quarantine hides it, and
+	// so does a pinned definition that is not accepted. The RPC changes nothing and is safe to repeat. Errors: those
+	// of DecideCall.
 	FilterTools(context.Context, *FilterToolsRequest) (*FilterToolsResponse, error)
-	// FilterNames says which prompts, resources or templates of a list the caller may see,
-	// and of which resource's changes it may hear: those for which a call is not denied. A
-	// template is shown unless rules tell by its start, before its first expression, that
-	// every URI which it stands for is denied. It changes nothing and is safe to repeat.
-	// Errors: those of DecideCall about a subject and the active revision.
+	// FilterNames reports which prompts, resources or templates of a list the caller may see, and of which
+	// resource's changes it may be notified: those for which a call is not denied. A template is shown unless the
+	// part before its first expression shows that every URI of it is denied. The RPC changes nothing and is safe to
+	// repeat. Errors: those of DecideCall about a subject and the active revision.
 	FilterNames(context.Context, *FilterNamesRequest) (*FilterNamesResponse, error)
-	// CheckServer says whether some rule could allow the caller something on a server,
-	// whatever the tool and its arguments, and whether one hides a tool of it. It errs
-	// towards "could": where it says that nothing could be allowed, DecideCall denies
-	// every call. It changes nothing and is safe to repeat; its answer holds for as long
-	// as the revision is active. Errors: those of DecideCall about a subject and the
-	// active revision.
+	// CheckServer reports whether some rule could allow the caller anything on a server, with any tool and
+	// arguments, and whether a rule hides a tool of the server. It errs towards "could": if it reports that nothing
+	// could be allowed, DecideCall denies every call. The RPC changes nothing and is safe to repeat. Its answer is
+	// valid while the revision is active. Errors: those of DecideCall about a subject and the active revision.
 	CheckServer(context.Context, *CheckServerRequest) (*CheckServerResponse, error)
 	// LintDocuments checks documents without applying them.
 	LintDocuments(context.Context, *LintDocumentsRequest) (*LintDocumentsResponse, error)
-	// TestDocuments runs the tests that live in documents, without applying them. This
-	// version does not serve it: UNIMPLEMENTED, NOT_SERVED. `sluice policy explain` and
-	// DecideCall judge a call by the active documents instead.
+	// TestDocuments runs the tests in documents without applying them. This version does not serve it:
+	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy explain` or DecideCall, which decide by the active documents.
 	TestDocuments(context.Context, *TestDocumentsRequest) (*TestDocumentsResponse, error)
-	// SimulateCall judges a call against documents that are not active. This version does
-	// not serve it: UNIMPLEMENTED, NOT_SERVED. A mesh of one's own on those documents, and
-	// ExplainCall there, answer the same.
+	// SimulateCall decides a call by documents that are not active. This version does not serve it: UNIMPLEMENTED,
+	// NOT_SERVED. Start a separate mesh with those documents and use ExplainCall there.
 	SimulateCall(context.Context, *SimulateCallRequest) (*SimulateCallResponse, error)
-	// DiffRevisions tells which calls two revisions judge differently, deny to allow
-	// first. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. Documents come
-	// from files, whose differences version control shows.
+	// DiffRevisions reports which calls two revisions decide differently, deny to allow first. This version does not
+	// serve it: UNIMPLEMENTED, NOT_SERVED. Documents come from files, and version control shows how files differ.
 	DiffRevisions(context.Context, *DiffRevisionsRequest) (*DiffRevisionsResponse, error)
-	// ReplayCalls judges recorded calls against documents that are not active and sends
-	// each call that they judge differently, then a summary. This version does not serve
-	// it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the gateway lists recorded calls,
-	// and ExplainCall judges one of them.
+	// ReplayCalls decides recorded calls by documents that are not active and sends each call with a different
+	// decision, then a summary. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. ListDecisions of the
+	// gateway lists recorded calls, and ExplainCall decides one of them.
 	ReplayCalls(*ReplayCallsRequest, grpc.ServerStreamingServer[ReplayCallsResponse]) error
-	// SuggestDocument writes a document from the catalogue and recorded traffic. This
-	// version does not serve it: UNIMPLEMENTED, NOT_SERVED. `sluice policy suggest` writes
-	// one.
+	// SuggestDocument writes a document from the catalog and recorded traffic. This version does not serve it:
+	// UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest`.
 	SuggestDocument(context.Context, *SuggestDocumentRequest) (*SuggestDocumentResponse, error)
-	// ImportDocument translates a policy of another dialect and reports what it could not
-	// carry over. It applies nothing. This version does not serve it: UNIMPLEMENTED,
-	// NOT_SERVED. `sluice policy suggest` writes a document to begin with instead.
+	// ImportDocument translates a policy of another dialect and reports what it could not translate. It applies
+	// nothing. This version does not serve it: UNIMPLEMENTED, NOT_SERVED. Use `sluice policy suggest` for a first
+	// document.
 	ImportDocument(context.Context, *ImportDocumentRequest) (*ImportDocumentResponse, error)
 	// ApplyDocuments replaces the active documents. A repeat of the documents that are
 	// active changes nothing and answers with OK. Errors:
@@ -441,25 +419,23 @@ type PolicyServiceServer interface {
 	//
 	//	PERMISSION_DENIED    TENANT_REFUSED: documents are the installation's, and
 	//	                     people of the tenant "default" alone read them
-	//	NOT_FOUND            REVISION_UNKNOWN: it is not kept
+	//	NOT_FOUND            REVISION_UNKNOWN: this revision is not stored
 	//	FAILED_PRECONDITION  POLICY_NONE_ACTIVE: no revision is active
 	GetRevision(context.Context, *GetRevisionRequest) (*GetRevisionResponse, error)
-	// ListRevisions lists the revisions that are kept, newest first. This version does not
-	// serve it: UNIMPLEMENTED, NOT_SERVED. It keeps the active revision alone, which
-	// GetRevision returns.
+	// ListRevisions lists the stored revisions, newest first. This version does not serve it: UNIMPLEMENTED,
+	// NOT_SERVED. Only the active revision is stored, and GetRevision returns it.
 	ListRevisions(context.Context, *ListRevisionsRequest) (*ListRevisionsResponse, error)
-	// LeaseRevision lets a gateway use decisions again, for a while, without asking: the
-	// responses name what decisions are made from now, and say for how long those that carry
-	// its `epoch` may be used (DecideCallResponse.keeping). What is active is told at once
-	// when it changes. A change of an operator is answered once no gateway can use what was
-	// decided before it: each has taken the change, or its lease is over. Requests come one
-	// after the other: the next one once the last is answered. Errors:
+	// LeaseRevision lets a gateway use cached decisions for a while without asking. The responses name what
+	// decisions are now made from, and say how long decisions with that `epoch` may be used
+	// (DecideCallResponse.keeping). A response is sent at once when the active revision changes. An operator's
+	// change is answered only when no gateway can use an older decision: each gateway has taken the change, or its
+	// lease has ended. A gateway sends the next request only after the last one is answered. Errors:
 	//
 	//	INVALID_ARGUMENT     LEASE_DISORDER: `taken` is a response that was not sent
 	LeaseRevision(grpc.BidiStreamingServer[LeaseRevisionRequest, LeaseRevisionResponse]) error
-	// WatchRevision sends the active revision at once and every later one as it becomes
-	// active, and an unchanged one again at least every 500 ms as a beat. To people of
-	// other tenants than "default" `rejected` says only that there are findings.
+	// WatchRevision sends the active revision at once and each later one when it becomes active. It repeats an
+	// unchanged revision at least every 500 ms. For people of tenants other than "default", `rejected` only says
+	// that there are findings.
 	WatchRevision(*WatchRevisionRequest, grpc.ServerStreamingServer[WatchRevisionResponse]) error
 	mustEmbedUnimplementedPolicyServiceServer()
 }

@@ -29,7 +29,7 @@ type ApplyDocumentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// All documents of the new revision, 1 to 1,000.
 	Documents []*Document `protobuf:"bytes,1,rep,name=documents,proto3" json:"documents,omitempty"`
-	// Revision that the writer saw: hex SHA-256. Empty: whichever is active.
+	// Revision that the author saw: hex SHA-256. Empty: any active revision is replaced.
 	ExpectedRevision string `protobuf:"bytes,2,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
 	// Why, for the record; at most 1,024 bytes.
 	Comment       string `protobuf:"bytes,3,opt,name=comment,proto3" json:"comment,omitempty"`
@@ -88,7 +88,7 @@ func (x *ApplyDocumentsRequest) GetComment() string {
 	return ""
 }
 
-// ApplyDocumentsResponse says what is active now.
+// ApplyDocumentsResponse reports the new active revision.
 type ApplyDocumentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The new revision: hex SHA-256, 64 characters.
@@ -253,22 +253,22 @@ func (x *GetRevisionResponse) GetDocuments() []*Document {
 	return nil
 }
 
-// Revision is a set of documents that was active once, or is.
+// Revision is a set of documents that is or was active.
 type Revision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Hex SHA-256 of its documents, overrides and accepted pins: 64 characters.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// When it became active.
 	Activated *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=activated,proto3" json:"activated,omitempty"`
-	// Subject of the operator who applied it; empty where it came from files.
+	// Subject of the operator who applied it; empty if it came from files.
 	Author string `protobuf:"bytes,3,opt,name=author,proto3" json:"author,omitempty"`
-	// Why, as ApplyDocuments was told.
+	// Why, from ApplyDocuments.
 	Comment string `protobuf:"bytes,4,opt,name=comment,proto3" json:"comment,omitempty"`
-	// Token for `min_revision`: later activations have greater ones.
+	// Token for `min_revision`. A later activation has a greater time in it.
 	Activation string `protobuf:"bytes,5,opt,name=activation,proto3" json:"activation,omitempty"`
 	// Whether it is the active one.
 	Active bool `protobuf:"varint,6,opt,name=active,proto3" json:"active,omitempty"`
-	// Why a newer set of documents did not replace it: its findings.
+	// Why a newer set of documents did not replace it: the findings of that set.
 	Rejected      []*Finding `protobuf:"bytes,7,rep,name=rejected,proto3" json:"rejected,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -356,9 +356,9 @@ func (x *Revision) GetRejected() []*Finding {
 // ListRevisionsRequest asks for a page of revisions.
 type ListRevisionsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most: 0 to 1,000; 0 means 100.
+	// Page size, at most: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on; empty: the newest.
+	// Token of the page; empty: the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -413,7 +413,7 @@ type ListRevisionsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The revisions, newest first, without documents.
 	Revisions []*Revision `protobuf:"bytes,1,rep,name=revisions,proto3" json:"revisions,omitempty"`
-	// Where the next page starts; empty on the last.
+	// Token of the next page; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -551,8 +551,8 @@ type LeaseRevisionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the request on its stream, at least 1; each is greater than the last.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// `number` of the newest response that the gateway has taken, 0 for none: of decisions it
-	// uses those of that response's epoch alone, until it takes a later response.
+	// `number` of the newest response that the gateway has taken, 0 for none. The gateway uses only cached decisions
+	// of that response's epoch until it takes a later response.
 	Taken         uint64 `protobuf:"varint,2,opt,name=taken,proto3" json:"taken,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -602,22 +602,21 @@ func (x *LeaseRevisionRequest) GetTaken() uint64 {
 	return 0
 }
 
-// LeaseRevisionResponse is a lease, or the news that something has changed.
+// LeaseRevisionResponse is a lease, or the notice of a change.
 type LeaseRevisionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the response on its stream: 1, and one more for each next one.
+	// Number of the response on its stream: 1 for the first, then increasing by one.
 	Number uint64 `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
-	// `number` of the request that it answers; 0: of none, something has changed.
+	// `number` of the request that it answers; 0 if it answers none because something has changed.
 	Request uint64 `protobuf:"varint,2,opt,name=request,proto3" json:"request,omitempty"`
 	// The active revision; absent: none is active and every call is refused.
 	Revision *Revision `protobuf:"bytes,3,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Names all that decisions are made from: the documents, the configuration and what is
-	// known of tools. It is another one after every change, and after every start of the
-	// service. At most 64 bytes; empty where no revision is active.
+	// Identifies everything that decisions are made from: the documents, the configuration and the catalog. It
+	// changes with every change, and with every start of the service. At most 64 bytes; empty if no revision is
+	// active.
 	Epoch string `protobuf:"bytes,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// For how long from now on decisions of this epoch may be used, at most 1 s: whoever asked
-	// counts from before it sent the request. Absent: for no longer than earlier responses
-	// say that name the same epoch.
+	// How long decisions of this epoch may be used, at most 1 s. The gateway counts from before it sent the request.
+	// Absent: no longer than earlier responses with the same epoch allow.
 	Lease         *durationpb.Duration `protobuf:"bytes,5,opt,name=lease,proto3" json:"lease,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

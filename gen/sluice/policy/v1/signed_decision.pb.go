@@ -23,18 +23,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Attest asks that a decision be signed, for the approval service to see that it is
-// the policy role's and of this moment. It costs the judge a second reading of the
-// params, so it is asked for where a person decides and nowhere else.
+// Attest requests a signed decision, by which the approval service verifies that the policy service made the decision
+// just now. Signing makes the policy service read the params a second time, so it is requested only if a person
+// decides.
 type Attest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What stands behind the server's name, as sluice.approval.v1.BoundCall has it: 1 to
-	// 8,192 bytes. The judge takes the caller's word for it, and signs that.
+	// Identity of the server, as in sluice.approval.v1.BoundCall: 1 to 8,192 bytes. The policy service does not
+	// verify it, and signs it as sent.
 	ServerIdentity string `protobuf:"bytes,1,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
-	// The approval that the decision is for: that of a claim, or the one that whoever
-	// sits at the agent was shown. Empty where people are to be asked.
+	// Approval that the decision is for: that of a claim, or the approval that was shown to the person at the agent.
+	// Empty for a request for approval.
 	ApprovalId string `protobuf:"bytes,2,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// The approval's attempt that is to be claimed: 1 or more; 0 where there is no claim.
+	// Attempt of the approval that is to be claimed: 1 or more; 0 without a claim.
 	Attempt       int32 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -91,19 +91,17 @@ func (x *Attest) GetAttempt() int32 {
 	return 0
 }
 
-// SignedDecision is a decision that the policy role has signed. Its zero value is no
-// decision.
+// SignedDecision is a decision signed by the policy service. The zero value is not a decision.
 type SignedDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Encoding of a DecisionStatement. These very bytes are signed: whoever passes them
-	// on must not encode them anew. At most 1 MiB.
+	// Encoding of a DecisionStatement. The signature covers exactly these bytes: a service that forwards them must
+	// not encode them again. At most 1 MiB.
 	Statement []byte `protobuf:"bytes,1,opt,name=statement,proto3" json:"statement,omitempty"`
-	// Ed25519 (RFC 8032) over the 18 bytes `sluice-decision-1` and NUL, and then the
-	// statement: 64 bytes.
+	// Ed25519 (RFC 8032) over the 18 bytes `sluice-decision-1` and NUL, followed by the statement: 64 bytes.
 	Signature []byte `protobuf:"bytes,2,opt,name=signature,proto3" json:"signature,omitempty"`
-	// The signer's certificate and what stands between it and the mesh's CA, DER, the
-	// signer's first: its URI SAN names the role policy. At most 4, of at most 8,192
-	// bytes each; none in one process, where the key itself is known.
+	// The signer's certificate and the intermediate certificates below the mesh's CA, in DER, the signer's first.
+	// Its URI SAN names the role policy. At most 4, of at most 8,192 bytes each; none within one process, which
+	// knows the key.
 	Certificates  [][]byte `protobuf:"bytes,3,rep,name=certificates,proto3" json:"certificates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -160,32 +158,31 @@ func (x *SignedDecision) GetCertificates() [][]byte {
 	return nil
 }
 
-// DecisionStatement is what the policy role says of one call, for one use.
+// DecisionStatement is the policy service's statement about one call, for one use.
 type DecisionStatement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Digest of the principal and the call: that of sluice.approval.v1.BoundCall, with
-	// the server's identity and the definition's digest left empty. 32 bytes.
+	// Digest of the principal and the call: that of sluice.approval.v1.BoundCall, with empty server identity and
+	// definition digest. 32 bytes.
 	CallDigest []byte `protobuf:"bytes,1,opt,name=call_digest,json=callDigest,proto3" json:"call_digest,omitempty"`
-	// Digest of who was judged: SHA-256 over fields as sluice.approval.v1 binding.proto
-	// writes them: `sluice-principal-1`, number of principals, and of the caller and
-	// each of its chain: tenant, subject, agent, owner, number of groups, each group.
-	// 32 bytes.
+	// Digest of the principals: SHA-256 over fields in the encoding of sluice.approval.v1 binding.proto:
+	// `sluice-principal-1`, number of principals, and for the caller and each principal of its chain: tenant,
+	// subject, agent, owner, number of groups, each group. 32 bytes.
 	PrincipalDigest []byte `protobuf:"bytes,2,opt,name=principal_digest,json=principalDigest,proto3" json:"principal_digest,omitempty"`
-	// What stands behind the server's name, as Attest has it.
+	// Identity of the server, from Attest.
 	ServerIdentity string `protobuf:"bytes,3,opt,name=server_identity,json=serverIdentity,proto3" json:"server_identity,omitempty"`
-	// Digest of the tool's definition, as Call has it: 32 bytes, or empty.
+	// Digest of the tool's definition, from Call: 32 bytes, or empty.
 	DefinitionDigest []byte `protobuf:"bytes,4,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// The approval, as Attest has it.
+	// The approval, from Attest.
 	ApprovalId string `protobuf:"bytes,5,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Its attempt, as Attest has it.
+	// Its attempt, from Attest.
 	Attempt int32 `protobuf:"varint,6,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// The decision.
 	Decision *Decision `protobuf:"bytes,7,opt,name=decision,proto3" json:"decision,omitempty"`
-	// Activation of the revision that judged, as Revision has it.
+	// Activation of the revision that decided, as in Revision.
 	Activation string `protobuf:"bytes,8,opt,name=activation,proto3" json:"activation,omitempty"`
-	// When it was signed, by the clock of the policy role.
+	// Time of the signature, by the clock of the policy service.
 	Time *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=time,proto3" json:"time,omitempty"`
-	// Random, so that no two statements are the same: 16 bytes.
+	// Random, so that each statement is unique: 16 bytes.
 	Nonce         []byte `protobuf:"bytes,10,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -24,13 +24,13 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// PinMode is how the definitions of a server's tools are pinned.
+// PinMode says how the definitions of a server's tools are pinned.
 type PinMode int32
 
 const (
-	// Read as review.
+	// Treated as review.
 	PinMode_PIN_MODE_UNSPECIFIED PinMode = 0
-	// The first whole list is accepted, and what comes later waits for a person.
+	// The first whole list is accepted. Later definitions wait for a person.
 	PinMode_PIN_MODE_FIRST_USE PinMode = 1
 	// Every definition waits for a person.
 	PinMode_PIN_MODE_REVIEW PinMode = 2
@@ -81,7 +81,7 @@ func (PinMode) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_tool_proto_rawDescGZIP(), []int{0}
 }
 
-// PinState is what is known of a tool's definition.
+// PinState is the state of a tool's definition.
 type PinState int32
 
 const (
@@ -89,13 +89,13 @@ const (
 	PinState_PIN_STATE_UNSPECIFIED PinState = 0
 	// Pinning is off for the server.
 	PinState_PIN_STATE_OFF PinState = 1
-	// The definition is among those that were accepted.
+	// The definition is accepted.
 	PinState_PIN_STATE_ACCEPTED PinState = 2
-	// The definition is new or changed and waits for a person. The tool can't be
-	// called with it. That a person stopped the tool is `quarantined`, not this.
+	// The definition is new or changed and waits for a person. The tool can't be called with it. A tool that a
+	// person stopped is shown by `quarantined`, not by this state.
 	PinState_PIN_STATE_QUARANTINED PinState = 3
-	// A person has refused the definition. The tool can't be called with it, and goes on
-	// with others that were accepted.
+	// A person has refused the definition. The tool can't be called with it, but can be called with other
+	// definitions that are accepted.
 	PinState_PIN_STATE_REFUSED PinState = 4
 )
 
@@ -144,11 +144,11 @@ func (PinState) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_tool_proto_rawDescGZIP(), []int{1}
 }
 
-// Axis is a degree beside the category.
+// Axis is a degree of one property of a tool, in addition to its category.
 type Axis int32
 
 const (
-	// Not judged. Treated as high.
+	// Not rated. Treated as high.
 	Axis_AXIS_UNSPECIFIED Axis = 0
 	// Low.
 	Axis_AXIS_LOW Axis = 1
@@ -201,36 +201,34 @@ func (Axis) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_tool_proto_rawDescGZIP(), []int{2}
 }
 
-// CatalogServer is a server as the catalogue knows it.
+// CatalogServer is a server in the catalog.
 type CatalogServer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// When it was last listed; absent: never.
+	// When a whole list was last reported; absent: never.
 	Listed *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=listed,proto3" json:"listed,omitempty"`
-	// How many tools it lists now.
+	// Number of tools that it lists now.
 	Tools int32 `protobuf:"varint,3,opt,name=tools,proto3" json:"tools,omitempty"`
-	// How many definitions of its tools wait for a person.
+	// Number of definitions of its tools that wait for a person.
 	Waiting int32 `protobuf:"varint,4,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	// Digest of all that wait, to accept them at once: SHA-256 over their
-	// definition digests, 32 bytes each with nothing between, in the order of the
-	// tools' names by bytes and then of the digests. Empty where none waits.
+	// Digest of all definitions that wait, used to accept them together: SHA-256 over their digests, 32 bytes each
+	// without separators, in the order of the tools' names by bytes and then of the digests. Empty if none waits.
 	WaitingDigest []byte `protobuf:"bytes,5,opt,name=waiting_digest,json=waitingDigest,proto3" json:"waiting_digest,omitempty"`
-	// Whether the whole server is stopped.
+	// Whether an operator or the catalog has stopped the whole server.
 	Quarantined bool `protobuf:"varint,6,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// Why it is; empty where it is not.
+	// Why it is stopped; empty if it is not.
 	QuarantineReason string `protobuf:"bytes,7,opt,name=quarantine_reason,json=quarantineReason,proto3" json:"quarantine_reason,omitempty"`
-	// Subject of the operator who stopped it; empty where the catalogue did.
+	// Subject of the operator who stopped it; empty if the catalog did.
 	QuarantinedBy string `protobuf:"bytes,8,opt,name=quarantined_by,json=quarantinedBy,proto3" json:"quarantined_by,omitempty"`
-	// Whether the configuration calls it trusted.
+	// Whether the configuration marks it as trusted.
 	Trusted bool `protobuf:"varint,9,opt,name=trusted,proto3" json:"trusted,omitempty"`
-	// Names of entries of its newest list that were not reported, as
-	// ReportHead.left_out.
+	// Names of entries of its newest list that were not reported, as in ReportHead.left_out.
 	LeftOut []string `protobuf:"bytes,10,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
 	// How its definitions are pinned.
 	Pin PinMode `protobuf:"varint,11,opt,name=pin,proto3,enum=sluice.policy.v1.PinMode" json:"pin,omitempty"`
-	// How many definitions were seen and not kept, because too many of them waited. No
-	// tool can be called with one of those.
+	// Number of definitions that were seen and not stored, because too many others waited. No tool can be called
+	// with one of them.
 	Unkept        int32 `protobuf:"varint,12,opt,name=unkept,proto3" json:"unkept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -350,24 +348,23 @@ func (x *CatalogServer) GetUnkept() int32 {
 	return 0
 }
 
-// CatalogTool is a tool as the catalogue knows it: the content of its page. All
-// texts of the definition are the server's, and untrusted.
+// CatalogTool is a tool in the catalog: the content of its page. All texts of the definition are the server's, and
+// untrusted.
 type CatalogTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Name.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Changes with everything else that stands here but the times, for OverrideTool: 1
-	// to 64 bytes.
+	// Changes when any other field except the times changes; for OverrideTool. 1 to 64 bytes.
 	Etag string `protobuf:"bytes,3,opt,name=etag,proto3" json:"etag,omitempty"`
 	// Title for people; may be empty.
 	Title string `protobuf:"bytes,4,opt,name=title,proto3" json:"title,omitempty"`
-	// Description as the server gives it.
+	// Description as the server sent it.
 	Description string `protobuf:"bytes,5,opt,name=description,proto3" json:"description,omitempty"`
-	// What it is held to be now, overrides applied.
+	// Its classification now, with the override applied.
 	Classification *Classification `protobuf:"bytes,6,opt,name=classification,proto3" json:"classification,omitempty"`
-	// What the catalogue itself holds it to be, where an override differs.
+	// The catalog's own classification, if an override changes it.
 	Derived *Classification `protobuf:"bytes,7,opt,name=derived,proto3" json:"derived,omitempty"`
 	// The override in force; absent: none.
 	Override *ToolOverride `protobuf:"bytes,8,opt,name=override,proto3" json:"override,omitempty"`
@@ -381,33 +378,30 @@ type CatalogTool struct {
 	DefinitionJson string `protobuf:"bytes,12,opt,name=definition_json,json=definitionJson,proto3" json:"definition_json,omitempty"`
 	// SHA-256 of the canonical form of the newest definition: 32 bytes.
 	DefinitionDigest []byte `protobuf:"bytes,13,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// What is known of the newest definition.
+	// State of the newest definition.
 	Pin PinState `protobuf:"varint,14,opt,name=pin,proto3,enum=sluice.policy.v1.PinState" json:"pin,omitempty"`
-	// Digests of the definitions that wait for a person, in the order of their
-	// bytes: 32 bytes each, at most 100.
+	// Digests of the definitions that wait for a person, in the order of their bytes: 32 bytes each, at most 100.
 	Waiting [][]byte `protobuf:"bytes,15,rep,name=waiting,proto3" json:"waiting,omitempty"`
-	// Whether an operator has stopped the tool, whatever its definition.
+	// Whether an operator has stopped the tool, regardless of its definition.
 	Quarantined bool `protobuf:"varint,16,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// Why; empty where it is not.
+	// Why it is stopped; empty if it is not.
 	QuarantineReason string `protobuf:"bytes,17,opt,name=quarantine_reason,json=quarantineReason,proto3" json:"quarantine_reason,omitempty"`
-	// Subject of the operator who did; empty where nobody did.
+	// Subject of the operator who stopped it; empty if it is not stopped.
 	QuarantinedBy string `protobuf:"bytes,18,opt,name=quarantined_by,json=quarantinedBy,proto3" json:"quarantined_by,omitempty"`
 	// Whether its whole server is stopped.
 	ServerQuarantined bool `protobuf:"varint,19,opt,name=server_quarantined,json=serverQuarantined,proto3" json:"server_quarantined,omitempty"`
-	// Whether a list that counts has it now, of whichever principal and protocol
-	// version, or what one caller was given has had it within about an hour. One that
-	// nobody lists any more keeps its page.
+	// Whether the tool is listed now: a current whole list of any protocol version has it, or a caller's session
+	// listed it within about an hour of the newest whole list. A tool that is no longer listed keeps its page.
 	ListedNow bool `protobuf:"varint,20,opt,name=listed_now,json=listedNow,proto3" json:"listed_now,omitempty"`
 	// Revisions of MCP under which it is listed now, sorted.
 	ProtocolVersions []string `protobuf:"bytes,21,rep,name=protocol_versions,json=protocolVersions,proto3" json:"protocol_versions,omitempty"`
 	// When it was last listed.
 	Listed *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=listed,proto3" json:"listed,omitempty"`
-	// Definitions of this tool that were seen, newest first, at most 100; those that
-	// wait are never left out.
+	// Definitions of this tool that were seen, newest first, at most 100. Definitions that wait are never left out.
 	History []*SeenDefinition `protobuf:"bytes,23,rep,name=history,proto3" json:"history,omitempty"`
-	// What to read and do about it.
+	// Explanations, attacks and a recommended rule.
 	Advice *Advice `protobuf:"bytes,24,opt,name=advice,proto3" json:"advice,omitempty"`
-	// Tools whose names look like this one's, as `server/tool`, at most 16.
+	// Tools whose names look like this tool's, as `server/tool`, at most 16.
 	LookAlikes []string `protobuf:"bytes,25,rep,name=look_alikes,json=lookAlikes,proto3" json:"look_alikes,omitempty"`
 	// Whether it can't be called because another definition of it waits.
 	Stopped       bool `protobuf:"varint,26,opt,name=stopped,proto3" json:"stopped,omitempty"`
@@ -627,16 +621,16 @@ func (x *CatalogTool) GetStopped() bool {
 	return false
 }
 
-// ToolParameter is a parameter of a tool, as the top of its input schema has it.
+// ToolParameter is a parameter of a tool, from the top level of its input schema.
 type ToolParameter struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Its JSON Schema types; empty where the schema does not say.
+	// Its JSON Schema types; empty if the schema does not state them.
 	Types []string `protobuf:"bytes,2,rep,name=types,proto3" json:"types,omitempty"`
 	// Whether it is required.
 	Required bool `protobuf:"varint,3,opt,name=required,proto3" json:"required,omitempty"`
-	// Description as the server gives it, cut to 4,096 bytes; may be empty.
+	// Description as the server sent it, cut to 4,096 bytes; may be empty.
 	Description   string `protobuf:"bytes,4,opt,name=description,proto3" json:"description,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -700,7 +694,7 @@ func (x *ToolParameter) GetDescription() string {
 	return ""
 }
 
-// SeenDefinition is a definition that was seen. GetDefinition has its text.
+// SeenDefinition is a definition that was seen. GetDefinition returns its text.
 type SeenDefinition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// SHA-256 of its canonical form: 32 bytes.
@@ -709,24 +703,23 @@ type SeenDefinition struct {
 	FirstSeen *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=first_seen,json=firstSeen,proto3" json:"first_seen,omitempty"`
 	// When it was last seen.
 	LastSeen *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
-	// What is known of it.
+	// Its state.
 	Pin PinState `protobuf:"varint,4,opt,name=pin,proto3,enum=sluice.policy.v1.PinState" json:"pin,omitempty"`
-	// Subject of the operator who accepted or refused it; empty where nobody did.
+	// Subject of the operator who accepted or refused it; empty if no operator did.
 	SettledBy string `protobuf:"bytes,5,opt,name=settled_by,json=settledBy,proto3" json:"settled_by,omitempty"`
-	// When it was accepted or refused; absent where it waits.
+	// When it was accepted or refused; absent while it waits.
 	Settled *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=settled,proto3" json:"settled,omitempty"`
-	// Why, as AcceptPin or RefusePin was told, or the catalogue's own reason to accept it
-	// or to let it wait; may be empty.
+	// Reason, from AcceptPin or RefusePin, or the catalog's own reason to accept the definition or to let it wait;
+	// may be empty.
 	Reason string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Whether a list that counts has it now.
+	// Whether a current whole list has it.
 	ListedNow bool `protobuf:"varint,8,opt,name=listed_now,json=listedNow,proto3" json:"listed_now,omitempty"`
 	// Revisions of MCP under which it was listed, sorted.
 	ProtocolVersions []string `protobuf:"bytes,9,rep,name=protocol_versions,json=protocolVersions,proto3" json:"protocol_versions,omitempty"`
-	// To whom it was listed first: tenant and subject. Empty where the gateway listed it by
-	// itself.
+	// Principal to whom it was first listed: tenant and subject. Empty if the gateway listed it by itself.
 	SeenBy string `protobuf:"bytes,10,opt,name=seen_by,json=seenBy,proto3" json:"seen_by,omitempty"`
-	// Why AcceptPin of the whole server leaves it out while it waits, so that it is
-	// accepted by itself alone, in a sentence; empty: it is accepted with the others.
+	// Why AcceptPin of the whole server leaves it out while it waits, in a sentence. Such a definition must be
+	// accepted by itself. Empty: it is accepted with the others.
 	Flag          string `protobuf:"bytes,20,opt,name=flag,proto3" json:"flag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -839,29 +832,28 @@ func (x *SeenDefinition) GetFlag() string {
 	return ""
 }
 
-// Classification is what a tool is held to be.
+// Classification says what a tool does and how risky it is.
 type Classification struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What it does to the world.
 	Category v1.Category `protobuf:"varint,1,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
 	// How bad a wrong call can be.
 	Risk Risk `protobuf:"varint,2,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
-	// How sure the answer is: 0 to 1. Below 0.5 category and risk are the strictest
-	// of those that the evidence speaks for, and a page says that they are unsure.
+	// Confidence of the classification: 0 to 1. Below 0.5, category and risk are the strictest that the evidence
+	// supports, and a page marks them as unsure.
 	Confidence float64 `protobuf:"fixed64,3,opt,name=confidence,proto3" json:"confidence,omitempty"`
-	// Why, quoted from the definition.
+	// The evidence, quoted from the definition.
 	Evidence []*Evidence `protobuf:"bytes,4,rep,name=evidence,proto3" json:"evidence,omitempty"`
-	// How sensitive what comes back can be: raised where an export that changes
-	// nothing may hand out everything.
+	// How sensitive the results can be. Raised if an export that changes nothing could return everything.
 	Sensitivity Axis `protobuf:"varint,5,opt,name=sensitivity,proto3,enum=sluice.policy.v1.Axis" json:"sensitivity,omitempty"`
 	// How far the tool reaches outside its own server.
 	OpenWorld Axis `protobuf:"varint,6,opt,name=open_world,json=openWorld,proto3,enum=sluice.policy.v1.Axis" json:"open_world,omitempty"`
-	// How hard its effect is to take back.
+	// How hard its effect is to undo.
 	Irreversibility Axis `protobuf:"varint,7,opt,name=irreversibility,proto3,enum=sluice.policy.v1.Axis" json:"irreversibility,omitempty"`
 	// How much one call can touch.
 	BlastRadius Axis `protobuf:"varint,8,opt,name=blast_radius,json=blastRadius,proto3,enum=sluice.policy.v1.Axis" json:"blast_radius,omitempty"`
-	// Argument on which the category depends, as a JSON Pointer (RFC 6901) into the
-	// arguments, for example `/action`; empty: none.
+	// Argument that the category depends on, as a JSON Pointer (RFC 6901) into the arguments, for example `/action`;
+	// empty: none.
 	DependsOnArgument string `protobuf:"bytes,9,opt,name=depends_on_argument,json=dependsOnArgument,proto3" json:"depends_on_argument,omitempty"`
 	// Tags, lower-case-with-dashes, for `match`.
 	Tags          []string `protobuf:"bytes,10,rep,name=tags,proto3" json:"tags,omitempty"`
@@ -969,24 +961,23 @@ func (x *Classification) GetTags() []string {
 	return nil
 }
 
-// Evidence is a piece of a definition and what it says.
+// Evidence is a quoted part of a definition and its meaning.
 type Evidence struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where it stands: a JSON Pointer (RFC 6901) into the newest definition.
+	// Where the quote is: a JSON Pointer (RFC 6901) into the newest definition.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Whether it stands in the key that the path ends with, for example a
-	// parameter's name, and not in the value there.
+	// Whether the quote is in the key that the path ends with, for example a parameter's name, and not in the value.
 	InKey bool `protobuf:"varint,2,opt,name=in_key,json=inKey,proto3" json:"in_key,omitempty"`
-	// Where it begins in that key or value, in bytes of its UTF-8 text with escapes
-	// resolved, from 0. A value that is no string is taken as its JSON text.
+	// Where it begins in that key or value, in bytes of its UTF-8 text with escapes resolved, from 0. A value that
+	// is not a string is read as its JSON text.
 	Offset int32 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
-	// The words, exactly as they stand there.
+	// The words, exactly as in the definition.
 	Quote string `protobuf:"bytes,4,opt,name=quote,proto3" json:"quote,omitempty"`
-	// What they were taken to mean, in one sentence.
+	// What the words mean to the classifier, in one sentence.
 	Meaning string `protobuf:"bytes,5,opt,name=meaning,proto3" json:"meaning,omitempty"`
-	// Category that they speak for; unspecified where they speak for an axis.
+	// Category that they are evidence for; unspecified if they are evidence for an axis.
 	Category v1.Category `protobuf:"varint,6,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
-	// How much they weigh: above 0, to 1.
+	// Weight of the evidence: above 0, to 1.
 	Weight        float64 `protobuf:"fixed64,7,opt,name=weight,proto3" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1071,15 +1062,14 @@ func (x *Evidence) GetWeight() float64 {
 	return 0
 }
 
-// Advice is what the page of a tool tells beyond the facts.
+// Advice is what the page of a tool says in addition to the facts.
 type Advice struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Why the tool needs a policy, in sentences for people.
+	// Why the tool needs a policy, in sentences for operators.
 	Why string `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
-	// Attacks that exploit this kind of access: identifiers of the attack
-	// catalogue.
+	// Attacks that exploit this kind of access, from the attack catalog.
 	Attacks []*Attack `protobuf:"bytes,2,rep,name=attacks,proto3" json:"attacks,omitempty"`
-	// The recommended rule, as the YAML of a whole document, which LintDocuments accepts.
+	// The recommended rule, as YAML of a whole document that LintDocuments accepts.
 	RecommendedRule string `protobuf:"bytes,3,opt,name=recommended_rule,json=recommendedRule,proto3" json:"recommended_rule,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -1136,16 +1126,16 @@ func (x *Advice) GetRecommendedRule() string {
 	return ""
 }
 
-// Attack is an entry of the attack catalogue.
+// Attack is an entry of the attack catalog.
 type Attack struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier, stable.
+	// Stable identifier.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Name, for example "Runaway loop".
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// What happens, in sentences for people.
+	// What happens, in sentences for operators.
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
-	// Entries of public lists that it maps to, for example of the OWASP MCP list.
+	// Entries of public lists that it corresponds to, for example of the OWASP MCP list.
 	References    []string `protobuf:"bytes,4,rep,name=references,proto3" json:"references,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1209,13 +1199,13 @@ func (x *Attack) GetReferences() []string {
 	return nil
 }
 
-// ToolOverride is a person's answer in place of the catalogue's. It outlives a
-// change of the tool's definition: the page shows on which one it was made.
+// ToolOverride is a person's classification that replaces the catalog's. It stays in force when the tool's definition
+// changes; the page shows for which definition it was made.
 type ToolOverride struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Category; unspecified: the catalogue's.
+	// Category; unspecified: the catalog's.
 	Category v1.Category `protobuf:"varint,1,opt,name=category,proto3,enum=sluice.mcp.v1.Category" json:"category,omitempty"`
-	// Risk; unspecified: the catalogue's.
+	// Risk; unspecified: the catalog's.
 	Risk Risk `protobuf:"varint,2,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
 	// Tags to add, lower-case-with-dashes.
 	Tags []string `protobuf:"bytes,3,rep,name=tags,proto3" json:"tags,omitempty"`
@@ -1223,10 +1213,9 @@ type ToolOverride struct {
 	Reason string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Subject of the operator. Ignored in requests.
 	Author string `protobuf:"bytes,5,opt,name=author,proto3" json:"author,omitempty"`
-	// When. Ignored in requests.
+	// When it was made. Ignored in requests.
 	Time *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=time,proto3" json:"time,omitempty"`
-	// Digest of the definition that was the newest then: 32 bytes. Ignored in
-	// requests.
+	// Digest of the definition that was the newest when it was made: 32 bytes. Ignored in requests.
 	DefinitionDigest []byte `protobuf:"bytes,7,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache

@@ -22,16 +22,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// OverrideToolRequest sets or takes back an override.
+// OverrideToolRequest sets or removes an override.
 type OverrideToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Tool.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// The override; absent takes back the one in force.
+	// The override; absent removes the override in force.
 	Override *ToolOverride `protobuf:"bytes,3,opt,name=override,proto3" json:"override,omitempty"`
-	// `etag` of the tool that the person saw: 1 to 64 bytes.
+	// `etag` of the tool as the operator saw it: 1 to 64 bytes.
 	Etag          string `protobuf:"bytes,4,opt,name=etag,proto3" json:"etag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -100,7 +100,7 @@ type OverrideToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The tool.
 	Tool *CatalogTool `protobuf:"bytes,1,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Revision that judges by it: hex SHA-256.
+	// Revision that the change made: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	// Token for `min_revision`.
 	Activation    string `protobuf:"bytes,3,opt,name=activation,proto3" json:"activation,omitempty"`
@@ -164,11 +164,10 @@ type AcceptPinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Tool; empty: every tool of the server, and then `definition_digest` is the
-	// server's.
+	// Tool; empty: every tool of the server, and `definition_digest` is the server's.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Digest of what the person saw: 32 bytes. Of one tool the definition's; of a
-	// whole server CatalogServer.waiting_digest.
+	// Digest of what the operator saw, 32 bytes: of one tool the definition's, of a whole server
+	// CatalogServer.waiting_digest.
 	DefinitionDigest []byte `protobuf:"bytes,3,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	// Why; at most 1,024 bytes.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -234,12 +233,12 @@ func (x *AcceptPinRequest) GetReason() string {
 	return ""
 }
 
-// AcceptPinResponse says what was accepted.
+// AcceptPinResponse says how many definitions were accepted.
 type AcceptPinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Definitions that this call accepted; 0 where they were accepted before.
+	// Number of definitions that this call accepted; 0 if they were accepted before.
 	Accepted int32 `protobuf:"varint,1,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	// Revision that judges by it: hex SHA-256.
+	// Revision that the change made: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,2,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	// Token for `min_revision`.
 	Activation    string `protobuf:"bytes,3,opt,name=activation,proto3" json:"activation,omitempty"`
@@ -371,10 +370,10 @@ func (x *RefusePinRequest) GetReason() string {
 	return ""
 }
 
-// RefusePinResponse says that it is refused.
+// RefusePinResponse says that the definition is refused.
 type RefusePinResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Revision that judges by it: hex SHA-256.
+	// Revision that the change made: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,1,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	// Token for `min_revision`.
 	Activation    string `protobuf:"bytes,2,opt,name=activation,proto3" json:"activation,omitempty"`
@@ -426,14 +425,14 @@ func (x *RefusePinResponse) GetActivation() string {
 	return ""
 }
 
-// SetQuarantineRequest stops something or lets it go on.
+// SetQuarantineRequest stops or releases a tool or a server.
 type SetQuarantineRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Tool; empty: the whole server.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Whether to stop it; false lets it go on.
+	// Whether to stop it; false releases it.
 	Quarantined bool `protobuf:"varint,3,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// Why; 1 to 1,024 bytes.
 	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -499,10 +498,10 @@ func (x *SetQuarantineRequest) GetReason() string {
 	return ""
 }
 
-// SetQuarantineResponse says that it is done.
+// SetQuarantineResponse says that the change is in force.
 type SetQuarantineResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Revision that judges by it: hex SHA-256.
+	// Revision that the change made: hex SHA-256.
 	PolicyRevision string `protobuf:"bytes,1,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	// Token for `min_revision`.
 	Activation    string `protobuf:"bytes,2,opt,name=activation,proto3" json:"activation,omitempty"`

@@ -22,19 +22,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Risk is how bad a wrong call of a tool can be.
+// Risk says how bad a wrong call of a tool can be.
 type Risk int32
 
 const (
-	// Not classified. Treated as the highest.
+	// Not classified. Treated as critical.
 	Risk_RISK_UNSPECIFIED Risk = 0
-	// Retrieves, changes nothing.
+	// The tool reads and changes nothing.
 	Risk_RISK_LOW Risk = 1
-	// Changes that can be taken back.
+	// The tool makes changes that can be undone.
 	Risk_RISK_MEDIUM Risk = 2
-	// Work whose effect depends on the arguments.
+	// The effect depends on the arguments.
 	Risk_RISK_HIGH Risk = 3
-	// Loss for good, or money.
+	// The tool can destroy something for good, or spend money.
 	Risk_RISK_CRITICAL Risk = 4
 )
 
@@ -83,8 +83,8 @@ func (Risk) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_policy_v1_tool_class_proto_rawDescGZIP(), []int{0}
 }
 
-// ToolClass is what the catalogue holds a tool to be, with the definition that a call
-// carries: what rules on category, risk and tags have judged by.
+// ToolClass is the catalog's classification of a tool with the definition that a call carries. Rules on category, risk
+// and tags use it.
 type ToolClass struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What it does to the world; unspecified: not known.
@@ -93,8 +93,8 @@ type ToolClass struct {
 	Risk Risk `protobuf:"varint,2,opt,name=risk,proto3,enum=sluice.policy.v1.Risk" json:"risk,omitempty"`
 	// Tags, sorted, lower-case-with-dashes; at most 128.
 	Tags []string `protobuf:"bytes,3,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Whether somebody vouches for it: the server is trusted, or a person has accepted the
-	// definition or said what the tool is. Else it is the server's word.
+	// Whether the classification is confirmed: the server is trusted, or a person has accepted the definition or set
+	// the class. Otherwise only the server states it.
 	Believed      bool `protobuf:"varint,4,opt,name=believed,proto3" json:"believed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

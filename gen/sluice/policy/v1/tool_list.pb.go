@@ -23,8 +23,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ReportToolsRequest is a part of what a server listed: the head, once and first,
-// or one tool.
+// ReportToolsRequest is a part of a server's list: the head, once and first, or one tool.
 type ReportToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One of the two.
@@ -98,7 +97,7 @@ type isReportToolsRequest_Part interface {
 }
 
 type ReportToolsRequest_Head struct {
-	// What the list is.
+	// Description of the list.
 	Head *ReportHead `protobuf:"bytes,1,opt,name=head,proto3,oneof"`
 }
 
@@ -111,20 +110,18 @@ func (*ReportToolsRequest_Head) isReportToolsRequest_Part() {}
 
 func (*ReportToolsRequest_Tool) isReportToolsRequest_Part() {}
 
-// ReportHead is what a list is. The principal of the metadata is whom the server
-// gave it to.
+// ReportHead describes a list. The principal of the metadata is the principal to whom the server sent the list.
 type ReportHead struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Revision of MCP that was negotiated, `YYYY-MM-DD`: lists may differ by it.
+	// Revision of MCP that was negotiated, `YYYY-MM-DD`. Lists may differ by revision.
 	ProtocolVersion string `protobuf:"bytes,2,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
-	// Names of entries that break the bounds of ToolDefinition, each cut to 128
-	// bytes, empty where it has no name that can be read; at most 1,000. Such an
-	// entry is not reported, and nobody is shown it.
+	// Names of entries that exceed the bounds of ToolDefinition, each cut to 128 bytes, empty if the entry has no
+	// readable name; at most 1,000. Such an entry is not reported, and no caller is shown it.
 	LeftOut []string `protobuf:"bytes,3,rep,name=left_out,json=leftOut,proto3" json:"left_out,omitempty"`
-	// Whether this is all that the server lists, and not a page of it. A whole list
-	// replaces the one before it; a page takes nothing away.
+	// Whether this is the whole list of the server, not a page of it. A whole list replaces the one before; a page
+	// removes nothing.
 	Whole         bool `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -191,10 +188,10 @@ func (x *ReportHead) GetWhole() bool {
 // ToolDefinition is a tool as a server listed it.
 type ToolDefinition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name, as the entry has it, 1 to 1,024 bytes.
+	// Name in the entry, 1 to 1,024 bytes.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// The whole entry of the list, one JSON object that the strict gate's rules on
-	// keys and encoding let pass, as the server sent it: at most 1 MiB.
+	// The whole entry of the list as the server sent it, one JSON object that passes the gateway's strict rules for
+	// keys and encoding: at most 1 MiB.
 	DefinitionJson string `protobuf:"bytes,2,opt,name=definition_json,json=definitionJson,proto3" json:"definition_json,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -244,12 +241,12 @@ func (x *ToolDefinition) GetDefinitionJson() string {
 	return ""
 }
 
-// ReportToolsResponse is what each definition is now.
+// ReportToolsResponse returns the state of each definition.
 type ReportToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In the order of the tools that were sent.
+	// One entry for each tool, in the order in which the tools were sent.
 	Tools []*ReportedTool `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Token for `min_revision`: from there on policy knows this list.
+	// Token for `min_revision`. From this activation on, policy knows the list.
 	Activation    string `protobuf:"bytes,2,opt,name=activation,proto3" json:"activation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -299,15 +296,14 @@ func (x *ReportToolsResponse) GetActivation() string {
 	return ""
 }
 
-// ReportedTool is what a reported definition is now.
+// ReportedTool is the state of a reported definition.
 type ReportedTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// SHA-256 of the canonical definition: 32 bytes. A call carries it as
-	// `definition_digest`. Empty where the definition has no canonical form, or another
-	// name than the tool: it is left out.
+	// SHA-256 of the canonical definition: 32 bytes. A call carries it as `definition_digest`. Empty if the
+	// definition has no canonical form, or has another name than the tool: then the tool is left out.
 	DefinitionDigest []byte `protobuf:"bytes,1,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
-	// What is known of it. Whether the tool may be called or seen depends on more:
-	// DecideCall and FilterTools say.
+	// State of the definition. Whether the tool may be called or seen also depends on rules and quarantine: see
+	// DecideCall and FilterTools.
 	Pin           PinState `protobuf:"varint,2,opt,name=pin,proto3,enum=sluice.policy.v1.PinState" json:"pin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -360,9 +356,9 @@ func (x *ReportedTool) GetPin() PinState {
 // ListServersRequest asks for a page of servers.
 type ListServersRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most: 0 to 1,000; 0 means 100.
+	// Page size, at most: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on; empty: the start.
+	// Token of the page; empty: the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -417,7 +413,7 @@ type ListServersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The servers.
 	Servers []*CatalogServer `protobuf:"bytes,1,rep,name=servers,proto3" json:"servers,omitempty"`
-	// Where the next page starts; empty on the last.
+	// Token of the next page; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -559,8 +555,7 @@ func (x *GetServerResponse) GetServer() *CatalogServer {
 	return nil
 }
 
-// ListToolsRequest asks for a page of tools. Tools that no list has any more are
-// among them: see CatalogTool.listed_now.
+// ListToolsRequest asks for a page of tools. The page includes tools that no list has now: see CatalogTool.listed_now.
 type ListToolsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Server; empty: all.
@@ -571,14 +566,13 @@ type ListToolsRequest struct {
 	Risks []Risk `protobuf:"varint,3,rep,packed,name=risks,proto3,enum=sluice.policy.v1.Risk" json:"risks,omitempty"`
 	// Pin states of the newest definition; empty: all.
 	Pins []PinState `protobuf:"varint,4,rep,packed,name=pins,proto3,enum=sluice.policy.v1.PinState" json:"pins,omitempty"`
-	// Only tools with a definition that waits for a person, the newest or not.
+	// Only tools with a definition that waits for a person, whether or not it is the newest.
 	Waiting bool `protobuf:"varint,5,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	// Text to find in name and description, without regard to case; at most 256
-	// bytes; empty: all.
+	// Text to find in name and description, ignoring case; at most 256 bytes; empty: all.
 	Text string `protobuf:"bytes,6,opt,name=text,proto3" json:"text,omitempty"`
-	// How many at the most: 0 to 1,000; 0 means 100.
+	// Page size, at most: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,7,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on; empty: the start.
+	// Token of the page; empty: the first page.
 	PageToken     string `protobuf:"bytes,8,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -677,7 +671,7 @@ type ListToolsResponse struct {
 	Tools []*CatalogTool `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Where the next page starts; empty on the last.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// How many tools there are in all.
+	// Number of tools that match the request, on all pages.
 	Total         int32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -842,7 +836,7 @@ type GetDefinitionRequest struct {
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
 	// Tool.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// Its digest, as the tool's history has it: 32 bytes.
+	// Digest of the definition, from the tool's history: 32 bytes.
 	DefinitionDigest []byte `protobuf:"bytes,3,opt,name=definition_digest,json=definitionDigest,proto3" json:"definition_digest,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -902,7 +896,7 @@ func (x *GetDefinitionRequest) GetDefinitionDigest() []byte {
 // GetDefinitionResponse is a definition.
 type GetDefinitionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What is known of it.
+	// Its state and history.
 	Definition *SeenDefinition `protobuf:"bytes,1,opt,name=definition,proto3" json:"definition,omitempty"`
 	// The definition as JSON text, as the server sent it: untrusted.
 	DefinitionJson string `protobuf:"bytes,2,opt,name=definition_json,json=definitionJson,proto3" json:"definition_json,omitempty"`

@@ -29,20 +29,19 @@ type LimitKind int32
 const (
 	// Refused.
 	LimitKind_LIMIT_KIND_UNSPECIFIED LimitKind = 0
-	// Never more than max calls in any stretch of window.
+	// At most max calls in any period of the window's length.
 	LimitKind_LIMIT_KIND_SLIDING_WINDOW LimitKind = 1
-	// GCRA, ITU-T I.371: an even pace with a burst.
+	// GCRA (ITU-T I.371): an even pace with a burst.
 	LimitKind_LIMIT_KIND_GCRA LimitKind = 2
-	// Never more than max calls in a minute, hour or day of UTC. It counts calls
-	// alone, never costs.
+	// At most max calls in a minute, hour or day of UTC. It counts calls, never costs.
 	LimitKind_LIMIT_KIND_CALENDAR LimitKind = 3
-	// So many in flight at once: held while the lease lives, free once it is
-	// settled, in whatever way, or has run out.
+	// At most max calls in flight at once: a place is taken while the lease lives, and free after the lease is settled or
+	// has expired.
 	LimitKind_LIMIT_KIND_CONCURRENCY LimitKind = 4
-	// Never more than max in costs in any stretch of window, in decimals and never
-	// in floats: a window of 86400 s is any 24 h, not a day of the calendar.
+	// At most max in costs in any period of the window's length, in decimals and never in floats. A window of 86400 s is
+	// any 24 h, not a calendar day.
 	LimitKind_LIMIT_KIND_BUDGET LimitKind = 5
-	// The same call again and again.
+	// Repetitions of the same call.
 	LimitKind_LIMIT_KIND_LOOP LimitKind = 6
 )
 
@@ -95,24 +94,23 @@ func (LimitKind) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_limit_proto_rawDescGZIP(), []int{0}
 }
 
-// Limit is what one call takes of one bucket, and how much that holds.
+// Limit is the limit of one bucket, and the cost of one call.
 type Limit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identity of the bucket: 1 to 128 bytes. The same for every call that shares
-	// the limit; no part of it changes with a policy's revision.
+	// Identifier of the bucket: 1 to 128 bytes. It is the same for every call that shares the limit, and no part of it
+	// changes with a policy's revision.
 	Bucket string `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	// How it counts.
+	// How the limit counts.
 	Kind LimitKind `protobuf:"varint,2,opt,name=kind,proto3,enum=sluice.ratelimit.v1.LimitKind" json:"kind,omitempty"`
-	// How much fits: a whole number for every kind but a budget, whose decimal it
-	// is. Decimal digits with an optional fraction, at most 38 characters.
+	// How much fits: a whole number for every kind but a budget, for which it is a decimal. Decimal digits with an
+	// optional fraction, at most 38 characters.
 	Max string `protobuf:"bytes,3,opt,name=max,proto3" json:"max,omitempty"`
-	// Stretch of time that it looks at. Absent only for concurrency. Of a calendar
-	// limit 60 s, 3600 s or 86400 s: the minute, hour or day of UTC.
+	// Period that the limit is for. Absent only for concurrency. For a calendar limit 60 s, 3600 s or 86400 s: the
+	// minute, hour or day of UTC.
 	Window *durationpb.Duration `protobuf:"bytes,4,opt,name=window,proto3" json:"window,omitempty"`
-	// What this call takes of it: decimal, as `max`, above zero. "1" for all but
-	// budgets.
+	// What this call takes from the bucket: a decimal like `max`, above zero. "1" for all kinds but budgets.
 	Cost string `protobuf:"bytes,5,opt,name=cost,proto3" json:"cost,omitempty"`
-	// How many may go at once before the pace holds: GCRA only, 1 or more.
+	// How many calls may go at once before the pace applies: for GCRA only, 1 or more.
 	Burst         int64 `protobuf:"varint,6,opt,name=burst,proto3" json:"burst,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -26,16 +26,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Settlement is what came of a call, as far as limits care.
+// Settlement is the outcome of a call as far as limits are concerned.
 type Settlement int32
 
 const (
 	// Refused.
 	Settlement_SETTLEMENT_UNSPECIFIED Settlement = 0
-	// Bytes went to the upstream: spent, whatever came back. What it held in flight
-	// is free.
+	// Bytes of the call were sent to the server: everything stays spent, whatever the response. Its place in flight is
+	// free.
 	Settlement_SETTLEMENT_SENT Settlement = 1
-	// The call provably never left: everything is returned.
+	// The call certainly was not sent: everything is given back.
 	Settlement_SETTLEMENT_NEVER_SENT Settlement = 2
 )
 
@@ -84,13 +84,13 @@ func (Settlement) EnumDescriptor() ([]byte, []int) {
 type LeaseEnd int32
 
 const (
-	// Not known: it is not remembered any more, or never was.
+	// Not known: the lease is no longer remembered, or never existed.
 	LeaseEnd_LEASE_END_UNSPECIFIED LeaseEnd = 0
-	// It was settled as sent: what it took is spent.
+	// The lease was settled as sent: what it took is spent.
 	LeaseEnd_LEASE_END_SENT LeaseEnd = 1
-	// It was settled as never sent: what it took was given back.
+	// The lease was settled as never sent: what it took was given back.
 	LeaseEnd_LEASE_END_NEVER_SENT LeaseEnd = 2
-	// It ran out, and nobody has settled it: what it took is spent.
+	// The lease expired without a settlement: what it took is spent.
 	LeaseEnd_LEASE_END_EXPIRED LeaseEnd = 3
 )
 
@@ -137,15 +137,13 @@ func (LeaseEnd) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_ratelimit_v1_ratelimit_proto_rawDescGZIP(), []int{1}
 }
 
-// ReserveLimitsRequest is what one call wants to take.
+// ReserveLimitsRequest is a request to take from the limits of one call.
 type ReserveLimitsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Makes a repeat safe: while the lease that was granted to this key lives, the
-	// answer is that lease; nothing more is taken, and its end is not put off. Only
-	// grants are remembered: once the lease is settled or has run out, the same key
-	// reserves anew. A key belongs to the principal's tenant. It is the decision's
-	// identifier, and of an approved call the limit key of
-	// sluice/approval/v1/binding.proto. 1 to 128 bytes.
+	// Makes a repeat safe: while the lease that was granted to this key lives, the answer is that lease, nothing more is
+	// taken, and the lease does not end later. Only grants are remembered: after the lease was settled or has expired,
+	// the same key makes a new reservation. A key belongs to the principal's tenant. It is the decision's identifier or,
+	// for an approved call, the limit key of sluice/approval/v1/binding.proto. 1 to 128 bytes.
 	IdempotencyKey string `protobuf:"bytes,1,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
 	// The limits, 1 to 64, each bucket once.
 	Limits []*Limit `protobuf:"bytes,2,rep,name=limits,proto3" json:"limits,omitempty"`
@@ -216,9 +214,8 @@ type ReserveLimitsResponse struct {
 	//	*ReserveLimitsResponse_Lease
 	//	*ReserveLimitsResponse_Refusal
 	Result isReserveLimitsResponse_Result `protobuf_oneof:"result"`
-	// Names the counts that were asked: those of one process, since its start. Another
-	// process has counts of its own, and a gateway that is answered by two in turn refuses
-	// limited calls. At most 64 bytes.
+	// Identifies the process that counts, since its start. Another process has its own counts, so a gateway that gets
+	// answers from two in turn refuses limited calls. At most 64 bytes.
 	Instance      string `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -291,12 +288,12 @@ type isReserveLimitsResponse_Result interface {
 }
 
 type ReserveLimitsResponse_Lease struct {
-	// Every limit had room, and room was taken.
+	// All costs fit, and were taken.
 	Lease *Lease `protobuf:"bytes,1,opt,name=lease,proto3,oneof"`
 }
 
 type ReserveLimitsResponse_Refusal struct {
-	// Some limit had none, and nothing was taken.
+	// The cost of some limit did not fit, and nothing was taken.
 	Refusal *Refusal `protobuf:"bytes,2,opt,name=refusal,proto3,oneof"`
 }
 
@@ -304,7 +301,7 @@ func (*ReserveLimitsResponse_Lease) isReserveLimitsResponse_Result() {}
 
 func (*ReserveLimitsResponse_Refusal) isReserveLimitsResponse_Result() {}
 
-// Lease is what a call holds.
+// Lease is a grant.
 type Lease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, for RenewLease and SettleLease: 1 to 128 bytes.
@@ -391,7 +388,7 @@ type Remaining struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The bucket.
 	Bucket string `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	// How much, decimal as Limit.max.
+	// How much is left, as a decimal like Limit.max.
 	Remaining     string `protobuf:"bytes,2,opt,name=remaining,proto3" json:"remaining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -441,21 +438,19 @@ func (x *Remaining) GetRemaining() string {
 	return ""
 }
 
-// Refusal is why nothing was taken.
+// Refusal is the reason why nothing was taken.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// By the kind of the limit: budget_exceeded, loop_detected, else rate_limited,
-	// for concurrency too.
+	// By the kind of the limit: budget_exceeded, loop_detected, and rate_limited for all others, including concurrency.
 	Code v1.Code `protobuf:"varint,1,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Index in the request of the limit that has to wait longest, from 0.
+	// Index in the request of the limit with the longest wait, from 0.
 	Limit int32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// How long until the same reservation fits, if nobody else takes: whole
-	// milliseconds, rounded up. Absent where it never will, and where that is not
-	// known: a concurrency limit waits for others to end.
+	// How long until the same reservation fits, if nothing else is taken: whole milliseconds, rounded up. Absent if it
+	// never will, and if the time is not known: a concurrency limit waits for other calls to end.
 	RetryAfter *durationpb.Duration `protobuf:"bytes,3,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
 	// What is left in each bucket, in the order of the request.
 	Remaining []*Remaining `protobuf:"bytes,4,rep,name=remaining,proto3" json:"remaining,omitempty"`
-	// Whether it never will fit, because a cost alone is more than its max.
+	// Whether the reservation will never fit, because a cost alone is more than its max.
 	Never         bool `protobuf:"varint,5,opt,name=never,proto3" json:"never,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -581,10 +576,10 @@ func (x *RenewLeaseRequest) GetLease() *durationpb.Duration {
 	return nil
 }
 
-// RenewLeaseResponse says until when the lease lives now.
+// RenewLeaseResponse is the new end of the lease.
 type RenewLeaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When it ends without another RenewLease, by the limiter's clock.
+	// When the lease ends without another RenewLease, by the limiter's clock.
 	Expires       *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=expires,proto3" json:"expires,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -637,10 +632,10 @@ type SettleLeaseRequest struct {
 	//	*SettleLeaseRequest_LeaseId
 	//	*SettleLeaseRequest_Key
 	Target isSettleLeaseRequest_Target `protobuf_oneof:"target"`
-	// What came of the call.
+	// The outcome of the call.
 	Settlement Settlement `protobuf:"varint,3,opt,name=settlement,proto3,enum=sluice.ratelimit.v1.Settlement" json:"settlement,omitempty"`
-	// Real amounts of budgets, each bucket at most once, beside
-	// SETTLEMENT_SENT alone. A budget that is not named keeps what was reserved.
+	// Actual amounts of budgets, each bucket at most once, only with SETTLEMENT_SENT. A budget that is not named keeps
+	// what was reserved.
 	Amounts       []*Amount `protobuf:"bytes,4,rep,name=amounts,proto3" json:"amounts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -725,8 +720,8 @@ type SettleLeaseRequest_LeaseId struct {
 }
 
 type SettleLeaseRequest_Key struct {
-	// By its key, where the answer of ReserveLimits was lost. Never the key of an
-	// approved call: others may have reserved under it.
+	// By its key, if the answer of ReserveLimits was lost. Never the key of an approved call: others may have reserved
+	// under it.
 	Key *LeaseKey `protobuf:"bytes,2,opt,name=key,proto3,oneof"`
 }
 
@@ -734,10 +729,10 @@ func (*SettleLeaseRequest_LeaseId) isSettleLeaseRequest_Target() {}
 
 func (*SettleLeaseRequest_Key) isSettleLeaseRequest_Target() {}
 
-// LeaseKey names a lease by what it was reserved with.
+// LeaseKey identifies a lease by the key of its reservation.
 type LeaseKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tenant of the principal that it was reserved for.
+	// Tenant of the principal of the reservation.
 	Tenant string `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// The idempotency key: 1 to 128 bytes.
 	IdempotencyKey string `protobuf:"bytes,2,opt,name=idempotency_key,json=idempotencyKey,proto3" json:"idempotency_key,omitempty"`
@@ -789,13 +784,12 @@ func (x *LeaseKey) GetIdempotencyKey() string {
 	return ""
 }
 
-// Amount is what a call really cost.
+// Amount is the actual cost of a call.
 type Amount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The budget's bucket.
 	Bucket string `protobuf:"bytes,1,opt,name=bucket,proto3" json:"bucket,omitempty"`
-	// The amount, decimal as Limit.max, zero or more. More than was reserved is
-	// charged all the same.
+	// The amount, a decimal like Limit.max, zero or more. More than was reserved is charged, too.
 	Amount        string `protobuf:"bytes,2,opt,name=amount,proto3" json:"amount,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -845,13 +839,13 @@ func (x *Amount) GetAmount() string {
 	return ""
 }
 
-// SettleLeaseResponse says that the lease has ended.
+// SettleLeaseResponse is the end of a lease.
 type SettleLeaseResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Whether this call ended it; false where it had ended before, or never was.
+	// Whether this request ended the lease; false if it had ended before, or never existed.
 	Settled bool `protobuf:"varint,1,opt,name=settled,proto3" json:"settled,omitempty"`
-	// How it ended, so that a repeat after a lost answer can tell its own
-	// settlement from a lease that ran out.
+	// How the lease ended, so that a repeat after a lost answer can distinguish its own settlement from a lease that
+	// expired.
 	Ended         LeaseEnd `protobuf:"varint,2,opt,name=ended,proto3,enum=sluice.ratelimit.v1.LeaseEnd" json:"ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -947,7 +941,7 @@ func (x *PeekBucketsRequest) GetLimits() []*Limit {
 	return nil
 }
 
-// PeekBucketsResponse is how full they are.
+// PeekBucketsResponse is what is left in the buckets.
 type PeekBucketsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// In the order of the request.
@@ -1048,7 +1042,7 @@ func (x *ResetBucketRequest) GetComment() string {
 	return ""
 }
 
-// ResetBucketResponse says that the bucket is empty.
+// ResetBucketResponse means that the bucket is empty.
 type ResetBucketResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

@@ -30,42 +30,41 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// RateLimitService counts. It knows buckets, not policies: what a limit is and
-// which bucket it has was evaluated by the policy service. A bucket belongs to the
-// tenant of the principal on whose behalf it is asked for; nobody reaches another
-// tenant's.
+// RateLimitService counts. It knows buckets, not policies: the policy service determines the limits and their buckets.
+// A bucket belongs to the tenant of the principal in the request, and can't be reached from another tenant.
 type RateLimitServiceClient interface {
-	// ReserveLimits takes from all limits of one call, or from none. A refusal is an
-	// answer, returned with OK, and stores nothing. It is safe to repeat with the
-	// same key. Errors:
+	// ReserveLimits takes from all limits of one call, or from none. A refusal is an answer, returned with OK, and stores
+	// nothing. It is safe to repeat with the same key. Errors:
 	//
-	//	INVALID_ARGUMENT    LIMIT_INVALID: a number out of range, a bucket twice, a
-	//	                    bucket that is kept with another window;
-	//	                    IDEMPOTENCY_KEY_REUSED: the key's lease lives and was
-	//	                    granted for other limits, or in another order
-	//	UNIMPLEMENTED       LIMIT_KIND_UNSUPPORTED: a kind that is not offered
-	//	RESOURCE_EXHAUSTED  LIMITER_FULL: no room for another bucket or lease
-	//	UNAVAILABLE         LIMITER_STORE_LOST: the store is away or was emptied
+	//	INVALID_ARGUMENT    LIMIT_INVALID: a number is out of range, a bucket is named twice, or a bucket is in use with
+	//	                    another window;
+	//	                    IDEMPOTENCY_KEY_REUSED: the key's lease lives and was granted for other limits, or in another
+	//	                    order
+	//	UNIMPLEMENTED       LIMIT_KIND_UNSUPPORTED: the kind is not supported
+	//	RESOURCE_EXHAUSTED  LIMITER_FULL: no capacity for another bucket or lease, or the principal has begun too many
+	//	                    buckets
+	//	UNAVAILABLE         LIMITER_STORE_LOST: the store is unavailable or was emptied
 	ReserveLimits(ctx context.Context, in *ReserveLimitsRequest, opts ...grpc.CallOption) (*ReserveLimitsResponse, error)
-	// RenewLease prolongs a lease whose call still runs, so that what it holds in
-	// flight stays held; it never shortens one. A call that was sent goes on where
-	// its lease has ended: its place in flight is others' then. It is safe to
-	// repeat. Errors: NOT_FOUND, NOT_FOUND: the lease has ended.
-	RenewLease(ctx context.Context, in *RenewLeaseRequest, opts ...grpc.CallOption) (*RenewLeaseResponse, error)
-	// SettleLease ends a lease. It is safe to repeat: a lease that has ended, or never
-	// was, is left as it is and answered with OK. A lease that nobody settles ends
-	// by itself, and what it took is spent. Amounts are taken for 10 min after that
-	// too, where nobody has settled: a budget is then corrected to them. Errors:
+	// RenewLease prolongs a lease whose call still runs, so that its place among the calls in flight stays taken. It
+	// never shortens a lease. A call that was sent continues if its lease has ended, but others may take its place in
+	// flight. It is safe to repeat. Errors:
 	//
-	//	UNIMPLEMENTED  LIMIT_KIND_UNSUPPORTED: amounts, and budgets are not offered;
+	//	NOT_FOUND  NOT_FOUND: the lease has ended
+	RenewLease(ctx context.Context, in *RenewLeaseRequest, opts ...grpc.CallOption) (*RenewLeaseResponse, error)
+	// SettleLease ends a lease. It is safe to repeat: a lease that has ended or never existed is left as it is, and the
+	// answer is OK. A lease that is not settled expires, and what it took stays spent. Amounts are accepted for 10 min
+	// after a lease has expired: the budget is then corrected to them. Errors:
+	//
+	//	UNIMPLEMENTED  LIMIT_KIND_UNSUPPORTED: there are amounts, and budgets are not supported;
 	//	               KEY_UNSUPPORTED: this store finds no lease by its key
 	SettleLease(ctx context.Context, in *SettleLeaseRequest, opts ...grpc.CallOption) (*SettleLeaseResponse, error)
-	// PeekBuckets tells how full buckets are, without taking from them. Errors: those of
-	// ReserveLimits about a limit.
+	// PeekBuckets returns what is left in buckets, without taking from them. Errors: those of ReserveLimits about a
+	// limit.
 	PeekBuckets(ctx context.Context, in *PeekBucketsRequest, opts ...grpc.CallOption) (*PeekBucketsResponse, error)
-	// ResetBucket empties a bucket of the caller's tenant. It is an administrative act
-	// and is recorded. Leases on it live on, and settling them gives nothing back to it.
-	// Errors: NOT_FOUND, NOT_FOUND: nothing is taken from such a bucket.
+	// ResetBucket empties a bucket of the caller's tenant. It is an administrative action and is logged. Leases on the
+	// bucket live on, and settling them gives nothing back to it. Errors:
+	//
+	//	NOT_FOUND  NOT_FOUND: nothing is taken from the bucket
 	ResetBucket(ctx context.Context, in *ResetBucketRequest, opts ...grpc.CallOption) (*ResetBucketResponse, error)
 }
 
@@ -131,42 +130,41 @@ func (c *rateLimitServiceClient) ResetBucket(ctx context.Context, in *ResetBucke
 // All implementations must embed UnimplementedRateLimitServiceServer
 // for forward compatibility.
 //
-// RateLimitService counts. It knows buckets, not policies: what a limit is and
-// which bucket it has was evaluated by the policy service. A bucket belongs to the
-// tenant of the principal on whose behalf it is asked for; nobody reaches another
-// tenant's.
+// RateLimitService counts. It knows buckets, not policies: the policy service determines the limits and their buckets.
+// A bucket belongs to the tenant of the principal in the request, and can't be reached from another tenant.
 type RateLimitServiceServer interface {
-	// ReserveLimits takes from all limits of one call, or from none. A refusal is an
-	// answer, returned with OK, and stores nothing. It is safe to repeat with the
-	// same key. Errors:
+	// ReserveLimits takes from all limits of one call, or from none. A refusal is an answer, returned with OK, and stores
+	// nothing. It is safe to repeat with the same key. Errors:
 	//
-	//	INVALID_ARGUMENT    LIMIT_INVALID: a number out of range, a bucket twice, a
-	//	                    bucket that is kept with another window;
-	//	                    IDEMPOTENCY_KEY_REUSED: the key's lease lives and was
-	//	                    granted for other limits, or in another order
-	//	UNIMPLEMENTED       LIMIT_KIND_UNSUPPORTED: a kind that is not offered
-	//	RESOURCE_EXHAUSTED  LIMITER_FULL: no room for another bucket or lease
-	//	UNAVAILABLE         LIMITER_STORE_LOST: the store is away or was emptied
+	//	INVALID_ARGUMENT    LIMIT_INVALID: a number is out of range, a bucket is named twice, or a bucket is in use with
+	//	                    another window;
+	//	                    IDEMPOTENCY_KEY_REUSED: the key's lease lives and was granted for other limits, or in another
+	//	                    order
+	//	UNIMPLEMENTED       LIMIT_KIND_UNSUPPORTED: the kind is not supported
+	//	RESOURCE_EXHAUSTED  LIMITER_FULL: no capacity for another bucket or lease, or the principal has begun too many
+	//	                    buckets
+	//	UNAVAILABLE         LIMITER_STORE_LOST: the store is unavailable or was emptied
 	ReserveLimits(context.Context, *ReserveLimitsRequest) (*ReserveLimitsResponse, error)
-	// RenewLease prolongs a lease whose call still runs, so that what it holds in
-	// flight stays held; it never shortens one. A call that was sent goes on where
-	// its lease has ended: its place in flight is others' then. It is safe to
-	// repeat. Errors: NOT_FOUND, NOT_FOUND: the lease has ended.
-	RenewLease(context.Context, *RenewLeaseRequest) (*RenewLeaseResponse, error)
-	// SettleLease ends a lease. It is safe to repeat: a lease that has ended, or never
-	// was, is left as it is and answered with OK. A lease that nobody settles ends
-	// by itself, and what it took is spent. Amounts are taken for 10 min after that
-	// too, where nobody has settled: a budget is then corrected to them. Errors:
+	// RenewLease prolongs a lease whose call still runs, so that its place among the calls in flight stays taken. It
+	// never shortens a lease. A call that was sent continues if its lease has ended, but others may take its place in
+	// flight. It is safe to repeat. Errors:
 	//
-	//	UNIMPLEMENTED  LIMIT_KIND_UNSUPPORTED: amounts, and budgets are not offered;
+	//	NOT_FOUND  NOT_FOUND: the lease has ended
+	RenewLease(context.Context, *RenewLeaseRequest) (*RenewLeaseResponse, error)
+	// SettleLease ends a lease. It is safe to repeat: a lease that has ended or never existed is left as it is, and the
+	// answer is OK. A lease that is not settled expires, and what it took stays spent. Amounts are accepted for 10 min
+	// after a lease has expired: the budget is then corrected to them. Errors:
+	//
+	//	UNIMPLEMENTED  LIMIT_KIND_UNSUPPORTED: there are amounts, and budgets are not supported;
 	//	               KEY_UNSUPPORTED: this store finds no lease by its key
 	SettleLease(context.Context, *SettleLeaseRequest) (*SettleLeaseResponse, error)
-	// PeekBuckets tells how full buckets are, without taking from them. Errors: those of
-	// ReserveLimits about a limit.
+	// PeekBuckets returns what is left in buckets, without taking from them. Errors: those of ReserveLimits about a
+	// limit.
 	PeekBuckets(context.Context, *PeekBucketsRequest) (*PeekBucketsResponse, error)
-	// ResetBucket empties a bucket of the caller's tenant. It is an administrative act
-	// and is recorded. Leases on it live on, and settling them gives nothing back to it.
-	// Errors: NOT_FOUND, NOT_FOUND: nothing is taken from such a bucket.
+	// ResetBucket empties a bucket of the caller's tenant. It is an administrative action and is logged. Leases on the
+	// bucket live on, and settling them gives nothing back to it. Errors:
+	//
+	//	NOT_FOUND  NOT_FOUND: nothing is taken from the bucket
 	ResetBucket(context.Context, *ResetBucketRequest) (*ResetBucketResponse, error)
 	mustEmbedUnimplementedRateLimitServiceServer()
 }

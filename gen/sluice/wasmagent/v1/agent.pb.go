@@ -23,31 +23,31 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// AgentState is where an agent is in its life.
+// AgentState is the state of an agent.
 type AgentState int32
 
 const (
-	// Not known to this reader: it can't be used.
+	// Unknown to this reader; the agent can't be used.
 	AgentState_AGENT_STATE_UNSPECIFIED AgentState = 0
-	// Never set: an agent is idle as soon as it is made.
+	// Never set: a new agent is idle.
 	//
 	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	AgentState_AGENT_STATE_CREATED AgentState = 1
 	// A step runs.
 	AgentState_AGENT_STATE_RUNNING AgentState = 2
-	// An effect, an approval or quota is outstanding: see `waiting`.
+	// It waits for an effect, an approval or a place: see `waiting`.
 	AgentState_AGENT_STATE_WAITING AgentState = 3
-	// It takes a prompt.
+	// It takes prompts.
 	AgentState_AGENT_STATE_IDLE AgentState = 4
-	// Never set: an agent that takes a prompt is idle, whether it has an instance or not.
+	// Never set: an agent that takes prompts is idle, with or without an instance in memory.
 	//
 	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	AgentState_AGENT_STATE_HIBERNATED AgentState = 5
-	// It takes none until it is resumed: see `stop_reason`.
+	// It takes no prompts until it is resumed: see `stop_reason`.
 	AgentState_AGENT_STATE_STOPPED AgentState = 6
-	// It takes none until it is resumed: see `failure`.
+	// It takes no prompts until it is resumed: see `failure`.
 	AgentState_AGENT_STATE_FAILED AgentState = 7
-	// Ended; a tombstone until `restorable_until`.
+	// It has ended. It can be resumed until `restorable_until`.
 	AgentState_AGENT_STATE_TERMINATED AgentState = 8
 )
 
@@ -108,13 +108,13 @@ func (AgentState) EnumDescriptor() ([]byte, []int) {
 type StopReason int32
 
 const (
-	// It has not stopped, or why is not known to this reader.
+	// It has not stopped, or the reason is unknown to this reader.
 	StopReason_STOP_REASON_UNSPECIFIED StopReason = 0
-	// It took all turns that it may take.
+	// It has taken its last turn.
 	StopReason_STOP_REASON_MAX_TURNS StopReason = 1
-	// One turn had more effects than it may have.
+	// One turn exceeded a bound on effects or on the size of its events.
 	StopReason_STOP_REASON_MAX_EFFECTS StopReason = 2
-	// Never set: an effect beyond a budget is refused, and the agent goes on.
+	// Never set: an effect beyond a budget is refused, and the agent continues.
 	//
 	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	StopReason_STOP_REASON_BUDGET StopReason = 3
@@ -122,11 +122,11 @@ const (
 	//
 	// Deprecated: Marked as deprecated in sluice/wasmagent/v1/agent.proto.
 	StopReason_STOP_REASON_DEADLINE StopReason = 4
-	// Somebody stopped it, or it was imported and nobody has resumed it.
+	// A principal stopped it, or it was imported or forked from a broken agent and has not been resumed.
 	StopReason_STOP_REASON_EXPLICIT StopReason = 5
-	// Policy denied an effect, and its manifest says to stop then.
+	// Policy denied an effect, and the manifest has stop_on_denial.
 	StopReason_STOP_REASON_POLICY_DENIED StopReason = 6
-	// It said that it is done.
+	// The agent reported that it is done.
 	StopReason_STOP_REASON_GOAL_REACHED StopReason = 7
 	// Never set: an agent whose module traps fails, with FAILURE_CAUSE_TRAP.
 	//
@@ -187,17 +187,17 @@ func (StopReason) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{1}
 }
 
-// WaitingFor is what kind of thing an agent waits for.
+// WaitingFor is a kind of wait.
 type WaitingFor int32
 
 const (
-	// Not known to this reader.
+	// Unknown to this reader.
 	WaitingFor_WAITING_FOR_UNSPECIFIED WaitingFor = 0
-	// The result of an effect that was sent.
+	// For the result of an effect.
 	WaitingFor_WAITING_FOR_EFFECT WaitingFor = 1
-	// A person's decision.
+	// For the decision on an approval.
 	WaitingFor_WAITING_FOR_APPROVAL WaitingFor = 2
-	// Room in a limit.
+	// For a place.
 	WaitingFor_WAITING_FOR_QUOTA WaitingFor = 3
 )
 
@@ -244,25 +244,24 @@ func (WaitingFor) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{2}
 }
 
-// FailureCause is what went wrong in a guest.
+// FailureCause is the cause of a failure.
 type FailureCause int32
 
 const (
-	// Not known to this reader.
+	// Unknown to this reader.
 	FailureCause_FAILURE_CAUSE_UNSPECIFIED FailureCause = 0
-	// The module trapped, or broke the guest ABI.
+	// The module trapped, or violated the guest ABI.
 	FailureCause_FAILURE_CAUSE_TRAP FailureCause = 1
-	// It ran out of fuel.
+	// It used its fuel.
 	FailureCause_FAILURE_CAUSE_FUEL FailureCause = 2
-	// It wanted more memory than it may have.
+	// It requested more memory than its limit.
 	FailureCause_FAILURE_CAUSE_MEMORY FailureCause = 3
-	// A step took too long and was cut.
+	// A turn exceeded its deadline.
 	FailureCause_FAILURE_CAUSE_DEADLINE FailureCause = 4
-	// The program that runs agents has a fault; the log of its role has the details.
+	// The program that runs agents has a fault; the log of the wasmagent role has the details.
 	FailureCause_FAILURE_CAUSE_INTERNAL FailureCause = 5
-	// Its journal is broken, or is not what is stored of it. It can be read and
-	// terminated, and forked from a snapshot that its journal still covers; it can't
-	// be resumed.
+	// Its journal is broken, or differs from what is stored. It can be read and terminated, and forked from a snapshot
+	// that its journal still covers; it can't be resumed.
 	FailureCause_FAILURE_CAUSE_JOURNAL FailureCause = 6
 )
 
@@ -315,20 +314,20 @@ func (FailureCause) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{3}
 }
 
-// MessageRole is who speaks in a conversation.
+// MessageRole is the speaker of a message.
 type MessageRole int32
 
 const (
-	// Not known to this reader.
+	// Unknown to this reader.
 	MessageRole_MESSAGE_ROLE_UNSPECIFIED MessageRole = 0
 	// The agent's instructions.
 	MessageRole_MESSAGE_ROLE_SYSTEM MessageRole = 1
-	// Whoever prompts it.
+	// The caller of a prompt.
 	MessageRole_MESSAGE_ROLE_USER MessageRole = 2
 	// The agent.
 	MessageRole_MESSAGE_ROLE_ASSISTANT MessageRole = 3
-	// The result of a tool's call, in what a model is asked. An agent's messages never have
-	// it: its calls of tools are events of its journal.
+	// The result of a tool call, in a question to a model. An agent's messages never have this role: its tool calls are
+	// events of its journal.
 	MessageRole_MESSAGE_ROLE_TOOL MessageRole = 4
 )
 
@@ -377,7 +376,7 @@ func (MessageRole) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{4}
 }
 
-// TodoStatus is how far a todo is.
+// TodoStatus is the progress of a todo.
 type TodoStatus int32
 
 const (
@@ -434,7 +433,7 @@ func (TodoStatus) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{5}
 }
 
-// SandboxTool is a tool of an agent's sandbox, on its own files and todos.
+// SandboxTool is a tool of an agent's sandbox. It works on the agent's own files and todos.
 type SandboxTool int32
 
 const (
@@ -444,7 +443,7 @@ const (
 	SandboxTool_SANDBOX_TOOL_READ_FILE SandboxTool = 1
 	// Writes a file.
 	SandboxTool_SANDBOX_TOOL_WRITE_FILE SandboxTool = 2
-	// Puts a text in place of another in a file.
+	// Replaces a text in a file.
 	SandboxTool_SANDBOX_TOOL_EDIT_FILE SandboxTool = 3
 	// Replaces the todo list.
 	SandboxTool_SANDBOX_TOOL_WRITE_TODOS SandboxTool = 4
@@ -499,55 +498,50 @@ func (SandboxTool) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_agent_proto_rawDescGZIP(), []int{6}
 }
 
-// Agent is a sandboxed agent as its owner sees it. What the upstream tools show
-// has their names.
+// Agent is a sandboxed agent as its owner sees it. Fields that the upstream tools return have their names.
 type Agent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier, random: 1 to 64 characters of `A-Z a-z 0-9 _ -`. Knowing it
-	// gives no right.
+	// Identifier, random: 1 to 64 characters of `A-Z a-z 0-9 _ -`. Knowing it gives no right.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Where it is in its life.
+	// State of the agent.
 	State AgentState `protobuf:"varint,2,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// How it was made.
+	// Configuration at its creation.
 	Config *AgentConfig `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
-	// Model that it asks, as `provider:name`; empty: none is configured.
+	// Model that it asks, as `provider:name`; empty if none is configured.
 	Model string `protobuf:"bytes,4,opt,name=model,proto3" json:"model,omitempty"`
 	// Turns taken in this epoch.
 	TurnCount int32 `protobuf:"varint,5,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
-	// Files that it has.
+	// Number of its files.
 	FileCount int32 `protobuf:"varint,6,opt,name=file_count,json=fileCount,proto3" json:"file_count,omitempty"`
-	// Whether it takes no prompts: stopped, failed or terminated. True as soon as
-	// the last allowed turn has ended.
+	// True if it takes no prompts: it is stopped, failed or terminated. True as soon as the last allowed turn has ended.
 	IsStopped bool `protobuf:"varint,7,opt,name=is_stopped,json=isStopped,proto3" json:"is_stopped,omitempty"`
-	// When it was made.
+	// Time of its creation.
 	CreatedAt *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
-	// Why it stopped; unspecified where it has not.
+	// Why it stopped; unspecified if it has not.
 	StopReason StopReason `protobuf:"varint,9,opt,name=stop_reason,json=stopReason,proto3,enum=sluice.wasmagent.v1.StopReason" json:"stop_reason,omitempty"`
-	// What it waits for; absent where it does not.
+	// What it waits for; absent if it does not wait.
 	Waiting *Waiting `protobuf:"bytes,10,opt,name=waiting,proto3" json:"waiting,omitempty"`
-	// Why it failed; absent where it has not.
+	// Why it failed; absent if it has not.
 	Failure *Failure `protobuf:"bytes,11,opt,name=failure,proto3" json:"failure,omitempty"`
-	// Epoch, from 1: a reset, a rewind, an import and a fork begin a new one.
+	// Epoch, from 1. A reset, a rewind, a migration, an import and a fork begin a new one.
 	Epoch int32 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Guest that it runs, for example `agent`.
 	Guest string `protobuf:"bytes,13,opt,name=guest,proto3" json:"guest,omitempty"`
-	// SHA-256 of its module: hex, 64 characters.
+	// SHA-256 of its module: 64 hexadecimal digits.
 	ModuleDigest string `protobuf:"bytes,14,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
-	// Template that it was made from; empty: none.
+	// Template that it was created from; empty if none.
 	Template string `protobuf:"bytes,15,opt,name=template,proto3" json:"template,omitempty"`
-	// Subject of the principal that made it.
+	// Subject of the principal that created it.
 	Creator string `protobuf:"bytes,16,opt,name=creator,proto3" json:"creator,omitempty"`
-	// Agent that it was forked from; empty: none.
+	// Agent that it was forked from; empty if none.
 	ForkedFrom string `protobuf:"bytes,17,opt,name=forked_from,json=forkedFrom,proto3" json:"forked_from,omitempty"`
-	// How many agents stand above it in its chain: 0 to 3.
+	// Number of principals in its creator's chain: 0 to 3.
 	Depth int32 `protobuf:"varint,18,opt,name=depth,proto3" json:"depth,omitempty"`
-	// Until when ResumeAgent brings it back; only where it is terminated.
+	// Time until which ResumeAgent can resume it; absent unless it is terminated.
 	RestorableUntil *timestamppb.Timestamp `protobuf:"bytes,19,opt,name=restorable_until,json=restorableUntil,proto3" json:"restorable_until,omitempty"`
-	// SHA-256 of the archive that it was imported from: hex, 64 characters; empty:
-	// it was not imported.
+	// SHA-256 of the archive that it was imported from: 64 hexadecimal digits; empty if it was not imported.
 	ImportedDigest string `protobuf:"bytes,20,opt,name=imported_digest,json=importedDigest,proto3" json:"imported_digest,omitempty"`
-	// Id of the agent whose making its journal begins with: its own, unless it was
-	// imported or forked.
+	// Id of the agent whose creation is the first event of its journal: its own id, unless it was imported or forked.
 	JournalId     string `protobuf:"bytes,21,opt,name=journal_id,json=journalId,proto3" json:"journal_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -730,14 +724,14 @@ func (x *Agent) GetJournalId() string {
 	return ""
 }
 
-// AgentConfig is how an agent was made.
+// AgentConfig is the configuration of an agent at its creation.
 type AgentConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// System instructions; absent: the guest's own.
 	Instructions *string `protobuf:"bytes,1,opt,name=instructions,proto3,oneof" json:"instructions,omitempty"`
-	// Turns that it may take; absent: 50.
+	// Bound on its turns; absent: 50.
 	MaxTurns *int32 `protobuf:"varint,2,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
-	// Model that was asked for; absent: the installation's.
+	// Requested model; absent: the installation's.
 	Model         *string `protobuf:"bytes,3,opt,name=model,proto3,oneof" json:"model,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -797,13 +791,13 @@ func (x *AgentConfig) GetModel() string {
 // Waiting is what an agent waits for.
 type Waiting struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Kind.
+	// Kind of the wait.
 	WaitingFor WaitingFor `protobuf:"varint,1,opt,name=waiting_for,json=waitingFor,proto3,enum=sluice.wasmagent.v1.WaitingFor" json:"waiting_for,omitempty"`
-	// Approval that it waits for; empty where it waits for something else.
+	// Approval that it waits for; empty if it waits for something else.
 	ApprovalId string `protobuf:"bytes,2,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Decision of the gateway that parked it; empty where none did.
+	// Decision of the gateway that parked it; empty if there is none.
 	DecisionId string `protobuf:"bytes,3,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// Since when.
+	// Beginning of the wait.
 	Since         *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=since,proto3" json:"since,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -867,12 +861,12 @@ func (x *Waiting) GetSince() *timestamppb.Timestamp {
 	return nil
 }
 
-// Failure is why an agent failed. The step that failed was undone.
+// Failure is why an agent failed. The turn that failed was undone.
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What went wrong.
+	// Cause.
 	Cause FailureCause `protobuf:"varint,1,opt,name=cause,proto3,enum=sluice.wasmagent.v1.FailureCause" json:"cause,omitempty"`
-	// More about it, for people.
+	// Details, for people.
 	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -922,10 +916,10 @@ func (x *Failure) GetMessage() string {
 	return ""
 }
 
-// Conversation is an agent's messages, in the upstream tools' shape.
+// Conversation has the messages of an agent, in the format of the upstream tools.
 type Conversation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The messages, oldest first.
+	// The messages, the oldest first.
 	Messages []*Message `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
 	// Turns taken in this epoch.
 	TurnCount int32 `protobuf:"varint,2,opt,name=turn_count,proto3" json:"turn_count,omitempty"`
@@ -989,9 +983,9 @@ func (x *Conversation) GetStopped() bool {
 // Message is one message of a conversation.
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who speaks.
+	// Speaker.
 	Role MessageRole `protobuf:"varint,1,opt,name=role,proto3,enum=sluice.wasmagent.v1.MessageRole" json:"role,omitempty"`
-	// What is said: text written by models, people and tools, never trusted.
+	// Text of models, people and tools; it is not trusted.
 	Content       string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1046,7 +1040,7 @@ type Todo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// What to do, 1 to 4,096 bytes.
 	Content string `protobuf:"bytes,1,opt,name=content,proto3" json:"content,omitempty"`
-	// How far it is.
+	// Progress.
 	Status        TodoStatus `protobuf:"varint,2,opt,name=status,proto3,enum=sluice.wasmagent.v1.TodoStatus" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1096,25 +1090,24 @@ func (x *Todo) GetStatus() TodoStatus {
 	return TodoStatus_TODO_STATUS_UNSPECIFIED
 }
 
-// Usage is what an agent has spent in all its epochs. Numbers of 64 bits are
-// decimal strings in JSON.
+// Usage is what an agent has used in all its epochs. Numbers of 64 bits are decimal strings in JSON.
 type Usage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Instructions that it was charged for.
 	Fuel int64 `protobuf:"varint,1,opt,name=fuel,proto3" json:"fuel,omitempty"`
-	// Effects that it emitted.
+	// Effects that it asked for.
 	Effects int64 `protobuf:"varint,2,opt,name=effects,proto3" json:"effects,omitempty"`
-	// Effects that policy denied.
+	// Effects that policy or its manifest denied.
 	Denied int64 `protobuf:"varint,3,opt,name=denied,proto3" json:"denied,omitempty"`
 	// Tokens that it sent to models.
 	InputTokens int64 `protobuf:"varint,4,opt,name=input_tokens,json=inputTokens,proto3" json:"input_tokens,omitempty"`
 	// Tokens that models sent.
 	OutputTokens int64 `protobuf:"varint,5,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
-	// What models cost in US dollars: decimal digits with an optional fraction.
+	// Cost of models in US dollars: decimal digits with an optional fraction.
 	Cost string `protobuf:"bytes,6,opt,name=cost,proto3" json:"cost,omitempty"`
-	// Memory of its instance or its snapshot in bytes.
+	// Memory of its instance or its snapshot, in bytes.
 	MemoryBytes int64 `protobuf:"varint,7,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// Size of its files in bytes.
+	// Size of its files, in bytes.
 	FileBytes     int64 `protobuf:"varint,8,opt,name=file_bytes,json=fileBytes,proto3" json:"file_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1206,22 +1199,22 @@ func (x *Usage) GetFileBytes() int64 {
 	return 0
 }
 
-// AgentSnapshot is a state of an agent that was kept.
+// AgentSnapshot is a stored state of an agent.
 type AgentSnapshot struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, unique for the agent: 1 to 64 characters.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Its name, as it was asked for; empty: none.
+	// Requested name; empty if none.
 	Label string `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
-	// Epoch that it belongs to.
+	// Epoch of the snapshot.
 	Epoch int32 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Sequence of the last event before it.
 	Sequence int64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// SHA-256 of memory, globals, files, messages and todos: hex, 64 characters.
+	// SHA-256 of memory, globals, files, messages and todos: 64 hexadecimal digits.
 	Digest string `protobuf:"bytes,5,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Size in bytes.
+	// Size, in bytes.
 	SizeBytes int64 `protobuf:"varint,6,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// When it was taken.
+	// Time at which it was taken.
 	CreatedAt     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=created_at,json=createdAt,proto3" json:"created_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -24,19 +24,18 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ExportDepth is how much an export holds. Only an archive is signed: a summary and
-// a state are as good as the connection that they came by.
+// ExportDepth is the amount of data in an export. Only an archive is signed: nothing protects a summary or a state
+// after its transfer.
 type ExportDepth int32
 
 const (
 	// Refused.
 	ExportDepth_EXPORT_DEPTH_UNSPECIFIED ExportDepth = 0
-	// Conversation, tools, todos and the agent's record: what the upstream tool
-	// returns.
+	// Conversation, tools, todos and the agent, like the upstream tool.
 	ExportDepth_EXPORT_DEPTH_SUMMARY ExportDepth = 1
-	// Also rights, limits, usage, files without contents, and the journal's head.
+	// In addition: rights, limits, usage, files without contents, and the journal's head.
 	ExportDepth_EXPORT_DEPTH_STATE ExportDepth = 2
-	// Also the archive: all that is needed to run it elsewhere.
+	// In addition: the archive, with everything that is needed to run the agent elsewhere.
 	ExportDepth_EXPORT_DEPTH_FULL ExportDepth = 3
 )
 
@@ -83,20 +82,19 @@ func (ExportDepth) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_archive_proto_rawDescGZIP(), []int{0}
 }
 
-// ExportAgentRequest asks what an agent is.
+// ExportAgentRequest asks for an export of an agent.
 type ExportAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// How deep; absent: summary.
+	// Depth of the export; absent: summary.
 	Depth *ExportDepth `protobuf:"varint,2,opt,name=depth,proto3,enum=sluice.wasmagent.v1.ExportDepth,oneof" json:"depth,omitempty"`
-	// With depth full: the archive to go on with, by its digest, hex, 64
-	// characters. Absent: make one now.
+	// With depth full: an existing archive, by its digest, 64 hexadecimal digits. Absent: create one now.
 	ArchiveDigest *string `protobuf:"bytes,3,opt,name=archive_digest,json=archiveDigest,proto3,oneof" json:"archive_digest,omitempty"`
-	// Where the part starts in bytes: 0 to 67,108,864.
+	// Where the part begins, in bytes: 0 to 67,108,864.
 	Offset int32 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
-	// With depth full: sign the archive although the journal does not cover all of
-	// what is stored (VERIFICATION_NOT_COVERED). Absent or false: refused then.
+	// With depth full: sign the archive although the journal does not cover everything that is stored
+	// (VERIFICATION_NOT_COVERED). Absent or false: such an export is refused.
 	AcceptNotCovered *bool `protobuf:"varint,5,opt,name=accept_not_covered,json=acceptNotCovered,proto3,oneof" json:"accept_not_covered,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
@@ -167,9 +165,8 @@ func (x *ExportAgentRequest) GetAcceptNotCovered() bool {
 	return false
 }
 
-// ExportAgentResponse is what an agent is. All parts of an archive but the first
-// have `archive` alone. The first has no `agent_state` and no `detail` where those
-// would be over 3 MiB: the archive holds them.
+// ExportAgentResponse is an export. Later parts of an archive have only `archive`. The first part has only `info` and
+// `archive` if the response would otherwise exceed 3 MiB; the archive contains the rest.
 type ExportAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its conversation.
@@ -180,9 +177,9 @@ type ExportAgentResponse struct {
 	Todos []*Todo `protobuf:"bytes,3,rep,name=todos,proto3" json:"todos,omitempty"`
 	// The agent.
 	Info *Agent `protobuf:"bytes,4,opt,name=info,proto3" json:"info,omitempty"`
-	// More of it; absent in a summary.
+	// More of the agent; absent in a summary.
 	Detail *ExportedState `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
-	// Its archive, or a part; absent but with depth full.
+	// A part of the archive; absent unless depth is full.
 	Archive       *ArchivePart `protobuf:"bytes,6,opt,name=archive,proto3" json:"archive,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -260,22 +257,22 @@ func (x *ExportAgentResponse) GetArchive() *ArchivePart {
 	return nil
 }
 
-// ExportedState is an agent's state beyond the summary.
+// ExportedState is what an export has in addition to the summary.
 type ExportedState struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it may do.
+	// Manifest.
 	Manifest *Manifest `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	// What was granted beside that. An import drops it.
+	// Grants in addition to the manifest. An import drops them.
 	Grants []*RightsGrant `protobuf:"bytes,2,rep,name=grants,proto3" json:"grants,omitempty"`
-	// The bounds on its work.
+	// Bounds on its work.
 	Limits *Limits `protobuf:"bytes,3,opt,name=limits,proto3" json:"limits,omitempty"`
-	// What it has spent.
+	// Resources that it has used.
 	Usage *Usage `protobuf:"bytes,4,opt,name=usage,proto3" json:"usage,omitempty"`
 	// Its files without contents, by path, at most 10,000.
 	Files []*AgentFile `protobuf:"bytes,5,rep,name=files,proto3" json:"files,omitempty"`
 	// Sequence of its newest event.
 	Sequence int64 `protobuf:"varint,6,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Hash of its newest event: hex SHA-256, 64 characters.
+	// SHA-256 hash of its newest event: 64 hexadecimal digits.
 	JournalHead string `protobuf:"bytes,7,opt,name=journal_head,json=journalHead,proto3" json:"journal_head,omitempty"`
 	// Digest of its state, as AgentSnapshot.digest.
 	StateDigest string `protobuf:"bytes,8,opt,name=state_digest,json=stateDigest,proto3" json:"state_digest,omitempty"`
@@ -387,23 +384,22 @@ func (x *ExportedState) GetAbiVersion() int32 {
 	return 0
 }
 
-// ArchivePart is a part of an archive. The parts in order are the archive.
+// ArchivePart is a part of an archive. The archive is the concatenation of its parts.
 type ArchivePart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// SHA-256 of the whole archive: hex, 64 characters.
+	// SHA-256 of the whole archive: 64 hexadecimal digits.
 	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Size of the whole archive in bytes, at most 67,108,864 (64 MiB).
+	// Size of the whole archive, in bytes, at most 67,108,864 (64 MiB).
 	SizeBytes int32 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// Where this part starts in bytes.
+	// Where this part begins, in bytes.
 	Offset int32 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The bytes, at most 1 MiB.
 	DataBase64 []byte `protobuf:"bytes,4,opt,name=data_base64,json=dataBase64,proto3" json:"data_base64,omitempty"`
-	// Where the next part starts; 0 where this is the last.
+	// Where the next part begins; 0 if this is the last part.
 	NextOffset int32 `protobuf:"varint,5,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
-	// SHA-256 of `public_key_base64`: hex, 64 characters. That a key is to be
-	// trusted is learned elsewhere, never here.
+	// SHA-256 of `public_key_base64`: 64 hexadecimal digits. This message does not prove that the key can be trusted.
 	KeyId string `protobuf:"bytes,6,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
-	// The public key that signed: the 32 bytes of RFC 8032.
+	// The public key of the signature: the 32 bytes of RFC 8032.
 	PublicKeyBase64 []byte `protobuf:"bytes,7,opt,name=public_key_base64,json=publicKeyBase64,proto3" json:"public_key_base64,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
@@ -493,9 +489,9 @@ type GetArchivePartRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent that was exported.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The archive by its digest, hex, 64 characters.
+	// The archive's digest, 64 hexadecimal digits.
 	ArchiveDigest string `protobuf:"bytes,2,opt,name=archive_digest,json=archiveDigest,proto3" json:"archive_digest,omitempty"`
-	// Where the part starts in bytes: 0 to 67,108,864.
+	// Where the part begins, in bytes: 0 to 67,108,864.
 	Offset        int32 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -552,7 +548,7 @@ func (x *GetArchivePartRequest) GetOffset() int32 {
 	return 0
 }
 
-// GetArchivePartResponse has a part of an archive.
+// GetArchivePartResponse returns a part of an archive.
 type GetArchivePartResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The part.
@@ -598,17 +594,16 @@ func (x *GetArchivePartResponse) GetArchive() *ArchivePart {
 	return nil
 }
 
-// ImportAgentRequest is a part of an archive. The parts of one archive are sent
-// in order by one principal, each within 10 min of the one before. A part that is
-// stored already may be sent again. The last part makes the agent; sent again by
-// the same principal within 10 min it returns that agent and makes no other.
+// ImportAgentRequest is a part of an archive. A principal sends the parts of an archive in order, each within 10 min of
+// the one before. A stored part may be sent again. The last part creates the agent; if it is sent again by the same
+// principal within 10 min, it returns that agent and creates no other.
 type ImportAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// SHA-256 of the whole archive: hex, 64 characters.
+	// SHA-256 of the whole archive: 64 hexadecimal digits.
 	ArchiveDigest string `protobuf:"bytes,1,opt,name=archive_digest,json=archiveDigest,proto3" json:"archive_digest,omitempty"`
-	// Size of the whole archive in bytes: 1 to 67,108,864.
+	// Size of the whole archive, in bytes: 1 to 67,108,864.
 	SizeBytes int32 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// Where this part starts in bytes: 0, or `next_offset` of the part before.
+	// Where this part begins, in bytes: 0, or `next_offset` of the part before.
 	Offset int32 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	// The bytes: 1 byte to 1 MiB.
 	DataBase64    []byte `protobuf:"bytes,4,opt,name=data_base64,json=dataBase64,proto3" json:"data_base64,omitempty"`
@@ -674,13 +669,12 @@ func (x *ImportAgentRequest) GetDataBase64() []byte {
 	return nil
 }
 
-// ImportAgentResponse says how far the import is.
+// ImportAgentResponse returns the progress of an import.
 type ImportAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent, stopped, its `imported_digest` that of the archive; absent while
-	// parts are missing.
+	// The agent, stopped, with the archive's digest as `imported_digest`; absent while parts are missing.
 	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// Where the next part starts; 0 where the agent is made.
+	// Where the next part begins; 0 if the agent was created.
 	NextOffset int32 `protobuf:"varint,2,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
 	// The agent's id in the archive; empty while parts are missing.
 	ExportedId    string `protobuf:"bytes,3,opt,name=exported_id,json=exportedId,proto3" json:"exported_id,omitempty"`
@@ -742,20 +736,19 @@ func (x *ImportAgentResponse) GetExportedId() string {
 // ArchivedAgent is the content of agent.json.
 type ArchivedAgent struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of the archive's form: 1.
+	// Version of the archive's format: 1.
 	FormatVersion int32 `protobuf:"varint,1,opt,name=format_version,json=formatVersion,proto3" json:"format_version,omitempty"`
 	// The agent.
 	Agent *Agent `protobuf:"bytes,2,opt,name=agent,proto3" json:"agent,omitempty"`
 	// More of it.
 	Detail *ExportedState `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
-	// When the agent was made that its journal begins with: where its guest's clock
-	// begins.
+	// Time at which the agent was created with whose creation the journal begins. The clock of its guest begins then.
 	Origin *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=origin,proto3" json:"origin,omitempty"`
-	// Sequence of the newest envelope that its guest was given.
+	// Sequence of the newest envelope that the guest got.
 	GuestSequence int64 `protobuf:"varint,5,opt,name=guest_sequence,json=guestSequence,proto3" json:"guest_sequence,omitempty"`
-	// Turns that it may take.
+	// Bound on its turns.
 	MaxTurns int32 `protobuf:"varint,6,opt,name=max_turns,json=maxTurns,proto3" json:"max_turns,omitempty"`
-	// Whether an operator stopped it: then an operator resumes what is imported.
+	// Whether an operator stopped it. Then only an operator can resume the imported agent.
 	StoppedByOperator bool `protobuf:"varint,7,opt,name=stopped_by_operator,json=stoppedByOperator,proto3" json:"stopped_by_operator,omitempty"`
 	unknownFields     protoimpl.UnknownFields
 	sizeCache         protoimpl.SizeCache

@@ -22,26 +22,25 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ComposeAgentRequest is what to pack.
+// ComposeAgentRequest has the parts to pack.
 type ComposeAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the composed agent, at most 128 bytes.
 	Name *string `protobuf:"bytes,1,opt,name=name,proto3,oneof" json:"name,omitempty"`
 	// Model, as `provider:name`: 1 to 128 characters.
 	Model *string `protobuf:"bytes,2,opt,name=model,proto3,oneof" json:"model,omitempty"`
-	// Skills of the gallery's templates, by name, at most 64.
+	// Names of skills of the gallery's templates, at most 64.
 	Skills []string `protobuf:"bytes,3,rep,name=skills,proto3" json:"skills,omitempty"`
-	// MCP tools, each by its whole name, at most 256.
+	// Full names of MCP tools, at most 256.
 	McpTools []string `protobuf:"bytes,4,rep,name=mcp_tools,json=mcpTools,proto3" json:"mcp_tools,omitempty"`
-	// Whether `mcp_tools` may hold names that say delete, remove, destroy, purge,
-	// shutdown, terminate or reset, or begin with federation_.
+	// Whether `mcp_tools` may have names that contain delete, remove, destroy, purge, shutdown, terminate or reset, or
+	// begin with federation_.
 	McpToolsAllowDestructive bool `protobuf:"varint,5,opt,name=mcp_tools_allow_destructive,json=mcpToolsAllowDestructive,proto3" json:"mcp_tools_allow_destructive,omitempty"`
 	// Prompts, at most 64.
 	Prompts []*TemplatePrompt `protobuf:"bytes,6,rep,name=prompts,proto3" json:"prompts,omitempty"`
 	// Tool definitions, at most 64.
 	Tools []*TemplateTool `protobuf:"bytes,7,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Plugins whose skills to pack. There are no plugins here: any name is refused
-	// rather than passed over.
+	// Plugins whose skills to pack. Plugins do not exist here, so every name is refused instead of ignored.
 	IncludePlugins []string `protobuf:"bytes,8,rep,name=include_plugins,json=includePlugins,proto3" json:"include_plugins,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -133,12 +132,12 @@ func (x *ComposeAgentRequest) GetIncludePlugins() []string {
 	return nil
 }
 
-// ComposeAgentResponse is a container.
+// ComposeAgentResponse returns a container.
 type ComposeAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The container, in the format that LoadRvfResponse tells.
+	// The container, in the format of LoadRvfResponse.
 	Rvf []byte `protobuf:"bytes,1,opt,name=rvf,json=rvfBase64,proto3" json:"rvf,omitempty"`
-	// What is in it.
+	// Its content.
 	Manifest      *RvfManifest `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -188,7 +187,7 @@ func (x *ComposeAgentResponse) GetManifest() *RvfManifest {
 	return nil
 }
 
-// RvfManifest is what a container holds.
+// RvfManifest lists the content of a container.
 type RvfManifest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Skills, by name.
@@ -199,11 +198,11 @@ type RvfManifest struct {
 	Prompts int32 `protobuf:"varint,3,opt,name=prompts,proto3" json:"prompts,omitempty"`
 	// Number of tool definitions.
 	Tools int32 `protobuf:"varint,4,opt,name=tools,proto3" json:"tools,omitempty"`
-	// Size of the container in bytes.
+	// Size of the container, in bytes.
 	RvfSizeBytes int32 `protobuf:"varint,5,opt,name=rvf_size_bytes,json=rvfSizeBytes,proto3" json:"rvf_size_bytes,omitempty"`
-	// Name that was given; the container does not hold it. May be empty.
+	// Name in the request; it is not in the container. May be empty.
 	Name string `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
-	// Model that was given; the container does not hold it. May be empty.
+	// Model in the request; it is not in the container. May be empty.
 	Model         string `protobuf:"bytes,7,opt,name=model,proto3" json:"model,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -22,36 +22,35 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// TemplateSummary is what a list shows of a template.
+// TemplateSummary is a template in a list.
 type TemplateSummary struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Name for people.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// What its agents are good for.
+	// Purpose of its agents.
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
 	// Category.
 	Category string `protobuf:"bytes,4,opt,name=category,proto3" json:"category,omitempty"`
-	// Words to find it by.
+	// Words for searches.
 	Tags []string `protobuf:"bytes,5,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Its version.
+	// Version.
 	Version string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
-	// Who wrote it, as it claims.
+	// Author, according to the template.
 	Author string `protobuf:"bytes,7,opt,name=author,proto3" json:"author,omitempty"`
 	// Whether it belongs to the installation.
 	Builtin bool `protobuf:"varint,8,opt,name=builtin,proto3" json:"builtin,omitempty"`
-	// Subject of the principal that added it; empty where it is built in.
+	// Subject of the principal that added it; empty if it is built in.
 	AddedBy string `protobuf:"bytes,9,opt,name=added_by,json=addedBy,proto3" json:"added_by,omitempty"`
-	// Whether no agent is made of it until an operator accepts it.
+	// True if no agent can be created from it until an operator accepts it.
 	Quarantined bool `protobuf:"varint,10,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// Tools of the sandbox that its agents have, whatever it says.
+	// Tools of the sandbox that its agents have. Every template has the same.
 	EffectiveTools []SandboxTool `protobuf:"varint,11,rep,packed,name=effective_tools,json=effectiveTools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"effective_tools,omitempty"`
-	// Rights that its agents have beside those, within those of whoever makes one;
-	// absent: their own files.
+	// Manifest of its agents, limited by the rights of their creators; absent: their own files.
 	EffectiveRights *Manifest `protobuf:"bytes,12,opt,name=effective_rights,json=effectiveRights,proto3" json:"effective_rights,omitempty"`
-	// Digest of the whole template with who added it: SHA-256 as 64 lower-case hexadecimal
-	// digits. AcceptTemplate takes it.
+	// Digest of the template and of the subject that added it: SHA-256 as 64 lower-case hexadecimal digits.
+	// AcceptTemplate takes it.
 	Digest        string `protobuf:"bytes,13,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -181,9 +180,9 @@ func (x *TemplateSummary) GetDigest() string {
 // ListTemplatesRequest asks for a page of templates.
 type ListTemplatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most: 0 to 1,000; 0 means 100.
+	// Maximum number of templates: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on. Empty: the start.
+	// `next_page_token` of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -238,9 +237,9 @@ type ListTemplatesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The templates.
 	Templates []*TemplateSummary `protobuf:"bytes,1,rep,name=templates,proto3" json:"templates,omitempty"`
-	// Where the next page starts; empty on the last.
+	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// How many there are.
+	// Number of templates on all pages.
 	Count         int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -297,10 +296,10 @@ func (x *ListTemplatesResponse) GetCount() int32 {
 	return 0
 }
 
-// SearchTemplatesRequest is what to look for.
+// SearchTemplatesRequest is a search.
 type SearchTemplatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Words: 1 to 256 bytes, of which the first 16 are looked for.
+	// Words: 1 to 256 bytes. Only the first 16 words are used.
 	Query         string `protobuf:"bytes,1,opt,name=query,proto3" json:"query,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -343,12 +342,12 @@ func (x *SearchTemplatesRequest) GetQuery() string {
 	return ""
 }
 
-// SearchTemplatesResponse is what was found.
+// SearchTemplatesResponse returns the templates that match.
 type SearchTemplatesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The most relevant first, at most 100.
+	// Templates, the most relevant first, at most 100.
 	Results []*TemplateHit `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
-	// How many there are.
+	// Number of templates that match.
 	Count         int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -398,21 +397,20 @@ func (x *SearchTemplatesResponse) GetCount() int32 {
 	return 0
 }
 
-// TemplateHit is a template that was found.
+// TemplateHit is a template that matches a search.
 type TemplateHit struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Name for people.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// What its agents are good for.
+	// Purpose of its agents.
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
 	// Category.
 	Category string `protobuf:"bytes,4,opt,name=category,proto3" json:"category,omitempty"`
-	// Words to find it by.
+	// Words for searches.
 	Tags []string `protobuf:"bytes,5,rep,name=tags,proto3" json:"tags,omitempty"`
-	// How well it fits: above 0, to 1. A word counts most in id and name, then in tags and
-	// category, then in the description.
+	// Relevance: above 0, to 1. A word counts most in id and name, then in tags and category, then in the description.
 	Relevance     float64 `protobuf:"fixed64,6,opt,name=relevance,proto3" json:"relevance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -536,7 +534,7 @@ func (x *CreateAgentFromTemplateRequest) GetTemplate() string {
 	return ""
 }
 
-// CreateAgentFromTemplateResponse is the new agent.
+// CreateAgentFromTemplateResponse returns the new agent.
 type CreateAgentFromTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
@@ -637,19 +635,17 @@ func (x *LoadRvfRequest) GetId() string {
 	return ""
 }
 
-// LoadRvfResponse is a template as an RVF container: the bytes `RVF` and 1, the
-// number of sections as 4 bytes, the sections, and SHA3-256 over all before it.
-// Each section is 3 bytes that say what it holds, its length as 4 bytes, and a
-// JSON array. Numbers have their least significant byte first. What it holds, in
-// this order, empty ones left out: 04 05 01 tools, 04 06 01 prompts, 04 09 01
-// skills, 04 0b 01 MCP tools, 06 0c 01 capabilities.
+// LoadRvfResponse is a template as an RVF container: the bytes `RVF` and 1, the number of sections as 4 bytes, the
+// sections, and the SHA3-256 of everything before it. A section is 3 bytes for its kind, its length as 4 bytes, and a
+// JSON array. Numbers are little-endian. The kinds, in this order and without empty sections: 04 05 01 tools, 04 06 01
+// prompts, 04 09 01 skills, 04 0b 01 MCP tools, 06 0c 01 capabilities.
 type LoadRvfResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template's id.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// The container.
 	Rvf []byte `protobuf:"bytes,2,opt,name=rvf,json=rvfBase64,proto3" json:"rvf,omitempty"`
-	// Its size in bytes.
+	// Size of the container, in bytes.
 	SizeBytes     int32 `protobuf:"varint,3,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -706,10 +702,10 @@ func (x *LoadRvfResponse) GetSizeBytes() int32 {
 	return 0
 }
 
-// TemplateConfig is overrides on a template. What is absent is the template's.
+// TemplateConfig has a caller's settings of a template. An absent value is the template's.
 type TemplateConfig struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Turns that an agent may take: 0 to 10,000.
+	// Bound on the turns of an agent: 0 to 10,000.
 	MaxTurns *int32 `protobuf:"varint,1,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
 	// Model, as `provider:name`: 1 to 128 characters.
 	Model *string `protobuf:"bytes,2,opt,name=model,proto3,oneof" json:"model,omitempty"`
@@ -770,10 +766,10 @@ func (x *TemplateConfig) GetInstructions() string {
 	return ""
 }
 
-// ConfigureTemplateRequest replaces overrides.
+// ConfigureTemplateRequest replaces the settings.
 type ConfigureTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The overrides; an empty one takes back all.
+	// The settings; an empty message removes all.
 	Config        *TemplateConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -816,12 +812,12 @@ func (x *ConfigureTemplateRequest) GetConfig() *TemplateConfig {
 	return nil
 }
 
-// ConfigureTemplateResponse is what holds now.
+// ConfigureTemplateResponse returns the settings.
 type ConfigureTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The active template's id.
 	ActiveId string `protobuf:"bytes,1,opt,name=active_id,json=activeId,proto3" json:"active_id,omitempty"`
-	// The overrides.
+	// The settings.
 	Config        *TemplateConfig `protobuf:"bytes,2,opt,name=config,proto3" json:"config,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -908,10 +904,10 @@ func (*ListCategoriesRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{13}
 }
 
-// ListCategoriesResponse is the categories.
+// ListCategoriesResponse returns the categories.
 type ListCategoriesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many templates each category has, by its name.
+	// Number of templates in each category, by its name.
 	Categories    map[string]int32 `protobuf:"bytes,1,rep,name=categories,proto3" json:"categories,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -959,9 +955,9 @@ type ListTemplatesByCategoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The category.
 	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
-	// How many at the most: 0 to 1,000; 0 means 100.
+	// Maximum number of templates: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on. Empty: the start.
+	// `next_page_token` of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1025,7 +1021,7 @@ type ListTemplatesByCategoryResponse struct {
 	Category string `protobuf:"bytes,1,opt,name=category,proto3" json:"category,omitempty"`
 	// The templates.
 	Templates []*TemplateSummary `protobuf:"bytes,2,rep,name=templates,proto3" json:"templates,omitempty"`
-	// Where the next page starts; empty on the last.
+	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1082,7 +1078,7 @@ func (x *ListTemplatesByCategoryResponse) GetNextPageToken() string {
 	return ""
 }
 
-// AddTemplateRequest is a template to add.
+// AddTemplateRequest has a template to add.
 type AddTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template.
@@ -1128,12 +1124,12 @@ func (x *AddTemplateRequest) GetTemplate() *Template {
 	return nil
 }
 
-// AddTemplateResponse says that it was added.
+// AddTemplateResponse returns the id of the new template.
 type AddTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template's id.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Whether no agent is made of it until an operator accepts it.
+	// True if no agent can be created from it until an operator accepts it.
 	Quarantined   bool `protobuf:"varint,2,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1229,7 +1225,7 @@ func (x *RemoveTemplateRequest) GetId() string {
 	return ""
 }
 
-// RemoveTemplateResponse says that it was removed.
+// RemoveTemplateResponse returns the id of the removed template.
 type RemoveTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template's id.
@@ -1275,11 +1271,10 @@ func (x *RemoveTemplateResponse) GetId() string {
 	return ""
 }
 
-// ImportTemplatesRequest is templates to add.
+// ImportTemplatesRequest has templates to add.
 type ImportTemplatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// JSON text of an array of templates, each as AddTemplate takes it and as
-	// strictly read: 1 to 1,000 of them, at most 3 MiB.
+	// JSON array of templates, each parsed as strictly as that of AddTemplate: 1 to 1,000 templates, at most 3 MiB.
 	TemplatesJson string `protobuf:"bytes,1,opt,name=templates_json,json=templatesJson,proto3" json:"templates_json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1322,10 +1317,10 @@ func (x *ImportTemplatesRequest) GetTemplatesJson() string {
 	return ""
 }
 
-// ImportTemplatesResponse says how many were added.
+// ImportTemplatesResponse returns the number of new templates.
 type ImportTemplatesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many.
+	// Number of new templates.
 	ImportedCount int32 `protobuf:"varint,1,opt,name=imported_count,json=importedCount,proto3" json:"imported_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1371,9 +1366,9 @@ func (x *ImportTemplatesResponse) GetImportedCount() int32 {
 // ExportTemplatesRequest asks for a page of custom templates.
 type ExportTemplatesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many at the most: 0 to 1,000; 0 means 100. A page over 3 MiB has fewer.
+	// Maximum number of templates: 0 to 1,000; 0 means 100. A page over 3 MiB has fewer.
 	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on. Empty: the start.
+	// `next_page_token` of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1428,7 +1423,7 @@ type ExportTemplatesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The templates.
 	Exported []*Template `protobuf:"bytes,1,rep,name=exported,proto3" json:"exported,omitempty"`
-	// Where the next page starts; empty on the last.
+	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1515,10 +1510,10 @@ func (*GetActiveTemplateRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{25}
 }
 
-// GetActiveTemplateResponse is the active template.
+// GetActiveTemplateResponse returns the active template.
 type GetActiveTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its id; absent: none is.
+	// Id of the template; absent if no template is active.
 	ActiveId      *string `protobuf:"bytes,1,opt,name=active_id,json=activeId,proto3,oneof" json:"active_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1561,7 +1556,7 @@ func (x *GetActiveTemplateResponse) GetActiveId() string {
 	return ""
 }
 
-// GetTemplateConfigRequest asks for the overrides on the active template.
+// GetTemplateConfigRequest asks for the settings of the active template.
 type GetTemplateConfigRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1598,10 +1593,10 @@ func (*GetTemplateConfigRequest) Descriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_gallery_proto_rawDescGZIP(), []int{27}
 }
 
-// GetTemplateConfigResponse is the overrides on the active template.
+// GetTemplateConfigResponse returns the settings of the active template.
 type GetTemplateConfigResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The overrides; empty where there are none or no template is active.
+	// The settings; empty if there are none, or if no template is active.
 	Config        *TemplateConfig `protobuf:"bytes,1,opt,name=config,proto3" json:"config,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1690,7 +1685,7 @@ func (x *GetTemplateRequest) GetId() string {
 	return ""
 }
 
-// GetTemplateResponse is a whole template.
+// GetTemplateResponse returns a whole template.
 type GetTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template.
@@ -1745,12 +1740,12 @@ func (x *GetTemplateResponse) GetDigest() string {
 	return ""
 }
 
-// AcceptTemplateRequest accepts a template that was imported.
+// AcceptTemplateRequest accepts an imported template.
 type AcceptTemplateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Digest of the template that the operator was shown: 64 lower-case hexadecimal digits.
+	// Digest of the template that the operator has read: 64 lower-case hexadecimal digits.
 	Digest        string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1800,7 +1795,7 @@ func (x *AcceptTemplateRequest) GetDigest() string {
 	return ""
 }
 
-// AcceptTemplateResponse says that agents may be made of it.
+// AcceptTemplateResponse returns the accepted template.
 type AcceptTemplateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The template.

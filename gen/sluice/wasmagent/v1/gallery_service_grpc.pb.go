@@ -40,74 +40,64 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// GalleryService keeps templates of agents. Those that are built in belong to the
-// installation and never change; custom ones belong to a tenant, and only it sees
-// them. Each RPC is an MCP tool, with the names and required arguments of the
-// wasm_gallery tools that Claude Flow has.
+// GalleryService stores templates of agents. Built-in templates belong to the installation and do not change. Custom
+// templates belong to a tenant, which alone sees them. Each RPC is an MCP tool, with the names and required arguments
+// of Claude Flow's wasm_gallery tools.
 //
-// The active template is, for each principal, the one that it last made an agent
-// from.
+// The active template of a principal is the one that it last created an agent from.
 type GalleryServiceClient interface {
-	// ListTemplates lists the templates, built-in ones first, then by id.
+	// ListTemplates lists the templates, built-in ones first, then custom ones by id.
 	ListTemplates(ctx context.Context, in *ListTemplatesRequest, opts ...grpc.CallOption) (*ListTemplatesResponse, error)
-	// SearchTemplates finds templates by words in id, name, description, category
-	// and tags, the most relevant first.
+	// SearchTemplates finds templates by words in id, name, description, category and tags, the most relevant first.
 	SearchTemplates(ctx context.Context, in *SearchTemplatesRequest, opts ...grpc.CallOption) (*SearchTemplatesResponse, error)
-	// CreateAgentFromTemplate makes an agent of a template, as AgentService.CreateAgent
-	// with that template does, and makes the template the active one. Errors: those of
-	// CreateAgent.
+	// CreateAgentFromTemplate creates an agent from a template, like AgentService.CreateAgent with that template, and
+	// makes the template the active one. Errors: those of CreateAgent.
 	CreateAgentFromTemplate(ctx context.Context, in *CreateAgentFromTemplateRequest, opts ...grpc.CallOption) (*CreateAgentFromTemplateResponse, error)
 	// LoadRvf returns a template as an RVF container. Errors:
 	//
 	//	NOT_FOUND           TEMPLATE_UNKNOWN
 	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: over 2 MiB
 	LoadRvf(ctx context.Context, in *LoadRvfRequest, opts ...grpc.CallOption) (*LoadRvfResponse, error)
-	// ConfigureTemplate replaces the overrides that the caller has on its active
-	// template. Agents that it makes from it later get them. Errors:
-	// FAILED_PRECONDITION, NO_ACTIVE_TEMPLATE.
+	// ConfigureTemplate replaces the caller's settings of its active template, for agents that the caller creates from it
+	// later. Errors: FAILED_PRECONDITION, NO_ACTIVE_TEMPLATE.
 	ConfigureTemplate(ctx context.Context, in *ConfigureTemplateRequest, opts ...grpc.CallOption) (*ConfigureTemplateResponse, error)
-	// ListCategories counts the templates of each category.
+	// ListCategories returns the number of templates in each category.
 	ListCategories(ctx context.Context, in *ListCategoriesRequest, opts ...grpc.CallOption) (*ListCategoriesResponse, error)
-	// ListTemplatesByCategory lists the templates of one category, by id. Errors:
-	// NOT_FOUND, CATEGORY_UNKNOWN.
+	// ListTemplatesByCategory lists the templates of a category, by id. Errors: NOT_FOUND, CATEGORY_UNKNOWN.
 	ListTemplatesByCategory(ctx context.Context, in *ListTemplatesByCategoryRequest, opts ...grpc.CallOption) (*ListTemplatesByCategoryResponse, error)
-	// AddTemplate adds a template to the caller's tenant: a caller may add 200 of 8 MiB
-	// together, all callers of a tenant 1,000 of 64 MiB. Errors:
+	// AddTemplate adds a template to the caller's tenant. A caller may add 200 templates with 8 MiB together, and all
+	// callers of a tenant 1,000 with 64 MiB. Errors:
 	//
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS: a template, built in or custom, has the id
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	AddTemplate(ctx context.Context, in *AddTemplateRequest, opts ...grpc.CallOption) (*AddTemplateResponse, error)
-	// RemoveTemplate removes a custom template; agents made from it stay. Errors:
+	// RemoveTemplate removes a custom template. Agents that were created from it stay. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN
 	//	FAILED_PRECONDITION  TEMPLATE_BUILT_IN
-	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only who added it removes it, and operators
+	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only the principal that added it, or an operator, removes it
 	RemoveTemplate(ctx context.Context, in *RemoveTemplateRequest, opts ...grpc.CallOption) (*RemoveTemplateResponse, error)
-	// ImportTemplates adds many templates to the caller's tenant, all or none. Nothing
-	// scans their prompts: no agent is made of them until an operator has accepted each,
-	// unless an operator imports them. Errors:
+	// ImportTemplates adds templates to the caller's tenant, all or none. Their prompts are not scanned: no agent can be
+	// created from one until an operator has accepted it, unless an operator imports it. Errors:
 	//
-	//	INVALID_ARGUMENT    TEMPLATES_INVALID: the text is no array of templates; the
-	//	                    text of the error names the place
+	//	INVALID_ARGUMENT    TEMPLATES_INVALID: the text is not an array of templates; the error names the place
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	ImportTemplates(ctx context.Context, in *ImportTemplatesRequest, opts ...grpc.CallOption) (*ImportTemplatesResponse, error)
-	// GetTemplate returns a whole template and its digest, for an operator who accepts it.
-	// Errors: NOT_FOUND, TEMPLATE_UNKNOWN.
+	// GetTemplate returns a whole template and its digest, for an operator who accepts it. Errors: NOT_FOUND,
+	// TEMPLATE_UNKNOWN.
 	GetTemplate(ctx context.Context, in *GetTemplateRequest, opts ...grpc.CallOption) (*GetTemplateResponse, error)
-	// AcceptTemplate lets agents be made of a template that was imported, as it was shown: the
-	// request has the digest of that. A template of the same id with other content is
-	// quarantined again. It is for people alone, and safe to repeat. Errors:
+	// AcceptTemplate accepts an imported template with the content that has the digest in the request. Other content
+	// under the same id is quarantined again. Only people can call it, and it is safe to repeat. Errors:
 	//
 	//	NOT_FOUND  TEMPLATE_UNKNOWN
-	//	ABORTED    TEMPLATE_CHANGED: the digest is not that of the template as it is now; get
-	//	           the template again
+	//	ABORTED    TEMPLATE_CHANGED: the template has another digest now; get the template again
 	AcceptTemplate(ctx context.Context, in *AcceptTemplateRequest, opts ...grpc.CallOption) (*AcceptTemplateResponse, error)
 	// ExportTemplates returns the custom templates of the caller's tenant, by id.
 	ExportTemplates(ctx context.Context, in *ExportTemplatesRequest, opts ...grpc.CallOption) (*ExportTemplatesResponse, error)
 	// GetActiveTemplate returns the caller's active template.
 	GetActiveTemplate(ctx context.Context, in *GetActiveTemplateRequest, opts ...grpc.CallOption) (*GetActiveTemplateResponse, error)
-	// GetTemplateConfig returns the overrides that the caller has on its active template.
+	// GetTemplateConfig returns the caller's settings of its active template.
 	GetTemplateConfig(ctx context.Context, in *GetTemplateConfigRequest, opts ...grpc.CallOption) (*GetTemplateConfigResponse, error)
 }
 
@@ -273,74 +263,64 @@ func (c *galleryServiceClient) GetTemplateConfig(ctx context.Context, in *GetTem
 // All implementations must embed UnimplementedGalleryServiceServer
 // for forward compatibility.
 //
-// GalleryService keeps templates of agents. Those that are built in belong to the
-// installation and never change; custom ones belong to a tenant, and only it sees
-// them. Each RPC is an MCP tool, with the names and required arguments of the
-// wasm_gallery tools that Claude Flow has.
+// GalleryService stores templates of agents. Built-in templates belong to the installation and do not change. Custom
+// templates belong to a tenant, which alone sees them. Each RPC is an MCP tool, with the names and required arguments
+// of Claude Flow's wasm_gallery tools.
 //
-// The active template is, for each principal, the one that it last made an agent
-// from.
+// The active template of a principal is the one that it last created an agent from.
 type GalleryServiceServer interface {
-	// ListTemplates lists the templates, built-in ones first, then by id.
+	// ListTemplates lists the templates, built-in ones first, then custom ones by id.
 	ListTemplates(context.Context, *ListTemplatesRequest) (*ListTemplatesResponse, error)
-	// SearchTemplates finds templates by words in id, name, description, category
-	// and tags, the most relevant first.
+	// SearchTemplates finds templates by words in id, name, description, category and tags, the most relevant first.
 	SearchTemplates(context.Context, *SearchTemplatesRequest) (*SearchTemplatesResponse, error)
-	// CreateAgentFromTemplate makes an agent of a template, as AgentService.CreateAgent
-	// with that template does, and makes the template the active one. Errors: those of
-	// CreateAgent.
+	// CreateAgentFromTemplate creates an agent from a template, like AgentService.CreateAgent with that template, and
+	// makes the template the active one. Errors: those of CreateAgent.
 	CreateAgentFromTemplate(context.Context, *CreateAgentFromTemplateRequest) (*CreateAgentFromTemplateResponse, error)
 	// LoadRvf returns a template as an RVF container. Errors:
 	//
 	//	NOT_FOUND           TEMPLATE_UNKNOWN
 	//	RESOURCE_EXHAUSTED  CONTAINER_TOO_LARGE: over 2 MiB
 	LoadRvf(context.Context, *LoadRvfRequest) (*LoadRvfResponse, error)
-	// ConfigureTemplate replaces the overrides that the caller has on its active
-	// template. Agents that it makes from it later get them. Errors:
-	// FAILED_PRECONDITION, NO_ACTIVE_TEMPLATE.
+	// ConfigureTemplate replaces the caller's settings of its active template, for agents that the caller creates from it
+	// later. Errors: FAILED_PRECONDITION, NO_ACTIVE_TEMPLATE.
 	ConfigureTemplate(context.Context, *ConfigureTemplateRequest) (*ConfigureTemplateResponse, error)
-	// ListCategories counts the templates of each category.
+	// ListCategories returns the number of templates in each category.
 	ListCategories(context.Context, *ListCategoriesRequest) (*ListCategoriesResponse, error)
-	// ListTemplatesByCategory lists the templates of one category, by id. Errors:
-	// NOT_FOUND, CATEGORY_UNKNOWN.
+	// ListTemplatesByCategory lists the templates of a category, by id. Errors: NOT_FOUND, CATEGORY_UNKNOWN.
 	ListTemplatesByCategory(context.Context, *ListTemplatesByCategoryRequest) (*ListTemplatesByCategoryResponse, error)
-	// AddTemplate adds a template to the caller's tenant: a caller may add 200 of 8 MiB
-	// together, all callers of a tenant 1,000 of 64 MiB. Errors:
+	// AddTemplate adds a template to the caller's tenant. A caller may add 200 templates with 8 MiB together, and all
+	// callers of a tenant 1,000 with 64 MiB. Errors:
 	//
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS: a template, built in or custom, has the id
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	AddTemplate(context.Context, *AddTemplateRequest) (*AddTemplateResponse, error)
-	// RemoveTemplate removes a custom template; agents made from it stay. Errors:
+	// RemoveTemplate removes a custom template. Agents that were created from it stay. Errors:
 	//
 	//	NOT_FOUND            TEMPLATE_UNKNOWN
 	//	FAILED_PRECONDITION  TEMPLATE_BUILT_IN
-	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only who added it removes it, and operators
+	//	PERMISSION_DENIED    TEMPLATE_OF_ANOTHER: only the principal that added it, or an operator, removes it
 	RemoveTemplate(context.Context, *RemoveTemplateRequest) (*RemoveTemplateResponse, error)
-	// ImportTemplates adds many templates to the caller's tenant, all or none. Nothing
-	// scans their prompts: no agent is made of them until an operator has accepted each,
-	// unless an operator imports them. Errors:
+	// ImportTemplates adds templates to the caller's tenant, all or none. Their prompts are not scanned: no agent can be
+	// created from one until an operator has accepted it, unless an operator imports it. Errors:
 	//
-	//	INVALID_ARGUMENT    TEMPLATES_INVALID: the text is no array of templates; the
-	//	                    text of the error names the place
+	//	INVALID_ARGUMENT    TEMPLATES_INVALID: the text is not an array of templates; the error names the place
 	//	ALREADY_EXISTS      TEMPLATE_EXISTS
 	//	RESOURCE_EXHAUSTED  TEMPLATES_FULL
 	ImportTemplates(context.Context, *ImportTemplatesRequest) (*ImportTemplatesResponse, error)
-	// GetTemplate returns a whole template and its digest, for an operator who accepts it.
-	// Errors: NOT_FOUND, TEMPLATE_UNKNOWN.
+	// GetTemplate returns a whole template and its digest, for an operator who accepts it. Errors: NOT_FOUND,
+	// TEMPLATE_UNKNOWN.
 	GetTemplate(context.Context, *GetTemplateRequest) (*GetTemplateResponse, error)
-	// AcceptTemplate lets agents be made of a template that was imported, as it was shown: the
-	// request has the digest of that. A template of the same id with other content is
-	// quarantined again. It is for people alone, and safe to repeat. Errors:
+	// AcceptTemplate accepts an imported template with the content that has the digest in the request. Other content
+	// under the same id is quarantined again. Only people can call it, and it is safe to repeat. Errors:
 	//
 	//	NOT_FOUND  TEMPLATE_UNKNOWN
-	//	ABORTED    TEMPLATE_CHANGED: the digest is not that of the template as it is now; get
-	//	           the template again
+	//	ABORTED    TEMPLATE_CHANGED: the template has another digest now; get the template again
 	AcceptTemplate(context.Context, *AcceptTemplateRequest) (*AcceptTemplateResponse, error)
 	// ExportTemplates returns the custom templates of the caller's tenant, by id.
 	ExportTemplates(context.Context, *ExportTemplatesRequest) (*ExportTemplatesResponse, error)
 	// GetActiveTemplate returns the caller's active template.
 	GetActiveTemplate(context.Context, *GetActiveTemplateRequest) (*GetActiveTemplateResponse, error)
-	// GetTemplateConfig returns the overrides that the caller has on its active template.
+	// GetTemplateConfig returns the caller's settings of its active template.
 	GetTemplateConfig(context.Context, *GetTemplateConfigRequest) (*GetTemplateConfigResponse, error)
 	mustEmbedUnimplementedGalleryServiceServer()
 }

@@ -26,37 +26,36 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// EventKind is what an event tells.
+// EventKind is the kind of an event.
 type EventKind int32
 
 const (
-	// Not known to this reader.
+	// Unknown to this reader.
 	EventKind_EVENT_KIND_UNSPECIFIED EventKind = 0
-	// The guest was given a start, a prompt or a cancellation.
+	// The guest got a start, a prompt or a cancellation.
 	EventKind_EVENT_KIND_INPUT EventKind = 1
-	// The guest asked for an effect.
+	// The guest asked for an effect, or ended its turn.
 	EventKind_EVENT_KIND_EMITTED EventKind = 2
-	// The effect waits for a person or for quota, and was not sent.
+	// The effect waits for an approval, and was not sent.
 	EventKind_EVENT_KIND_PARKED EventKind = 3
-	// The effect is about to be sent. Without a result its outcome is unknown.
+	// The effect is about to be sent. Without a result its outcome is not known.
 	EventKind_EVENT_KIND_SENT EventKind = 4
-	// The guest was given an effect's result, or its refusal.
+	// The guest got the result of an effect, or its refusal.
 	EventKind_EVENT_KIND_RESULT EventKind = 5
-	// The agent was made, stopped, resumed, granted, forked and the like.
+	// The state of the agent changed: it was created, stopped, resumed, forked, or got a grant, for example.
 	EventKind_EVENT_KIND_LIFECYCLE EventKind = 6
-	// The turn was undone: its guest, files, todos and conversation are as they were
-	// before its first input. What was sent was sent all the same.
+	// The turn was undone: guest, files, todos and conversation are as before its first input. Calls that were sent are
+	// not undone.
 	EventKind_EVENT_KIND_UNDONE EventKind = 7
-	// The agent was stored. The envelope is a JSON object with the digests of what
-	// was stored: `state` of the guest, files, todos and messages as one, `record` of
-	// all else (state, stop reason, counters, rights, snapshots), and of each part
-	// that differs from the stored event before. It follows whatever changed the
-	// agent, in the same transaction, so the journal of an agent that does not work
-	// ends with one. Journals from before version 1 of that form have none.
+	// The agent was stored. The envelope is a JSON object with the digests of what was stored: `state` for the guest,
+	// files, todos and messages together, `record` for everything else (state, stop reason, counters, rights, snapshots),
+	// and digests of each part that differs from the stored event before. It follows the events of the change, in the
+	// same transaction, so the journal of an agent without a running turn ends with such an event. Journals from before
+	// version 1 of that format have none.
 	EventKind_EVENT_KIND_STORED EventKind = 8
-	// The guest printed `message` on its standard output or error in the step before: the
-	// last 4,096 bytes at the most of each step, and at most 64 KiB of a turn, the step that
-	// failed not counted. Text of the guest, never trusted.
+	// The guest printed `message` on its standard output or error in the step before: at most the last 4,096 bytes of
+	// each step, and at most 64 KiB of a turn, not counting the step that failed. It is text of the guest and not
+	// trusted.
 	EventKind_EVENT_KIND_PRINTED EventKind = 9
 )
 
@@ -115,29 +114,29 @@ func (EventKind) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_journal_proto_rawDescGZIP(), []int{0}
 }
 
-// EffectKind is what a guest asks for.
+// EffectKind is the kind of a guest's request.
 type EffectKind int32
 
 const (
-	// None, or not known to this reader.
+	// None, or unknown to this reader.
 	EffectKind_EFFECT_KIND_UNSPECIFIED EffectKind = 0
-	// A model's answer.
+	// Asks a model.
 	EffectKind_EFFECT_KIND_MODEL EffectKind = 1
-	// A tool, through the gateway.
+	// Calls a tool through the gateway.
 	EffectKind_EFFECT_KIND_TOOL EffectKind = 2
-	// Its own files.
+	// Uses its own files.
 	EffectKind_EFFECT_KIND_FS EffectKind = 3
-	// Its own todos.
+	// Replaces its own todos.
 	EffectKind_EFFECT_KIND_TODO EffectKind = 4
-	// Words for whoever prompts it.
+	// Sends a text to the caller of the prompt.
 	EffectKind_EFFECT_KIND_EMIT EffectKind = 5
-	// To be woken later.
+	// Waits.
 	EffectKind_EFFECT_KIND_SLEEP EffectKind = 6
-	// Its turn is done.
+	// Ends its turn.
 	EffectKind_EFFECT_KIND_FINISH EffectKind = 7
-	// Its turn failed.
+	// Ends its turn with a failure.
 	EffectKind_EFFECT_KIND_FAIL EffectKind = 8
-	// Which tools of servers it may call.
+	// Lists the tools of servers that it may call.
 	EffectKind_EFFECT_KIND_TOOLS EffectKind = 9
 )
 
@@ -196,26 +195,24 @@ func (EffectKind) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_journal_proto_rawDescGZIP(), []int{1}
 }
 
-// Verification is what checking a journal found.
+// Verification is the result of checking a journal.
 type Verification int32
 
 const (
-	// Read as not proved.
+	// Read as not verified.
 	Verification_VERIFICATION_UNSPECIFIED Verification = 0
-	// The chain holds, what is stored of the agent is what it says, and every effect
-	// and the fuel came out the same.
+	// The chain is valid, the stored agent matches the journal, and every effect and the fuel were the same.
 	Verification_VERIFICATION_MATCHES Verification = 1
-	// The chain holds, but what is stored is not what it says (`stored_difference`),
-	// or the module did something else (`first_difference`).
+	// The chain is valid, but the stored agent differs from the journal (`stored_difference`), or the module behaved
+	// differently (`first_difference`).
 	Verification_VERIFICATION_DIFFERS Verification = 2
 	// An event is missing, added, moved or changed.
 	Verification_VERIFICATION_CHAIN_BROKEN Verification = 3
-	// The chain holds, but the module or the meter's version is another one, or
-	// the module is gone, so a run says nothing. What is stored is what it says.
+	// The chain is valid and the stored agent matches it, but the module can't be run again: a module is missing, the
+	// meter's version has changed, the journal goes back too often, or it has too many instructions.
 	Verification_VERIFICATION_NOT_COMPARABLE Verification = 4
-	// The chain holds, and every effect and the fuel came out the same, but the
-	// journal does not cover all of what is stored: `not_covered` names the parts. It
-	// begins before journals covered them.
+	// The chain is valid, and every effect and the fuel were the same, but the journal does not cover everything that is
+	// stored: `not_covered` has the parts. The journal began before journals covered them.
 	Verification_VERIFICATION_NOT_COVERED Verification = 5
 )
 
@@ -266,18 +263,17 @@ func (Verification) EnumDescriptor() ([]byte, []int) {
 	return file_sluice_wasmagent_v1_journal_proto_rawDescGZIP(), []int{2}
 }
 
-// ListEventsRequest asks for events.
+// ListEventsRequest asks for a page of events.
 type ListEventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// How many at the most: 0 to 1,000; 0 means 100.
+	// Maximum number of events: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on: `next_page_token` of the page before, which holds for as long as
-	// the agent and its tombstone do. Empty: the first event.
+	// `next_page_token` of the page before, which is valid as long as the agent and its tombstone exist; empty for the
+	// first event.
 	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
-	// How long to wait for an event where there is none: 0 s to 30 s, and never past
-	// the call's deadline; absent: not at all.
+	// How long to wait if there is no further event: 0 s to 30 s, and at most until the call's deadline; absent: no wait.
 	Wait          *durationpb.Duration `protobuf:"bytes,4,opt,name=wait,proto3" json:"wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -344,13 +340,11 @@ func (x *ListEventsRequest) GetWait() *durationpb.Duration {
 // ListEventsResponse is a page of events.
 type ListEventsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The events, oldest first, so many as stay below 3 MiB; empty where nothing
-	// came in time.
+	// The events, the oldest first, as many as fit into 3 MiB; empty if no event was added in time.
 	Events []*Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	// Where the next page starts. Never empty, for a journal goes on: events that come
-	// later stand there too.
+	// Token of the next page. Never empty, because a journal can grow: later events are on the next page.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
-	// Whether there are more events already.
+	// Whether there are further events already.
 	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -412,58 +406,52 @@ type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Epoch.
 	Epoch int32 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	// Place in its epoch, from 1.
+	// Position in its epoch, from 1.
 	Sequence int64 `protobuf:"varint,2,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// What it tells.
+	// Kind of the event.
 	Kind EventKind `protobuf:"varint,3,opt,name=kind,proto3,enum=sluice.wasmagent.v1.EventKind" json:"kind,omitempty"`
-	// When it was written.
+	// Time at which it was recorded.
 	Time *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=time,proto3" json:"time,omitempty"`
-	// Kind of the effect; unspecified where it tells of none.
+	// Kind of the effect; unspecified if the event is not about an effect.
 	Effect EffectKind `protobuf:"varint,5,opt,name=effect,proto3,enum=sluice.wasmagent.v1.EffectKind" json:"effect,omitempty"`
-	// The envelope of an input, emitted or result event: the JSON that the guest was
-	// given or returned, byte for byte; empty where it is over 16 KiB, and then only
-	// the digest is here.
+	// Envelope of an input, emitted, result or stored event. That of an input, emitted or result event is the JSON that
+	// the guest got or returned, byte for byte. Empty if it is over 16 KiB; then only the digest is present.
 	EnvelopeJson string `protobuf:"bytes,6,opt,name=envelope_json,json=envelopeJson,proto3" json:"envelope_json,omitempty"`
-	// SHA-256 of that envelope: hex, 64 characters; empty where there is none.
+	// SHA-256 of that envelope: 64 hexadecimal digits; empty if there is none.
 	EnvelopeDigest string `protobuf:"bytes,7,opt,name=envelope_digest,json=envelopeDigest,proto3" json:"envelope_digest,omitempty"`
-	// Sequence of the emitted event that a parked, sent or result event is about;
-	// 0 elsewhere.
+	// Sequence of the emitted event to which a parked, sent or result event refers; otherwise 0.
 	EffectSequence int64 `protobuf:"varint,8,opt,name=effect_sequence,json=effectSequence,proto3" json:"effect_sequence,omitempty"`
-	// Decision of the gateway; empty where there was none.
+	// Decision of the gateway; empty if there is none.
 	DecisionId string `protobuf:"bytes,9,opt,name=decision_id,json=decisionId,proto3" json:"decision_id,omitempty"`
-	// Why the effect was refused; unspecified where it was not. outcome_unknown:
-	// it was sent and no result is known.
+	// Why the effect was refused; unspecified if it was not. outcome_unknown: it was sent, and its result is not known.
 	Code v1.Code `protobuf:"varint,10,opt,name=code,proto3,enum=sluice.common.v1.Code" json:"code,omitempty"`
-	// Approval that it waits or waited for; empty: none.
+	// Approval that it waits or waited for; empty if none.
 	ApprovalId string `protobuf:"bytes,11,opt,name=approval_id,json=approvalId,proto3" json:"approval_id,omitempty"`
-	// Fuel charged since the event before: instructions.
+	// Fuel used since the event before, in instructions.
 	Fuel int64 `protobuf:"varint,12,opt,name=fuel,proto3" json:"fuel,omitempty"`
-	// State that a lifecycle event led to, as Agent.state; else unspecified.
+	// State after a lifecycle event, as Agent.state; otherwise unspecified.
 	State AgentState `protobuf:"varint,13,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// What a lifecycle event tells, why a turn was undone, or what the guest printed, for
-	// people; else empty.
+	// Description of a lifecycle event, reason why a turn was undone, or output of the guest, for people; otherwise
+	// empty.
 	Message string `protobuf:"bytes,14,opt,name=message,proto3" json:"message,omitempty"`
-	// Principal that made a lifecycle event or an input: its subject; else empty.
+	// Subject of the principal that caused a lifecycle event or an input; otherwise empty.
 	Actor string `protobuf:"bytes,15,opt,name=actor,proto3" json:"actor,omitempty"`
-	// Event that a lifecycle event went back to, or forked from: its epoch, and its
-	// sequence below. 0 where there is none: the guest begins anew.
+	// Epoch of the event to which a lifecycle event went back, or from which it forked; from_sequence is the sequence of
+	// that event. 0 if there is none: the guest starts again.
 	FromEpoch int32 `protobuf:"varint,16,opt,name=from_epoch,json=fromEpoch,proto3" json:"from_epoch,omitempty"`
-	// Sequence of that event; 0 where there is none.
+	// Sequence of that event; 0 if there is none.
 	FromSequence int64 `protobuf:"varint,17,opt,name=from_sequence,json=fromSequence,proto3" json:"from_sequence,omitempty"`
-	// SHA-256 of the module that the epoch is run with, where a lifecycle event begins
-	// one: hex, 64 characters; else empty.
+	// SHA-256 of the module of the epoch, if a lifecycle event begins one: 64 hexadecimal digits; otherwise empty.
 	ModuleDigest string `protobuf:"bytes,18,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
-	// Version of the fuel meter, where a lifecycle event begins an epoch; else 0.
+	// Version of the fuel meter, if a lifecycle event begins an epoch; otherwise 0.
 	MeterVersion int32 `protobuf:"varint,19,opt,name=meter_version,json=meterVersion,proto3" json:"meter_version,omitempty"`
-	// Hash of the event before, of the epoch before where this is its epoch's first:
-	// hex, 64 characters. Of the first of all events, the SHA-256 of
-	// Agent.journal_id.
+	// Hash of the event before, which may be in the epoch before: 64 hexadecimal digits. For the first event of all, the
+	// SHA-256 of Agent.journal_id.
 	PreviousHash string `protobuf:"bytes,20,opt,name=previous_hash,json=previousHash,proto3" json:"previous_hash,omitempty"`
-	// Hash of this event: hex, 64 characters. SHA-256 over fields, each of which is
-	// its length in bytes as 8 bytes, most significant first, and then its bytes:
-	// the text `sluice-agent-event-1`, then the fields above but envelope_json, in
-	// the order of their numbers. Texts are UTF-8; numbers, enums and times, in
-	// nanoseconds since 1970, are decimal ASCII, 0 where they are not set.
+	// Hash of this event: 64 hexadecimal digits. SHA-256 over fields, each of which is its length in bytes as 8 bytes,
+	// most significant first, followed by its bytes: the text `sluice-agent-event-1`, then the fields above except
+	// envelope_json, in the order of their numbers. Texts are UTF-8; numbers, enums and times, in nanoseconds since 1970,
+	// are decimal ASCII, 0 if they are not set.
 	Hash          string `protobuf:"bytes,21,opt,name=hash,proto3" json:"hash,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -692,38 +680,38 @@ func (x *VerifyAgentRequest) GetAgentId() string {
 	return ""
 }
 
-// VerifyAgentResponse is what was found.
+// VerifyAgentResponse is the result of a check.
 type VerifyAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// What was found.
+	// Result.
 	Verification Verification `protobuf:"varint,2,opt,name=verification,proto3,enum=sluice.wasmagent.v1.Verification" json:"verification,omitempty"`
-	// What it means, in one sentence for people.
+	// Meaning of the result, in one sentence for people.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// Events whose hashes were checked.
+	// Number of events whose hashes were checked.
 	Events int64 `protobuf:"varint,4,opt,name=events,proto3" json:"events,omitempty"`
-	// Steps that were run again.
+	// Number of steps that were run again.
 	Steps int64 `protobuf:"varint,5,opt,name=steps,proto3" json:"steps,omitempty"`
-	// Effects that came out the same.
+	// Number of effects that were the same.
 	Effects int64 `protobuf:"varint,6,opt,name=effects,proto3" json:"effects,omitempty"`
 	// Fuel that the journal records, in instructions.
 	FuelRecorded int64 `protobuf:"varint,7,opt,name=fuel_recorded,json=fuelRecorded,proto3" json:"fuel_recorded,omitempty"`
-	// Fuel that the run took, in instructions.
+	// Fuel that the run used, in instructions.
 	FuelReplayed int64 `protobuf:"varint,8,opt,name=fuel_replayed,json=fuelReplayed,proto3" json:"fuel_replayed,omitempty"`
-	// Hash of the newest event that was checked: hex SHA-256, 64 characters.
+	// SHA-256 hash of the newest event that was checked: 64 hexadecimal digits.
 	JournalHead string `protobuf:"bytes,9,opt,name=journal_head,json=journalHead,proto3" json:"journal_head,omitempty"`
-	// SHA-256 of the module that was run: hex, 64 characters.
+	// SHA-256 of the module that was run: 64 hexadecimal digits.
 	ModuleDigest string `protobuf:"bytes,10,opt,name=module_digest,json=moduleDigest,proto3" json:"module_digest,omitempty"`
-	// Version of the fuel meter that it was run with.
+	// Version of the fuel meter of the run.
 	MeterVersion int32 `protobuf:"varint,11,opt,name=meter_version,json=meterVersion,proto3" json:"meter_version,omitempty"`
-	// The first event that does not hold; absent where all do.
+	// The first event that does not match; absent if all match.
 	FirstDifference *Event `protobuf:"bytes,12,opt,name=first_difference,json=firstDifference,proto3" json:"first_difference,omitempty"`
-	// The first part of what is stored that is not what the journal says; absent
-	// where all parts are, or where the chain is broken before that is known.
+	// The first stored part that differs from the journal; absent if all parts match, or if the chain is broken, so that
+	// the parts are not compared.
 	StoredDifference *StoredDifference `protobuf:"bytes,13,opt,name=stored_difference,json=storedDifference,proto3" json:"stored_difference,omitempty"`
-	// Parts that no event of the journal covers, so that nothing can be said of them:
-	// `files`, `todos`, `messages`, `guest`, `record`. Empty where all are covered.
+	// Parts that the journal does not cover, so that nothing is known about them: `files`, `todos`, `messages`, `guest`,
+	// `record`. Empty if all are covered.
 	NotCovered    []string `protobuf:"bytes,14,rep,name=not_covered,json=notCovered,proto3" json:"not_covered,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -857,16 +845,15 @@ func (x *VerifyAgentResponse) GetNotCovered() []string {
 	return nil
 }
 
-// StoredDifference is a part of what is stored of an agent that is not what its
-// journal says.
+// StoredDifference is a stored part of an agent that differs from its journal.
 type StoredDifference struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it is: `file`, `todo`, `message`, `guest`, `record`, `snapshot`.
+	// Kind of the part: `file`, `todo`, `message`, `guest`, `record`, `snapshot`.
 	Part string `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
-	// Which one: the path of a file, the place of a todo or message from 1, the field
-	// of a record or of the guest, the id of a snapshot.
+	// Name of the part: the path of a file, the position of a todo or message from 1, the field of a record or of the
+	// guest, the id of a snapshot.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// What differs, in one sentence for people.
+	// Difference, in one sentence for people.
 	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

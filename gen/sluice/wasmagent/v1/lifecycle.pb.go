@@ -24,27 +24,24 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// CreateAgentRequest asks for an agent. What is absent is the template's, then
-// the guest's, then the installation's.
+// CreateAgentRequest asks for a new agent. Absent values come from the template, then from the guest, then from the
+// installation.
 type CreateAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Gallery template: `^[a-z0-9][a-z0-9-]{0,63}$`. `swarm` is another name of
-	// `swarm-orchestrator`.
+	// Template of the gallery: `^[a-z0-9][a-z0-9-]{0,63}$`. `swarm` is another name of `swarm-orchestrator`.
 	Template *string `protobuf:"bytes,1,opt,name=template,proto3,oneof" json:"template,omitempty"`
 	// Model, as `provider:name`: 1 to 128 characters.
 	Model *string `protobuf:"bytes,2,opt,name=model,proto3,oneof" json:"model,omitempty"`
 	// System instructions, at most 65,536 bytes.
 	Instructions *string `protobuf:"bytes,3,opt,name=instructions,proto3,oneof" json:"instructions,omitempty"`
-	// Turns that it may take: 0 to 10,000; absent: 50. With 0 it is stopped from
-	// the start.
+	// Bound on its turns: 0 to 10,000; absent: 50. With 0 the agent is stopped from the start.
 	MaxTurns *int32 `protobuf:"varint,4,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
-	// Guest to run: `agent`, which has a model decide, `script`, which does what its
-	// prompts say, `echo`, or one that the configuration lists. Absent: `agent` if a
-	// model is named here, in the template or in the configuration, otherwise `script`.
+	// Guest to run: `agent`, which lets a model decide; `script`, which follows its prompts; `echo`; or one that the
+	// configuration lists. Absent: `agent` if the request, the template or the configuration names a model, otherwise
+	// `script`.
 	Guest *string `protobuf:"bytes,5,opt,name=guest,proto3,oneof" json:"guest,omitempty"`
-	// What it may do. Absent, with no template that says: its own files and todos, and its
-	// model. If it names no model, and the request no guest, the right to ask the agent's
-	// model is added.
+	// Rights of the agent. If the request and the template have none: its own files and todos, and its model. If the
+	// manifest names no model, and the request no guest, the right to ask the agent's model is added.
 	Manifest *Manifest `protobuf:"bytes,6,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	// Tighter bounds on its work.
 	Limits        *Limits `protobuf:"bytes,7,opt,name=limits,proto3" json:"limits,omitempty"`
@@ -131,12 +128,12 @@ func (x *CreateAgentRequest) GetLimits() *Limits {
 	return nil
 }
 
-// CreateAgentResponse is the new agent.
+// CreateAgentResponse returns the new agent.
 type CreateAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// `gallery` where a template made it; absent elsewhere.
+	// `gallery` if the agent was created from a template; otherwise absent.
 	Source        *string `protobuf:"bytes,2,opt,name=source,proto3,oneof" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -232,10 +229,10 @@ func (x *TerminateAgentRequest) GetAgentId() string {
 	return ""
 }
 
-// TerminateAgentResponse says that it has ended.
+// TerminateAgentResponse returns the terminated agent.
 type TerminateAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The tombstone.
+	// The agent, which can be resumed until its `restorable_until`.
 	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -278,7 +275,7 @@ func (x *TerminateAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// ResetAgentRequest clears an agent.
+// ResetAgentRequest names an agent to clear.
 type ResetAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
@@ -324,7 +321,7 @@ func (x *ResetAgentRequest) GetAgentId() string {
 	return ""
 }
 
-// ResetAgentResponse says that it is cleared.
+// ResetAgentResponse returns the new epoch.
 type ResetAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's id.
@@ -379,7 +376,7 @@ func (x *ResetAgentResponse) GetEpoch() int32 {
 	return 0
 }
 
-// MigrateAgentRequest names an agent whose guest has another module now.
+// MigrateAgentRequest names an agent to migrate to the current module of its guest.
 type MigrateAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
@@ -425,13 +422,13 @@ func (x *MigrateAgentRequest) GetAgentId() string {
 	return ""
 }
 
-// MigrateAgentResponse says what the agent runs now.
+// MigrateAgentResponse returns the migrated agent.
 type MigrateAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent as it is now.
+	// The agent after the migration.
 	Agent *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
-	// SHA-256 of the module that it ran before: hex, 64 characters; empty where it ran the guest's module of
-	// now already, so that nothing was changed.
+	// SHA-256 of the module that it ran before: 64 hexadecimal digits; empty if it already ran the current module, so
+	// that nothing was changed.
 	FromDigest    string `protobuf:"bytes,2,opt,name=from_digest,json=fromDigest,proto3" json:"from_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -481,12 +478,12 @@ func (x *MigrateAgentResponse) GetFromDigest() string {
 	return ""
 }
 
-// StopAgentRequest stops an agent.
+// StopAgentRequest names an agent to stop.
 type StopAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Why, for the journal; at most 1,024 bytes.
+	// Reason, for the journal; at most 1,024 bytes.
 	Reason        *string `protobuf:"bytes,2,opt,name=reason,proto3,oneof" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -536,10 +533,10 @@ func (x *StopAgentRequest) GetReason() string {
 	return ""
 }
 
-// StopAgentResponse says that it has stopped.
+// StopAgentResponse returns the stopped agent.
 type StopAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent as it is now.
+	// The agent after the stop.
 	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -582,12 +579,12 @@ func (x *StopAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// ForkAgentRequest asks for a second agent.
+// ForkAgentRequest names an agent to fork.
 type ForkAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent to fork.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Snapshot to fork from; absent: as of the last finished step.
+	// Snapshot to fork from; absent: the state after the last finished turn.
 	SnapshotId    *string `protobuf:"bytes,2,opt,name=snapshot_id,json=snapshotId,proto3,oneof" json:"snapshot_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -637,10 +634,10 @@ func (x *ForkAgentRequest) GetSnapshotId() string {
 	return ""
 }
 
-// ForkAgentResponse is the second agent.
+// ForkAgentResponse returns the second agent.
 type ForkAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The new agent, idle, or stopped where the first one was.
+	// The new agent, idle, or stopped if the first agent is.
 	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -683,12 +680,12 @@ func (x *ForkAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// SnapshotAgentRequest asks to keep a state.
+// SnapshotAgentRequest names an agent to take a snapshot of.
 type SnapshotAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Name to find it by, at most 128 bytes.
+	// Name of the snapshot, at most 128 bytes.
 	Label         *string `protobuf:"bytes,2,opt,name=label,proto3,oneof" json:"label,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -738,7 +735,7 @@ func (x *SnapshotAgentRequest) GetLabel() string {
 	return ""
 }
 
-// SnapshotAgentResponse is what was kept.
+// SnapshotAgentResponse returns the new snapshot.
 type SnapshotAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The snapshot.
@@ -784,14 +781,14 @@ func (x *SnapshotAgentResponse) GetSnapshot() *AgentSnapshot {
 	return nil
 }
 
-// ResumeAgentRequest lets an agent go on.
+// ResumeAgentRequest names an agent to resume.
 type ResumeAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Snapshot to rewind to; absent: where it stands.
+	// Snapshot to rewind to; absent: the present state.
 	SnapshotId *string `protobuf:"bytes,2,opt,name=snapshot_id,json=snapshotId,proto3,oneof" json:"snapshot_id,omitempty"`
-	// Turns that it may take in all from now on: 1 to 10,000; absent: unchanged.
+	// New bound on all of its turns: 1 to 10,000; absent: unchanged.
 	MaxTurns      *int32 `protobuf:"varint,3,opt,name=max_turns,json=maxTurns,proto3,oneof" json:"max_turns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -848,10 +845,10 @@ func (x *ResumeAgentRequest) GetMaxTurns() int32 {
 	return 0
 }
 
-// ResumeAgentResponse says where it stands.
+// ResumeAgentResponse returns the resumed agent.
 type ResumeAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent as it is now.
+	// The agent after the call.
 	Agent         *Agent `protobuf:"bytes,1,opt,name=agent,proto3" json:"agent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -894,20 +891,19 @@ func (x *ResumeAgentResponse) GetAgent() *Agent {
 	return nil
 }
 
-// GrantRightsRequest changes what an agent may do.
+// GrantRightsRequest changes the rights of an agent.
 type GrantRightsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// Rights to add; absent: none. A grant adds to bounds of the same tool or model
-	// that are in the manifest; files can't be granted.
+	// Rights to add; absent: none. A grant adds to the bounds of the same tool or model in the manifest. Files can't be
+	// granted.
 	Rights *Manifest `protobuf:"bytes,2,opt,name=rights,proto3" json:"rights,omitempty"`
-	// How long they hold: 1 s to 366 days; absent: as long as the agent lives.
+	// How long the rights hold: 1 s to 366 days; absent: as long as the agent exists.
 	ExpiresIn *durationpb.Duration `protobuf:"bytes,3,opt,name=expires_in,json=expiresIn,proto3" json:"expires_in,omitempty"`
-	// Earlier grants to take back, at most 64. Whoever granted may, and whoever
-	// may grant.
+	// Grants to withdraw, at most 64. Every principal that may grant may also withdraw the grants of others.
 	Withdraw []string `protobuf:"bytes,4,rep,name=withdraw,proto3" json:"withdraw,omitempty"`
-	// Why, for the journal: 1 to 1,024 bytes.
+	// Reason, for the journal: 1 to 1,024 bytes.
 	Reason        string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -978,12 +974,12 @@ func (x *GrantRightsRequest) GetReason() string {
 	return ""
 }
 
-// GrantRightsResponse is what the agent may do now.
+// GrantRightsResponse returns the rights of the agent.
 type GrantRightsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The grant that was made; absent where none was.
+	// The new grant; absent if none was added.
 	Grant *RightsGrant `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
-	// Manifest and live grants together, before creator's rights and policy.
+	// Manifest and valid grants together. The rights of the creator and policy limit them further.
 	Manifest      *Manifest `protobuf:"bytes,2,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -29,12 +29,11 @@ type AskModelRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Model, as `provider:name`.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// The conversation, oldest first: 1 to 2,000 messages.
+	// The conversation, the oldest message first: 1 to 2,000 messages.
 	Messages []*ModelMessage `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
-	// Tools that it may ask for, at most 128.
+	// Tools that the model may call, at most 128.
 	Tools []*ModelTool `protobuf:"bytes,3,rep,name=tools,proto3" json:"tools,omitempty"`
-	// Tokens that its answer may have: 1 to 200,000; absent: as its provider's
-	// configuration says, else 8,192.
+	// Bound on the tokens of the answer: 1 to 200,000; absent: the provider's in the configuration, otherwise 8,192.
 	MaxTokens     *int32 `protobuf:"varint,4,opt,name=max_tokens,json=maxTokens,proto3,oneof" json:"max_tokens,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -101,13 +100,13 @@ func (x *AskModelRequest) GetMaxTokens() int32 {
 // ModelMessage is a message of a conversation with a model.
 type ModelMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Who speaks.
+	// Speaker.
 	Role MessageRole `protobuf:"varint,1,opt,name=role,proto3,enum=sluice.wasmagent.v1.MessageRole" json:"role,omitempty"`
-	// What is said, at most 1 MiB.
+	// Text, at most 1 MiB.
 	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
-	// Calls that an assistant asks for, at most 128.
+	// Calls of an assistant, at most 128.
 	Calls []*ModelCall `protobuf:"bytes,3,rep,name=calls,proto3" json:"calls,omitempty"`
-	// Call that a message of a tool answers; empty elsewhere. At most 128 bytes.
+	// Id of the call that a message of a tool answers; otherwise empty. At most 128 bytes.
 	CallId        string `protobuf:"bytes,4,opt,name=call_id,json=callId,proto3" json:"call_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -174,11 +173,11 @@ func (x *ModelMessage) GetCallId() string {
 // ModelCall is a call that a model asks for.
 type ModelCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Identifier that the answer names, at most 128 bytes.
+	// Identifier, which the message with the result repeats; at most 128 bytes.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	// Tool, by the name that the question has for it: 1 to 128 bytes.
+	// Name of the tool in the question: 1 to 128 bytes.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Arguments: JSON, as the model wrote it. It may be none.
+	// Arguments as the model wrote them. They should be JSON, but need not be.
 	Arguments     string `protobuf:"bytes,3,opt,name=arguments,proto3" json:"arguments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -235,15 +234,14 @@ func (x *ModelCall) GetArguments() string {
 	return ""
 }
 
-// ModelTool tells a model of a tool.
+// ModelTool describes a tool to a model.
 type ModelTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name: `^[A-Za-z0-9_-]{1,64}$`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What it does, at most 4,096 bytes.
+	// Description, at most 4,096 bytes.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// JSON Schema of its arguments: one JSON object, at most 65,536 bytes; empty means any
-	// object.
+	// JSON Schema of its arguments: a JSON object, at most 65,536 bytes; empty means any object.
 	InputSchema   string `protobuf:"bytes,3,opt,name=input_schema,json=inputSchema,proto3" json:"input_schema,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -300,21 +298,21 @@ func (x *ModelTool) GetInputSchema() string {
 	return ""
 }
 
-// AskModelResponse is progress, or the answer, which has none and ends the stream.
+// AskModelResponse is progress, or the answer, which has no progress and ends the stream.
 type AskModelResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// A piece of the answer; absent on the last message.
+	// A piece of the answer; absent in the last message.
 	Progress *v1.Progress `protobuf:"bytes,1,opt,name=progress,proto3" json:"progress,omitempty"`
-	// What the model says: text that is never trusted.
+	// Text of the model; it is not trusted.
 	Content string `protobuf:"bytes,2,opt,name=content,proto3" json:"content,omitempty"`
-	// Calls that it asks for.
+	// Calls that the model asks for.
 	Calls []*ModelCall `protobuf:"bytes,3,rep,name=calls,proto3" json:"calls,omitempty"`
 	// Tokens of the question, as the provider counts them.
 	InputTokens int32 `protobuf:"varint,4,opt,name=input_tokens,json=inputTokens,proto3" json:"input_tokens,omitempty"`
 	// Tokens of the answer.
 	OutputTokens int32 `protobuf:"varint,5,opt,name=output_tokens,json=outputTokens,proto3" json:"output_tokens,omitempty"`
-	// What it cost in US dollars by the configured prices: decimal digits with an optional
-	// fraction; `0` where none is configured.
+	// Cost in US dollars by the configured prices: decimal digits with an optional fraction; `0` if the model has no
+	// price.
 	Cost          string `protobuf:"bytes,6,opt,name=cost,proto3" json:"cost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -26,34 +26,30 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ModelService asks models of the providers that the configuration names. An agent's
-// question to its model is a call of this tool, by way of the gateway: so policy, limits,
-// people and the journal see it as any call.
+// ModelService asks models of the configured providers. An agent's question to its model is a call of this tool through
+// the gateway, so policy, limits, approvals and the journal apply to it as to any other call.
 type ModelServiceClient interface {
-	// AskModel asks a model, and streams its answer as progress. A question that the provider
-	// refuses before an answer has begun is asked again, after the wait that the provider asks
-	// for, as often as its configuration says and within the call's deadline; each wait is
-	// progress. Errors:
+	// AskModel asks a model, and streams its answer as progress. A question that the provider refuses before an answer
+	// has begun is repeated, after the wait that the provider requests, as often as the configuration allows and within
+	// the call's deadline. Each wait is reported as progress. Errors:
 	//
 	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider of that name is configured;
 	//	                     MODEL_AUTH: the provider does not accept its key
 	//	INVALID_ARGUMENT     MODEL_REJECTED: the provider does not accept the question
 	//	RESOURCE_EXHAUSTED   MODEL_RATE_LIMITED: the provider allows no more questions now;
 	//	                     MODEL_OVERLOADED: the provider can't answer now;
-	//	                     MODEL_COST_SPENT: all agents of the person have used what they
-	//	                     may use in a day;
-	//	                     MODEL_ANSWER_TOO_LARGE: over 1 MiB; MODEL_ANSWER_CUT: it has as
-	//	                     many tokens as it may, and is not whole; QUESTIONS_FULL: as
-	//	                     many questions of the person, or of all, are asked and wait as
-	//	                     may, or it has waited for too long
+	//	                     MODEL_COST_SPENT: the agents of the person have used the bound for today;
+	//	                     MODEL_ANSWER_TOO_LARGE: the answer is over 1 MiB;
+	//	                     MODEL_ANSWER_CUT: the answer reached its bound on tokens and is incomplete;
+	//	                     QUESTIONS_FULL: too many questions of the person, or of all, are asked and wait, or the
+	//	                     question has waited too long
 	//	ABORTED              MODEL_UNREACHABLE: there is no connection to the provider;
 	//	                     MODEL_ANSWER_BROKEN: the answer ended in the middle;
 	//	                     MODEL_ANSWER_MALFORMED: the answer does not follow the API;
-	//	                     MODEL_TIMED_OUT: with its retries it took longer than a
-	//	                     question may
+	//	                     MODEL_TIMED_OUT: with its retries the question took longer than allowed
 	//
-	// An error that the provider may charge for has the metadata `input_tokens`,
-	// `output_tokens`, both decimal, and `cost`, as in AskModelResponse.
+	// If the provider may charge for a failed question, the error has the metadata `input_tokens` and `output_tokens`,
+	// both decimal, and `cost`, as in AskModelResponse.
 	AskModel(ctx context.Context, in *AskModelRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[AskModelResponse], error)
 }
 
@@ -88,34 +84,30 @@ type ModelService_AskModelClient = grpc.ServerStreamingClient[AskModelResponse]
 // All implementations must embed UnimplementedModelServiceServer
 // for forward compatibility.
 //
-// ModelService asks models of the providers that the configuration names. An agent's
-// question to its model is a call of this tool, by way of the gateway: so policy, limits,
-// people and the journal see it as any call.
+// ModelService asks models of the configured providers. An agent's question to its model is a call of this tool through
+// the gateway, so policy, limits, approvals and the journal apply to it as to any other call.
 type ModelServiceServer interface {
-	// AskModel asks a model, and streams its answer as progress. A question that the provider
-	// refuses before an answer has begun is asked again, after the wait that the provider asks
-	// for, as often as its configuration says and within the call's deadline; each wait is
-	// progress. Errors:
+	// AskModel asks a model, and streams its answer as progress. A question that the provider refuses before an answer
+	// has begun is repeated, after the wait that the provider requests, as often as the configuration allows and within
+	// the call's deadline. Each wait is reported as progress. Errors:
 	//
 	//	FAILED_PRECONDITION  NO_MODEL_CONFIGURED: no provider of that name is configured;
 	//	                     MODEL_AUTH: the provider does not accept its key
 	//	INVALID_ARGUMENT     MODEL_REJECTED: the provider does not accept the question
 	//	RESOURCE_EXHAUSTED   MODEL_RATE_LIMITED: the provider allows no more questions now;
 	//	                     MODEL_OVERLOADED: the provider can't answer now;
-	//	                     MODEL_COST_SPENT: all agents of the person have used what they
-	//	                     may use in a day;
-	//	                     MODEL_ANSWER_TOO_LARGE: over 1 MiB; MODEL_ANSWER_CUT: it has as
-	//	                     many tokens as it may, and is not whole; QUESTIONS_FULL: as
-	//	                     many questions of the person, or of all, are asked and wait as
-	//	                     may, or it has waited for too long
+	//	                     MODEL_COST_SPENT: the agents of the person have used the bound for today;
+	//	                     MODEL_ANSWER_TOO_LARGE: the answer is over 1 MiB;
+	//	                     MODEL_ANSWER_CUT: the answer reached its bound on tokens and is incomplete;
+	//	                     QUESTIONS_FULL: too many questions of the person, or of all, are asked and wait, or the
+	//	                     question has waited too long
 	//	ABORTED              MODEL_UNREACHABLE: there is no connection to the provider;
 	//	                     MODEL_ANSWER_BROKEN: the answer ended in the middle;
 	//	                     MODEL_ANSWER_MALFORMED: the answer does not follow the API;
-	//	                     MODEL_TIMED_OUT: with its retries it took longer than a
-	//	                     question may
+	//	                     MODEL_TIMED_OUT: with its retries the question took longer than allowed
 	//
-	// An error that the provider may charge for has the metadata `input_tokens`,
-	// `output_tokens`, both decimal, and `cost`, as in AskModelResponse.
+	// If the provider may charge for a failed question, the error has the metadata `input_tokens` and `output_tokens`,
+	// both decimal, and `cost`, as in AskModelResponse.
 	AskModel(*AskModelRequest, grpc.ServerStreamingServer[AskModelResponse]) error
 	mustEmbedUnimplementedModelServiceServer()
 }

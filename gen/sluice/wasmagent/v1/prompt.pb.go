@@ -28,7 +28,7 @@ type PromptAgentRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// What the agent is told: 1 byte to 1 MiB.
+	// Text of the prompt: 1 byte to 1 MiB.
 	Input         string `protobuf:"bytes,2,opt,name=input,proto3" json:"input,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -78,17 +78,17 @@ func (x *PromptAgentRequest) GetInput() string {
 	return ""
 }
 
-// PromptAgentResponse is progress, or the last message, which has none. A stream that
-// ends with OK has had its last message.
+// PromptAgentResponse is progress, or the last message, which has no progress. A stream that ends with OK has sent its
+// last message.
 type PromptAgentResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The agent's answer; empty before the last message and where it is not
-	// finished. Text of a model, never trusted.
+	// The agent's answer; empty before the last message, and if the prompt is not finished. It is text of a model and not
+	// trusted.
 	Response string `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
-	// How far the prompt is; absent on the last message.
+	// Progress of the prompt; absent in the last message.
 	Progress *v1.Progress `protobuf:"bytes,2,opt,name=progress,proto3" json:"progress,omitempty"`
-	// Whether the agent has answered. False on the last message means that it is
-	// parked, and goes on by itself once it is woken.
+	// True if the agent has answered. False in the last message means that the agent is parked, and continues by itself
+	// after the decision.
 	Finished bool `protobuf:"varint,3,opt,name=finished,proto3" json:"finished,omitempty"`
 	// The agent's id.
 	AgentId string `protobuf:"bytes,4,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
@@ -96,11 +96,11 @@ type PromptAgentResponse struct {
 	State AgentState `protobuf:"varint,5,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
 	// Turns taken in this epoch.
 	TurnCount int32 `protobuf:"varint,6,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
-	// Whether this was the last turn that it may take.
+	// True if the agent takes no more prompts, as Agent.is_stopped.
 	IsStopped bool `protobuf:"varint,7,opt,name=is_stopped,json=isStopped,proto3" json:"is_stopped,omitempty"`
-	// Why it stopped; unspecified where it has not.
+	// Why it stopped; unspecified if it has not.
 	StopReason StopReason `protobuf:"varint,8,opt,name=stop_reason,json=stopReason,proto3,enum=sluice.wasmagent.v1.StopReason" json:"stop_reason,omitempty"`
-	// What it waits for; absent where it does not.
+	// What it waits for; absent if it does not wait.
 	Waiting       *Waiting `protobuf:"bytes,9,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -199,24 +199,24 @@ func (x *PromptAgentResponse) GetWaiting() *Waiting {
 	return nil
 }
 
-// CallToolRequest calls a tool of an agent's sandbox.
+// CallToolRequest is a call of a tool of an agent's sandbox.
 type CallToolRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// The tool. It alone says what is called.
+	// The tool. Only this field selects the tool.
 	ToolName SandboxTool `protobuf:"varint,2,opt,name=tool_name,json=toolName,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tool_name,omitempty"`
-	// Its input: one JSON object, at most 4 MiB; empty means `{}`. By tool, and
-	// nothing else, above all no key `tool`:
+	// Input: a JSON object, at most 4 MiB; empty means `{}`. Its keys depend on the tool; other keys are refused, for
+	// example `tool`:
 	//
-	//	read_file    path; offset, limit: lines from 0, all of them without
+	//	read_file    path; offset, limit: lines, from 0; without them all lines
 	//	write_file   path, content
-	//	edit_file    path, old_string, new_string; replace_all: every place,
-	//	             without it old_string must be there once
-	//	write_todos  todos: objects of content and status, at most 1,000
-	//	list_files   path: only below it
+	//	edit_file    path, old_string, new_string; replace_all: replace each occurrence; without it old_string must be in
+	//	             the file exactly once
+	//	write_todos  todos: objects with content and status, at most 1,000
+	//	list_files   path: only files below it
 	//
-	// A path is relative, parted by `/`, at most 1,024 bytes, each part a name.
+	// A path is relative, with parts separated by `/`, at most 1,024 bytes.
 	ToolInput     string `protobuf:"bytes,3,opt,name=tool_input,json=toolInput,proto3" json:"tool_input,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -273,11 +273,10 @@ func (x *CallToolRequest) GetToolInput() string {
 	return ""
 }
 
-// CallToolResponse is what the tool said.
+// CallToolResponse returns the output of the tool.
 type CallToolResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its output: the lines of read_file, one sentence of the mutators, a JSON
-	// array of paths of list_files.
+	// Output: the lines for read_file, a JSON array of paths for list_files, and one sentence for the others.
 	Output        string `protobuf:"bytes,1,opt,name=output,proto3" json:"output,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -24,23 +24,23 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Manifest is what an agent may do. What it does not name is denied. In force is
-// what manifest, creator's rights and policy all allow.
+// Manifest has the rights of an agent. What it does not name is denied. An effect is carried out if the manifest, the
+// rights of the creator and policy all allow it.
 type Manifest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tools of servers, at most 256. The tools of its own sandbox need no right.
+	// Tools of servers, at most 256. The tools of the agent's own sandbox need no right.
 	Tools []*ToolRight `protobuf:"bytes,1,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Models, at most 16.
 	Models []*ModelRight `protobuf:"bytes,2,rep,name=models,proto3" json:"models,omitempty"`
-	// Files of its own; absent: none.
+	// Own files; absent: none.
 	Files *FileRight `protobuf:"bytes,3,opt,name=files,proto3" json:"files,omitempty"`
-	// Agents that it may make; absent: none.
+	// Agents that it may create; absent: none.
 	Children *ChildRight `protobuf:"bytes,4,opt,name=children,proto3" json:"children,omitempty"`
-	// Whether it may learn the time; without, its clock stands still.
+	// Whether the agent may read the time; if false, its clock stands still.
 	Clock bool `protobuf:"varint,5,opt,name=clock,proto3" json:"clock,omitempty"`
 	// Whether it may draw random numbers. They come from a seed in its journal.
 	Random bool `protobuf:"varint,6,opt,name=random,proto3" json:"random,omitempty"`
-	// Whether a denied effect stops it; without, it is told and goes on.
+	// Whether a denied effect stops the agent; if false, the guest gets the refusal and continues.
 	StopOnDenial  bool `protobuf:"varint,7,opt,name=stop_on_denial,json=stopOnDenial,proto3" json:"stop_on_denial,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -128,15 +128,15 @@ func (x *Manifest) GetStopOnDenial() bool {
 // ToolRight is a right on tools of a server.
 type ToolRight struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Server, by its configured name.
+	// Configured name of the server.
 	Server string `protobuf:"bytes,1,opt,name=server,proto3" json:"server,omitempty"`
-	// Tool, or an anchored glob in which `*` is any run of characters: 1 to 128
-	// characters. A lone `*` is refused.
+	// Name of the tool, or an anchored glob in which `*` matches any run of characters: 1 to 128 characters. A lone `*`
+	// is refused.
 	Tool string `protobuf:"bytes,2,opt,name=tool,proto3" json:"tool,omitempty"`
-	// What its arguments must satisfy, every one; at most 16, and 64 in a manifest.
-	// Arguments over 65,536 bytes satisfy none.
+	// Conditions on the arguments, which must all hold; at most 16, and 64 in a manifest. Arguments over 65,536 bytes
+	// satisfy no condition.
 	Conditions []*ArgumentCondition `protobuf:"bytes,3,rep,name=conditions,proto3" json:"conditions,omitempty"`
-	// Calls that it allows in all: 1 to 1,000,000; absent: no bound of its own.
+	// Number of calls in all: 1 to 1,000,000; absent: no bound of this right.
 	Calls         *int32 `protobuf:"varint,4,opt,name=calls,proto3,oneof" json:"calls,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -200,14 +200,12 @@ func (x *ToolRight) GetCalls() int32 {
 	return 0
 }
 
-// ArgumentCondition is a condition on one argument. An argument that is missing
-// or of another type does not satisfy it.
+// ArgumentCondition is a condition on one argument. A missing argument, or one of another type, does not satisfy it.
 type ArgumentCondition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Where the argument is: JSON Pointer (RFC 6901) into the arguments, 1 to
-	// 1,024 bytes.
+	// Path of the argument: a JSON Pointer (RFC 6901) into the arguments, 1 to 1,024 bytes.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// What it must be.
+	// Test of the argument.
 	//
 	// Types that are valid to be assigned to Test:
 	//
@@ -305,24 +303,22 @@ type isArgumentCondition_Test interface {
 }
 
 type ArgumentCondition_Equals struct {
-	// Exactly this string, at most 4,096 bytes.
+	// This string exactly, at most 4,096 bytes.
 	Equals string `protobuf:"bytes,2,opt,name=equals,proto3,oneof"`
 }
 
 type ArgumentCondition_Prefix struct {
-	// A string that begins with this, 1 to 4,096 bytes. It is not read as a path.
+	// A string that begins with this text, 1 to 4,096 bytes. It is not treated as a path.
 	Prefix string `protobuf:"bytes,3,opt,name=prefix,proto3,oneof"`
 }
 
 type ArgumentCondition_Below struct {
-	// A path at or below this one, both without `.`, `..` and doubled slashes: 1
-	// to 4,096 bytes.
+	// A path equal to this one or below it, both without `.`, `..` and doubled slashes: 1 to 4,096 bytes.
 	Below string `protobuf:"bytes,4,opt,name=below,proto3,oneof"`
 }
 
 type ArgumentCondition_AtMost struct {
-	// A number that is at most this, compared by exact value: decimal digits with
-	// an optional sign and fraction.
+	// A number that is at most this one, compared by exact value: decimal digits with an optional sign and fraction.
 	AtMost string `protobuf:"bytes,5,opt,name=at_most,json=atMost,proto3,oneof"`
 }
 
@@ -337,12 +333,11 @@ func (*ArgumentCondition_AtMost) isArgumentCondition_Test() {}
 // ModelRight is a right on models.
 type ModelRight struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Model as `provider:name`, or an anchored glob of it: 1 to 128 characters.
+	// Model as `provider:name`, or an anchored glob: 1 to 128 characters.
 	Model string `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	// Tokens, sent and received, in all: 1 or more; absent: no bound of its own.
+	// Tokens in all, sent and received: 1 or more; absent: no bound of this right.
 	Tokens *int32 `protobuf:"varint,2,opt,name=tokens,proto3,oneof" json:"tokens,omitempty"`
-	// Cost in US dollars in all: decimal digits with an optional fraction; absent:
-	// no bound of its own.
+	// Cost in all, in US dollars: decimal digits with an optional fraction; absent: no bound of this right.
 	Cost          *string `protobuf:"bytes,3,opt,name=cost,proto3,oneof" json:"cost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -399,12 +394,12 @@ func (x *ModelRight) GetCost() string {
 	return ""
 }
 
-// FileRight is the room for an agent's own files.
+// FileRight bounds an agent's own files.
 type FileRight struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Bytes in all: 1 to 67,108,864 (64 MiB).
 	Bytes int32 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// Files: 1 to 10,000.
+	// Number of files: 1 to 10,000.
 	Count         int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -454,12 +449,12 @@ func (x *FileRight) GetCount() int32 {
 	return 0
 }
 
-// ChildRight is the right to make agents.
+// ChildRight is the right to create agents.
 type ChildRight struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How deep they may stand below the agent: 1 to 3.
+	// Depth of agents below the agent: 1 to 3.
 	Depth int32 `protobuf:"varint,1,opt,name=depth,proto3" json:"depth,omitempty"`
-	// How many there may be at once, at any depth: 1 to 1,000.
+	// Number of agents at the same time, at any depth: 1 to 1,000.
 	Count         int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -509,8 +504,8 @@ func (x *ChildRight) GetCount() int32 {
 	return 0
 }
 
-// Limits bound one agent's work more tightly than the installation does. What
-// is absent, and what is wider, is the installation's.
+// Limits bound the work of one agent more tightly than the installation does. An absent or wider value is replaced by
+// the installation's.
 type Limits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Memory in MiB: 1 to 4,096.
@@ -519,8 +514,7 @@ type Limits struct {
 	FuelMillions *int32 `protobuf:"varint,2,opt,name=fuel_millions,json=fuelMillions,proto3,oneof" json:"fuel_millions,omitempty"`
 	// Effects of a turn: 1 to 10,000.
 	EffectsPerTurn *int32 `protobuf:"varint,3,opt,name=effects_per_turn,json=effectsPerTurn,proto3,oneof" json:"effects_per_turn,omitempty"`
-	// How long a turn may take without the time that it waits for effects and
-	// people: 10 ms to 1 h.
+	// Time limit of a turn, without the time that it waits for effects and approvals: 10 ms to 1 h.
 	Deadline      *durationpb.Duration `protobuf:"bytes,4,opt,name=deadline,proto3" json:"deadline,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -584,7 +578,7 @@ func (x *Limits) GetDeadline() *durationpb.Duration {
 	return nil
 }
 
-// RightsGrant is what was granted to an agent beside its manifest.
+// RightsGrant has rights that an agent has in addition to its manifest.
 type RightsGrant struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, unique for the agent: 1 to 64 characters.
@@ -593,11 +587,11 @@ type RightsGrant struct {
 	Rights *Manifest `protobuf:"bytes,2,opt,name=rights,proto3" json:"rights,omitempty"`
 	// Subject of the principal that granted them.
 	GrantedBy string `protobuf:"bytes,3,opt,name=granted_by,json=grantedBy,proto3" json:"granted_by,omitempty"`
-	// When.
+	// Time of the grant.
 	GrantedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=granted_at,json=grantedAt,proto3" json:"granted_at,omitempty"`
-	// When they end; absent: with the agent.
+	// Time at which the rights end; absent: they end with the agent.
 	ExpiresAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=expires_at,json=expiresAt,proto3" json:"expires_at,omitempty"`
-	// Why, as it was told.
+	// Reason, as given in the request.
 	Reason        string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -27,11 +27,11 @@ const (
 // ListAgentsRequest asks for a page of agents.
 type ListAgentsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// States, as Agent.state has them; empty: all but terminated.
+	// Selected states, as Agent.state; empty: all but terminated.
 	States []AgentState `protobuf:"varint,1,rep,packed,name=states,proto3,enum=sluice.wasmagent.v1.AgentState" json:"states,omitempty"`
-	// How many at the most: 0 to 1,000; 0 means 100.
+	// Maximum number of agents: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on: `next_page_token` of the page before. Empty: the newest.
+	// `next_page_token` of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -93,9 +93,9 @@ type ListAgentsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agents.
 	Agents []*Agent `protobuf:"bytes,1,rep,name=agents,proto3" json:"agents,omitempty"`
-	// How many there are on all pages.
+	// Number of agents on all pages.
 	Count int32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
-	// Where the next page starts; empty on the last.
+	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -157,9 +157,9 @@ type ListFilesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// How many at the most: 0 to 1,000; 0 means 100.
+	// Maximum number of files: 0 to 1,000; 0 means 100.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where to go on. Empty: the start.
+	// `next_page_token` of the page before; empty for the first page.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -221,13 +221,13 @@ type ListFilesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tools of the sandbox, by name.
 	Tools []SandboxTool `protobuf:"varint,1,rep,packed,name=tools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tools,omitempty"`
-	// How many files there are on all pages.
+	// Number of files on all pages.
 	FileCount int32 `protobuf:"varint,2,opt,name=file_count,json=fileCount,proto3" json:"file_count,omitempty"`
 	// Turns taken in this epoch.
 	TurnCount int32 `protobuf:"varint,3,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
 	// The files.
 	Files []*AgentFile `protobuf:"bytes,4,rep,name=files,proto3" json:"files,omitempty"`
-	// Where the next page starts; empty on the last.
+	// Token of the next page; empty on the last page.
 	NextPageToken string `protobuf:"bytes,5,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -301,13 +301,13 @@ func (x *ListFilesResponse) GetNextPageToken() string {
 // AgentFile is a file in an agent's sandbox, without its content.
 type AgentFile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Path, relative, parted by `/`.
+	// Path, relative, with parts separated by `/`.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
-	// Size in bytes.
+	// Size, in bytes.
 	SizeBytes int32 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
-	// SHA-256 of its content: hex, 64 characters.
+	// SHA-256 of its content: 64 hexadecimal digits.
 	Sha256 string `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	// When it was last written.
+	// Time of the last write.
 	ModifiedAt    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=modified_at,json=modifiedAt,proto3" json:"modified_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -376,10 +376,9 @@ type GetStateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
-	// How many messages at the most: 0 to 1,000; 0: as many as make 1 MiB. A page
-	// over 3 MiB has fewer.
+	// Maximum number of messages: 0 to 1,000; 0: as many as fit into 1 MiB. A page over 3 MiB has fewer.
 	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
-	// Where the messages go on. Empty: the oldest.
+	// `next_page_token` of the page before; empty for the oldest messages.
 	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -443,19 +442,19 @@ type GetStateResponse struct {
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Its conversation, or a page of it.
 	State *Conversation `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	// Where the messages go on; empty on the last page.
+	// Token of the next page of messages; empty on the last page.
 	NextPageToken string `protobuf:"bytes,3,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// The agent.
 	Info *Agent `protobuf:"bytes,4,opt,name=info,proto3" json:"info,omitempty"`
-	// What it may do by itself.
+	// Manifest.
 	Manifest *Manifest `protobuf:"bytes,5,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	// What was granted beside that and still holds.
+	// Valid grants, in addition to the manifest.
 	Grants []*RightsGrant `protobuf:"bytes,6,rep,name=grants,proto3" json:"grants,omitempty"`
-	// The bounds on its work that are in force, none absent.
+	// Bounds on its work that are in force, none absent.
 	Limits *Limits `protobuf:"bytes,7,opt,name=limits,proto3" json:"limits,omitempty"`
-	// What it has spent.
+	// Resources that it has used.
 	Usage *Usage `protobuf:"bytes,8,opt,name=usage,proto3" json:"usage,omitempty"`
-	// Its snapshots that were asked for, the newest first.
+	// Snapshots, the newest first.
 	Snapshots     []*AgentSnapshot `protobuf:"bytes,9,rep,name=snapshots,proto3" json:"snapshots,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -701,14 +700,14 @@ func (x *ListToolsRequest) GetAgentId() string {
 	return ""
 }
 
-// ListToolsResponse is what tools an agent has.
+// ListToolsResponse returns the tools of an agent.
 type ListToolsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Tools of its sandbox, by name.
 	Tools []SandboxTool `protobuf:"varint,2,rep,packed,name=tools,proto3,enum=sluice.wasmagent.v1.SandboxTool" json:"tools,omitempty"`
-	// Rights on tools elsewhere, grants included. Policy judges each call.
+	// Rights on tools of servers, including grants. Policy decides on each call.
 	Rights        []*ToolRight `protobuf:"bytes,3,rep,name=rights,proto3" json:"rights,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -765,7 +764,7 @@ func (x *ListToolsResponse) GetRights() []*ToolRight {
 	return nil
 }
 
-// GetTurnCountRequest asks how many turns were taken.
+// GetTurnCountRequest names an agent.
 type GetTurnCountRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
@@ -811,14 +810,14 @@ func (x *GetTurnCountRequest) GetAgentId() string {
 	return ""
 }
 
-// GetTurnCountResponse is how many turns were taken.
+// GetTurnCountResponse returns the turns of an agent.
 type GetTurnCountResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's id.
 	AgentId string `protobuf:"bytes,1,opt,name=agent_id,json=agentId,proto3" json:"agent_id,omitempty"`
 	// Turns taken in this epoch.
 	TurnCount int32 `protobuf:"varint,2,opt,name=turn_count,json=turnCount,proto3" json:"turn_count,omitempty"`
-	// Turns that it may take.
+	// Bound on its turns.
 	MaxTurns      int32 `protobuf:"varint,3,opt,name=max_turns,json=maxTurns,proto3" json:"max_turns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -875,7 +874,7 @@ func (x *GetTurnCountResponse) GetMaxTurns() int32 {
 	return 0
 }
 
-// GetStopStatusRequest asks whether an agent has stopped.
+// GetStopStatusRequest names an agent.
 type GetStopStatusRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent.
@@ -921,7 +920,7 @@ func (x *GetStopStatusRequest) GetAgentId() string {
 	return ""
 }
 
-// GetStopStatusResponse says whether an agent has stopped.
+// GetStopStatusResponse returns whether an agent takes prompts.
 type GetStopStatusResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The agent's id.
@@ -930,7 +929,7 @@ type GetStopStatusResponse struct {
 	IsStopped bool `protobuf:"varint,2,opt,name=is_stopped,json=isStopped,proto3" json:"is_stopped,omitempty"`
 	// As Agent.state.
 	State AgentState `protobuf:"varint,3,opt,name=state,proto3,enum=sluice.wasmagent.v1.AgentState" json:"state,omitempty"`
-	// Why; unspecified where it has not stopped.
+	// Why it stopped; unspecified if it has not.
 	StopReason    StopReason `protobuf:"varint,4,opt,name=stop_reason,json=stopReason,proto3,enum=sluice.wasmagent.v1.StopReason" json:"stop_reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -23,50 +23,45 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// Template is what agents are made from, in the upstream gallery's shape: names
-// of two words keep their underscore in JSON. All its texts are written by
-// whoever added it and are never trusted.
+// Template is a template for agents, in the format of the upstream gallery: names of two words keep their underscore in
+// JSON. Its texts are written by the principal that added it, and are not trusted.
 type Template struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Identifier, unique in a tenant's gallery: `^[a-z0-9][a-z0-9-]{0,63}$`.
 	Id string `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	// Name for people, 1 to 128 bytes.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// What its agents are good for, at most 4,096 bytes.
+	// Purpose of its agents, at most 4,096 bytes.
 	Description string `protobuf:"bytes,3,opt,name=description,proto3" json:"description,omitempty"`
 	// Category, in lower case: `^[a-z0-9-]{1,64}$`.
 	Category string `protobuf:"bytes,4,opt,name=category,proto3" json:"category,omitempty"`
-	// Words to find it by, at most 64.
+	// Words for searches, at most 64.
 	Tags []string `protobuf:"bytes,5,rep,name=tags,proto3" json:"tags,omitempty"`
-	// Its version, at most 64 bytes.
+	// Version, at most 64 bytes.
 	Version string `protobuf:"bytes,6,opt,name=version,proto3" json:"version,omitempty"`
-	// Who wrote it, as it claims; at most 128 bytes. See `added_by`.
+	// Author, according to the template; at most 128 bytes. See `added_by`.
 	Author string `protobuf:"bytes,7,opt,name=author,proto3" json:"author,omitempty"`
-	// Tool definitions that go into its container, at most 64. They give no right.
+	// Tool definitions of its container, at most 64. They give no right.
 	Tools []*TemplateTool `protobuf:"bytes,8,rep,name=tools,proto3" json:"tools,omitempty"`
 	// Prompts, 1 to 64. The first one is the agent's instructions.
 	Prompts []*TemplatePrompt `protobuf:"bytes,9,rep,name=prompts,proto3" json:"prompts,omitempty"`
-	// Skills, at most 64. They follow the instructions of its agents, both together at most
-	// 65,536 bytes (INSTRUCTIONS_TOO_LARGE), so that a model is told them. ComposeAgent finds
-	// them by name.
+	// Skills, at most 64. They follow the instructions of its agents, so that a model gets them; both together have at
+	// most 65,536 bytes (INSTRUCTIONS_TOO_LARGE). ComposeAgent finds skills by name.
 	Skills []*TemplateSkill `protobuf:"bytes,10,rep,name=skills,proto3" json:"skills,omitempty"`
-	// MCP tools that go into its container, at most 256. They give no right.
+	// MCP tools of its container, at most 256. They give no right.
 	McpTools []*TemplateMcpTool `protobuf:"bytes,11,rep,name=mcp_tools,proto3" json:"mcp_tools,omitempty"`
-	// Capabilities, as the upstream gallery describes them, at most 64. They give
-	// no right.
+	// Capabilities, as the upstream gallery describes them, at most 64. They give no right.
 	Capabilities []*TemplateCapability `protobuf:"bytes,12,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
 	// Whether it belongs to the installation. Ignored in requests.
 	Builtin bool `protobuf:"varint,13,opt,name=builtin,proto3" json:"builtin,omitempty"`
-	// Rights that its agents ask for, within those of whoever makes one; absent:
-	// their own files and todos.
+	// Manifest of its agents, limited by the rights of their creators; absent: their own files and todos.
 	Manifest *Manifest `protobuf:"bytes,14,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	// Subject of the principal that added it; empty where it is built in. Ignored
-	// in requests.
+	// Subject of the principal that added it; empty if it is built in. Ignored in requests.
 	AddedBy string `protobuf:"bytes,15,opt,name=added_by,proto3" json:"added_by,omitempty"`
-	// Whether no agent is made of it until an operator accepts it. Ignored in requests.
+	// True if no agent can be created from it until an operator accepts it. Ignored in requests.
 	Quarantined bool `protobuf:"varint,16,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
-	// Digest of the content that an operator accepted, as TemplateSummary.digest has it; empty
-	// when no operator has accepted it. Ignored in requests.
+	// Digest of the content that an operator accepted, as TemplateSummary.digest; empty if no operator has accepted it.
+	// Ignored in requests.
 	AcceptedDigest string `protobuf:"bytes,17,opt,name=accepted_digest,proto3" json:"accepted_digest,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -226,12 +221,11 @@ type TemplateTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, 1 to 128 bytes.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What it does, at most 4,096 bytes.
+	// Description, at most 4,096 bytes.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// JSON Schema of its parameters: one JSON object, at most 65,536 bytes; empty
-	// means `{}`.
+	// JSON Schema of its parameters: a JSON object, at most 65,536 bytes; empty means `{}`.
 	Parameters string `protobuf:"bytes,3,opt,name=parameters,proto3" json:"parameters,omitempty"`
-	// What it returns, at most 4,096 bytes.
+	// Description of its result, at most 4,096 bytes.
 	Returns       string `protobuf:"bytes,4,opt,name=returns,proto3" json:"returns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -302,7 +296,7 @@ type TemplatePrompt struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Text, at most 65,536 bytes.
 	SystemPrompt string `protobuf:"bytes,2,opt,name=system_prompt,proto3" json:"system_prompt,omitempty"`
-	// Its version, at most 64 bytes.
+	// Version, at most 64 bytes.
 	Version       string `protobuf:"bytes,3,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -364,11 +358,11 @@ type TemplateSkill struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, 1 to 128 bytes.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What it does, at most 4,096 bytes.
+	// Description, at most 4,096 bytes.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// Word that calls it, for example `/refactor`; at most 128 bytes.
+	// Word that starts the skill, for example `/refactor`; at most 128 bytes.
 	Trigger string `protobuf:"bytes,3,opt,name=trigger,proto3" json:"trigger,omitempty"`
-	// What the agent does then, at most 65,536 bytes.
+	// Instructions of the skill, at most 65,536 bytes.
 	Content       string `protobuf:"bytes,4,opt,name=content,proto3" json:"content,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -432,17 +426,16 @@ func (x *TemplateSkill) GetContent() string {
 	return ""
 }
 
-// TemplateMcpTool is an MCP tool that a template speaks of.
+// TemplateMcpTool describes an MCP tool in a template.
 type TemplateMcpTool struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, `^[A-Za-z0-9_./-]{1,128}$`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// What it does, at most 4,096 bytes.
+	// Description, at most 4,096 bytes.
 	Description string `protobuf:"bytes,2,opt,name=description,proto3" json:"description,omitempty"`
-	// JSON Schema of its input: one JSON object, at most 65,536 bytes; empty means
-	// `{}`.
+	// JSON Schema of its input: a JSON object, at most 65,536 bytes; empty means `{}`.
 	InputSchema string `protobuf:"bytes,3,opt,name=input_schema,proto3" json:"input_schema,omitempty"`
-	// Group that it belongs to, at most 128 bytes.
+	// Group of the tool, at most 128 bytes.
 	Group         string `protobuf:"bytes,4,opt,name=group,proto3" json:"group,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -513,9 +506,9 @@ type TemplateCapability struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Rights, for example `read`; at most 64.
 	Rights []string `protobuf:"bytes,2,rep,name=rights,proto3" json:"rights,omitempty"`
-	// Where it holds, for example `sandbox`; at most 128 bytes.
+	// Scope, for example `sandbox`; at most 128 bytes.
 	Scope string `protobuf:"bytes,3,opt,name=scope,proto3" json:"scope,omitempty"`
-	// How often it may be handed on: 0 to 4.
+	// Number of allowed delegations: 0 to 4.
 	DelegationDepth int32 `protobuf:"varint,4,opt,name=delegation_depth,proto3" json:"delegation_depth,omitempty"`
 	unknownFields   protoimpl.UnknownFields
 	sizeCache       protoimpl.SizeCache
