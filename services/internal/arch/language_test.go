@@ -21,8 +21,16 @@ var shrink = flag.Bool("shrink", false, "write the smaller counts of words to te
 
 // avoided are words that make a text hard to read: pronouns without a noun, and old forms. Callers, clients, servers,
 // operators and approvers have names; "again", "recently", "otherwise" and "reports whether" say the rest.
-var avoided = regexp.MustCompile(`(?i)\b(?:nobody|somebody|whoever|whatever|anew|of late|com(?:e|es|ing) by|came by|at hand|` +
+var avoided = regexp.MustCompile(`(?i)\b(?:nobody|somebody|whoever|anew|of late|com(?:e|es|ing) by|came by|at hand|` +
 	`(?:is|are|was|were) told|tells whether|is none|are none|beside)\b`)
+
+// plain has the avoided words in a form that is plain: "nil if there is none".
+var plain = regexp.MustCompile(`(?i)\bthere (?:is|are) none\b`)
+
+// count returns how many avoided words a text has.
+func count(text string) int {
+	return len(avoided.FindAllString(text, -1)) - len(plain.FindAllString(text, -1))
+}
 
 // exceptions is the list of files that still have avoided words, with their number. It only shrinks: a file that is not
 // in it has none.
@@ -93,18 +101,18 @@ func avoidedIn(t *testing.T, file string) (n int) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return len(avoided.FindAll(raw, -1))
+		return count(string(raw))
 	}
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, group := range parsed.Comments {
-		n += len(avoided.FindAllString(group.Text(), -1))
+		n += count(group.Text())
 	}
 	ast.Inspect(parsed, func(node ast.Node) bool {
 		if text, ok := node.(*ast.BasicLit); ok && text.Kind == token.STRING {
-			n += len(avoided.FindAllString(text.Value, -1))
+			n += count(text.Value)
 		}
 		return true
 	})

@@ -168,8 +168,9 @@ type Stores struct {
 	Approval Secret `yaml:"approval"`
 	// Agents is the database of agents and their journals, like `policy`.
 	Agents Secret `yaml:"agents"`
-	// AgentStates is a bucket for the states of agents, such as `s3://NAME?region=REGION`. Empty stores them in the data
-	// folder.
+	// AgentStates is where the states of agents are: a bucket such as `s3://NAME?region=REGION`, with `endpoint=URL` and
+	// `use_path_style=true` for other object stores than AWS, or a folder that processes share, `file:///PATH`. Empty means
+	// a folder in the data folder.
 	AgentStates Secret `yaml:"agent_states"`
 }
 

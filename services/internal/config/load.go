@@ -175,7 +175,7 @@ func (v variables) override(part reflect.Value, path string, env Env) error {
 }
 
 func isScalar(field reflect.Value) bool {
-	return field.Kind() != reflect.Slice && field.Kind() != reflect.Map
+	return field.Kind() != reflect.Slice && field.Kind() != reflect.Map && field.Kind() != reflect.Pointer
 }
 
 func setScalar(field reflect.Value, text string) error {
@@ -190,12 +190,12 @@ func setScalar(field reflect.Value, text string) error {
 	switch field.Kind() { //nolint:exhaustive // the file has keys of no other kind
 	case reflect.String:
 		field.SetString(text)
-	case reflect.Int:
-		n, err := strconv.Atoi(text)
+	case reflect.Int, reflect.Int64:
+		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
 			return fmt.Errorf("%q is not a whole number", text)
 		}
-		field.SetInt(int64(n))
+		field.SetInt(n)
 	case reflect.Float64:
 		x, err := strconv.ParseFloat(text, 64)
 		if err != nil {

@@ -50,7 +50,7 @@ type PolicyServiceClient interface {
 	//
 	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
 	//	                     SUBJECT_MISSING: an operator sends none;
-	//	                     CHAIN_NESTED: a principal of a chain has one itself
+	//	                     CHAIN_NESTED: a principal of a chain has one itself;
 	//	                     ATTEST_REFUSED: an operator asks for a signature;
 	//	                     JSON_INVALID: params_json can't be read, and a signature
 	//	                     is asked for
@@ -350,7 +350,7 @@ type PolicyServiceServer interface {
 	//
 	//	INVALID_ARGUMENT     SUBJECT_REFUSED: a role sends a subject;
 	//	                     SUBJECT_MISSING: an operator sends none;
-	//	                     CHAIN_NESTED: a principal of a chain has one itself
+	//	                     CHAIN_NESTED: a principal of a chain has one itself;
 	//	                     ATTEST_REFUSED: an operator asks for a signature;
 	//	                     JSON_INVALID: params_json can't be read, and a signature
 	//	                     is asked for

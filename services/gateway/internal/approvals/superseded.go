@@ -46,7 +46,7 @@ func (k *Clerk) endUnclaimed(ctx context.Context, a attempt.Attempt, reason stri
 		if err != nil || approval == "" {
 			return err
 		}
-		switch err := k.Withdraw(ctx, a.Principal, approval, reason); status.Code(err) {
+		switch err := k.Withdraw(ctx, a.Principal, approval, reason); status.Code(err) { //nolint:exhaustive // all others are failures
 		case codes.OK, codes.NotFound:
 			k.waiter.tickets.forget(approval)
 			return nil

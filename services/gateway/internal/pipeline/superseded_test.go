@@ -199,7 +199,7 @@ func TestOtherCallsMeetNoApproval(t *testing.T) {
 		"another subject":             {who(func(p *identityv1.Principal) { p.Subject = "ben" }), 0, 0},
 		"another agent":               {who(func(p *identityv1.Principal) { p.Agent = "ops" }), 0, 0},
 		"another tenant":              {who(func(p *identityv1.Principal) { p.Tenant = "other" }), 0, 0},
-		"another chain":               {who(func(p *identityv1.Principal) { p.Chain[0].Subject = "somebody" }), 0, 0},
+		"another chain":               {who(func(p *identityv1.Principal) { p.Chain[0].Subject = "eve" }), 0, 0},
 		"no chain":                    {who(func(p *identityv1.Principal) { p.Chain = nil }), 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

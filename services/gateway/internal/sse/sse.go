@@ -125,7 +125,7 @@ func (s *Writer) start() {
 		s.stored = s.of.BeginAnswer()
 	}
 	if s.stored != nil {
-		_, _ = io.WriteString(s.w, "id: "+s.stored.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n") //nolint:gosec // the id is the gateway's own; a client that has disconnected may continue, or needs nothing
+		_, _ = io.WriteString(s.w, "id: "+s.stored.ID()+"\nretry: "+resumeRetry+"\ndata: \n\n") // a client that has disconnected may continue, or needs nothing
 	}
 }
 
@@ -158,7 +158,7 @@ func (s *Writer) write(event upstream.Event, parts ...[]byte) error {
 	if event.ID != "" {
 		head = "id: " + event.ID + "\n" + head
 	}
-	_, err := io.WriteString(s.w, head) //nolint:gosec // ids are the gateway's own, or were given to this session
+	_, err := io.WriteString(s.w, head)
 	for _, part := range parts {
 		if err == nil {
 			err = writeOnLine(s.w, part)

@@ -297,7 +297,7 @@ func TestProviders_CallsInOtherForms(t *testing.T) {
 		"beyond the next":        {"openai", openAI(`{"index":7,"id":"a"}`), "", models.ErrMalformed},
 		"below zero":             {"openai", openAI(`{"index":-1,"id":"a"}`), "", models.ErrMalformed},
 		"without arguments":      {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"f","input":{}}}`), "a f {}", nil},
-		"beside other types":     {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}`, `{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"{}"}}`), "a f {}", nil},
+		"after other types":     {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}`, `{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"{}"}}`), "a f {}", nil},
 		"a block that began not": {"anthropic", start(`{"type":"content_block_delta","index":0,"delta":{"text":"x"}}`), "", models.ErrMalformed},
 		"a block twice":          {"anthropic", start(`{"type":"content_block_start","index":1,"content_block":{"type":"text"}}`), "", models.ErrMalformed},
 	} {
@@ -334,7 +334,7 @@ func TestProviders_ErrorsInStreams(t *testing.T) {
 		"first":            {"openai", []string{`{"error":{"message":"slow down","type":"rate_limit_exceeded"}}`}, models.ErrRateLimited},
 		"a text":           {"openai", []string{`{"error":"out of memory"}`}, models.ErrOverloaded},
 		"after a piece":    {"openai", []string{openAIEvents[0], `{"error":{"message":"gone"}}`}, models.ErrBroken},
-		"null is none":     {"openai", append([]string{`{"error":null,"choices":[]}`}, openAIEvents...), nil},
+		"null is no error":     {"openai", append([]string{`{"error":null,"choices":[]}`}, openAIEvents...), nil},
 		"of the other API": {"anthropic", []string{`{"type":"error","error":{"type":"overloaded_error","message":"busy"}}`}, models.ErrOverloaded},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -87,7 +87,7 @@ func read(t *testing.T, b objects.Bucket, key string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer r.Close() //nolint:errcheck // it was only read
+	defer r.Close()
 	return io.ReadAll(r)
 }
 
@@ -164,17 +164,17 @@ func TestFolder_StaysWithinItsFolder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer b.Close() //nolint:errcheck // the test is over
+	defer b.Close()
 	for _, key := range []string{"../secret", "../other", "one", "a/.writing-1"} {
 		if err := b.Write(t.Context(), key, []byte("y")); err == nil {
 			t.Errorf("%s is written", key)
 		}
 	}
 	if _, err := read(t, b, "../secret"); err == nil {
-		t.Error("a file beside the folder is read")
+		t.Error("a file outside of the folder is read")
 	}
 	if err := b.Delete(t.Context(), "../secret"); err == nil {
-		t.Error("a file beside the folder is deleted")
+		t.Error("a file outside of the folder is deleted")
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, "secret")); string(got) != "x" {
 		t.Errorf("it is %q: %v", got, err)
