@@ -24,7 +24,9 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: up
-up: build ## Build everything and run the mesh in one process (ARGS="--config FILE")
+up: guests ## Build the program that has all services, and run the mesh in one process (ARGS="--config FILE")
+	@mkdir -p bin
+	cd services && go build -trimpath -o ../bin/ ./sluice/cmd/sluice
 	bin/sluice up $(ARGS)
 
 GUESTS := $(notdir $(wildcard sdk/guests/*))
