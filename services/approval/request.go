@@ -126,7 +126,7 @@ func confirms(req *approvalv1.RequestApprovalRequest) bool {
 	return req.GetSelfVote() == nil || terms.GetSelfConfirm() && terms.GetQuorum() == 1
 }
 
-// in answers with the approval that the call has already, or opens one.
+// in returns the existing approval of the call, or opens a new one in tx.
 func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	newest, err := tx.Newest(ctx, a.who.GetTenant(), a.question.Digest)
 	if errors.Is(err, store.ErrNotFound) {
@@ -135,7 +135,7 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestAppro
 	if err != nil {
 		return nil, err
 	}
-	switch newest.Approval.GetState() { //nolint:exhaustive // what is over is no answer
+	switch newest.Approval.GetState() { //nolint:exhaustive // an approval in another state has ended
 	case approvalv1.ApprovalState_APPROVAL_STATE_PENDING, approvalv1.ApprovalState_APPROVAL_STATE_APPROVED, approvalv1.ApprovalState_APPROVAL_STATE_CLAIMED:
 		return a.attach(ctx, tx, newest)
 	case approvalv1.ApprovalState_APPROVAL_STATE_OUTCOME_UNKNOWN:
@@ -146,8 +146,8 @@ func (a *asking) in(ctx context.Context, tx *store.Tx) (*approvalv1.RequestAppro
 	return a.openUnlessDenied(ctx, tx)
 }
 
-// openUnlessDenied opens an approval, unless a person denied the same request a short time ago. Another key
-// in `_meta` or in the params makes no other request of it.
+// openUnlessDenied opens an approval, unless a person denied the same request a short time ago. A call that differs
+// from the denied one only in `_meta`, or in params beyond the essential ones, is the same request.
 func (a *asking) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv1.RequestApprovalResponse, error) {
 	was, err := tx.Denied(ctx, a.who.GetTenant(), a.question.Digest, a.question.Bare)
 	if err != nil {
@@ -162,7 +162,7 @@ func (a *asking) openUnlessDenied(ctx context.Context, tx *store.Tx) (*approvalv
 }
 
 // attach updates the existing approval of the call to the current decision of policy. It asks approvers again if the
-// terms changed, and says if the person at the agent can be asked.
+// terms changed. The answer says whether the person at the agent can be asked.
 func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) (*approvalv1.RequestApprovalResponse, error) {
 	again := r.Ask(a.question.Decision, a.service.times(), tx.Now)
 	if !again && !a.confirms(r) {
@@ -172,7 +172,7 @@ func (a *asking) attach(ctx context.Context, tx *store.Tx, r *lifecycle.Record) 
 	switch {
 	case err != nil:
 		return nil, err
-	case full != nil && again: // the approval stays as it was; a claim can't use its old terms, because policy decides again then
+	case full != nil && again: // the approval stays as it was; its old terms can't be used, because policy decides again at the claim
 		return refused(full), nil
 	case full != nil: // only approvers are asked
 		return asked(r, false), nil
@@ -196,8 +196,8 @@ func (a *asking) confirmed(resp *approvalv1.RequestApprovalResponse, r *lifecycl
 	return resp
 }
 
-// answered records the vote of the person at the agent on the approval that the form showed, and on no other: the
-// confirmed approval may have ended meanwhile, and a newer one must not use its vote.
+// answered records the vote of the person at the agent on the approval that the form showed. That approval may have
+// ended meanwhile, and the vote must not count for a newer one.
 func (a *asking) answered(ctx context.Context, tx *store.Tx, word *approvalv1.SelfVote) (*approvalv1.RequestApprovalResponse, error) {
 	r, err := tx.Get(ctx, a.who.GetTenant(), word.GetApprovalId())
 	if err != nil {
@@ -297,7 +297,7 @@ func (a *asking) full(ctx context.Context, tx *store.Tx) (*approvalv1.Refusal, e
 	return a.service.tooOften(ctx, tx, a.who)
 }
 
-// tooManyPending returns the message of the refusal: whose calls wait, and what the caller can do.
+// tooManyPending returns the message of the refusal. It says whose calls wait, and what the caller can do.
 func tooManyPending(full *quota.FullError) string {
 	return full.Error() + " (approvals.max_pending). Call sluice_approval_wait, which returns when one of them is decided, or wait until people have decided, and then make this call again."
 }

@@ -1,5 +1,5 @@
-// Command house prints measures of the code and of the documents: sizes of functions and files, private functions with
-// one caller, packages without tests, words and long lines of documents. Each has a goal.
+// Command house prints measurements of the code and of the documents, and the goal of each: sizes of functions and
+// files, private functions with one caller, packages without tests, words and long lines of documents.
 package main
 
 import (
@@ -19,9 +19,10 @@ import (
 )
 
 const (
-	// longFunction is the most lines that a function should have, and longestFunction the most that it may have.
+	// longFunction is the maximum number of lines that a function should have, and longestFunction the maximum that it
+	// may have.
 	longFunction, longestFunction = 40, 60
-	// longLine is the most characters that a line of a document may have, except in tables and code.
+	// longLine is the maximum number of characters of a line of a document, except in tables and code.
 	longLine = 120
 )
 
@@ -32,7 +33,7 @@ func main() {
 	}
 }
 
-// run measures the project in a folder.
+// run measures the project in the folder top and prints the measurements.
 func run(top string, out io.Writer) error {
 	code, err := measureCode(top)
 	if err != nil {
@@ -79,7 +80,7 @@ func over(sizes []int, most int) string {
 	return fmt.Sprintf("%d of %d", n, len(sizes))
 }
 
-// code has the measures of Go code that is neither generated nor a test.
+// code holds the measurements of Go code that is neither generated nor a test.
 type code struct {
 	functions, files []int
 	// private counts private functions and methods, and once those with one use in their package.
@@ -154,7 +155,7 @@ func (c *code) count(fset *token.FileSet, files []*ast.File) {
 	}
 }
 
-// docs has the measures of documents, without decisions.
+// docs holds the measurements of README.md and docs/*.md. Decision records (docs/decisions) are not measured.
 type docs struct{ words, long int }
 
 func measureDocs(top string) (all docs, err error) {

@@ -22,7 +22,7 @@ import (
 // version is set by the linker for releases: -X …/app.version=v1.2.3.
 var version string //nolint:gochecknoglobals // the linker can set only package variables
 
-// Process is what a program has when its service is built.
+// Process holds what a program passes to the constructor of its service: configuration, log and telemetry.
 type Process struct {
 	// File is the whole configuration.
 	File *config.File
@@ -36,8 +36,8 @@ type Process struct {
 	Version string
 }
 
-// Version returns the version of this build: the one that the linker set, otherwise that of the module or the
-// checkout.
+// Version returns the version that the linker set, otherwise `devel-` and the first 12 digits of the revision of the
+// checkout, otherwise the version of the module.
 func Version() string {
 	if version != "" {
 		return version
@@ -68,8 +68,8 @@ func Signals() (context.Context, context.CancelFunc) {
 	return ctx, stop
 }
 
-// NewLog returns a structured log that writes records from a level on to w, as JSON or as text. Control characters in
-// them have no effect on a terminal.
+// NewLog returns a structured log that writes the records of level and above to w: as text if text is set, otherwise as
+// JSON. Control characters in the records have no effect on a terminal.
 func NewLog(w io.Writer, service string, text bool, level slog.Level) *slog.Logger {
 	w = viewtext.NewWriter(w)
 	opts := &slog.HandlerOptions{Level: level}

@@ -17,8 +17,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// MaxNumber is the maximum length of a number's text, in bytes: exact arithmetic takes more time than proportional to
-// it.
+// MaxNumber is the maximum length of a number's text, in bytes. It bounds the time of exact arithmetic, which grows
+// faster than the length.
 const MaxNumber = 64
 
 // Object returns the canonical form of a JSON object, in which equal values have equal texts: without white space,
@@ -68,7 +68,7 @@ type member struct {
 // An object is an object whose members are out of order.
 type object struct {
 	span
-	// members are in the right order.
+	// members lists the object's members in canonical order.
 	members []span
 }
 
@@ -197,7 +197,7 @@ func (w *writer) put(out *strings.Builder, part span) {
 	}
 }
 
-// short are the characters that have an escape of one letter.
+// short lists the characters that have an escape of one letter.
 var short = map[byte]string{'"': `\"`, '\\': `\\`, '\b': `\b`, '\f': `\f`, '\n': `\n`, '\r': `\r`, '\t': `\t`}
 
 // appendQuoted appends the canonical form of a JSON string, and returns its value too.
@@ -227,8 +227,8 @@ func appendString(out []byte, text string) []byte {
 	return append(out, '"')
 }
 
-// appendNumber writes a JSON number as an integer that does not end in 0, the letter e and the decimal exponent. Both
-// are exact.
+// appendNumber writes a JSON number as an integer that does not end in 0, the letter e and a decimal exponent, for
+// example 1.20 as 12e-1. Both numbers are exact.
 func appendNumber(out []byte, raw jsontext.Value) ([]byte, error) {
 	if len(raw) > MaxNumber {
 		return nil, fmt.Errorf("a number is longer than %d bytes", MaxNumber)
@@ -254,7 +254,7 @@ func appendNumber(out []byte, raw jsontext.Value) ([]byte, error) {
 
 // appendSum appends the sum of an exponent's text and a small number.
 func appendSum(out, exponent []byte, n int) ([]byte, error) {
-	const small = 18 // that many characters, plus a small number, fit an int64
+	const small = 18 // the sum of an exponent of 18 characters and a small number fits an int64
 	if len(exponent) <= small {
 		exp, err := strconv.ParseInt(string(exponent), 10, 64)
 		return strconv.AppendInt(out, exp+int64(n), 10), err
@@ -266,7 +266,7 @@ func appendSum(out, exponent []byte, n int) ([]byte, error) {
 	return exp.Add(exp, big.NewInt(int64(n))).Append(out, 10), nil
 }
 
-// Texts writes a JSON array of texts in the same form.
+// Texts returns the canonical form of a JSON array of strings.
 func Texts(texts []string) string {
 	out := []byte{'['}
 	for i, text := range texts {

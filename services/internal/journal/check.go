@@ -17,7 +17,7 @@ type Check struct {
 	// Segments and Records are the numbers of segments and records that were checked and are intact.
 	Segments int
 	Records  int64
-	// Broken holds an error for each broken chain; it is empty if none was found.
+	// Broken has an error for each chain that was found broken; empty if there is none.
 	Broken []error
 }
 
@@ -26,8 +26,8 @@ type check struct {
 	now Check
 }
 
-// Check returns the progress of the check of older segments. The check runs concurrently with the journal's work and
-// never stops it: operators have to look at what it finds.
+// Check returns the progress of the check of older segments. The check runs concurrently with the journal and never
+// stops it, so operators must look at its result.
 func (j *Journal) Check() Check {
 	j.check.mu.Lock()
 	defer j.check.mu.Unlock()
@@ -74,7 +74,7 @@ func (c *chain) rereader(first int64) *reader {
 	return r
 }
 
-// checkChain checks the segments of a chain that existed at the start.
+// checkChain checks all segments of a chain except the newest, as they were when the check began.
 func (j *Journal) checkChain(c *chain) error {
 	segments := c.view()
 	if len(segments) == 0 {

@@ -20,8 +20,8 @@ type Filter func(*Record) bool
 
 func (f Filter) takes(rec *Record) bool { return f == nil || f(rec) }
 
-// Tail returns the newest records that filter accepts, at most n of both chains, ordered by the time when they were
-// written, oldest first. With a filter that accepts few records it reads far back; cancelling ctx ends that.
+// Tail returns the newest records that filter accepts, at most n of both chains together, ordered by the time when they
+// were written, oldest first. With a filter that accepts few records it reads far back; cancelling ctx ends that.
 func (j *Journal) Tail(ctx context.Context, n int, filter Filter) ([]Record, error) {
 	return newest(ctx, j.views(), n, filter)
 }
@@ -65,18 +65,17 @@ func newest(ctx context.Context, views []view, n int, filter Filter) ([]Record, 
 	return records, nil
 }
 
-// Place is a position in the journal: for each chain the seq of the record after it. The zero Place is after the
-// newest records.
+// A Place is a position in the journal: in each chain, before one record. The zero Place is after the newest records.
 type Place struct {
-	// Calls and Refusals are seqs in the chains, from 1; 0 is the end of the chain.
+	// Calls and Refusals are the seqs of the records after the place, from 1; 0 means the end of the chain.
 	Calls, Refusals int64
 }
 
-// Listed is a record of a list.
+// Listed is a record that [Journal.Backward] yields.
 type Listed struct {
-	// Record is the record. The receiver owns it.
+	// Record may be kept and modified by the caller.
 	Record *Record
-	// Place is where the list continues after the record.
+	// Place is the place from which the list continues after this record.
 	Place Place
 }
 
@@ -87,7 +86,7 @@ func (j *Journal) Backward(ctx context.Context, from Place, filter Filter) iter.
 	return backward(ctx, j.views(), from, filter)
 }
 
-// backward merges the views, which are those of the calls and of the refusals.
+// backward merges two views: that of the calls and that of the refusals.
 func backward(ctx context.Context, views []view, from Place, filter Filter) iter.Seq2[Listed, error] {
 	return func(yield func(Listed, error) bool) {
 		at := Place{Calls: cmp.Or(from.Calls, views[0].last()+1), Refusals: cmp.Or(from.Refusals, views[1].last()+1)}
@@ -124,7 +123,7 @@ func sortByTime(records []Record) {
 // chainBackward yields the records of one chain before a seq, newest first.
 func chainBackward(ctx context.Context, segments []segment, before int64, filter Filter) iter.Seq2[*Record, error] {
 	return func(yield func(*Record, error) bool) {
-		var stint turn.Stint // gives way to calls
+		var stint turn.Stint // so that calls are not delayed
 		for _, s := range slices.Backward(segments) {
 			if s.first >= before {
 				continue
@@ -154,8 +153,8 @@ func chainBackward(ctx context.Context, segments []segment, before int64, filter
 	}
 }
 
-// Find returns every stored record of a decision, ordered by time; none is not an error. It reads the whole journal;
-// cancelling ctx ends that.
+// Find returns every stored record of a decision, ordered by time. If there is none, that is not an error. Find reads
+// the whole journal; cancelling ctx ends that.
 func (j *Journal) Find(ctx context.Context, decisionID string) ([]Record, error) {
 	if decisionID == "" {
 		return nil, nil

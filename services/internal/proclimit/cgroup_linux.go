@@ -14,14 +14,15 @@ import (
 	"sync/atomic"
 )
 
-// basePrefix is the prefix of the name of a limiter's cgroup; the process id follows, and the limiter's number in the
-// process.
+// basePrefix is the prefix of the name of a limiter's cgroup. The process id and the limiter's number in the process
+// follow.
 const basePrefix = "sluice-"
 
 // limiters counts the limiters of this process.
 var limiters atomic.Int64
 
-// mainGroup is the cgroup, version 2, into which this process moves so that its own cgroup may have others in it.
+// mainGroup is the cgroup (version 2) into which this process moves, so that the cgroup which it leaves can contain
+// other cgroups.
 const mainGroup = "sluice-main"
 
 // A controller is one of the kernel's cgroup controllers, `pids` or `memory`.
@@ -92,7 +93,8 @@ func findController(name, base string, mounts map[string]cgroupMount, paths map[
 	return c, nil
 }
 
-// cgroupMount is where a hierarchy is mounted, and which part of it.
+// cgroupMount is a mounted cgroup hierarchy: root is the part of the hierarchy that is mounted, and point is the mount
+// point.
 type cgroupMount struct{ root, point string }
 
 // cgroupMounts returns the mounted hierarchies of version 1 by controller, and under "" that of version 2.
@@ -177,9 +179,9 @@ func (c *controller) sweep() {
 	}
 }
 
-// delegate enables this controller for cgroups below that of this process, version 2. A cgroup with enabled
-// controllers may contain no processes itself, so this process and its children move into one of their own. If the
-// cgroup contains processes of other programs, nothing is changed.
+// delegate enables this controller for the cgroups below that of this process (version 2). A cgroup with enabled
+// controllers may not contain processes, so this process and its children move into mainGroup. If the cgroup contains
+// processes of other programs, nothing is changed.
 func (c *controller) delegate() error {
 	if slices.Contains(strings.Fields(text(c.own, "cgroup.subtree_control")), c.name) {
 		return nil

@@ -34,8 +34,8 @@ func (t *Tx) Head(ctx context.Context, tenant, id string) (*lifecycle.Record, er
 	return found[0].Record, nil
 }
 
-// ByClaimant reads an approval by its identifier alone, whatever its tenant. The caller must check claim and holder.
-// Errors: [ErrNotFound].
+// ByClaimant reads an approval of any tenant by its identifier. The caller must check claim and holder. Errors:
+// [ErrNotFound].
 func (t *Tx) ByClaimant(ctx context.Context, id string) (*lifecycle.Record, error) {
 	return one(t.query(ctx, "id = $1", id))
 }
@@ -99,7 +99,7 @@ func (t *Tx) Grants(ctx context.Context, r *lifecycle.Record) ([]*lifecycle.Reco
 	return t.query(ctx, "family = $1 AND granted_to > $2 ORDER BY granted_to DESC, opened", family(r), sqlstore.Micros(t.Now))
 }
 
-// Coverable reads the pending approvals that the grant of r may cover: the oldest first, at most most.
+// Coverable reads up to most pending approvals that r's grant may cover, oldest first.
 func (t *Tx) Coverable(ctx context.Context, r *lifecycle.Record, most int64) ([]*lifecycle.Record, error) {
 	return t.query(ctx, "asker = $1 AND server = $2 AND state = $3 AND family = $4 AND id <> $5 ORDER BY opened LIMIT $6",
 		Asker(r.Approval.GetRequester()), r.Approval.GetServer(), int64(approvalv1.ApprovalState_APPROVAL_STATE_PENDING), family(r), r.Approval.GetId(), most)
@@ -112,7 +112,7 @@ func (t *Tx) Pending(ctx context.Context, who []byte) (int, error) {
 	return n, err
 }
 
-// History reads the newest moves of an approval, at most most of them, the oldest first.
+// History reads the newest moves of an approval, up to most, and returns them oldest first.
 func (t *Tx) History(ctx context.Context, id string, most int) (out []*approvalv1.Move, err error) {
 	err = t.inner.Each(ctx, func(rows *sql.Rows) error {
 		var raw []byte
@@ -185,7 +185,8 @@ func (t *Tx) claims(ctx context.Context, id string) (out []lifecycle.Claim, err 
 	return out, err
 }
 
-// Save writes a new record, or one that this transaction has read, with its new moves and the notices of them.
+// Save writes a new record, or one that this transaction has read, with the new moves of the record and the notices
+// about them.
 func (t *Tx) Save(ctx context.Context, r *lifecycle.Record) error {
 	a := r.Approval
 	number, err := t.next(ctx)
@@ -282,7 +283,7 @@ func (t *Tx) saveMoves(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// savePending writes which accounts a pending approval counts against.
+// savePending stores the accounts against which a pending approval counts.
 func (t *Tx) savePending(ctx context.Context, r *lifecycle.Record) error {
 	id := r.Approval.GetId()
 	if _, err := t.inner.ExecContext(ctx, "DELETE FROM pending WHERE approval = $1", id); err != nil {
@@ -299,7 +300,7 @@ func (t *Tx) savePending(ctx context.Context, r *lifecycle.Record) error {
 	return nil
 }
 
-// family returns a digest of what all calls under one grant have in common.
+// family returns a digest of the properties that all calls under one grant share.
 func family(r *lifecycle.Record) []byte {
 	a := r.Approval
 	return hash(string(Asker(a.GetRequester())), a.GetServer(), a.GetServerIdentity(), a.GetMethod(), a.GetName(),

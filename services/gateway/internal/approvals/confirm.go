@@ -16,24 +16,24 @@ import (
 )
 
 const (
-	// maxShown is the size in bytes up to which a call is shown to the user at an agent. Some clients would cut a
+	// maxShown is the maximum size of a call that is shown to the user at an agent, in bytes. Some clients would cut a
 	// longer text, and users cannot confirm what they do not see.
 	maxShown = 8 << 10
-	// answerTimeout limits passing an answer to the approval service.
+	// answerTimeout limits the time for passing an answer to the approval service.
 	answerTimeout = 5 * askTimeout
 )
 
-// word is an answer of the user at the agent. approval and decision are the state of the approval and policy's
-// decision when the answer was passed on; nil if it was not.
+// word is the answer of the user at the agent. approval and decision are the approval and policy's decision when the
+// answer was passed to the approval service; nil if it was not passed.
 type word struct {
 	answer   attempt.Word
 	approval *approvalv1.Approval
 	decision *policyv1.Decision
 }
 
-// confirming asks the user at the agent while the call is held, if the terms let that user decide. The watch reports
-// the effect of the answer, as it does for every other vote. The returned function ends the request and returns the
-// answer.
+// confirming asks the user at the agent while the call is held, if the terms let that user decide. The returned
+// function stops asking and returns the answer of the user. The effect of the answer on the approval reaches the call
+// as that of every other vote, through the watch.
 func (w *Waiter) confirming(ctx context.Context, q Question, a *approvalv1.Approval) (end func() word) {
 	if terms := a.GetTerms(); q.Confirm == nil || !terms.GetSelfConfirm() || terms.GetQuorum() != 1 {
 		return func() word { return word{} }
@@ -67,8 +67,8 @@ var verdicts = map[attempt.Word]approvalv1.Verdict{
 	attempt.Declined:  approvalv1.Verdict_VERDICT_DENY,
 }
 
-// pass passes an answer on. It returns the approval as it is then, nil if that is not known, and policy's last
-// decision. It retries until policy and the approval service answer or ctx is cancelled.
+// pass passes an answer to the approval service. It returns the approval after that, nil if its state is not known, and
+// policy's last decision. It retries until policy and the approval service answer or ctx is cancelled.
 func (w *Waiter) pass(ctx context.Context, q Question, id string, answer attempt.Word) (a *approvalv1.Approval, last *policyv1.Decision) {
 	err := w.tell(ctx, func(ctx context.Context) error {
 		resp, decision, refused, err := w.ask(ctx, q, &approvalv1.RequestApprovalRequest{SelfVote: &approvalv1.SelfVote{ApprovalId: id, Verdict: verdicts[answer]}})
@@ -95,7 +95,7 @@ func (w *Waiter) pass(ctx context.Context, q Question, id string, answer attempt
 // errNoPolicy means that policy does not decide at the moment.
 var errNoPolicy = status.Error(codes.Unavailable, "policy does not decide")
 
-// shown returns the text that shows a call to the user; empty if it cannot be shown completely.
+// shown returns the text that shows a call to the user; empty if the call cannot be shown completely.
 func (w *Waiter) shown(ctx context.Context, a *approvalv1.Approval) string {
 	inTime, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

@@ -17,14 +17,17 @@ import (
 )
 
 const (
-	// maxRequests is how many requests one principal with the agents made by it may have in flight; all principals of
-	// one person may have four times as many. Each request holds a connection to the gateway and one to a server.
+	// maxRequests is the maximum number of requests in flight of one principal and the agents made by it. All
+	// principals of one person may have four times as many. Each request holds a connection to the gateway and one to a
+	// server.
 	maxRequests = 512
-	// maxThere is how many of them may be at one server, so that a server that hangs does not take all.
+	// maxThere is the maximum number of these requests at one server, so that a server that hangs does not take all of
+	// them.
 	maxThere = maxRequests / 2
-	// maxBytes is the total size of their bodies, as far as they have arrived: a length that a client only announces
-	// costs nothing. All principals of one person have [room.Half], and all together [room.Size], without the first 64
-	// KiB of each body.
+	// maxBytes is the maximum total size of the bodies of these requests, in bytes. Bytes count when they arrive; a
+	// length that a client only announces does not count. The maximum for all principals of one person is [room.Half],
+	// and for all principals together [room.Size]. For the latter, bodies of up to 64 KiB ([room.Free]) do not count,
+	// and larger ones count in full.
 	maxBytes = room.Share
 	// roomTimeout is how long a request waits while an answer of its principal waits for memory.
 	roomTimeout = time.Second
@@ -42,11 +45,13 @@ type Load struct {
 	bodies, answers *room.Room
 
 	mu sync.Mutex
-	// requests are those in flight, there those that were admitted to each server, and bytes the sizes of the bodies.
+	// requests counts the requests in flight, there the requests that were admitted to each server, and bytes the sizes
+	// of the bodies.
 	requests, there, bytes *quota.Tally
 }
 
-// New returns an empty load, whose requests and answers count on these budgets. Both are required.
+// New returns an empty load. Request bodies take memory from the budget bodies, and answers from the budget answers.
+// Both are required.
 func New(bodies, answers *room.Room) (*Load, error) {
 	if bodies == nil || answers == nil {
 		return nil, errors.New("inflight: memory budgets for bodies and answers are required")
@@ -59,7 +64,7 @@ func New(bodies, answers *room.Room) (*Load, error) {
 	}, nil
 }
 
-// Enter counts a request of a principal to a server. The returned place must be left when the request has ended.
+// Enter counts a request of a principal to a server. The caller must call [Place.Leave] when the request has ended.
 // Errors: [ErrFull].
 func (f *Load) Enter(who *identityv1.Principal, server string) (*Place, error) {
 	p := &Place{all: f, Of: room.Holder{Accounts: principal.AccountsOf(who), Server: server}}
@@ -72,7 +77,7 @@ func (f *Load) Enter(who *identityv1.Principal, server string) (*Place, error) {
 	return p, nil
 }
 
-// Place is what one request takes of its principal's quotas.
+// A Place holds the quota that one request uses.
 type Place struct {
 	all *Load
 	// Of is the holder of the request's memory.
@@ -138,7 +143,7 @@ func (p *Place) admit() error {
 	return err
 }
 
-// Leave gives everything back.
+// Leave releases the quota and the memory of the request.
 func (p *Place) Leave() {
 	p.body.Close()
 	p.Answer.Close()

@@ -8,8 +8,9 @@ import (
 // Delimiters of an encoded value (MCP 2026-07-28, Transports, Value Encoding).
 const encodedBegin, encodedEnd = "=?base64?", "?="
 
-// EncodeHeader returns a text as the value of a header `Mcp-Name` or `Mcp-Param-…`: unchanged if it is visible ASCII
-// with spaces only inside, otherwise in base64, as also the empty text (MCP 2026-07-28, Transports, Value Encoding).
+// EncodeHeader returns a text as the value of a header `Mcp-Name` or `Mcp-Param-…` (MCP 2026-07-28, Transports, Value
+// Encoding). Visible ASCII with spaces only inside is unchanged. The empty text, all other text, and text that looks
+// encoded are encoded in base64.
 func EncodeHeader(text string) string {
 	plain := !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 	if plain && text != "" && strings.TrimSpace(text) == text && !isEncoded(text) {
@@ -18,7 +19,8 @@ func EncodeHeader(text string) string {
 	return encodedBegin + base64.StdEncoding.EncodeToString([]byte(text)) + encodedEnd
 }
 
-// DecodeHeader returns the text of such a value; false if its base64 is invalid.
+// DecodeHeader reverses EncodeHeader. A value that is not encoded is returned unchanged. DecodeHeader returns false if
+// the base64 is invalid.
 func DecodeHeader(value string) (string, bool) {
 	if !isEncoded(value) {
 		return value, true

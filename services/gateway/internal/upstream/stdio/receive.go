@@ -20,8 +20,8 @@ const (
 	dropMalformed = "malformed"
 	// dropUnknown: it answers no request, or is a second answer.
 	dropUnknown = "unknown_id"
-	// dropLate: it answers an abandoned request. It does not count towards the end of the process, which did as it was
-	// asked: otherwise one caller that gives up could end it for all.
+	// dropLate: it answers an abandoned request. Such messages do not count towards ending the process, because a
+	// caller that gives up its requests must not end the process for all callers.
 	dropLate = "late"
 	// dropUnasked: it is a notification that belongs to no request.
 	dropUnasked = "unasked"
@@ -44,8 +44,8 @@ func (p *process) drop(reason string) {
 	}
 }
 
-// receive handles one line of the process. It keeps the line only if own is true; otherwise it copies what it needs. It
-// returns why the message was dropped; empty if it was not.
+// receive handles one line of the process. If own is true, receive may keep the line; otherwise it copies the parts
+// that it needs. It returns the reason for dropping the message, or "" if the message was not dropped.
 func (p *process) receive(line []byte, own bool) string {
 	a, err := intake.Mended(context.Background(), line, p.server.clean, p.room, p.calls.methodOf) // the wait for a processor slot is short
 	switch {
@@ -114,9 +114,9 @@ func (p *process) unreadable(line []byte, err error) string {
 	}
 }
 
-// misses ends the call that an answer is meant for although its id is wrong: the call whose id it has in another
-// spelling or, for an error without an id, the only call in flight. If there is none, it returns why the answer was
-// dropped.
+// misses handles an answer whose id matches no call. If the id is another spelling of the id of a call in flight, or if
+// the answer is an error without an id and only one call is in flight, that call fails and misses returns "". Otherwise
+// it returns the reason for dropping the answer.
 func (p *process) misses(s gate.Sketch) string {
 	if n, ok := gate.Integer(s.ID); ok {
 		if c := p.calls.find(strconv.AppendInt(nil, n, 10)); c != nil {
@@ -140,7 +140,7 @@ func (p *process) fail(c *pendingCall, why error) {
 	c.result <- callResult{nil, fmt.Errorf("%w: server %q: %w", upstream.ErrNoAnswer, p.server.cfg.Name, why)}
 }
 
-// requested passes a request of the server to the client of the only session, or answers it.
+// requested passes a request of the server to the client of the only session, or answers the request itself.
 func (p *process) requested(a *gate.Answer) string {
 	id := a.ID.Of(a.Raw)
 	if len(id) > maxServerID {
