@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	// maxAge is how old a decision may be, and maxAhead how far the clock of the policy service may be ahead of the
-	// local clock.
+	// maxAge is the maximum age of a decision, and maxAhead the maximum time by which the clock of the policy service
+	// may be ahead of the local clock.
 	maxAge   = 5 * time.Second
 	maxAhead = 2 * time.Second
-	// maxUsed is how many used decisions are remembered, each for as long as its signature could be valid. If the
-	// memory is full, no decision is accepted. The limit is more than a store handles in that time.
+	// maxUsed is the maximum number of used decisions that are remembered, each for as long as its signature could be
+	// valid. If that number is reached, no decision is accepted. It is more than a store handles in that time.
 	maxUsed = 1 << 16
 )
 
@@ -28,8 +28,8 @@ const (
 type verdicts struct {
 	verifier  *attest.Verifier
 	revisions revisions
-	// began is when this service started. Decisions that were used before then are not remembered, so none from before
-	// then is accepted.
+	// began is when this service started. Decisions that were used before then are not remembered, so a decision from
+	// before then is refused.
 	began time.Time
 
 	mu   sync.Mutex
@@ -48,7 +48,7 @@ func newVerdicts(policy policyv1.PolicyServiceClient, verifier *attest.Verifier)
 	return &verdicts{revisions: revisions{policy: policy}, verifier: verifier, began: time.Now(), used: make(map[[sha256.Size]byte]struct{})}
 }
 
-// use is the purpose that a decision is presented for.
+// use describes the request that presents a decision: a request for an approval, a vote at the agent or a claim.
 type use struct {
 	// signed is the signed decision, and said is the unsigned copy in the same request.
 	signed *policyv1.SignedDecision
@@ -98,8 +98,8 @@ func (u *use) differs(s *policyv1.DecisionStatement) string {
 	}
 }
 
-// fresh returns errStale unless the statement is current: of the active revision, not too old, and not from before this
-// service started.
+// fresh returns errStale unless the statement is current: it is of the active revision, it is not too old, and it was
+// made after this service started.
 func (v *verdicts) fresh(s *policyv1.DecisionStatement, now time.Time) error {
 	current, err := v.revisions.current(s.GetDecision().GetPolicyRevision(), s.GetActivation())
 	if err != nil {

@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// MaxForeign is the share of the machine that other programs may have during a measurement, 0 to 1.
+	// MaxForeign is the share of the machine that other programs may use during a measurement, 0 to 1.
 	MaxForeign = 0.10
-	// maxRepeats is how often a measurement is repeated because other programs had more.
+	// maxRepeats is how often a measurement is repeated if it fails or other programs use more than MaxForeign.
 	maxRepeats = 3
-	// warmUp is the length of the warm-up before a measurement, as a part of the measurement's.
+	// warmUp is the length of the warm-up before a measurement, as a fraction of the measurement's length.
 	warmUp = 0.15
 )
 
 // Config configures a run.
 type Config struct {
-	// Rounds is how often every cell is measured, at least 1.
+	// Rounds is the number of times that every cell is measured, at least 1.
 	Rounds int
 	// Duration is the length of one measurement without its warm-up; positive.
 	Duration time.Duration
@@ -85,8 +85,8 @@ type runner struct {
 	results  Results
 }
 
-// Run measures every cell and reports its progress. After an error, or the end of ctx, it also returns what was
-// measured before. A measurement that gives a wrong answer, also when it is repeated, is left out and listed among the
+// Run measures every cell and reports its progress. If it fails or ctx is cancelled, it also returns the results so
+// far. A measurement that gives a wrong answer is repeated; if it never succeeds, it is left out and listed among the
 // failures.
 func Run(ctx context.Context, cfg Config, progress io.Writer) (results Results, err error) {
 	if err := cfg.Validate(); err != nil {
@@ -151,8 +151,8 @@ func (r *runner) tell(s Sample) {
 		s.Round+1, r.cfg.Rounds, s.Cell, callers(s.Callers), s.Rate(), s.P50.Round(time.Microsecond), s.P99.Round(time.Microsecond), 100*s.Foreign)
 }
 
-// measure measures a cell, and again as long as it fails or other programs have too much of the machine. It returns the
-// least disturbed measurement.
+// measure measures a cell. While the measurement fails, or other programs use too much of the machine, it is repeated,
+// at most maxRepeats times. measure returns the least disturbed result.
 func (r *runner) measure(ctx context.Context, cell Cell, n int) (Sample, error) {
 	site, err := r.sites.get(ctx, cell.site, cell.base)
 	if err != nil {
@@ -197,7 +197,7 @@ func (r *runner) enough(ctx context.Context, cell Cell, to endpoint, n int) ([]*
 	return r.callers[cell.Name][:n], nil
 }
 
-// seats returns the seats of a caller: one of its own, or those of all principals.
+// seats returns the seats of a caller: a seat of its own or, for a crowd, the seats of all principals.
 func (r *runner) seats(ctx context.Context, cell Cell, to endpoint, number int) (_ chan *seat, err error) {
 	if !cell.crowd {
 		number %= len(r.sites.tokens)

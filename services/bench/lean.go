@@ -11,11 +11,11 @@ import (
 	"sync"
 )
 
-// forwarded are the headers that the leanest gateway forwards.
+// forwarded lists the headers that lean forwards.
 var forwarded = []string{"Authorization", "Content-Type", "Accept", "Mcp-Session-Id", "Mcp-Protocol-Version"}
 
-// lean is the least that a gateway with net/http can do: it reads each request and each answer completely, as a gateway
-// that judges them must, but does not judge or record them.
+// lean is a minimal gateway with net/http. It reads each request and each answer completely, as a gateway that judges
+// them must, but does not judge or record them.
 type lean struct {
 	addr string
 	idle sync.Pool // of *leanConn
@@ -29,7 +29,7 @@ type leanConn struct {
 	out, body []byte
 }
 
-// NewLean returns the leanest gateway in front of a server.
+// NewLean returns a minimal gateway in front of a server. It does not judge or record requests.
 func NewLean(addr string) http.Handler { return &lean{addr: addr} }
 
 // ServeHTTP implements http.Handler.
@@ -44,7 +44,7 @@ func (l *lean) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		conn = &leanConn{Conn: opened, in: bufio.NewReader(opened)}
 	}
 	if err := conn.exchange(w, r); err != nil {
-		_ = conn.Close() // the error is the more useful one
+		_ = conn.Close() // the error of the exchange is more useful
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return
 	}

@@ -14,8 +14,8 @@ import (
 const (
 	// homeTenant is the tenant of the installation; `groups` contains people of this tenant.
 	homeTenant = "default"
-	// maxGroups is how many groups a principal may have, and maxGroupName the maximum length of a group's name, in
-	// bytes.
+	// maxGroups is the maximum number of groups of a principal, and maxGroupName the maximum length of a group's name,
+	// in bytes.
 	maxGroups    = 256
 	maxGroupName = 128
 )
@@ -23,8 +23,9 @@ const (
 // OwnersApprove is the warning for people if [Approvals.OwnerMayApprove] is set.
 const OwnersApprove = "approvals.owner_may_approve is true: the owner of an agent may approve its calls, so no second person need see them"
 
-// GroupsOf returns the groups of a token: its own, and those of `groups` that contain its subject. A token of another
-// tenant has only its own, because its subject is another principal of the same name.
+// GroupsOf returns the groups of a token: its own groups, and the groups in `groups` that contain its subject. `groups`
+// lists subjects of the home tenant, so a token of another tenant has only its own groups, even if its subject has the
+// same name.
 func (f *File) GroupsOf(t Token) []string {
 	groups := slices.Clone(t.Groups)
 	if t.Tenant != homeTenant {

@@ -18,7 +18,7 @@ import (
 // maxHold is the maximum time for which a call is held open.
 const maxHold = 10 * time.Minute
 
-// maxClientName is the maximum length of the pattern for a client's name: no client's name is longer.
+// maxClientName is the maximum length of a pattern for client names, in bytes. The gateway ignores longer client names.
 const maxClientName = 128
 
 // maxDuration is the maximum of durations without another maximum.
@@ -143,7 +143,7 @@ var (
 	price        = regexp.MustCompile(`^[0-9]{1,6}([.][0-9]{1,9})?$`)
 )
 
-// check refuses a provider that can't be called, or only without encryption.
+// check refuses a provider that can't be called, or that could be called only without encryption.
 func (m Provider) check(p *problems, at, name string) {
 	if !providerName.MatchString(name) || name == "script" {
 		p.addf(at, "%q is not a name of a provider: write 1 to 32 lower-case letters, digits or -; script is built in", name)
@@ -228,7 +228,7 @@ func (p *problems) between(path string, d, least, most time.Duration) {
 	}
 }
 
-// hold checks how long calls are held open; 0 gives the ticket at once.
+// hold checks the time for which calls are held open. 0 means that a call gets a ticket at once.
 func (p *problems) hold(path string, d time.Duration) {
 	if d != 0 {
 		p.between(path, d, time.Second, maxHold)

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// These are code points whose meaning for Invisible depends on their neighbours.
+// Code points whose meaning for [Invisible] depends on their neighbours.
 const (
 	zeroWidthNonJoiner = 0x200c
 	zeroWidthJoiner    = 0x200d
@@ -21,20 +21,20 @@ const (
 // maxFlagTags is the maximum number of tag characters in a region's flag: `gbeng`, and one more.
 const maxFlagTags = 6
 
-// joining are scripts whose words need joiners (Unicode 16, section 23.2, and UAX 31, section 2.3).
+// joining lists the scripts in which words need joiners (Unicode 16, section 23.2, and UAX 31, section 2.3).
 var joining = []*unicode.RangeTable{
 	unicode.Arabic, unicode.Syriac, unicode.Mongolian, unicode.Nko, unicode.Devanagari, unicode.Bengali, unicode.Gurmukhi, unicode.Gujarati,
 	unicode.Oriya, unicode.Tamil, unicode.Telugu, unicode.Kannada, unicode.Malayalam, unicode.Sinhala, unicode.Khmer, unicode.Myanmar, unicode.Tibetan,
 }
 
-// rightToLeft are scripts in which marks of direction occur between words.
+// rightToLeft lists the scripts in which marks of direction occur between words.
 var rightToLeft = []*unicode.RangeTable{unicode.Arabic, unicode.Hebrew, unicode.Syriac, unicode.Thaana, unicode.Nko}
 
 // Invisible returns the offset in bytes of the first character that shows nothing or changes how its neighbours show;
-// -1 if there is none. The characters are those of [Hides], except for line ends, tabs and the blanks of French and
-// of Chinese, Japanese and Korean, and except for what emoji and scripts need at that place: a joiner between emoji,
-// a selector after a symbol, the tags of a flag, joiners in scripts whose letters join, and marks of direction next
-// to right-to-left scripts.
+// -1 if there is none. The characters are those of [Hides], except for line ends, tabs and the blanks of French and of
+// Chinese, Japanese and Korean. Characters that emoji or a script need at their place are also excepted: a joiner
+// between emoji, a selector after a symbol, the tags of a flag, joiners in scripts whose letters join, and marks of
+// direction next to right-to-left scripts.
 func Invisible(text string) int {
 	var before, base rune // the previous character, and the last visible one
 	for at := 0; at < len(text); {
@@ -82,7 +82,7 @@ func flagEnd(tags string) int {
 	return 0
 }
 
-// needed reports whether a hidden character is needed between its neighbours. base is the last visible one.
+// needed reports whether a hidden character is needed between its neighbours. base is the last visible character.
 func needed(r, before, base, after rune) bool {
 	switch r {
 	case emojiStyle, textStyle:

@@ -64,7 +64,7 @@ func copyToken(enc *jsontext.Encoder, dec *jsontext.Decoder, hidden []string) er
 	return enc.WriteToken(token)
 }
 
-// isHidden reports whether the next value is to be replaced. It builds the pointer only at depths where something is
+// isHidden reports whether the next value must be replaced. It builds the pointer only at depths where something is
 // hidden, because with long keys at great depth a pointer for each value would be expensive.
 func isHidden(hidden []string, dec *jsontext.Decoder, kind jsontext.Kind, n int64) bool {
 	depth := dec.StackDepth()
@@ -85,12 +85,12 @@ func pointer(dec *jsontext.Decoder, kind jsontext.Kind, n int64) string {
 }
 
 const (
-	// maxChanges is how many differences a view lists.
+	// maxChanges is the maximum number of differences in a view.
 	maxChanges = 100
 	// maxPlaces limits the pointers of all values together, in bytes. Without a limit, long keys at great depth would
 	// make a small call expensive.
 	maxPlaces = 4 << 20
-	// maxValue is how long a value in a difference may be, in bytes.
+	// maxValue is the maximum length of a value in a difference, in bytes.
 	maxValue = 1024
 )
 
@@ -165,7 +165,7 @@ func leaves(params string, hidden []string) (map[string]string, error) {
 	}
 }
 
-// short cuts a long value at a character, and reports whether it did.
+// short truncates a long value at a character boundary, and reports whether it did.
 func short(value string) (string, bool) {
 	if len(value) <= maxValue {
 		return value, false

@@ -21,7 +21,7 @@ type Waiting struct {
 	Approval  string
 	// Client is the name that the client declares. It is not verified.
 	Client string
-	// Reply is notified that the principal is held; nil for no notification.
+	// Reply is notified that the request waits; nil for no notification.
 	Reply attempt.Reply
 }
 
@@ -30,7 +30,7 @@ func (k *Clerk) Approval(ctx context.Context, p *identityv1.Principal, approval 
 	return k.waiter.get(authn.OnBehalfOf(ctx, p), approval)
 }
 
-// Withdraw cancels one of the principal's approvals that is pending or was not used.
+// Withdraw cancels one of the principal's approvals that is pending, or approved but not yet used.
 func (k *Clerk) Withdraw(ctx context.Context, p *identityv1.Principal, approval, reason string) error {
 	ctx, cancel := context.WithTimeout(authn.OnBehalfOf(ctx, p), askTimeout)
 	defer cancel()
@@ -38,7 +38,8 @@ func (k *Clerk) Withdraw(ctx context.Context, p *identityv1.Principal, approval,
 	return err
 }
 
-// WaitFor waits until approvers have decided, at most as long as a call of that client is held. It runs nothing.
+// WaitFor waits until approvers have decided, for at most the time for which a call of w.Client is held. It does not
+// make the call.
 func (k *Clerk) WaitFor(ctx context.Context, w Waiting) (*approvalv1.Approval, *refusal.Refusal) {
 	said, refused := k.waiter.Decided(context.WithoutCancel(ctx), w.Approval, Question{
 		Principal: w.Principal, Until: k.waiter.HoldUntil(w.Client, time.Now()), Caller: ctx, Drain: k.draining,

@@ -21,19 +21,20 @@ import (
 )
 
 const (
-	// maxLists is of how many lists the digests are cached, and maxKept is how many digests in all: a server can
-	// choose the size of its lists.
+	// maxLists is the maximum number of lists whose digests are cached, and maxKept the maximum number of lists and
+	// digests together. Both are needed, because a server chooses the size of its lists.
 	maxLists = 4096
 	maxKept  = 200_000
-	// repeat is after how long a list is reported again, so that the catalog knows that it is still listed.
+	// repeat is the time after which a list is reported again, so that the catalog knows that the server still lists
+	// it.
 	repeat = time.Hour
 	// reportTimeout limits one report.
 	reportTimeout = 10 * time.Second
 )
 
-// Limits of ReportTools: maxDefinition is the size of a definition in bytes. maxLeftOut is how many names of entries
-// are reported that are too large or have a name that cannot be called, and maxLeftName is the length of such a name
-// in bytes.
+// Limits of ReportTools. maxDefinition is the maximum size of a definition in bytes. maxLeftOut is the maximum number
+// of reported names of entries that are left out, because they are too large or have a name that cannot be called.
+// maxLeftName is the maximum length of such a name in bytes.
 const (
 	maxDefinition = 1 << 20
 	maxLeftOut    = 1000
@@ -49,7 +50,7 @@ var ErrAway = errors.New("the catalog did not accept the list")
 // ErrRefused means that the catalog refused the list which should contain a definition.
 var ErrRefused = errors.New("the catalog refused the server's list")
 
-// A List says where a list of tools comes from.
+// A List describes a list of tools: the server that sent it and the principal that receives it.
 type List struct {
 	// Server is the configured name, and Version is the negotiated protocol revision.
 	Server, Version string
@@ -62,13 +63,13 @@ type List struct {
 // Known is the catalog's answer to a list. It does not change.
 type Known struct {
 	// Digests are the digests of the definitions, by the tools' names. A tool that the catalog did not take, or that
-	// the list contains twice, has none.
+	// the list contains twice, has no digest.
 	Digests map[string][]byte
-	// Activation is the token of a revision from which on policy knows the list; empty if the catalog refused the
-	// list.
+	// Activation is the token of the policy revision from which on policy knows the list; empty if the catalog refused
+	// the list.
 	Activation string
-	// Refused reports that the catalog refused the list, for example because it contains a tool twice. Then it is not
-	// known which definition a call would use.
+	// Refused reports that the catalog refused the list, for example because the list contains a tool twice. Then it is
+	// not known which definition a call would use.
 	Refused bool
 	// At is when the catalog answered.
 	At time.Time
@@ -95,8 +96,8 @@ func New(client policyv1.CatalogServiceClient, log *slog.Logger) (*Reporter, err
 // Kept returns how many lists are cached, and their weight: one for each list and one for each digest.
 func (r *Reporter) Kept() (lists, weight int) { return r.kept.Size() }
 
-// Of returns the catalog's answer to a list: a cached one that is at most age old, otherwise a new one. A whole list
-// is always reported. Errors wrap [ErrAway].
+// Of returns the catalog's answer to a list. A cached answer is returned if it is not older than age and than repeat.
+// Otherwise, and for each whole list, Of reports the list and caches the answer. Errors wrap [ErrAway].
 func (r *Reporter) Of(ctx context.Context, l List, answer *gate.Answer, age time.Duration) (*Known, error) {
 	key := keyOf(l, answer)
 	if known, ok := r.kept.Get(key); ok && !l.Whole && time.Since(known.At) <= min(age, repeat) {

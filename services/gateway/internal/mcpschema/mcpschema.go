@@ -35,13 +35,13 @@ func Conform(list string, element []byte) (out []byte, why string) {
 	return nil, strings.Join(fault.path, ".") + " " + fault.what
 }
 
-// A fault is what is wrong with a value. path are the members that lead to it, the innermost first.
+// A fault describes what is wrong with a value. path lists the members that lead to it, innermost first.
 type fault struct {
 	path []string
 	what string
 }
 
-// A check returns a valid value, or what is wrong with it.
+// A check returns a valid value, or a fault if the value is not valid.
 type check func(value jsontext.Value) (jsontext.Value, *fault)
 
 // kind returns the check for a value of one JSON kind.
@@ -67,7 +67,7 @@ func flag(value jsontext.Value) (jsontext.Value, *fault) {
 	return value, nil
 }
 
-// oneOf returns the check for a string that is one of these.
+// oneOf returns the check for a string that is one of known.
 func oneOf(known ...string) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		said, err := jsontext.AppendUnquote(nil, value)
@@ -78,7 +78,7 @@ func oneOf(known ...string) check {
 	}
 }
 
-// list returns the check for an array of such values.
+// list returns the check for an array whose elements all pass the check of.
 func list(of check) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		if value.Kind() != '[' {
@@ -133,7 +133,7 @@ func (m members) check(value jsontext.Value) (jsontext.Value, *fault) {
 	return out, wrong
 }
 
-// variant returns what is wrong with a key that a case-insensitive reader would take for a required one.
+// variant returns a fault if a case-insensitive reader would take key for a required member, and otherwise nil.
 func (m members) variant(key string) *fault {
 	for name := range m.required {
 		if strings.EqualFold(key, name) {
@@ -143,7 +143,7 @@ func (m members) variant(key string) *fault {
 	return nil
 }
 
-// each returns the check for an object whose members are all such values.
+// each returns the check for an object whose members all pass the check of.
 func each(of check) check {
 	return func(value jsontext.Value) (jsontext.Value, *fault) {
 		return eachMember(value, func(_ string, raw jsontext.Value) (jsontext.Value, *fault) {

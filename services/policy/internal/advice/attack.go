@@ -13,18 +13,18 @@ type Entry struct {
 	ID string
 	// Name is a name for people, for example "Runaway loop".
 	Name string
-	// Happens says what happens, in sentences for people.
+	// Happens describes the attack, in sentences for people.
 	Happens string
-	// Stopped says what stops the attack, in sentences for people.
+	// Stopped describes the defense that stops the attack, in sentences for people.
 	Stopped string
-	// Rule is the rule that stops the attack, as YAML of a whole document, to be added to others. Names of servers,
-	// tools, agents and arguments in it are examples. Empty if no rule can stop it; then the catalog does, because a
-	// tool can't be called with a definition that was not accepted.
+	// Rule is the rule that stops the attack, as a whole YAML document to add to other documents. Names of servers,
+	// tools, agents and arguments in it are examples. Rule is empty if no rule can stop the attack; then the catalog
+	// does, because a tool can't be called with a definition that was not accepted.
 	Rule string
-	// References are the entries of public lists that it corresponds to, with OWASP's names.
+	// References are the entries of public lists that the attack corresponds to, with OWASP's names.
 	References []string
 
-	// about are the tools that it exploits.
+	// about describes the tools that the attack exploits.
 	about []access
 }
 

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// modelTool is the tool with which the mesh's own agents ask models. It costs money, so a rule for every caller, a
-// pattern or a default that allows it counts only for those agents. For other callers a rule must name the tool,
-// without a pattern, and the callers.
+// modelTool is the tool with which the mesh's own agents ask models. The tool costs money, so a default, a rule with a
+// pattern and a rule for every caller allow it only to those agents. For other callers a rule must name the callers,
+// and must name the tool without a pattern.
 const modelTool = "wasm_model_ask"
 
 const modelsForAgents = "models are asked by agents of the mesh alone; a rule that names " + modelTool + " and its callers allows others"
 
-// asksModel reports whether a caller that is not an agent of the mesh asks a model. The subject of a token never has a
-// colon.
+// asksModel reports whether the call uses modelTool and its caller is not one of the mesh's own agents. The names of
+// agents start with "agent:"; the subject of a token can't, because it never contains a colon.
 func (c *Call) asksModel() bool {
 	caller := &c.Subject.Caller
 	return c.OfTool() && c.Tool == modelTool && !strings.HasPrefix(caller.Name, "agent:"+caller.Tenant+"/")

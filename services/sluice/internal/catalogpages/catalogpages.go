@@ -15,7 +15,7 @@ import (
 	policyv1 "github.com/sluice-mesh/sluice/gen/sluice/policy/v1"
 )
 
-// Catalogue is the catalog to write. It is only read.
+// Catalogue is the catalog to write. It is not changed.
 type Catalogue struct {
 	// Servers are the servers, in any order. A server that only Tools name gets a page, too.
 	Servers []*policyv1.CatalogServer
@@ -31,7 +31,7 @@ type Catalogue struct {
 // ambiguous.
 var ErrTwice = errors.New("the name stands twice in the catalogue")
 
-// contents is a catalog in order, with the file name of each page.
+// contents is a sorted catalog. stem is the file name of a server's or tool's page, without extension.
 type contents struct {
 	made    time.Time
 	servers []*server
@@ -43,7 +43,7 @@ type server struct {
 
 	stem  string
 	tools []*tool
-	// faults are the reasons why parts of its lists are hidden from clients, one line each.
+	// faults are the reasons why parts of the server's lists are hidden from clients, one line each.
 	faults []string
 }
 

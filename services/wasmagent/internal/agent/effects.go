@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-mesh/sluice/services/wasmagent/internal/files"
 )
 
-// effect carries out what the guest asks for and returns its result. An error ends the turn.
+// effect carries out an effect that the guest requests, and returns the result. An error ends the turn.
 func (a *Agent) effect(t *turn, out abi.Out) (abi.In, error) {
 	in := abi.In{Kind: abi.Result}
 	var err error
@@ -127,7 +127,7 @@ func (a *Agent) sleep(t *turn, d time.Duration) error {
 	})
 }
 
-// wait sets what the turn waits for; nil means that it waits no more.
+// wait sets what the turn waits for; nil means that it no longer waits.
 func (a *Agent) wait(t *turn, on *wasmagentv1.Waiting) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -141,7 +141,7 @@ func (a *Agent) wait(t *turn, on *wasmagentv1.Waiting) {
 	}
 }
 
-// why returns why the agent takes no prompts.
+// why returns the reason why the agent takes no prompts.
 func (s *state) why() string {
 	if s.at == wasmagentv1.AgentState_AGENT_STATE_FAILED {
 		return s.failure.GetMessage()

@@ -23,7 +23,7 @@ const (
 	// Made means the empty list, because the agent has just been created. The change lists everything.
 	Made Basis = "made"
 	// Found means the empty list, because the journal began before journals listed what is stored. The change lists
-	// everything, and the journal does not record how it came about.
+	// everything, and the journal does not record how that content came about.
 	Found Basis = "found"
 )
 
@@ -49,8 +49,8 @@ type splice struct {
 	Add  []string `json:"add,omitempty"`
 }
 
-// Change returns the difference from before, which basis describes. state is the SHA-256 of the state as it is stored,
-// in hexadecimal.
+// Change returns the JSON of the change from before to i. If basis is not [Before], or before is nil, the change is
+// from the empty list. state is the SHA-256 of the state as it is stored, in hexadecimal. Errors: [ErrRecord].
 func (i *Inventory) Change(basis Basis, before *Inventory, state string) ([]byte, error) {
 	if basis != Before || before == nil {
 		before = new(Inventory)
@@ -80,8 +80,8 @@ func mapChange(before, now map[string]entry) map[string]*string {
 	return out
 }
 
-// listChange keeps the common beginning of both lists, drops entries after that from the front, as a conversation drops
-// its oldest messages, and adds the rest.
+// listChange returns the splices that turn before into now. They keep the common beginning of both lists, drop entries
+// after that from the front, as a conversation drops its oldest messages, and add the rest.
 func listChange(before, now []entry) (out []splice) {
 	same := func(a, b entry) bool { return a.value == b.value }
 	at := 0
@@ -107,10 +107,10 @@ func listChange(before, now []entry) (out []splice) {
 	return append(out, last)
 }
 
-// Covered is what the events of the kind stored record, up to one of them. The zero value is that of a journal without
-// such events.
+// Covered is the result of the events of the kind stored, up to one of them. The zero value is that of a journal
+// without such events.
 type Covered struct {
-	// List is the inventory that the journal records; nil if there is no such event yet. The next event changes it.
+	// List is the inventory that the journal records; nil if there is no such event yet. [Covered.Apply] changes it.
 	List *Inventory
 	// State and Record are the digests of the newest of these events.
 	State, Record string

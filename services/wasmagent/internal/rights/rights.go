@@ -1,5 +1,5 @@
-// Package rights decides what an agent may do by its manifest and grants. What they don't name is denied. Policy is
-// applied elsewhere. The agents of package agent use it.
+// Package rights decides what an agent may do, from its manifest and its grants. What they don't name is denied.
+// Package agent uses it; policy is applied elsewhere.
 package rights
 
 import (
@@ -22,12 +22,13 @@ import (
 const (
 	// maxName bounds the name of a tool or server in a manifest, in bytes.
 	maxName = 128
-	// MaxConditions bounds the conditions of a manifest and its grants, and maxLooked the arguments to which conditions
-	// are applied, in bytes: each condition searches all of the arguments.
+	// MaxConditions is the maximum number of conditions in a manifest and its grants.
 	MaxConditions = 64
-	maxLooked     = 64 << 10
-	// maxNumber bounds the text of a number that is compared, in bytes, and maxExponent its decimal exponent: beyond it
-	// no float64 is finite.
+	// maxLooked is the maximum size of arguments to which conditions are applied, in bytes. It bounds the time, because
+	// each condition searches all of the arguments. No condition holds for larger arguments.
+	maxLooked = 64 << 10
+	// maxNumber is the maximum length of the text of a number that is compared, in bytes. maxExponent bounds the
+	// decimal exponent of the number: beyond it no float64 is finite.
 	maxNumber   = 64
 	maxExponent = 400
 )
@@ -52,7 +53,8 @@ type part struct {
 
 // A Fit is a right that allows a call.
 type Fit struct {
-	// Grant is the id of the right's grant; empty for the manifest. Place is the index of the right in it.
+	// Grant is the id of the right's grant; empty for the manifest. Place is the index of the right in that grant or
+	// manifest.
 	Grant string
 	Place int
 	// Most bounds the uses of the right; 0 means no bound.
@@ -222,7 +224,7 @@ func satisfies(c *wasmagentv1.ArgumentCondition, value jsontext.Value) bool {
 			return false
 		}
 		bound, _, err := apd.NewFromString(most.AtMost)
-		if err != nil || len(value) > maxNumber { // the gateway admits no longer numbers
+		if err != nil || len(value) > maxNumber { // the gateway refuses longer numbers
 			return false
 		}
 		n, _, err := apd.NewFromString(string(value))

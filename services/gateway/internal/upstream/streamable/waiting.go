@@ -15,12 +15,13 @@ import (
 	"github.com/sluice-mesh/sluice/services/gateway/internal/upstream"
 )
 
-// waiting is a request without an answer. On the stream, its id and its progress token are a number of the gateway's,
-// so that a late message for one request is not taken for another's.
+// waiting is a request without an answer. On the stream, number replaces the request's id and progress token, so that a
+// late message for one request is not taken for a message for another.
 type waiting struct {
 	number int64
 	method string
-	// client and token are the client's own, raw; token is empty if the request has none.
+	// client and token are the id and the progress token that the client sent, as raw JSON; token is empty if the
+	// request has none.
 	client, token []byte
 	room          *room.Holding
 	events        *queue // nil if events have no receiver
@@ -110,8 +111,9 @@ func (l *link) fails(data []byte, err error) bool {
 	return l.misses(s)
 }
 
-// misses ends the request that an answer is meant for although its id is wrong: the request whose id it has in another
-// spelling or, for an error without an id, the only waiting request. It reports whether there is one.
+// misses handles an answer whose id matches no request. If the id is another spelling of the id of a waiting request,
+// or if the answer is an error without an id and only one request waits, that request fails and misses returns true.
+// Otherwise it returns false.
 func (l *link) misses(s gate.Sketch) bool {
 	why := upstream.ErrOtherID
 	n, isNumber := gate.Integer(s.ID)
@@ -146,8 +148,8 @@ func (l *link) remove(is func(*waiting) bool) *waiting {
 }
 
 // deliver queues a message for its receiver, and reports whether that succeeded. Progress goes to its request. Other
-// messages don't say what they belong to: if one request is in flight, the message most likely belongs to it; otherwise
-// it goes to the listener, or to the first request if there is none.
+// messages don't say to which request they belong. If only one request receives events, the message goes to that
+// request; otherwise to the listener or, if there is no listener, to the first of these requests.
 func (l *link) deliver(m *gate.Answer) bool {
 	if m.Method == mcp.MethodProgress {
 		return l.progressed(m)
@@ -168,7 +170,7 @@ func (l *link) deliver(m *gate.Answer) bool {
 	return to != nil && to.put(message)
 }
 
-// progressed queues progress for its request, with the client's own token.
+// progressed queues progress for its request, with the token that the client sent.
 func (l *link) progressed(m *gate.Answer) bool {
 	number, err := strconv.ParseInt(string(m.ProgressToken.Of(m.Raw)), 10, 64)
 	if err != nil {
@@ -185,7 +187,8 @@ func (l *link) progressed(m *gate.Answer) bool {
 	return false
 }
 
-// close refuses the server's requests in a queue that is no longer read. Nothing may be queued any more.
+// close refuses the server's requests that are left in q, and releases the memory of q. The caller must make sure that
+// no more messages are queued.
 func (l *link) close(q *queue) {
 	if q == nil {
 		return
@@ -283,7 +286,7 @@ func (l *link) answered(w *waiting, a answered) (upstream.Answer, error) {
 	return upstream.Answer{Message: a.message, Status: http.StatusOK}, nil
 }
 
-// body returns a request as it is posted.
+// body returns the body of a request to post, with number as its id and progress token.
 func (w *waiting) body(req upstream.Request) ([]byte, error) {
 	edits := []gate.Edit{{Span: req.Message.ID, With: w.id()}}
 	if len(w.token) > 0 {
@@ -296,8 +299,8 @@ func (w *waiting) body(req upstream.Request) ([]byte, error) {
 	return body, nil
 }
 
-// notify posts a notification, or the answer to a request of the server. A cancellation names the request by its
-// number; it is dropped if the request has ended.
+// notify posts a notification, or the answer to a request of the server. In a cancellation, the number of the request
+// replaces the client's id; if the request has ended, the cancellation is dropped.
 func (l *link) notify(ctx context.Context, req upstream.Request) error {
 	body := req.Body()
 	if req.Method() == mcp.MethodCancelled {
