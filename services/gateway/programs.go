@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/sandbox"
 )
 
-// stdio returns how a server's processes are started. Their own folders are below work, unless the server has a
-// working folder.
+// stdio returns the configuration of a server's processes. Each process has a private folder below work, unless the
+// server has a working folder.
 func (s *Server) stdio(name, work string, env config.Env) stdio.Config {
 	return stdio.Config{
 		Name: name, Command: s.Command, Env: s.Env, Secrets: s.Secrets, Shared: s.Shared,
@@ -30,8 +30,9 @@ func lookUp(env config.Env, name string) string {
 	return value
 }
 
-// MissingPrograms returns a sentence for each server whose process could not be started on this machine, which
-// otherwise only the first call would show. It is not an error, because the program may be installed later.
+// MissingPrograms returns a sentence for each server whose process could not be started on this machine. Without it,
+// only the first call of such a server would show the problem. A missing program is not an error, because it may be
+// installed later.
 func (c *Config) MissingPrograms(env config.Env) []string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(c.Servers)) {
@@ -58,7 +59,7 @@ func (s *Service) warnOfPrograms(ctx context.Context) {
 	}
 }
 
-// held returns what the kernel enforces for a stdio server now, including its limits.
+// held reports what the kernel enforces now for a stdio server, including the limits of its processes.
 func (s *Service) held(name string) sandbox.Report {
 	holds, limits := s.holds[name], s.limiter.Report()
 	holds.Held = slices.Concat(holds.Held, limits.Held)

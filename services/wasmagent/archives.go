@@ -39,8 +39,9 @@ type archiveKeys struct {
 	accepts []ed25519.PublicKey
 }
 
-// loadKeys loads the keys of archives. Processes that share a store share the key that signs: the first process stores
-// the key of its data folder. accepts are the keys of other installations.
+// loadKeys loads the key that signs archives, and the keys whose archives may be imported. path is the file of the own
+// key. Processes that share a store sign with the same key: the first process stores the key of its data folder for all
+// of them. accepts are the keys of other installations.
 func loadKeys(ctx context.Context, kept *store.Store, path string, accepts []ed25519.PublicKey) (archiveKeys, error) {
 	own, found, err := loadKey(path, !kept.Shared)
 	if err != nil {
@@ -174,7 +175,7 @@ func (s *Service) ImportAgent(ctx context.Context, req *wasmagentv1.ImportAgentR
 	}
 	a, from, err := s.unpacked(ctx, whole, req.GetArchiveDigest())
 	if err != nil {
-		// otherwise its last part may be sent again
+		// after these errors the last part may be sent again, so the archive stays
 		if !errors.Is(err, agent.ErrKeep) && !errors.Is(err, store.ErrAway) && !errors.Is(err, errRoom) {
 			err = errors.Join(err, s.store.DropArchive(ctx, key))
 		}
@@ -226,7 +227,7 @@ func (s *Service) unpacked(ctx context.Context, text []byte, digest string) (*ag
 }
 
 // addModel adds the right on the configured model to the manifest of an imported agent, if the agent runs that model in
-// place of the one that its archive names. The bounds of its first right on a model stay.
+// place of the one that its archive names. The right has the bounds of the manifest's first right on a model.
 func (s *Service) addModel(m *wasmagentv1.Manifest, guest, named string) {
 	model := s.modelOf(named, true)
 	if m == nil || model == "" || model == named || guest != modelGuest {
@@ -242,7 +243,8 @@ func (s *Service) addModel(m *wasmagentv1.Manifest, guest, named string) {
 	m.Models = append(m.Models, right)
 }
 
-// validArchive returns an error unless the archive's description of an agent would be valid in a request here.
+// validArchive returns an error unless the archive's description of an agent would be valid in a request to create one
+// here.
 func validArchive(a *wasmagentv1.ArchivedAgent) error {
 	asked := &wasmagentv1.CreateAgentRequest{
 		Model: a.GetAgent().GetConfig().Model, Instructions: a.GetAgent().GetConfig().Instructions, MaxTurns: new(a.GetMaxTurns()),

@@ -127,7 +127,8 @@ func stop(t testing.TB, cmd *exec.Cmd, in io.Closer, read <-chan struct{}) {
 	}
 }
 
-// script writes the program next to a link to the SDK, where Node resolves its imports, and returns its path.
+// script writes the client program next to a link to the SDK, where Node resolves imports, and returns the path of the
+// program.
 func script(t testing.TB, version npm.Set) string {
 	t.Helper()
 	client, sdk, err := npm.ClientScripts(version)
@@ -198,7 +199,8 @@ func (c *Client) do(cmd command) Reply {
 	}
 }
 
-// broken fails the test because of a fault that is not the SDK's.
+// broken fails the test, because the SDK's process failed and not the SDK, and returns a reply with the error
+// HarnessError.
 func (c *Client) broken(op string, err error) Reply {
 	c.t.Errorf("ask the TypeScript SDK's process to %s: %v", op, err)
 	return Reply{Error: &Error{Name: "HarnessError", Message: err.Error()}}

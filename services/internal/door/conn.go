@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/turn"
 )
 
-// strangerPiece is how many bytes of an unauthenticated client are read at a time. All of them are parsed before more
-// is read, even if the connection ends meanwhile.
+// strangerPiece is the maximum number of bytes that are read at a time from an unauthenticated client. All of them are
+// parsed before more is read, even if the connection ends meanwhile.
 const strangerPiece = 4 << 10
 
 // Conn is a connection that a [Listener] accepted.
@@ -23,8 +23,9 @@ type Conn struct {
 	// late closes an unauthenticated connection after Limits.Identify; set together with stranger.
 	late *time.Timer
 
-	// The listener's lock guards these. stranger is its element in the list of unauthenticated connections, otherwise
-	// nil; caller is the identified caller, empty for none; proxied is set for a connection of a trusted proxy.
+	// The listener's lock guards these. stranger is the connection's element in the list of unauthenticated
+	// connections, nil if it is not in the list; caller is the identified caller, empty for none; proxied is set for a
+	// connection of a trusted proxy.
 	stranger *list.Element
 	caller   string
 	proxied  bool
@@ -36,9 +37,9 @@ type Conn struct {
 	// stint is the time slice for reading from an unauthenticated client.
 	stint turn.Stint
 
-	// spoke is set when something was read.
+	// spoke is set when the client is known to have sent something.
 	spoke atomic.Bool
-	// writing is held while a write waits for the other end to read.
+	// writing is held while a write waits for the client to read.
 	writing sync.Mutex
 }
 
@@ -48,7 +49,7 @@ func (c *Conn) Identified(caller string) bool {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	if c.stranger == nil || caller == "" {
-		return caller != "" && !c.closed // identified before, or a trusted proxy's
+		return caller != "" && !c.closed // it was identified before, or belongs to a trusted proxy
 	}
 	if c.of.known[caller] >= c.of.limits.PerCaller {
 		return false
@@ -76,8 +77,8 @@ func (c *Conn) expire() {
 	}
 }
 
-// hasSpoken reports whether the other end has sent anything, read or not: with many new connections the server reads
-// late.
+// hasSpoken reports whether the client has sent anything. Data that the server has not read yet counts, because the
+// server reads late if there are many new connections.
 func (c *Conn) hasSpoken() bool {
 	if !c.spoke.Load() && waiting(c.Conn) {
 		c.spoke.Store(true)
@@ -94,7 +95,7 @@ func (c *Conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Read implements net.Conn. It waits while the other end does not read what it is sent: otherwise its requests and
+// Read implements net.Conn. It waits while a write waits for the client to read. Otherwise the client's requests and
 // their answers would accumulate in memory.
 func (c *Conn) Read(p []byte) (int, error) {
 	if c.of.limits.Piece > 0 {

@@ -13,7 +13,7 @@ type Report struct {
 	Calls ChainReport
 	// Refusals is the chain of refusals and counts.
 	Refusals ChainReport
-	// Head is the newest head in the folder; nil: the folder has none.
+	// Head is the newest head in the folder; nil if there is none.
 	Head *Head
 }
 
@@ -21,31 +21,31 @@ type Report struct {
 type ChainReport struct {
 	// Segments is how many files the chain has.
 	Segments int
-	// Records is how many records are good.
+	// Records is the number of good records.
 	Records int64
-	// First is the seq of the oldest stored record; 0: there is none. Earlier records were pruned.
+	// First is the seq of the oldest stored record; 0 if there is none. Earlier records were pruned.
 	First int64
-	// Last is the seq of the last good record; 0: there is none.
+	// Last is the seq of the last good record; 0 if there is none.
 	Last int64
-	// Head is the hash of the last good record's line, in hex; empty: there is none.
+	// Head is the hash of the last good record's line, in hex; empty if there is none.
 	Head string
-	// SealKey is the public half of the key that seals heads, from the newest segment that names one; empty: an
+	// SealKey is the public half of the key that seals heads, from the newest segment that names one; empty if an
 	// earlier version wrote the whole chain.
 	SealKey string
-	// Torn is how many bytes after the last record are incomplete because of a crash. The next start moves them to a
-	// separate file.
+	// Torn is the number of bytes after the last record that are incomplete because of a crash. The next start moves
+	// them to a separate file.
 	Torn int64
 }
 
-// ErrNoJournal says that a folder contains no journal.
+// ErrNoJournal means that a folder contains no journal.
 var ErrNoJournal = errors.New("the folder holds no journal")
 
-// Verify checks both chains in dir, record by record, from the oldest stored segment, and whether they extend to the
-// newest head in the folder and to the given heads, which were stored elsewhere. It only reads files. A journal may
-// be open on them and continue to write.
+// Verify checks both chains in dir, record by record, from the oldest stored segment. It also checks that the chains
+// extend to the newest head in the folder, and to the heads in elsewhere, which were stored in other places. Verify
+// only reads files. A journal may be open on them and continue to write.
 //
-// The error wraps a [BrokenError] for each chain that is broken, which names its first broken, moved or missing
-// record. An incomplete end that a crash left is not an error. The report says how far each chain is good.
+// The error wraps a [BrokenError] for each broken chain, which names the first record of the chain that is broken,
+// moved or missing. An incomplete end that a crash left is not an error. The report says how far each chain is good.
 func Verify(dir string, elsewhere ...Head) (Report, error) {
 	for try := 1; ; try++ {
 		report, err := verify(dir, elsewhere)
@@ -155,11 +155,11 @@ type reader struct {
 	newest bool
 	// begin is the prev of the oldest stored record.
 	begin string
-	// oldest is the seq of the oldest record that must exist according to the records, and before the hash of the
+	// oldest is the seq of the oldest record that must exist according to the records, and before is the hash of the
 	// record before it; 0 and empty if no record says so.
 	oldest int64
 	before string
-	// sealed are the ends of the chain in heads.
+	// sealed lists the ends of the chain according to the heads.
 	sealed []ChainHead
 	visit  func(*Record, int)
 }

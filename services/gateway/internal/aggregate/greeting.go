@@ -20,15 +20,15 @@ const (
 // Greeting is what a server declares about itself.
 type Greeting struct {
 	Server string
-	// Answer is the server's answer to initialize or server/discover; nil if there was none yet.
+	// Answer is the server's answer to initialize or server/discover; nil if the server has not answered yet.
 	Answer *gate.Answer
 	// Allowed reports whether the caller may use a method on the server.
 	Allowed func(method string) bool
 }
 
-// Capabilities returns the capabilities of all servers together, as far as the caller may use them. A server that has
-// not answered yet counts as having all of MCP, because clients do not ask again. Logging is left out, because a
-// level cannot be set for one server alone.
+// Capabilities returns the union of the capabilities of all servers, without those that the caller may not use. A
+// server that has not answered yet counts as having all capabilities of MCP, because clients do not ask again. Logging
+// is left out, because a level cannot be set for one server alone.
 func Capabilities(servers []Greeting) (map[string]map[string]bool, error) {
 	all := map[string]map[string]bool{"tools": {"listChanged": true}}
 	for _, s := range servers {

@@ -23,11 +23,11 @@ var ErrClient = errors.New("the client gave no answer to the server's request")
 type Call struct {
 	// Principal is the authenticated caller; never nil. Its session and run are set.
 	Principal *identityv1.Principal
-	// Stale reports that it is not known now whether the principal may call: the source of token revocations is
-	// unavailable, or policy did not answer what the principal may see. The call is refused.
+	// Stale reports that the gateway does not know at present whether the principal may call: the source of token
+	// revocations is unavailable, or policy did not answer what the principal may see. The call is refused.
 	Stale bool
-	// Revoked reports whether, at the time it is called, the token is revoked or its state is unknown. Calls that
-	// have waited check it.
+	// Revoked reports whether the token is revoked, or its state is unknown, at the time when the function is called.
+	// Calls that have waited check it.
 	Revoked func() bool
 	// Server is the called server, Transport is `http` or `stdio`, and Version is the protocol revision of the
 	// session.
@@ -38,8 +38,8 @@ type Call struct {
 	Message *gate.Message
 	// Received is when the last byte of the request arrived.
 	Received time.Time
-	// Timeout limits the server's work unless policy sets another limit. Patience is the clock that measures it; nil
-	// for a timeout that is never paused.
+	// Timeout limits the server's work unless policy sets another limit. Patience is the clock that measures the
+	// timeout; nil for a timeout that is never paused.
 	Timeout  time.Duration
 	Patience *upstream.Patience
 	// MaxTimeout limits the server's total work if it reports progress, unless policy sets a limit. If it is not
@@ -47,14 +47,14 @@ type Call struct {
 	MaxTimeout time.Duration
 	// FromServer reports that the request is the server's own and goes to the client.
 	FromServer bool
-	// Told is the client capabilities that the server receives instead of those in the message, as a raw JSON object;
-	// nil keeps the message's. Mirrored are the headers that repeat arguments.
+	// Told replaces, for the server, the client capabilities in the message. It is a raw JSON object; nil keeps those
+	// in the message. Mirrored are the headers that repeat arguments.
 	Told     []byte
 	Mirrored []upstream.Header
 	// Upstream sends the request, and Room is the memory budget of its answer.
 	Upstream Forwarder
 	Room     *room.Holding
-	// Reply sends to the client before the answer; nil if that is not possible.
+	// Reply sends messages to the client before the answer; nil if that is not possible.
 	Reply Reply
 	// Hold limits how long the call is held open for approvers; nil uses the configured time.
 	Hold *time.Duration
@@ -64,37 +64,37 @@ type Call struct {
 	Confirm Confirm
 	// Identity identifies the server behind the name. Approvals are bound to it.
 	Identity string
-	// Tools read what the server lists for the caller. If they are nil, no approval can be requested for the call.
+	// Tools reads the server's list for the caller. If it is nil, no approval can be requested for the call.
 	Tools Tools
-	// Hides reports that something of the server is hidden from the caller. Then the called tool must be in the
-	// caller's list.
+	// Hides is true if policy hides tools of the server from the caller. Then the called tool must be in the list that
+	// the caller may see.
 	Hides bool
 }
 
-// Reply sends to a client before its answer. It is safe for concurrent use.
+// Reply sends messages to a client before its answer. It is safe for concurrent use.
 type Reply interface {
 	// Event receives what the server sends before its answer.
 	Event(message []byte)
-	// Hold is called when the call begins to wait for an approver, and Progress repeatedly while it waits, with the
-	// number of the repetition.
+	// Hold is called when the call begins to wait for an approver. Progress is called repeatedly while the call waits,
+	// with the number of the repetition.
 	Hold()
 	Progress(n int)
 }
 
-// Tools read what a server lists for a caller in its session.
+// Tools reads the list of a server for a caller in its session.
 type Tools interface {
 	// Listed reports whether the caller's list has the called tool. It returns [ErrUnlisted], or an error if policy
 	// cannot be asked.
 	Listed(ctx context.Context) (Listing, error)
-	// Known returns the digest of the called tool's definition as the session has listed it, otherwise as the gateway
-	// has; nil if neither has. It does not ask the server.
+	// Known returns the digest of the called tool's definition as it was last listed in the session or, if it was not,
+	// as the gateway has listed it; nil if neither has. Known does not ask the server.
 	Known(ctx context.Context) []byte
 	// Definition returns the known digest. If none is known, or now is set, it returns the digest of the definition
 	// that the server lists to the session now; nil if the server lists no such tool.
 	Definition(ctx context.Context, now bool) ([]byte, error)
 }
 
-// Word is the answer of the user at the agent. The zero value is no answer.
+// Word is the answer of the user at the agent. The zero value means that there is no answer.
 type Word int
 
 const (

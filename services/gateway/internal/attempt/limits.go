@@ -15,8 +15,9 @@ import (
 	"github.com/sluice-mesh/sluice/services/internal/authn"
 )
 
-// leaseTime is how long a reservation can be given back. That a call was never sent is known as soon as no connection
-// could be made; after leaseTime the reservation is spent without another request.
+// leaseTime is the time in which a reservation can be given back. It is long enough, because the gateway knows that a
+// call was never sent as soon as no connection could be made. After leaseTime the reservation is spent without another
+// request.
 const leaseTime = 15 * time.Second
 
 // Miscounted is the reason to refuse limited calls while two instances of the ratelimit role answer.
@@ -46,7 +47,7 @@ func (d *Desk) Reserve(ctx context.Context, a Attempt, key string) (Attempt, *re
 	return a, a.limited(resp.GetRefusal())
 }
 
-// Reserved returns the limits to reserve for those of a decision.
+// Reserved returns the limits of a decision in the form in which they are reserved.
 func Reserved(limits []*policyv1.RuleLimit) []*ratelimitv1.Limit {
 	out := make([]*ratelimitv1.Limit, len(limits))
 	for i, l := range limits {
@@ -61,8 +62,8 @@ func isUnknown(l *policyv1.RuleLimit) bool {
 	return l.GetLimit().GetKind() == ratelimitv1.LimitKind_LIMIT_KIND_CONCURRENCY || l.GetSettle() != ""
 }
 
-// uncounted returns the refusal of a call whose limits cannot be reserved. It returns nil if the limiter is
-// unavailable and every limit says to let calls pass then. A limiter that answers with an error has refused.
+// uncounted returns the refusal of a call whose limits cannot be reserved. It returns nil if the limiter is unavailable
+// and every limit is configured to let calls pass in that case. A limiter that answers with an error has refused.
 func (d *Desk) uncounted(ctx context.Context, a Attempt, err error) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, "limits were not reserved", "decision_id", a.ID, "error", err)
 	code := status.Code(err)
@@ -78,8 +79,8 @@ func (d *Desk) uncounted(ctx context.Context, a Attempt, err error) *refusal.Ref
 	return nil
 }
 
-// miscounted refuses a call whose limits are counted by two instances separately. Rules that let calls pass while the
-// limiter is unavailable do not apply: the limiter is available.
+// miscounted refuses a call whose limits two instances count separately. Rules that let calls pass while the limiter is
+// unavailable do not apply, because the limiter is available.
 func (d *Desk) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
 	d.deps.Log.WarnContext(ctx, Miscounted, "decision_id", a.ID)
 	d.GiveBack(ctx, a.Lease.GetId(), a.ID)
@@ -90,11 +91,12 @@ func (d *Desk) miscounted(ctx context.Context, a Attempt) *refusal.Refusal {
 	return refused
 }
 
-// Miscounting reports whether limited calls are refused because two instances of the ratelimit role answer in turn.
+// Miscounting reports whether limited calls are refused now, because two instances of the ratelimit role answer
+// alternately and each of them counts only its own calls.
 func (d *Desk) Miscounting() bool { return d.instances.isSplit() }
 
-// limited returns the refusal of a call that a limit does not allow. An answer without a lease and without a refusal
-// refuses as well.
+// limited returns the refusal of a call that a limit does not allow. An answer with neither a lease nor a refusal
+// refuses the call, too.
 func (a Attempt) limited(said *ratelimitv1.Refusal) *refusal.Refusal {
 	refused := &refusal.Refusal{
 		Code:           said.GetCode(),
@@ -113,7 +115,7 @@ func (a Attempt) limited(said *ratelimitv1.Refusal) *refusal.Refusal {
 	return refused
 }
 
-// describe returns a sentence that says what a limit allows.
+// describe returns a sentence about what a limit allows.
 func describe(l *policyv1.RuleLimit) string {
 	of := "for each session"
 	switch {

@@ -15,13 +15,15 @@ import (
 )
 
 const (
-	// record is the file that completes an installation. It is outside the folder to which npm writes.
+	// record is the name of the file that marks an installation as complete. It is outside the folder to which npm
+	// writes.
 	record = "program.json"
 	// project is the folder in which npm has installed the package.
 	project = "program"
 	// work contains everything that an installation may write to while it runs.
 	work = "work"
-	// unused is a file whose time says since when no configuration has used an installation.
+	// unused is the name of a file that marks an installation which no configuration uses. Its modification time says
+	// since when.
 	unused = "unused"
 	// begun is the prefix of the name of an incomplete installation.
 	begun = "new-"
@@ -29,13 +31,14 @@ const (
 	maxInstallations = 1000
 )
 
-// Grace is how long an installation that no configuration uses is kept, from the first start of a gateway without it.
+// Grace is the time for which an installation that no configuration uses is kept. It begins with the first start of a
+// gateway whose configuration does not use the installation.
 const Grace = 7 * 24 * time.Hour
 
 // Installed is a complete installation. Its files do not change.
 type Installed struct {
-	// Dir is its folder, an absolute path. Program is the file to run, which is in Dir, or the name of a program to look
-	// for in the folder Bin and then in PATH.
+	// Dir is the installation's folder, an absolute path. Program is the file to run, which is in Dir, or the name of a
+	// program to look for in the folder Bin and then in PATH.
 	Dir, Program string
 	// Version is the version of the package.
 	Version string
@@ -110,7 +113,7 @@ func (f Folder) read(name string) (*Installed, error) {
 	return out, nil
 }
 
-// Attempt is an installation that is being made. Its folder is used by no other one.
+// Attempt is an installation that is being made. No other attempt uses its folder.
 type Attempt struct {
 	folder Folder
 	dir    string

@@ -14,7 +14,7 @@ type phrase struct {
 	category mcpv1.Category
 	weight   float64
 	meaning  string
-	// of are the categories of leading verbs with which the phrase counts.
+	// of lists the categories of the leading verb with which the phrase counts.
 	of []mcpv1.Category
 }
 
@@ -56,7 +56,7 @@ var (
 	changes = []mcpv1.Category{unknown, write, execute, destructive, financial}
 )
 
-// denials deny the next few words.
+// denials are words that deny up to four words after them.
 var denials = set("not no never non without won't doesn't don't cannot can't isn't avoid avoids prevent prevents unless instead refuse refuses refused fails reject")
 
 // byPhrases adds evidence for phrases of the description.
@@ -76,14 +76,15 @@ func (c *finding) byPhrases() {
 	}
 }
 
-// byRetractions adds what the description says against other evidence, so it runs last.
+// byRetractions adds evidence of the description that contradicts other evidence, so it runs last.
 func (c *finding) byRetractions() {
 	lower := lowered(c.tool.Description)
 	c.reversible(lower, c.leads())
 	c.onlyReads(lower, c.leads())
 }
 
-// says returns the place of a phrase that is not part of a longer word and not denied by the words before it.
+// says returns the offset of the first occurrence of text in lower, the description in lower case, that is not part of
+// a longer word and not denied by the words before it. It returns false if there is none.
 func (c *finding) says(lower, text string) (int, bool) {
 	for from := 0; ; {
 		i := strings.Index(lower[from:], text)

@@ -21,11 +21,11 @@ type Call struct {
 	Params string
 	// Subject is the caller.
 	Subject Subject
-	// Facts are what the catalog knows of the tool with the definition that the caller's session has listed. For a
+	// Facts are the facts of the catalog about the tool with the definition that the caller's session has listed. For a
 	// method other than [MethodToolsCall] only Standing is set, to that of the server.
 	Facts Facts
 
-	// read caches the readings of its URI.
+	// read caches the readings of the call's URI.
 	read *readings
 }
 
@@ -36,7 +36,8 @@ func (c *Call) OfTool() bool { return c.Method == "" || c.Method == MethodToolsC
 type Subject struct {
 	// Caller is the principal that calls.
 	Caller Principal
-	// Chain are the principals behind the caller, nearest first, at most [MaxChain].
+	// Chain lists the principals behind the caller, at most [MaxChain]: first the principal that made the caller, then
+	// the principal that made that one, and so on.
 	Chain []Principal
 }
 
@@ -48,7 +49,8 @@ type Principal struct {
 	Name string
 	// Agent is the name of the agent that calls; empty for people.
 	Agent string
-	// Owner is the subject of the person for whom the principal works; empty: the principal itself. Only limits use it.
+	// Owner is the subject of the person for whom the principal works; empty means the principal itself. Only limits
+	// use it.
 	Owner string
 	// Groups of the subject.
 	Groups []string
@@ -82,7 +84,7 @@ func (s *Subject) valid() bool {
 
 // A Decision is the decision about a call. The zero value refuses.
 type Decision struct {
-	// Effect is what to do.
+	// Effect says what to do with the call.
 	Effect Effect
 	// Code says why the call is refused or waits; empty with [Allow].
 	Code Code
@@ -97,16 +99,17 @@ type Decision struct {
 	Limits []Limit
 	// Approval is set if and only if Effect is [RequireApproval].
 	Approval *ApprovalTerms
-	// Idempotent says that a call with an unknown outcome may be sent again: at least one rule decides for each
-	// principal, and every rule that decides says so.
+	// Idempotent says that a call with an unknown outcome may be sent again. It is set if at least one rule decides for
+	// each principal, and every rule that decides says so.
 	Idempotent bool
 	// Hidden says that the caller gets the answer for an unknown tool.
 	Hidden bool
-	// ChainIndex is the principal whose decision holds: 0 for the caller, otherwise its index in the chain, from 1.
+	// ChainIndex is the index of the principal whose decision holds: 0 for the caller, otherwise its index in the
+	// chain, from 1.
 	ChainIndex int
 }
 
-// Effect is what to do with a call.
+// Effect says what to do with a call.
 type Effect uint8
 
 // The effects.
@@ -176,11 +179,11 @@ type Limit struct {
 	Max int64
 	// Window is the length of the sliding window.
 	Window time.Duration
-	// Per is what the bucket is counted by.
+	// Per lists the dimensions by which the bucket is counted.
 	Per []Dimension
-	// Cap says that this is the cap of a principal over a limit per session.
+	// Cap reports that the limit is a cap for a principal over all its sessions.
 	Cap bool
-	// SessionKey is what identified the session.
+	// SessionKey says what identified the session.
 	SessionKey SessionKey
 }
 

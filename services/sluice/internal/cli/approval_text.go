@@ -24,7 +24,7 @@ import (
 
 const statePrefix = "APPROVAL_STATE_"
 
-// stateNames returns the names of all states, in the order of the contract.
+// stateNames returns the names of all states of approvals, in the order of their numbers.
 func stateNames() (out []string) {
 	for n := int32(1); ; n++ {
 		if _, ok := approvalv1.ApprovalState_name[n]; !ok {
@@ -53,7 +53,7 @@ func approvalRow(a *approvalv1.Approval) []string {
 	}
 }
 
-// note returns what is special about an approval.
+// note returns the text of the column NOTE: how the approval was given or what its grant allows, otherwise "-".
 func note(a *approvalv1.Approval) string {
 	confirmed := func(v *approvalv1.Vote) bool {
 		return v.GetChannel() == approvalv1.VoteChannel_VOTE_CHANNEL_ELICITATION && v.GetVerdict() == approvalv1.Verdict_VERDICT_APPROVE && v.GetVoidReason() == ""
@@ -79,7 +79,7 @@ func clock(t *timestamppb.Timestamp) string {
 	return t.AsTime().Local().Format(time.TimeOnly)
 }
 
-// seen is what a person is shown of an approval: the whole view, which the digest covers.
+// seen is an approval as it is shown to a person, with the whole view, which the digest covers.
 type seen struct {
 	resp   *approvalv1.GetApprovalResponse
 	params strings.Builder
@@ -137,7 +137,7 @@ func (s *seen) print(w io.Writer) {
 	}
 }
 
-// reasonOf returns why an approval moved, and the comment of the vote that moved it. After a denial the comment may be
+// reasonOf returns the reason of a move, with the comment of the vote that caused it. After a denial the comment may be
 // the reason itself.
 func reasonOf(m *approvalv1.Move) string {
 	reason, comment := m.GetReason(), m.GetVote().GetComment()

@@ -1,6 +1,6 @@
 // Package localconfig reads the configuration of the working folder of a command. The file may be untrusted: from a
-// cloned repository, or from a folder that several users write to. So it is read once, and only if its caller alone can
-// write it, and the caller's agreement is stored by folder and content.
+// cloned repository, or from a folder that several users write to. So the file is read only once, and only if no other
+// user can write it. The user's agreement to use it is stored for the folder and the content.
 package localconfig
 
 import (
@@ -17,9 +17,9 @@ const Name = "sluice.yaml"
 // maxBytes bounds the file. A longer one is refused.
 const maxBytes = 1 << 20
 
-// UntrustedError is why an existing file is not read.
+// UntrustedError means that an existing file is not read.
 type UntrustedError struct {
-	// Why is what is wrong with the file or its folder. Do is how to correct that; it may be empty.
+	// Why says what is wrong with the file or its folder. Do says how to correct that; it may be empty.
 	Why, Do string
 }
 
@@ -31,7 +31,7 @@ func (e *UntrustedError) Error() string {
 	return text + "name a configuration with --config"
 }
 
-// Digest identifies this content in this folder: 64 hexadecimal digits.
+// Digest returns the identifier of this content in this folder, a SHA-256 of both, as 64 hexadecimal digits.
 func Digest(folder string, content []byte) string {
 	h := sha256.New()
 	_, _ = fmt.Fprintf(h, "sluice local configuration v1\n%d %s\n", len(folder), folder) // a hash does not fail
@@ -42,7 +42,8 @@ func Digest(folder string, content []byte) string {
 // Agreed stores the digests that a user of this machine has agreed to. The zero value stores nothing.
 type Agreed struct{ dir string }
 
-// OpenAgreed returns what the user has agreed to. The error is why nothing can be stored.
+// OpenAgreed opens the store of the digests that the user has agreed to. It returns an error if the folder for the
+// user's configuration is not known.
 func OpenAgreed() (Agreed, error) {
 	dir, err := os.UserConfigDir()
 	if err != nil {

@@ -140,7 +140,7 @@ func (a *Agent) Migrate(by By, module string) (from string, err error) {
 	return from, err
 }
 
-// Terminate ends the agent. It can be resumed for [Tombstone].
+// Terminate ends the agent. The agent can be resumed for [Tombstone].
 func (a *Agent) Terminate(by By) error {
 	return a.force(by.Context, ErrTerminated, func(next *state) (*wasmagentv1.Event, error) {
 		if next.at == wasmagentv1.AgentState_AGENT_STATE_TERMINATED {
@@ -275,13 +275,13 @@ func (a *Agent) forks(ctx context.Context, head *wasmstorev1.Head, begin *state)
 	return c, differs(c.List.Compare(list, changing...))
 }
 
-// changing are the fields of a record that forks does not compare, because they change in the life of an agent.
+// changing lists the fields of a record that forks does not compare, because they change in the life of an agent.
 var changing = []string{
 	"state", "stop_reason", "failure", "by_operator", "epoch", "max_turns", "restorable_until", "usage", "grants", "snapshots",
 }
 
-// Events returns stored events of the journal after the place behind: at most limit events, and at most this number of
-// bytes. more reports whether there are further events.
+// Events returns stored events of the journal after the place behind: at most limit events, and at most bytes bytes.
+// more reports whether there are further events.
 func (a *Agent) Events(ctx context.Context, behind int64, limit, bytes int) (all []*wasmstorev1.StoredEvent, more bool, err error) {
 	all, more, err = a.Store.Events(ctx, a.ID, behind, limit, bytes)
 	return all, more, keepError(err)
@@ -293,7 +293,9 @@ func (s *Spec) Budget() store.Budget {
 	return store.Budget{Tenant: s.Creator.GetTenant(), Journal: s.JournalID}
 }
 
-// Allows counts a call against the bounded rights of an agent and of the agents in its chain. giveBack uncounts it.
+// Allows counts a call against the bounded rights of all agents in lineage: an agent and the agents in its chain.
+// giveBack undoes that. If the rights of one of them don't allow the call, nothing is counted. Errors:
+// [rights.ErrNotNamed], [rights.ErrSpent], the store's.
 func Allows(ctx context.Context, at *store.Store, lineage []*Agent, call ToolCall) (giveBack func(), err error) {
 	var wishes []store.Wish
 	for _, one := range lineage {

@@ -55,27 +55,27 @@ type Config struct {
 	// which a later process of the same principal uses again. The folder of an agent of the mesh is removed when no
 	// process has used it for 30 days.
 	Dir string
-	// WorkRoot is where private folders are made, an absolute path. It is not needed if Dir is set.
+	// WorkRoot is the folder in which private folders are made, an absolute path. It is not needed if Dir is set.
 	WorkRoot string
 	// Remove lists files that an earlier process may have left behind, such as a lock, as clean paths relative to the
 	// private folder. Existing ones are removed before a process is started. If that fails, or the file is not a
 	// regular file, or a symbolic link leads out of the folder, no process is started. It must not be set with Dir.
 	Remove []string
-	// Recycle is how many tool calls a process serves. After that it is ended as soon as none is in flight, and the
-	// next request starts another one. 0 means no limit.
+	// Recycle is the number of tool calls that a process serves. After that the process is ended as soon as no call is
+	// in flight, and the next request starts another one. 0 means no limit.
 	Recycle int
 	// Limits are the limits of one process; the zero value means [DefaultLimits].
 	Limits Limits
 	// Start limits the time from a start to the answer to initialize. 0 means 60 s, or longer while the process writes
 	// to standard error, up to 10 min.
 	Start time.Duration
-	// WriteTimeout is how long a process may leave a message unread before it is ended; 0 means 10 s.
+	// WriteTimeout is the time after which a process that does not read a message is ended; 0 means 10 s.
 	WriteTimeout time.Duration
 	// IdleTimeout is how long a process lives after its last session was closed; 0 means 5 min.
 	IdleTimeout time.Duration
-	// MaxProcesses is how many principals may have a process at a time; 0 means 256. One principal with all agents made
-	// by it may have a quarter of them, and all principals of one person half, each at least one. A shared server has
-	// one process.
+	// MaxProcesses is the maximum number of principals that have a process at a time; 0 means 256. One principal with
+	// all agents made by it may have a quarter of them, and all principals of one person half, each at least one. A
+	// shared server has one process.
 	MaxProcesses int
 	// MaxMessage is the longest line that is accepted from a process, in bytes; a longer line ends the process. 0 means
 	// [upstream.MaxMessage], which is also the maximum.
@@ -84,20 +84,21 @@ type Config struct {
 
 // Deps are the dependencies of a server over stdio. All are required except Installer and Installs.
 type Deps struct {
-	// Log receives the starts and ends of processes, the reasons for dropped messages and, only at level debug because
-	// it may quote arguments, their standard error. Values of Config.Env are redacted.
+	// Log receives the starts and ends of processes and the reasons for dropped messages. At level debug it also
+	// receives the standard error of the processes, which may quote arguments. Values of Config.Env are redacted.
 	Log *slog.Logger
-	// Room is the memory budget of the answers until they are read.
+	// Room is the memory budget of the messages that are read from processes. The memory of an answer then passes to
+	// its request.
 	Room *room.Room
 	// Sandbox starts the processes.
 	Sandbox *sandbox.Sandbox
-	// Installer makes the sandbox for Config.Install, in which only the installation's own folder is writable, and
-	// scripts, the sandbox for install scripts if they run apart. It is called for each installation. It is not needed
-	// without Config.Install.
+	// Installer returns the sandboxes for one installation of Config.Install. In installer only the installation's own
+	// folder is writable. scripts is the sandbox for install scripts if they run separately. Installer is called for
+	// each installation; it is not needed without Config.Install.
 	Installer func() (installer, scripts *sandbox.Sandbox, err error)
 	// Limiter enforces the limits of the processes.
 	Limiter *proclimit.Limiter
-	// Installs lets one installation of a package run at a time, over all servers. If it is nil, the server has its
+	// Installs lets one installation of a package run at a time, across all servers. If it is nil, the server has its
 	// own.
 	Installs *Installs
 }
@@ -222,19 +223,19 @@ type transport struct {
 	// program is the package that the gateway installs; nil if it installs none.
 	program *program
 	clean   *scrub.Scrubber
-	// told redacts a program's own words for operators.
+	// told redacts what a program printed, before operators read it.
 	told    *scrub.Scrubber
 	room    *room.Room
 	running sync.WaitGroup
 	upstream.ListChanged
-	// closing ends when stop is called, which closes the transport.
+	// closing is cancelled by stop, which closes the transport.
 	closing context.Context //nolint:containedctx // it is the transport's own
 	stop    context.CancelCauseFunc
 	// installs lets one installation of a package run at a time. installed is the package that a start may install;
 	// empty if a start installs none.
 	installs  *Installs
 	installed string
-	// era says what the server was found to speak; nil while that is not known.
+	// era is what is known about the protocol family of the server; nil while that is not known.
 	era atomic.Pointer[era]
 
 	mu     sync.Mutex // guards all below and the fields of all hosts

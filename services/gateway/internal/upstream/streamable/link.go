@@ -21,35 +21,35 @@ import (
 )
 
 const (
-	// endpointTimeout is how long a server may take to name the endpoint for messages, which is the first event that it
+	// endpointTimeout is the time in which a server must name the endpoint for messages, with the first event that it
 	// sends.
 	endpointTimeout = 5 * time.Second
 	// maxEndpoint is the longest endpoint, in bytes.
 	maxEndpoint = 4 << 10
-	// queued is how many messages may wait for their receiver, and maxQueued how large each of them may be, in bytes.
-	// Messages that don't fit are dropped, because a slow client must not delay the answers.
+	// queued is the maximum number of messages that wait for one receiver, and maxQueued the maximum size of each of
+	// them, in bytes. Messages that don't fit are dropped, because a slow client must not delay the answers.
 	queued    = 64
 	maxQueued = 256 << 10
 )
 
-// A link is one HTTP+SSE stream of a server and the requests that wait for it: the server sends all messages on the
-// stream, and the gateway posts all of its own (MCP 2024-11-05, Transports, HTTP with SSE). It is safe for concurrent
-// use.
+// A link is one HTTP+SSE stream of a server and the requests that wait for answers on it. The server sends all its
+// messages on the stream, and the gateway posts all its messages (MCP 2024-11-05, Transports, HTTP with SSE). It is
+// safe for concurrent use.
 type link struct {
 	server *Transport
-	// all ends with the stream, which end ends. ended is closed once the stream is no longer read.
+	// end ends the stream and cancels all. ended is closed once the stream is no longer read.
 	all   context.Context //nolint:containedctx // it is the stream's, which outlives requests
 	end   context.CancelCauseFunc
 	ended chan struct{}
 	// post is the head of posted messages.
 	post *wire.Head
-	// cookies are those of the session.
+	// cookies are the cookies of the session.
 	cookies *cookies
 	// has is the memory of the message that is being read.
 	has *room.Holding
 	// version is the agreed revision; nil before there is one.
 	version atomic.Pointer[string]
-	// replies are the gateway's own answers to the server's requests, until they are posted.
+	// replies queues the gateway's own answers to the server's requests until they are posted.
 	replies chan upstream.Request
 
 	mu      sync.Mutex
@@ -73,7 +73,7 @@ func (s *Transport) dial(ctx context.Context, has *room.Holding) (*link, error) 
 	}
 	if resp.StatusCode != http.StatusOK || contentType(resp) != typeEvents {
 		l.end(upstream.ErrClosed)
-		why := upstream.ErrNoStream // it may have one later
+		why := upstream.ErrNoStream // the server may have a stream later
 		if resp.StatusCode == http.StatusOK || (upstream.Answer{Status: resp.StatusCode}).Refuses() {
 			why = errNotOlder
 		}
@@ -116,8 +116,8 @@ func (l *link) serve(version string) {
 	l.server.links.Go(l.answer)
 }
 
-// endpoint returns the head of messages to the endpoint that a server names. It must have the scheme, host and port of
-// the configured address, because a server must not direct the gateway's credentials elsewhere.
+// endpoint returns the head of messages to the endpoint that a server names. The endpoint must have the scheme, host
+// and port of the configured address, because a server must not direct the gateway's credentials elsewhere.
 func (s *Transport) endpoint(place string) (*wire.Head, error) {
 	at, err := s.url.Parse(place)
 	if err != nil || len(place) > maxEndpoint || at.Scheme != s.url.Scheme || hostOf(at) != hostOf(s.url) || at.User != nil {
@@ -126,7 +126,7 @@ func (s *Transport) endpoint(place string) (*wire.Head, error) {
 	return head(http.MethodPost, &url.URL{Scheme: at.Scheme, Host: s.url.Host, Path: at.Path, RawPath: at.RawPath, RawQuery: at.RawQuery}, s.headers)
 }
 
-// hostOf returns the host in lower case, with its port even if that is the default.
+// hostOf returns the host in lower case with the port, also if that is the default port.
 func hostOf(u *url.URL) string {
 	port := cmp.Or(u.Port(), map[string]string{"http": "80", "https": "443"}[u.Scheme])
 	return strings.ToLower(u.Hostname()) + ":" + port
@@ -183,7 +183,8 @@ func (l *link) refuse(m *gate.Answer) {
 	l.reply(upstream.Refused(m.ID.Of(m.Raw), mcp.CodeMethodUnknown, upstream.NotCarried))
 }
 
-// reply queues an answer of the gateway's own. It is dropped if the server asks faster than it accepts answers.
+// reply queues an answer of the gateway's own. The answer is dropped if the server sends requests faster than it
+// accepts answers.
 func (l *link) reply(own upstream.Own) {
 	select {
 	case l.replies <- own.Request("", nil):
@@ -240,7 +241,7 @@ func (l *link) send(ctx context.Context, req upstream.Request, body []byte) erro
 // errLost means that a stream has ended.
 var errLost = errors.New("the stream has ended")
 
-// named reads events until one has data, which must be of this type, and returns the data.
+// named reads events up to the first one with data, and returns the data. The type of that event must be kind.
 func (e *eventReader) named(kind string) (string, error) {
 	e.wanted = kind
 	defer func() { e.wanted = "" }()

@@ -20,7 +20,7 @@ var modelCases = []testCase{
 	}},
 }
 
-// A unit is what a call took from a bucket at one time.
+// A unit is the amount that a call took from a bucket at one time.
 type unit struct {
 	at   time.Duration
 	cost int64
@@ -122,7 +122,7 @@ func (m *model) settle(t *rapid.T) {
 	}
 }
 
-// within returns what was taken from a limit's bucket in the closed period of its window that ends at end.
+// within returns the amount that was taken from a limit's bucket in the closed period of its window that ends at end.
 func (m *model) within(l store.Limit, end time.Duration) int64 {
 	var sum int64
 	for _, u := range m.taken[l.Bucket] {
@@ -138,7 +138,7 @@ func (m *model) fits(limits []store.Limit, at time.Duration) bool {
 	return !slices.ContainsFunc(limits, func(l store.Limit) bool { return m.within(l, at)+l.Cost > l.Max })
 }
 
-// sameAnswer checks that the store answers exactly as the model.
+// sameAnswer checks that the store gives the same answer as the model.
 func (m *model) sameAnswer(t *rapid.T, limits []store.Limit, answer store.Answer) {
 	for i, l := range limits {
 		if want := max(0, l.Max-m.within(l, m.now)); answer.Remaining[i] != want {
