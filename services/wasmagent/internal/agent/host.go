@@ -21,22 +21,24 @@ import (
 
 // A Host connects agents with everything outside of them. It is safe for concurrent use.
 type Host interface {
-	// Allow counts a call against the rights of an agent, and of the agents in its chain. giveBack uncounts it. If the
+	// Allow counts a call against the rights of an agent, and of the agents in its chain. giveBack undoes that. If the
 	// rights don't include the call, refused says why. An error means that the rights could not be checked.
 	Allow(ctx context.Context, a *Agent, call ToolCall) (giveBack func(), refused *abi.Error, err error)
-	// Call calls a tool on behalf of an agent, if policy allows it. If the call needs an approval, Call waits at most
-	// for hold. An error means that the outcome of the call is not known.
+	// Call calls a tool on behalf of an agent, if policy allows it. If the call needs an approval, Call waits for the
+	// approval for at most the duration hold. An error means that the outcome of the call is not known.
 	Call(ctx context.Context, a *Agent, call ToolCall, hold time.Duration) (ToolResult, error)
-	// Model returns the model that answers a question for asked, which may be empty. ok is false if there is no such
-	// model. Server returns the name of the server that has [AskTool]. Spent counts tokens and cost of a question, in
-	// billionths of a US dollar, against rights.
+	// Model returns the model for a question of an agent: asked or, if that is empty, the model of the agent. ok is
+	// false if no such model is configured.
 	Model(a *Agent, asked string) (name string, ok bool)
+	// Server returns the name of the server that has [AskTool]; empty if there is none.
 	Server() string
+	// Spent counts the tokens and the cost of a question against the rights of an agent, and of the agents in its chain.
+	// nanos is the cost in billionths of a US dollar.
 	Spent(ctx context.Context, a *Agent, call ToolCall, tokens, nanos int64)
 	// Tools returns the tools of servers that an agent may call.
 	Tools(ctx context.Context, a *Agent) ([]ToolInfo, error)
 	// Enter waits for a place in which a guest may run; leave gives the place back. If back is set, the turn had a
-	// place before: it comes before others, and waits until ctx ends. Errors: ctx's, [ErrPlaces].
+	// place before: it comes before others, and waits until ctx is cancelled. Errors: that of ctx, [ErrPlaces].
 	Enter(ctx context.Context, a *Agent, back bool) (leave func(), err error)
 	// Ready compiles a module of an agent's guest, by its digest: the guest's current module or an earlier one.
 	Ready(ctx context.Context, a *Agent, digest string) error
@@ -59,7 +61,7 @@ type ToolCall struct {
 	Arguments []byte
 	// Approval is the id of the approval that the call waits for; empty if there is none yet.
 	Approval string
-	// Model is the model that the call asks; empty for all other calls.
+	// Model is the model to which the call sends a question; empty for all other calls.
 	Model string
 	// Tell receives the progress of the call. It may be called at any time until the call ends.
 	Tell func(string)
@@ -74,8 +76,8 @@ type ToolResult struct {
 	Structured jsontext.Value `json:"structured,omitempty"`
 	// Failure is the gateway's status for a failed call of the mesh's own service.
 	Failure Failure `json:"-"`
-	// Refused is the reason why there is no result; nil if there is one. Ran is true if the call was made nevertheless,
-	// or may have been made.
+	// Refused is the reason why there is no result; nil if there is a result. Ran is true if the call was made
+	// nevertheless, or may have been made.
 	Refused *abi.Error `json:"-"`
 	Ran     bool       `json:"-"`
 	// Again is true if the same call may be made later.
@@ -97,7 +99,7 @@ type Failure struct {
 }
 
 const (
-	// held is how long one request to the host for a call waits for an approval.
+	// held is the time for which one request to the host waits for an approval.
 	held = 10 * time.Minute
 	// againAfter is the least time between two requests to the host for a call that waits for an approval.
 	againAfter = time.Second
@@ -130,8 +132,8 @@ func (s *Spec) Principal() *identityv1.Principal {
 // Subject returns the subject of the agent with that id.
 func Subject(tenant, id string) string { return "agent:" + tenant + "/" + id }
 
-// left is what the journal of a continued turn says of its last effect: that a call was sent, and the approval that it
-// waits for.
+// left is the state of the last effect of a continued turn, according to its journal: whether a call was sent, and the
+// approval that the call waits for.
 type left struct {
 	sent     bool
 	approval string
@@ -231,8 +233,8 @@ func (a *Agent) toGuest(t *turn, call ToolCall, result ToolResult, lost error) (
 	return in, err
 }
 
-// people waits for the decision on an approval. The guest gives its place to others, and the turn continues without its
-// caller and after the end of this process.
+// people waits for the decision on an approval. The guest gives its place to others. The turn continues without its
+// caller, and also after the end of this process.
 func (a *Agent) people(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (result ToolResult, err error) {
 	t.tell("waits for people to decide on " + call.Tool + ": approval " + call.Approval)
 	t.approval = call.Approval
