@@ -54,7 +54,7 @@ func (k *Clerk) Ask(ctx, gone context.Context, a attempt.Attempt) (attempt.Attem
 			if lostClaim {
 				a = a.WithNewID()
 			}
-			return a, k.Supersede(ctx, a)
+			return a, k.supersede(ctx, a)
 		case gone.Err() != nil: // the approval stays, and the call does not run by itself
 			return a, refusalBy(asked.Approval)
 		}

@@ -2,6 +2,8 @@ package edge
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"slices"
 	"sort"
 
@@ -69,12 +71,15 @@ func (x aggregated) clientID(raw []byte) []byte { return joint.ID(x.server, raw)
 func (x aggregated) rename(method string, raw []byte, others []gate.Edit) ([]gate.Edit, error) {
 	end, err := x.has.Answer.TurnFor(x.whole(x.client), len(raw))
 	if err != nil {
-		return nil, err // the caller has disconnected, or waits for too many messages
+		return nil, fmt.Errorf("%w: %w", errNotRead, err)
 	}
 	defer end()
 	names, err := joint.Join(x.server, method, raw)
 	return outside(names, others), err
 }
+
+// errNotRead means that the caller has disconnected, or waits for too many messages.
+var errNotRead = errors.New("the answer was not read")
 
 // outside returns those of the names that are not within others, because those remove the bytes of their spans.
 func outside(names, others []gate.Edit) []gate.Edit {

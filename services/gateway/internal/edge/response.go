@@ -2,10 +2,12 @@ package edge
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"go.opentelemetry.io/otel/trace"
 
+	commonv1 "github.com/sluice-mesh/sluice/gen/sluice/common/v1"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/attempt"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/dispatch"
 	"github.com/sluice-mesh/sluice/services/gateway/internal/gate"
@@ -61,6 +63,9 @@ func (x *exchange) edited(ctx context.Context, a *gate.Answer, edits []gate.Edit
 	var body [][]byte
 	if err == nil {
 		body, err = gate.Plan(a.Raw, edits...)
+	}
+	if errors.Is(err, errNotRead) { // the caller has disconnected, or waits for too many messages
+		return x.refuse(ctx, &refusal.Refusal{Code: commonv1.Code_CODE_OUTCOME_UNKNOWN, Message: "the server answered, but this caller waits for too many large answers; read them first."})
 	}
 	if err != nil {
 		x.deps.Log.WarnContext(ctx, "answer was not passed on", "server", x.server, "mcp_method", x.msg.Method, "error", err)

@@ -117,6 +117,7 @@ func (p *people) CancelApproval(_ context.Context, req *approvalv1.CancelApprova
 			return nil, err
 		}
 	}
+	p.asked = asks(in(approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED))
 	return &approvalv1.CancelApprovalResponse{Approval: in(approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED)}, nil
 }
 
@@ -172,6 +173,7 @@ func in(state approvalv1.ApprovalState) *approvalv1.Approval {
 
 var told = map[approvalv1.ApprovalState]commonv1.Code{
 	pending: commonv1.Code_CODE_APPROVAL_PENDING, denied: commonv1.Code_CODE_APPROVAL_DENIED,
+	approvalv1.ApprovalState_APPROVAL_STATE_CANCELLED: commonv1.Code_CODE_APPROVAL_EXPIRED,
 }
 
 const (

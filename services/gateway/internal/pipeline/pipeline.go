@@ -169,13 +169,8 @@ func (p *Pipeline) admit(ctx, gone context.Context, a attempt.Attempt) (_ attemp
 	case a.Asks():
 		turn.end(false) // approvers may take long
 		a, refused = p.approvals.Ask(ctx, gone, a)
-	case p.approvals.Knows(a): // an approval of such a call was requested before
-		refused = p.approvals.Supersede(ctx, a)
 	default:
-		refused = a.Refusal()
-	}
-	if refused == nil && a.Claim == nil && !a.Asks() {
-		refused = p.approvals.Report(ctx, a)
+		refused = p.approvals.NotRequired(ctx, a)
 	}
 	if refused == nil && a.Claim == nil && a.IsLimited() { // a claim has reserved its limits
 		a, refused = p.desk.Reserve(ctx, a, a.ID)

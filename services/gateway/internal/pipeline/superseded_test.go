@@ -122,6 +122,29 @@ func TestDo_AllowedCallEndsItsUnclaimedApproval(t *testing.T) {
 	}
 }
 
+// A call that names its approval, as a resumed task does, runs once when policy allows it by then. Repeated, it is
+// refused, because its caller may only have lost the answer.
+func TestDo_AllowedCallThatNamesItsApprovalRunsOnce(t *testing.T) {
+	t.Parallel()
+	for name, state := range map[string]approvalv1.ApprovalState{"pending": pending, "approved": approved} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				w, p := ticketed(t, allowed())
+				w.people.asked = asks(until(state))
+				c := w.asking(t)
+				c.Resumes = "a-1"
+				if got := p.Do(t.Context(), c); got.Refusal != nil || w.count("send") != 1 || w.count("cancel") != 1 {
+					t.Fatalf("%+v, %v", got.Refusal, w.steps)
+				}
+				if got := p.Do(t.Context(), c); codeOf(got.Refusal) != commonv1.Code_CODE_APPROVAL_EXPIRED || w.count("send") != 1 {
+					t.Errorf("repeated: %+v, %v", got.Refusal, w.steps)
+				}
+			})
+		})
+	}
+}
+
 // A limit refuses the call even if an approval was ended for it.
 func TestDo_AllowedCallIsHeldToItsLimitsAfterItsApprovalEnded(t *testing.T) {
 	t.Parallel()

@@ -265,6 +265,12 @@ func (a *Agent) people(t *turn, call ToolCall, waits *wasmagentv1.Waiting) (resu
 	return result, err
 }
 
+// hasRun reports whether a refusal may mean that a call has run already whose answer was lost: by its approval, or by
+// policy alone, which cancels the approval.
+func hasRun(code string) bool {
+	return code == enum.Name(commonv1.Code_CODE_APPROVAL_USED) || code == enum.Name(commonv1.Code_CODE_APPROVAL_EXPIRED)
+}
+
 // decided waits for the decision on an approval and returns the result of the call. It repeats the request with the
 // approval until the call has a final result. lost is true if an earlier answer may have been lost.
 func (a *Agent) decided(t *turn, call ToolCall, lost bool) (ToolResult, error) {
@@ -275,7 +281,7 @@ func (a *Agent) decided(t *turn, call ToolCall, lost bool) (ToolResult, error) {
 		case err != nil:
 			lost = true
 		case result.Waits.GetApprovalId() == call.Approval, result.Again && !result.Ran:
-		case lost && result.Refused != nil && result.Refused.Code == enum.Name(commonv1.Code_CODE_APPROVAL_USED): // by this call
+		case lost && result.Refused != nil && hasRun(result.Refused.Code):
 			return ToolResult{Refused: &abi.Error{Code: outcomeUnknown, Message: "the call was made, and its answer was lost"}, Ran: true}, nil
 		default:
 			return result, nil

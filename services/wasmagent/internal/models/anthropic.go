@@ -152,12 +152,12 @@ func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
 		}
 		b := e.ContentBlock
 		a.blocks = append(a.blocks, &answerBlock{kind: b.Type, id: b.ID, name: b.Name, initial: b.Input})
-		a.say(b.Text)
+		a.say(e.Index, b.Text)
 	case "content_block_delta":
-		if e.Index != len(a.blocks)-1 {
+		if e.Index < 0 || e.Index >= len(a.blocks) {
 			return false, malformed("its pieces do not fit")
 		}
-		a.say(e.Delta.Text)
+		a.say(e.Index, e.Delta.Text)
 		a.blocks[e.Index].input.WriteString(e.Delta.PartialJSON)
 	case "message_delta":
 		a.stop = cmp.Or(e.Delta.StopReason, a.stop)
@@ -171,10 +171,10 @@ func (a *anthropicAnswer) add(_ string, event []byte) (end bool, err error) {
 	return false, nil
 }
 
-// say adds a piece of text to the last block.
-func (a *anthropicAnswer) say(text string) {
+// say adds a piece of text to a block. Pieces of blocks that are not closed may alternate.
+func (a *anthropicAnswer) say(block int, text string) {
 	if text != "" {
-		a.blocks[len(a.blocks)-1].text.WriteString(text)
+		a.blocks[block].text.WriteString(text)
 		a.tell(text)
 	}
 }

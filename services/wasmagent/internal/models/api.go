@@ -53,6 +53,9 @@ func (a api) stream(ctx context.Context, question any, add func(kind string, eve
 		if err != nil {
 			return begun, lostError(ctx, err, begun)
 		}
+		if event.Data == "" || event.Type == "ping" { // sent to keep the connection open
+			continue
+		}
 		if isFailure([]byte(event.Data)) {
 			return begun, eventFailure([]byte(event.Data), begun)
 		}

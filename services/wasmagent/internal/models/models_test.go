@@ -294,10 +294,13 @@ func TestProviders_CallsInOtherForms(t *testing.T) {
 	}{
 		"without an index":       {"openai", openAI(`{"id":"a","function":{"name":"f","arguments":"{}"}}`, `{"id":"b","function":{"name":"g","arguments":"{}"}}`), "a f {}, b g {}", nil},
 		"in small pieces":        {"openai", openAI(`{"index":0,"id":"a","function":{"name":"f"}}`, `{"index":0,"function":{"arguments":"{"}}`, `{"index":1,"id":"b","function":{"name":"g"}}`, `{"index":0,"id":"a","function":{"arguments":"}"}}`), "a f {}, b g ", nil},
-		"beyond the next":        {"openai", openAI(`{"index":7,"id":"a"}`), "", models.ErrMalformed},
-		"below zero":             {"openai", openAI(`{"index":-1,"id":"a"}`), "", models.ErrMalformed},
+		"gaps of indices":        {"openai", openAI(`{"index":7,"id":"a","function":{"name":"f","arguments":"{}"}}`), "a f {}", nil},
+		"below zero":             {"openai", openAI(`{"index":-1,"id":"a","function":{"name":"f","arguments":"{"}}`, `{"index":0,"function":{"arguments":"}"}}`), "a f {}", nil},
+		"an id each":             {"openai", openAI(`{"index":0,"id":"a","function":{"name":"f","arguments":"{"}}`, `{"index":0,"id":"b","function":{"arguments":"}"}}`), "a f {}", nil},
+		"whole, then pieces":     {"openai", openAI(`{"id":"a","function":{"name":"f","arguments":"{}"}}`, `{"id":"b","function":{"name":"g","arguments":"{"}}`, `{"function":{"arguments":"}"}}`), "a f {}, b g {}", nil},
+		"alternating":            {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"b","name":"g"}}`, `{"type":"content_block_delta","index":0,"delta":{"partial_json":"{}"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"[]"}}`), "a f {}, b g []", nil},
 		"without arguments":      {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"tool_use","id":"a","name":"f","input":{}}}`), "a f {}", nil},
-		"after other types":     {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}`, `{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"{}"}}`), "a f {}", nil},
+		"after other types":      {"anthropic", start(`{"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}`, `{"type":"content_block_delta","index":0,"delta":{"type":"thinking_delta","thinking":"hm"}}`, `{"type":"content_block_start","index":1,"content_block":{"type":"tool_use","id":"a","name":"f"}}`, `{"type":"content_block_delta","index":1,"delta":{"partial_json":"{}"}}`), "a f {}", nil},
 		"a block that began not": {"anthropic", start(`{"type":"content_block_delta","index":0,"delta":{"text":"x"}}`), "", models.ErrMalformed},
 		"a block twice":          {"anthropic", start(`{"type":"content_block_start","index":1,"content_block":{"type":"text"}}`), "", models.ErrMalformed},
 	} {
@@ -334,7 +337,8 @@ func TestProviders_ErrorsInStreams(t *testing.T) {
 		"first":            {"openai", []string{`{"error":{"message":"slow down","type":"rate_limit_exceeded"}}`}, models.ErrRateLimited},
 		"a text":           {"openai", []string{`{"error":"out of memory"}`}, models.ErrOverloaded},
 		"after a piece":    {"openai", []string{openAIEvents[0], `{"error":{"message":"gone"}}`}, models.ErrBroken},
-		"null is no error":     {"openai", append([]string{`{"error":null,"choices":[]}`}, openAIEvents...), nil},
+		"null is no error": {"openai", append([]string{`{"error":null,"choices":[]}`}, openAIEvents...), nil},
+		"after a ping":     {"anthropic", []string{`{"type":"ping"}`, `{"type":"error","error":{"type":"overloaded_error","message":"busy"}}`}, models.ErrOverloaded},
 		"of the other API": {"anthropic", []string{`{"type":"error","error":{"type":"overloaded_error","message":"busy"}}`}, models.ErrOverloaded},
 	} {
 		t.Run(name, func(t *testing.T) {

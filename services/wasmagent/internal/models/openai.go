@@ -121,7 +121,9 @@ type openAIAnswer struct {
 	finish        string
 	text          strings.Builder
 	calls         []*answerBlock
-	tell          func(string)
+	// latest is the call that began last of each index.
+	latest map[int]*answerBlock
+	tell   func(string)
 }
 
 func (a *openAIAnswer) answer() Answer {
@@ -165,23 +167,29 @@ func (a *openAIAnswer) add(_ string, event []byte) (end bool, err error) {
 	return false, nil
 }
 
-// addCall adds a piece of a call. Some servers send each call whole, with another id and without an index.
+// addCall adds a piece of a call to the latest call of its index. A piece with another id and a name begins a call, because
+// some servers send each call whole, without an index. Others send another id with each piece of a call, without a name.
 func (a *openAIAnswer) addCall(piece openAICall) error {
-	at, n := piece.Index, len(a.calls)
-	if at >= 0 && at < n && piece.ID != "" && a.calls[at].id != "" && a.calls[at].id != piece.ID {
-		at = n
+	index := max(piece.Index, 0) // -1 is sent for 0
+	call := a.latest[index]
+	isOther := call != nil && piece.ID != "" && piece.ID != call.id && piece.Function.Name != "" && call.name != ""
+	if call == nil || isOther {
+		if len(a.calls) == maxCalls {
+			return malformed("it has too many calls")
+		}
+		call = &answerBlock{kind: "tool_use"}
+		if a.latest == nil {
+			a.latest = make(map[int]*answerBlock)
+		}
+		a.calls, a.latest[index] = append(a.calls, call), call
 	}
-	switch {
-	case at < 0 || at > n:
-		return malformed("its pieces do not fit")
-	case at == n:
-		a.calls = append(a.calls, &answerBlock{kind: "tool_use"})
-	}
-	call := a.calls[at]
 	call.id, call.name = cmp.Or(call.id, piece.ID), call.name+piece.Function.Name
 	call.input.WriteString(piece.Function.Arguments)
 	return nil
 }
+
+// maxCalls is how many calls one answer may have.
+const maxCalls = 1000
 
 func openAIMessageOf(m *wasmagentv1.ModelMessage) openAIMessage {
 	out := openAIMessage{Role: "user", Content: &m.Content}

@@ -20,10 +20,12 @@ const temporary = ".writing-"
 // folder is a bucket in a folder. Each object is a file, and the first part of its key a folder.
 type folder struct{ root *os.Root }
 
-// OpenFolder returns a bucket in a folder, which is created if it is missing. Only this user may read it.
-func OpenFolder(path string) (Bucket, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, err
+// OpenFolder returns a bucket in a folder, which it creates if create is set. Only this user may read a new folder.
+func OpenFolder(path string, create bool) (Bucket, error) {
+	if create {
+		if err := os.MkdirAll(path, 0o700); err != nil {
+			return nil, err
+		}
 	}
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -38,19 +40,21 @@ func (f folder) Write(_ context.Context, key string, data []byte) (err error) {
 	if !ok || strings.HasPrefix(name, temporary) {
 		return fmt.Errorf("object %q: its key is not of the form FIRST/SECOND", key)
 	}
-	if err = f.write(dir, name, data); errors.Is(err, fs.ErrNotExist) { // the folder was deleted meanwhile with its last object
-		err = f.write(dir, name, data)
+	for range 10 { // the folder may be deleted meanwhile with its last object
+		if err = f.write(dir, name, data); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
 	}
 	return err
 }
 
 func (f folder) write(dir, name string, data []byte) error {
-	exists := f.root.Mkdir(dir, 0o700)
-	if exists != nil && !errors.Is(exists, fs.ErrExist) {
-		return exists
+	err := f.root.Mkdir(dir, 0o700)
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
 	}
 	part := filepath.Join(dir, temporary+rand.Text())
-	err := f.create(part, data)
+	err = f.create(part, data)
 	if err == nil {
 		err = f.root.Rename(part, filepath.Join(dir, name))
 	}
@@ -58,10 +62,8 @@ func (f folder) write(dir, name string, data []byte) error {
 		_ = f.root.Remove(part) // a file that stays is deleted with the folder's objects
 		return err
 	}
-	if err := f.sync(dir); err != nil || exists != nil {
-		return err
-	}
-	return f.sync(".")
+	// The folder may be new, made by a process that died before it was synced.
+	return errors.Join(f.sync(dir), f.sync("."))
 }
 
 // create writes a file and syncs it.

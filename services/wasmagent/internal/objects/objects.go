@@ -11,11 +11,12 @@ import (
 	"net/url"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 )
 
 // Open returns the bucket of a URL: s3://NAME?region=REGION as of [OpenS3], or file:///PATH, a folder that several
-// processes may share.
+// processes may share. It must exist, because it may be a mount; create_dir=true creates it.
 func Open(text string) (Bucket, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -27,12 +28,13 @@ func Open(text string) (Bucket, error) {
 	if u.Host != "" || u.Path == "" {
 		return nil, fmt.Errorf("the bucket %s has not the form file:///PATH", u.Redacted())
 	}
-	for name := range u.Query() { // options of earlier versions, which say what is always so now
+	for name := range u.Query() { // the others are of earlier versions, and have no effect
 		if !slices.Contains([]string{"create_dir", "metadata", "no_tmp_dir"}, name) {
 			return nil, fmt.Errorf("the URL of the bucket has the option %q; a folder has none", name)
 		}
 	}
-	return OpenFolder(filepath.FromSlash(u.Path))
+	create, _ := strconv.ParseBool(u.Query().Get("create_dir"))
+	return OpenFolder(filepath.FromSlash(u.Path), create)
 }
 
 // ErrNotFound means that there is no object with a key.

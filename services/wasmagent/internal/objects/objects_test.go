@@ -5,12 +5,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -44,7 +46,7 @@ func each(t *testing.T, test func(t *testing.T, b objects.Bucket)) {
 	t.Helper()
 	for name, open := range map[string]func(t *testing.T) (objects.Bucket, error){
 		"folder": func(t *testing.T) (objects.Bucket, error) {
-			return objects.OpenFolder(filepath.Join(t.TempDir(), "new"))
+			return objects.OpenFolder(filepath.Join(t.TempDir(), "new"), true)
 		},
 		"S3": func(t *testing.T) (objects.Bucket, error) {
 			return objects.OpenS3("s3://states?region=us-east-1&use_path_style=true&endpoint=" + store(t))
@@ -160,7 +162,7 @@ func TestFolder_StaysWithinItsFolder(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "secret"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b, err := objects.OpenFolder(filepath.Join(dir, "states"))
+	b, err := objects.OpenFolder(filepath.Join(dir, "states"), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,14 +205,19 @@ func TestOpen_URLs(t *testing.T) {
 		"s3:agents":                                                            "form",
 		"gs://agents":                                                          "form",
 		"s3://%zz":                                                             "URL",
-		"file://" + dir + "/states":                                            "",
+		"file://" + dir + "/missing":                                           "no such file",
+		"file://" + dir + "/made?create_dir=true":                              "",
+		"file://" + dir:                                                        "",
+		"s3://agents?endpoint=https://minio.example/path":                      "endpoint",
+		"s3://agents?endpoint=https://k:secret@minio.example":                  "endpoint",
+		"s3://k:secret@agents":                                                 "form",
 		"file://host/states":                                                   "form",
 		"file://":                                                              "form",
-		"file://" + dir + "/states?metadata=skip&no_tmp_dir=true": "",
-		"file:///states?base_url=x":                               `"base_url"`,
+		"file://" + dir + "?metadata=skip&no_tmp_dir=true":                     "",
+		"file:///states?base_url=x":                                            `"base_url"`,
 	} {
 		b, err := objects.Open(url)
-		if err == nil != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if err == nil != (want == "") || err != nil && (!strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret")) {
 			t.Errorf("%s: %v, want %q", url, err, want)
 		}
 		if err == nil {
@@ -243,5 +250,39 @@ func TestS3_FailuresAreNotMissingObjects(t *testing.T) {
 				t.Errorf("%s: it is listed", name)
 			}
 		}
+	}
+}
+
+// Without credentials nothing is sent, and the error says what to set.
+func TestS3_WithoutCredentials(t *testing.T) {
+	for _, name := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("AWS_SHARED_CREDENTIALS_FILE", filepath.Join(t.TempDir(), "missing"))
+	t.Setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/x")
+	t.Setenv("AWS_WEB_IDENTITY_TOKEN_FILE", filepath.Join(t.TempDir(), "unreadable"))
+	var asked atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
+	t.Cleanup(server.Close)
+	b, err := objects.OpenS3("s3://states?region=us-east-1&use_path_style=true&endpoint=" + server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Read(t.Context(), "a/1"); err == nil || !strings.Contains(err.Error(), "AWS_ACCESS_KEY_ID") || !strings.Contains(err.Error(), "unreadable") {
+		t.Errorf("it is %v", err)
+	}
+	if err := b.Write(t.Context(), "a/1", []byte("x")); err == nil || asked.Load() != 0 {
+		t.Errorf("it is written: %v, after %d requests", err, asked.Load())
+	}
+}
+
+// An endpoint of the environment is named, because it would not be used.
+func TestS3_EndpointOfTheEnvironment(t *testing.T) {
+	t.Setenv("AWS_ENDPOINT_URL_S3", "https://minio.example")
+	if _, err := objects.OpenS3("s3://states"); err == nil || !strings.Contains(err.Error(), "AWS_ENDPOINT_URL_S3") {
+		t.Errorf("it is %v", err)
+	}
+	if _, err := objects.OpenS3("s3://states?endpoint=https://other.example"); err != nil {
+		t.Error(err)
 	}
 }

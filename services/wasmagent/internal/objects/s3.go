@@ -3,12 +3,14 @@ package objects
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +24,38 @@ const maxTries = 3
 
 // awsEndpoint is where buckets are whose URL names no endpoint.
 const awsEndpoint = "https://s3.amazonaws.com"
+
+// identity tries providers of credentials in order. Without credentials it fails, instead of sending requests that are
+// not signed. It implements [credentials.Provider], whose methods are called one at a time.
+type identity struct {
+	providers []credentials.Provider
+	// current is the provider whose credentials are used; nil before the first use.
+	current credentials.Provider
+}
+
+// errNoCredentials means that no provider has credentials.
+var errNoCredentials = errors.New("there are no credentials for the bucket: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give the machine a role")
+
+// Retrieve implements [credentials.Provider].
+func (i *identity) Retrieve() (credentials.Value, error) { return i.RetrieveWithCredContext(nil) }
+
+// RetrieveWithCredContext implements [credentials.Provider].
+func (i *identity) RetrieveWithCredContext(with *credentials.CredContext) (credentials.Value, error) {
+	failed := errNoCredentials
+	for _, provider := range i.providers {
+		value, err := provider.RetrieveWithCredContext(with)
+		if err == nil && value.AccessKeyID != "" && value.SecretAccessKey != "" {
+			i.current = provider
+			return value, nil
+		}
+		failed = errors.Join(failed, err)
+	}
+	i.current = nil
+	return credentials.Value{}, failed
+}
+
+// IsExpired implements [credentials.Provider].
+func (i *identity) IsExpired() bool { return i.current == nil || i.current.IsExpired() }
 
 // bucket is a bucket of an S3 object store.
 type bucket struct {
@@ -38,7 +72,7 @@ func OpenS3(text string) (Bucket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the URL of the bucket: %w", err)
 	}
-	if u.Scheme != "s3" || u.Host == "" || u.Path != "" && u.Path != "/" {
+	if u.Scheme != "s3" || u.Host == "" || u.User != nil || u.Path != "" && u.Path != "/" {
 		return nil, fmt.Errorf("the bucket %s has not the form s3://NAME?region=REGION or file:///PATH", u.Redacted())
 	}
 	options := u.Query()
@@ -49,11 +83,16 @@ func OpenS3(text string) (Bucket, error) {
 	}
 	endpoint := options.Get("endpoint")
 	if endpoint == "" {
+		for _, name := range []string{"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"} {
+			if os.Getenv(name) != "" {
+				return nil, fmt.Errorf("%s is set, and is not used: write its value as endpoint=URL into the URL of the bucket", name)
+			}
+		}
 		endpoint = awsEndpoint
 	}
 	at, err := url.Parse(endpoint)
-	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
-		return nil, fmt.Errorf("the endpoint %q of the bucket is not a URL with http or https", endpoint)
+	if err != nil || at.Host == "" || at.User != nil || at.Scheme != "http" && at.Scheme != "https" || at.Path != "" && at.Path != "/" || at.RawQuery != "" {
+		return nil, errors.New("the endpoint of the bucket has not the form http://HOST:PORT or https://HOST:PORT")
 	}
 	style := minio.BucketLookupAuto
 	if text := options.Get("use_path_style"); text != "" {
@@ -67,7 +106,7 @@ func OpenS3(text string) (Bucket, error) {
 		}
 	}
 	client, err := minio.New(at.Host, &minio.Options{
-		Creds:  credentials.NewChainCredentials([]credentials.Provider{new(credentials.EnvAWS), new(credentials.FileAWSCredentials), new(credentials.IAM)}),
+		Creds:  credentials.New(&identity{providers: []credentials.Provider{new(credentials.EnvAWS), new(credentials.FileAWSCredentials), new(credentials.IAM)}}),
 		Secure: at.Scheme == "https", Region: options.Get("region"), BucketLookup: style, MaxRetries: maxTries,
 	})
 	if err != nil {

@@ -35,7 +35,7 @@ func openStates(url, folder string) (states, error) {
 		}
 		return states{bucket}, nil
 	}
-	bucket, err := objects.OpenFolder(folder)
+	bucket, err := objects.OpenFolder(folder, true)
 	if err != nil {
 		return states{}, fmt.Errorf("open the folder of states: %w", err)
 	}
