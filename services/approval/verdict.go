@@ -55,10 +55,11 @@ type use struct {
 	said   *policyv1.Decision
 	// who is the principal that requests or claims the approval.
 	who *identityv1.Principal
-	// identity and definition are those of the server and the tool that are called.
+	// identity is the identity of the called server, and definition the digest of the called tool's definition.
 	identity   string
 	definition []byte
-	// approval and attempt are those of the claim or of the vote at the agent; empty and 0 for a new request.
+	// approval and attempt are the approval's id and the attempt of a claim or of a vote at the agent; empty and 0 for
+	// a new request.
 	approval string
 	attempt  int32
 }

@@ -14,7 +14,8 @@ import (
 const (
 	// MaxForeign is the share of the machine that other programs may use during a measurement, 0 to 1.
 	MaxForeign = 0.10
-	// maxRepeats is how often a measurement is repeated if it fails or other programs use more than MaxForeign.
+	// maxRepeats is the maximum number of times that a measurement is repeated, because it failed or other programs
+	// used more than MaxForeign.
 	maxRepeats = 3
 	// warmUp is the length of the warm-up before a measurement, as a fraction of the measurement's length.
 	warmUp = 0.15

@@ -19,7 +19,7 @@ type Report struct {
 
 // ChainReport is the result for one chain.
 type ChainReport struct {
-	// Segments is how many files the chain has.
+	// Segments is the number of files of the chain.
 	Segments int
 	// Records is the number of good records.
 	Records int64

@@ -59,9 +59,9 @@ func (t *Tx) Previous(ctx context.Context, r *lifecycle.Record) (*lifecycle.Reco
 		int64(approvalv1.ApprovalState_APPROVAL_STATE_FAILED), int64(lifecycle.Told), int64(lifecycle.Lapsed)))
 }
 
-// Denied reads the approval with which a person denied the same call (digest) or another call that asks for the same
-// (bare). Of several it reads the one that denies the longest. It returns nil if there is none, or if all cool-downs
-// are over.
+// Denied reads the approval with which a person denied the same call (digest), or another call with the same essential
+// parts (bare). Of several approvals it reads the one whose denial lasts longest. It returns nil if there is no such
+// approval, or if all cool-downs are over.
 func (t *Tx) Denied(ctx context.Context, tenant string, digest, bare []byte) (*approvalv1.Approval, error) {
 	var raw []byte
 	var until int64

@@ -29,7 +29,7 @@ const (
 	// and for all principals together [room.Size]. For the latter, bodies of up to 64 KiB ([room.Free]) do not count,
 	// and larger ones count in full.
 	maxBytes = room.Share
-	// roomTimeout is how long a request waits while an answer of its principal waits for memory.
+	// roomTimeout is the maximum time for which a request waits while an answer to its principal waits for memory.
 	roomTimeout = time.Second
 )
 

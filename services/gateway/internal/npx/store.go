@@ -27,7 +27,7 @@ const (
 	unused = "unused"
 	// begun is the prefix of the name of an incomplete installation.
 	begun = "new-"
-	// maxInstallations is how many installations of a server are read.
+	// maxInstallations is the maximum number of installations of a server that are read.
 	maxInstallations = 1000
 )
 

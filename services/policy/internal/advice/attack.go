@@ -15,7 +15,7 @@ type Entry struct {
 	Name string
 	// Happens describes the attack, in sentences for people.
 	Happens string
-	// Stopped describes the defense that stops the attack, in sentences for people.
+	// Stopped describes the defence that stops the attack, in sentences for people.
 	Stopped string
 	// Rule is the rule that stops the attack, as a whole YAML document to add to other documents. Names of servers,
 	// tools, agents and arguments in it are examples. Rule is empty if no rule can stop the attack; then the catalog

@@ -49,7 +49,7 @@ type Config struct {
 	// Home is the HOME of the processes if Dir is set. A process in a private folder has that folder as its HOME, so
 	// that the files that programs store there are not shared either.
 	Home string
-	// Shared means one process for all principals; otherwise each principal has its own.
+	// Shared means that one process serves all principals. Otherwise each principal has its own process.
 	Shared bool
 	// Dir is the working directory, an absolute path. If it is empty, each process has a private folder below WorkRoot,
 	// which a later process of the same principal uses again. The folder of an agent of the mesh is removed when no
@@ -71,7 +71,7 @@ type Config struct {
 	Start time.Duration
 	// WriteTimeout is the time after which a process that does not read a message is ended; 0 means 10 s.
 	WriteTimeout time.Duration
-	// IdleTimeout is how long a process lives after its last session was closed; 0 means 5 min.
+	// IdleTimeout is the time after which a process without open sessions is ended; 0 means 5 min.
 	IdleTimeout time.Duration
 	// MaxProcesses is the maximum number of principals that have a process at a time; 0 means 256. One principal with
 	// all agents made by it may have a quarter of them, and all principals of one person half, each at least one. A

@@ -55,7 +55,7 @@ type link struct {
 	mu      sync.Mutex
 	last    int64      // the number of the last request
 	waiting []*waiting // in the order in which they were sent
-	heard   *queue     // of the listener; nil if there is none
+	heard   *queue     // the queue of the listener; nil if there is none
 	dropped int        // number of messages that could not be read
 }
 
