@@ -49,6 +49,7 @@ func TestEveryKeySaysWhatIsWrongWithIt(t *testing.T) {
 		{`auth: {tokens: [{name: a, token: "", role: agent}]}`, "auth.tokens[0]: set exactly one of token and sha256"},
 		{token(`, tenant: "A"`), `auth.tokens[0].tenant: "A" is not a name of 1 to 64 lower-case letters, digits or -`},
 		{token(", subject: " + long), "auth.tokens[0].subject: 300 bytes are more than 256"},
+		{token(", subject: \"agent:default/a1\""), "auth.tokens[0].subject: \"agent:default/a1\" is the name of an agent of the mesh"},
 		{token(", owner: " + long), "auth.tokens[0].owner: 300 bytes are more than 256"},
 		{token(", agent: " + long[:129]), "auth.tokens[0].agent: 129 bytes are more than 128"},
 		{token(`, groups: [""]`), "auth.tokens[0].groups[0]: is not a name of 1 to 128 bytes"},

@@ -270,6 +270,9 @@ func (t Token) check(p *problems, path string) {
 			p.addf(path+"."+field.key, "%d bytes are more than %d", len(field.value), field.most)
 		}
 	}
+	if strings.HasPrefix(t.Subject, "agent:") {
+		p.addf(path+".subject", "%q is the name of an agent of the mesh: use a subject that does not begin with agent:", t.Subject)
+	}
 	if len(t.Groups) > maxGroups {
 		p.addf(path+".groups", "%d groups are more than %d", len(t.Groups), maxGroups)
 	}

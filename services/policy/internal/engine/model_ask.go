@@ -13,7 +13,7 @@ const modelTool = "wasm_model_ask"
 const modelsForAgents = "models are asked by agents of the mesh alone; a rule that names " + modelTool + " and its callers allows others"
 
 // asksModel reports whether the call uses modelTool and its caller is not one of the mesh's own agents. The names of
-// agents start with "agent:"; the subject of a token can't, because it never contains a colon.
+// agents start with "agent:"; the configuration accepts no token with such a subject.
 func (c *Call) asksModel() bool {
 	caller := &c.Subject.Caller
 	return c.OfTool() && c.Tool == modelTool && !strings.HasPrefix(caller.Name, "agent:"+caller.Tenant+"/")
