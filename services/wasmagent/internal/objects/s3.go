@@ -84,7 +84,7 @@ func OpenS3(text string) (Bucket, error) {
 	endpoint := options.Get("endpoint")
 	if endpoint == "" {
 		for _, name := range []string{"AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"} {
-			if os.Getenv(name) != "" {
+			if os.Getenv(name) != "" { //nolint:forbidigo // credentials are read from there, too
 				return nil, fmt.Errorf("%s is set, and is not used: write its value as endpoint=URL into the URL of the bucket", name)
 			}
 		}
