@@ -120,7 +120,7 @@ func TestCatalogClassifyErrors(t *testing.T) {
 		{"no list", []string{"--server", "s", "--file", file("no.json", `{"x":1}`)}, 1, "no.json: this is not a list of tools: give the answer to `tools/list`, its result, or the array in it"},
 		{"not JSON", []string{"--server", "s", "--file", file("cut.json", `[{"name":"a"}`)}, 1, "cut.json: this is not a list of tools"},
 		{"two lists", []string{"--server", "s", "--file", file("two.json", `[] []`)}, 1, "something follows it"},
-		{"a name twice", []string{"--server", "s", "--file", file("twice.json", `{"tools":[{"name":"a"},{"name":"b"},{"name":"a"}]}`)}, 1, `tools[2]: the name "a" stands at tools[0] already`},
+		{"a name twice", []string{"--server", "s", "--file", file("twice.json", `{"tools":[{"name":"a"},{"name":"b"},{"name":"a"}]}`)}, 1, `tools[2]: the name "a" is already at tools[0]`},
 		{"a key twice", []string{"--server", "s", "--file", file("key.json", `[{"name":"a","name":"b"}]`)}, 1, "duplicate"},
 		{"no name", []string{"--server", "s", "--file", file("name.json", `{"result":{"tools":[{"title":"a"}]}}`)}, 1, "result.tools[0]: this is not the definition of a tool: it has no name"},
 		{"no file", []string{"--server", "s", "--file", filepath.Join(dir, "nowhere.json")}, 1, "no such file"},
