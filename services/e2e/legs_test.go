@@ -54,7 +54,7 @@ func TestClientsWithoutSessionsGoOnWaiting(t *testing.T) {
 	for name, connect := range withoutSessions {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := newFixtureWith(t, payPolicy, "approvals: {hold: 5s}")
+			f := newFixtureWith(t, payPolicy, "approvals: {hold: 8s}") // long enough to decide on a busy machine
 			pays := connect(t, f.MCP("raw"))
 			type answer struct {
 				text    string
@@ -71,7 +71,7 @@ func TestClientsWithoutSessionsGoOnWaiting(t *testing.T) {
 			w := &waitingCaller{fixture: f}
 			asked := begin()
 			id := w.pendingOne(t)
-			<-time.After(time.Until(asked.Add(6 * time.Second))) // during the second round trip
+			<-time.After(time.Until(asked.Add(9 * time.Second))) // during the second round trip
 			w.ran(t, 0)
 			w.decide(t, "approve", id)
 			if got := <-answered; got.isError || got.text != "ran" {
@@ -80,7 +80,7 @@ func TestClientsWithoutSessionsGoOnWaiting(t *testing.T) {
 			w.ran(t, 1)
 			asked = begin()
 			got := <-answered
-			if took := time.Since(asked); !got.isError || !strings.Contains(got.text, "a person must approve this call") || took < 15*time.Second {
+			if took := time.Since(asked); !got.isError || !strings.Contains(got.text, "a person must approve this call") || took < 24*time.Second {
 				t.Errorf("nobody decided, and after %v it was answered %+v", took, got)
 			}
 			w.decide(t, "deny", w.pendingOne(t), "-m", "too much")
