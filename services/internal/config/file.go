@@ -169,8 +169,8 @@ type Stores struct {
 	// Agents is the database of agents and their journals, like `policy`.
 	Agents Secret `yaml:"agents"`
 	// AgentStates is where the states of agents are: a bucket such as `s3://NAME?region=REGION`, with `endpoint=URL` and
-	// `use_path_style=true` for other object stores than AWS, or a folder that processes share, `file:///PATH`. Empty means
-	// a folder in the data folder.
+	// `use_path_style=true` for other object stores than AWS, or a folder that processes share and that exists,
+	// `file:///PATH`. Empty means a folder in the data folder.
 	AgentStates Secret `yaml:"agent_states"`
 }
 

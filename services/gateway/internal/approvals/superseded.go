@@ -14,21 +14,25 @@ import (
 // NotRequired decides on a call for which policy requires no approval, and returns nil if the call may run. A call that
 // names an approval which has ended is refused: its caller may have lost the answer, and the call must not run twice.
 func (k *Clerk) NotRequired(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
-	if refused := a.Refusal(); refused == nil {
+	refused := a.Refusal()
+	switch {
+	case refused == nil && !a.Allows():
+		return a.Changed()
+	case refused == nil:
 		if refused = k.Report(ctx, a); refused != nil {
 			return refused
 		}
 	}
-	if !k.Knows(a) {
-		return a.Refusal()
+	if k.Knows(a) {
+		return k.supersede(ctx, a)
 	}
-	return k.supersede(ctx, a)
+	return refused
 }
 
 // supersede decides on a call for which policy requires no approval, although an approval of such a call was
 // requested before. A pending or approved approval that no call has claimed is cancelled first, so that no later call
-// runs by its votes. Supersede returns nil if policy allows the call. An allowed call is refused if the approval
-// cannot be cancelled; a denied call is denied in any case.
+// runs by its votes. The result is nil if policy allows the call. An allowed call is refused if the approval cannot be
+// cancelled; a denied call is denied in any case.
 func (k *Clerk) supersede(ctx context.Context, a attempt.Attempt) *refusal.Refusal {
 	denied := a.Refusal()
 	if denied != nil && !a.Denies() {

@@ -79,6 +79,9 @@ type answerBlock struct {
 
 // isFailure reports whether an event is the error by which both APIs end a stream that has begun.
 func isFailure(event []byte) bool {
+	if !bytes.Contains(event, []byte(`"error"`)) { // so that an event is not parsed twice
+		return false
+	}
 	var failed struct {
 		Error json.RawMessage `json:"error"`
 	}
